@@ -1,0 +1,46 @@
+// What is kept of a training state: named tensors, the step, where data and random numbers stand.
+// HDF5, readable with h5py and h5dump alone; identity is the root digest over logical content (FORMAT.md).
+//
+//   TWINRUN_RETURN_IF_ERROR(write_checkpoint(path, checkpoint));      // temporary name, fsync, rename
+//   auto c = read_checkpoint(path);                                   // every digest verified
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "program/base/digest.h"
+#include "program/base/result.h"
+#include "program/base/tensor.h"
+
+namespace twinrun {
+
+inline constexpr int kContractVersion = 0;      // docs/numerics.md; 0 until frozen
+inline constexpr int kCheckpointSchema = 1;
+
+struct CheckpointTensor {
+  Tensor value;
+  std::string role;          // parameter | slot | statistic | counter
+  bool replica_axis = false; // true: the outermost dimension counts replicas, whose values differ
+};
+
+struct Checkpoint {
+  int64_t step = 0;          // steps done
+  uint64_t seed = 0;
+  int contract = kContractVersion;
+  std::string scenario;          // resolved TOML
+  std::string scenario_digest;   // hex
+  std::string engine;            // "cpu", "tpu", ... or "" for a snapshot
+  int cores = 1;
+  std::map<std::string, CheckpointTensor> tensors;  // by hierarchical name, "conv1/kernel"
+
+  // Over (name, type, replica axis, tensor digest) in name order, then step and seed. Independent of engine and text.
+  Digest root_digest() const;
+};
+
+Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint);
+// Errors name the damaged tensor, the unknown contract, the missing attribute.
+Result<Checkpoint> read_checkpoint(const std::string& path);
+
+}  // namespace twinrun

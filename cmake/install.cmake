@@ -1,0 +1,18 @@
+# `cmake --install`: the binary, the rooms' libraries and headers, and find_package(twinrun).
+include(CMakePackageConfigHelpers)
+
+install(TARGETS ${TWINRUN_ROOMS} EXPORT twinrunTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS twinrun RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+foreach(room program scenarios checkpoints backends reports harness)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/twinrun
+    FILES_MATCHING PATTERN "*.h" PATTERN "*.def" PATTERN "cli" EXCLUDE)
+endforeach()
+install(EXPORT twinrunTargets NAMESPACE twinrun:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/twinrun)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/twinrunConfig.cmake.in
+  ${CMAKE_CURRENT_BINARY_DIR}/twinrunConfig.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/twinrun)
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/twinrunConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/twinrunConfig.cmake
+  ${CMAKE_CURRENT_BINARY_DIR}/twinrunConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/twinrun)

@@ -1,0 +1,64 @@
+# How a room is built: one static library, exact links, the flags that the numeric contract asks for.
+include(GNUInstallDirs)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+find_program(TWINRUN_CCACHE ccache)
+if(TWINRUN_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TWINRUN_CCACHE})
+endif()
+
+# Contract rules 1 and 2: no contraction, no fast-math, the floor is x86-64-v3.
+add_library(twinrun_flags INTERFACE)
+target_compile_options(twinrun_flags INTERFACE
+  -ffp-contract=off -Wall -Wextra -Wpedantic -Wno-missing-field-initializers)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  target_compile_options(twinrun_flags INTERFACE -march=x86-64-v3)
+endif()
+if(TWINRUN_SANITIZE)
+  target_compile_options(twinrun_flags INTERFACE
+    -fsanitize=${TWINRUN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(twinrun_flags INTERFACE -fsanitize=${TWINRUN_SANITIZE})
+endif()
+if(TWINRUN_COVERAGE)
+  target_compile_options(twinrun_flags INTERFACE --coverage)
+  target_link_options(twinrun_flags INTERFACE --coverage)
+endif()
+
+set(TWINRUN_ROOMS "" CACHE INTERNAL "")
+
+# twinrun_room(NAME [DIRS dir...] [LINKS target...]): every .cc in DIRS (default: here) is the room's.
+function(twinrun_room name)
+  cmake_parse_arguments(ARG "" "" "DIRS;LINKS;PRIVATE_LINKS" ${ARGN})
+  if(NOT ARG_DIRS)
+    set(ARG_DIRS .)
+  endif()
+  set(sources)
+  foreach(dir ${ARG_DIRS})
+    file(GLOB found CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${dir}/*.cc)
+    list(APPEND sources ${found})
+  endforeach()
+  add_library(twinrun_${name} STATIC ${sources})
+  add_library(twinrun::${name} ALIAS twinrun_${name})
+  target_include_directories(twinrun_${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/twinrun>)
+  target_link_libraries(twinrun_${name} PUBLIC ${ARG_LINKS} PRIVATE $<BUILD_INTERFACE:twinrun_flags> ${ARG_PRIVATE_LINKS})
+  target_compile_features(twinrun_${name} PUBLIC cxx_std_20)
+  set_target_properties(twinrun_${name} PROPERTIES EXPORT_NAME ${name})
+  set(TWINRUN_ROOMS ${TWINRUN_ROOMS} twinrun_${name} CACHE INTERNAL "")
+endfunction()
+
+# twinrun_test(ROOM [LINKS target...]): every *_test.cc in tests/ROOM is one GoogleTest program.
+function(twinrun_test room)
+  cmake_parse_arguments(ARG "" "" "LINKS;LABELS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*_test.cc)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${room}_tests ${sources})
+  target_link_libraries(${room}_tests PRIVATE ${ARG_LINKS} twinrun_flags GTest::gtest GTest::gtest_main)
+  gtest_discover_tests(${room}_tests TEST_PREFIX ${room}. DISCOVERY_TIMEOUT 60
+    DISCOVERY_MODE PRE_TEST PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 900)
+endfunction()

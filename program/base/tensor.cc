@@ -1,0 +1,72 @@
+#include "program/base/tensor.h"
+
+#include <cassert>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace twinrun {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+}  // namespace
+
+Tensor Tensor::empty(TensorType type) {
+  Tensor t;
+  t.elements_ = type.elements();
+  const size_t bytes = (type.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes ? bytes : kAlignment));
+  if (memory == nullptr) throw std::bad_alloc();
+  t.storage_ = std::shared_ptr<std::byte>(memory, [](std::byte* p) { std::free(p); });
+  t.data_ = memory;
+  t.type_ = std::move(type);
+  return t;
+}
+
+Tensor Tensor::zeros(TensorType type) {
+  Tensor t = empty(std::move(type));
+  std::memset(t.raw(), 0, t.bytes());
+  return t;
+}
+
+Tensor Tensor::scalar(float value) {
+  Tensor t = empty({DType::kF32, {}});
+  t.as<float>()[0] = value;
+  return t;
+}
+
+Tensor Tensor::scalar_i32(int32_t value) {
+  Tensor t = empty({DType::kI32, {}});
+  t.as<int32_t>()[0] = value;
+  return t;
+}
+
+Tensor Tensor::clone() const {
+  Tensor t = empty(type_);
+  std::memcpy(t.raw(), raw(), bytes());
+  return t;
+}
+
+Tensor Tensor::rows(int64_t begin, int64_t end) const {
+  assert(!type_.dims.empty() && begin >= 0 && begin <= end && end <= type_.dims[0]);
+  Tensor t = *this;
+  const int64_t row = type_.dims[0] == 0 ? 0 : elements_ / type_.dims[0];
+  t.type_.dims[0] = end - begin;
+  t.elements_ = row * (end - begin);
+  t.data_ = data_ + static_cast<size_t>(row * begin) * size_of(type_.dtype);
+  return t;
+}
+
+Tensor Tensor::reshaped(Dims dims) const {
+  Tensor t = *this;
+  t.type_.dims = std::move(dims);
+  assert(t.type_.elements() == elements_);
+  return t;
+}
+
+bool Tensor::same_bits(const Tensor& other) const {
+  return type_ == other.type_ && (bytes() == 0 || std::memcmp(raw(), other.raw(), bytes()) == 0);
+}
+
+}  // namespace twinrun

@@ -1,0 +1,124 @@
+// What is trained, as the user says it: the contents of a TOML file, checked, with every default filled in.
+// First stage of the pipeline: text -> Scenario -> (model.h) Program, (data/feed.h) batches.
+//
+//   auto s = load_scenario("digits_cnn", {{"train.steps", "20"}});   // library name or path, --set overrides
+//   if (!s) fail(s.error());            // file, line, key, found, allowed, nearest
+//   resolved_toml(*s);                  // every key; parses back to the same Scenario
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "program/base/digest.h"
+#include "program/base/result.h"
+#include "program/base/types.h"
+
+namespace twinrun {
+
+enum class LossReduction : uint8_t { kMean, kSum };
+
+// [data]
+struct DataSpec {
+  std::string source = "digits";    // digits | idx
+  std::string dir;                  // idx: folder of the IDX files
+  std::vector<std::string> files;   // idx: explicit {images, labels} instead of the standard names
+  Dims shape;                       // of one sample; digits: [28,28,1]
+  int64_t classes = 10;
+  int64_t train = 0;                // samples; 0: all the source has (idx), 4096 (digits)
+  int64_t eval = 0;                 // held-out samples; 0: all (idx), 1024 (digits)
+  bool shuffle = true;
+  bool drop_remainder = true;
+  bool repeat = true;
+  int64_t prefetch = 2;             // batches read ahead on a thread; 0: none
+};
+
+// One [[model.layers]] entry. Keys that a kind does not have are errors.
+struct LayerSpec {
+  std::string kind;  // dense conv2d max_pool avg_pool flatten relu batch_norm dropout
+  std::string name;  // default: kind without '2d' and a count from 1, as in "dense1"
+  int64_t units = 0;                // dense
+  int64_t filters = 0;              // conv2d
+  int64_t kernel = 0;               // conv2d: square
+  int64_t window = 2;               // pools: square
+  int64_t stride = 0;               // conv2d: 1, pools: window
+  std::string padding = "same";     // conv2d, pools: same | valid
+  bool bias = true;                 // dense, conv2d
+  double rate = 0.5;                // dropout: share of zeros
+  double momentum = 0.99;           // batch_norm: of the running statistics
+  double epsilon = 1e-3;            // batch_norm
+  int line = 0;                     // in the file, for errors
+};
+
+struct ModelSpec {
+  std::vector<LayerSpec> layers;
+};
+
+struct LossSpec {
+  std::string kind = "softmax_cross_entropy";  // softmax_cross_entropy | mean_squared_error (against one-hot)
+  LossReduction reduction = LossReduction::kMean;
+};
+
+struct OptimizerConfig {
+  std::string kind = "sgd";  // sgd | momentum | adam
+  double lr = 0.01;
+  double momentum = 0.9;     // momentum
+  bool nesterov = false;     // momentum
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // adam; epsilon is TF's "epsilon hat"
+  std::string schedule = "constant";  // constant | exponential: lr * rate^(step / decay_steps)
+  double decay_rate = 0.96;
+  int64_t decay_steps = 100000;
+};
+
+struct TrainSpec {
+  int64_t batch = 0;  // total, over all cores
+  int64_t steps = 0;
+  int64_t log_every = 10;
+  int64_t eval_every = 0;        // 0: at the end only
+  int64_t checkpoint_every = 0;  // 0: at the end only
+};
+
+struct TpuSpec {
+  int cores = 8;
+  LossReduction reduction = LossReduction::kMean;  // CrossShardOptimizer's reduction
+  std::string batchnorm = "per_core";              // per_core | synced
+  std::string precision = "default";               // f32 | default | high | highest
+  int64_t iterations_per_loop = 0;                 // 0: one loop over all steps
+  bool poison = false;                             // fill padding cells with NaN
+};
+
+struct DiagnoseSpec {
+  double margin = 0;     // held-out loss that the user does not mind; 0: from the spread between seeds
+  int seeds = 3;         // paired runs behind a statement about trajectories
+  std::string probe = "auto";  // auto | every | N (every Nth step)
+};
+
+struct Scenario {
+  std::string name;
+  std::string description;
+  std::string file;      // where it was read from, for errors; not part of the digest
+  uint64_t seed = 0;
+  DataSpec data;
+  ModelSpec model;
+  LossSpec loss;
+  OptimizerConfig optimizer;
+  TrainSpec train;
+  TpuSpec tpu;
+  DiagnoseSpec diagnose;
+};
+
+using Overrides = std::vector<std::pair<std::string, std::string>>;  // --set KEY=VALUE
+
+// A library name ("digits_cnn") or a path to a TOML file.
+Result<Scenario> load_scenario(std::string_view name_or_path, const Overrides& overrides = {});
+Result<Scenario> parse_scenario(std::string_view text, std::string_view file, const Overrides& overrides = {});
+
+// Every key with its value, in a fixed order. parse_scenario(resolved_toml(s)) equals s.
+std::string resolved_toml(const Scenario& scenario);
+// Of resolved_toml without `name`, `description` and `data.dir`/`data.prefetch`: what decides the bits.
+// (The data's own content is digested by the feed.)
+Digest scenario_digest(const Scenario& scenario);
+
+}  // namespace twinrun
