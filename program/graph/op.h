@@ -1,0 +1,114 @@
+// One operation of a program: kind, operands, attributes, the type of its one result, its stable name.
+//
+// Semantics per kind (types: T = f32 or bf16 unless said; bf16 elementwise = convert to f32, compute, round once):
+//   parameter               an input or a state variable; attrs none
+//   constant                scalar of `shape` {} or splat of `shape`; value = attrs.value, dtype = attrs.dtype
+//   iota                    attrs.shape, attrs.dtype (i32|f32): index along attrs.dims[0]
+//   broadcast_in_dim(x)     result attrs.shape; operand dimension i goes to result dimension attrs.dims[i]; size 1 repeats
+//   reshape(x)              attrs.shape, same elements row-major
+//   transpose(x)            result dimension i is operand dimension attrs.dims[i]
+//   select(p, a, b)         p pred of the same dims; p ? a : b, bits moved
+//   negate, abs             sign bit only (NaN becomes canonical)
+//   convert(x)              to attrs.dtype: i32->f32 nearest even; pred->f32 0/1; f32->bf16 nearest even; bf16->f32 exact;
+//                           f32->i32 toward zero, saturating, NaN -> 0
+//   add subtract multiply divide     f32 or i32 (i32 wraps; divide f32 only)
+//   maximum minimum         IEEE 754-2019 maximum/minimum: NaN propagates, +0 > -0
+//   compare(a, b)           attrs.compare; f32 or i32 -> pred; comparisons with NaN are false but for ne
+//   sqrt                    correctly rounded; rsqrt = 1 / sqrt(x), each rounded; exponential, log, tanh correctly rounded
+//   logistic                1 / (1 + exp(-x)), each node rounded
+//   dot_general(a, b)       rank 2 x rank 2; contracts a's dimension attrs.lhs_contract with b's attrs.rhs_contract;
+//                           result [a's other, b's other]; k ascending
+//   convolution(x, w)       x [n,h,w,ci], w [kh,kw,ci,co] -> [n,oh,ow,co]; attrs.window; no flip (cross-correlation);
+//                           flat k = (kh, kw, ci), out-of-image taps multiply +0
+//   convolution_input_grad(dy, w)    attrs.shape = x's dims; k = (kh, kw, co) in the forward kernel's order; taps that hit
+//                           no dy (border, stride) multiply +0
+//   convolution_kernel_grad(x, dy)   attrs.shape = w's dims; k = (n, oh, ow); segments of 4096
+//   reduce(x)               attrs.dims removed; attrs.reducer sum | max | mean (mean = sum / N, one division); flat reduced
+//                           index is row-major over the reduced dimensions in ascending order
+//   reduce_window(x)        NHWC pooling, attrs.window, reducer max | mean (mean over the taps inside the image;
+//                           taps in (kh, kw) order, summed sequentially, then one division by their count)
+//   select_and_scatter(x, dy)   gradient of max pooling: dx[first maximum of each window] += dy; several windows that hit one
+//                           x add in ascending (oh, ow) order, starting from the first contribution; untouched: +0;
+//                           a window with NaN selects its first NaN
+//   avg_pool_grad(dy)       attrs.shape = x's dims; dx = sum over windows containing x, ascending (oh, ow), of dy / count, each
+//                           quotient rounded, starting from the first contribution; untouched: +0
+//   rng_uniform(step, sample_ids)   f32 attrs.shape = [n, ...]; element e of sample s: uniform(draw({attrs.seed,
+//                           kStreamOps + attrs.stream}, step, sample_ids[s], e)) (program/base/philox.h)
+//   all_reduce(x)           sum over replicas in the contract's ring order (numerics.md rule 7); the result is on every replica
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "program/base/types.h"
+
+namespace twinrun {
+
+enum class OpKind : uint8_t {
+#define X(Enumerator, name, operands, cls) k##Enumerator,
+#include "program/ops.def"
+#undef X
+};
+inline constexpr int kOpKinds = 0
+#define X(Enumerator, name, operands, cls) +1
+#include "program/ops.def"
+#undef X
+    ;
+
+enum class OpClass : uint8_t { kSource, kMove, kElementwise, kDot, kReduce, kWindow, kRandom, kCollective };
+
+std::string_view name_of(OpKind kind);  // "dot_general"
+int operand_count(OpKind kind);
+OpClass class_of(OpKind kind);
+
+enum class Phase : uint8_t { kForward, kGradient, kCollective, kUpdate };
+std::string_view to_string(Phase phase);  // "forward", ...
+
+enum class Reducer : uint8_t { kSum, kMax, kMean };
+enum class CompareKind : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe };
+
+// A 2-D window over [n, h, w, c]; index 0 is h, 1 is w. Padding may not be negative.
+struct Window {
+  int64_t size[2] = {1, 1};
+  int64_t stride[2] = {1, 1};
+  int64_t pad_low[2] = {0, 0};
+  int64_t pad_high[2] = {0, 0};
+  int64_t dilation[2] = {1, 1};  // convolution only
+  // Output size along axis i for an input of `in`.
+  int64_t out(int64_t in, int i) const {
+    return (in + pad_low[i] + pad_high[i] - (dilation[i] * (size[i] - 1) + 1)) / stride[i] + 1;
+  }
+  bool operator==(const Window&) const = default;
+};
+
+struct Attrs {
+  Dims dims;                    // broadcast map, permutation, reduced dimensions, iota dimension
+  Dims shape;                   // the result's (or the operand's) sizes where they don't follow from the operands
+  DType dtype = DType::kF32;    // constant, iota, convert
+  double value = 0;             // constant
+  Reducer reducer = Reducer::kSum;
+  CompareKind compare = CompareKind::kEq;
+  int lhs_contract = 1, rhs_contract = 0;
+  Window window;
+  uint64_t seed = 0;            // rng_uniform
+  uint32_t stream = 0;
+  bool batch_statistic = false; // reduce: a mean over the batch that `synced` batch norm all-reduces
+  bool stop_gradient = false;
+};
+
+using ValueId = int32_t;
+inline constexpr ValueId kNoValue = -1;
+
+struct Op {
+  OpKind kind = OpKind::kParameter;
+  std::vector<ValueId> operands;
+  Attrs attrs;
+  TensorType type;      // of the result
+  bool batched = false; // the outermost dimension counts samples
+  Phase phase = Phase::kForward;
+  std::string name;     // unique in its graph: "conv1/convolution", "conv1/kernel.grad"
+};
+
+}  // namespace twinrun

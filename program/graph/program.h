@@ -1,0 +1,102 @@
+// A training step as data: graph, inputs, state, outputs. The same struct holds a forward pass (no `next`, no gradients), a
+// whole training step, and the per-replica step of a sharded program.
+//
+//   Program forward = ...;                                          // scenarios/model.h builds it
+//   Program whole = training_step(forward);                         // + gradients + update
+//   Program sharded = training_step(shard(forward, {.cores = 8}));  // + explicit all-reduces, per-replica batch
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "program/base/digest.h"
+#include "program/graph/graph.h"
+
+namespace twinrun {
+
+enum class StateRole : uint8_t { kParameter, kSlot, kStatistic, kCounter };
+std::string_view to_string(StateRole role);  // "parameter", "slot", "statistic", "counter"
+
+// How the initial checkpoint is drawn; formulas in docs/numerics.md.
+struct Initializer {
+  enum class Kind : uint8_t { kConstant, kGlorotUniform, kHeNormal } kind = Kind::kConstant;
+  double value = 0;                    // constant
+  int64_t fan_in = 0, fan_out = 0;
+};
+
+struct Input {
+  std::string name;  // images labels sample_ids step learning_rate
+  ValueId id = kNoValue;
+  bool batched = false;
+};
+
+struct StateVar {
+  std::string name;  // "conv1/kernel", "conv1/kernel.momentum", "bn1/moving_mean"
+  TensorType type;
+  StateRole role = StateRole::kParameter;
+  Initializer init;
+  ValueId id = kNoValue;    // its parameter op
+  ValueId next = kNoValue;  // its value after the step; kNoValue: unchanged
+};
+
+struct Output {
+  std::string name;  // "loss", "logits", "conv1/kernel.grad" (after the all-reduce)
+  ValueId id = kNoValue;
+};
+
+enum class Reduction : uint8_t { kMean, kSum };
+enum class BatchNormSync : uint8_t { kPerCore, kSynced };
+
+// What sharding means. `cores` = 1 is the whole program.
+struct Sharding {
+  int cores = 1;
+  Reduction reduction = Reduction::kMean;  // kMean scales each replica's loss by 1/cores before autodiff
+  BatchNormSync batchnorm = BatchNormSync::kPerCore;
+  bool reduce_gradients = true;            // false: the all-reduce is missing (a cause to be told apart)
+  bool operator==(const Sharding&) const = default;
+};
+
+// Optimizers as graph code; formulas with TF's epsilon placement in optimizer.cc.
+struct OptimizerSpec {
+  enum class Kind : uint8_t { kSgd, kMomentum, kAdam } kind = Kind::kSgd;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+};
+
+struct Program {
+  Graph graph;
+  std::vector<Input> inputs;
+  std::vector<StateVar> state;
+  std::vector<Output> outputs;
+  OptimizerSpec optimizer;
+  Sharding sharding;
+  int64_t batch = 0;  // samples per replica
+  ValueId loss = kNoValue;
+
+  const StateVar* find_state(std::string_view name) const;
+  const Output* find_output(std::string_view name) const;
+  int state_index(std::string_view name) const;  // -1 if absent
+};
+
+// The readable form: one line per op, in order. Its digest identifies a program.
+std::string to_text(const Program& program);
+Digest digest(const Program& program);
+
+// Rebatches `forward` to batch / cores per replica, puts all-reduces after batch statistics if synced, and records `sharding`
+// for training_step. Requires forward.sharding.cores == 1 and batch % cores == 0 (GraphError otherwise).
+Program shard(const Program& forward, const Sharding& sharding);
+
+// The same forward pass for another batch size.
+Program rebatch(const Program& forward, int64_t batch);
+
+// Appends loss scaling, reverse-mode gradients, one all-reduce per gradient and the optimizer's update. State variables for
+// slots are appended to `state` in parameter order. Outputs gain "<parameter>.grad".
+Program training_step(const Program& forward);
+
+// d loss / d wrt[i], appended to the graph; kNoValue where the loss does not depend on wrt[i].
+std::vector<ValueId> differentiate(Graph& graph, ValueId loss, const std::vector<ValueId>& wrt);
+
+}  // namespace twinrun
