@@ -55,6 +55,8 @@ class GraphBuilder {
 
   ValueId parameter(std::string name, TensorType type, bool batched);
   ValueId constant(double value, DType dtype = DType::kF32, std::string_view local = "constant");
+  // n / max(1, n - 1) for n = `count` elements behind a batch statistic; shard() keeps the count true.
+  ValueId bessel(int64_t count, std::string_view local = "bessel");
   ValueId iota(Dims shape, int64_t dim, DType dtype = DType::kI32, std::string_view local = "iota");
   ValueId broadcast(ValueId x, Dims shape, Dims dims, bool batched, std::string_view local = "broadcast");
   ValueId broadcast_scalar(ValueId x, ValueId like, std::string_view local = "broadcast");

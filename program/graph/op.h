@@ -95,6 +95,8 @@ struct Attrs {
   uint64_t seed = 0;            // rng_uniform
   uint32_t stream = 0;
   bool batch_statistic = false; // reduce: a mean over the batch that `synced` batch norm all-reduces
+  int64_t bessel_count = 0;     // constant: n > 0 makes it n / max(1, n - 1), n elements behind a batch statistic; shard() keeps
+                                // n true
   bool stop_gradient = false;
 };
 

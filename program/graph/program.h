@@ -21,7 +21,7 @@ std::string_view to_string(StateRole role);  // "parameter", "slot", "statistic"
 
 // How the initial checkpoint is drawn; formulas in docs/numerics.md.
 struct Initializer {
-  enum class Kind : uint8_t { kConstant, kGlorotUniform, kHeNormal } kind = Kind::kConstant;
+  enum class Kind : uint8_t { kConstant, kGlorotUniform } kind = Kind::kConstant;
   double value = 0;                    // constant
   int64_t fan_in = 0, fan_out = 0;
 };
@@ -79,6 +79,7 @@ struct Program {
   const StateVar* find_state(std::string_view name) const;
   const Output* find_output(std::string_view name) const;
   int state_index(std::string_view name) const;  // -1 if absent
+  void renumber(const std::vector<ValueId>& renamed);  // after its ops moved to another graph
 };
 
 // The readable form: one line per op, in order. Its digest identifies a program.
@@ -95,6 +96,12 @@ Program rebatch(const Program& forward, int64_t batch);
 // Appends loss scaling, reverse-mode gradients, one all-reduce per gradient and the optimizer's update. State variables for
 // slots are appended to `state` in parameter order. Outputs gain "<parameter>.grad".
 Program training_step(const Program& forward);
+
+// n / max(1, n - 1): what turns a biased variance over n elements into an unbiased one.
+inline double bessel_factor(int64_t n) { return static_cast<double>(n) / static_cast<double>(n > 1 ? n - 1 : 1); }
+
+// Without the ops that neither an output nor a next state needs (inputs and state stay).
+Program prune(const Program& program);
 
 // d loss / d wrt[i], appended to the graph; kNoValue where the loss does not depend on wrt[i].
 std::vector<ValueId> differentiate(Graph& graph, ValueId loss, const std::vector<ValueId>& wrt);

@@ -1,0 +1,44 @@
+#include "program/analysis/liveness.h"
+
+#include "program/ops/op_def.h"
+
+namespace twinrun {
+
+std::vector<ValueId> last_uses(const Program& program) {
+  const std::vector<bool> dead = dead_values(program);
+  std::vector<ValueId> last(static_cast<size_t>(program.graph.size()));
+  for (ValueId id = 0; id < program.graph.size(); ++id) {
+    last[static_cast<size_t>(id)] = id;
+    if (dead[static_cast<size_t>(id)]) continue;
+    for (ValueId operand : program.graph.op(id).operands) last[static_cast<size_t>(operand)] = id;
+  }
+  for (const auto& var : program.state) {
+    if (var.next != kNoValue) last[static_cast<size_t>(var.next)] = program.graph.size();
+  }
+  for (const auto& output : program.outputs) last[static_cast<size_t>(output.id)] = program.graph.size();
+  return last;
+}
+
+std::vector<bool> dead_values(const Program& program) {
+  std::vector<bool> dead(static_cast<size_t>(program.graph.size()), true);
+  for (const auto& var : program.state) {
+    if (var.next != kNoValue) dead[static_cast<size_t>(var.next)] = false;
+  }
+  for (const auto& output : program.outputs) dead[static_cast<size_t>(output.id)] = false;
+  for (ValueId id = program.graph.size() - 1; id >= 0; --id) {
+    if (dead[static_cast<size_t>(id)]) continue;
+    for (ValueId operand : program.graph.op(id).operands) dead[static_cast<size_t>(operand)] = false;
+  }
+  return dead;
+}
+
+double step_flops(const Program& program) {
+  const std::vector<bool> dead = dead_values(program);
+  double total = 0;
+  for (ValueId id = 0; id < program.graph.size(); ++id) {
+    if (!dead[static_cast<size_t>(id)]) total += flops(program.graph, id);
+  }
+  return total;
+}
+
+}  // namespace twinrun

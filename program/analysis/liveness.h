@@ -1,0 +1,21 @@
+// When a value dies: the last op that reads it. Executors free (and reuse) memory by it.
+//
+//   auto last = last_uses(program);      // last[id] == graph.size() for outputs and next states
+#pragma once
+
+#include <vector>
+
+#include "program/graph/program.h"
+
+namespace twinrun {
+
+// For every value the index of its last reader; its own index if nobody reads it; graph.size() if it outlives the step.
+std::vector<ValueId> last_uses(const Program& program);
+
+// Values that neither an output nor a next state depends on: executors skip them.
+std::vector<bool> dead_values(const Program& program);
+
+// Sum of flops() over the live ops of one step of one replica.
+double step_flops(const Program& program);
+
+}  // namespace twinrun

@@ -1,0 +1,116 @@
+// broadcast_in_dim, reshape, transpose, select, negate, abs: bits are moved (or a sign bit changed), never rounded.
+#include <algorithm>
+
+#include "program/ops/op_def.h"
+
+namespace twinrun {
+namespace {
+
+TensorType infer_broadcast(const Op& op, std::span<const TensorType> in) {
+  const Dims& from = in[0].dims;
+  if (op.attrs.dims.size() != from.size()) {
+    throw GraphError(op.name + ": broadcast of " + to_string(in[0]) + " names " +
+                     std::to_string(op.attrs.dims.size()) + " dimensions");
+  }
+  int64_t last = -1;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const int64_t to = op.attrs.dims[i];
+    if (to <= last || to >= static_cast<int64_t>(op.attrs.shape.size()) ||
+        (from[i] != 1 && from[i] != op.attrs.shape[static_cast<size_t>(to)])) {
+      throw GraphError(op.name + ": cannot broadcast " + to_string(in[0]) + " to " +
+                       to_string(op.attrs.shape));
+    }
+    last = to;
+  }
+  return {in[0].dtype, op.attrs.shape};
+}
+
+// The broadcast dimensions are summed away again; size-1 dimensions come back by a reshape.
+void gradient_broadcast(GradientArgs& g) {
+  const Dims from = g.b.type(g.op.operands[0]).dims;
+  const Dims to = g.op.attrs.shape;
+  Dims reduced;
+  for (int64_t i = 0; i < static_cast<int64_t>(to.size()); ++i) {
+    const auto at = std::find(g.op.attrs.dims.begin(), g.op.attrs.dims.end(), i);
+    const bool new_dim = at == g.op.attrs.dims.end();
+    const bool repeated = !new_dim && from[static_cast<size_t>(at - g.op.attrs.dims.begin())] == 1 &&
+                          to[static_cast<size_t>(i)] != 1;
+    if (new_dim || repeated) reduced.push_back(i);
+  }
+  ValueId d = g.dy;
+  if (!reduced.empty()) d = g.b.reduce(d, reduced, Reducer::kSum, "grad_sum");
+  if (g.b.type(d).dims != from) d = g.b.reshape(d, from, "grad_reshape");
+  g.d[0] = d;
+}
+
+TensorType infer_reshape(const Op& op, std::span<const TensorType> in) {
+  const TensorType out{in[0].dtype, op.attrs.shape};
+  if (out.elements() != in[0].elements()) {
+    throw GraphError(op.name + ": cannot reshape " + to_string(in[0]) + " to " + to_string(op.attrs.shape));
+  }
+  return out;
+}
+void gradient_reshape(GradientArgs& g) {
+  g.d[0] = g.b.reshape(g.dy, g.b.type(g.op.operands[0]).dims, "grad_reshape");
+}
+
+TensorType infer_transpose(const Op& op, std::span<const TensorType> in) {
+  Dims out(in[0].dims.size());
+  std::vector<bool> seen(out.size(), false);
+  if (op.attrs.dims.size() != out.size()) throw GraphError(op.name + ": permutation of another rank");
+  for (size_t i = 0; i < out.size(); ++i) {
+    const int64_t from = op.attrs.dims[i];
+    if (from < 0 || from >= static_cast<int64_t>(out.size()) || seen[static_cast<size_t>(from)]) {
+      throw GraphError(op.name + ": " + to_string(op.attrs.dims) + " is no permutation");
+    }
+    seen[static_cast<size_t>(from)] = true;
+    out[i] = in[0].dims[static_cast<size_t>(from)];
+  }
+  return {in[0].dtype, out};
+}
+void gradient_transpose(GradientArgs& g) {
+  Dims inverse(g.op.attrs.dims.size());
+  for (size_t i = 0; i < inverse.size(); ++i) {
+    inverse[static_cast<size_t>(g.op.attrs.dims[i])] = static_cast<int64_t>(i);
+  }
+  g.d[0] = g.b.transpose(g.dy, inverse, "grad_transpose");
+}
+
+TensorType infer_select(const Op& op, std::span<const TensorType> in) {
+  if (in[0].dtype != DType::kPred || in[0].dims != in[1].dims || in[1] != in[2]) {
+    throw GraphError(op.name + ": select of " + to_string(in[0]) + ", " + to_string(in[1]) + " and " +
+                     to_string(in[2]));
+  }
+  return in[1];
+}
+void gradient_select(GradientArgs& g) {
+  const ValueId zero = g.b.broadcast_scalar(g.b.constant(0, DType::kF32, "zero"), g.dy, "zeros");
+  g.d[1] = g.b.select(g.op.operands[0], g.dy, zero, "grad_true");
+  g.d[2] = g.b.select(g.op.operands[0], zero, g.dy, "grad_false");
+}
+
+TensorType infer_same(const Op&, std::span<const TensorType> in) { return in[0]; }
+void gradient_negate(GradientArgs& g) { g.d[0] = g.b.unary(OpKind::kNegate, g.dy, "grad_negate"); }
+void gradient_abs(GradientArgs& g) {
+  const ValueId x = g.op.operands[0];
+  const ValueId zero = g.b.broadcast_scalar(g.b.constant(0, DType::kF32, "zero"), x, "zeros");
+  const ValueId positive = g.b.compare(CompareKind::kGt, x, zero, "positive");
+  const ValueId negative = g.b.compare(CompareKind::kLt, x, zero, "negative");
+  const ValueId flipped = g.b.unary(OpKind::kNegate, g.dy, "grad_negate");
+  g.d[0] = g.b.select(positive, g.dy, g.b.select(negative, flipped, zero, "grad_negative"), "grad");
+}
+
+}  // namespace
+
+OpDef movement_def(OpKind kind) {
+  switch (kind) {
+    case OpKind::kBroadcastInDim: return {infer_broadcast, gradient_broadcast};
+    case OpKind::kReshape: return {infer_reshape, gradient_reshape};
+    case OpKind::kTranspose: return {infer_transpose, gradient_transpose};
+    case OpKind::kSelect: return {infer_select, gradient_select};
+    case OpKind::kNegate: return {infer_same, gradient_negate};
+    default: return {infer_same, gradient_abs};
+  }
+}
+
+}  // namespace twinrun

@@ -1,0 +1,88 @@
+#include <array>
+
+#include "program/ops/op_def.h"
+
+namespace twinrun {
+namespace {
+
+struct Row {
+  std::string_view name;
+  int operands;
+  OpClass cls;
+};
+constexpr std::array<Row, kOpKinds> kRows = {{
+#define X(Enumerator, name, operands, cls) {name, operands, OpClass::k##cls},
+#include "program/ops.def"
+#undef X
+}};
+
+OpDef make_def(OpKind kind) {
+  switch (class_of(kind)) {
+    case OpClass::kSource: return source_def(kind);
+    case OpClass::kMove: return movement_def(kind);
+    case OpClass::kElementwise: return elementwise_def(kind);
+    case OpClass::kDot: return dot_def(kind);
+    case OpClass::kReduce: return reduce_def(kind);
+    case OpClass::kWindow: return window_def(kind);
+    case OpClass::kRandom: return random_def(kind);
+    case OpClass::kCollective: return collective_def(kind);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view name_of(OpKind kind) { return kRows[static_cast<size_t>(kind)].name; }
+int operand_count(OpKind kind) { return kRows[static_cast<size_t>(kind)].operands; }
+OpClass class_of(OpKind kind) { return kRows[static_cast<size_t>(kind)].cls; }
+
+std::string_view to_string(Phase phase) {
+  switch (phase) {
+    case Phase::kForward: return "forward";
+    case Phase::kGradient: return "gradient";
+    case Phase::kCollective: return "collective";
+    case Phase::kUpdate: return "update";
+  }
+  return "?";
+}
+
+const OpDef& op_def(OpKind kind) {
+  static const std::array<OpDef, kOpKinds> table = [] {
+    std::array<OpDef, kOpKinds> t;
+    for (int i = 0; i < kOpKinds; ++i) t[static_cast<size_t>(i)] = make_def(static_cast<OpKind>(i));
+    return t;
+  }();
+  return table[static_cast<size_t>(kind)];
+}
+
+double flops(const Graph& graph, ValueId id) {
+  const Op& op = graph.op(id);
+  const auto n = static_cast<double>(op.type.elements());
+  switch (op.kind) {
+    case OpKind::kDotGeneral: {
+      const Dims& a = graph.type(op.operands[0]).dims;
+      return 2 * n * static_cast<double>(a[static_cast<size_t>(op.attrs.lhs_contract)]);
+    }
+    case OpKind::kConvolution: {
+      const Dims& w = graph.type(op.operands[1]).dims;
+      return 2 * n * static_cast<double>(w[0] * w[1] * w[2]);
+    }
+    case OpKind::kConvolutionInputGrad: {
+      const Dims& w = graph.type(op.operands[1]).dims;
+      const auto dy = static_cast<double>(graph.type(op.operands[0]).elements());
+      return 2 * dy * static_cast<double>(w[0] * w[1] * w[2]);
+    }
+    case OpKind::kConvolutionKernelGrad: {
+      const auto dy = static_cast<double>(graph.type(op.operands[1]).elements());
+      return 2 * dy * n / static_cast<double>(op.type.dims[3]);
+    }
+    case OpKind::kReduce: return static_cast<double>(graph.type(op.operands[0]).elements());
+    case OpKind::kReduceWindow:
+      return n * static_cast<double>(op.attrs.window.size[0] * op.attrs.window.size[1]);
+    default: break;
+  }
+  const OpClass cls = class_of(op.kind);
+  return cls == OpClass::kSource || cls == OpClass::kMove ? 0 : n;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,23 @@
+// Scenario -> Program: the layers of a scenario as graphs, one for training, one for evaluation.
+//
+//   auto train = build_training(scenario, sample_shape);       // whole batch, one core
+//   auto eval = build_inference(scenario, sample_shape, 256);  // logits from the same state variables
+#pragma once
+
+#include "program/base/result.h"
+#include "program/graph/program.h"
+#include "scenarios/scenario.h"
+
+namespace twinrun {
+
+// Forward pass with its loss, at the total batch. Errors name file, line and layer.
+Result<Program> build_training(const Scenario& scenario, const Dims& sample);
+// The same model with running statistics and without dropout; its first state variables are those of build_training.
+Result<Program> build_inference(const Scenario& scenario, const Dims& sample, int64_t batch);
+
+Sharding sharding_of(const Scenario& scenario);
+
+// lr, or lr * rate^(step / decay_steps): real division, a defined double exp2/log2 (no libm), rounded to f32.
+float learning_rate(const OptimizerConfig& config, int64_t step);
+
+}  // namespace twinrun
