@@ -1,0 +1,12 @@
+// `cpu`: the reference whose bits are the contract's. f32, one fma chain per dot output, denormals kept.
+#pragma once
+
+#include <memory>
+
+#include "backends/backend.h"
+
+namespace twinrun {
+
+std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options);
+
+}  // namespace twinrun

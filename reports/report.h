@@ -1,0 +1,145 @@
+// What a diagnosis has to say, as plain structs. The harness fills it, the formats below render it; nothing here computes.
+// Last stage of the pipeline: verdict -> Report -> report.json, report.md, terminal.
+//
+//   std::string json = to_json(report);         // schema documented in docs/report-schema.md
+//   std::string text = to_terminal(report, {.width = 80, .color = true});
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace twinrun {
+
+inline constexpr int kReportSchema = 1;
+
+enum class VerdictClass : uint8_t { kIdentical, kNoise, kSharding, kEngineBug, kNondeterministic, kInconclusive };
+std::string_view to_string(VerdictClass verdict);  // "IDENTICAL" "NOISE" "SHARDING" "ENGINE_BUG" "NONDETERMINISTIC" "INCONCLUSIVE"
+// 0 0 10 20 30 125 (interfaces.md)
+int exit_code(VerdictClass verdict);
+
+// One claim. Every finding quotes its number, where the bound comes from, and the command that shows it again.
+struct Finding {
+  VerdictClass verdict = VerdictClass::kNoise;
+  std::string cause;          // "reduction", "batch_norm", "precision", "rounding", "seed", "engine:conv1/kernel.grad", ...
+  std::string sentence;       // one sentence for an engineer who has never seen the tool
+  std::optional<int64_t> step;  // from 0
+  std::string phase;          // forward | gradient | collective | update | ""
+  std::string op;             // "conv1/kernel.grad"
+  std::string op_kind;        // "convolution_kernel_grad"
+  std::optional<int> core;
+  std::string elements;       // "12 of 4608 elements, first [0,3,1,7]"
+  std::string fingerprint;    // "x8 of the expected value", "stale by one step", ...
+  std::optional<double> share;  // of the squared drift, 0..1
+  char level = 'A';           // evidence level: A op trace and declared contract, B op trace, C tensors only
+  double number = 0;          // the statistic
+  double bound = 0;           // what an honest engine stays within
+  std::string bound_source;   // "gamma_17 of f32 accumulation, docs/bounds.md#dots"
+  std::string hex;            // "subject 0x3f8147ae, oracle 1.0099999904 (0x3f8147ad)"
+  std::vector<std::string> evidence;
+  std::string reproduce;      // command line
+};
+
+struct RunSummary {
+  std::string name;      // R R2 R1 E1 S T
+  std::string engine;    // "cpu"
+  std::string settings;  // "batch 256", "8 cores x 32, reduction mean, batch norm per core"
+  std::string meaning;   // "reference, whole batch"
+  std::string root_digest;
+  int64_t steps = 0;
+  double train_loss = 0;  // of the last step
+  double eval_loss = 0, eval_accuracy = 0;
+  double seconds = 0;
+  std::string ended = "completed";
+  std::vector<float> losses;  // per step
+};
+
+struct Control {
+  std::string name;     // "R = R' (2 threads, poisoned memory)"
+  bool passed = true;
+  bool run = true;
+  std::string detail;
+};
+
+// Worst ratio |subject - oracle| / bound of one op over all probed steps and cores.
+struct ProbeRow {
+  std::string op, kind, phase;
+  double worst_ratio = 0;
+  int64_t elements = 0, outside = 0, untestable = 0;
+  double operand_residual = -1;  // dots: relative to unrounded f64; < 0: not measured
+};
+
+struct EngineProbe {
+  std::string pair;      // "T" or "E1"
+  std::string engine;
+  int64_t steps_probed = 0, steps = 0, ops = 0, elements = 0, untestable = 0;
+  std::string policy;    // "every step", "steps 0-2 and every 10th"
+  std::vector<ProbeRow> rows;      // worst first
+  double dot_residual = -1;        // median over dots of operand_residual
+  std::string dot_residual_text;   // "2^-9.2 (declared: 1 bf16 pass, about 2^-9)"
+};
+
+// One cause switched on the reference, judged on one step from the same state.
+struct SwitchRow {
+  std::string cause;      // "reduction"
+  std::string direction;  // "restored in S" | "introduced in R"
+  double drift_before = 0, drift_after = 0;  // relative one-step drift of the update: |dS - dR| / |dR|
+  double envelope = 0;    // of rounding
+  bool explains = false;
+  double share = 0;       // Shapley share of the squared drift
+  std::string note;
+};
+
+// A comparison of two kinds of runs over paired seeds.
+struct TrajectoryRow {
+  std::string pair;      // "T - R"
+  std::string meaning;   // "what the user sees"
+  std::string metric;    // "held-out loss"
+  std::vector<double> differences;  // per seed
+  double mean = 0, low = 0, high = 0;  // confidence interval (95 %)
+  double margin = 0;
+  std::string margin_source;   // "diagnose.margin", "spread between 3 seeds of R"
+  std::string outcome;   // "outside" | "equivalent" | "undetermined" | "identical"
+};
+
+struct Series {
+  std::string name;
+  std::vector<double> x, y;
+};
+
+struct Report {
+  std::string scenario_name, scenario_description, scenario_digest, scenario_toml;
+  std::string subject;       // "tpu, 8 cores, precision default"
+  std::string command;       // as typed
+  VerdictClass verdict = VerdictClass::kInconclusive;
+  std::string headline;      // one sentence
+  std::string confidence;    // "certain: ..." | "95 %: ..." | ...
+  std::vector<Finding> findings;
+  std::vector<RunSummary> runs;
+  std::vector<Control> controls;
+  std::vector<EngineProbe> probes;
+  std::vector<SwitchRow> switches;
+  std::vector<TrajectoryRow> trajectories;
+  double unexplained = 0;               // relative drift that no account explains
+  std::string smallest_effect;          // what this diagnosis could have seen
+  std::vector<std::string> next_steps;  // what to run next
+  std::vector<std::string> ruled_out;   // causes with the reason
+  std::vector<std::string> notes;
+  std::string program_excerpt;          // text form of the ops that matter
+  std::map<std::string, std::string> environment;
+  std::string directory;                // where the files lie
+};
+
+struct TerminalOptions {
+  int width = 80;
+  bool color = false;
+};
+
+std::string to_json(const Report& report);      // one document, schema versioned
+std::string to_markdown(const Report& report);  // under 60 KB, made to paste into a bug filing
+std::string to_terminal(const Report& report, const TerminalOptions& options);
+
+}  // namespace twinrun
