@@ -1,0 +1,33 @@
+// Held-out loss and accuracy, always by the cpu reference and always from replica 0, whoever trained the weights.
+//
+//   Evaluator evaluator(experiment, threads);
+//   auto e = evaluator.evaluate(program, states, /*steps_done=*/200);
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "checkpoints/run.h"
+#include "harness/experiment.h"
+
+namespace twinrun {
+
+class Evaluator {
+ public:
+  Evaluator(const Experiment& experiment, int threads);
+  // Loss is the mean over samples; accuracy counts argmax (the first index of ties) over all held-out samples.
+  Result<Evaluation> evaluate(const Program& trained, const States& states, int64_t steps_done);
+
+ private:
+  struct Piece {
+    int64_t begin, end;
+    Engine* engine;
+  };
+  std::shared_ptr<const Dataset> data_;
+  bool mean_loss_;
+  std::unique_ptr<Backend> backend_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<Piece> pieces_;
+};
+
+}  // namespace twinrun

@@ -1,0 +1,154 @@
+#include "harness/experiment.h"
+
+#include <algorithm>
+
+#include "program/graph/initial_state.h"
+#include "program/graph/shard_plan.h"
+#include "scenarios/model.h"
+
+namespace twinrun {
+namespace {
+
+Result<Experiment> assemble(const Scenario& scenario, std::shared_ptr<const Dataset> data) {
+  Experiment e;
+  e.scenario = scenario;
+  e.data = std::move(data);
+  const Dims& all = e.data->train.images.dims();
+  const Dims sample(all.begin() + 1, all.end());
+  TWINRUN_ASSIGN(e.forward, build_training(scenario, sample));
+  const int64_t eval = std::min<int64_t>(256, e.data->eval.images.dims()[0]);
+  TWINRUN_ASSIGN(e.inference, build_inference(scenario, sample, eval));
+  e.sharding = sharding_of(scenario);
+  return e;
+}
+
+}  // namespace
+
+FeedOptions Experiment::feed_options(int64_t batch) const {
+  FeedOptions o;
+  o.batch = batch;
+  o.seed = scenario.seed;
+  o.shuffle = scenario.data.shuffle;
+  o.drop_remainder = scenario.data.drop_remainder;
+  o.repeat = scenario.data.repeat;
+  o.prefetch = scenario.data.prefetch;
+  return o;
+}
+
+Result<Experiment> make_experiment(const Scenario& s) {
+  DataRequest request;
+  request.source = s.data.source;
+  request.dir = s.data.dir;
+  request.files = s.data.files;
+  request.shape = s.data.shape;
+  request.classes = s.data.classes;
+  request.train = s.data.train;
+  request.eval = s.data.eval;
+  request.seed = s.seed;
+  request.where = s.file + ": [data]";
+  TWINRUN_ASSIGN(Dataset data, open_dataset(request));
+  return assemble(s, std::make_shared<const Dataset>(std::move(data)));
+}
+
+Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed) {
+  Scenario s = experiment.scenario;
+  s.seed = seed;
+  return assemble(s, experiment.data);
+}
+
+States initial_states(const Program& program, uint64_t seed) {
+  return States(static_cast<size_t>(program.sharding.cores), ReplicaState{initial_state(program, seed)});
+}
+
+Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch, int64_t step) {
+  const int64_t rows = batch.labels.elements();
+  const ShardPlan plan{program.sharding.cores, rows};
+  if (plan.per_core() * plan.cores != rows || plan.per_core() != program.batch) {
+    return Error{"a batch of " + std::to_string(rows) + " samples for " + std::to_string(plan.cores) + " cores x " +
+                     std::to_string(program.batch),
+                 "step " + std::to_string(step), ""};
+  }
+  StepInputs inputs(static_cast<size_t>(plan.cores));
+  const Tensor step_scalar = Tensor::scalar_i32(static_cast<int32_t>(step));
+  const Tensor rate = Tensor::scalar(learning_rate(scenario.optimizer, step));
+  for (int core = 0; core < plan.cores; ++core) {
+    const auto [begin, end] = plan.rows(core);
+    for (const Input& input : program.inputs) {
+      Tensor t;
+      if (input.name == "images") t = batch.images.rows(begin, end);
+      if (input.name == "labels") t = batch.labels.rows(begin, end);
+      if (input.name == "sample_ids") t = batch.sample_ids.rows(begin, end);
+      if (input.name == "step") t = step_scalar;
+      if (input.name == "learning_rate") t = rate;
+      if (!t.valid()) return Error{"nothing feeds the input '" + input.name + "'", "program", ""};
+      inputs[static_cast<size_t>(core)].push_back(std::move(t));
+    }
+  }
+  return inputs;
+}
+
+Checkpoint to_checkpoint(const Program& program, const States& states, const Scenario& scenario, int64_t step) {
+  Checkpoint c;
+  c.step = step;
+  c.seed = scenario.seed;
+  c.cores = static_cast<int>(states.size());
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    CheckpointTensor t;
+    t.role = to_string(program.state[i].role);
+    const Tensor& first = states[0].vars[i];
+    t.replica_axis = std::ranges::any_of(states, [&](const ReplicaState& r) {
+      return r.vars[i].raw() != first.raw() && !r.vars[i].same_bits(first);
+    });
+    if (t.replica_axis) {
+      Dims dims = first.dims();
+      dims.insert(dims.begin(), static_cast<int64_t>(states.size()));
+      t.value = Tensor::empty({first.dtype(), dims});
+      for (size_t r = 0; r < states.size(); ++r) {
+        std::copy_n(states[r].vars[i].raw(), first.bytes(), t.value.raw() + r * first.bytes());
+      }
+    } else {
+      t.value = first;
+    }
+    c.tensors[program.state[i].name] = std::move(t);
+  }
+  return c;
+}
+
+Result<States> from_checkpoint(const Checkpoint& checkpoint, const Program& program) {
+  States states(static_cast<size_t>(program.sharding.cores));
+  for (const StateVar& var : program.state) {
+    const auto it = checkpoint.tensors.find(var.name);
+    if (it == checkpoint.tensors.end()) {
+      return Error{"the checkpoint has no tensor '" + var.name + "'", "checkpoint", "it belongs to another model or optimizer"};
+    }
+    const CheckpointTensor& t = it->second;
+    TensorType type = t.value.type();
+    if (t.replica_axis && !type.dims.empty()) {
+      if (type.dims[0] != program.sharding.cores) {
+        return Error{"the checkpoint holds " + std::to_string(type.dims[0]) + " replicas of it, the program has " +
+                         std::to_string(program.sharding.cores),
+                     var.name, "resume with --cores " + std::to_string(type.dims[0])};
+      }
+      type.dims.erase(type.dims.begin());
+    }
+    if (type != var.type && !(type.dims == var.type.dims && type.dtype == DType::kF64)) {
+      return Error{"the checkpoint has " + to_string(type) + ", the model " + to_string(var.type), var.name,
+                   "it belongs to another model"};
+    }
+    for (size_t r = 0; r < states.size(); ++r) {
+      states[r].vars.push_back(
+          t.replica_axis ? t.value.rows(static_cast<int64_t>(r), static_cast<int64_t>(r) + 1).reshaped(type.dims) : t.value);
+    }
+  }
+  if (checkpoint.tensors.size() != program.state.size()) {
+    for (const auto& [name, tensor] : checkpoint.tensors) {
+      if (program.state_index(name) < 0) {
+        return Error{"the checkpoint has a tensor '" + name + "' that the model lacks", "checkpoint",
+                     "it belongs to another model or optimizer"};
+      }
+    }
+  }
+  return states;
+}
+
+}  // namespace twinrun

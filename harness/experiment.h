@@ -1,0 +1,47 @@
+// The pipeline's unit: program, state, batches, options, made from a scenario.
+//
+//   auto e = make_experiment(scenario);          // opens the data, builds the programs
+//   Program r = e->whole();                      // R's program
+//   Program t = e->sharded(e->sharding);         // S's and T's
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backends/backend.h"
+#include "checkpoints/checkpoint.h"
+#include "program/base/result.h"
+#include "program/graph/program.h"
+#include "scenarios/data/feed.h"
+#include "scenarios/scenario.h"
+
+namespace twinrun {
+
+struct Experiment {
+  Scenario scenario;
+  std::shared_ptr<const Dataset> data;
+  Program forward;    // whole batch, one core, with its loss
+  Program inference;  // logits and loss of min(256, eval samples) held-out samples
+  Sharding sharding;  // what the scenario asks for
+
+  Program whole() const { return training_step(forward); }
+  Program per_core() const { return training_step(rebatch(forward, scenario.train.batch / sharding.cores)); }
+  Program sharded(const Sharding& how) const { return training_step(shard(forward, how)); }
+  FeedOptions feed_options(int64_t batch) const;
+};
+
+Result<Experiment> make_experiment(const Scenario& scenario);
+// The same data and model from another seed: initial weights, order of samples, random ops.
+Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed);
+
+// The seeded initial state on every replica of `program`, sharing storage.
+States initial_states(const Program& program, uint64_t seed);
+
+// One replica's rows of a batch, and the scalars, in the order of Program::inputs.
+Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch, int64_t step);
+
+// States <-> checkpoints. A replica axis appears where replicas differ.
+Checkpoint to_checkpoint(const Program& program, const States& states, const Scenario& scenario, int64_t step);
+Result<States> from_checkpoint(const Checkpoint& checkpoint, const Program& program);
+
+}  // namespace twinrun

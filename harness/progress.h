@@ -1,0 +1,22 @@
+// How long work reports itself, and how it is asked to stop. harness/cli prints; nothing else does.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+namespace twinrun {
+
+class Progress {
+ public:
+  virtual ~Progress() = default;
+  // A stage of `total` steps begins; `what` says it to a person: "T: tpu, 8 cores".
+  virtual void begin(const std::string& /*what*/, int64_t /*total*/) {}
+  virtual void step(int64_t /*done*/, const std::string& /*detail*/) {}
+  virtual void end(const std::string& /*result*/) {}
+};
+
+// Set by a signal handler; runs end after the current step.
+using StopFlag = std::atomic<bool>;
+
+}  // namespace twinrun

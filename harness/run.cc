@@ -1,0 +1,196 @@
+#include "harness/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "harness/environment.h"
+#include "scenarios/model.h"
+
+namespace twinrun {
+namespace {
+
+bool finite(const Tensor& t) {
+  if (t.dtype() == DType::kF32) return std::ranges::all_of(t.as<float>(), [](float v) { return std::isfinite(v); });
+  if (t.dtype() == DType::kF64) return std::ranges::all_of(t.as<double>(), [](double v) { return std::isfinite(v); });
+  return true;
+}
+
+// Watches for the first op that turns finite operands into something else.
+class BirthSink : public TraceSink {
+ public:
+  void on_op(const OpEvent& event) override {
+    if (birth) return;
+    for (size_t r = 0; r < event.outputs.size(); ++r) {
+      if (finite(event.outputs[r])) continue;
+      const auto operands_finite = [&](const std::vector<Tensor>& in) { return std::ranges::all_of(in, finite); };
+      const bool clean = event.op().kind == OpKind::kAllReduce ? std::ranges::all_of(event.inputs, operands_finite)
+                                                               : operands_finite(event.inputs[r]);
+      if (!clean) continue;
+      bool nan = false;
+      if (event.outputs[r].dtype() == DType::kF32) {
+        for (float v : event.outputs[r].as<float>()) nan = nan || v != v;
+      }
+      birth = Birth{event.step, static_cast<int>(r), event.op().name, std::string(to_string(event.op().phase)),
+                    nan ? "NaN" : "Inf"};
+      return;
+    }
+  }
+  std::optional<Birth> birth;
+};
+
+double as_double(const Tensor& scalar) {
+  return scalar.dtype() == DType::kF64 ? scalar.as<double>()[0] : static_cast<double>(scalar.as<float>()[0]);
+}
+
+double square_sum(const Tensor& t) {
+  double sum = 0;
+  if (t.dtype() == DType::kF64) {
+    for (double v : t.as<double>()) sum += v * v;
+  } else {
+    for (float v : t.as<float>()) sum += static_cast<double>(v) * static_cast<double>(v);
+  }
+  return sum;
+}
+
+StepScalars scalars_of(const Program& program, const StepOutputs& outputs, float rate) {
+  StepScalars s;
+  s.learning_rate = rate;
+  double squares = 0;
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    const std::string& name = program.outputs[i].name;
+    if (name == "loss") {
+      double sum = 0;
+      for (const auto& replica : outputs) sum += as_double(replica[i]);
+      s.loss = static_cast<float>(sum / static_cast<double>(outputs.size()));
+      s.loss_replica0 = static_cast<float>(as_double(outputs[0][i]));
+    } else if (name.ends_with(".grad")) {
+      squares += square_sum(outputs[0][i]);
+    }
+  }
+  s.gradient_norm = static_cast<float>(std::sqrt(squares));
+  return s;
+}
+
+// At the end of a loop every core restarts from replica 0's variables, as on the real stack.
+void restart_from_replica0(States& states) {
+  for (size_t r = 1; r < states.size(); ++r) states[r] = states[0];
+}
+
+struct Runner {
+  const Experiment& experiment;
+  const Program& program;
+  const RunOptions& options;
+  Evaluator evaluator;
+  RunResult result;
+
+  Runner(const Experiment& e, const Program& p, const RunOptions& o)
+      : experiment(e), program(p), options(o), evaluator(e, o.threads) {}
+
+  Status evaluate(int64_t done) {
+    if (!options.evaluate) return Ok{};
+    TWINRUN_ASSIGN(Evaluation e, evaluator.evaluate(program, result.states, done));
+    result.file.evaluations.push_back(e);
+    return Ok{};
+  }
+
+  Status keep(int64_t done, bool periodic) {
+    Checkpoint c = to_checkpoint(program, result.states, experiment.scenario, done);
+    c.scenario = result.file.scenario;
+    c.scenario_digest = result.file.scenario_digest;
+    c.engine = result.file.engine;
+    if (periodic && options.on_checkpoint) TWINRUN_RETURN_IF_ERROR(options.on_checkpoint(c));
+    result.file.checkpoints.push_back(std::move(c));
+    return Ok{};
+  }
+
+  // Returns false when the run is over.
+  Result<bool> one_step(Engine& engine, Feed& feed, int64_t step) {
+    TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
+    TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, experiment.scenario, batch, step));
+    const States before = result.states;
+    TraceSink* sink = options.observer == nullptr ? nullptr : options.observer->begin_step(step, before, inputs);
+    StepOutputs outputs;
+    TWINRUN_RETURN_IF_ERROR(engine.step(step, result.states, inputs, outputs, sink, options.hooks));
+    if (options.observer != nullptr) options.observer->end_step(step, result.states, outputs);
+    const int64_t loop = experiment.scenario.tpu.iterations_per_loop;
+    if (result.states.size() > 1 && ((loop > 0 && (step + 1) % loop == 0) || step + 1 == experiment.scenario.train.steps)) {
+      restart_from_replica0(result.states);
+    }
+    const float rate = learning_rate(experiment.scenario.optimizer, step);
+    const StepScalars s = scalars_of(program, outputs, rate);
+    result.file.steps.push_back(s);
+    if (options.digest_states) {
+      result.file.state_digests.push_back(
+          to_checkpoint(program, result.states, experiment.scenario, step + 1).root_digest());
+    }
+    if (!std::isfinite(s.loss) || !std::isfinite(s.gradient_norm)) {
+      result.birth = find_birth(engine, step, before, inputs, options.hooks);
+      if (!result.birth) result.birth = Birth{step, 0, "", "", "loss"};
+      result.file.ended = fmt::format("diverged: {} born at step {} in {} on core {}", result.birth->what, step,
+                                      result.birth->op, result.birth->replica);
+      return false;
+    }
+    return true;
+  }
+};
+
+}  // namespace
+
+std::optional<Birth> find_birth(Engine& engine, int64_t step, States states, const StepInputs& inputs, OpHooks* hooks) {
+  BirthSink sink;
+  StepOutputs outputs;
+  if (!engine.step(step, states, inputs, outputs, &sink, hooks)) return std::nullopt;
+  return sink.birth;
+}
+
+Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend, const RunOptions& options) {
+  const Scenario& s = experiment.scenario;
+  Runner run(experiment, program, options);
+  TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend.prepare(program));
+  const int64_t total = program.batch * program.sharding.cores;
+  Feed feed(experiment.data->train, experiment.feed_options(total));
+
+  RunFile& file = run.result.file;
+  const Capabilities capabilities = backend.capabilities();
+  file.engine = capabilities.name;
+  file.cores = program.sharding.cores;
+  file.batch = total;
+  file.first_step = options.first_step;
+  file.scenario = resolved_toml(s);
+  file.scenario_digest = scenario_digest(s).hex();
+  file.engine_settings = fmt::format("cores={} batch={} {}", file.cores, total, capabilities.settings);
+  file.environment = environment();
+  file.environment["data"] = experiment.data->digest.hex();
+  file.ended = "completed";
+
+  run.result.states = options.start ? *options.start : initial_states(program, s.seed);
+  const int64_t last = options.steps > 0 ? options.steps : s.train.steps;
+  const auto begin = std::chrono::steady_clock::now();
+  if (options.progress != nullptr) options.progress->begin(options.name, last - options.first_step);
+  int64_t done = options.first_step;
+  for (int64_t step = options.first_step; step < last; ++step) {
+    if (options.stop != nullptr && options.stop->load()) {
+      file.ended = "interrupted";
+      break;
+    }
+    TWINRUN_ASSIGN(const bool go_on, run.one_step(*engine, feed, step));
+    done = step + 1;
+    if (options.progress != nullptr) options.progress->step(done - options.first_step, fmt::format("loss {:.4g}", file.steps.back().loss));
+    if (!go_on) break;
+    if (done < last && s.train.eval_every > 0 && done % s.train.eval_every == 0) TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
+    if (done < last && s.train.checkpoint_every > 0 && done % s.train.checkpoint_every == 0) TWINRUN_RETURN_IF_ERROR(run.keep(done, true));
+  }
+  TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
+  TWINRUN_RETURN_IF_ERROR(run.keep(done, false));
+  run.result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (options.progress != nullptr) {
+    const Evaluation* e = file.evaluations.empty() ? nullptr : &file.evaluations.back();
+    options.progress->end(e == nullptr ? file.ended : fmt::format("held-out loss {:.4f}, accuracy {:.2f} %", e->loss, 100 * e->accuracy));
+  }
+  return std::move(run.result);
+}
+
+}  // namespace twinrun

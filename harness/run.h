@@ -1,0 +1,62 @@
+// One training run on one engine, recorded.
+//
+//   auto r = train(experiment, experiment.whole(), *backend, {.name = "R", .threads = 2});
+//   r->file          // losses, state digests, evaluations, checkpoints: what runs/R.h5 keeps
+//   r->states        // after the last step
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "checkpoints/run.h"
+#include "harness/evaluate.h"
+#include "harness/experiment.h"
+#include "harness/progress.h"
+
+namespace twinrun {
+
+// Where a NaN or infinity first came out of an op whose operands were all finite.
+struct Birth {
+  int64_t step = 0;
+  int replica = 0;
+  std::string op, phase;
+  std::string what;  // "NaN", "Inf", "loss"
+};
+
+// Sees every step; may watch its ops. `before` is what the step started from.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual TraceSink* begin_step(int64_t step, const States& before, const StepInputs& inputs) = 0;
+  virtual void end_step(int64_t /*step*/, const States& /*after*/, const StepOutputs& /*outputs*/) {}
+};
+
+struct RunOptions {
+  std::string name;                       // for progress
+  int64_t steps = 0;                      // first step not to run; 0: the scenario's
+  int threads = 1;                        // of evaluation
+  std::optional<States> start;            // default: the seeded initial state
+  int64_t first_step = 0;
+  OpHooks* hooks = nullptr;
+  StepObserver* observer = nullptr;
+  Progress* progress = nullptr;
+  const StopFlag* stop = nullptr;
+  bool evaluate = true;
+  bool digest_states = true;
+  std::function<Status(const Checkpoint&)> on_checkpoint;  // periodic ones, as they are made
+};
+
+struct RunResult {
+  RunFile file;
+  States states;
+  std::optional<Birth> birth;  // set if the run ended in NaN or Inf
+  double seconds = 0;
+};
+
+Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend, const RunOptions& options);
+
+// The first non-finite value of one step, found by watching every op.
+std::optional<Birth> find_birth(Engine& engine, int64_t step, States states, const StepInputs& inputs, OpHooks* hooks);
+
+}  // namespace twinrun
