@@ -1,0 +1,68 @@
+#include "harness/trajectory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/math/distributions/students_t.hpp>
+#include <cmath>
+#include <numeric>
+
+namespace twinrun {
+namespace {
+
+double mean_of(const std::vector<double>& v) {
+  return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
+}
+
+double deviation_of(const std::vector<double>& v) {
+  const double m = mean_of(v);
+  double sum = 0;
+  for (double x : v) sum += (x - m) * (x - m);
+  return std::sqrt(sum / static_cast<double>(v.size() - 1));
+}
+
+}  // namespace
+
+Margin choose_margin(double user_margin, const std::vector<double>& reference_losses) {
+  if (user_margin > 0) return {user_margin, "diagnose.margin", true};
+  if (reference_losses.size() < 2) return {0, "none: one seed, and diagnose.margin is not set", false};
+  return {2 * deviation_of(reference_losses),
+          fmt::format("2 standard deviations between {} seeds of R", reference_losses.size()), false};
+}
+
+TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning, const std::vector<double>& a,
+                             const std::vector<double>& b, const Margin& margin) {
+  TrajectoryRow row;
+  row.pair = pair;
+  row.meaning = meaning;
+  row.metric = "held-out loss";
+  row.margin = margin.value;
+  row.margin_source = margin.source;
+  for (size_t i = 0; i < a.size(); ++i) row.differences.push_back(a[i] - b[i]);
+  const bool identical = std::ranges::all_of(row.differences, [](double d) { return d == 0; });
+  row.mean = row.low = row.high = mean_of(row.differences);
+  if (identical) {
+    row.outcome = "identical";
+    return row;
+  }
+  if (!std::isfinite(row.mean)) {
+    row.outcome = "outside";  // one of them ended in NaN or Inf
+    return row;
+  }
+  const auto n = static_cast<double>(row.differences.size());
+  row.outcome = "undetermined";
+  if (n < 2) return row;
+  const boost::math::students_t t(n - 1);
+  const double error = deviation_of(row.differences) / std::sqrt(n);
+  const double wide = boost::math::quantile(t, 0.975) * error, narrow = boost::math::quantile(t, 0.95) * error;
+  row.low = row.mean - wide;
+  row.high = row.mean + wide;
+  if (margin.value > 0 && row.mean - narrow > -margin.value && row.mean + narrow < margin.value) {
+    row.outcome = "equivalent";
+  } else if (row.low > margin.value || row.high < -margin.value) {
+    row.outcome = "outside";
+  }
+  return row;
+}
+
+}  // namespace twinrun

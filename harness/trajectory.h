@@ -1,0 +1,28 @@
+// Instrument 3: does it matter? Final held-out losses of paired runs over seeds, against a margin.
+//
+//   auto row = compare_paired("T - R", t_losses, r_losses, margin);
+//   row.outcome;      // "identical" | "equivalent" | "outside" | "undetermined"
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "reports/report.h"
+
+namespace twinrun {
+
+struct Margin {
+  double value = 0;
+  std::string source;   // "diagnose.margin", "2 standard deviations between 3 seeds of R"
+  bool of_user = false;
+};
+
+// The user's, or twice the standard deviation between the seeds of R (the guide's random variance).
+Margin choose_margin(double user_margin, const std::vector<double>& reference_losses);
+
+// Paired differences a[i] - b[i]. Two one-sided t tests at 5 % inside +-margin: "equivalent" (needs two pairs or more); the 95 % interval
+// wholly beyond the margin: "outside"; with one pair, or neither: "undetermined". Bit-equal losses: "identical".
+TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning, const std::vector<double>& a,
+                             const std::vector<double>& b, const Margin& margin);
+
+}  // namespace twinrun
