@@ -197,8 +197,9 @@ Judgement classify(const Evidence& e) {
   }
   if (!e.violations.empty()) {
     engine_bug(e, j);
-    if (e.meaning.differs()) sharding_findings(e, j, VerdictClass::kSharding);
-    std::ranges::stable_sort(j.findings, std::greater<>(), [](const Finding& f) { return f.verdict == VerdictClass::kEngineBug; });
+    if (e.meaning.differs()) {
+      j.notes.push_back(fmt::format("Sharding changes the program's meaning too ({}); whether that matters is not judged beside an engine bug.", named_causes(e)));
+    }
     return j;
   }
   if (e.identical) {

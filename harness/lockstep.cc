@@ -46,10 +46,10 @@ bool Lockstep::probed(int64_t step) const {
 }
 
 TraceSink* Lockstep::begin_step(int64_t step, const States& before, const StepInputs& inputs) {
-  step_ = step;
+  // Where a fault begins is looked for between the last clean step and the first bad one.
+  if (violations_.empty() && (step == 0 || probed_steps_.contains(step - 1))) last_clean_ = {step, before};
   if (!probed(step)) return nullptr;
   probed_steps_.insert(step);
-  violations_before_ = violations_.size();
   written_.assign(before.size(), std::vector<Tensor>(static_cast<size_t>(program_.graph.size())));
   for (size_t r = 0; r < before.size(); ++r) {
     for (size_t i = 0; i < program_.state.size(); ++i) {
@@ -79,8 +79,6 @@ void Lockstep::end_step(int64_t step, const States& after, const StepOutputs&) {
       violations_.push_back(std::move(v));
     }
   }
-  // Where the fault begins is looked for between the last clean step and the first bad one.
-  if (violations_.empty()) last_clean_ = {step + 1, after};
   written_.clear();
 }
 

@@ -48,7 +48,7 @@ class Lockstep : public StepObserver, public TraceSink {
   void on_op(const OpEvent& event) override;
 
   const std::vector<Violation>& violations() const { return violations_; }
-  // The last state from which a probed step came out clean, and the step after it: where localisation starts again.
+  // The step after the last probed one that came out clean, and the state it starts from: where localisation begins.
   std::optional<std::pair<int64_t, States>> last_clean() const { return last_clean_; }
   EngineProbe summary(const std::string& pair, int64_t steps) const;
 
@@ -73,8 +73,6 @@ class Lockstep : public StepObserver, public TraceSink {
   int64_t previous_step_ = -2;
   std::optional<std::pair<int64_t, States>> last_clean_;
   std::set<int64_t> probed_steps_;
-  size_t violations_before_ = 0;
-  int64_t step_ = -1;
 };
 
 // What a wrong tensor looks like beside the expected one; "" if nothing recognisable.

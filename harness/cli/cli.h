@@ -1,0 +1,65 @@
+// The command line: one file per verb, one line per verb in main.cc. Only this folder prints, parses argv or decides exit codes.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/progress.h"
+#include "program/base/result.h"
+#include "scenarios/scenario.h"
+
+namespace twinrun::cli {
+
+namespace po = boost::program_options;
+
+// interfaces.md: usage, bad input, environment.
+inline constexpr int kExitUsage = 128;
+inline constexpr int kExitUnavailable = 125;
+inline constexpr int kExitInterrupted = 130;
+
+using Args = std::vector<std::string>;
+
+int diagnose_verb(const Args& args);
+int snapshot_verb(const Args& args);
+int train_verb(const Args& args);
+int diff_verb(const Args& args);
+int inspect_verb(const Args& args);
+int doctor_verb(const Args& args);
+int scenarios_verb(const Args& args);
+
+// A verb's options: adds --help, parses, prints help. Returns an exit code when the verb is done already.
+struct Parsed {
+  po::variables_map values;
+  std::optional<int> exit;
+  bool has(const char* key) const { return values.count(key) > 0; }
+  template <typename T>
+  T get(const char* key) const {
+    return values[key].as<T>();
+  }
+};
+Parsed parse(const Args& args, const char* usage, const char* example, po::options_description visible,
+             const std::vector<std::string>& positional);
+
+// Prints "twinrun: where: what" and the fix to stderr; returns the code.
+int fail(const Error& error, int code = kExitUsage);
+
+// Options that several verbs share.
+void add_scenario_options(po::options_description& options);     // SCENARIO, --set
+void add_common_options(po::options_description& options);       // --threads, --json, -q, -v
+Result<Scenario> scenario_of(const Parsed& parsed);
+Result<int> threads_of(const Parsed& parsed);
+
+// The words as typed, quoted for a shell.
+std::string command_line();
+void remember_command_line(int argc, char** argv);
+
+// SIGINT and SIGTERM: the first asks runs to end after the step, the second ends at once.
+const StopFlag& install_stop_flag();
+
+bool stdout_is_terminal();
+bool use_color();       // a terminal, NO_COLOR unset, TERM not dumb
+int terminal_width();   // of stdout; 80 elsewhere
+
+}  // namespace twinrun::cli

@@ -1,0 +1,142 @@
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <thread>
+
+#include "harness/cli/cli.h"
+#include "program/base/names.h"
+
+namespace twinrun::cli {
+namespace {
+
+std::string typed;
+StopFlag stop{false};
+
+void on_signal(int) {
+  if (stop.exchange(true)) _exit(kExitInterrupted);
+}
+
+std::string quoted(const std::string& word) {
+  const bool plain = !word.empty() && std::ranges::all_of(word, [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::string_view("-_=./,:@%+").find(c) != std::string_view::npos;
+  });
+  if (plain) return word;
+  std::string out = "'";
+  for (char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+}  // namespace
+
+void remember_command_line(int argc, char** argv) {
+  typed = "twinrun";
+  for (int i = 1; i < argc; ++i) typed += " " + quoted(argv[i]);
+}
+std::string command_line() { return typed; }
+
+const StopFlag& install_stop_flag() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  return stop;
+}
+
+Parsed parse(const Args& args, const char* usage, const char* example, po::options_description visible,
+             const std::vector<std::string>& positional) {
+  Parsed parsed;
+  visible.add_options()("help,h", "this text");
+  po::options_description all;
+  all.add(visible);
+  po::positional_options_description places;
+  po::options_description hidden;
+  for (const auto& name : positional) {
+    hidden.add_options()(name.c_str(), po::value<std::string>());
+    places.add(name.c_str(), 1);
+  }
+  all.add(hidden);
+  std::vector<std::string> known;
+  for (const auto& option : visible.options()) known.push_back("--" + option->long_name());
+  try {
+    po::store(po::command_line_parser(args).options(all).positional(places).style(
+                  po::command_line_style::unix_style & ~po::command_line_style::allow_guessing).run(), parsed.values);
+    po::notify(parsed.values);
+  } catch (const po::unknown_option& e) {
+    std::string name = e.get_option_name();
+    name = name.substr(0, name.find('='));
+    parsed.exit = fail({fmt::format("unknown option '{}'", name), "", fmt::format("did you mean {}? See --help", nearest(name, known))});
+    return parsed;
+  } catch (const po::error& e) {
+    parsed.exit = fail({e.what(), "", fmt::format("usage: {}", usage)});
+    return parsed;
+  }
+  if (parsed.has("help")) {
+    fmt::print("usage: {}\n\n", usage);
+    std::ostringstream text;
+    text << visible;
+    fmt::print("{}\nexample:\n  {}\n", text.str(), example);
+    parsed.exit = 0;
+    return parsed;
+  }
+  for (const auto& name : positional) {
+    if (name.starts_with('?') || parsed.has(name.c_str())) continue;
+    parsed.exit = fail({fmt::format("{} is missing", name), "", fmt::format("usage: {}", usage)});
+    break;
+  }
+  return parsed;
+}
+
+int fail(const Error& error, int code) {
+  const bool color = isatty(STDERR_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+  fmt::print(stderr, "{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "", error.message());
+  return code;
+}
+
+void add_scenario_options(po::options_description& options) {
+  options.add_options()("set", po::value<std::vector<std::string>>()->composing(),
+                        "KEY=VALUE: override a key of the scenario (repeatable), e.g. train.steps=20");
+}
+void add_common_options(po::options_description& options) {
+  options.add_options()("threads", po::value<int>(), "host threads (default: all cores); never changes a bit")(
+      "json", po::bool_switch(), "one JSON document on stdout, nothing else there")("quiet,q", po::bool_switch(), "no progress")(
+      "verbose,v", po::bool_switch(), "more detail");
+}
+
+Result<Scenario> scenario_of(const Parsed& parsed) {
+  Overrides overrides;
+  if (parsed.has("set")) {
+    for (const auto& item : parsed.get<std::vector<std::string>>("set")) {
+      const size_t equals = item.find('=');
+      if (equals == std::string::npos || equals == 0) {
+        return Error{fmt::format("'{}' is not KEY=VALUE", item), "--set", "for example --set train.steps=20"};
+      }
+      overrides.emplace_back(item.substr(0, equals), item.substr(equals + 1));
+    }
+  }
+  return load_scenario(parsed.get<std::string>("SCENARIO"), overrides);
+}
+
+Result<int> threads_of(const Parsed& parsed) {
+  if (!parsed.has("threads")) return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int n = parsed.get<int>("threads");
+  if (n < 1 || n > 1024) return Error{fmt::format("{} threads", n), "--threads", "allowed: 1 to 1024"};
+  return n;
+}
+
+bool stdout_is_terminal() { return isatty(STDOUT_FILENO) != 0; }
+bool use_color() {
+  const char* term = std::getenv("TERM");
+  return stdout_is_terminal() && std::getenv("NO_COLOR") == nullptr && term != nullptr && std::string_view(term) != "dumb";
+}
+int terminal_width() {
+  winsize size{};
+  if (stdout_is_terminal() && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) return std::min<int>(size.ws_col, 120);
+  return 80;
+}
+
+}  // namespace twinrun::cli

@@ -1,0 +1,121 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "harness/cli/cli.h"
+#include "harness/cli/progress_printer.h"
+#include "harness/pipeline.h"
+#include "program/base/names.h"
+
+namespace twinrun::cli {
+namespace {
+
+Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed) {
+  std::vector<FaultSpec> faults;
+  if (!parsed.has("fault")) return faults;
+  for (const auto& text : parsed.get<std::vector<std::string>>("fault")) {
+    TWINRUN_ASSIGN(FaultSpec fault, parse_fault(text));
+    faults.push_back(std::move(fault));
+  }
+  return faults;
+}
+
+Result<std::vector<std::string>> fail_on(const Parsed& parsed) {
+  std::vector<std::string> classes;
+  if (!parsed.has("fail-on")) return classes;
+  const std::vector<std::string> known = {"sharding", "engine_bug", "nondeterministic", "inconclusive", "noise"};
+  const auto text = parsed.get<std::string>("fail-on");
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string item = text.substr(at, end - at);
+    if (std::ranges::find(known, item) == known.end()) {
+      return Error{fmt::format("unknown class '{}' (known: {})", item, join(known, ", ")), "--fail-on",
+                   fmt::format("did you mean '{}'?", nearest(item, known))};
+    }
+    classes.push_back(item);
+    at = end + 1;
+  }
+  return classes;
+}
+
+int dry_run(const Scenario& scenario, const DiagnoseOptions& options) {
+  const auto rows = plan(scenario, options);
+  if (!rows) return fail(rows.error());
+  double seconds = 0, megabytes = 0;
+  fmt::print("  {:<4} {:<4} {:<40} {:>6} {:>11} {:>12} {:>9}\n", "run", "on", "as", "steps", "GFLOP/step", "time", "disk");
+  for (const PlanRow& row : *rows) {
+    fmt::print("  {:<4} {:<4} {:<40} {:>6} {:>11.3g} {:>12} {:>6.1f} MB\n", row.name, row.engine, row.settings, row.steps,
+               row.flops / 1e9, duration_text(row.seconds), row.megabytes);
+    seconds += row.seconds;
+    megabytes += row.megabytes;
+  }
+  fmt::print("  in all about {} and {:.1f} MB in {}\n", duration_text(seconds), megabytes, options.directory);
+  return 0;
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::ranges::transform(out, out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return out;
+}
+
+}  // namespace
+
+int diagnose_verb(const Args& args) {
+  po::options_description options("options");
+  add_scenario_options(options);
+  options.add_options()("baseline", po::value<std::string>()->default_value("cpu"), "the reference engine")(
+      "subject", po::value<std::string>()->default_value("tpu"), "the engine under test")(
+      "out,o", po::value<std::string>(), "folder of the results (default twinrun-results/NAME-DIGEST8)")(
+      "fault", po::value<std::vector<std::string>>()->composing(),
+      "KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M]: make the subject wrong on purpose (repeatable)")(
+      "quick", po::bool_switch(), "no seeds: verdict engine bug, exact agreement or inconclusive only")(
+      "dry-run", po::bool_switch(), "what would run, how long, how much disk")(
+      "fail-on", po::value<std::string>(), "classes that count as bad, e.g. engine_bug,sharding; all others exit 0");
+  add_common_options(options);
+  const Parsed parsed = parse(args, "twinrun diagnose SCENARIO [OPTIONS]",
+                              "twinrun diagnose digits_mlp --fault 'truncate_bf16@dense1/kernel.grad,from=5'", options, {"SCENARIO"});
+  if (parsed.exit) return *parsed.exit;
+
+  const auto scenario = scenario_of(parsed);
+  if (!scenario) return fail(scenario.error());
+  DiagnoseOptions o;
+  o.baseline = parsed.get<std::string>("baseline");
+  o.subject = parsed.get<std::string>("subject");
+  o.quick = parsed.get<bool>("quick");
+  o.command = command_line();
+  const auto threads = threads_of(parsed);
+  if (!threads) return fail(threads.error());
+  o.threads = *threads;
+  auto faults = faults_of(parsed);
+  if (!faults) return fail(faults.error());
+  o.faults = *faults;
+  const auto bad = fail_on(parsed);
+  if (!bad) return fail(bad.error());
+  o.directory = parsed.has("out") ? parsed.get<std::string>("out")
+                                  : fmt::format("twinrun-results/{}-{}", scenario->name, scenario_digest(*scenario).hex().substr(0, 8));
+  for (const auto& engine : {o.baseline, o.subject}) {
+    if (const auto backend = make_backend(engine, {}); !backend) return fail(backend.error());
+  }
+  if (parsed.get<bool>("dry-run")) return dry_run(*scenario, o);
+
+  const bool json = parsed.get<bool>("json");
+  ProgressPrinter printer(parsed.get<bool>("quiet"));
+  const StopFlag& stop = install_stop_flag();
+  const auto diagnosis = diagnose(*scenario, o, &printer, &stop);
+  if (!diagnosis) return fail(diagnosis.error());
+  if (diagnosis->interrupted) {
+    return fail({"interrupted; the runs that were finished lie in " + o.directory + "/runs", "", "the same command begins again"},
+                kExitInterrupted);
+  }
+  const Report& report = diagnosis->report;
+  if (json) {
+    fmt::print("{}\n", to_json(report));
+  } else {
+    fmt::print("{}", to_terminal(report, {terminal_width(), use_color()}));
+  }
+  const bool counts = !parsed.has("fail-on") || std::ranges::find(*bad, lower(to_string(report.verdict))) != bad->end();
+  return counts ? exit_code(report.verdict) : 0;
+}
+
+}  // namespace twinrun::cli

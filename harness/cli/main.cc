@@ -1,0 +1,74 @@
+// twinrun VERB ...: the table of verbs.
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include <array>
+#include <exception>
+#include <new>
+
+#include "harness/cli/cli.h"
+#include "harness/environment.h"
+#include "program/base/names.h"
+
+namespace twinrun::cli {
+namespace {
+
+struct Verb {
+  std::string_view name;
+  std::string_view what;
+  int (*run)(const Args&);
+};
+constexpr std::array kVerbs = {
+    Verb{"diagnose", "train on the reference and on the engine, compare, give a verdict", diagnose_verb},
+    Verb{"snapshot", "write the seeded initial checkpoint", snapshot_verb},
+    Verb{"train", "one run on one engine", train_verb},
+    Verb{"diff", "where two runs or checkpoints part, and by how much", diff_verb},
+    Verb{"inspect", "what a file or a scenario contains", inspect_verb},
+    Verb{"doctor", "is this machine and build fit for use?", doctor_verb},
+    Verb{"scenarios", "the library: list, or show one", scenarios_verb},
+};
+
+void print_help() {
+  fmt::print("twinrun: is it noise, my sharding, or a bug in the engine?\n\nusage: twinrun VERB [OPTIONS]; twinrun VERB --help\n\n");
+  for (const Verb& verb : kVerbs) fmt::print("  {:<11} {}\n", verb.name, verb.what);
+  fmt::print("\n  --version   version, contract, instruction set, build\n\nexample:\n  twinrun diagnose digits_cnn\n\n"
+             "exit codes of diagnose: 0 identical or noise, 10 sharding, 20 engine bug, 30 reference not deterministic,\n"
+             "125 inconclusive or engine not available, 128 usage or bad input, 130 interrupted\n");
+}
+
+int run(int argc, char** argv) {
+  const Args words(argv + 1, argv + argc);
+  if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    print_help();
+    return words.empty() ? kExitUsage : 0;
+  }
+  if (words[0] == "--version") {
+    fmt::print("{}\n", version_text());
+    return 0;
+  }
+  std::vector<std::string> names;
+  for (const Verb& verb : kVerbs) {
+    if (verb.name == words[0]) return verb.run(Args(words.begin() + 1, words.end()));
+    names.emplace_back(verb.name);
+  }
+  return fail({fmt::format("unknown verb '{}' (known: {})", words[0], join(names, ", ")), "",
+               fmt::format("did you mean '{}'?", nearest(words[0], names))});
+}
+
+}  // namespace
+}  // namespace twinrun::cli
+
+int main(int argc, char** argv) {
+  // Steps allocate and free the same sizes over and over: keep the pages instead of giving them back each time.
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, -1);
+  mallopt(M_TOP_PAD, 64 << 20);
+  twinrun::cli::remember_command_line(argc, argv);
+  try {
+    return twinrun::cli::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return twinrun::cli::fail({"out of memory", "", "lower train.batch"});
+  } catch (const std::exception& e) {
+    return twinrun::cli::fail({fmt::format("internal error: {}", e.what()), "", "please report it with the command line"});
+  }
+}

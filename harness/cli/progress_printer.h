@@ -1,0 +1,29 @@
+// Progress on stderr: a live line with rate and time left on a terminal, one line per stage elsewhere, nothing with -q.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "harness/progress.h"
+
+namespace twinrun::cli {
+
+class ProgressPrinter : public Progress {
+ public:
+  explicit ProgressPrinter(bool quiet);
+  void begin(const std::string& what, int64_t total) override;
+  void step(int64_t done, const std::string& detail) override;
+  void end(const std::string& result) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool quiet_, terminal_;
+  std::string what_;
+  int64_t total_ = 0;
+  Clock::time_point begin_, shown_;
+};
+
+// "8 s", "2 min 05 s"
+std::string duration_text(double seconds);
+
+}  // namespace twinrun::cli

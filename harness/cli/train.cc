@@ -1,0 +1,143 @@
+#include <fmt/format.h>
+
+#include "backends/faults/faults.h"
+#include "harness/cli/cli.h"
+#include "harness/cli/progress_printer.h"
+#include "harness/pipeline.h"
+#include "harness/run.h"
+
+namespace twinrun::cli {
+namespace {
+
+struct Start {
+  States states;
+  int64_t step = 0;
+};
+
+// --init: a snapshot or any checkpoint, training begins at its step. --resume: the last checkpoint of a run file.
+Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& program, const Scenario& scenario) {
+  Checkpoint checkpoint;
+  if (parsed.has("resume")) {
+    const auto path = parsed.get<std::string>("resume");
+    TWINRUN_ASSIGN(const std::string kind, file_kind(path));
+    if (kind == "run") {
+      TWINRUN_ASSIGN(RunFile run, read_run(path));
+      if (run.checkpoints.empty()) return Error{"the run holds no checkpoint", path, "start again without --resume"};
+      checkpoint = std::move(run.checkpoints.back());
+    } else {
+      TWINRUN_ASSIGN(checkpoint, read_checkpoint(path));
+    }
+    if (checkpoint.scenario_digest != scenario_digest(scenario).hex()) {
+      return Error{"the checkpoint was made by another scenario (digest " + checkpoint.scenario_digest + ", this one " +
+                       scenario_digest(scenario).hex() + ")",
+                   path, "resume with the same scenario and --set values; `twinrun inspect` shows the stored ones"};
+    }
+  } else if (parsed.has("init")) {
+    TWINRUN_ASSIGN(checkpoint, read_checkpoint(parsed.get<std::string>("init")));
+  } else {
+    return std::optional<Start>();
+  }
+  auto states = from_checkpoint(checkpoint, program);
+  if (!states) {
+    Error error = states.error();
+    error.where = parsed.get<std::string>(parsed.has("resume") ? "resume" : "init") + ": " + error.where;
+    return error;
+  }
+  return std::optional<Start>(Start{*states, checkpoint.step});
+}
+
+}  // namespace
+
+int train_verb(const Args& args) {
+  po::options_description options("options");
+  add_scenario_options(options);
+  options.add_options()("engine,e", po::value<std::string>()->default_value("cpu"), "cpu, cpu:f64, tpu")(
+      "cores", po::value<int>(), "1: the whole batch on one core (default on cpu); N: sharded (default on tpu: tpu.cores)")(
+      "init", po::value<std::string>(), "begin from this checkpoint instead of the seed")(
+      "resume", po::value<std::string>(), "go on from the last checkpoint of a run (or from a checkpoint)")(
+      "fault", po::value<std::vector<std::string>>()->composing(), "make the engine wrong on purpose, see `twinrun diagnose --help`")(
+      "out,o", po::value<std::string>()->default_value("run.h5"), "run file to write");
+  add_common_options(options);
+  const Parsed parsed = parse(args, "twinrun train SCENARIO --engine ENGINE [OPTIONS] -o run.h5",
+                              "twinrun train digits_mlp --engine tpu --cores 8 -o t.h5", options, {"SCENARIO"});
+  if (parsed.exit) return *parsed.exit;
+  auto scenario = scenario_of(parsed);
+  if (!scenario) return fail(scenario.error());
+  const auto threads = threads_of(parsed);
+  if (!threads) return fail(threads.error());
+  const auto engine = parsed.get<std::string>("engine");
+  const int cores = parsed.has("cores") ? parsed.get<int>("cores") : engine == "tpu" ? scenario->tpu.cores : 1;
+  if (cores < 1 || scenario->train.batch % cores != 0) {
+    return fail({fmt::format("train.batch = {} does not divide over {} cores", scenario->train.batch, cores), "--cores", "a divisor of the batch"});
+  }
+  auto backend = make_backend(engine, backend_options(*scenario, *threads));
+  if (!backend) return fail(backend.error());
+  auto experiment = make_experiment(*scenario);
+  if (!experiment) return fail(experiment.error());
+  Sharding sharding = experiment->sharding;
+  sharding.cores = cores;
+  const Program program = cores == 1 ? experiment->whole() : experiment->sharded(sharding);
+
+  const auto start = start_of(parsed, program, *scenario);
+  if (!start) return fail(start.error());
+  std::vector<FaultSpec> faults;
+  if (parsed.has("fault")) {
+    for (const auto& text : parsed.get<std::vector<std::string>>("fault")) {
+      auto fault = parse_fault(text);
+      if (!fault) return fail(fault.error());
+      faults.push_back(*fault);
+    }
+  }
+  auto hooks = FaultHooks::make(program, faults, scenario->seed);
+  if (!hooks) return fail(hooks.error());
+
+  const auto path = parsed.get<std::string>("out");
+  ProgressPrinter printer(parsed.get<bool>("quiet"));
+  const StopFlag& stop = install_stop_flag();
+  RunOptions o;
+  o.name = fmt::format("{}, {} core{}", engine, cores, cores == 1 ? "" : "s");
+  o.threads = *threads;
+  o.hooks = faults.empty() ? nullptr : hooks->get();
+  o.progress = &printer;
+  o.stop = &stop;
+  if (*start) {
+    o.start = (*start)->states;
+    o.first_step = (*start)->step;
+    if (o.first_step >= scenario->train.steps) {
+      return fail({fmt::format("the checkpoint is after step {}, the scenario ends at {}", o.first_step, scenario->train.steps), "--resume",
+                   "raise train.steps"});
+    }
+  }
+  // A crash must not cost the run: periodic checkpoints are on disk at once, beside the run file.
+  o.on_checkpoint = [&](const Checkpoint& c) { return write_checkpoint(path + ".checkpoint.h5", c); };
+  const auto result = train(*experiment, program, **backend, o);
+  if (!result) return fail(result.error(), 1);
+  if (const Status written = write_run(path, result->file); !written) return fail(written.error());
+  std::remove((path + ".checkpoint.h5").c_str());
+
+  const RunFile& file = result->file;
+  const Evaluation e = file.evaluations.empty() ? Evaluation{} : file.evaluations.back();
+  if (parsed.get<bool>("json")) {
+    fmt::print("{{\"schema\": 1, \"file\": \"{}\", \"engine\": \"{}\", \"cores\": {}, \"steps\": {}, \"eval_loss\": {}, "
+               "\"eval_accuracy\": {}, \"root_digest\": \"{}\", \"state_digest\": \"{}\", \"ended\": \"{}\"}}\n",
+               path, file.engine, file.cores, file.steps.size(), e.loss, e.accuracy, file.root_digest().hex(),
+               file.checkpoints.back().root_digest().hex(), file.ended);
+  } else {
+    fmt::print("{}: {} steps on {} ({}), held-out loss {:.5f}, accuracy {:.2f} %\n  state digest {}  run digest {}\n", path,
+               file.steps.size(), file.engine, file.engine_settings, e.loss, 100 * e.accuracy,
+               file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
+    if (!faults.empty()) {
+      const auto log = (*hooks)->activations();
+      fmt::print("  faults changed bits {} times{}\n", log.size(),
+                 log.empty() ? "" : fmt::format(", first in {} at step {}", log.front().op, log.front().step));
+    }
+  }
+  if (file.ended == "interrupted") {
+    fmt::print(stderr, "interrupted after step {}; go on with --resume {}\n", file.first_step + static_cast<int64_t>(file.steps.size()), path);
+    return kExitInterrupted;
+  }
+  if (result->birth) return fail({file.ended, path, "lower optimizer.lr"}, 1);
+  return 0;
+}
+
+}  // namespace twinrun::cli

@@ -1,0 +1,20 @@
+#include "harness/pipeline.h"
+
+#include "harness/stages.h"
+
+namespace twinrun {
+
+Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& options, Progress* progress, const StopFlag* stop) {
+  TWINRUN_ASSIGN(Experiment experiment, make_experiment(scenario));
+  Stage stage(options, progress, stop, std::move(experiment));
+
+  for (const auto run : {write_snapshot, run_references, run_subject, check_emulator, localise, compare_meaning, compare_trajectories}) {
+    TWINRUN_RETURN_IF_ERROR(run(stage));
+    if (stage.stopped()) return Diagnosis{{}, true};
+  }
+  Diagnosis diagnosis{make_report(stage, classify(stage.evidence)), false};
+  TWINRUN_RETURN_IF_ERROR(write_results(stage, diagnosis.report));
+  return diagnosis;
+}
+
+}  // namespace twinrun

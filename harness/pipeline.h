@@ -1,0 +1,46 @@
+// The whole sentence in one function: scenario -> program -> checkpoint -> engines -> runs -> diff -> verdict -> report.
+//
+//   auto d = diagnose(scenario, {.subject = "tpu", .directory = "out", .threads = 2}, &progress, &stop);
+//   d->report.verdict;  exit_code(d->report.verdict);
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backends/faults/faults.h"
+#include "harness/experiment.h"
+#include "harness/progress.h"
+#include "reports/report.h"
+
+namespace twinrun {
+
+struct DiagnoseOptions {
+  std::string baseline = "cpu", subject = "tpu";
+  std::string directory;           // report.json, report.md, init.h5, runs/*.h5
+  bool quick = false;
+  int threads = 1;
+  std::vector<FaultSpec> faults;   // of the subject
+  std::string command;             // as typed, for the report
+};
+
+struct Diagnosis {
+  Report report;
+  bool interrupted = false;
+};
+
+Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& options, Progress* progress, const StopFlag* stop);
+
+// What diagnose would do: runs, samples, FLOPs, disk; seconds from one measured step of R.
+struct PlanRow {
+  std::string name, engine, settings;
+  int64_t steps = 0;
+  double flops = 0;
+  double seconds = 0;
+  double megabytes = 0;
+};
+Result<std::vector<PlanRow>> plan(const Scenario& scenario, const DiagnoseOptions& options);
+
+// The engine of a scenario: precision and poison from [tpu].
+BackendOptions backend_options(const Scenario& scenario, int threads);
+
+}  // namespace twinrun

@@ -1,0 +1,45 @@
+// The stages of pipeline.cc, in the order of their use; each fills its part of Stage.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/classify.h"
+#include "harness/pipeline.h"
+
+namespace twinrun {
+
+struct Stage {
+  const DiagnoseOptions& options;
+  Progress* progress;
+  const StopFlag* stop;
+  Experiment experiment;
+  ThreadPool pool;
+  std::map<std::string, RunResult> runs;        // R R2 R1 E1 S T
+  std::map<std::string, Program> programs;
+  std::vector<double> r_losses, s_losses, t_losses;  // held-out, per seed
+  Evidence evidence;
+  std::vector<EngineProbe> probes;
+  std::optional<Lockstep> probe_t, probe_e1;
+
+  Stage(const DiagnoseOptions& o, Progress* p, const StopFlag* s, Experiment e)
+      : options(o), progress(p), stop(s), experiment(std::move(e)), pool(o.threads) {}
+  bool stopped() const { return stop != nullptr && stop->load(); }
+  bool sharded() const { return experiment.sharding.cores > 1; }
+};
+
+Status write_snapshot(Stage& stage);       // init.h5
+Status run_references(Stage& stage);       // R, R', R1 on the baseline; S
+Status run_subject(Stage& stage);          // E1, T under lockstep; T'
+Status check_emulator(Stage& stage);       // the degenerate setting equals cpu, bit for bit
+Status localise(Stage& stage);             // the first wrong step, where probes left gaps
+Status compare_meaning(Stage& stage);      // switches
+Status compare_trajectories(Stage& stage); // paired seeds
+Report make_report(Stage& stage, const Judgement& judgement);
+Status write_results(const Stage& stage, const Report& report);
+
+}  // namespace twinrun
