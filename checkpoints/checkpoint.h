@@ -43,4 +43,9 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 // Errors name the damaged tensor, the unknown contract, the missing attribute.
 Result<Checkpoint> read_checkpoint(const std::string& path);
 
+// A checkpoint of another model is an error that names the first missing, superfluous or differently
+// shaped tensor. With a replica axis, the whole shape or that of one replica may be expected.
+Status check_same_model(const Checkpoint& checkpoint,
+                        const std::map<std::string, TensorType>& expected);
+
 }  // namespace twinrun

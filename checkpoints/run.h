@@ -59,4 +59,7 @@ struct RunFile {
 Status write_run(const std::string& path, const RunFile& run);
 Result<RunFile> read_run(const std::string& path);
 
+// "checkpoint" or "run": what the file says it is; nothing else in it is looked at.
+Result<std::string> file_kind(const std::string& path);
+
 }  // namespace twinrun

@@ -1,5 +1,6 @@
 # How a room is built: one static library, exact links, the flags that the numeric contract asks for.
 include(GNUInstallDirs)
+include(dependencies)
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -10,10 +11,11 @@ if(TWINRUN_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${TWINRUN_CCACHE})
 endif()
 
+# -Wrestrict is g++ 12's false alarm at "text" + std::string (GCC bug 105651).
 # Contract rules 1 and 2: no contraction, no fast-math, the floor is x86-64-v3.
 add_library(twinrun_flags INTERFACE)
 target_compile_options(twinrun_flags INTERFACE
-  -ffp-contract=off -Wall -Wextra -Wpedantic -Wno-missing-field-initializers)
+  -ffp-contract=off -Wall -Wextra -Wpedantic -Wno-missing-field-initializers $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   target_compile_options(twinrun_flags INTERFACE -march=x86-64-v3)
 endif()
@@ -50,15 +52,27 @@ function(twinrun_room name)
   set(TWINRUN_ROOMS ${TWINRUN_ROOMS} twinrun_${name} CACHE INTERNAL "")
 endfunction()
 
-# twinrun_test(ROOM [LINKS target...]): every *_test.cc in tests/ROOM is one GoogleTest program.
+# twinrun_test(ROOM [LABEL label] [LINKS target...] [DEFINITIONS name=value...]): every *_test.cc in tests/ROOM, at any
+# depth, is one GoogleTest program. A test says by its name (suite or test) when it is special: *Slow* is labelled slow
+# instead of LABEL, *Thread* is labelled LABEL-threads (what .ci/run gives to the thread sanitizer).
 function(twinrun_test room)
-  cmake_parse_arguments(ARG "" "" "LINKS;LABELS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*_test.cc)
+  cmake_parse_arguments(ARG "" "LABEL" "LINKS;DEFINITIONS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*_test.cc)
   if(NOT sources)
     return()
   endif()
   add_executable(${room}_tests ${sources})
+  target_include_directories(${room}_tests PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(${room}_tests PRIVATE TWINRUN_SOURCE_DIR="${PROJECT_SOURCE_DIR}" ${ARG_DEFINITIONS})
   target_link_libraries(${room}_tests PRIVATE ${ARG_LINKS} twinrun_flags GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(${room}_tests TEST_PREFIX ${room}. DISCOVERY_TIMEOUT 60
-    DISCOVERY_MODE PRE_TEST PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 900)
+  # One label a test: gtest_discover_tests flattens a list of them. `ctest -L` takes a pattern, so -L fast finds
+  # fast-threads too.
+  twinrun_discover(${room} "-*Slow*:*Thread*" ${ARG_LABEL})
+  twinrun_discover(${room} "*Thread*-*Slow*" ${ARG_LABEL}-threads)
+  twinrun_discover(${room} "*Slow*" slow)
+endfunction()
+
+function(twinrun_discover room filter label)
+  gtest_discover_tests(${room}_tests TEST_PREFIX ${room}. TEST_FILTER ${filter} TEST_LIST ${room}_tests_${label}
+    DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${label} TIMEOUT 900)
 endfunction()

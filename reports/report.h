@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -134,12 +135,21 @@ struct Report {
 };
 
 struct TerminalOptions {
-  int width = 80;
-  bool color = false;
+  int width = 80;       // columns; below 40 counts as 40
+  bool color = false;   // no escape sequence without it
+  bool unicode = true;  // false: ASCII alone, for terminals and logs that cannot do better
 };
 
 std::string to_json(const Report& report);      // one document, schema versioned
 std::string to_markdown(const Report& report);  // under 60 KB, made to paste into a bug filing
 std::string to_terminal(const Report& report, const TerminalOptions& options);
+
+// A new format is a file here and a line in the table of report.cc.
+struct ReportFormat {
+  std::string_view name;  // as in `twinrun report DIR --format NAME`
+  std::string_view file;  // its name in the results folder
+  std::string (*render)(const Report&);
+};
+std::span<const ReportFormat> report_formats();
 
 }  // namespace twinrun

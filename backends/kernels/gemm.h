@@ -1,0 +1,126 @@
+// Blocked matrix products in the contract's order: packing, cache blocks, threads. Called by dot.cc and convolution.cc.
+//
+//   GemmPlan plan(context);
+//   dense_gemm(plan, {m, n, k, a, b, c, n}, {.a = kWhole, .b = kWhole});
+//
+// Everything here changes speed only: a chain's accumulator is carried through C from one k block to the next.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/kernels/arithmetic.h"
+#include "backends/kernels/gemm_micro.h"
+#include "backends/kernels/scratch.h"
+
+namespace twinrun {
+
+const GemmKernels& gemm_kernels(Isa isa);
+
+// Which part of an operand takes part: the binary32 itself, or the bf16 terms of its splitting
+// (first = bf16(x), second = bf16(x - first), third = bf16((x - first) - second)).
+enum class Term : uint8_t { kWhole, kFirst, kSecond, kThird };
+struct Terms {
+  Term a = Term::kWhole, b = Term::kWhole;
+};
+
+// dst[i] = that term of src[i]. Vectorised; denormals are zeros in every bf16 term.
+void copy_term(Term term, const float* src, float* dst, int64_t n);
+
+// Element (row, k) of A at data + row * row_stride + k * k_stride; one of the strides is 1.
+struct MatrixA {
+  const float* data;
+  int64_t row_stride, k_stride;
+};
+
+// Element (k, column) of B at data + (k / run) * run_stride + (k % run) * k_stride + column * column_stride.
+struct MatrixB {
+  const float* data;
+  int64_t column_stride, k_stride;
+  int64_t run, run_stride;
+};
+
+// Size of k blocks. A multiple of 32, so that bf16 blocks never straddle one.
+inline constexpr int64_t kBlockK = 256;
+
+struct GemmPlan {
+  const KernelContext& context;
+  const GemmKernels& kernels;
+  bool bf16;       // in AMX order
+  bool flush;      // MXCSR while computing
+  explicit GemmPlan(const KernelContext& context);
+  int panel() const { return 2 * kernels.lanes; }
+  int64_t packed_columns(int64_t n) const { return (n + kernels.lanes - 1) / kernels.lanes * kernels.lanes; }
+};
+
+// Packs columns [n0, n1) of k in [k0, k1) into panels of panel() columns, the last one perhaps of lanes: panel p begins at
+// p * panel() * (k1 - k0).
+void pack_b(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64_t k1, int64_t n0, int64_t n1, float* out);
+
+// A whole operand packed by all threads: k blocks of kBlockK, panels inside.
+class PackedB {
+ public:
+  PackedB(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k, int64_t n0, int64_t n1);
+  const float* block(int64_t k0) const { return data_ + k0 * columns_; }
+
+ private:
+  float* data_;
+  int64_t columns_;
+};
+
+// A row tile of a piece of work: where its first row lies in A (elements) and in C (rows).
+struct RowTile {
+  int64_t a;
+  int64_t c_row;
+  int rows;
+};
+
+// C[tiles, n] over one k block. `b` as pack_b leaves it, `offsets` one per k.
+struct BlockProduct {
+  const float* a;
+  int64_t row_stride;
+  const int64_t* offsets;
+  int64_t k;
+  const float* b;
+  float* c;
+  int64_t c_stride;
+  int64_t n;
+  bool start, finish;
+};
+void multiply_block(const GemmPlan& plan, const BlockProduct& product, const RowTile* tiles, int64_t tile_count);
+
+// One segment.
+struct DenseProblem {
+  int64_t m, n, k;
+  MatrixA a;
+  MatrixB b;
+  float* c;
+  int64_t c_stride;
+};
+void dense_gemm(const GemmPlan& plan, const DenseProblem& problem, Terms terms);
+
+// c[i] += t[i], both of them segment sums or passes, canonical NaNs; `zero_nan` replaces a NaN of c by +0 first.
+void add_partial(const GemmPlan& plan, float* c, const float* t, int64_t n, bool zero_nan);
+
+// Runs `product(terms, out)` once (f32, bf16) or once per pass (bf16x3, bf16x6), and joins the passes in c.
+template <typename F>
+void run_passes(const GemmPlan& plan, float* c, int64_t elements, F&& product) {
+  constexpr Term k1 = Term::kFirst, k2 = Term::kSecond, k3 = Term::kThird;
+  const auto passes = [&](std::initializer_list<Terms> list) {
+    const Terms* pass = list.begin();
+    product(*pass, c);
+    float* t = scratch<float>(Scratch::kPass, static_cast<size_t>(elements));
+    while (++pass != list.end()) {
+      product(*pass, t);
+      add_partial(plan, c, t, elements, pass + 1 == list.end());
+    }
+  };
+  switch (plan.context.arithmetic.dot) {
+    case DotArithmetic::kF32: return product(Terms{}, c);
+    case DotArithmetic::kBf16: return product(Terms{k1, k1}, c);
+    case DotArithmetic::kBf16x3: return passes({{k2, k1}, {k1, k2}, {k1, k1}});
+    case DotArithmetic::kBf16x6:
+      return passes({{k2, k2}, {k3, k1}, {k1, k3}, {k2, k1}, {k1, k2}, {k1, k1}});
+  }
+}
+
+}  // namespace twinrun

@@ -1,0 +1,143 @@
+// The tile code itself, written once over a vector type V (reg, kLanes, load, load_some, store, store_some, set1, zero, fma,
+// add, canonical). Included by one file per instruction set, each in its own anonymous namespace.
+// No standard header: inline functions would carry that instruction set into the rest of the program.
+#pragma once
+
+#include <stdint.h>
+
+#include "backends/kernels/gemm_micro.h"
+
+#define TWINRUN_INLINE inline __attribute__((always_inline))
+#define TWINRUN_UNROLL _Pragma("GCC unroll 16")
+
+namespace twinrun {
+namespace {
+
+// One step of R x NV chains. Rows are reached from every third one, as base, base + stride, base + 2 * stride.
+template <class V, int R, int NV>
+TWINRUN_INLINE void step(typename V::reg (&acc)[R][NV], const float* a, int64_t stride, const float* b) {
+  typename V::reg column[NV];
+  TWINRUN_UNROLL for (int v = 0; v < NV; ++v) column[v] = V::load(b + v * V::kLanes);
+  TWINRUN_UNROLL for (int i = 0; i < R; i += 3) {
+    TWINRUN_UNROLL for (int j = i; j < (i + 3 < R ? i + 3 : R); ++j) {
+      const typename V::reg x = V::set1(a + (j - i) * stride);
+      TWINRUN_UNROLL for (int v = 0; v < NV; ++v) acc[j][v] = V::fma(x, column[v], acc[j][v]);
+    }
+    a += 3 * stride;
+  }
+}
+
+template <class V, int R, int NV>
+TWINRUN_INLINE void clear(typename V::reg (&acc)[R][NV]) {
+  TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) acc[i][v] = V::zero();
+  }
+}
+
+template <class V, int R, int NV>
+TWINRUN_INLINE void load_c(typename V::reg (&acc)[R][NV], const GemmTile& t) {
+  const int last = t.cols - (NV - 1) * V::kLanes;
+  TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
+    const float* c = t.c + i * t.c_stride;
+    TWINRUN_UNROLL for (int v = 0; v + 1 < NV; ++v) acc[i][v] = V::load(c + v * V::kLanes);
+    acc[i][NV - 1] = V::load_some(c + (NV - 1) * V::kLanes, last);
+  }
+}
+
+template <class V, int R, int NV>
+TWINRUN_INLINE void store_c(typename V::reg (&acc)[R][NV], const GemmTile& t) {
+  const int last = t.cols - (NV - 1) * V::kLanes;
+  if (t.finish) {
+    TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
+      TWINRUN_UNROLL for (int v = 0; v < NV; ++v) acc[i][v] = V::canonical(acc[i][v]);
+    }
+  }
+  TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
+    float* c = t.c + i * t.c_stride;
+    TWINRUN_UNROLL for (int v = 0; v + 1 < NV; ++v) V::store(c + v * V::kLanes, acc[i][v]);
+    V::store_some(c + (NV - 1) * V::kLanes, acc[i][NV - 1], last);
+  }
+}
+
+template <class V, int R, int NV>
+void f32_tile(const GemmTile& t) {
+  typename V::reg acc[R][NV];
+  if (t.start) {
+    clear<V, R, NV>(acc);
+  } else {
+    load_c<V, R, NV>(acc, t);
+  }
+  const float* b = t.b;
+  const int64_t stride = t.row_stride;
+  for (const int64_t *offset = t.k_offset, *end = offset + t.k; offset != end; ++offset) {
+    step<V, R, NV>(acc, t.a + *offset, stride, b);
+    b += NV * V::kLanes;
+  }
+  store_c<V, R, NV>(acc, t);
+}
+
+// numerics.md, "The emulated TPU": blocks of 32; even k and odd k in a chain each from +0; t = even + odd; acc = acc + t.
+// Where a chain is cut short by the end of k, the zero products of the padding act once: x + (+0).
+template <class V, int R, int NV>
+void bf16_tile(const GemmTile& t) {
+  alignas(64) float sums[R * NV * V::kLanes];
+  alignas(64) float evens[R * NV * V::kLanes];
+  typename V::reg acc[R][NV];
+  if (t.start) {
+    clear<V, R, NV>(acc);
+  } else {
+    load_c<V, R, NV>(acc, t);
+  }
+  TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) V::store(sums + (i * NV + v) * V::kLanes, acc[i][v]);
+  }
+  constexpr int64_t kWidth = NV * V::kLanes;
+  for (int64_t k0 = 0; k0 < t.k; k0 += 32) {
+    const int64_t n = t.k - k0 < 32 ? t.k - k0 : 32;
+    const float* b = t.b + k0 * kWidth;
+    const int64_t* offset = t.k_offset + k0;
+    clear<V, R, NV>(acc);
+    for (int64_t k = 0; k < n; k += 2) step<V, R, NV>(acc, t.a + offset[k], t.row_stride, b + k * kWidth);
+    TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
+      TWINRUN_UNROLL for (int v = 0; v < NV; ++v) {
+        if (n < 31) acc[i][v] = V::add(acc[i][v], V::zero());
+        V::store(evens + (i * NV + v) * V::kLanes, acc[i][v]);
+      }
+    }
+    clear<V, R, NV>(acc);
+    for (int64_t k = 1; k < n; k += 2) step<V, R, NV>(acc, t.a + offset[k], t.row_stride, b + k * kWidth);
+    TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
+      TWINRUN_UNROLL for (int v = 0; v < NV; ++v) {
+        const int at = (i * NV + v) * V::kLanes;
+        if (n < 32) acc[i][v] = V::add(acc[i][v], V::zero());
+        V::store(sums + at, V::add(V::load(sums + at), V::add(V::load(evens + at), acc[i][v])));
+      }
+    }
+  }
+  TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) acc[i][v] = V::load(sums + (i * NV + v) * V::kLanes);
+  }
+  store_c<V, R, NV>(acc, t);
+}
+
+template <class V, int R>
+struct TileTable {
+  static void f32(const GemmTile& t) {
+    if (t.rows < R) return TileTable<V, R - 1>::f32(t);
+    if (t.cols > V::kLanes) return f32_tile<V, R, 2>(t);
+    f32_tile<V, R, 1>(t);
+  }
+  static void bf16(const GemmTile& t) {
+    if (t.rows < R) return TileTable<V, R - 1>::bf16(t);
+    if (t.cols > V::kLanes) return bf16_tile<V, R, 2>(t);
+    bf16_tile<V, R, 1>(t);
+  }
+};
+template <class V>
+struct TileTable<V, 0> {
+  static void f32(const GemmTile&) {}
+  static void bf16(const GemmTile&) {}
+};
+
+}  // namespace
+}  // namespace twinrun

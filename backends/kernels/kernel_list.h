@@ -1,0 +1,22 @@
+// The kernels by family, each in the file of its name; kernels.cc chooses among them by op kind.
+#pragma once
+
+#include <span>
+
+#include "backends/kernels/kernels.h"
+
+namespace twinrun {
+
+using Inputs = std::span<const Tensor>;
+
+void run_dot(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
+void run_convolution(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
+void run_convolution_kernel_grad(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
+void run_elementwise(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
+void run_convert(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
+void run_movement(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
+void run_reduce(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
+void run_window(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
+void run_rng_uniform(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
+
+}  // namespace twinrun

@@ -1,0 +1,188 @@
+// reduce: numerics.md rule 4. Segments of 4096 over the flat reduced index; 16 lanes in a segment; tree 8/4/2/1; segment
+// sums in order. Segments are independent, so they are what threads share.
+#include <limits>
+
+#include "backends/kernels/arithmetic.h"
+#include "backends/kernels/kernel_list.h"
+#include "backends/kernels/scratch.h"
+
+namespace twinrun {
+namespace {
+
+constexpr int64_t kSegment = 4096, kLanes = 16;
+constexpr int64_t kColumns = 64;  // outputs that share a pass over the lanes
+
+// The operand as kept and reduced dimensions: element (o, i) lies at kept(o) + reduced(i). Where the innermost dimension is
+// kept, outputs come in runs of neighbours.
+struct Layout {
+  Dims kept_sizes, kept_strides, reduced_sizes, reduced_strides;
+  int64_t outputs = 1, length = 1;
+  int64_t run = 1;  // neighbouring outputs whose elements are neighbours
+
+  static void push(Dims& sizes, Dims& strides, int64_t size, int64_t stride) {
+    if (!sizes.empty() && strides.back() == size * stride) {
+      sizes.back() *= size;
+      strides.back() = stride;
+    } else {
+      sizes.push_back(size);
+      strides.push_back(stride);
+    }
+  }
+  static int64_t at(const Dims& sizes, const Dims& strides, int64_t i) {
+    int64_t offset = 0;
+    for (size_t d = sizes.size(); d-- > 0;) {
+      offset += i % sizes[d] * strides[d];
+      i /= sizes[d];
+    }
+    return offset;
+  }
+  int64_t kept(int64_t o) const { return at(kept_sizes, kept_strides, o); }
+
+  Layout(const Dims& dims, const Dims& reduced) {
+    Dims strides(dims.size());
+    int64_t stride = 1;
+    for (size_t i = dims.size(); i-- > 0;) strides[i] = stride, stride *= dims[i];
+    for (size_t i = 0; i < dims.size(); ++i) {
+      const bool gone = std::find(reduced.begin(), reduced.end(), static_cast<int64_t>(i)) != reduced.end();
+      (gone ? length : outputs) *= dims[i];
+      if (dims[i] == 1) continue;
+      gone ? push(reduced_sizes, reduced_strides, dims[i], strides[i]) : push(kept_sizes, kept_strides, dims[i], strides[i]);
+    }
+    if (!kept_sizes.empty() && kept_strides.back() == 1) run = kept_sizes.back();
+  }
+};
+
+inline float ieee_maximum(float a, float b) {
+  const float larger = a > b ? a : b;
+  const float m = a == b ? from_bits(to_bits(a) & to_bits(b)) : larger;
+  return a != a ? a : m;
+}
+struct Sum {
+  static float join(float a, float b) { return a + b; }
+};
+struct Max {
+  static float join(float a, float b) { return ieee_maximum(a, b); }
+};
+
+// lanes[16][columns] -> lanes[0]: lane j takes lane j + 8, then + 4, + 2, + 1, of those that exist.
+template <typename R>
+void tree(float* lanes, int64_t exist, int64_t columns) {
+  for (int64_t half = 8; half >= 1; half /= 2) {
+    for (int64_t j = 0; j < half && j + half < exist; ++j) {
+      float* to = lanes + j * columns;
+      const float* from = lanes + (j + half) * columns;
+      for (int64_t c = 0; c < columns; ++c) to[c] = R::join(to[c], from[c]);
+    }
+    exist = std::min(exist, half);
+  }
+}
+
+template <typename T, bool kFlush>
+inline float element(typename T::type x) {
+  return kFlush ? flush(T::load(x)) : T::load(x);
+}
+
+// One segment for `columns` neighbouring outputs. offsets: of the segment's elements; null: i * stride.
+template <typename T, bool kFlush, typename R>
+void segment_columns(const typename T::type* x, const int64_t* offsets, int64_t stride, int64_t n, int64_t columns,
+                     float* result) {
+  float lanes[kLanes * kColumns];
+  for (int64_t i = 0; i < n; ++i) {
+    const auto* from = x + (offsets == nullptr ? i * stride : offsets[i]);
+    float* lane = lanes + i % kLanes * columns;
+    if (i < kLanes) {
+      for (int64_t c = 0; c < columns; ++c) lane[c] = element<T, kFlush>(from[c]);
+    } else {
+      for (int64_t c = 0; c < columns; ++c) lane[c] = R::join(lane[c], element<T, kFlush>(from[c]));
+    }
+  }
+  tree<R>(lanes, std::min(n, kLanes), columns);
+  for (int64_t c = 0; c < columns; ++c) result[c] = lanes[c];
+}
+
+// One segment of one output whose elements are neighbours.
+template <typename T, bool kFlush, typename R>
+float segment_line(const typename T::type* x, int64_t n) {
+  float lanes[kLanes];
+  for (int64_t l = 0; l < std::min(n, kLanes); ++l) lanes[l] = element<T, kFlush>(x[l]);
+  int64_t i = kLanes;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) lanes[l] = R::join(lanes[l], element<T, kFlush>(x[i + l]));
+  }
+  for (; i < n; ++i) lanes[i % kLanes] = R::join(lanes[i % kLanes], element<T, kFlush>(x[i]));
+  tree<R>(lanes, std::min(n, kLanes), 1);
+  return lanes[0];
+}
+
+template <typename T, bool kFlush, typename R>
+void reduce(const KernelContext& context, const Layout& layout, bool mean, const Tensor& input, Tensor& output) {
+  using E = typename T::type;
+  const E* x = input.as<E>().data();
+  E* out = output.as<E>().data();
+  const int64_t segments = (layout.length + kSegment - 1) / kSegment;
+  float* sums = scratch<float>(Scratch::kPartials, static_cast<size_t>(segments * layout.outputs));
+  // Offsets of the reduced elements, unless they lie at one stride.
+  const int64_t* offsets = nullptr;
+  const int64_t stride = layout.reduced_strides.empty() ? 1 : layout.reduced_strides.back();
+  if (layout.reduced_sizes.size() > 1) {
+    auto* table = scratch<int64_t>(Scratch::kOffsets, static_cast<size_t>(layout.length));
+    for_ranges(context, layout.length, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) table[i] = Layout::at(layout.reduced_sizes, layout.reduced_strides, i);
+    });
+    offsets = table;
+  }
+  const int64_t blocks_per_run = (layout.run + kColumns - 1) / kColumns;
+  const int64_t blocks = layout.outputs / layout.run * blocks_per_run;
+  const int64_t width = (layout.run + blocks_per_run - 1) / blocks_per_run;
+  for_ranges(context, segments * blocks, std::min(layout.length, kSegment) * width, [&](int64_t begin, int64_t end) {
+    const FlushScope scope(kFlush);
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const int64_t s = piece / blocks, block = piece % blocks;
+      const int64_t i0 = s * kSegment, n = std::min(layout.length - i0, kSegment);
+      const int64_t c0 = block % blocks_per_run * width, c1 = std::min(layout.run, c0 + width);
+      const int64_t o = block / blocks_per_run * layout.run + c0;
+      if (c0 >= c1) continue;
+      const E* from = x + layout.kept(o);
+      float* sum = sums + s * layout.outputs + o;
+      if (offsets == nullptr && stride == 1 && layout.run == 1) {
+        *sum = segment_line<T, kFlush, R>(from + i0, n);
+      } else if (offsets == nullptr) {
+        segment_columns<T, kFlush, R>(from + i0 * stride, nullptr, stride, n, c1 - c0, sum);
+      } else {
+        segment_columns<T, kFlush, R>(from, offsets + i0, 0, n, c1 - c0, sum);
+      }
+    }
+  });
+  for_ranges(context, layout.outputs, segments, [&](int64_t begin, int64_t end) {
+    const FlushScope scope(kFlush);
+    const auto count = static_cast<float>(layout.length);
+    for (int64_t o = begin; o < end; ++o) {
+      float total = sums[o];
+      for (int64_t s = 1; s < segments; ++s) total = R::join(total, sums[s * layout.outputs + o]);
+      if (mean) total = total / count;
+      out[o] = T::template store<kFlush>(total);
+    }
+  });
+}
+
+}  // namespace
+
+void run_reduce(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output) {
+  const Layout layout(inputs[0].dims(), op.attrs.dims);
+  const Reducer reducer = op.attrs.reducer;
+  if (output.elements() == 0) return;
+  dispatch_float(inputs[0].dtype(), context.arithmetic.flush, [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
+    if (layout.length == 0) {  // of nothing: sum 0, maximum -inf, mean 0 / 0
+      const float value = reducer == Reducer::kMax   ? -std::numeric_limits<float>::infinity()
+                          : reducer == Reducer::kSum ? 0.0f
+                                                     : from_bits(kCanonicalNaN);
+      for (auto& e : output.as<typename T::type>()) e = T::template store<kFlush>(value);
+    } else if (reducer == Reducer::kMax) {
+      reduce<T, kFlush, Max>(context, layout, false, inputs[0], output);
+    } else {
+      reduce<T, kFlush, Sum>(context, layout, reducer == Reducer::kMean, inputs[0], output);
+    }
+  });
+}
+
+}  // namespace twinrun

@@ -1,0 +1,105 @@
+// Bounds of dots and convolutions: operands rounded as declared, then gamma of the declared order's depth times
+// sum |a| |b|. docs/bounds.md, "Dot products".
+#include "backends/oracle/gemm.h"
+#include "backends/oracle/internal.h"
+
+namespace twinrun::oracle {
+namespace {
+
+constexpr int64_t kSegment = 4096;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+bool segmented(const Op& op) {
+  if (op.kind == OpKind::kConvolutionKernelGrad) return true;
+  return op.kind == OpKind::kDotGeneral && op.attrs.lhs_contract == 0 && op.attrs.rhs_contract == 0;
+}
+
+// Rounded additions (or fused multiply-adds) on the longest way from a product to the sum of K of them.
+int64_t depth_of_pass(const Capabilities& declared, const Op& op, int64_t k) {
+  if (!declared.ours && !declared.block32_order) return k;  // any order, products rounded on their own
+  const int64_t segment = segmented(op) ? std::min(k, kSegment) : k;
+  const int64_t segments = segmented(op) ? ceil_div(k, kSegment) : 1;
+  int64_t depth = segment;
+  if (declared.block32_order && declared.precision != DotPrecision::kF32) {
+    // Even or odd chain (its first product is exact), their sum, then the blocks (the first is added to +0).
+    const int64_t chain = std::min<int64_t>(16, ceil_div(segment, 2)) - 1;
+    depth = chain + 1 + (ceil_div(segment, 32) - 1);
+  }
+  return depth + segments - 1;
+}
+
+int passes_of(DotPrecision precision) {
+  return precision == DotPrecision::kBf16x3 ? 3 : precision == DotPrecision::kBf16x6 ? 6 : 1;
+}
+
+}  // namespace
+
+void eval_dot(const Call& call) {
+  const Op& op = call.op;
+  const Capabilities& declared = call.declared;
+  const Product product = product_of(op, call.inputs);
+  const bool bf16 = declared.precision != DotPrecision::kF32;
+  const bool flush = declared.flush || bf16;  // matrix units flush whatever the vector unit does
+  const Operand a = split(call.inputs[0], declared.precision, flush);
+  const Operand b = split(call.inputs[1], declared.precision, flush);
+  const Sums sums = evaluate(product, a, b, call.pool);
+
+  const int passes = passes_of(declared.precision);
+  const auto k = static_cast<double>(product.k);
+  const auto depth = static_cast<double>(depth_of_pass(declared, op, product.k));
+  double relative = gamma(depth + (passes > 1));
+  if (passes > 1) {
+    // hh is added last, once. A term of the other passes goes through more additions, two in all for bf16x3, five for
+    // bf16x6; but their sizes are below 2^-6 of the whole: |m| <= 2^-8 |h|, |l| <= 2^-16 |h|.
+    relative += 0x1p-6 * (gamma(depth + (passes == 3 ? 2 : 5)) - relative);
+  }
+  relative = (relative + (k + 8) * passes * 0x1p-52) * kOutward;
+  // Every operation may lose one tiny result: half of 2^-149 kept gradually, all of 2^-126 when flushed.
+  const double operations = passes * (2 * k + k / 16 + k / static_cast<double>(kSegment) + 8);
+  const double absolute = operations * (flush ? kMinNormal : 0x1p-150);
+  // With operands of this size no finite partial sum can overflow, so a non-finite result comes from an operand.
+  const bool contained = k * a.largest * b.largest * passes * (1 + relative) < kOverflowF32 / 2;
+
+  Storage storage = call.storage();
+  storage.flush = flush;
+  for_each_element(call.pool, product.m * product.n, [&](int64_t i) {
+    const auto u = static_cast<size_t>(i);
+    double value = sums.head[u];
+    if (!sums.rest.empty() && sums.rest[u] == sums.rest[u]) value += sums.rest[u];
+    const double size = sums.magnitude[u];
+    if (!finite(size)) {
+      const bool certain = contained || (passes == 1 && value != value);
+      return call.set(i, {value, !finite(value) && certain ? 0.0 : kInfinity});
+    }
+    if (!finite(relative) || size * (1 + relative) + absolute >= kOverflowF32) return call.set(i, {value, kInfinity});
+    call.set(i, store({value, size * relative + absolute}, Final::kIncluded, storage));
+  });
+}
+
+}  // namespace twinrun::oracle
+
+namespace twinrun {
+
+double operand_residual(const Op& op, std::span<const Tensor> inputs, const Tensor& subject, ThreadPool* pool) {
+  using namespace oracle;
+  const Product product = product_of(op, inputs);
+  Operand a = split(inputs[0], DotPrecision::kF32, false);
+  Operand b = split(inputs[1], DotPrecision::kF32, false);
+  // With squares in the place of magnitudes, the sums of sizes become sums of (a b)^2.
+  for (Operand* x : {&a, &b}) {
+    x->magnitude = x->parts[0];
+    for (double& v : x->magnitude) v *= v;
+  }
+  const Sums sums = evaluate(product, a, b, pool);
+  double residual = 0, scale = 0;
+  for (size_t i = 0; i < sums.head.size(); ++i) {
+    const double difference = element(subject, static_cast<int64_t>(i)) - sums.head[i];
+    if (!finite(difference) || !finite(sums.magnitude[i])) continue;
+    residual += difference * difference;
+    scale += sums.magnitude[i];
+  }
+  return scale > 0 ? std::sqrt(residual / scale) : 0;
+}
+
+}  // namespace twinrun

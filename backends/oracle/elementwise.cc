@@ -1,0 +1,248 @@
+// Sources, moves and elementwise ops: one node, or a formula of two or three, per element.
+#include "backends/oracle/elementary.h"
+#include "backends/oracle/internal.h"
+#include "program/base/philox.h"
+
+namespace twinrun::oracle {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+// A binary64 operation's own error, as an estimate's radius.
+double own_error(double value) { return finite(value) ? std::fabs(value) * 0x1p-52 : 0; }
+
+int32_t wrap(int64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
+
+// IEEE 754-2019 maximum: NaN propagates, +0 > -0.
+double maximum(double a, double b) {
+  if (a != a || b != b) return kNaN;
+  if (a == b) return std::signbit(a) ? b : a;
+  return a > b ? a : b;
+}
+
+bool compare(CompareKind kind, double a, double b) {
+  switch (kind) {
+    case CompareKind::kEq: return a == b;
+    case CompareKind::kNe: return a != b;
+    case CompareKind::kLt: return a < b;
+    case CompareKind::kLe: return a <= b;
+    case CompareKind::kGt: return a > b;
+    case CompareKind::kGe: return a >= b;
+  }
+  return false;
+}
+
+// What convert stores, exactly.
+double converted(double x, DType from, DType to, bool flush) {
+  switch (to) {
+    case DType::kPred: return x != 0;
+    case DType::kI32:
+      if (x != x) return 0;
+      return std::trunc(std::clamp(x, -0x1p31, 0x1p31 - 1));
+    case DType::kF32:
+    case DType::kBF16: {
+      float f = static_cast<float>(x);  // exact but for i32, which rounds to nearest even
+      if (flush && (from == DType::kF32 || from == DType::kBF16)) f = twinrun::flush(f);
+      return to == DType::kBF16 ? bf16_to_f32(bf16_round(f)) : f;
+    }
+    case DType::kF64: break;
+  }
+  return x;
+}
+
+// A binary32 number, or the midpoint of two, leaves a correctly rounded operation no choice, where half an ulp would let
+// a neighbour pass (ties; the lower neighbour of a power of two). Rounding the binary64 result of + - * / sqrt again
+// gives binary32's own result (53 >= 2 * 24 + 2, Figueroa).
+bool no_choice(double value, Storage storage) {
+  const auto nearest = static_cast<double>(static_cast<float>(value));
+  if (storage.dtype != DType::kF32 || !finite(nearest)) return false;
+  if (storage.flush && std::fabs(nearest) <= kMinNormal) return nearest == 0 && value == 0;
+  return value == nearest || std::fabs(value - nearest) == half_ulp_f32(value);
+}
+
+// One correctly rounded operation.
+Estimate rounded_once(double value, Storage storage) {
+  if (no_choice(value, storage)) return {static_cast<double>(static_cast<float>(value)), 0};
+  return store({value, own_error(value)}, Final::kRounds, storage);
+}
+
+// exp, log or tanh as declared, stored in binary32.
+Estimate elementary(double value, const Capabilities& declared, Storage storage) {
+  if (!finite(value)) return {value, 0};
+  const auto nearest = static_cast<double>(static_cast<float>(value));
+  if (declared.elementary_ulps <= 0.5 && value == nearest && no_choice(value, storage)) return {value, 0};
+  const double ulps = declared.elementary_ulps * 2 * half_ulp_f32(value);
+  return store({value, ulps + std::fabs(value) * kElementaryError}, Final::kIncluded, storage);
+}
+
+// 1 / sqrt(x): the relative error of the root passes to the quotient, which rounds again.
+Estimate rsqrt(double x, Storage storage) {
+  const double value = 1 / std::sqrt(x);
+  return store({value, finite(value) ? std::fabs(value) * (kUnit + 0x1p-46) : 0}, Final::kRounds, storage);
+}
+
+// 1 / (1 + exp(-x)), node by node. Where exp(-x) may overflow the engine's result may be 0.
+Estimate logistic(double x, const Capabilities& declared, Storage storage) {
+  const double e = exponential(-x);
+  const double value = 1 / (1 + e);
+  if (!finite(e)) return store({e != e ? e : 0.0, 0}, Final::kRounds, storage);
+  const Storage f32{DType::kF32, storage.flush};
+  const Estimate exp_node = elementary(e, declared, f32);
+  double before;
+  if (!finite(exp_node.value) || !finite(exp_node.radius)) {
+    before = value;
+  } else {
+    const double d = 1 + e;
+    const double d_error = exp_node.radius + half_ulp_f32(d + exp_node.radius) + d * 0x1p-52;
+    before = d - d_error > 0 ? d_error / (d * (d - d_error)) : kInfinity;
+  }
+  return store({value, before + own_error(value) * 2}, Final::kRounds, storage);
+}
+
+Estimate float_node(const Call& call, int64_t i) {
+  const Storage storage = call.storage();
+  const double a = operand(call, 0, i);
+  auto once = [&](double value) { return rounded_once(value, storage); };
+  auto declared = [&](double value) { return elementary(value, call.declared, storage); };
+  switch (call.op.kind) {
+    case OpKind::kAdd: return once(a + operand(call, 1, i));
+    case OpKind::kSubtract: return once(a - operand(call, 1, i));
+    case OpKind::kMultiply: return once(a * operand(call, 1, i));
+    case OpKind::kDivide: return once(a / operand(call, 1, i));
+    case OpKind::kMaximum: return {maximum(a, operand(call, 1, i)), 0};
+    case OpKind::kMinimum: return {-maximum(-a, -operand(call, 1, i)), 0};
+    case OpKind::kSqrt: return once(std::sqrt(a));
+    case OpKind::kRsqrt: return rsqrt(a, storage);
+    case OpKind::kExponential: return declared(exponential(a));
+    case OpKind::kLog: return declared(logarithm(a));
+    case OpKind::kTanh: return declared(hyperbolic_tangent(a));
+    case OpKind::kLogistic: return logistic(a, call.declared, storage);
+    default: return {0, kInfinity};
+  }
+}
+
+// Wraps modulo 2^32.
+double integer_node(const Call& call, int64_t i) {
+  const auto a = static_cast<int64_t>(element(call.inputs[0], i));
+  const auto b = call.inputs.size() > 1 ? static_cast<int64_t>(element(call.inputs[1], i)) : 0;
+  switch (call.op.kind) {
+    case OpKind::kAdd: return wrap(a + b);
+    case OpKind::kSubtract: return wrap(a - b);
+    case OpKind::kMultiply: return wrap(a * b);
+    case OpKind::kMaximum: return static_cast<double>(std::max(a, b));
+    case OpKind::kMinimum: return static_cast<double>(std::min(a, b));
+    case OpKind::kNegate: return wrap(-a);
+    case OpKind::kAbs: return wrap(a < 0 ? -a : a);
+    default: return kNaN;
+  }
+}
+
+// Where in the operand the result's element i comes from: strides of the operand per result dimension.
+class Source {
+ public:
+  Source(const Op& op, const Dims& from) : dims_(op.type.dims), strides_(dims_.size(), 0) {
+    std::vector<int64_t> stride(from.size(), 1);
+    for (size_t d = from.size(); d-- > 1;) stride[d - 1] = stride[d] * from[d];
+    if (op.kind == OpKind::kTranspose) {
+      for (size_t d = 0; d < dims_.size(); ++d) {
+        strides_[d] = stride[static_cast<size_t>(op.attrs.dims[d])];
+      }
+    } else {
+      for (size_t d = 0; d < from.size(); ++d) {
+        if (from[d] != 1) strides_[static_cast<size_t>(op.attrs.dims[d])] = stride[d];
+      }
+    }
+  }
+  int64_t operator()(int64_t i) const {
+    int64_t at = 0;
+    for (size_t d = dims_.size(); d-- > 0;) {
+      at += i % dims_[d] * strides_[d];
+      i /= dims_[d];
+    }
+    return at;
+  }
+
+ private:
+  const Dims& dims_;
+  std::vector<int64_t> strides_;
+};
+
+double random_element(const Call& call, int64_t i) {
+  const auto samples = static_cast<int64_t>(call.inputs[1].elements());
+  const int64_t per_sample = call.op.type.elements() / samples;
+  const RandomKey key{call.op.attrs.seed, kStreamOps + call.op.attrs.stream};
+  const auto step = static_cast<uint32_t>(call.inputs[0].as<int32_t>()[0]);
+  const auto sample = static_cast<uint32_t>(call.inputs[1].as<int32_t>()[static_cast<size_t>(i / per_sample)]);
+  return uniform(draw(key, step, sample, static_cast<uint64_t>(i % per_sample)));
+}
+
+}  // namespace
+
+void eval_source(const Call& call) {
+  const Op& op = call.op;
+  if (op.kind == OpKind::kIota) {
+    int64_t inner = 1;
+    const auto axis = static_cast<size_t>(op.attrs.dims[0]);
+    for (size_t d = axis + 1; d < op.type.dims.size(); ++d) inner *= op.type.dims[d];
+    const int64_t size = op.type.dims[axis];
+    for_each_element(call.pool, op.type.elements(), [&](int64_t i) {
+      call.set(i, {converted(static_cast<double>(i / inner % size), DType::kI32, op.type.dtype, false), 0});
+    });
+    return;
+  }
+  const double constant = converted(op.attrs.value, DType::kF64, op.type.dtype, false);
+  for_each_element(call.pool, op.type.elements(), [&](int64_t i) {
+    call.set(i, {op.kind == OpKind::kConstant ? constant : random_element(call, i), 0});
+  });
+}
+
+void eval_move(const Call& call) {
+  const Op& op = call.op;
+  const int64_t n = op.type.elements();
+  const Tensor& x = call.inputs[0];
+  switch (op.kind) {
+    case OpKind::kBroadcastInDim:
+    case OpKind::kTranspose: {
+      const Source source(op, x.dims());
+      for_each_element(call.pool, n, [&](int64_t i) { call.set(i, {element(x, source(i)), 0}); });
+      return;
+    }
+    case OpKind::kReshape:
+      for_each_element(call.pool, n, [&](int64_t i) { call.set(i, {element(x, i), 0}); });
+      return;
+    case OpKind::kSelect:
+      for_each_element(call.pool, n, [&](int64_t i) {
+        call.set(i, {element(call.inputs[element(x, i) != 0 ? 1 : 2], i), 0});
+      });
+      return;
+    default:  // negate, abs
+      for_each_element(call.pool, n, [&](int64_t i) {
+        const double a = element(x, i);
+        if (op.type.dtype == DType::kI32) return call.set(i, {integer_node(call, i), 0});
+        call.set(i, {op.kind == OpKind::kAbs ? std::fabs(a) : -a, 0});
+      });
+  }
+}
+
+void eval_elementwise(const Call& call) {
+  const Op& op = call.op;
+  const int64_t n = op.type.elements();
+  if (op.kind == OpKind::kConvert) {
+    const DType from = call.inputs[0].dtype();
+    for_each_element(call.pool, n, [&](int64_t i) {
+      call.set(i, {converted(element(call.inputs[0], i), from, op.type.dtype, call.declared.flush), 0});
+    });
+  } else if (op.kind == OpKind::kCompare) {
+    const bool floats = call.inputs[0].dtype() != DType::kI32;
+    for_each_element(call.pool, n, [&](int64_t i) {
+      const double a = floats ? operand(call, 0, i) : element(call.inputs[0], i);
+      const double b = floats ? operand(call, 1, i) : element(call.inputs[1], i);
+      call.set(i, {compare(op.attrs.compare, a, b) ? 1.0 : 0.0, 0});
+    });
+  } else if (op.type.dtype == DType::kI32) {
+    for_each_element(call.pool, n, [&](int64_t i) { call.set(i, {integer_node(call, i), 0}); });
+  } else {
+    for_each_element(call.pool, n, [&](int64_t i) { call.set(i, float_node(call, i)); });
+  }
+}
+
+}  // namespace twinrun::oracle

@@ -1,0 +1,74 @@
+// What the files of this folder share: one call of eval_op, and a function per class of ops that fills its result.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "backends/oracle.h"
+#include "backends/oracle/rounding.h"
+
+namespace twinrun::oracle {
+
+struct Call {
+  const Capabilities& declared;
+  const Op& op;
+  std::span<const Tensor> inputs;
+  ThreadPool* pool;
+  OracleResult& out;
+
+  Storage storage() const { return {op.type.dtype, declared.flush}; }
+  void set(int64_t i, Estimate e) const {
+    out.value[static_cast<size_t>(i)] = e.value;
+    out.radius[static_cast<size_t>(i)] = e.radius;
+  }
+};
+
+// Element i as a number; bits are kept, denormals too.
+inline double element(const Tensor& t, int64_t i) {
+  const auto u = static_cast<size_t>(i);
+  switch (t.dtype()) {
+    case DType::kF32: return t.as<float>()[u];
+    case DType::kBF16: return bf16_to_f32(t.as<uint16_t>()[u]);
+    case DType::kI32: return t.as<int32_t>()[u];
+    case DType::kPred: return t.as<uint8_t>()[u];
+    case DType::kF64: return t.as<double>()[u];
+  }
+  return 0;
+}
+
+// A binary32 denormal becomes a zero of its sign.
+inline double flushed(double x) {
+  return std::fabs(x) < kMinNormal ? std::copysign(0.0, x) : x;
+}
+// As an arithmetic op of the declared engine reads it.
+inline double operand(const Call& call, size_t which, int64_t i) {
+  const double x = element(call.inputs[which], i);
+  return call.declared.flush ? flushed(x) : x;
+}
+
+inline void in_pieces(ThreadPool* pool, int64_t pieces, const std::function<void(int64_t)>& run) {
+  if (pool != nullptr && pieces > 1) return pool->parallel_for(pieces, run);
+  for (int64_t i = 0; i < pieces; ++i) run(i);
+}
+
+// f(i) for every i in [0, n), in ranges.
+template <typename F>
+void for_each_element(ThreadPool* pool, int64_t n, F f) {
+  constexpr int64_t kRange = 1 << 15;
+  in_pieces(pool, (n + kRange - 1) / kRange, [&](int64_t piece) {
+    const int64_t end = std::min(n, (piece + 1) * kRange);
+    for (int64_t i = piece * kRange; i < end; ++i) f(i);
+  });
+}
+
+void eval_source(const Call& call);       // constant, iota, rng_uniform
+void eval_move(const Call& call);         // broadcast, reshape, transpose, select, negate, abs
+void eval_elementwise(const Call& call);
+void eval_dot(const Call& call);
+void eval_reduce(const Call& call);
+void eval_window(const Call& call);       // reduce_window, select_and_scatter, avg_pool_grad
+void eval_all_reduce(const Call& call);
+
+}  // namespace twinrun::oracle

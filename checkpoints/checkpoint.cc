@@ -1,0 +1,269 @@
+#include "checkpoints/checkpoint.h"
+
+#include <set>
+
+#include "checkpoints/checkpoint_group.h"
+
+namespace twinrun {
+
+Digest Checkpoint::root_digest() const {
+  DigestBuilder builder;
+  for (const auto& [name, tensor] : tensors) {
+    builder.add(name);
+    builder.add(to_string(tensor.value.type()));
+    const uint8_t axis = tensor.replica_axis ? 1 : 0;
+    builder.add_bytes(&axis, 1);
+    builder.add(digest(tensor.value));
+  }
+  checkpoint_format::add_int(builder, step);
+  builder.add_bytes(&seed, sizeof seed);
+  return builder.finish();
+}
+
+namespace checkpoint_format {
+namespace {
+
+// Over what the root digest leaves out because it must not change the state's identity.
+Digest header_digest(const Checkpoint& checkpoint) {
+  DigestBuilder builder;
+  builder.add(checkpoint.scenario);
+  builder.add(checkpoint.scenario_digest);
+  builder.add(checkpoint.engine);
+  add_int(builder, checkpoint.cores);
+  add_int(builder, checkpoint.contract);
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    builder.add(name);
+    builder.add(tensor.role);
+  }
+  return builder.finish();
+}
+
+// "conv1/kernel" is the dataset kernel in the group conv1, so nothing may lie below it.
+Status check_names(const Checkpoint& checkpoint, const std::string& where) {
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    for (size_t slash = name.find('/'); slash != std::string::npos;
+         slash = name.find('/', slash + 1)) {
+      const std::string prefix = name.substr(0, slash);
+      if (!checkpoint.tensors.contains(prefix)) continue;
+      return Error{fmt::format("'{}' is a tensor, so '{}' cannot lie below it", prefix, name),
+                   where, fmt::format("name it '{}.{}'", prefix, name.substr(slash + 1))};
+    }
+    if (!tensor.value.valid()) return Error{"the tensor has no value", name, ""};
+    if (tensor.replica_axis && tensor.value.dims().empty()) {
+      return Error{"a scalar has no replica axis", name, ""};
+    }
+  }
+  return Ok{};
+}
+
+Status write_tensor(Hdf5Group& group, std::string_view name, const CheckpointTensor& tensor) {
+  const size_t slash = name.find('/');
+  const std::string first(name.substr(0, slash));
+  if (slash != std::string_view::npos) {
+    TWINRUN_ASSIGN(const bool exists, group.has(first));
+    TWINRUN_ASSIGN(Hdf5Group below, exists ? group.group(first) : group.create_group(first));
+    return write_tensor(below, name.substr(slash + 1), tensor);
+  }
+  TWINRUN_ASSIGN(Hdf5Dataset dataset, group.write_tensor(first, tensor.value));
+  TWINRUN_RETURN_IF_ERROR(dataset.set_text("xxh3_128", digest(tensor.value).hex()));
+  TWINRUN_RETURN_IF_ERROR(dataset.set_text("role", tensor.role));
+  return dataset.set_int("replica_axis", tensor.replica_axis ? 1 : 0);
+}
+
+// Reads one level of /state; `seen` refuses an object that can be reached twice, and so cycles.
+Status read_state(const Hdf5Group& group, const std::string& prefix, std::set<uint64_t>& seen,
+                  std::map<std::string, CheckpointTensor>& tensors) {
+  constexpr size_t kLongestName = 4096;
+  if (prefix.size() > kLongestName) {
+    return Error{"groups are nested too deeply", group.where(), kDamagedFix};
+  }
+  TWINRUN_ASSIGN(const uint64_t address, group.address());
+  if (!seen.insert(address).second) {
+    return Error{"is linked from two places", group.where(), kDamagedFix};
+  }
+  TWINRUN_ASSIGN(const auto children, group.children());
+  for (const auto& child : children) {
+    const std::string name = prefix + child.name;
+    if (child.is_group) {
+      TWINRUN_ASSIGN(const Hdf5Group below, group.group(child.name));
+      TWINRUN_RETURN_IF_ERROR(read_state(below, name + "/", seen, tensors));
+      continue;
+    }
+    TWINRUN_ASSIGN(const Hdf5Dataset dataset, group.dataset(child.name));
+    CheckpointTensor tensor;
+    TWINRUN_ASSIGN(tensor.value, dataset.read_tensor());
+    TWINRUN_ASSIGN(const Digest stored, read_digest(dataset, "xxh3_128"));
+    TWINRUN_RETURN_IF_ERROR(check_digest(stored, digest(tensor.value), name, dataset.where()));
+    TWINRUN_ASSIGN(tensor.role, dataset.text("role"));
+    TWINRUN_ASSIGN(const int axis, read_int(dataset, "replica_axis", 0));
+    tensor.replica_axis = axis != 0;
+    if (axis > 1 || (tensor.replica_axis && tensor.value.dims().empty())) {
+      return Error{
+          fmt::format("replica_axis is {}, 0 or (for all but scalars) 1 is expected", axis),
+          dataset.where(), kDamagedFix};
+    }
+    tensors.emplace(name, std::move(tensor));
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+Status write_preamble(Hdf5Group& group, std::string_view format, int schema, int contract) {
+  TWINRUN_RETURN_IF_ERROR(group.set_text("format", format));
+  TWINRUN_RETURN_IF_ERROR(group.set_int("schema", schema));
+  return group.set_int("contract", contract);
+}
+
+Result<int> read_preamble(const Hdf5Group& group, std::string_view format, int schema) {
+  TWINRUN_ASSIGN(const std::string found_format, group.text("format"));
+  if (found_format != format) {
+    return Error{fmt::format("its format is '{}', '{}' is expected", found_format, format),
+                 group.where(), "name a file of that kind, or see: twinrun inspect FILE"};
+  }
+  TWINRUN_ASSIGN(const int found_schema, read_int(group, "schema", 0));
+  if (found_schema != schema) {
+    return Error{fmt::format("schema {} is found, schema {} is allowed", found_schema, schema),
+                 group.where(),
+                 "write the file again with this twinrun, or read it with the one that wrote it"};
+  }
+  TWINRUN_ASSIGN(const int contract, read_int(group, "contract", 0));
+  if (contract != kContractVersion) {
+    return Error{fmt::format("numeric contract {} is found, contract {} is allowed", contract,
+                             kContractVersion),
+                 group.where(),
+                 "write the file again with this twinrun, or read it with the one that wrote it"};
+  }
+  return contract;
+}
+
+Result<int> read_int(const Hdf5Node& node, const std::string& name, int least) {
+  TWINRUN_ASSIGN(const int64_t value, node.integer(name));
+  if (value >= least && value <= std::numeric_limits<int>::max()) return static_cast<int>(value);
+  return Error{fmt::format("the attribute '{}' is {}, at least {} and an int is expected", name,
+                           value, least),
+               node.where(), kDamagedFix};
+}
+
+Result<Digest> read_digest(const Hdf5Node& node, const std::string& name) {
+  TWINRUN_ASSIGN(const std::string hex, node.text(name));
+  if (const auto digest = Digest::parse(hex)) return *digest;
+  return Error{fmt::format("the attribute '{}' is '{}', 32 hex digits are expected", name, hex),
+               node.where(), kDamagedFix};
+}
+
+std::string brief(const Digest& digest) { return digest.hex().substr(0, 8) + ".."; }
+
+Status check_digest(const Digest& stored, const Digest& found, std::string_view what,
+                    const std::string& where) {
+  if (stored == found) return Ok{};
+  return Error{
+      fmt::format("{}: digest {} does not match the stored {}", what, brief(found), brief(stored)),
+      where, kDamagedFix};
+}
+
+Status write_group(Hdf5Group& group, const Checkpoint& checkpoint) {
+  TWINRUN_RETURN_IF_ERROR(check_names(checkpoint, group.where()));
+  TWINRUN_RETURN_IF_ERROR(
+      write_preamble(group, kCheckpointFormat, kCheckpointSchema, checkpoint.contract));
+  TWINRUN_RETURN_IF_ERROR(group.set_int("step", checkpoint.step));
+  TWINRUN_RETURN_IF_ERROR(group.set_uint("seed", checkpoint.seed));
+  TWINRUN_RETURN_IF_ERROR(group.set_text("scenario", checkpoint.scenario));
+  TWINRUN_RETURN_IF_ERROR(group.set_text("scenario_digest", checkpoint.scenario_digest));
+  TWINRUN_RETURN_IF_ERROR(group.set_text("engine", checkpoint.engine));
+  TWINRUN_RETURN_IF_ERROR(group.set_int("cores", checkpoint.cores));
+  TWINRUN_RETURN_IF_ERROR(group.set_text("root_digest", checkpoint.root_digest().hex()));
+  TWINRUN_RETURN_IF_ERROR(group.set_text("header_digest", header_digest(checkpoint).hex()));
+  TWINRUN_ASSIGN(Hdf5Group state, group.create_group("state"));
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    TWINRUN_RETURN_IF_ERROR(write_tensor(state, name, tensor));
+  }
+  return Ok{};
+}
+
+Result<Checkpoint> read_group(const Hdf5Group& group) {
+  Checkpoint checkpoint;
+  TWINRUN_ASSIGN(checkpoint.contract, read_preamble(group, kCheckpointFormat, kCheckpointSchema));
+  TWINRUN_ASSIGN(checkpoint.step, group.integer("step"));
+  TWINRUN_ASSIGN(checkpoint.seed, group.unsigned_integer("seed"));
+  TWINRUN_ASSIGN(checkpoint.scenario, group.text("scenario"));
+  TWINRUN_ASSIGN(checkpoint.scenario_digest, group.text("scenario_digest"));
+  TWINRUN_ASSIGN(checkpoint.engine, group.text("engine"));
+  TWINRUN_ASSIGN(checkpoint.cores, read_int(group, "cores", 1));
+  TWINRUN_ASSIGN(const Digest root, read_digest(group, "root_digest"));
+  TWINRUN_ASSIGN(const Digest header, read_digest(group, "header_digest"));
+  TWINRUN_ASSIGN(const Hdf5Group state, group.group("state"));
+  std::set<uint64_t> seen;
+  TWINRUN_RETURN_IF_ERROR(read_state(state, "", seen, checkpoint.tensors));
+  TWINRUN_RETURN_IF_ERROR(
+      check_digest(root, checkpoint.root_digest(), "root_digest", group.where()));
+  TWINRUN_RETURN_IF_ERROR(
+      check_digest(header, header_digest(checkpoint), "header_digest", group.where()));
+  return checkpoint;
+}
+
+}  // namespace checkpoint_format
+
+Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
+  return checkpoint_format::guarded(path, [&]() -> Status {
+    TWINRUN_ASSIGN(const Hdf5File file, Hdf5File::create(path));
+    TWINRUN_ASSIGN(Hdf5Group root, file.root());
+    TWINRUN_RETURN_IF_ERROR(checkpoint_format::write_group(root, checkpoint));
+    return file.save();
+  });
+}
+
+Result<Checkpoint> read_checkpoint(const std::string& path) {
+  return checkpoint_format::guarded(path, [&]() -> Result<Checkpoint> {
+    TWINRUN_ASSIGN(const Hdf5File file, Hdf5File::open(path));
+    TWINRUN_ASSIGN(const Hdf5Group root, file.root());
+    return checkpoint_format::read_group(root);
+  });
+}
+
+namespace {
+
+bool fits(const CheckpointTensor& tensor, const TensorType& expected) {
+  TensorType found = tensor.value.type();
+  if (found == expected) return true;
+  if (!tensor.replica_axis || found.dims.empty()) return false;
+  found.dims.erase(found.dims.begin());  // one replica's share
+  return found == expected;
+}
+
+}  // namespace
+
+Status check_same_model(const Checkpoint& checkpoint,
+                        const std::map<std::string, TensorType>& expected) {
+  const std::string fix =
+      checkpoint.scenario_digest.empty()
+          ? "make one for this scenario: twinrun snapshot SCENARIO -o init.h5"
+          : fmt::format(
+                "it belongs to the scenario with digest {}; make one for this scenario: "
+                "twinrun snapshot SCENARIO -o init.h5",
+                checkpoint.scenario_digest);
+  for (const auto& [name, type] : expected) {
+    const auto found = checkpoint.tensors.find(name);
+    if (found == checkpoint.tensors.end()) {
+      return Error{
+          fmt::format("the checkpoint lacks this tensor; the model has it as {}", to_string(type)),
+          name, fix};
+    }
+    if (!fits(found->second, type)) {
+      return Error{
+          fmt::format("the checkpoint has {}{}, the model {}",
+                      to_string(found->second.value.type()),
+                      found->second.replica_axis ? " (replicas outermost)" : "", to_string(type)),
+          name, fix};
+    }
+  }
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    if (expected.contains(name)) continue;
+    return Error{fmt::format("the checkpoint has this tensor ({}), the model does not",
+                             to_string(tensor.value.type())),
+                 name, fix};
+  }
+  return Ok{};
+}
+
+}  // namespace twinrun

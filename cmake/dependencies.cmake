@@ -1,0 +1,10 @@
+# Every library of others, found once and at the top: imported targets are visible from the folder that found them down.
+# Debian's package names are in packages.txt; what an installed twinrun needs again is in twinrunConfig.cmake.in.
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(tomlplusplus REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(Eigen3 REQUIRED NO_MODULE)
+find_package(HDF5 REQUIRED COMPONENTS C)
+find_package(Boost REQUIRED COMPONENTS program_options)

@@ -1,0 +1,41 @@
+// Which loss curves part, and where: arithmetic on the runs that a report already holds, so that
+// people see it in every format. Pairs and their meaning: docs of the diagnosis, "The runs".
+//
+//   for (const DriftRow& row : drift_of(report)) { row.pair; row.first_step; row.largest; }
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reports/report.h"
+
+namespace twinrun::text {
+
+struct DriftRow {
+  std::string pair;                   // "T - R"
+  std::string isolates;               // "all of it: what you see"
+  int64_t steps = 0;                  // that both runs have
+  std::optional<int64_t> first_step;  // whose losses differ in their bits
+  double largest = 0;  // |difference| of the loss over the steps; NaN or Inf when a loss is
+  double last = 0;     // difference at the last common step, signed
+};
+
+// The pairs of the four-corner experiment that are present and have losses.
+std::vector<DriftRow> drift_of(const Report& report);
+
+// Runs whose loss curves have the same bits, under one name: "R = R2".
+struct Curve {
+  std::string names;
+  const std::vector<float>* losses = nullptr;
+};
+std::vector<Curve> curves_of(const Report& report);
+
+// The finding that the headline rests on: of the verdict's class, the earliest. None when no such
+// finding names a step or an op.
+const Finding* first_divergence(const Report& report);
+
+// "step 3, gradient, core 5"; empty when the finding names none of them.
+std::string place_of(const Finding& finding);
+
+}  // namespace twinrun::text

@@ -1,0 +1,394 @@
+// report.md: made to be pasted into a bug filing. The order is that of the filings that get
+// answered (verdict, smallest program, command, first divergence with bits, numbers against bounds,
+// the experiment, environment); GitHub takes 65,536 characters, this stays below 60,000 bytes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "reports/drift.h"
+#include "reports/markdown_text.h"
+#include "reports/report.h"
+#include "reports/text.h"
+
+namespace twinrun {
+namespace {
+
+using text::Pieces;
+using Rows = std::vector<std::vector<std::string>>;
+
+constexpr size_t kMaxBytes = 60000;
+constexpr int kLevels = 12;
+
+class Page {
+ public:
+  Page(const Report& report, int level) : r_(report), md_(level) {}
+
+  std::string render() {
+    verdict();
+    what_happened();
+    program();
+    first_step();
+    bounds();
+    experiment();
+    controls();
+    probes();
+    switches();
+    trajectories();
+    accounts();
+    environment();
+    reproduce();
+    return std::move(out_);
+  }
+
+ private:
+  void section(std::string_view title, std::string_view body) {
+    if (!body.empty()) out_ += fmt::format("\n## {}\n\n{}", title, body);
+  }
+
+  // Short tables stand open; long ones are folded.
+  static std::string fold(size_t rows, size_t open, std::string_view summary, std::string body) {
+    return rows <= open ? body : text::details(summary, body);
+  }
+
+  // Rows beyond the limit are counted, not rendered.
+  bool beyond(Rows& rows, size_t usual) const {
+    if (rows.size() < md_.rows(usual)) return false;
+    rows.emplace_back();
+    return true;
+  }
+
+  void verdict() {
+    const std::string headline = md_.prose(r_.headline, 1200);
+    out_ += fmt::format("**{}{}{}**\n\n", to_string(r_.verdict), headline.empty() ? "" : ": ",
+                        headline);
+    out_ += fmt::format("{} means: {}.\n\n", to_string(r_.verdict), text::meaning(r_.verdict));
+    if (!r_.confidence.empty()) out_ += "- confidence: " + md_.prose(r_.confidence, 800) + "\n";
+    if (!r_.subject.empty()) out_ += "- subject: " + md_.code(r_.subject, 400) + "\n";
+    std::string scenario = md_.code(r_.scenario_name, 200);
+    if (!r_.scenario_description.empty())
+      scenario += ": " + md_.prose(r_.scenario_description, 600);
+    if (!r_.scenario_digest.empty())
+      scenario += " (digest " + md_.code(r_.scenario_digest, 64) + ")";
+    if (!scenario.empty()) out_ += "- scenario: " + scenario + "\n";
+    if (!r_.smallest_effect.empty()) {
+      out_ += "- smallest effect that this diagnosis could have seen: " +
+              md_.prose(r_.smallest_effect, 600) + "\n";
+    }
+  }
+
+  void what_happened() {
+    Rows rows;
+    for (const Finding& f : r_.findings) {
+      if (beyond(rows, 24)) continue;
+      std::string op = md_.cell_code(f.op);
+      if (!f.op_kind.empty() && f.op_kind != f.op) op += " (" + md_.prose(f.op_kind, 80) + ")";
+      rows.push_back({fmt::format("{}", rows.size() + 1), std::string(to_string(f.verdict)),
+                      md_.cell_code(f.cause, 120), md_.prose(f.sentence, 600),
+                      md_.prose(text::place_of(f), 80), op, f.share ? md_share(*f.share) : "",
+                      level(f)});
+    }
+    std::string body = "No finding stands behind this verdict.\n";
+    if (!rows.empty()) {
+      body = md_.table(
+          {"#", "class", "cause", "what", "where", "op", "share of drift:", "evidence"}, rows, 24);
+      body += "\nEvidence A: op trace and declared contract; B: op trace only; C: tensors only.\n";
+    }
+    section("What happened", body);
+  }
+
+  void program() {
+    if (!r_.program_excerpt.empty()) {
+      section("Smallest program", md_.block("", r_.program_excerpt, 10000));
+    }
+    if (!r_.command.empty()) section("Command", md_.block("sh", r_.command, 3000));
+  }
+
+  void first_step() {
+    const Finding* f = text::first_divergence(r_);
+    std::string body;
+    const auto line = [&](std::string_view key, const std::string& value) {
+      if (!value.empty()) body += fmt::format("- {}: {}\n", key, value);
+    };
+    if (f != nullptr) {
+      line("where", md_.prose(text::place_of(*f), 80));
+      line("op", md_.code(f->op) + (f->op_kind.empty() ? "" : " " + md_.prose(f->op_kind, 80)));
+      line("elements", md_.prose(f->elements, 300));
+      line("looks like", md_.prose(f->fingerprint, 300));
+      line("bits", md_.code(f->hex, 400));
+    } else {
+      for (const text::DriftRow& row : text::drift_of(r_)) {
+        if (row.first_step) {
+          line(fmt::format("loss of {}", row.pair),
+               fmt::format("bits differ from step {} on", *row.first_step));
+        }
+      }
+      if (!body.empty()) body = "No single op is to blame. Where the loss curves part:\n\n" + body;
+    }
+    section("First diverging step and op", body);
+  }
+
+  void bounds() {
+    Rows rows;
+    std::string evidence;
+    for (size_t i = 0; i < r_.findings.size(); ++i) {
+      if (beyond(rows, 24)) continue;
+      const Finding& f = r_.findings[i];
+      const std::string ratio =
+          f.bound > 0 && std::isfinite(f.number / f.bound) ? text::number(f.number / f.bound) : "";
+      rows.push_back({fmt::format("{}", i + 1), text::number(f.number), text::number(f.bound),
+                      ratio, md_.prose(f.bound_source, 300), md_.cell_code(f.hex, 240)});
+      if (f.evidence.empty()) continue;
+      evidence += fmt::format("\n**{}. {}**\n\n", i + 1, md_.prose(f.cause, 120));
+      evidence += md_.bullets(f.evidence, 8);
+    }
+    if (rows.empty()) return;
+    std::string body = md_.table(
+        {"#", "number:", "bound:", "number / bound:", "where the bound comes from", "bits"}, rows,
+        24);
+    if (!evidence.empty()) body += "\n" + text::details("Evidence for each finding", evidence);
+    section("Number against bound", body);
+  }
+
+  void experiment() {
+    Rows rows;
+    for (const RunSummary& run : r_.runs) {
+      if (beyond(rows, 16)) continue;
+      rows.push_back(
+          {md_.cell_code(run.name, 24), md_.cell_code(run.engine, 120),
+           md_.prose(run.settings, 160), md_.prose(run.meaning, 160), fmt::format("{}", run.steps),
+           text::number(run.train_loss, 6), text::number(run.eval_loss, 6),
+           text::percent(run.eval_accuracy),
+           run.root_digest.empty() ? "" : md_.cell_code(text::digest8(run.root_digest), 32),
+           run.ended == "completed" ? "" : md_.prose(run.ended, 160)});
+    }
+    if (rows.empty()) return;
+    std::string body =
+        md_.table({"run", "engine", "settings", "what it is",
+                   "steps:", "last loss:", "held-out loss:", "accuracy:", "digest", "ended"},
+                  rows, 16);
+    Rows drift;
+    for (const text::DriftRow& row : text::drift_of(r_)) {
+      drift.push_back({row.pair, row.isolates,
+                       row.first_step ? fmt::format("{}", *row.first_step) : "never",
+                       row.first_step ? text::number(row.largest) : "same bits",
+                       row.first_step ? text::signed_number(row.last) : ""});
+    }
+    if (!drift.empty()) {
+      body +=
+          "\nWhere the loss curves part:\n\n" +
+          md_.table({"pair", "isolates", "from step:", "largest difference:", "at the last step:"},
+                    drift, 8);
+    }
+    body += losses();
+    section("The four-corner experiment", body);
+  }
+
+  // Losses with nine digits, which identify a binary32: every step of a short run, a sample of a
+  // long one.
+  std::string losses() {
+    std::vector<std::string> titles = {"step:"};
+    std::vector<const std::vector<float>*> columns;
+    size_t steps = 0;
+    for (const text::Curve& curve : text::curves_of(r_)) {
+      if (columns.size() == md_.rows(8)) break;
+      titles.push_back(md_.prose(curve.names, 48) + ":");
+      columns.push_back(curve.losses);
+      steps = std::max(steps, curve.losses->size());
+    }
+    if (steps == 0) return "";
+    Rows rows;
+    const size_t points = std::min(steps, md_.rows(24));
+    for (size_t i = 0; i < points; ++i) {
+      const size_t step = points == 1 ? 0 : i * (steps - 1) / (points - 1);
+      std::vector<std::string> row = {fmt::format("{}", step)};
+      for (const auto* column : columns) {
+        row.push_back(step < column->size() ? text::number((*column)[step], 9) : "");
+      }
+      rows.push_back(std::move(row));
+    }
+    const std::string summary = points == steps
+                                    ? fmt::format("Loss of each of the {} steps", steps)
+                                    : fmt::format("Loss at {} of {} steps", points, steps);
+    return "\n" + text::details(summary, md_.table(titles, rows, 24));
+  }
+
+  void controls() {
+    Rows rows;
+    for (const Control& c : r_.controls) {
+      if (beyond(rows, 16)) continue;
+      rows.push_back({md_.prose(c.name, 200),
+                      !c.run     ? "not run"
+                      : c.passed ? "ok"
+                                 : "**FAILED**",
+                      md_.prose(c.detail, 300)});
+    }
+    if (!rows.empty()) section("Controls", md_.table({"control", "result", "detail"}, rows, 16));
+  }
+
+  void probes() {
+    std::string body;
+    const size_t shown = std::min(r_.probes.size(), md_.rows(6));
+    for (size_t i = 0; i < shown; ++i) {
+      const EngineProbe& p = r_.probes[i];
+      body += fmt::format("{}{} on {}: {} of {} probed ({}), {}, {} checked, {} untestable.",
+                          i > 0 ? "\n" : "", md_.code(p.pair, 24), md_.code(p.engine, 120),
+                          text::count(p.steps_probed), text::plural(p.steps, "step"),
+                          md_.prose(p.policy, 160), text::plural(p.ops, "op"),
+                          text::plural(p.elements, "element"), text::count(p.untestable));
+      if (!p.dot_residual_text.empty()) {
+        body +=
+            " Operand residual of the dot products: " + md_.prose(p.dot_residual_text, 200) + ".";
+      }
+      body += "\n";
+      Rows rows;
+      for (const ProbeRow& row : p.rows) {
+        if (beyond(rows, 16)) continue;
+        rows.push_back({md_.cell_code(row.op), md_.prose(row.kind, 80), md_.prose(row.phase, 40),
+                        text::number(row.worst_ratio), text::count(row.outside),
+                        text::count(row.elements), text::count(row.untestable),
+                        row.operand_residual < 0 ? "" : text::power_of_two(row.operand_residual)});
+      }
+      if (rows.empty()) continue;
+      const std::string table = md_.table(
+          {"op", "kind", "phase",
+           "worst error / bound:", "outside:", "elements:", "untestable:", "operand residual:"},
+          rows, 16);
+      const auto ops = static_cast<int64_t>(std::min(rows.size(), md_.rows(16)));
+      body +=
+          "\n" + fold(rows.size(), 6, fmt::format("The worst {}", text::plural(ops, "op")), table);
+    }
+    if (shown < r_.probes.size()) {
+      body += fmt::format("\n*{} more in report.json.*\n", r_.probes.size() - shown);
+    }
+    section("Each op against its bound (oracle in f64, on the subject's own inputs)", body);
+  }
+
+  void switches() {
+    std::vector<const SwitchRow*> sorted;
+    for (const SwitchRow& row : r_.switches) sorted.push_back(&row);
+    std::ranges::stable_sort(sorted, std::greater<>(), &SwitchRow::explains);
+    Rows rows;
+    for (const SwitchRow* s : sorted) {
+      if (beyond(rows, 24)) continue;
+      rows.push_back({md_.cell_code(s->cause, 120), md_.prose(s->direction, 80),
+                      text::number(s->drift_before), text::number(s->drift_after),
+                      text::number(s->envelope), s->explains ? "**yes**" : "no",
+                      s->explains ? md_share(s->share) : "", md_.prose(s->note, 200)});
+    }
+    if (rows.empty()) return;
+    const std::string table =
+        md_.table({"cause", "switched", "drift before:", "drift after:", "rounding:", "explains it",
+                   "share:", "note"},
+                  rows, 24);
+    section("Causes switched on the reference",
+            "Relative drift of one step's update, from the same state.\n\n" +
+                fold(rows.size(), 10, fmt::format("All {} switches", rows.size()), table));
+  }
+
+  void trajectories() {
+    Rows rows;
+    for (const TrajectoryRow& t : r_.trajectories) {
+      if (beyond(rows, 16)) continue;
+      rows.push_back(
+          {md_.prose(t.pair, 40), md_.prose(t.meaning, 120), md_.prose(t.metric, 80),
+           fmt::format("{}", t.differences.size()), text::signed_number(t.mean),
+           fmt::format("{} to {}", text::signed_number(t.low), text::signed_number(t.high)),
+           text::number(t.margin), md_.prose(t.margin_source, 160), md_.prose(t.outcome, 40)});
+    }
+    if (rows.empty()) return;
+    section("Does it matter",
+            md_.table({"pair", "what it is", "metric", "seeds:", "mean difference:",
+                       "95% interval:", "margin:", "margin from", "outcome"},
+                      rows, 16));
+  }
+
+  void accounts() {
+    std::string body;
+    if (r_.unexplained != 0) {
+      body = fmt::format("A relative drift of {} is left that no account explains.\n",
+                         text::number(r_.unexplained));
+    }
+    section("Unexplained", body);
+    section("Ruled out", md_.bullets(r_.ruled_out, 32));
+    section("What to run next", md_.bullets(r_.next_steps, 16));
+    section("Notes", md_.bullets(r_.notes, 24));
+  }
+
+  void environment() {
+    Rows rows;
+    for (const auto& [key, value] : r_.environment) {
+      if (beyond(rows, 40)) continue;
+      rows.push_back({md_.prose(key, 80), md_.prose(value, 300)});
+    }
+    if (!rows.empty()) {
+      section("Environment",
+              fold(rows.size(), 12, "Environment", md_.table({"key", "value"}, rows, 40)));
+    }
+    std::string files;
+    if (!r_.directory.empty()) files = "Results folder: " + md_.code(r_.directory, 300) + "\n\n";
+    files += "- `report.json`: everything above and every number that did not fit\n";
+    std::string runs;
+    for (size_t i = 0; i < std::min(r_.runs.size(), md_.rows(12)); ++i) {
+      runs += (runs.empty() ? "" : " ") + md_.code(r_.runs[i].name + ".h5", 40);
+    }
+    if (!runs.empty()) files += "- `runs/`: " + runs + "\n";
+    // A folder's name that a shell would take apart is left to the reader.
+    const bool plain = !r_.directory.empty() && r_.directory.size() <= 120 &&
+                       r_.directory.find_first_not_of(
+                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                           "0123456789._-/") == std::string::npos;
+    files += fmt::format(
+        "\nGitHub takes no `.h5`: `twinrun bundle {} -o case.zip` packs all of it into "
+        "one file to attach.\n",
+        plain ? r_.directory : "DIR");
+    section("Attachments", files);
+  }
+
+  void reproduce() {
+    std::string body;
+    if (!r_.scenario_toml.empty()) {
+      body +=
+          text::details("The scenario, as resolved", md_.block("toml", r_.scenario_toml, 6000)) +
+          "\n";
+    }
+    std::string commands;
+    if (!r_.command.empty()) {
+      commands = fmt::format("# the whole diagnosis; exits with {}\n{}\n", exit_code(r_.verdict),
+                             text::clean(r_.command));
+    }
+    std::vector<std::string> seen = {r_.command, ""};
+    for (size_t i = 0; i < std::min(r_.findings.size(), md_.rows(8)); ++i) {
+      const std::string& again = r_.findings[i].reproduce;
+      if (std::ranges::find(seen, again) != seen.end()) continue;
+      seen.push_back(again);
+      commands +=
+          fmt::format("# finding {} alone\n{}\n", i + 1, text::clean(again.substr(0, 4000)));
+    }
+    if (!commands.empty()) body += md_.block("sh", commands, 5000);
+    section("How to reproduce", body);
+  }
+
+  std::string md_share(double fraction) const { return md_.prose(text::share(fraction)); }
+
+  static std::string level(const Finding& f) {
+    return f.level >= 'A' && f.level <= 'Z' ? std::string(1, f.level) : "";
+  }
+
+  const Report& r_;
+  Pieces md_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string to_markdown(const Report& report) {
+  std::string out;
+  for (int level = 0; level < kLevels; ++level) {
+    out = Page(report, level).render();
+    if (out.size() < kMaxBytes) break;
+  }
+  return out;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,50 @@
+#include "reports/report.h"
+
+#include <array>
+
+namespace twinrun {
+
+std::string_view to_string(VerdictClass verdict) {
+  switch (verdict) {
+    case VerdictClass::kIdentical:
+      return "IDENTICAL";
+    case VerdictClass::kNoise:
+      return "NOISE";
+    case VerdictClass::kSharding:
+      return "SHARDING";
+    case VerdictClass::kEngineBug:
+      return "ENGINE_BUG";
+    case VerdictClass::kNondeterministic:
+      return "NONDETERMINISTIC";
+    case VerdictClass::kInconclusive:
+      return "INCONCLUSIVE";
+  }
+  return "INCONCLUSIVE";
+}
+
+int exit_code(VerdictClass verdict) {
+  switch (verdict) {
+    case VerdictClass::kIdentical:
+    case VerdictClass::kNoise:
+      return 0;
+    case VerdictClass::kSharding:
+      return 10;
+    case VerdictClass::kEngineBug:
+      return 20;
+    case VerdictClass::kNondeterministic:
+      return 30;
+    case VerdictClass::kInconclusive:
+      return 125;
+  }
+  return 125;
+}
+
+std::span<const ReportFormat> report_formats() {
+  static constexpr std::array<ReportFormat, 2> kFormats = {{
+      {"json", "report.json", to_json},
+      {"markdown", "report.md", to_markdown},
+  }};
+  return kFormats;
+}
+
+}  // namespace twinrun

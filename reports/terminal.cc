@@ -1,0 +1,489 @@
+// What `twinrun diagnose` leaves on the terminal: the verdict at a glance, then why, then what to
+// do. No frame, no line past the width, no colour unless asked for; long tables end in report.json.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "reports/drift.h"
+#include "reports/report.h"
+#include "reports/text.h"
+
+namespace twinrun {
+namespace {
+
+constexpr int kIndent = 2;
+constexpr int kMinWidth = 40;
+
+constexpr std::string_view kBold = "\x1b[1m", kDim = "\x1b[2m", kRed = "\x1b[31m",
+                           kGreen = "\x1b[32m";
+
+std::string_view badge_of(VerdictClass verdict) {
+  switch (verdict) {
+    case VerdictClass::kIdentical:
+    case VerdictClass::kNoise:
+      return "\x1b[1;30;42m";
+    case VerdictClass::kSharding:
+    case VerdictClass::kInconclusive:
+      return "\x1b[1;30;43m";
+    case VerdictClass::kEngineBug:
+    case VerdictClass::kNondeterministic:
+      return "\x1b[1;37;41m";
+  }
+  return kBold;
+}
+
+class Screen {
+ public:
+  Screen(const Report& report, const TerminalOptions& options)
+      : r_(report), o_(options), width_(std::max(options.width, kMinWidth)) {}
+
+  std::string render() {
+    verdict();
+    findings();
+    runs();
+    curves();
+    drift();
+    trajectories();
+    switches();
+    probes();
+    controls();
+    accounts();
+    files();
+    return std::move(out_);
+  }
+
+ private:
+  // Nobody reads more than a thousand characters of a sentence here; report.json has them all.
+  std::string clean(std::string_view raw, int most = 1000) const {
+    const std::string whole = text::clean(raw.substr(0, 4 * static_cast<size_t>(most)), o_.unicode);
+    return text::clip(whole, most, o_.unicode ? "…" : "...");
+  }
+  std::string cell(std::string_view raw) const { return clean(raw, 120); }
+  std::string_view dash() const { return o_.unicode ? "–" : "-"; }
+
+  std::string paint(std::string_view color, std::string_view words) const {
+    return o_.color ? fmt::format("{}{}\x1b[0m", color, words) : std::string(words);
+  }
+
+  void line(std::string_view words = "") { out_ += fmt::format("{}\n", words); }
+
+  void title(std::string_view words, std::string_view rest = "") {
+    line();
+    const int used = text::display_width(words);
+    const bool fits = !rest.empty() && used + 2 + text::display_width(rest) <= width_;
+    line(paint(kBold, words) + (fits ? "  " + paint(kDim, rest) : ""));
+    if (!rest.empty() && !fits) paragraph(rest, kIndent);
+  }
+
+  void paragraph(std::string_view words, int indent) {
+    for (const std::string& part : text::wrap(words, width_ - indent)) {
+      line(std::string(indent, ' ') + part);
+    }
+  }
+
+  // "label     words that wrap under themselves"
+  void labelled(std::string_view label, std::string_view words, int indent, int column) {
+    if (words.empty()) return;
+    std::string head = fmt::format("{}{:<{}}", std::string(indent, ' '), label, column - indent);
+    for (const std::string& part : text::wrap(words, width_ - column)) {
+      line(head + part);
+      head = std::string(column, ' ');
+    }
+  }
+
+  void bullets(const std::vector<std::string>& items, size_t most) {
+    const std::string mark = o_.unicode ? "· " : "- ";
+    const size_t shown = items.size() <= most ? items.size() : most;
+    for (size_t i = 0; i < shown; ++i) labelled(mark, clean(items[i]), kIndent, kIndent + 2);
+    if (shown < items.size()) more(items.size() - shown);
+  }
+
+  void more(size_t rows) { line(paint(kDim, fmt::format("  {} more in report.json", rows))); }
+
+  void table(const text::Table& table) {
+    bool head = true;
+    for (const std::string& row : table.lines(width_, kIndent)) {
+      line(head ? paint(kDim, row) : row);
+      head = false;
+    }
+  }
+
+  std::string pass(bool run, bool passed) const {
+    if (!run) return "not run";
+    if (passed) return paint(kGreen, o_.unicode ? "✓ ok" : "ok");
+    return paint(kRed, o_.unicode ? "✗ FAILED" : "FAILED");
+  }
+
+  std::string verdict_name() const {
+    const std::string_view name = to_string(r_.verdict);
+    return o_.color ? paint(badge_of(r_.verdict), fmt::format(" {} ", name)) : std::string(name);
+  }
+
+  void verdict() {
+    const std::string_view meaning = text::meaning(r_.verdict);
+    const std::string badge = verdict_name() + (o_.color ? "" : ":");
+    if (text::display_width(badge) + 1 + text::display_width(meaning) <= width_) {
+      line(badge + " " + paint(kBold, meaning));
+    } else {
+      line(badge);
+      paragraph(meaning, kIndent);
+    }
+    if (!r_.headline.empty()) {
+      line();
+      paragraph(clean(r_.headline), 0);
+    }
+    for (const Control& c : r_.controls) {
+      if (!c.run || c.passed) continue;
+      paragraph(fmt::format("A control failed: {}. Nothing below is certain until it passes.",
+                            clean(c.name)),
+                0);
+    }
+    line();
+    constexpr int kColumn = 15;
+    labelled("confidence", clean(r_.confidence), kIndent, kColumn);
+    labelled("subject", clean(r_.subject), kIndent, kColumn);
+    std::string scenario = clean(r_.scenario_name);
+    if (!r_.scenario_description.empty()) {
+      scenario += fmt::format(" {} {}", dash(), clean(r_.scenario_description));
+    }
+    if (!r_.scenario_digest.empty()) {
+      scenario += fmt::format(" (digest {})", text::clip(clean(r_.scenario_digest), 8, ""));
+    }
+    labelled("scenario", scenario, kIndent, kColumn);
+    labelled("sensitivity", clean(r_.smallest_effect), kIndent, kColumn);
+  }
+
+  void findings() {
+    if (r_.findings.empty()) return;
+    title("Findings");
+    constexpr size_t kMost = 6;
+    constexpr int kColumn = 16;
+    for (size_t i = 0; i < std::min(r_.findings.size(), kMost); ++i) {
+      const Finding& f = r_.findings[i];
+      const std::string first = fmt::format("{}. {}", i + 1, to_string(f.verdict));
+      std::string rest = clean(f.cause);
+      if (f.share) rest += fmt::format(", {} of the drift", text::share(*f.share));
+      if (i > 0) line();
+      const int used = kIndent + text::display_width(first) + 2;
+      std::string head = std::string(kIndent, ' ') + paint(kBold, first) + "  ";
+      for (const std::string& part : text::wrap(rest, width_ - used)) {
+        line(head + part);
+        head = std::string(used, ' ');
+      }
+      paragraph(clean(f.sentence), kIndent + 3);
+      const auto row = [&](std::string_view label, const std::string& words) {
+        labelled(label, words, kIndent + 3, kColumn);
+      };
+      row("where", clean(text::place_of(f)));
+      row("op", clean(f.op) + (f.op_kind.empty() ? "" : fmt::format(" ({})", clean(f.op_kind))));
+      row("elements", clean(f.elements));
+      row("looks like", clean(f.fingerprint));
+      row("bits", clean(f.hex));
+      row("number", text::against_bound(f.number, f.bound));
+      row("bound", clean(f.bound_source));
+      row("evidence", fmt::format("level {}", clean(level(f))));
+      for (size_t k = 0; k < std::min<size_t>(f.evidence.size(), 3); ++k) {
+        row("", clean(f.evidence[k]));
+      }
+      if (f.evidence.size() > 3)
+        row("", fmt::format("{} more in report.json", f.evidence.size() - 3));
+      command("reproduce", f.reproduce, kIndent + 3, kColumn);
+    }
+    if (r_.findings.size() > kMost) more(r_.findings.size() - kMost);
+  }
+
+  static std::string level(const Finding& f) {
+    switch (f.level) {
+      case 'A':
+        return "A: op trace and declared contract";
+      case 'B':
+        return "B: op trace, no declared contract";
+      case 'C':
+        return "C: tensors only, never certain";
+      default:
+        return std::string(1, f.level);
+    }
+  }
+
+  // A command is for copying: on one line when it fits, else with the shell's backslashes.
+  void command(std::string_view label, std::string_view raw, int indent, int column) {
+    if (raw.empty()) return;
+    constexpr size_t kMost = 4000;
+    if (raw.size() > kMost) {  // a part of a command is worse than none
+      labelled(label, "too long to show: it is in report.json", indent, column);
+      return;
+    }
+    const std::string typed = clean(raw, kMost);
+    std::string head = fmt::format("{}{:<{}}", std::string(indent, ' '), label, column - indent);
+    if (column + text::display_width(typed) <= width_) {
+      line(head + typed);
+      return;
+    }
+    if (!label.empty()) line(std::string(indent, ' ') + std::string(label));
+    for (const std::string& part : text::command_lines(typed, width_, indent + 2)) line(part);
+  }
+
+  void runs() {
+    if (r_.runs.empty()) return;
+    title("Runs");
+    text::Table t({{.title = "run"},
+                   {.title = "engine", .flexible = true},
+                   {.title = "what it is", .flexible = true},
+                   {.title = "steps", .right = true, .drop = 2},
+                   {.title = "held-out loss", .right = true},
+                   {.title = "accuracy", .right = true},
+                   {.title = "digest", .drop = 1},
+                   {.title = "time", .right = true, .drop = 3},
+                   {.title = "ended", .flexible = true}});
+    constexpr size_t kMost = 12;
+    size_t rows = 0;
+    for (size_t i = 0; i < r_.runs.size(); ++i) {
+      const RunSummary& run = r_.runs[i];
+      // A control that gave the same bits needs no line of its own: "R = R2".
+      std::string name = cell(run.name);
+      while (i + 1 < r_.runs.size() && same_outcome(run, r_.runs[i + 1])) {
+        name += " = " + cell(r_.runs[++i].name);
+      }
+      if (++rows > kMost) continue;
+      name = text::clip(name, 24, o_.unicode ? "…" : "~");
+      t.add({name, cell(run.engine), cell(run.meaning), text::count(run.steps),
+             text::number(run.eval_loss, 5), text::percent(run.eval_accuracy),
+             cell(text::digest8(run.root_digest)), text::duration(run.seconds),
+             run.ended == "completed" ? "" : cell(run.ended)});
+    }
+    table(t);
+    if (rows > kMost) more(rows - kMost);
+  }
+
+  static bool same_outcome(const RunSummary& a, const RunSummary& b) {
+    return !a.root_digest.empty() && a.root_digest == b.root_digest && a.engine == b.engine &&
+           a.steps == b.steps && a.ended == b.ended && a.eval_loss == b.eval_loss &&
+           a.eval_accuracy == b.eval_accuracy;
+  }
+
+  void curves() {
+    std::vector<text::Curve> curves = text::curves_of(r_);
+    if (curves.empty()) return;
+    curves.resize(std::min<size_t>(curves.size(), 8));
+    double low = INFINITY, high = -INFINITY;
+    size_t steps = 0;
+    int names = 0;
+    for (const text::Curve& curve : curves) {
+      for (float loss : *curve.losses) {
+        if (!std::isfinite(loss)) continue;
+        low = std::min<double>(low, loss);
+        high = std::max<double>(high, loss);
+      }
+      steps = std::max(steps, curve.losses->size());
+      names = std::max(names, text::display_width(clean(curve.names)));
+    }
+    names = std::min(names, width_ / 5);
+    const std::string scale =
+        low <= high ? fmt::format(", {} to {} on one scale", text::number(low), text::number(high))
+                    : "";
+    title("Loss", text::plural(static_cast<int64_t>(steps), "step") + scale);
+    const int room = width_ - kIndent - names - 2 - 2 - 24;
+    for (const text::Curve& curve : curves) {
+      const std::string name = text::clip(clean(curve.names), names, o_.unicode ? "…" : "~");
+      // A run of fewer steps is drawn shorter, so that steps lie under each other.
+      const int mine = static_cast<int>(
+          std::max<size_t>(1, std::min<size_t>(room, steps) * curve.losses->size() / steps));
+      std::string ends =
+          fmt::format("{} {} {}", text::number(curve.losses->front(), 4), o_.unicode ? "→" : "->",
+                      text::number(curve.losses->back(), 4));
+      if (!std::isfinite(curve.losses->back())) {
+        const auto born =
+            std::ranges::find_if(*curve.losses, [](float x) { return !std::isfinite(x); });
+        ends += fmt::format(" at {}", born - curve.losses->begin());
+      }
+      line(fmt::format("{}{}{}  {}  {}", std::string(kIndent, ' '), name,
+                       std::string(names - text::display_width(name), ' '),
+                       text::sparkline(*curve.losses, mine, low, high, o_.unicode), ends));
+    }
+  }
+
+  void drift() {
+    const std::vector<text::DriftRow> rows = text::drift_of(r_);
+    if (rows.empty()) return;
+    title("Drift of the loss", "where the curves part");
+    text::Table t({{.title = "pair"},
+                   {.title = "isolates", .flexible = true},
+                   {.title = "from step", .right = true},
+                   {.title = "largest", .right = true},
+                   {.title = "last step", .right = true, .drop = 1}});
+    for (const text::DriftRow& row : rows) {
+      t.add({row.pair, row.isolates, row.first_step ? text::count(*row.first_step) : "never",
+             row.first_step ? text::number(row.largest) : "same bits",
+             row.first_step ? text::signed_number(row.last) : ""});
+    }
+    table(t);
+  }
+
+  void trajectories() {
+    if (r_.trajectories.empty()) return;
+    title("Does it matter", "differences over paired seeds, 95% intervals");
+    text::Table t({{.title = "pair"},
+                   {.title = "metric", .flexible = true},
+                   {.title = "seeds", .right = true, .drop = 2},
+                   {.title = "mean", .right = true, .drop = 1},
+                   {.title = "interval"},
+                   {.title = "margin", .right = true},
+                   {.title = "from", .flexible = true, .drop = 3},
+                   {.title = "outcome"}});
+    constexpr size_t kMost = 8;
+    for (size_t i = 0; i < std::min(r_.trajectories.size(), kMost); ++i) {
+      const TrajectoryRow& row = r_.trajectories[i];
+      const std::string outcome = cell(row.outcome);
+      t.add({cell(row.pair), cell(row.metric),
+             text::count(static_cast<int64_t>(row.differences.size())),
+             text::signed_number(row.mean),
+             fmt::format("{} to {}", text::signed_number(row.low), text::signed_number(row.high)),
+             text::number(row.margin), cell(row.margin_source),
+             outcome == "outside" ? paint(kRed, outcome) : outcome});
+    }
+    table(t);
+    if (r_.trajectories.size() > kMost) more(r_.trajectories.size() - kMost);
+  }
+
+  void switches() {
+    if (r_.switches.empty()) return;
+    title("Causes switched on the reference", "relative drift of one step's update");
+    std::vector<const SwitchRow*> sorted;
+    for (const SwitchRow& row : r_.switches) sorted.push_back(&row);
+    std::ranges::stable_sort(sorted, std::greater<>(), &SwitchRow::explains);
+    text::Table t({{.title = "cause", .flexible = true},
+                   {.title = "switched", .flexible = true},
+                   {.title = "before", .right = true},
+                   {.title = "after", .right = true},
+                   {.title = "rounding", .right = true, .drop = 1},
+                   {.title = "explains it"}});
+    const size_t explaining = std::ranges::count(r_.switches, true, &SwitchRow::explains);
+    const size_t most = std::clamp<size_t>(explaining + 2, 4, 10);
+    for (size_t i = 0; i < std::min(sorted.size(), most); ++i) {
+      const SwitchRow& s = *sorted[i];
+      std::string explains = s.explains ? paint(kBold, "yes") : "no";
+      if (s.explains && s.share > 0) explains += fmt::format(", {}", text::share(s.share));
+      t.add({cell(s.cause), cell(s.direction), text::number(s.drift_before),
+             text::number(s.drift_after), text::number(s.envelope), explains});
+    }
+    table(t);
+    if (sorted.size() > most) more(sorted.size() - most);
+  }
+
+  void probes() {
+    if (r_.probes.empty()) return;
+    title("Each op against its bound");
+    constexpr size_t kMost = 4;
+    for (size_t i = 0; i < std::min(r_.probes.size(), kMost); ++i) {
+      const EngineProbe& p = r_.probes[i];
+      int64_t outside = 0;
+      for (const ProbeRow& row : p.rows) outside += row.outside;
+      std::string words = fmt::format(
+          "{} on {}: {} of {} ({}), {}, {} checked, {} outside, {} untestable", clean(p.pair),
+          clean(p.engine), text::count(p.steps_probed), text::plural(p.steps, "step"),
+          clean(p.policy), text::plural(p.ops, "op"), text::plural(p.elements, "element"),
+          text::count(outside), text::count(p.untestable));
+      if (!p.dot_residual_text.empty()) {
+        words += "; operands of the dot products rounded by " + clean(p.dot_residual_text);
+      }
+      if (!p.rows.empty() && outside == 0) {
+        words += fmt::format("; the worst, {}, at {} of its bound", clean(p.rows.front().op),
+                             text::number(p.rows.front().worst_ratio));
+      }
+      labelled("", words, 0, kIndent);
+    }
+    if (r_.probes.size() > kMost) more(r_.probes.size() - kMost);
+    text::Table t({{.title = "in"},
+                   {.title = "op outside its bound", .flexible = true},
+                   {.title = "phase", .drop = 1},
+                   {.title = "error / bound", .right = true},
+                   {.title = "outside", .right = true},
+                   {.title = "of", .right = true, .drop = 2}});
+    size_t rows = 0;
+    constexpr size_t kRows = 6;
+    for (const EngineProbe& p : r_.probes) {
+      for (const ProbeRow& row : p.rows) {
+        if (row.outside == 0 || ++rows > kRows) continue;
+        t.add({cell(p.pair), cell(row.op), cell(row.phase),
+               paint(kRed, text::number(row.worst_ratio)), text::count(row.outside),
+               text::count(row.elements)});
+      }
+    }
+    if (!t.empty()) table(t);
+    if (rows > kRows) more(rows - kRows);
+  }
+
+  void controls() {
+    if (r_.controls.empty()) return;
+    title("Controls");
+    constexpr size_t kMost = 8;
+    std::vector<const Control*> sorted;  // what failed first
+    for (const Control& c : r_.controls) sorted.push_back(&c);
+    std::ranges::stable_sort(sorted, {},
+                             [](const Control* c) { return c->run && !c->passed ? 0 : 1; });
+    int column = 0;
+    for (const Control& c : r_.controls) {
+      column = std::max(column, kIndent + text::display_width(pass(c.run, c.passed)) + 2);
+    }
+    for (size_t i = 0; i < std::min(sorted.size(), kMost); ++i) {
+      const Control& c = *sorted[i];
+      std::string words = clean(c.name);
+      if (!c.detail.empty()) words += fmt::format(" {} {}", dash(), clean(c.detail));
+      const std::string mark = pass(c.run, c.passed);
+      std::string head = std::string(kIndent, ' ') + mark +
+                         std::string(column - kIndent - text::display_width(mark), ' ');
+      for (const std::string& part : text::wrap(words, width_ - column)) {
+        line(head + part);
+        head = std::string(column, ' ');
+      }
+    }
+    if (sorted.size() > kMost) more(sorted.size() - kMost);
+  }
+
+  void accounts() {
+    if (r_.unexplained != 0) {
+      title("Unexplained");
+      paragraph(fmt::format("a relative drift of {} that no account explains",
+                            text::number(r_.unexplained)),
+                kIndent);
+    }
+    const auto list = [&](std::string_view name, const std::vector<std::string>& items,
+                          size_t most) {
+      if (items.empty()) return;
+      title(name);
+      bullets(items, most);
+    };
+    list("Ruled out", r_.ruled_out, 6);
+    list("Notes", r_.notes, 6);
+    list("What next", r_.next_steps, 8);
+  }
+
+  void files() {
+    if (!r_.directory.empty()) {
+      title("Files");
+      constexpr int kColumn = 15;
+      paragraph(clean(r_.directory), kIndent);
+      labelled("report.md", "to paste into a bug filing", kIndent, kColumn);
+      labelled("report.json", "all of it, for programs", kIndent, kColumn);
+      if (!r_.runs.empty()) labelled("runs/*.h5", "losses, checkpoints, digests", kIndent, kColumn);
+    }
+    line();
+    // What is left in sight when the rest has scrolled away.
+    line(fmt::format("{}  {}", verdict_name(),
+                     paint(kDim, fmt::format("exit code {}", exit_code(r_.verdict)))));
+  }
+
+  const Report& r_;
+  const TerminalOptions& o_;
+  int width_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string to_terminal(const Report& report, const TerminalOptions& options) {
+  return Screen(report, options).render();
+}
+
+}  // namespace twinrun

@@ -1,0 +1,195 @@
+// `digits`: procedural handwritten digits. No download, no file, the same pixels everywhere: randomness is
+// Philox, arithmetic is binary64 with + - * / and sqrt alone (all correctly rounded), pixels are rounded to u8.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "program/base/philox.h"
+#include "scenarios/data/digit_strokes.h"
+#include "scenarios/data/source.h"
+
+namespace twinrun::data {
+namespace {
+
+constexpr int kSide = 28;
+constexpr int kPixels = kSide * kSide;
+constexpr uint32_t kHeldOut = 0x80000000u;  // ids of held-out samples: no share of data.train changes them
+constexpr uint32_t kShape = 0, kNoise = 1;  // the `step` word of the counter
+
+// One sample's random numbers, in the order of asking.
+class Draws {
+ public:
+  Draws(uint64_t seed, uint32_t step, uint32_t id)
+      : key_{seed, kStreamData}, step_(step), id_(id) {}
+  uint32_t bits() { return draw(key_, step_, id_, next_++); }
+  double between(double low, double high) {
+    return low + (high - low) * static_cast<double>(uniform(bits()));
+  }
+  uint32_t below(uint32_t n) { return bounded(bits(), n); }
+
+ private:
+  RandomKey key_;
+  uint32_t step_, id_;
+  uint64_t next_ = 0;
+};
+
+// Unit box -> pixels: slant, stretch, turn about the centre, shift. The turn needs no libm:
+// with t = tan(angle / 2), cos = (1 - t^2) / (1 + t^2) and sin = 2 t / (1 + t^2).
+struct Affine {
+  double xx, xy, yx, yy, dx, dy;
+
+  static Affine random(Draws& draws) {
+    const double t = draws.between(-0.14, 0.14);  // +-16 degrees
+    const double slant = draws.between(-0.25, 0.25);
+    const double width = draws.between(9.0, 15.0), height = draws.between(14.5, 20.5);
+    const double c = (1 - t * t) / (1 + t * t), s = 2 * t / (1 + t * t);
+    Affine a;
+    a.xx = c * width;
+    a.xy = c * slant * width - s * height;
+    a.yx = s * width;
+    a.yy = s * slant * width + c * height;
+    a.dx = kSide * 0.5 + draws.between(-2.0, 2.0);
+    a.dy = kSide * 0.5 + draws.between(-2.0, 2.0);
+    return a;
+  }
+  Point operator()(Point p) const {
+    const double x = p.x - 0.5, y = p.y - 0.5;
+    return {xx * x + xy * y + dx, yx * x + yy * y + dy};
+  }
+};
+
+class Canvas {
+ public:
+  // Ink of one segment: full within `radius` of it, none a pixel further; strokes join by maximum.
+  void segment(Point a, Point b, double radius, double ink) {
+    const double reach = radius + 1;
+    const int x0 = cell(std::min(a.x, b.x) - reach), x1 = cell(std::max(a.x, b.x) + reach);
+    const int y0 = cell(std::min(a.y, b.y) - reach), y1 = cell(std::max(a.y, b.y) + reach);
+    const double ex = b.x - a.x, ey = b.y - a.y, length2 = ex * ex + ey * ey;
+    for (int y = y0; y <= y1; ++y) {
+      for (int x = x0; x <= x1; ++x) {
+        const double px = x + 0.5 - a.x, py = y + 0.5 - a.y;
+        const double along =
+            length2 > 0 ? std::clamp((px * ex + py * ey) / length2, 0.0, 1.0) : 0.0;
+        const double qx = px - along * ex, qy = py - along * ey;
+        const double cover = radius + 0.5 - std::sqrt(qx * qx + qy * qy);
+        double& pixel = pixels_[static_cast<size_t>(y * kSide + x)];
+        pixel = std::max(pixel, ink * std::clamp(cover, 0.0, 1.0));
+      }
+    }
+  }
+  const std::array<double, kPixels>& pixels() const { return pixels_; }
+
+ private:
+  static int cell(double x) {
+    return static_cast<int>(std::clamp(std::floor(x), 0.0, kSide - 1.0));
+  }
+  std::array<double, kPixels> pixels_{};
+};
+
+// Catmull-Rom: the curve through p1 and p2 at u in [0, 1].
+Point through(Point p0, Point p1, Point p2, Point p3, double u) {
+  const auto axis = [u](double a, double b, double c, double d) {
+    return 0.5 * (2 * b + u * ((c - a) + u * ((2 * a - 5 * b + 4 * c - d) +
+                                              u * (3 * b - 3 * c + d - a))));
+  };
+  return {axis(p0.x, p1.x, p2.x, p3.x), axis(p0.y, p1.y, p2.y, p3.y)};
+}
+
+void draw_stroke(Canvas& canvas, const std::vector<Point>& p, bool curved, double radius,
+                 double ink) {
+  constexpr int kPieces = 5;
+  for (size_t i = 0; i + 1 < p.size(); ++i) {
+    if (!curved) {
+      canvas.segment(p[i], p[i + 1], radius, ink);
+      continue;
+    }
+    const Point before = p[i > 0 ? i - 1 : 0], after = p[std::min(i + 2, p.size() - 1)];
+    Point last = p[i];
+    for (int k = 1; k <= kPieces; ++k) {
+      const Point next = through(before, p[i], p[i + 1], after, k / static_cast<double>(kPieces));
+      canvas.segment(last, next, radius, ink);
+      last = next;
+    }
+  }
+}
+
+// Marks that belong to no digit: a short faint stroke somewhere.
+void draw_clutter(Canvas& canvas, Draws& draws) {
+  const Point a{draws.between(0, kSide), draws.between(0, kSide)};
+  const Point b{a.x + draws.between(-6, 6), a.y + draws.between(-6, 6)};
+  const double radius = draws.between(0.3, 0.9);
+  canvas.segment(a, b, radius, draws.between(0.2, 0.7));
+}
+
+Samples make_samples(const DataRequest& request, int64_t count, uint32_t first_id) {
+  Samples samples{Tensor::empty({DType::kF32, {count, kSide, kSide, 1}}),
+                  Tensor::empty({DType::kI32, {count}})};
+  std::array<uint8_t, kPixels> pixels;
+  for (int64_t i = 0; i < count; ++i) {
+    const int label = static_cast<int>(i % request.classes);  // balanced, whatever the count
+    draw_digit(request.seed, first_id + static_cast<uint32_t>(i), label, pixels.data());
+    normalize(pixels.data(), kPixels, samples.images.as<float>().data() + i * kPixels);
+    samples.labels.as<int32_t>()[static_cast<size_t>(i)] = label;
+  }
+  return samples;
+}
+
+Error too_many(const DataRequest& request, const char* key, int64_t count) {
+  return {fmt::format("data.{} is {}; allowed: 1 to {}", key, count, kDigitsMost), request.where,
+          fmt::format("set data.{} = {}", key, kDigitsMost)};
+}
+
+}  // namespace
+
+void draw_digit(uint64_t seed, uint32_t id, int label, uint8_t* out) {
+  Draws draws(seed, kShape, id);
+  const auto variants = glyphs(label);
+  const Glyph& glyph = variants[draws.below(static_cast<uint32_t>(variants.size()))];
+  const Affine place = Affine::random(draws);
+  const double radius = draws.between(0.5, 1.5), ink = draws.between(0.65, 1.0);
+  const double wobble = draws.between(0.01, 0.05);
+  Canvas canvas;
+  for (const Stroke& stroke : glyph) {
+    std::vector<Point> points;
+    for (const Point& p : stroke.points) {
+      const double wx = draws.between(-wobble, wobble), wy = draws.between(-wobble, wobble);
+      points.push_back(place({p.x + wx, p.y + wy}));
+    }
+    draw_stroke(canvas, points, stroke.curved, radius, ink);
+  }
+  if (draws.below(4) == 0) draw_clutter(canvas, draws);
+  const double noise = draws.between(0.02, 0.20);
+
+  Draws grain(seed, kNoise, id);
+  for (int i = 0; i < kPixels; i += 4) {
+    uint32_t bits = grain.bits();  // four pixels' noise, a byte each
+    for (int k = 0; k < 4; ++k, bits >>= 8) {
+      const double shift = (static_cast<double>(bits & 255u) - 127.5) / 127.5 * noise;
+      const double value = std::clamp(canvas.pixels()[static_cast<size_t>(i + k)] + shift, 0.0, 1.0);
+      out[i + k] = static_cast<uint8_t>(std::floor(value * 255 + 0.5));
+    }
+  }
+}
+
+Result<Pool> digits_pool(const DataRequest& request) {
+  if (request.classes < 2 || request.classes > 10) {
+    return Error{fmt::format("data.classes is {}; source digits has 2 to 10", request.classes),
+                 request.where, "set data.classes = 10"};
+  }
+  if (!request.shape.empty() && request.shape != Dims{kSide, kSide, 1}) {
+    return Error{fmt::format("data.shape is {}; source digits has [28,28,1]",
+                             to_string(request.shape)),
+                 request.where, "leave data.shape out"};
+  }
+  const int64_t train = request.train == 0 ? kDigitsTrain : request.train;
+  const int64_t eval = request.eval == 0 ? kDigitsEval : request.eval;
+  if (train < 0 || train > kDigitsMost) return too_many(request, "train", train);
+  if (eval < 0 || eval > kDigitsMost) return too_many(request, "eval", eval);
+  return Pool{make_samples(request, train, 0), make_samples(request, eval, kHeldOut), "digits"};
+}
+
+}  // namespace twinrun::data

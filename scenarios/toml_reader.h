@@ -1,0 +1,43 @@
+// TOML text -> a tree that remembers lines; the only place that knows the TOML library.
+//
+//   TWINRUN_ASSIGN(Node root, parse_toml(text, "digits.toml"));
+//   const Node* batch = root.find("train")->find("batch");    // batch->integer, batch->line
+//   Node value = parse_override("train.batch", "64");         // line 0: from --set
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "program/base/result.h"
+
+namespace twinrun {
+
+struct Node {
+  enum class Kind : uint8_t { kTable, kArray, kString, kInteger, kReal, kBool, kDate };
+
+  Kind kind = Kind::kTable;
+  std::string text;  // kString: the value; others but tables and arrays: as the user may read it
+  int64_t integer = 0;
+  double real = 0;  // kReal, kInteger
+  bool boolean = false;
+  std::vector<Node> items;                           // kArray
+  std::vector<std::pair<std::string, Node>> members;  // kTable, in the order of the file
+  int line = 0;                                      // of the key; 0: from --set
+
+  const Node* find(std::string_view key) const;
+  Node* find(std::string_view key);
+  bool overridden() const { return line == 0; }
+};
+
+std::string_view kind_name(Node::Kind kind);  // "a string", "an integer", ...
+std::string describe(const Node& node);       // "\"abc\"", "12", "an array"
+
+// Errors carry file:line.
+Result<Node> parse_toml(std::string_view text, std::string_view file);
+// VALUE as TOML, else a bare string. Every node of the result has line 0; text is the raw VALUE for scalars.
+Node parse_override(std::string_view value);
+
+}  // namespace twinrun

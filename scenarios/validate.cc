@@ -1,0 +1,103 @@
+// What needs more than one key, and the defaults that depend on others.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <map>
+
+#include "scenarios/reader.h"
+
+namespace twinrun {
+namespace {
+
+constexpr int64_t kDigitsTrain = 4096, kDigitsEval = 1024;
+
+Status validate_data(const Source& source, Scenario& s) {
+  DataSpec& data = s.data;
+  const bool digits = data.source == "digits";
+  if (data.shape.empty()) data.shape = {28, 28, 1};
+  if (data.shape.size() != 3) {
+    return Error{fmt::format("shape has {} sizes; allowed: 3 (height, width, channels)",
+                             data.shape.size()),
+                 source.where("data", "shape"), "shape = [28, 28, 1]"};
+  }
+  if (digits && data.shape != Dims{28, 28, 1}) {
+    return Error{fmt::format("shape is {}; source digits has [28,28,1]", to_string(data.shape)),
+                 source.where("data", "shape"), "leave shape out"};
+  }
+  if (digits && data.classes > 10) {
+    return Error{fmt::format("classes is {}; source digits has 2 to 10", data.classes),
+                 source.where("data", "classes"), "classes = 10"};
+  }
+  if (!data.files.empty() && data.files.size() != 2) {
+    return Error{fmt::format("files names {} files; allowed: 2", data.files.size()),
+                 source.where("data", "files"), "files = [\"IMAGES\", \"LABELS\"]"};
+  }
+  if (digits && data.train == 0) data.train = kDigitsTrain;
+  if (digits && data.eval == 0) data.eval = kDigitsEval;
+  return Ok{};
+}
+
+Status validate_layers(const Source& source, Scenario& s) {
+  if (s.model.layers.empty()) {
+    return Error{"the model has no layers", source.where("model", "layers"),
+                 "add [[model.layers]] with kind = \"flatten\", then one with kind = \"dense\" and units"};
+  }
+  std::map<std::string, int> lines;
+  for (size_t i = 0; i < s.model.layers.size(); ++i) {
+    LayerSpec& layer = s.model.layers[i];
+    if (layer.name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") !=
+            std::string::npos ||
+        layer.name.size() > 64) {
+      return Error{fmt::format("name is \"{}\"; allowed: up to 64 letters, digits, _ and -",
+                               layer.name.substr(0, 80)),
+                   source.where_layer(i, layer, "name"), ""};
+    }
+    const auto [first, fresh] = lines.emplace(layer.name, layer.line);
+    if (!fresh) {
+      return Error{fmt::format("two layers are called \"{}\"{}", layer.name,
+                               first->second > 0 ? fmt::format("; the first stands in line {}", first->second)
+                                                 : ""),
+                   source.where_layer(i, layer, "name"), "give this one another name"};
+    }
+    if (layer.stride == 0 && layer.kind == "conv2d") layer.stride = 1;
+    if (layer.stride == 0 && layer.kind.ends_with("_pool")) layer.stride = layer.window;
+  }
+  return Ok{};
+}
+
+Status validate_batch(const Source& source, const Scenario& s) {
+  const int64_t batch = s.train.batch, cores = s.tpu.cores;
+  if (batch % cores != 0) {
+    const int64_t below = batch / cores * cores, above = below + cores;
+    const std::string fix = below > 0 ? fmt::format("train.batch = {} or {}", below, above)
+                                      : fmt::format("train.batch = {}", above);
+    // Blame the one that was set last: the file's batch was right for the file's cores.
+    const std::string by_cores = source.where("tpu", "cores");
+    const std::string by_batch = source.where("train", "batch");
+    const bool cores_set = by_cores.starts_with("--set") && !by_batch.starts_with("--set");
+    return Error{fmt::format("train.batch is {}, which {} cores (tpu.cores) cannot share evenly; allowed: "
+                             "multiples of {}", batch, cores, cores),
+                 cores_set ? by_cores : by_batch, fix};
+  }
+  const bool never = s.data.drop_remainder || !s.data.repeat;
+  if (s.data.train > 0 && batch > s.data.train && never) {
+    return Error{fmt::format("batch is {}, but data.train has {} samples: no batch is ever full", batch,
+                             s.data.train),
+                 source.where("train", "batch"),
+                 fmt::format("batch = {}, or raise data.train", s.data.train / cores * cores)};
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+Status validate(const Source& source, Scenario& s) {
+  s.file = source.file;
+  if (s.name.empty()) s.name = std::filesystem::path(source.file).stem().string();
+  TWINRUN_RETURN_IF_ERROR(validate_data(source, s));
+  TWINRUN_RETURN_IF_ERROR(validate_layers(source, s));
+  return validate_batch(source, s);
+}
+
+}  // namespace twinrun

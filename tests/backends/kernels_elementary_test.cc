@@ -1,0 +1,130 @@
+// exp, log and tanh against MPFR, which rounds correctly: bits must be equal. TWINRUN_ELEMENTARY_SAMPLES sets the number of
+// random arguments per function (the proof over all 2^32 arguments is a program of its own).
+#include <gtest/gtest.h>
+#include <mpfr.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "backends/kernels/arithmetic.h"
+#include "backends/kernels/elementary.h"
+#include "program/base/bits.h"
+
+namespace twinrun {
+namespace {
+
+using MpfrFunction = int (*)(mpfr_ptr, mpfr_srcptr, mpfr_rnd_t);
+using ArrayFunction = void (*)(const float*, float*, int64_t);
+
+// Rounds once to binary32, denormals included.
+class Truth {
+ public:
+  explicit Truth(MpfrFunction f) : f_(f) {
+    mpfr_set_emin(-148);
+    mpfr_set_emax(128);
+    mpfr_init2(x_, 24);
+    mpfr_init2(y_, 24);
+  }
+  ~Truth() {
+    mpfr_clear(x_);
+    mpfr_clear(y_);
+    mpfr_set_emin(mpfr_get_emin_min());
+    mpfr_set_emax(mpfr_get_emax_max());
+  }
+  Truth(const Truth&) = delete;
+  Truth& operator=(const Truth&) = delete;
+  float operator()(float x) {
+    mpfr_set_flt(x_, x, MPFR_RNDN);
+    const int t = f_(y_, x_, MPFR_RNDN);
+    mpfr_subnormalize(y_, t, MPFR_RNDN);
+    return canonical(mpfr_get_flt(y_, MPFR_RNDN));
+  }
+
+ private:
+  MpfrFunction f_;
+  mpfr_t x_, y_;
+};
+
+int64_t samples() {
+  const char* text = std::getenv("TWINRUN_ELEMENTARY_SAMPLES");
+  return text != nullptr ? std::atoll(text) : 200000;
+}
+
+void check(const char* name, ArrayFunction ours, MpfrFunction theirs) {
+  Truth truth(theirs);
+  std::vector<float> x, y(kElementaryChunk);
+  int64_t wrong = 0;
+  const auto flush_batch = [&] {
+    ours(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float want = truth(x[i]);
+      if (to_bits(want) != to_bits(y[i]) && ++wrong < 10) {
+        ADD_FAILURE() << name << "(" << std::hexfloat << x[i] << ") is " << want << ", got " << y[i];
+      }
+    }
+    x.clear();
+  };
+  const auto add = [&](uint32_t bits) {
+    x.push_back(from_bits(bits));
+    if (static_cast<int64_t>(x.size()) == kElementaryChunk) flush_batch();
+  };
+  for (uint32_t top = 0; top < 512; ++top) {  // both ends and the middle of every binade of both signs
+    for (uint32_t d = 0; d < 40; ++d) {
+      for (uint32_t from : {0u, 0x400000u, 0x7FFFD8u, 0x3504D0u}) add((top << 23) + ((from + d) & 0x7FFFFF));
+    }
+  }
+  // Where results overflow, become denormal or zero, or saturate; around 1.
+  for (float edge : {88.7228394f, -87.3365479f, -103.972084f, -103.278929f, 9.01091385f, 1.0f, 0.0f, 0.000244140625f}) {
+    for (uint32_t d = 0; d < 4000; ++d) {
+      add(to_bits(edge) - 2000 + d);
+      add((to_bits(edge) - 2000 + d) ^ 0x80000000u);
+    }
+  }
+  std::mt19937_64 g(7);
+  for (int64_t i = 0; i < samples(); ++i) {
+    const auto r = static_cast<uint32_t>(g() >> 32);
+    add(i % 2 == 0 ? r : (r & 0x8FFFFFFFu) + 0x34000000u);  // half of them where the functions are neither 0, 1 nor Inf
+  }
+  flush_batch();
+  EXPECT_EQ(wrong, 0) << name;
+}
+
+TEST(Elementary, ExpIsCorrectlyRounded) { check("exp", exp_array, mpfr_exp); }
+TEST(Elementary, LogIsCorrectlyRounded) { check("log", log_array, mpfr_log); }
+TEST(Elementary, TanhIsCorrectlyRounded) { check("tanh", tanh_array, mpfr_tanh); }
+
+TEST(Elementary, SpecialValues) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = from_bits(0xFFC01234u);
+  EXPECT_EQ(exp_f32(inf), inf);
+  EXPECT_EQ(to_bits(exp_f32(-inf)), 0u);
+  EXPECT_EQ(exp_f32(-0.0f), 1.0f);
+  EXPECT_EQ(log_f32(inf), inf);
+  EXPECT_EQ(log_f32(-0.0f), -inf);
+  EXPECT_EQ(log_f32(0.0f), -inf);
+  EXPECT_EQ(to_bits(log_f32(1.0f)), 0u);
+  EXPECT_EQ(to_bits(log_f32(-1.0f)), kCanonicalNaN);
+  EXPECT_EQ(tanh_f32(inf), 1.0f);
+  EXPECT_EQ(tanh_f32(-inf), -1.0f);
+  EXPECT_EQ(to_bits(tanh_f32(-0.0f)), 0x80000000u);
+  for (auto f : {exp_f32, log_f32, tanh_f32}) EXPECT_EQ(to_bits(f(nan)), kCanonicalNaN);
+}
+
+// Under flushing, "tiny after rounding with unbounded exponent" must not differ from rounding first and flushing then: no
+// binary32 argument has exp in [2^-126 - 2^-150 .. 2^-126).
+TEST(Elementary, FlushedExpIsFlushOfExp) {
+  float x[kElementaryChunk], y[kElementaryChunk], z[kElementaryChunk];
+  for (uint32_t base = to_bits(-87.0f); base < to_bits(-88.0f); base += kElementaryChunk) {
+    for (uint32_t i = 0; i < kElementaryChunk; ++i) x[i] = from_bits(base + i);
+    exp_array(x, y, kElementaryChunk);
+    {
+      const FlushScope scope(true);
+      exp_array(x, z, kElementaryChunk);
+    }
+    for (int64_t i = 0; i < kElementaryChunk; ++i) {
+      ASSERT_EQ(to_bits(flush(y[i])), to_bits(z[i])) << std::hexfloat << x[i];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace twinrun

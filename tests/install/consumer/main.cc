@@ -1,0 +1,11 @@
+// What a project of someone else looks like: find_package(twinrun), one target, headers by their
+// room.
+#include <cstdio>
+
+#include "backends/backend.h"
+#include "program/base/digest.h"
+
+int main() {
+  const twinrun::Digest digest = twinrun::digest_bytes("abc", 3);
+  std::printf("%s %s\n", digest.hex().c_str(), twinrun::backend_names().front().c_str());
+}

@@ -1,0 +1,24 @@
+# cmake --install into an empty prefix, then a stranger's project against it alone. Run by ctest (tests/CMakeLists.txt).
+function(step what)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "${what} failed (${status}):\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE ${SCRATCH})
+set(prefix ${SCRATCH}/prefix)
+step("install" ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
+step("installed twinrun --version" ${prefix}/bin/twinrun --version)
+
+# No header may reach back into the source tree: a copy of the consumer, and only the prefix, is what it sees.
+file(COPY ${CONSUMER_DIR}/ DESTINATION ${SCRATCH}/consumer)
+step("configure the consumer" ${CMAKE_COMMAND} -S ${SCRATCH}/consumer -B ${SCRATCH}/build -G ${GENERATOR}
+  -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_PREFIX_PATH=${prefix})
+step("build the consumer" ${CMAKE_COMMAND} --build ${SCRATCH}/build)
+step("run the consumer" ${SCRATCH}/build/consumer)
+if(NOT output MATCHES "^[0-9a-f]+ cpu")
+  message(FATAL_ERROR "the consumer printed: ${output}")
+endif()
+file(REMOVE_RECURSE ${SCRATCH})

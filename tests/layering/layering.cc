@@ -1,0 +1,324 @@
+#include "tests/layering/layering.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <sstream>
+
+namespace twinrun::layering {
+namespace {
+
+constexpr int kMaxLines = 600;
+
+// The first prefix that fits names the layer. `sees` is what it may include besides itself; "*" is
+// every room.
+struct Layer {
+  std::string_view prefix;
+  std::string_view name;
+  std::vector<std::string_view> sees;
+};
+
+const std::vector<Layer>& layers() {
+  static const std::vector<Layer> all = {
+      {"program/base/", "base", {}},
+      {"program/", "program", {"base"}},
+      {"checkpoints/container/", "container", {"base"}},
+      {"checkpoints/", "checkpoints", {"base", "program", "container"}},
+      {"scenarios/data/", "data", {"base", "program", "container"}},
+      {"scenarios/", "scenarios", {"base", "program", "data"}},
+      {"backends/kernels/", "kernels", {"base", "program"}},
+      {"backends/exec/",
+       "exec",
+       {"base", "program", "kernels", "backends", "container", "checkpoints"}},
+      {"backends/", "backends", {"base", "program", "kernels"}},
+      {"reports/", "reports", {"base", "container"}},
+      {"harness/cli/", "cli", {"*", "harness"}},
+      {"harness/", "harness", {"*"}},
+      {"tests/reference/", "reference", {"base", "program"}},
+  };
+  return all;
+}
+
+const Layer* find_layer(std::string_view path) {
+  for (const Layer& layer : layers()) {
+    if (path.starts_with(layer.prefix)) return &layer;
+  }
+  return nullptr;
+}
+
+bool may_include(const Layer& from, const Layer& to) {
+  if (from.name == to.name) return true;
+  const auto listed = [&](std::string_view name) {
+    return std::ranges::find(from.sees, name) != from.sees.end();
+  };
+  if (listed(to.name)) return true;
+  return listed("*") && to.name != "cli" && to.name != "reference";
+}
+
+bool is_cpp(std::string_view path) {
+  return path.ends_with(".h") || path.ends_with(".cc") || path.ends_with(".def");
+}
+
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+struct Include {
+  int line = 0;
+  bool quoted = false;
+  std::string path;
+};
+
+std::vector<Include> includes_of(std::string_view text) {
+  std::vector<Include> found;
+  std::istringstream lines(strip(text, true));
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    size_t at = line.find_first_not_of(" \t");
+    if (at == std::string::npos || line[at] != '#') continue;
+    at = line.find_first_not_of(" \t", at + 1);
+    if (at == std::string::npos || line.compare(at, 7, "include") != 0) continue;
+    at = line.find_first_of("\"<", at + 7);
+    if (at == std::string::npos) continue;
+    const bool quoted = line[at] == '"';
+    const size_t end = line.find(quoted ? '"' : '>', at + 1);
+    if (end != std::string::npos)
+      found.push_back({number, quoted, line.substr(at + 1, end - at - 1)});
+  }
+  return found;
+}
+
+// The path from the root that an include of `from` means, if it is one of ours: from the root, or
+// from its own folder.
+std::optional<std::string> resolve(const Files& files, const std::string& from,
+                                   const Include& include) {
+  if (find_layer(include.path) || include.path.starts_with("tests/") ||
+      include.path.starts_with("bench/")) {
+    return include.path;
+  }
+  const std::string beside = (std::filesystem::path(from).parent_path() / include.path)
+                                 .lexically_normal()
+                                 .generic_string();
+  if (include.quoted && files.contains(beside)) return beside;
+  return std::nullopt;
+}
+
+// Where `word` stands in `code` as a whole identifier (it may hold "::").
+std::vector<int> lines_with_word(const std::string& code, std::string_view word, bool called) {
+  std::vector<int> found;
+  for (size_t at = code.find(word); at != std::string::npos; at = code.find(word, at + 1)) {
+    if (at > 0 && is_word(code[at - 1])) continue;
+    size_t end = at + word.size();
+    if (end < code.size() && is_word(code[end])) continue;
+    if (called) {
+      // A member of some class, `loop.exit(...)`, is not the C library's.
+      if (at > 0 && (code[at - 1] == '.' || (at > 1 && code[at - 2] == '-' && code[at - 1] == '>')))
+        continue;
+      while (end < code.size() && std::isspace(static_cast<unsigned char>(code[end]))) ++end;
+      if (end >= code.size() || code[end] != '(') continue;
+    }
+    found.push_back(1 + static_cast<int>(std::count(
+                            code.begin(), code.begin() + static_cast<int64_t>(at), '\n')));
+  }
+  return found;
+}
+
+bool is_isa_file(std::string_view path) {
+  return path.starts_with("backends/kernels/") &&
+         (path.ends_with("_avx2.cc") || path.ends_with("_avx512.cc") || path.ends_with("_amx.cc"));
+}
+
+}  // namespace
+
+Files read_tree(const std::string& root) {
+  namespace fs = std::filesystem;
+  Files files;
+  for (const char* room : {"program", "scenarios", "checkpoints", "backends", "reports", "harness",
+                           "tests", "bench", "adapters"}) {
+    const fs::path top = fs::path(root) / room;
+    if (!fs::is_directory(top)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(top)) {
+      const std::string path = entry.path().lexically_relative(root).generic_string();
+      if (!entry.is_regular_file() || !(is_cpp(path) || path.ends_with(".py"))) continue;
+      std::ifstream in(entry.path(), std::ios::binary);
+      files[path] = std::string(std::istreambuf_iterator<char>(in), {});
+    }
+  }
+  return files;
+}
+
+std::string strip(std::string_view text, bool keep_strings) {
+  std::string out(text);
+  const auto blank = [&](size_t from, size_t to) {
+    for (size_t i = from; i < std::min(to, out.size()); ++i) {
+      if (out[i] != '\n') out[i] = ' ';
+    }
+  };
+  size_t i = 0;
+  while (i < text.size()) {
+    const std::string_view rest = text.substr(i);
+    const bool in_word = i > 0 && is_word(text[i - 1]);
+    if (rest.starts_with("//")) {
+      const size_t end = std::min(text.find('\n', i), text.size());
+      blank(i, end);
+      i = end;
+    } else if (rest.starts_with("/*")) {
+      const size_t close = text.find("*/", i + 2);
+      const size_t end = close == std::string_view::npos ? text.size() : close + 2;
+      blank(i, end);
+      i = end;
+    } else if (rest.starts_with("R\"") && !in_word && rest.find('(') != std::string_view::npos) {
+      const size_t open = rest.find('(');
+      const std::string close = ")" + std::string(rest.substr(2, open - 2)) + "\"";
+      const size_t found = rest.find(close, open);
+      const size_t end = found == std::string_view::npos ? text.size() : i + found + close.size();
+      if (!keep_strings) blank(i + 2, end - 1);
+      i = end;
+    } else if (rest[0] == '"' || (rest[0] == '\'' && !in_word)) {  // 1'000 is a number
+      size_t end = i + 1;
+      while (end < text.size() && text[end] != rest[0] && text[end] != '\n')
+        end += text[end] == '\\' ? 2 : 1;
+      if (!keep_strings) blank(i + 1, end);
+      i = end + 1;
+    } else {
+      ++i;
+    }
+  }
+  return out;
+}
+
+std::string_view layer_of(std::string_view path) {
+  const Layer* layer = find_layer(path);
+  return layer ? layer->name : "";
+}
+
+std::vector<Violation> check_arrows(const Files& files) {
+  std::vector<Violation> out;
+  for (const auto& [file, text] : files) {
+    const Layer* from = find_layer(file);
+    if (!from || !is_cpp(file)) continue;
+    for (const Include& include : includes_of(text)) {
+      const auto target = resolve(files, file, include);
+      if (!target) {
+        if (include.quoted) {
+          out.push_back(
+              {file, include.line,
+               "\"" + include.path +
+                   "\" is no file of ours: <> for libraries, else the path from the root"});
+        }
+        continue;
+      }
+      const Layer* to = find_layer(*target);
+      if (!to) {
+        out.push_back(
+            {file, include.line, "a room includes " + *target + ", which is outside the rooms"});
+      } else if (!may_include(*from, *to)) {
+        out.push_back({file, include.line,
+                       std::string(from->name) + " may not include " + std::string(to->name) +
+                           ": " + *target});
+      } else if (file.starts_with("harness/classify") &&
+                 (to->name == "backends" || to->name == "kernels" || to->name == "exec") &&
+                 *target != "backends/backend.h" && *target != "backends/oracle.h") {
+        out.push_back({file, include.line,
+                       "the classifier knows an engine by its capabilities only: " + *target});
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<Violation> check_speech(const Files& files) {
+  struct Word {
+    std::string_view text;
+    bool called;
+  };
+  // std::snprintf into a buffer, and _exit in a forked child, are nobody's voice.
+  static constexpr std::array<Word, 17> kWords = {{{"std::cout", false},
+                                                   {"std::cerr", false},
+                                                   {"std::clog", false},
+                                                   {"std::cin", false},
+                                                   {"stdout", false},
+                                                   {"stderr", false},
+                                                   {"printf", true},
+                                                   {"vprintf", true},
+                                                   {"puts", true},
+                                                   {"putchar", true},
+                                                   {"fmt::print", false},
+                                                   {"fmt::println", false},
+                                                   {"exit", true},
+                                                   {"quick_exit", true},
+                                                   {"getopt", true},
+                                                   {"getopt_long", true},
+                                                   {"argc", false}}};
+  std::vector<Violation> out;
+  for (const auto& [file, text] : files) {
+    const std::string_view layer = layer_of(file);
+    if (layer.empty() || layer == "cli" || !is_cpp(file)) continue;
+    for (const Include& include : includes_of(text)) {
+      // exec splits its command as shell words with this library.
+      const bool options = include.path.starts_with("boost/program_options") && layer != "exec";
+      if (include.path == "iostream" || options || include.path == "getopt.h") {
+        out.push_back({file, include.line, "only harness/cli may include <" + include.path + ">"});
+      }
+    }
+    const std::string code = strip(text, false);
+    for (const Word& word : kWords) {
+      for (int line : lines_with_word(code, word.text, word.called)) {
+        out.push_back({file, line,
+                       "only harness/cli prints, parses argv or exits: " + std::string(word.text)});
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<Violation> check_isa(const Files& files) {
+  static const std::set<std::string_view> plain = {"immintrin.h", "stdint.h", "stddef.h"};
+  std::vector<Violation> out;
+  for (const auto& [file, text] : files) {
+    if (!is_isa_file(file)) continue;
+    std::set<std::string> seen = {file};
+    std::vector<std::string> todo = {file};
+    while (!todo.empty()) {
+      const std::string here = todo.back();
+      todo.pop_back();
+      const auto found = files.find(here);
+      if (found == files.end()) continue;
+      for (const Include& include : includes_of(found->second)) {
+        if (const auto target = resolve(files, here, include)) {
+          if (seen.insert(*target).second) todo.push_back(*target);
+        } else if (!plain.contains(include.path)) {
+          out.push_back({here, include.line,
+                         "<" + include.path + "> reaches " + file +
+                             ", whose instruction set would leak through its inline functions"});
+        }
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<Violation> check_length(const Files& files) {
+  std::vector<Violation> out;
+  for (const auto& [file, text] : files) {
+    const auto lines = std::count(text.begin(), text.end(), '\n');
+    if (lines > kMaxLines)
+      out.push_back(
+          {file, 0,
+           std::to_string(lines) + " lines; the house allows " + std::to_string(kMaxLines)});
+  }
+  return out;
+}
+
+std::vector<Violation> check_layering(const Files& files) {
+  std::vector<Violation> out;
+  for (auto* check : {check_arrows, check_speech, check_isa, check_length}) {
+    auto found = check(files);
+    out.insert(out.end(), found.begin(), found.end());
+  }
+  return out;
+}
+
+}  // namespace twinrun::layering

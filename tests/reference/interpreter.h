@@ -1,0 +1,30 @@
+// The second interpreter: the numeric contract (docs/numerics.md, program/graph/op.h) written as the most naive scalar
+// loops, sharing no code with backends/kernels. It exists to disagree.
+//
+//   Tensor want = reference_op(op, inputs, {.dot = ReferenceArithmetic::Dot::kBf16, .flush = true});
+#pragma once
+
+#include <span>
+
+#include "program/base/tensor.h"
+#include "program/graph/op.h"
+
+namespace twinrun {
+
+struct ReferenceArithmetic {
+  enum class Dot : uint8_t { kF32, kBf16, kBf16x3, kBf16x6 } dot = Dot::kF32;
+  bool flush = false;
+};
+
+// Every kind but parameter and all_reduce; the result has op.type. Unknown combinations throw std::logic_error.
+Tensor reference_op(const Op& op, std::span<const Tensor> inputs, ReferenceArithmetic arithmetic);
+
+// Contract rule 7, the ring, over the contributions of N >= 1 replicas.
+Tensor reference_all_reduce(std::span<const Tensor> contributions, ReferenceArithmetic arithmetic);
+
+// binary32 nearest even of the mathematical function, by MPFR.
+float reference_exp(float x, bool flush);
+float reference_log(float x, bool flush);
+float reference_tanh(float x, bool flush);
+
+}  // namespace twinrun

@@ -1,0 +1,404 @@
+#include "tests/reference/op_cases.h"
+
+#include <cmath>
+#include <random>
+
+#include "program/base/bits.h"
+#include "program/ops/op_def.h"
+
+namespace twinrun {
+namespace {
+
+using Random = std::mt19937_64;
+
+double unit(Random& r) { return static_cast<double>(r() >> 11) * 0x1p-53; }
+int64_t integer(Random& r, int64_t low, int64_t high) {
+  return low + static_cast<int64_t>(r() % static_cast<uint64_t>(high - low + 1));
+}
+float sign(Random& r) { return (r() & 1) != 0 ? -1.0f : 1.0f; }
+float with_exponent(Random& r, int64_t low, int64_t high) {
+  return sign(r) * std::ldexp(1.0f + static_cast<float>(unit(r)), static_cast<int>(integer(r, low, high)));
+}
+
+float special(Random& r) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  static const float values[] = {kInf,     -kInf,     from_bits(kCanonicalNaN), 0.0f,     -0.0f,      0x1p-149f, -0x1p-149f,
+                                 0x1p-127f, -0x1p-127f, 0x1p-126f,              -0x1p-126f, 0x1.fffffep127f,
+                                 -0x1.fffffep127f, 0x1.ffp127f, 1.0f, -1.0f};
+  return values[r() % std::size(values)];
+}
+
+float draw_float(Random& r, DataClass data) {
+  switch (data) {
+    case DataClass::kNormal: return static_cast<float>(unit(r) * 2 - 1);
+    case DataClass::kPositive: return (r() & 1) != 0 ? static_cast<float>(unit(r)) : 0.0f;
+    case DataClass::kWide: return with_exponent(r, -126, 126);
+    case DataClass::kTiny: return with_exponent(r, (r() & 3) == 0 ? -150 : -66, (r() & 3) == 0 ? -120 : -58);
+    case DataClass::kHuge: return with_exponent(r, 55, (r() & 15) == 0 ? 127 : 64);
+    case DataClass::kSpecial: return r() % 8 == 0 ? special(r) : with_exponent(r, -3, 3);
+    case DataClass::kTies:
+      switch (r() % 4) {
+        case 0: return sign(r) * 0.0f;
+        case 1: return from_bits((static_cast<uint32_t>(integer(r, 0x3F80, 0x3FFF)) << 16) | 0x8000u);
+        default: return static_cast<float>(integer(r, -6, 6)) * 0.25f;
+      }
+  }
+  return 0;
+}
+
+Tensor random_ints(Dims dims, uint64_t seed) {
+  Random r(seed);
+  Tensor t = Tensor::empty({DType::kI32, std::move(dims)});
+  for (auto& x : t.as<int32_t>()) {
+    x = (r() & 7) == 0 ? ((r() & 1) != 0 ? INT32_MIN : INT32_MAX) : static_cast<int32_t>(integer(r, -70000, 70000));
+    if ((r() & 3) == 0) x = static_cast<int32_t>(static_cast<uint32_t>(r()));
+    if ((r() & 7) == 0) x = 3;
+  }
+  return t;
+}
+Tensor random_preds(Dims dims, uint64_t seed) {
+  Random r(seed);
+  Tensor t = Tensor::empty({DType::kPred, std::move(dims)});
+  for (auto& x : t.as<uint8_t>()) x = r() & 1;
+  return t;
+}
+
+// Collects the cases of one kind.
+class Cases {
+ public:
+  Cases(OpKind kind, DataClass data, uint64_t seed) : kind_(kind), data_(data), seed_(seed * 1000003) {}
+
+  void add(Attrs attrs, std::vector<Tensor> inputs) {
+    OpCase c;
+    c.op.kind = kind_;
+    c.op.attrs = std::move(attrs);
+    std::vector<TensorType> types;
+    for (const Tensor& t : inputs) types.push_back(t.type());
+    c.name = std::string(name_of(kind_));
+    c.op.name = c.name;
+    c.op.type = op_def(kind_).infer(c.op, types);
+    for (const TensorType& t : types) c.name += " " + to_string(t);
+    c.name += " -> " + to_string(c.op.type) + " " + std::string(to_string(data_));
+    c.inputs = std::move(inputs);
+    out.push_back(std::move(c));
+  }
+  Tensor floats(DType dtype, Dims dims) { return random_tensor({dtype, std::move(dims)}, data_, ++seed_); }
+  Tensor ints(Dims dims) { return random_ints(std::move(dims), ++seed_); }
+  Tensor preds(Dims dims) { return random_preds(std::move(dims), ++seed_); }
+
+  std::vector<OpCase> out;
+
+ private:
+  OpKind kind_;
+  DataClass data_;
+  uint64_t seed_;
+};
+
+Window window(int64_t kh, int64_t kw, int64_t stride, int64_t low, int64_t high, int64_t dilation = 1) {
+  return {{kh, kw}, {stride, stride}, {low, low}, {high, high}, {dilation, dilation}};
+}
+
+struct ConvolutionShape {
+  Dims x;
+  int64_t co;
+  Window window;
+};
+const std::vector<ConvolutionShape>& convolution_shapes() {
+  static const std::vector<ConvolutionShape> shapes = {
+      {{2, 6, 5, 3}, 4, window(3, 3, 1, 1, 1)},
+      {{1, 7, 7, 1}, 3, window(5, 5, 1, 2, 2)},
+      {{2, 8, 7, 2}, 17, window(3, 3, 2, 0, 1)},
+      {{3, 5, 5, 33}, 2, window(1, 1, 2, 0, 0)},
+      {{1, 9, 8, 2}, 3, window(3, 2, 1, 2, 1, 2)},
+      {{1, 6, 6, 16}, 16, window(3, 3, 1, 1, 1)},
+  };
+  return shapes;
+}
+
+void convolutions(Cases& cases, OpKind kind, DType dtype) {
+  for (const auto& s : convolution_shapes()) {
+    const Dims w{s.window.size[0], s.window.size[1], s.x[3], s.co};
+    const Dims y{s.x[0], s.window.out(s.x[1], 0), s.window.out(s.x[2], 1), s.co};
+    Attrs a;
+    a.window = s.window;
+    if (kind == OpKind::kConvolution) {
+      cases.add(a, {cases.floats(dtype, s.x), cases.floats(dtype, w)});
+    } else if (kind == OpKind::kConvolutionInputGrad) {
+      a.shape = s.x;
+      cases.add(a, {cases.floats(dtype, y), cases.floats(dtype, w)});
+    } else {
+      a.shape = w;
+      cases.add(a, {cases.floats(dtype, s.x), cases.floats(dtype, y)});
+    }
+  }
+  if (kind == OpKind::kConvolutionKernelGrad && dtype == DType::kF32) {  // more than one segment of 4096
+    Attrs a;
+    a.window = window(2, 2, 1, 0, 1);
+    a.shape = {2, 2, 2, 3};
+    cases.add(a, {cases.floats(dtype, {3, 41, 35, 2}), cases.floats(dtype, {3, 41, 35, 3})});
+  }
+}
+
+void dots(Cases& cases, DType dtype) {
+  static const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {7, 33, 17}, {16, 64, 32}, {5, 100, 3}, {2, 4100, 3}, {1, 8193, 2}};
+  for (const auto& [m, k, n] : sizes) {
+    for (int contract = 0; contract < 4; ++contract) {
+      Attrs a;
+      a.lhs_contract = contract & 1;
+      a.rhs_contract = contract >> 1;
+      cases.add(a, {cases.floats(dtype, a.lhs_contract == 1 ? Dims{m, k} : Dims{k, m}),
+                    cases.floats(dtype, a.rhs_contract == 1 ? Dims{n, k} : Dims{k, n})});
+    }
+  }
+}
+
+void reductions(Cases& cases, DType dtype) {
+  struct Shape {
+    Dims dims, reduced;
+  };
+  static const std::vector<Shape> shapes = {
+      {{1}, {0}},          {{5}, {0}},          {{16}, {0}},           {{17}, {0}},       {{4095}, {0}},
+      {{8200}, {0}},       {{7, 10}, {1}},      {{7, 10}, {0}},        {{7, 10}, {0, 1}}, {{40, 33}, {0}},
+      {{6, 5, 4, 3}, {0, 1, 2}}, {{6, 5, 4, 3}, {3}}, {{6, 5, 4, 3}, {1, 2}}, {{3, 70, 61, 2}, {0, 1, 2}}, {{6, 5, 4, 3}, {0, 2}},
+      {{3, 1}, {1}},       {{5000, 3}, {0}}};
+  for (const auto& s : shapes) {
+    for (Reducer reducer : {Reducer::kSum, Reducer::kMax, Reducer::kMean}) {
+      Attrs a;
+      a.dims = s.reduced;
+      a.reducer = reducer;
+      cases.add(a, {cases.floats(dtype, s.dims)});
+    }
+  }
+}
+
+void pooling(Cases& cases, OpKind kind, DType dtype) {
+  struct Shape {
+    Dims x;
+    Window window;
+  };
+  static const std::vector<Shape> shapes = {{{2, 6, 6, 3}, window(2, 2, 2, 0, 0)},
+                                            {{1, 7, 8, 2}, window(3, 3, 2, 1, 1)},
+                                            {{2, 5, 5, 17}, window(3, 3, 1, 1, 1)},
+                                            {{1, 4, 4, 5}, window(4, 4, 1, 0, 0)},
+                                            {{1, 7, 5, 1}, window(2, 3, 3, 0, 1)},
+                                            {{2, 3, 3, 4}, window(1, 1, 2, 0, 0)}};
+  for (const auto& s : shapes) {
+    const Dims y{s.x[0], s.window.out(s.x[1], 0), s.window.out(s.x[2], 1), s.x[3]};
+    Attrs a;
+    a.window = s.window;
+    if (kind == OpKind::kReduceWindow) {
+      for (Reducer reducer : {Reducer::kMax, Reducer::kMean}) {
+        a.reducer = reducer;
+        cases.add(a, {cases.floats(dtype, s.x)});
+      }
+    } else if (kind == OpKind::kSelectAndScatter) {
+      cases.add(a, {cases.floats(dtype, s.x), cases.floats(dtype, y)});
+    } else {
+      a.shape = s.x;
+      cases.add(a, {cases.floats(dtype, y)});
+    }
+  }
+}
+
+void broadcasts(Cases& cases, DType dtype) {
+  struct Shape {
+    Dims x, dims, shape;
+  };
+  static const std::vector<Shape> shapes = {{{}, {}, {3, 5}},       {{5}, {1}, {3, 5}},           {{3}, {0}, {3, 5}},
+                                            {{3, 1}, {0, 1}, {3, 7}}, {{4}, {3}, {2, 3, 2, 4}},   {{2, 4}, {0, 3}, {2, 3, 3, 4}},
+                                            {{1}, {0}, {33}},       {{2, 3}, {0, 1}, {2, 3}},     {{2, 1, 1, 3}, {0, 1, 2, 3}, {2, 5, 4, 3}}};
+  for (const auto& s : shapes) {
+    Attrs a;
+    a.dims = s.dims;
+    a.shape = s.shape;
+    cases.add(a, {dtype == DType::kI32 ? cases.ints(s.x) : dtype == DType::kPred ? cases.preds(s.x) : cases.floats(dtype, s.x)});
+  }
+}
+
+void sources(Cases& cases, OpKind kind) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kI32, DType::kPred}) {
+    for (double value : {0.0, 1.0, -0.1, 3.14159265358979, 1e-40}) {
+      Attrs a;
+      a.dtype = dtype;
+      a.value = value;
+      if (kind == OpKind::kConstant) {
+        cases.add(a, {});
+        a.shape = {3, 7};
+        cases.add(a, {});
+      } else if (dtype == DType::kF32 || dtype == DType::kI32) {
+        a.shape = {4, 3, 5};
+        for (int64_t d = 0; d < 3; ++d) {
+          a.dims = {d};
+          cases.add(a, {});
+        }
+      }
+    }
+  }
+}
+
+void randoms(Cases& cases) {
+  Attrs a;
+  a.seed = 0x123456789ABCDEFull;
+  a.stream = 3;
+  a.shape = {5, 3, 7};
+  Tensor samples = Tensor::empty({DType::kI32, {5}});
+  for (size_t i = 0; i < 5; ++i) samples.as<int32_t>()[i] = static_cast<int32_t>(i * 77 + 1);
+  cases.add(a, {Tensor::scalar_i32(41), samples});
+  a.shape = {5};
+  cases.add(a, {Tensor::scalar_i32(0), samples});
+}
+
+void moves(Cases& cases, OpKind kind, DType dtype) {
+  auto any = [&](Dims dims) {
+    return dtype == DType::kI32 ? cases.ints(dims) : dtype == DType::kPred ? cases.preds(dims) : cases.floats(dtype, dims);
+  };
+  if (kind == OpKind::kReshape) {
+    Attrs a;
+    a.shape = {6, 5};
+    cases.add(a, {any({2, 3, 5})});
+  } else if (kind == OpKind::kTranspose) {
+    for (const Dims& permutation : {Dims{0, 1, 2, 3}, Dims{3, 2, 1, 0}, Dims{0, 3, 1, 2}, Dims{1, 0, 2, 3}}) {
+      Attrs a;
+      a.dims = permutation;
+      cases.add(a, {any({2, 3, 4, 5})});
+    }
+    Attrs a;
+    a.dims = {1, 0};
+    cases.add(a, {any({33, 18})});
+  } else {  // select
+    cases.add({}, {cases.preds({3, 37}), any({3, 37}), any({3, 37})});
+  }
+}
+
+void converts(Cases& cases) {
+  auto to = [](DType dtype) {
+    Attrs a;
+    a.dtype = dtype;
+    return a;
+  };
+  const Dims d{5, 101};
+  cases.add(to(DType::kF32), {cases.ints(d)});
+  cases.add(to(DType::kF32), {cases.preds(d)});
+  cases.add(to(DType::kF32), {cases.floats(DType::kBF16, d)});
+  cases.add(to(DType::kBF16), {cases.floats(DType::kF32, d)});
+  cases.add(to(DType::kI32), {cases.floats(DType::kF32, d)});
+  Tensor wide = cases.floats(DType::kF32, d);
+  for (float& x : wide.as<float>()) x *= 1e9f;
+  cases.add(to(DType::kI32), {wide});
+}
+
+void elementwise(Cases& cases, OpKind kind, DType dtype) {
+  for (const Dims& d : {Dims{}, Dims{7}, Dims{3, 33}, Dims{257}}) {
+    std::vector<Tensor> in;
+    for (int i = 0; i < operand_count(kind); ++i) in.push_back(dtype == DType::kI32 ? cases.ints(d) : cases.floats(dtype, d));
+    if (kind == OpKind::kCompare) {
+      for (CompareKind compare : {CompareKind::kEq, CompareKind::kNe, CompareKind::kLt, CompareKind::kLe, CompareKind::kGt,
+                                  CompareKind::kGe}) {
+        Attrs a;
+        a.compare = compare;
+        cases.add(a, in);
+      }
+    } else {
+      cases.add({}, in);
+    }
+  }
+}
+
+void all_reduces(Cases& cases, DType dtype) {
+  for (int64_t replicas : {1, 2, 3, 8}) {
+    for (const Dims& d : {Dims{}, Dims{5}, Dims{3, 41}}) {
+      std::vector<Tensor> in;
+      for (int64_t r = 0; r < replicas; ++r) in.push_back(cases.floats(dtype, d));
+      cases.add({}, in);
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(DataClass data) {
+  switch (data) {
+    case DataClass::kNormal: return "normal";
+    case DataClass::kPositive: return "positive";
+    case DataClass::kWide: return "wide";
+    case DataClass::kTiny: return "tiny";
+    case DataClass::kHuge: return "huge";
+    case DataClass::kSpecial: return "special";
+    case DataClass::kTies: return "ties";
+  }
+  return "";
+}
+
+Tensor random_tensor(TensorType type, DataClass data, uint64_t seed) {
+  Random r(seed);
+  Tensor t = Tensor::empty(type);
+  for (int64_t i = 0; i < t.elements(); ++i) {
+    const float x = draw_float(r, data);
+    if (type.dtype == DType::kBF16) {
+      t.as<uint16_t>()[static_cast<size_t>(i)] = bf16_round(x);
+    } else {
+      t.as<float>()[static_cast<size_t>(i)] = canonical(x);
+    }
+  }
+  return t;
+}
+
+std::vector<OpCase> op_cases(OpKind kind, DataClass data, uint64_t seed) {
+  Cases cases(kind, data, seed);
+  constexpr DType kFloats[] = {DType::kF32, DType::kBF16};
+  constexpr DType kAll[] = {DType::kF32, DType::kBF16, DType::kI32, DType::kPred};
+  switch (kind) {  // no default: a new kind must be given cases
+    case OpKind::kParameter: break;
+    case OpKind::kConstant:
+    case OpKind::kIota: sources(cases, kind); break;
+    case OpKind::kBroadcastInDim:
+      for (DType t : kAll) broadcasts(cases, t);
+      break;
+    case OpKind::kReshape:
+    case OpKind::kTranspose:
+    case OpKind::kSelect:
+      for (DType t : kAll) moves(cases, kind, t);
+      break;
+    case OpKind::kConvert: converts(cases); break;
+    case OpKind::kAdd:
+    case OpKind::kSubtract:
+    case OpKind::kMultiply:
+    case OpKind::kMaximum:
+    case OpKind::kMinimum:
+    case OpKind::kCompare: elementwise(cases, kind, DType::kI32); [[fallthrough]];
+    case OpKind::kNegate:
+    case OpKind::kAbs:
+    case OpKind::kDivide:
+    case OpKind::kSqrt:
+    case OpKind::kRsqrt:
+    case OpKind::kExponential:
+    case OpKind::kLog:
+    case OpKind::kTanh:
+    case OpKind::kLogistic:
+      for (DType t : kFloats) elementwise(cases, kind, t);
+      break;
+    case OpKind::kDotGeneral:
+      for (DType t : kFloats) dots(cases, t);
+      break;
+    case OpKind::kConvolution:
+    case OpKind::kConvolutionInputGrad:
+    case OpKind::kConvolutionKernelGrad:
+      for (DType t : kFloats) convolutions(cases, kind, t);
+      break;
+    case OpKind::kReduce:
+      for (DType t : kFloats) reductions(cases, t);
+      break;
+    case OpKind::kReduceWindow:
+    case OpKind::kSelectAndScatter:
+    case OpKind::kAvgPoolGrad:
+      for (DType t : kFloats) pooling(cases, kind, t);
+      break;
+    case OpKind::kRngUniform: randoms(cases); break;
+    case OpKind::kAllReduce:
+      for (DType t : kFloats) all_reduces(cases, t);
+      break;
+  }
+  return std::move(cases.out);
+}
+
+}  // namespace twinrun

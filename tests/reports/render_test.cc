@@ -1,0 +1,227 @@
+// What people read: compared with golden texts as a whole, and with rules that hold for any report.
+// TWINRUN_UPDATE_GOLDEN=1 rewrites tests/golden/reports/; read the diff before you commit it.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "reports/text.h"
+#include "reports/utf8.h"
+#include "tests/reports/examples.h"
+
+namespace twinrun {
+namespace {
+
+struct Example {
+  std::string name;
+  Report report;
+};
+
+std::vector<Example> all_examples() {
+  return {{"noise", examples::noise()},
+          {"sharding", examples::sharding()},
+          {"engine_bug", examples::engine_bug()},
+          {"inconclusive", examples::inconclusive()}};
+}
+
+void expect_golden(const std::string& file, const std::string& actual) {
+  const std::string path = std::string(TWINRUN_SOURCE_DIR) + "/tests/golden/reports/" + file;
+  if (std::getenv("TWINRUN_UPDATE_GOLDEN") != nullptr) {
+    std::ofstream(path, std::ios::binary) << actual;
+    return;
+  }
+  std::ifstream in(path, std::ios::binary);
+  ASSERT_TRUE(in) << path << " is missing: run with TWINRUN_UPDATE_GOLDEN=1";
+  std::ostringstream expected;
+  expected << in.rdbuf();
+  EXPECT_EQ(actual, expected.str()) << path;
+}
+
+int code_points(std::string_view line) {
+  int n = 0;
+  for (; !line.empty(); ++n) text::take_unit(line);
+  return n;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> out;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) out.push_back(line);
+  return out;
+}
+
+std::vector<Report> reports_of_all_kinds() {
+  std::vector<Report> out = {Report{}, examples::hostile()};
+  for (const Example& example : all_examples()) out.push_back(example.report);
+  return out;
+}
+
+// Larger than any diagnosis: the limits must hold, and in reasonable time.
+Report absurd() {
+  Report r = examples::hostile();
+  const auto grow = [](auto& list, size_t n) {
+    const auto one = list.front();
+    list.assign(n, one);
+  };
+  const std::string big(1 << 20, '`');
+  r.headline = r.command = r.program_excerpt = r.scenario_toml = r.subject = big + "|<";
+  grow(r.findings, 500);
+  grow(r.runs, 200);
+  grow(r.controls, 500);
+  grow(r.probes, 50);
+  for (EngineProbe& p : r.probes) grow(p.rows, 300);
+  grow(r.switches, 500);
+  grow(r.trajectories, 500);
+  r.ruled_out.assign(1000, examples::poison());
+  r.next_steps = r.notes = r.ruled_out;
+  for (int i = 0; i < 500; ++i) r.environment[std::to_string(i)] = examples::poison();
+  return r;
+}
+
+TEST(Golden, Terminal) {
+  for (const Example& example : all_examples()) {
+    expect_golden(example.name + ".txt", to_terminal(example.report, {.width = 80}));
+  }
+}
+
+TEST(Golden, TerminalNarrowAscii) {
+  expect_golden("engine_bug.ascii60.txt",
+                to_terminal(examples::engine_bug(), {.width = 60, .unicode = false}));
+}
+
+TEST(Golden, Markdown) {
+  for (const Example& example : all_examples()) {
+    expect_golden(example.name + ".md", to_markdown(example.report));
+  }
+}
+
+TEST(Terminal, NoLineIsWiderThanTheTerminal) {
+  for (const Report& report : reports_of_all_kinds()) {
+    for (int width : {40, 60, 80, 120}) {
+      for (bool color : {false, true}) {
+        const std::string text = to_terminal(report, {.width = width, .color = color});
+        for (const std::string& line : lines_of(text)) {
+          if (!color) {
+            EXPECT_LE(code_points(line), width) << line;
+          }
+          EXPECT_LE(text::display_width(line), width) << line;
+        }
+      }
+    }
+  }
+}
+
+TEST(Terminal, NoEscapesWithoutColorAndNoForeignOnesWithIt) {
+  for (const Report& report : reports_of_all_kinds()) {
+    const std::string plain = to_terminal(report, {.width = 80});
+    for (char c : plain) EXPECT_TRUE(c == '\n' || static_cast<unsigned char>(c) >= 0x20);
+    std::string colored = to_terminal(report, {.width = 80, .color = true});
+    EXPECT_NE(colored.find("\x1b["), std::string::npos);
+    for (const char* ours : {"\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m",
+                             "\x1b[1;30;42m", "\x1b[1;30;43m", "\x1b[1;37;41m"}) {
+      for (size_t at; (at = colored.find(ours)) != std::string::npos;) {
+        colored.erase(at, std::string_view(ours).size());
+      }
+    }
+    EXPECT_EQ(colored.find('\x1b'), std::string::npos);
+  }
+}
+
+TEST(Terminal, AsciiMeansAscii) {
+  for (const Report& report : reports_of_all_kinds()) {
+    for (char c : to_terminal(report, {.width = 80, .unicode = false})) {
+      EXPECT_TRUE(c == '\n' || (c >= 0x20 && c < 0x7F));
+    }
+  }
+}
+
+TEST(Terminal, VerdictIsTheFirstWordAndOnTheLastLine) {
+  for (const Example& example : all_examples()) {
+    const auto lines = lines_of(to_terminal(example.report, {.width = 80}));
+    const std::string name(to_string(example.report.verdict));
+    EXPECT_TRUE(lines.front().starts_with(name)) << lines.front();
+    EXPECT_TRUE(lines.back().starts_with(name)) << lines.back();
+  }
+}
+
+TEST(Terminal, AbsurdReportIsCutShort) {
+  const std::string text = to_terminal(absurd(), {.width = 80});
+  EXPECT_NE(text.find("more in report.json"), std::string::npos);
+  EXPECT_LT(lines_of(text).size(), 2000U);
+}
+
+TEST(Markdown, AlwaysFitsIntoAComment) {
+  for (const Report& report : reports_of_all_kinds()) EXPECT_LT(to_markdown(report).size(), 60000U);
+  const std::string text = to_markdown(absurd());
+  EXPECT_LT(text.size(), 60000U);
+  EXPECT_NE(text.find("more rows in report.json"), std::string::npos);
+  EXPECT_NE(text.find("## How to reproduce"), std::string::npos);
+}
+
+TEST(Markdown, SectionsStandInTheOrderOfAFiling) {
+  Report r = examples::engine_bug();
+  r.trajectories = examples::noise().trajectories;
+  r.unexplained = 0.5;
+  const std::string text = to_markdown(r);
+  EXPECT_TRUE(text.starts_with("**ENGINE_BUG: "));
+  size_t before = 0;
+  for (const char* title :
+       {"## What happened", "## Smallest program", "## Command", "## First diverging",
+        "## Number against bound", "## The four-corner experiment", "## Controls",
+        "## Each op against", "## Causes switched", "## Does it matter", "## Unexplained",
+        "## Ruled out", "## What to run next", "## Notes", "## Environment", "## Attachments",
+        "## How to reproduce"}) {
+    const size_t at = text.find(title);
+    ASSERT_NE(at, std::string::npos) << title;
+    EXPECT_GT(at, before) << title;
+    before = at;
+  }
+}
+
+// Cells of a GFM row: an unescaped pipe ends one, in code spans too.
+size_t cells_of(const std::string& row) {
+  size_t n = 0;
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (row[i] == '|' && (i == 0 || row[i - 1] != '\\')) ++n;
+  }
+  return n;
+}
+
+TEST(Markdown, TablesHoldAgainstHostileCells) {
+  for (const Report& report : {examples::hostile(), absurd()}) {
+    size_t width = 0;
+    std::string fence;
+    int open = 0;
+    for (const std::string& line : lines_of(to_markdown(report))) {
+      const size_t ticks = std::min(line.find_first_not_of('`'), line.size());
+      if (fence.empty() && ticks >= 3 && line.find('`', ticks) == std::string::npos) {
+        fence = line.substr(0, ticks);
+        continue;
+      }
+      if (!fence.empty()) {
+        if (line == fence) fence.clear();
+        continue;
+      }
+      if (line.starts_with("<details>")) ++open;
+      if (line == "</details>") --open;
+      width = line.starts_with("|") ? (width != 0 ? width : cells_of(line)) : 0;
+      if (width != 0) {
+        EXPECT_EQ(cells_of(line), width) << line;
+      }
+      for (char c : line) EXPECT_GE(static_cast<unsigned char>(c), 0x20);
+    }
+    EXPECT_EQ(fence, "") << "a fence stays open";
+    EXPECT_EQ(open, 0);
+  }
+}
+
+TEST(Markdown, IsValidUtf8) {
+  const std::string text = to_markdown(absurd());
+  std::string again;
+  for (std::string_view rest = text; !rest.empty();) text::append(again, text::take(rest));
+  EXPECT_EQ(again, text);
+}
+
+}  // namespace
+}  // namespace twinrun
