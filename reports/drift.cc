@@ -89,7 +89,7 @@ const Finding* first_divergence(const Report& report) {
 
 std::string place_of(const Finding& finding) {
   std::string out;
-  const auto add = [&](std::string part) { out += (out.empty() ? "" : ", ") + part; };
+  const auto add = [&](const std::string& part) { out += (out.empty() ? "" : ", ") + part; };
   if (finding.step) add(fmt::format("step {}", *finding.step));
   if (!finding.phase.empty()) add(finding.phase);
   if (finding.core) add(fmt::format("core {}", *finding.core));

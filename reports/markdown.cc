@@ -47,7 +47,8 @@ class Page {
   }
 
   // Short tables stand open; long ones are folded.
-  static std::string fold(size_t rows, size_t open, std::string_view summary, std::string body) {
+  static std::string fold(size_t rows, size_t open, std::string_view summary,
+                          const std::string& body) {
     return rows <= open ? body : text::details(summary, body);
   }
 

@@ -88,7 +88,7 @@ std::string Pieces::prose(std::string_view raw, size_t usual) const {
       safe = unit;
       safe += "&#8203;";
     }
-    if (markup && !link && unit.size() == 1) safe = "\\" + safe;
+    if (markup && !link && unit.size() == 1) safe.insert(0, 1, '\\');
     if (out.size() + safe.size() + 3 > limit &&
         !(rest.empty() && out.size() + safe.size() <= limit)) {
       return out + "…";

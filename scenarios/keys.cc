@@ -23,7 +23,13 @@ constexpr std::string_view kLayers =
     "dense|conv2d|max_pool|avg_pool|flatten|relu|batch_norm|dropout";
 
 const Key<Scenario> kTop[] = {
-    {"name", &Scenario::name, any(), "what reports call the scenario", {}, false, "the file's name"},
+    {"name",
+     &Scenario::name,
+     any(),
+     "what reports call the scenario",
+     {},
+     false,
+     "the file's name"},
     {"description", &Scenario::description, any(), "one line for `twinrun scenarios`"},
     {"seed", &Scenario::seed, at_least(0),
      "of initial weights, sample order, dropout and procedural data"},
@@ -32,33 +38,66 @@ const Key<Scenario> kTop[] = {
 const Key<DataSpec> kData[] = {
     {"source", &DataSpec::source, one_of("digits|idx"),
      "`digits`: procedural handwritten digits, no download; `idx`: MNIST's IDX files, raw or gzip"},
-    {"dir", &DataSpec::dir, any(),
-     "folder of `train-*` and `t10k-*` files; where one pair is absent the other is split 9:1 in file order",
-     "idx", false, {}, "source"},
-    {"files", &DataSpec::files, any(),
-     "images and labels, below `dir`, instead of the standard names; split 9:1 in file order", "idx",
-     false, {}, "source"},
-    {"shape", &DataSpec::shape, at_least(1), "of one sample: height, width, channels", {}, false,
+    {"dir",
+     &DataSpec::dir,
+     any(),
+     "folder of `train-*` and `t10k-*` files; where one pair is absent the other is split 9:1 in "
+     "file order",
+     "idx",
+     false,
+     {},
+     "source"},
+    {"files",
+     &DataSpec::files,
+     any(),
+     "images and labels, below `dir`, instead of the standard names; split 9:1 in file order",
+     "idx",
+     false,
+     {},
+     "source"},
+    {"shape",
+     &DataSpec::shape,
+     at_least(1),
+     "of one sample: height, width, channels",
+     {},
+     false,
      "`[28, 28, 1]`"},
     {"classes", &DataSpec::classes, between(2, 256), "number of labels (digits: at most 10)"},
-    {"train", &DataSpec::train, at_least(0), "training samples; 0: all of the source", {}, false,
+    {"train",
+     &DataSpec::train,
+     at_least(0),
+     "training samples; 0: all of the source",
+     {},
+     false,
      "4096 (digits), 0 (idx)"},
-    {"eval", &DataSpec::eval, at_least(0), "held-out samples; 0: all of the source", {}, false,
+    {"eval",
+     &DataSpec::eval,
+     at_least(0),
+     "held-out samples; 0: all of the source",
+     {},
+     false,
      "1024 (digits), 0 (idx)"},
     {"shuffle", &DataSpec::shuffle, any(), "a new order every epoch"},
     {"drop_remainder", &DataSpec::drop_remainder, any(),
      "an epoch ends with its last full batch; false: batches run on into the next epoch"},
     {"repeat", &DataSpec::repeat, any(), "begin again after the last sample"},
-    {"prefetch", &DataSpec::prefetch, between(0, 1024), "batches read ahead; never changes a result"},
+    {"prefetch", &DataSpec::prefetch, between(0, 1024),
+     "batches read ahead; never changes a result"},
 };
 
 const Key<LayerSpec> kLayer[] = {
     {"kind", &LayerSpec::kind, one_of(kLayers), "what the layer does", {}, true},
-    {"name", &LayerSpec::name, any(), "names its variables and ops: letters, digits, `_`, `-`", {}, false,
+    {"name",
+     &LayerSpec::name,
+     any(),
+     "names its variables and ops: letters, digits, `_`, `-`",
+     {},
+     false,
      "kind without `2d` and a count: `dense1`"},
     {"units", &LayerSpec::units, between(1, 1 << 20), "outputs", "dense", true},
     {"filters", &LayerSpec::filters, between(1, 1 << 16), "output channels", "conv2d", true},
-    {"kernel", &LayerSpec::kernel, between(1, 1024), "height and width of the filter", "conv2d", true},
+    {"kernel", &LayerSpec::kernel, between(1, 1024), "height and width of the filter", "conv2d",
+     true},
     {"window", &LayerSpec::window, between(1, 1024), "height and width of the window",
      "max_pool|avg_pool"},
     {"stride", &LayerSpec::stride, between(0, 1024), "step of the window; 0: the default",
@@ -67,7 +106,8 @@ const Key<LayerSpec> kLayer[] = {
      "conv2d|max_pool|avg_pool"},
     {"bias", &LayerSpec::bias, any(), "add a learned bias", "dense|conv2d"},
     {"rate", &LayerSpec::rate, below(0, 1), "share of inputs set to zero", "dropout"},
-    {"momentum", &LayerSpec::momentum, between(0, 1), "of the running mean and variance", "batch_norm"},
+    {"momentum", &LayerSpec::momentum, between(0, 1), "of the running mean and variance",
+     "batch_norm"},
     {"epsilon", &LayerSpec::epsilon, above(0), "added to the variance", "batch_norm"},
 };
 
@@ -75,29 +115,47 @@ const Key<LossSpec> kLoss[] = {
     {"kind", &LossSpec::kind, one_of("softmax_cross_entropy|mean_squared_error"),
      "`mean_squared_error` is against the one-hot label"},
     {"reduction", &LossSpec::reduction, one_of("mean|sum"),
-     "over the samples of one core. `sum` under `tpu.reduction = \"mean\"` scales the gradient with the "
+     "over the samples of one core. `sum` under `tpu.reduction = \"mean\"` scales the gradient "
+     "with the "
      "per-core batch"},
 };
 
 const Key<OptimizerConfig> kOptimizer[] = {
     {"kind", &OptimizerConfig::kind, one_of("sgd|momentum|adam"), "the update rule"},
     {"lr", &OptimizerConfig::lr, above(0), "learning rate"},
-    {"momentum", &OptimizerConfig::momentum, below(0, 1), "share of the old velocity kept", "momentum"},
+    {"momentum", &OptimizerConfig::momentum, below(0, 1), "share of the old velocity kept",
+     "momentum"},
     {"nesterov", &OptimizerConfig::nesterov, any(), "Nesterov's form", "momentum"},
     {"beta1", &OptimizerConfig::beta1, below(0, 1), "decay of the first moment", "adam"},
     {"beta2", &OptimizerConfig::beta2, below(0, 1), "decay of the second moment", "adam"},
     {"epsilon", &OptimizerConfig::epsilon, above(0), "TensorFlow's \"epsilon hat\"", "adam"},
     {"schedule", &OptimizerConfig::schedule, one_of("constant|exponential"),
      "`exponential`: lr * decay_rate^(step / decay_steps)"},
-    {"decay_rate", &OptimizerConfig::decay_rate, {.low = 0, .high = 1, .above_low = true},
-     "of the exponential schedule", "exponential", false, {}, "schedule"},
-    {"decay_steps", &OptimizerConfig::decay_steps, at_least(1), "of the exponential schedule",
-     "exponential", false, {}, "schedule"},
+    {"decay_rate",
+     &OptimizerConfig::decay_rate,
+     {.low = 0, .high = 1, .above_low = true},
+     "of the exponential schedule",
+     "exponential",
+     false,
+     {},
+     "schedule"},
+    {"decay_steps",
+     &OptimizerConfig::decay_steps,
+     at_least(1),
+     "of the exponential schedule",
+     "exponential",
+     false,
+     {},
+     "schedule"},
 };
 
 const Key<TrainSpec> kTrain[] = {
-    {"batch", &TrainSpec::batch, between(1, 1 << 24),
-     "samples per step over all cores: a multiple of `tpu.cores`", {}, true},
+    {"batch",
+     &TrainSpec::batch,
+     between(1, 1 << 24),
+     "samples per step over all cores: a multiple of `tpu.cores`",
+     {},
+     true},
     {"steps", &TrainSpec::steps, between(1, 4294967295.0), "updates", {}, true},
     {"log_every", &TrainSpec::log_every, at_least(1), "steps between progress lines"},
     {"eval_every", &TrainSpec::eval_every, at_least(0),
@@ -107,13 +165,15 @@ const Key<TrainSpec> kTrain[] = {
 };
 
 const Key<TpuSpec> kTpu[] = {
-    {"cores", &TpuSpec::cores, between(1, 512), "replicas that share a batch (a v2-8 or v3-8 has 8)"},
+    {"cores", &TpuSpec::cores, between(1, 512),
+     "replicas that share a batch (a v2-8 or v3-8 has 8)"},
     {"reduction", &TpuSpec::reduction, one_of("mean|sum"),
      "of gradients across cores (CrossShardOptimizer's `reduction`)"},
     {"batchnorm", &TpuSpec::batchnorm, one_of("per_core|synced"),
      "statistics from one core's samples, or from all"},
     {"precision", &TpuSpec::precision, one_of(kPrecisions),
-     "of matrix multiplication: bfloat16 passes, 1 (`default`), 3 (`high`), 6 (`highest`), or `f32`"},
+     "of matrix multiplication: bfloat16 passes, 1 (`default`), 3 (`high`), 6 (`highest`), or "
+     "`f32`"},
     {"iterations_per_loop", &TpuSpec::iterations_per_loop, at_least(0),
      "steps between returns to the host; 0: all"},
     {"poison", &TpuSpec::poison, any(), "fill padding cells with NaN to show leaks"},
@@ -122,8 +182,11 @@ const Key<TpuSpec> kTpu[] = {
 const Key<DiagnoseSpec> kDiagnose[] = {
     {"margin", &DiagnoseSpec::margin, at_least(0),
      "difference in held-out loss that does not matter to you; 0: from the spread between seeds"},
-    {"seeds", &DiagnoseSpec::seeds, between(1, 1000), "paired runs behind a statement about trajectories"},
-    {"probe", &DiagnoseSpec::probe, {.names = "auto|every", .or_count = true},
+    {"seeds", &DiagnoseSpec::seeds, between(1, 1000),
+     "paired runs behind a statement about trajectories"},
+    {"probe",
+     &DiagnoseSpec::probe,
+     {.names = "auto|every", .or_count = true},
      "steps compared op by op: chosen, every one, or every Nth"},
 };
 
@@ -170,15 +233,42 @@ std::string table(std::string_view title, const std::string& prefix) {
 
 }  // namespace
 
-template <> std::span<const Key<Scenario>> keys() { return kTop; }
-template <> std::span<const Key<DataSpec>> keys() { return kData; }
-template <> std::span<const Key<ModelSpec>> keys() { return {}; }
-template <> std::span<const Key<LayerSpec>> keys() { return kLayer; }
-template <> std::span<const Key<LossSpec>> keys() { return kLoss; }
-template <> std::span<const Key<OptimizerConfig>> keys() { return kOptimizer; }
-template <> std::span<const Key<TrainSpec>> keys() { return kTrain; }
-template <> std::span<const Key<TpuSpec>> keys() { return kTpu; }
-template <> std::span<const Key<DiagnoseSpec>> keys() { return kDiagnose; }
+template <>
+std::span<const Key<Scenario>> keys() {
+  return kTop;
+}
+template <>
+std::span<const Key<DataSpec>> keys() {
+  return kData;
+}
+template <>
+std::span<const Key<ModelSpec>> keys() {
+  return {};
+}
+template <>
+std::span<const Key<LayerSpec>> keys() {
+  return kLayer;
+}
+template <>
+std::span<const Key<LossSpec>> keys() {
+  return kLoss;
+}
+template <>
+std::span<const Key<OptimizerConfig>> keys() {
+  return kOptimizer;
+}
+template <>
+std::span<const Key<TrainSpec>> keys() {
+  return kTrain;
+}
+template <>
+std::span<const Key<TpuSpec>> keys() {
+  return kTpu;
+}
+template <>
+std::span<const Key<DiagnoseSpec>> keys() {
+  return kDiagnose;
+}
 
 bool Allowed::has(double value) const {
   if (!std::isfinite(value)) return false;
@@ -198,11 +288,13 @@ std::string Allowed::text() const {
     return or_count ? out + ", or an integer of at least 1" : out;
   }
   const bool has_low = std::isfinite(low), has_high = std::isfinite(high) && high < kMost;
-  if (has_low && has_high && !above_low && !below_high) return fmt::format("{} to {:.0f}", low, high);
+  if (has_low && has_high && !above_low && !below_high)
+    return fmt::format("{} to {:.0f}", low, high);
   std::string out;
   if (has_low) out = fmt::format("{} {}", above_low ? "above" : "at least", low);
   if (has_high) {
-    out += fmt::format("{}{} {:.0f}", has_low ? " and " : "", below_high ? "below" : "at most", high);
+    out +=
+        fmt::format("{}{} {:.0f}", has_low ? " and " : "", below_high ? "below" : "at most", high);
   }
   return out;
 }
@@ -275,13 +367,14 @@ template <typename Owner>
 std::string_view string_value(const Owner& owner, std::string_view name) {
   for (const Key<Owner>& key : keys<Owner>()) {
     if (key.name != name) continue;
-    if (const auto* member = std::get_if<std::string Owner::*>(&key.member)) return owner.*(*member);
+    if (const auto* member = std::get_if<std::string Owner::*>(&key.member))
+      return owner.*(*member);
   }
   return "";
 }
 
-#define TWINRUN_PART(Owner)                                              \
-  template std::string toml_value(const Owner&, const Key<Owner>&);     \
+#define TWINRUN_PART(Owner)                                         \
+  template std::string toml_value(const Owner&, const Key<Owner>&); \
   template std::string_view string_value(const Owner&, std::string_view)
 TWINRUN_PART(Scenario);
 TWINRUN_PART(DataSpec);

@@ -1,8 +1,9 @@
 // The one table of scenario keys: reading, checking, suggestions, --set, the resolved dump and
 // docs/scenario-keys.md all go over it, so a key is declared once (keys.cc).
 //
-//   for (const Key<TrainSpec>& key : keys<TrainSpec>()) ...    // "batch", &TrainSpec::batch, at least 1, ...
-//   key_table_markdown();                                      // docs/scenario-keys.md
+//   for (const Key<TrainSpec>& key : keys<TrainSpec>()) ...    // "batch", &TrainSpec::batch, at
+//   least 1, ... key_table_markdown();                                      //
+//   docs/scenario-keys.md
 #pragma once
 
 #include <limits>
@@ -41,8 +42,9 @@ struct Key {
   // Only with these values of the selector ("dense|conv2d"); empty: always.
   std::string_view only = {};
   bool required = false;
-  std::string_view shown_default = {};  // in the docs, where the member's initial value says too little
-  std::string_view selector = "kind";   // the key that `only` speaks of
+  std::string_view shown_default =
+      {};  // in the docs, where the member's initial value says too little
+  std::string_view selector = "kind";  // the key that `only` speaks of
 };
 
 template <typename Owner>
@@ -52,7 +54,8 @@ std::span<const Key<Owner>> keys();  // Scenario (the top level) and each of its
 std::vector<std::string_view> split_names(std::string_view names);
 bool contains_name(std::string_view names, std::string_view name);
 
-// Applies f(section, part) to every [section] of the scenario, in file order; stops when f returns false.
+// Applies f(section, part) to every [section] of the scenario, in file order; stops when f returns
+// false.
 template <typename S, typename F>
 bool each_section(S& s, F f) {
   return f("data", s.data) && f("model", s.model) && f("loss", s.loss) &&

@@ -101,8 +101,7 @@ std::string Source::where(const Node& node, std::string_view path) const {
 std::string Source::where(std::string_view section, std::string_view key) const {
   const Node* table = section.empty() ? &root : root.find(section);
   const Node* node = table != nullptr ? table->find(key) : nullptr;
-  const std::string path =
-      section.empty() ? std::string(key) : fmt::format("{}.{}", section, key);
+  const std::string path = section.empty() ? std::string(key) : fmt::format("{}.{}", section, key);
   if (node != nullptr) return where(*node, path);
   if (table != nullptr && !section.empty() && !table->overridden()) {
     return fmt::format("{}:{}: {}", file, table->line, path);

@@ -16,12 +16,24 @@ using Names = std::vector<std::string_view>;
 
 // What other tools call these.
 constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
-    {"learning_rate", "lr"},    {"batch_size", "batch"},      {"train_batch_size", "batch"},
-    {"train_steps", "steps"},   {"max_steps", "steps"},       {"iterations", "iterations_per_loop"},
-    {"type", "kind"},           {"num_cores", "cores"},       {"num_shards", "cores"},
-    {"replicas", "cores"},      {"kernel_size", "kernel"},    {"pool_size", "window"},
-    {"strides", "stride"},      {"use_bias", "bias"},         {"num_classes", "classes"},
-    {"decay", "decay_rate"},    {"cross_replica_reduction", "reduction"}, {"path", "dir"},
+    {"learning_rate", "lr"},
+    {"batch_size", "batch"},
+    {"train_batch_size", "batch"},
+    {"train_steps", "steps"},
+    {"max_steps", "steps"},
+    {"iterations", "iterations_per_loop"},
+    {"type", "kind"},
+    {"num_cores", "cores"},
+    {"num_shards", "cores"},
+    {"replicas", "cores"},
+    {"kernel_size", "kernel"},
+    {"pool_size", "window"},
+    {"strides", "stride"},
+    {"use_bias", "bias"},
+    {"num_classes", "classes"},
+    {"decay", "decay_rate"},
+    {"cross_replica_reduction", "reduction"},
+    {"path", "dir"},
 };
 
 template <typename Owner>
@@ -71,9 +83,9 @@ Status check_table(const Source& source, const Node& table, const std::string& p
     if (contains(names, key)) continue;
     std::string fix = suggest_key(key, names);
     if (fix.empty()) fix = other_section(key);
-    return Error{fmt::format("unknown key \"{}\" {}; allowed: {}", key, title,
-                             fmt::join(names, ", ")),
-                 source.where(node, below(path, key)), fix};
+    return Error{
+        fmt::format("unknown key \"{}\" {}; allowed: {}", key, title, fmt::join(names, ", ")),
+        source.where(node, below(path, key)), fix};
   }
   return Ok{};
 }
@@ -88,7 +100,9 @@ std::string expected(const Key<Owner>& key) {
     std::string operator()(uint64_t Owner::*) const { return "an integer"; }
     std::string operator()(double Owner::*) const { return "a number"; }
     std::string operator()(std::string Owner::*) const { return "a string"; }
-    std::string operator()(std::vector<std::string> Owner::*) const { return "an array of strings"; }
+    std::string operator()(std::vector<std::string> Owner::*) const {
+      return "an array of strings";
+    }
     std::string operator()(Dims Owner::*) const { return "an array of integers"; }
     std::string operator()(LossReduction Owner::*) const { return ""; }
   };
@@ -149,7 +163,8 @@ class Assign {
     return true;
   }
   bool operator()(LossReduction Owner::*member) const {
-    if (node_.kind != Node::Kind::kString || !allowed_.has(std::string_view(node_.text))) return false;
+    if (node_.kind != Node::Kind::kString || !allowed_.has(std::string_view(node_.text)))
+      return false;
     owner_.*member = node_.text == "sum" ? LossReduction::kSum : LossReduction::kMean;
     return true;
   }
@@ -169,8 +184,8 @@ class Assign {
   bool is_count() const {
     if (node_.kind == Node::Kind::kInteger) return node_.integer >= 1;
     const std::string& text = node_.text;
-    return node_.kind == Node::Kind::kString && !text.empty() && text.size() <= 9 && text[0] != '0' &&
-           text.find_first_not_of("0123456789") == std::string::npos;
+    return node_.kind == Node::Kind::kString && !text.empty() && text.size() <= 9 &&
+           text[0] != '0' && text.find_first_not_of("0123456789") == std::string::npos;
   }
 
   const Node& node_;
@@ -186,11 +201,12 @@ Error bad_value(const std::string& where, const Node& node, const Key<Owner>& ke
     fix = did_you_mean(node.text, names);
   } else if (node.kind == Node::Kind::kString &&
              !std::holds_alternative<std::string Owner::*>(key.member)) {
-    const bool plain = !node.text.empty() && std::string_view("0123456789-").find(node.text[0]) !=
-                                                 std::string_view::npos;
+    const bool plain = !node.text.empty() &&
+                       std::string_view("0123456789-").find(node.text[0]) != std::string_view::npos;
     if (plain || node.text == "true" || node.text == "false") fix = "write it without quotes";
   }
-  return {fmt::format("{} is {}; allowed: {}", key.name, describe(node), expected(key)), where, fix};
+  return {fmt::format("{} is {}; allowed: {}", key.name, describe(node), expected(key)), where,
+          fix};
 }
 
 // The keys that a kind has, for the error about one that it has not.
@@ -230,8 +246,8 @@ Status read_table(const Source& source, const Node& table, const std::string& pa
                                fmt::join(split_names(key.only), " or "))};
     }
     if (node == nullptr && key.required && applies(owner, key)) {
-      const std::string where = table.overridden() ? fmt::format("{}: {}", source.file, path)
-                                                   : source.where(table, path);
+      const std::string where =
+          table.overridden() ? fmt::format("{}: {}", source.file, path) : source.where(table, path);
       return Error{fmt::format("\"{}\" is missing; allowed: {}", key.name, expected(key)), where,
                    fmt::format("add {} = ...   # {}", key.name, key.meaning)};
     }
@@ -285,7 +301,8 @@ Status check_names(const Source& source) {
     if (table == nullptr) return true;
     if (table->kind != Node::Kind::kTable) {
       status = Error{fmt::format("{} is {}; allowed: a table", section, describe(*table)),
-                     source.where(*table, section), fmt::format("write [{}] on a line of its own", section)};
+                     source.where(*table, section),
+                     fmt::format("write [{}] on a line of its own", section)};
       return false;
     }
     status = check_table(source, *table, std::string(section), fmt::format("in [{}]", section),

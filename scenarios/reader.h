@@ -1,4 +1,5 @@
-// TOML tree -> Scenario, in four steps that scenario.cc calls in turn. Each stops at the first error.
+// TOML tree -> Scenario, in four steps that scenario.cc calls in turn. Each stops at the first
+// error.
 #pragma once
 
 #include <string>
@@ -31,7 +32,8 @@ Status read_values(const Source& source, Scenario& scenario);
 // What needs more than one key; fills in the defaults that depend on others.
 Status validate(const Source& source, Scenario& scenario);
 
-// The name of each entry of model.layers: as given, else kind without '2d' and its count among that kind.
+// The name of each entry of model.layers: as given, else kind without '2d' and its count among that
+// kind.
 std::vector<std::string> layer_names(const Node& layers);
 // model.layers of the tree; null when absent or not an array.
 const Node* find_layers(const Node& root);

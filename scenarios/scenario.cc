@@ -29,7 +29,8 @@ Error not_found(std::string_view name, bool is_path) {
   std::vector<std::string_view> names;
   for (const LibraryFile& file : library_files()) names.push_back(file.name);
   const std::string stem = std::filesystem::path(name).stem().string();
-  return {fmt::format("{}; library scenarios: {}", is_path ? "no such file" : "no scenario and no file of this name",
+  return {fmt::format("{}; library scenarios: {}",
+                      is_path ? "no such file" : "no scenario and no file of this name",
                       fmt::join(names, ", ")),
           std::string(name), did_you_mean(stem, names)};
 }

@@ -1,4 +1,5 @@
-// "Did you mean": only for what may be a typo, unlike nearest() of program/base/names.h, which always answers.
+// "Did you mean": only for what may be a typo, unlike nearest() of program/base/names.h, which
+// always answers.
 //
 //   did_you_mean("bacth", {"batch", "steps"});    // "did you mean \"batch\"?"
 //   did_you_mean("zebra", {"batch", "steps"});    // ""

@@ -76,19 +76,24 @@ const Node* Node::find(std::string_view key) const {
   return nullptr;
 }
 
-Node* Node::find(std::string_view key) {
-  return const_cast<Node*>(std::as_const(*this).find(key));
-}
+Node* Node::find(std::string_view key) { return const_cast<Node*>(std::as_const(*this).find(key)); }
 
 std::string_view kind_name(Node::Kind kind) {
   switch (kind) {
-    case Node::Kind::kTable: return "a table";
-    case Node::Kind::kArray: return "an array";
-    case Node::Kind::kString: return "a string";
-    case Node::Kind::kInteger: return "an integer";
-    case Node::Kind::kReal: return "a number";
-    case Node::Kind::kBool: return "a boolean";
-    case Node::Kind::kDate: return "a date or time";
+    case Node::Kind::kTable:
+      return "a table";
+    case Node::Kind::kArray:
+      return "an array";
+    case Node::Kind::kString:
+      return "a string";
+    case Node::Kind::kInteger:
+      return "an integer";
+    case Node::Kind::kReal:
+      return "a number";
+    case Node::Kind::kBool:
+      return "a boolean";
+    case Node::Kind::kDate:
+      return "a date or time";
   }
   return "";
 }
@@ -109,8 +114,9 @@ Result<Node> parse_toml(std::string_view text, std::string_view file) {
     std::string what(error.description());
     if (what.starts_with("Error while ")) what = "not valid TOML: " + what.substr(12);
     const bool form = what.find("expected") != std::string::npos;
-    return Error{what, fmt::format("{}:{}", file, line_of(error.source())),
-                 form ? "each key stands on a line of its own, key = value; strings need quotes" : ""};
+    return Error{
+        what, fmt::format("{}:{}", file, line_of(error.source())),
+        form ? "each key stands on a line of its own, key = value; strings need quotes" : ""};
   }
   return convert(parsed.table(), 1);
 }

@@ -23,9 +23,9 @@ struct Node {
   int64_t integer = 0;
   double real = 0;  // kReal, kInteger
   bool boolean = false;
-  std::vector<Node> items;                           // kArray
+  std::vector<Node> items;                            // kArray
   std::vector<std::pair<std::string, Node>> members;  // kTable, in the order of the file
-  int line = 0;                                      // of the key; 0: from --set
+  int line = 0;                                       // of the key; 0: from --set
 
   const Node* find(std::string_view key) const;
   Node* find(std::string_view key);
@@ -37,7 +37,8 @@ std::string describe(const Node& node);       // "\"abc\"", "12", "an array"
 
 // Errors carry file:line.
 Result<Node> parse_toml(std::string_view text, std::string_view file);
-// VALUE as TOML, else a bare string. Every node of the result has line 0; text is the raw VALUE for scalars.
+// VALUE as TOML, else a bare string. Every node of the result has line 0; text is the raw VALUE for
+// scalars.
 Node parse_override(std::string_view value);
 
 }  // namespace twinrun

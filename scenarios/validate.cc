@@ -17,9 +17,9 @@ Status validate_data(const Source& source, Scenario& s) {
   const bool digits = data.source == "digits";
   if (data.shape.empty()) data.shape = {28, 28, 1};
   if (data.shape.size() != 3) {
-    return Error{fmt::format("shape has {} sizes; allowed: 3 (height, width, channels)",
-                             data.shape.size()),
-                 source.where("data", "shape"), "shape = [28, 28, 1]"};
+    return Error{
+        fmt::format("shape has {} sizes; allowed: 3 (height, width, channels)", data.shape.size()),
+        source.where("data", "shape"), "shape = [28, 28, 1]"};
   }
   if (digits && data.shape != Dims{28, 28, 1}) {
     return Error{fmt::format("shape is {}; source digits has [28,28,1]", to_string(data.shape)),
@@ -40,13 +40,15 @@ Status validate_data(const Source& source, Scenario& s) {
 
 Status validate_layers(const Source& source, Scenario& s) {
   if (s.model.layers.empty()) {
-    return Error{"the model has no layers", source.where("model", "layers"),
-                 "add [[model.layers]] with kind = \"flatten\", then one with kind = \"dense\" and units"};
+    return Error{
+        "the model has no layers", source.where("model", "layers"),
+        "add [[model.layers]] with kind = \"flatten\", then one with kind = \"dense\" and units"};
   }
   std::map<std::string, int> lines;
   for (size_t i = 0; i < s.model.layers.size(); ++i) {
     LayerSpec& layer = s.model.layers[i];
-    if (layer.name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") !=
+    if (layer.name.find_first_not_of(
+            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") !=
             std::string::npos ||
         layer.name.size() > 64) {
       return Error{fmt::format("name is \"{}\"; allowed: up to 64 letters, digits, _ and -",
@@ -55,10 +57,11 @@ Status validate_layers(const Source& source, Scenario& s) {
     }
     const auto [first, fresh] = lines.emplace(layer.name, layer.line);
     if (!fresh) {
-      return Error{fmt::format("two layers are called \"{}\"{}", layer.name,
-                               first->second > 0 ? fmt::format("; the first stands in line {}", first->second)
-                                                 : ""),
-                   source.where_layer(i, layer, "name"), "give this one another name"};
+      return Error{
+          fmt::format(
+              "two layers are called \"{}\"{}", layer.name,
+              first->second > 0 ? fmt::format("; the first stands in line {}", first->second) : ""),
+          source.where_layer(i, layer, "name"), "give this one another name"};
     }
     if (layer.stride == 0 && layer.kind == "conv2d") layer.stride = 1;
     if (layer.stride == 0 && layer.kind.ends_with("_pool")) layer.stride = layer.window;
@@ -76,14 +79,16 @@ Status validate_batch(const Source& source, const Scenario& s) {
     const std::string by_cores = source.where("tpu", "cores");
     const std::string by_batch = source.where("train", "batch");
     const bool cores_set = by_cores.starts_with("--set") && !by_batch.starts_with("--set");
-    return Error{fmt::format("train.batch is {}, which {} cores (tpu.cores) cannot share evenly; allowed: "
-                             "multiples of {}", batch, cores, cores),
-                 cores_set ? by_cores : by_batch, fix};
+    return Error{
+        fmt::format("train.batch is {}, which {} cores (tpu.cores) cannot share evenly; allowed: "
+                    "multiples of {}",
+                    batch, cores, cores),
+        cores_set ? by_cores : by_batch, fix};
   }
   const bool never = s.data.drop_remainder || !s.data.repeat;
   if (s.data.train > 0 && batch > s.data.train && never) {
-    return Error{fmt::format("batch is {}, but data.train has {} samples: no batch is ever full", batch,
-                             s.data.train),
+    return Error{fmt::format("batch is {}, but data.train has {} samples: no batch is ever full",
+                             batch, s.data.train),
                  source.where("train", "batch"),
                  fmt::format("batch = {}, or raise data.train", s.data.train / cores * cores)};
   }

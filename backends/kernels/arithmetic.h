@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 
 #include "backends/kernels/kernels.h"
 #include "program/base/bits.h"
@@ -46,7 +47,7 @@ void for_pieces(const KernelContext& context, int64_t pieces, int64_t work, F&& 
   if (context.pool == nullptr || context.pool->threads() == 1 || pieces <= 1 || work < kParallelWork) {
     for (int64_t i = 0; i < pieces; ++i) run(i);
   } else {
-    context.pool->parallel_for(pieces, run);
+    context.pool->parallel_for(pieces, std::ref(run));  // no copy, so no allocation
   }
 }
 

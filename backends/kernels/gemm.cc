@@ -26,6 +26,7 @@ void multiply_block(const GemmPlan& plan, const BlockProduct& p, const RowTile* 
       t.a = p.a + tiles[i].a;
       t.c = p.c + tiles[i].c_row * p.c_stride + j;
       t.rows = tiles[i].rows;
+      t.next_c = i + 1 < tile_count ? p.c + tiles[i + 1].c_row * p.c_stride + j : nullptr;
       tile(t);
     }
   }

@@ -20,6 +20,7 @@ struct GemmTile {
   const float* b;
   float* c;
   int64_t c_stride;
+  const float* next_c;  // the tile to come, worth fetching; may be null
   int rows;
   int cols;
   bool start;      // accumulate from +0 instead of from c

@@ -59,9 +59,19 @@ TWINRUN_INLINE void store_c(typename V::reg (&acc)[R][NV], const GemmTile& t) {
   }
 }
 
+// The next tile's part of C comes from afar, and its chains would wait for it.
+template <int R, int NV>
+TWINRUN_INLINE void fetch_next(const GemmTile& t, int lanes) {
+  if (t.next_c == nullptr) return;
+  TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) __builtin_prefetch(t.next_c + i * t.c_stride + v * lanes, 1);
+  }
+}
+
 template <class V, int R, int NV>
 void f32_tile(const GemmTile& t) {
   typename V::reg acc[R][NV];
+  fetch_next<R, NV>(t, V::kLanes);
   if (t.start) {
     clear<V, R, NV>(acc);
   } else {
@@ -83,6 +93,7 @@ void bf16_tile(const GemmTile& t) {
   alignas(64) float sums[R * NV * V::kLanes];
   alignas(64) float evens[R * NV * V::kLanes];
   typename V::reg acc[R][NV];
+  fetch_next<R, NV>(t, V::kLanes);
   if (t.start) {
     clear<V, R, NV>(acc);
   } else {

@@ -1,5 +1,5 @@
-// Bounds of dots and convolutions: operands rounded as declared, then gamma of the declared order's depth times
-// sum |a| |b|. docs/bounds.md, "Dot products".
+// Bounds of dots and convolutions: operands rounded as declared, then gamma of the declared order's
+// depth times sum |a| |b|. docs/bounds.md, "Dot products".
 #include "backends/oracle/gemm.h"
 #include "backends/oracle/internal.h"
 
@@ -15,14 +15,17 @@ bool segmented(const Op& op) {
   return op.kind == OpKind::kDotGeneral && op.attrs.lhs_contract == 0 && op.attrs.rhs_contract == 0;
 }
 
-// Rounded additions (or fused multiply-adds) on the longest way from a product to the sum of K of them.
+// Rounded additions (or fused multiply-adds) on the longest way from a product to the sum of K of
+// them.
 int64_t depth_of_pass(const Capabilities& declared, const Op& op, int64_t k) {
-  if (!declared.ours && !declared.block32_order) return k;  // any order, products rounded on their own
+  if (!declared.ours && !declared.block32_order)
+    return k;  // any order, products rounded on their own
   const int64_t segment = segmented(op) ? std::min(k, kSegment) : k;
   const int64_t segments = segmented(op) ? ceil_div(k, kSegment) : 1;
   int64_t depth = segment;
   if (declared.block32_order && declared.precision != DotPrecision::kF32) {
-    // Even or odd chain (its first product is exact), their sum, then the blocks (the first is added to +0).
+    // Even or odd chain (its first product is exact), their sum, then the blocks (the first is
+    // added to +0).
     const int64_t chain = std::min<int64_t>(16, ceil_div(segment, 2)) - 1;
     depth = chain + 1 + (ceil_div(segment, 32) - 1);
   }
@@ -50,15 +53,18 @@ void eval_dot(const Call& call) {
   const auto depth = static_cast<double>(depth_of_pass(declared, op, product.k));
   double relative = gamma(depth + (passes > 1));
   if (passes > 1) {
-    // hh is added last, once. A term of the other passes goes through more additions, two in all for bf16x3, five for
-    // bf16x6; but their sizes are below 2^-6 of the whole: |m| <= 2^-8 |h|, |l| <= 2^-16 |h|.
+    // hh is added last, once. A term of the other passes goes through more additions, two in all
+    // for bf16x3, five for bf16x6; but their sizes are below 2^-6 of the whole: |m| <= 2^-8 |h|,
+    // |l| <= 2^-16 |h|.
     relative += 0x1p-6 * (gamma(depth + (passes == 3 ? 2 : 5)) - relative);
   }
   relative = (relative + (k + 8) * passes * 0x1p-52) * kOutward;
-  // Every operation may lose one tiny result: half of 2^-149 kept gradually, all of 2^-126 when flushed.
+  // Every operation may lose one tiny result: half of 2^-149 kept gradually, all of 2^-126 when
+  // flushed.
   const double operations = passes * (2 * k + k / 16 + k / static_cast<double>(kSegment) + 8);
   const double absolute = operations * (flush ? kMinNormal : 0x1p-150);
-  // With operands of this size no finite partial sum can overflow, so a non-finite result comes from an operand.
+  // With operands of this size no finite partial sum can overflow, so a non-finite result comes
+  // from an operand.
   const bool contained = k * a.largest * b.largest * passes * (1 + relative) < kOverflowF32 / 2;
 
   Storage storage = call.storage();
@@ -72,7 +78,8 @@ void eval_dot(const Call& call) {
       const bool certain = contained || (passes == 1 && value != value);
       return call.set(i, {value, !finite(value) && certain ? 0.0 : kInfinity});
     }
-    if (!finite(relative) || size * (1 + relative) + absolute >= kOverflowF32) return call.set(i, {value, kInfinity});
+    if (!finite(relative) || size * (1 + relative) + absolute >= kOverflowF32)
+      return call.set(i, {value, kInfinity});
     call.set(i, store({value, size * relative + absolute}, Final::kIncluded, storage));
   });
 }
@@ -81,7 +88,8 @@ void eval_dot(const Call& call) {
 
 namespace twinrun {
 
-double operand_residual(const Op& op, std::span<const Tensor> inputs, const Tensor& subject, ThreadPool* pool) {
+double operand_residual(const Op& op, std::span<const Tensor> inputs, const Tensor& subject,
+                        ThreadPool* pool) {
   using namespace oracle;
   const Product product = product_of(op, inputs);
   Operand a = split(inputs[0], DotPrecision::kF32, false);

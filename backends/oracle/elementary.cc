@@ -8,7 +8,8 @@
 namespace twinrun::oracle {
 namespace {
 
-// ln 2 = kLn2High + kLn2Low; the high part has 32 bits, so that its product with an exponent is exact.
+// ln 2 = kLn2High + kLn2Low; the high part has 32 bits, so that its product with an exponent is
+// exact.
 constexpr double kLn2High = 0x1.62e42feep-1;
 constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 constexpr double kLog2E = 0x1.71547652b82fep+0;
@@ -41,7 +42,8 @@ double logarithm(double x) {
   if (x != x || x < 0) return std::numeric_limits<double>::quiet_NaN();
   if (x == 0) return -std::numeric_limits<double>::infinity();
   if (x > std::numeric_limits<double>::max()) return x;
-  // x = m 2^e with m in [sqrt 1/2, sqrt 2); log m = 2 artanh(s), s = (m - 1) / (m + 1), |s| < 0.1716.
+  // x = m 2^e with m in [sqrt 1/2, sqrt 2); log m = 2 artanh(s), s = (m - 1) / (m + 1), |s| <
+  // 0.1716.
   const uint64_t bits = std::bit_cast<uint64_t>(x);  // a normal binary64 for every binary32
   int64_t e = static_cast<int64_t>(bits >> 52) - 1023;
   double m = std::bit_cast<double>((bits & 0xFFFFFFFFFFFFFu) | 0x3FF0000000000000u);

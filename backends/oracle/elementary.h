@@ -1,5 +1,6 @@
-// exp, log and tanh in binary64 without libm, so that no verdict depends on a C library: only +, -, *, /, fma and
-// exponent bits, relative error below 2^-48 over the binary32 range (measured against MPFR in oracle_test.cc).
+// exp, log and tanh in binary64 without libm, so that no verdict depends on a C library: only +, -,
+// *, /, fma and exponent bits, relative error below 2^-48 over the binary32 range (measured against
+// MPFR in oracle_test.cc).
 //
 //   exponential(1.0)    // 2.718281828459045
 #pragma once
@@ -8,8 +9,8 @@ namespace twinrun::oracle {
 
 inline constexpr double kElementaryError = 0x1p-48;
 
-double exponential(double x);         // infinity above 700, 0 below -700
-double logarithm(double x);           // NaN below 0, -infinity at 0
+double exponential(double x);  // infinity above 700, 0 below -700
+double logarithm(double x);    // NaN below 0, -infinity at 0
 double hyperbolic_tangent(double x);
 
 }  // namespace twinrun::oracle

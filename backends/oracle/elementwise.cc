@@ -21,12 +21,18 @@ double maximum(double a, double b) {
 
 bool compare(CompareKind kind, double a, double b) {
   switch (kind) {
-    case CompareKind::kEq: return a == b;
-    case CompareKind::kNe: return a != b;
-    case CompareKind::kLt: return a < b;
-    case CompareKind::kLe: return a <= b;
-    case CompareKind::kGt: return a > b;
-    case CompareKind::kGe: return a >= b;
+    case CompareKind::kEq:
+      return a == b;
+    case CompareKind::kNe:
+      return a != b;
+    case CompareKind::kLt:
+      return a < b;
+    case CompareKind::kLe:
+      return a <= b;
+    case CompareKind::kGt:
+      return a > b;
+    case CompareKind::kGe:
+      return a >= b;
   }
   return false;
 }
@@ -34,7 +40,8 @@ bool compare(CompareKind kind, double a, double b) {
 // What convert stores, exactly.
 double converted(double x, DType from, DType to, bool flush) {
   switch (to) {
-    case DType::kPred: return x != 0;
+    case DType::kPred:
+      return x != 0;
     case DType::kI32:
       if (x != x) return 0;
       return std::trunc(std::clamp(x, -0x1p31, 0x1p31 - 1));
@@ -44,14 +51,16 @@ double converted(double x, DType from, DType to, bool flush) {
       if (flush && (from == DType::kF32 || from == DType::kBF16)) f = twinrun::flush(f);
       return to == DType::kBF16 ? bf16_to_f32(bf16_round(f)) : f;
     }
-    case DType::kF64: break;
+    case DType::kF64:
+      break;
   }
   return x;
 }
 
-// A binary32 number, or the midpoint of two, leaves a correctly rounded operation no choice, where half an ulp would let
-// a neighbour pass (ties; the lower neighbour of a power of two). Rounding the binary64 result of + - * / sqrt again
-// gives binary32's own result (53 >= 2 * 24 + 2, Figueroa).
+// A binary32 number, or the midpoint of two, leaves a correctly rounded operation no choice, where
+// half an ulp would let a neighbour pass (ties; the lower neighbour of a power of two). Rounding
+// the binary64 result of + - * / sqrt again gives binary32's own result (53 >= 2 * 24 + 2,
+// Figueroa).
 bool no_choice(double value, Storage storage) {
   const auto nearest = static_cast<double>(static_cast<float>(value));
   if (storage.dtype != DType::kF32 || !finite(nearest)) return false;
@@ -69,7 +78,8 @@ Estimate rounded_once(double value, Storage storage) {
 Estimate elementary(double value, const Capabilities& declared, Storage storage) {
   if (!finite(value)) return {value, 0};
   const auto nearest = static_cast<double>(static_cast<float>(value));
-  if (declared.elementary_ulps <= 0.5 && value == nearest && no_choice(value, storage)) return {value, 0};
+  if (declared.elementary_ulps <= 0.5 && value == nearest && no_choice(value, storage))
+    return {value, 0};
   const double ulps = declared.elementary_ulps * 2 * half_ulp_f32(value);
   return store({value, ulps + std::fabs(value) * kElementaryError}, Final::kIncluded, storage);
 }
@@ -77,7 +87,8 @@ Estimate elementary(double value, const Capabilities& declared, Storage storage)
 // 1 / sqrt(x): the relative error of the root passes to the quotient, which rounds again.
 Estimate rsqrt(double x, Storage storage) {
   const double value = 1 / std::sqrt(x);
-  return store({value, finite(value) ? std::fabs(value) * (kUnit + 0x1p-46) : 0}, Final::kRounds, storage);
+  return store({value, finite(value) ? std::fabs(value) * (kUnit + 0x1p-46) : 0}, Final::kRounds,
+               storage);
 }
 
 // 1 / (1 + exp(-x)), node by node. Where exp(-x) may overflow the engine's result may be 0.
@@ -104,19 +115,32 @@ Estimate float_node(const Call& call, int64_t i) {
   auto once = [&](double value) { return rounded_once(value, storage); };
   auto declared = [&](double value) { return elementary(value, call.declared, storage); };
   switch (call.op.kind) {
-    case OpKind::kAdd: return once(a + operand(call, 1, i));
-    case OpKind::kSubtract: return once(a - operand(call, 1, i));
-    case OpKind::kMultiply: return once(a * operand(call, 1, i));
-    case OpKind::kDivide: return once(a / operand(call, 1, i));
-    case OpKind::kMaximum: return {maximum(a, operand(call, 1, i)), 0};
-    case OpKind::kMinimum: return {-maximum(-a, -operand(call, 1, i)), 0};
-    case OpKind::kSqrt: return once(std::sqrt(a));
-    case OpKind::kRsqrt: return rsqrt(a, storage);
-    case OpKind::kExponential: return declared(exponential(a));
-    case OpKind::kLog: return declared(logarithm(a));
-    case OpKind::kTanh: return declared(hyperbolic_tangent(a));
-    case OpKind::kLogistic: return logistic(a, call.declared, storage);
-    default: return {0, kInfinity};
+    case OpKind::kAdd:
+      return once(a + operand(call, 1, i));
+    case OpKind::kSubtract:
+      return once(a - operand(call, 1, i));
+    case OpKind::kMultiply:
+      return once(a * operand(call, 1, i));
+    case OpKind::kDivide:
+      return once(a / operand(call, 1, i));
+    case OpKind::kMaximum:
+      return {maximum(a, operand(call, 1, i)), 0};
+    case OpKind::kMinimum:
+      return {-maximum(-a, -operand(call, 1, i)), 0};
+    case OpKind::kSqrt:
+      return once(std::sqrt(a));
+    case OpKind::kRsqrt:
+      return rsqrt(a, storage);
+    case OpKind::kExponential:
+      return declared(exponential(a));
+    case OpKind::kLog:
+      return declared(logarithm(a));
+    case OpKind::kTanh:
+      return declared(hyperbolic_tangent(a));
+    case OpKind::kLogistic:
+      return logistic(a, call.declared, storage);
+    default:
+      return {0, kInfinity};
   }
 }
 
@@ -125,18 +149,27 @@ double integer_node(const Call& call, int64_t i) {
   const auto a = static_cast<int64_t>(element(call.inputs[0], i));
   const auto b = call.inputs.size() > 1 ? static_cast<int64_t>(element(call.inputs[1], i)) : 0;
   switch (call.op.kind) {
-    case OpKind::kAdd: return wrap(a + b);
-    case OpKind::kSubtract: return wrap(a - b);
-    case OpKind::kMultiply: return wrap(a * b);
-    case OpKind::kMaximum: return static_cast<double>(std::max(a, b));
-    case OpKind::kMinimum: return static_cast<double>(std::min(a, b));
-    case OpKind::kNegate: return wrap(-a);
-    case OpKind::kAbs: return wrap(a < 0 ? -a : a);
-    default: return kNaN;
+    case OpKind::kAdd:
+      return wrap(a + b);
+    case OpKind::kSubtract:
+      return wrap(a - b);
+    case OpKind::kMultiply:
+      return wrap(a * b);
+    case OpKind::kMaximum:
+      return static_cast<double>(std::max(a, b));
+    case OpKind::kMinimum:
+      return static_cast<double>(std::min(a, b));
+    case OpKind::kNegate:
+      return wrap(-a);
+    case OpKind::kAbs:
+      return wrap(a < 0 ? -a : a);
+    default:
+      return kNaN;
   }
 }
 
-// Where in the operand the result's element i comes from: strides of the operand per result dimension.
+// Where in the operand the result's element i comes from: strides of the operand per result
+// dimension.
 class Source {
  public:
   Source(const Op& op, const Dims& from) : dims_(op.type.dims), strides_(dims_.size(), 0) {
@@ -171,7 +204,8 @@ double random_element(const Call& call, int64_t i) {
   const int64_t per_sample = call.op.type.elements() / samples;
   const RandomKey key{call.op.attrs.seed, kStreamOps + call.op.attrs.stream};
   const auto step = static_cast<uint32_t>(call.inputs[0].as<int32_t>()[0]);
-  const auto sample = static_cast<uint32_t>(call.inputs[1].as<int32_t>()[static_cast<size_t>(i / per_sample)]);
+  const auto sample =
+      static_cast<uint32_t>(call.inputs[1].as<int32_t>()[static_cast<size_t>(i / per_sample)]);
   return uniform(draw(key, step, sample, static_cast<uint64_t>(i % per_sample)));
 }
 
@@ -185,7 +219,9 @@ void eval_source(const Call& call) {
     for (size_t d = axis + 1; d < op.type.dims.size(); ++d) inner *= op.type.dims[d];
     const int64_t size = op.type.dims[axis];
     for_each_element(call.pool, op.type.elements(), [&](int64_t i) {
-      call.set(i, {converted(static_cast<double>(i / inner % size), DType::kI32, op.type.dtype, false), 0});
+      call.set(
+          i,
+          {converted(static_cast<double>(i / inner % size), DType::kI32, op.type.dtype, false), 0});
     });
     return;
   }
@@ -229,7 +265,8 @@ void eval_elementwise(const Call& call) {
   if (op.kind == OpKind::kConvert) {
     const DType from = call.inputs[0].dtype();
     for_each_element(call.pool, n, [&](int64_t i) {
-      call.set(i, {converted(element(call.inputs[0], i), from, op.type.dtype, call.declared.flush), 0});
+      call.set(
+          i, {converted(element(call.inputs[0], i), from, op.type.dtype, call.declared.flush), 0});
     });
   } else if (op.kind == OpKind::kCompare) {
     const bool floats = call.inputs[0].dtype() != DType::kI32;

@@ -38,7 +38,8 @@ class Gather {
   }
 
  private:
-  // The coordinate that tap `k` of the patch at `at` reads along `axis`, or -1: outside, or between strides.
+  // The coordinate that tap `k` of the patch at `at` reads along `axis`, or -1: outside, or between
+  // strides.
   int64_t coordinate(int64_t at, int64_t k, int axis) const {
     const Window& w = p_.window;
     if (p_.left == Product::Left::kPatches) {
@@ -52,7 +53,8 @@ class Gather {
   }
 
   void patch(const Plane& from, int64_t row, double* to) const {
-    const int64_t x = row % p_.out[2], y = row / p_.out[2] % p_.out[1], sample = row / (p_.out[2] * p_.out[1]);
+    const int64_t x = row % p_.out[2], y = row / p_.out[2] % p_.out[1],
+                  sample = row / (p_.out[2] * p_.out[1]);
     const int64_t channels = p_.in[3];
     for (int64_t kh = 0; kh < p_.window.size[0]; ++kh) {
       const int64_t ih = coordinate(y, kh, 0);
@@ -96,7 +98,8 @@ Plane oriented(const Product& p, const Plane& right) {
   return out;
 }
 
-// bf16x3 = hh + (lh + hl);  bf16x6 = hh + (mm + mh + lh + hl + hm), passes with a common left plane joined.
+// bf16x3 = hh + (lh + hl);  bf16x6 = hh + (mm + mh + lh + hl + hm), passes with a common left plane
+// joined.
 std::vector<Pass> passes_of(const Product& p, const Operand& a, const Operand& b) {
   std::vector<Pass> passes;
   passes.push_back({&a.parts[0], oriented(p, b.parts[0])});
@@ -117,9 +120,11 @@ struct Targets {
   double* magnitude;
 };
 
-// Adds the contribution of the gathered rows [begin, end) of every pass: rows of the result, or (reduce_rows) terms.
-void accumulate(const Product& p, const Gather& gather, const std::vector<Pass>& passes, const Operand& a,
-                const Plane& right_magnitude, int64_t begin, int64_t end, std::vector<double>& buffer, Targets t) {
+// Adds the contribution of the gathered rows [begin, end) of every pass: rows of the result, or
+// (reduce_rows) terms.
+void accumulate(const Product& p, const Gather& gather, const std::vector<Pass>& passes,
+                const Operand& a, const Plane& right_magnitude, int64_t begin, int64_t end,
+                std::vector<double>& buffer, Targets t) {
   const int64_t width = p.reduce_rows ? p.m : p.k;
   buffer.resize(static_cast<size_t>((end - begin) * width));
   ConstMap chunk(buffer.data(), end - begin, width);
@@ -128,7 +133,8 @@ void accumulate(const Product& p, const Gather& gather, const std::vector<Pass>&
       Map(target, p.m, p.n).noalias() +=
           chunk.transpose() * ConstMap(right.data() + begin * p.n, end - begin, p.n);
     } else {
-      Map(target + begin * p.n, end - begin, p.n).noalias() += chunk * ConstMap(right.data(), p.k, p.n);
+      Map(target + begin * p.n, end - begin, p.n).noalias() +=
+          chunk * ConstMap(right.data(), p.k, p.n);
     }
   };
   const Plane* gathered = nullptr;
@@ -200,7 +206,9 @@ Product product_of(const Op& op, std::span<const Tensor> inputs) {
 
 Operand split(const Tensor& t, DotPrecision precision, bool flush) {
   const auto n = static_cast<size_t>(t.elements());
-  const size_t parts = precision == DotPrecision::kBf16x3 ? 2 : precision == DotPrecision::kBf16x6 ? 3 : 1;
+  const size_t parts = precision == DotPrecision::kBf16x3   ? 2
+                       : precision == DotPrecision::kBf16x6 ? 3
+                                                            : 1;
   Operand out;
   out.parts.assign(parts, Plane(n));
   if (parts > 1) out.magnitude.resize(n);
@@ -239,7 +247,8 @@ Sums evaluate(const Product& p, const Operand& a, const Operand& b, ThreadPool* 
   const Gather gather(p, p.reduce_rows ? p.m : p.k);
   const int64_t rows = p.reduce_rows ? p.k : p.m;
   const int64_t width = p.reduce_rows ? p.m : p.k;
-  const int64_t chunk = std::clamp<int64_t>(kChunk / std::max<int64_t>(width, 1), 16, std::max<int64_t>(rows, 16));
+  const int64_t chunk =
+      std::clamp<int64_t>(kChunk / std::max<int64_t>(width, 1), 16, std::max<int64_t>(rows, 16));
   const int64_t chunks = (rows + chunk - 1) / chunk;
   auto empty = [&] { return Sums{Plane(size), Plane(passes.size() > 1 ? size : 0), Plane(size)}; };
 
@@ -247,22 +256,22 @@ Sums evaluate(const Product& p, const Operand& a, const Operand& b, ThreadPool* 
   if (!p.reduce_rows) {
     in_pieces(pool, chunks, [&](int64_t c) {
       static thread_local std::vector<double> buffer;
-      accumulate(p, gather, passes, a, right_magnitude, c * chunk, std::min(rows, (c + 1) * chunk), buffer,
-                 {total.head.data(), total.rest.data(), total.magnitude.data()});
+      accumulate(p, gather, passes, a, right_magnitude, c * chunk, std::min(rows, (c + 1) * chunk),
+                 buffer, {total.head.data(), total.rest.data(), total.magnitude.data()});
     });
     return total;
   }
   // The number of groups depends on the shape alone, so the digits do not depend on threads.
-  const int64_t groups = std::clamp<int64_t>((int64_t{1} << 20) / std::max<int64_t>(p.m * p.n, 1), 1,
-                                             std::min<int64_t>(8, std::max<int64_t>(chunks, 1)));
+  const int64_t groups = std::clamp<int64_t>((int64_t{1} << 20) / std::max<int64_t>(p.m * p.n, 1),
+                                             1, std::min<int64_t>(8, std::max<int64_t>(chunks, 1)));
   std::vector<Sums> parts(static_cast<size_t>(groups));
   in_pieces(pool, groups, [&](int64_t g) {
     Sums& mine = parts[static_cast<size_t>(g)];
     mine = empty();
     std::vector<double> buffer;
     for (int64_t c = chunks * g / groups; c < chunks * (g + 1) / groups; ++c) {
-      accumulate(p, gather, passes, a, right_magnitude, c * chunk, std::min(rows, (c + 1) * chunk), buffer,
-                 {mine.head.data(), mine.rest.data(), mine.magnitude.data()});
+      accumulate(p, gather, passes, a, right_magnitude, c * chunk, std::min(rows, (c + 1) * chunk),
+                 buffer, {mine.head.data(), mine.rest.data(), mine.magnitude.data()});
     }
   });
   for (const Sums& part : parts) {

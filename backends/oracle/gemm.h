@@ -1,6 +1,7 @@
-// Dots and convolutions as binary64 matrix products. A Product says where the rows of the left matrix come from
-// (patches of an image are gathered chunk by chunk), operands are split into planes (the bf16 parts of an operand),
-// and evaluate() sums the passes of a scheme. Eigen does the products; its order of addition is inside the radius.
+// Dots and convolutions as binary64 matrix products. A Product says where the rows of the left
+// matrix come from (patches of an image are gathered chunk by chunk), operands are split into
+// planes (the bf16 parts of an operand), and evaluate() sums the passes of a scheme. Eigen does the
+// products; its order of addition is inside the radius.
 //
 //   Sums s = evaluate(product_of(op, inputs), split(a, ...), split(b, ...), pool);
 #pragma once
@@ -18,17 +19,21 @@ using Plane = std::vector<double>;
 // result[m, n] = sum over k of left[m, k] * right[k, n]
 struct Product {
   enum class Left { kMatrix, kTransposed, kPatches, kGradientPatches } left = Left::kMatrix;
-  bool right_transposed = false;  // right is stored [n, k] (dot) or [taps, n, k / taps] (input gradient)
+  bool right_transposed =
+      false;  // right is stored [n, k] (dot) or [taps, n, k / taps] (input gradient)
   int64_t taps = 1;
-  bool reduce_rows = false;       // kernel gradient: the rows of the patches are k; left is their transpose
+  bool reduce_rows =
+      false;  // kernel gradient: the rows of the patches are k; left is their transpose
   int64_t m = 0, n = 0, k = 0;
-  int64_t in[4] = {}, out[4] = {};  // image [n, h, w, c] that is gathered from; grid [n, h, w] of the patches
+  int64_t in[4] = {},
+          out[4] = {};  // image [n, h, w, c] that is gathered from; grid [n, h, w] of the patches
   Window window;
 };
 Product product_of(const Op& op, std::span<const Tensor> inputs);
 
-// An operand as the declared precision reads it: one plane for f32 and bf16 (its value), two (h, l) for bf16x3,
-// three (h, m, l) for bf16x6, laid out as the tensor; `magnitude` = the sum of their sizes.
+// An operand as the declared precision reads it: one plane for f32 and bf16 (its value), two (h, l)
+// for bf16x3, three (h, m, l) for bf16x6, laid out as the tensor; `magnitude` = the sum of their
+// sizes.
 struct Operand {
   std::vector<Plane> parts;
   Plane magnitude;

@@ -1,4 +1,5 @@
-// What the files of this folder share: one call of eval_op, and a function per class of ops that fills its result.
+// What the files of this folder share: one call of eval_op, and a function per class of ops that
+// fills its result.
 #pragma once
 
 #include <algorithm>
@@ -29,19 +30,22 @@ struct Call {
 inline double element(const Tensor& t, int64_t i) {
   const auto u = static_cast<size_t>(i);
   switch (t.dtype()) {
-    case DType::kF32: return t.as<float>()[u];
-    case DType::kBF16: return bf16_to_f32(t.as<uint16_t>()[u]);
-    case DType::kI32: return t.as<int32_t>()[u];
-    case DType::kPred: return t.as<uint8_t>()[u];
-    case DType::kF64: return t.as<double>()[u];
+    case DType::kF32:
+      return t.as<float>()[u];
+    case DType::kBF16:
+      return bf16_to_f32(t.as<uint16_t>()[u]);
+    case DType::kI32:
+      return t.as<int32_t>()[u];
+    case DType::kPred:
+      return t.as<uint8_t>()[u];
+    case DType::kF64:
+      return t.as<double>()[u];
   }
   return 0;
 }
 
 // A binary32 denormal becomes a zero of its sign.
-inline double flushed(double x) {
-  return std::fabs(x) < kMinNormal ? std::copysign(0.0, x) : x;
-}
+inline double flushed(double x) { return std::fabs(x) < kMinNormal ? std::copysign(0.0, x) : x; }
 // As an arithmetic op of the declared engine reads it.
 inline double operand(const Call& call, size_t which, int64_t i) {
   const double x = element(call.inputs[which], i);
@@ -63,12 +67,12 @@ void for_each_element(ThreadPool* pool, int64_t n, F f) {
   });
 }
 
-void eval_source(const Call& call);       // constant, iota, rng_uniform
-void eval_move(const Call& call);         // broadcast, reshape, transpose, select, negate, abs
+void eval_source(const Call& call);  // constant, iota, rng_uniform
+void eval_move(const Call& call);    // broadcast, reshape, transpose, select, negate, abs
 void eval_elementwise(const Call& call);
 void eval_dot(const Call& call);
 void eval_reduce(const Call& call);
-void eval_window(const Call& call);       // reduce_window, select_and_scatter, avg_pool_grad
+void eval_window(const Call& call);  // reduce_window, select_and_scatter, avg_pool_grad
 void eval_all_reduce(const Call& call);
 
 }  // namespace twinrun::oracle

@@ -6,7 +6,8 @@
 
 namespace twinrun {
 
-OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs, ThreadPool* pool) {
+OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
+                     ThreadPool* pool) {
   OracleResult result;
   const auto n = static_cast<size_t>(op.type.elements());
   result.value.resize(n);
@@ -18,13 +19,17 @@ OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const
       break;
     case OpKind::kConstant:
     case OpKind::kIota:
-    case OpKind::kRngUniform: oracle::eval_source(call); break;
+    case OpKind::kRngUniform:
+      oracle::eval_source(call);
+      break;
     case OpKind::kBroadcastInDim:
     case OpKind::kReshape:
     case OpKind::kTranspose:
     case OpKind::kSelect:
     case OpKind::kNegate:
-    case OpKind::kAbs: oracle::eval_move(call); break;
+    case OpKind::kAbs:
+      oracle::eval_move(call);
+      break;
     case OpKind::kConvert:
     case OpKind::kAdd:
     case OpKind::kSubtract:
@@ -38,16 +43,26 @@ OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const
     case OpKind::kExponential:
     case OpKind::kLog:
     case OpKind::kTanh:
-    case OpKind::kLogistic: oracle::eval_elementwise(call); break;
+    case OpKind::kLogistic:
+      oracle::eval_elementwise(call);
+      break;
     case OpKind::kDotGeneral:
     case OpKind::kConvolution:
     case OpKind::kConvolutionInputGrad:
-    case OpKind::kConvolutionKernelGrad: oracle::eval_dot(call); break;
-    case OpKind::kReduce: oracle::eval_reduce(call); break;
+    case OpKind::kConvolutionKernelGrad:
+      oracle::eval_dot(call);
+      break;
+    case OpKind::kReduce:
+      oracle::eval_reduce(call);
+      break;
     case OpKind::kReduceWindow:
     case OpKind::kSelectAndScatter:
-    case OpKind::kAvgPoolGrad: oracle::eval_window(call); break;
-    case OpKind::kAllReduce: oracle::eval_all_reduce(call); break;
+    case OpKind::kAvgPoolGrad:
+      oracle::eval_window(call);
+      break;
+    case OpKind::kAllReduce:
+      oracle::eval_all_reduce(call);
+      break;
   }
   return result;
 }

@@ -7,7 +7,7 @@ namespace {
 // What is known of a sum of terms: all that its bound needs.
 struct Sum {
   double value = 0;
-  double magnitude = 0;    // of the finite terms
+  double magnitude = 0;  // of the finite terms
   int64_t terms = 0;
   bool tiny_term = false;  // a binary32 denormal among them
   void add(double x) {
@@ -18,12 +18,14 @@ struct Sum {
   }
 };
 
-// The computed sum, `depth` rounded additions deep, before it is stored; `lost` bounds what one operation may lose below
-// the normal range (additions of binary32 numbers lose nothing without flush).
+// The computed sum, `depth` rounded additions deep, before it is stored; `lost` bounds what one
+// operation may lose below the normal range (additions of binary32 numbers lose nothing without
+// flush).
 Estimate estimate(const Sum& s, double depth, double lost, double unit = kUnit) {
   const auto n = static_cast<double>(s.terms);
   const double relative = gamma(depth, unit) + (s.terms > 1 ? n * 0x1p-52 : 0);
-  if (!finite(relative) || s.magnitude * (1 + relative) >= kOverflowF32) return {s.value, kInfinity};
+  if (!finite(relative) || s.magnitude * (1 + relative) >= kOverflowF32)
+    return {s.value, kInfinity};
   return {s.value, s.magnitude * relative + n * lost};
 }
 
@@ -32,7 +34,8 @@ Estimate stored_sum(const Sum& s, double depth, Storage storage) {
   // One term is moved: its bits stay, but flush may or may not take a denormal for arithmetic.
   const bool moved = s.terms <= 1 && !(storage.flush && s.tiny_term);
   if (moved && storage.dtype != DType::kBF16) return {s.value, 0};
-  if (moved) return {finite(s.value) ? bf16_to_f32(bf16_round(static_cast<float>(s.value))) : s.value, 0};
+  if (moved)
+    return {finite(s.value) ? bf16_to_f32(bf16_round(static_cast<float>(s.value))) : s.value, 0};
   const Estimate e = estimate(s, depth, storage.flush ? kMinNormal : 0);
   if (!finite(e.radius)) return e;
   return store(e, Final::kIncluded, storage);
@@ -42,11 +45,14 @@ Estimate divided(Estimate e, double by, Storage storage) {
   if (!finite(e.radius)) return e;
   const double value = e.value / by;
   if (!finite(value)) return {value, 0};
-  const double of_count = by > 0x1p24 ? std::fabs(value) * kUnit : 0;  // the count itself is a binary32 number
-  return store({value, (e.radius / by + std::fabs(value) * 0x1p-52) * kOutward + of_count}, Final::kRounds, storage);
+  const double of_count =
+      by > 0x1p24 ? std::fabs(value) * kUnit : 0;  // the count itself is a binary32 number
+  return store({value, (e.radius / by + std::fabs(value) * 0x1p-52) * kOutward + of_count},
+               Final::kRounds, storage);
 }
 
-// Additions on the longest way through the contract's lanes, tree and segments; any order for a foreign engine.
+// Additions on the longest way through the contract's lanes, tree and segments; any order for a
+// foreign engine.
 double reduce_depth(const Capabilities& declared, int64_t n) {
   if (!declared.ours) return static_cast<double>(std::max<int64_t>(n - 1, 0));
   const int64_t segment = std::min<int64_t>(n, 4096);
@@ -56,13 +62,16 @@ double reduce_depth(const Capabilities& declared, int64_t n) {
   return static_cast<double>(chain + tree + segments - 1);
 }
 
-// For every element of a tensor in row-major order: the flat index of the reduction that it belongs to.
+// For every element of a tensor in row-major order: the flat index of the reduction that it belongs
+// to.
 class Targets {
  public:
-  Targets(const Dims& dims, const Dims& reduced) : dims_(dims), strides_(dims.size(), 0), index_(dims.size(), 0) {
+  Targets(const Dims& dims, const Dims& reduced)
+      : dims_(dims), strides_(dims.size(), 0), index_(dims.size(), 0) {
     int64_t stride = 1;
     for (size_t d = dims.size(); d-- > 0;) {
-      if (std::find(reduced.begin(), reduced.end(), static_cast<int64_t>(d)) != reduced.end()) continue;
+      if (std::find(reduced.begin(), reduced.end(), static_cast<int64_t>(d)) != reduced.end())
+        continue;
       strides_[d] = stride;
       stride *= dims[d];
     }
@@ -88,7 +97,8 @@ double larger(double a, double b) { return a != a ? a : b != b ? b : a < b ? b :
 
 // The taps of one pooling window that lie inside the image, in (kh, kw) order.
 struct Pooling {
-  Pooling(const Dims& image, const Dims& grid, const Window& w) : image(image), grid(grid), window(w) {}
+  Pooling(const Dims& image, const Dims& grid, const Window& w)
+      : image(image), grid(grid), window(w) {}
   const Dims& image;
   const Dims& grid;
   const Window& window;
@@ -118,7 +128,8 @@ struct Pooling {
 };
 
 // First maximum, or first NaN, of a window; -1 without taps.
-int64_t selected(const Call& call, const Pooling& pool, int64_t n, int64_t y, int64_t x, int64_t c) {
+int64_t selected(const Call& call, const Pooling& pool, int64_t n, int64_t y, int64_t x,
+                 int64_t c) {
   int64_t best = -1;
   double most = 0;
   pool.taps(n, y, x, c, [&](int64_t at) {
@@ -160,7 +171,9 @@ void eval_scatter(const Call& call) {
   const int64_t per_sample = op.type.dims[1] * op.type.dims[2] * op.type.dims[3];
   in_pieces(call.pool, op.type.dims[0], [&](int64_t n) {
     std::vector<Sum> sums(static_cast<size_t>(per_sample));
-    auto target = [&](int64_t at) -> Sum& { return sums[static_cast<size_t>(at - n * per_sample)]; };
+    auto target = [&](int64_t at) -> Sum& {
+      return sums[static_cast<size_t>(at - n * per_sample)];
+    };
     pool.windows(n, [&](int64_t i, int64_t y, int64_t x, int64_t c) {
       if (!average) {
         const int64_t at = selected(call, pool, n, y, x, c);
@@ -179,8 +192,10 @@ void eval_scatter(const Call& call) {
       if (!average) {
         e = stored_sum(s, std::max(terms - 1, 0.0), call.storage());
       } else if (s.terms == 1) {
-        e = store({s.value, finite(s.value) ? std::fabs(s.value) * 0x1p-52 : 0}, Final::kRounds, call.storage());
-      } else if (s.terms > 1) {  // quotients round too: depth = additions + 1, and each may lose a tiny result
+        e = store({s.value, finite(s.value) ? std::fabs(s.value) * 0x1p-52 : 0}, Final::kRounds,
+                  call.storage());
+      } else if (s.terms > 1) {  // quotients round too: depth = additions + 1, and each may lose a
+                                 // tiny result
         e = estimate(s, terms, call.declared.flush ? 2 * kMinNormal : 0x1p-150);
         if (finite(e.radius)) e = store(e, Final::kIncluded, call.storage());
       }
@@ -247,7 +262,8 @@ void eval_all_reduce(const Call& call) {
     if (replicas == 1 && !(call.declared.flush && s.tiny_term)) return call.set(i, {s.value, 0});
     const Estimate e = estimate(s, static_cast<double>(replicas - 1), lost, unit);
     if (!finite(e.radius)) return call.set(i, e);
-    if (bf16 && s.magnitude * (1 + gamma(static_cast<double>(replicas - 1), unit)) >= kOverflowBf16) {
+    if (bf16 &&
+        s.magnitude * (1 + gamma(static_cast<double>(replicas - 1), unit)) >= kOverflowBf16) {
       return call.set(i, {s.value, kInfinity});
     }
     call.set(i, store(e, Final::kIncluded, {DType::kF32, call.declared.flush}));

@@ -1,7 +1,8 @@
-// The arithmetic of error bounds: units in the last place, gamma, and what storing a result adds. docs/bounds.md has
-// the derivations. All of it in binary64, rounded outward.
+// The arithmetic of error bounds: units in the last place, gamma, and what storing a result adds.
+// docs/bounds.md has the derivations. All of it in binary64, rounded outward.
 //
-//   store({1.0 / 3, 0x1p-52}, Final::kRounds, {.dtype = DType::kF32})     // radius half an ulp of binary32
+//   store({1.0 / 3, 0x1p-52}, Final::kRounds, {.dtype = DType::kF32})     // radius half an ulp of
+//   binary32
 #pragma once
 
 #include <bit>
@@ -15,8 +16,8 @@
 namespace twinrun::oracle {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
-inline constexpr double kUnit = 0x1p-24;       // unit roundoff of binary32
-inline constexpr double kUnitBf16 = 0x1p-8;    // of bfloat16
+inline constexpr double kUnit = 0x1p-24;        // unit roundoff of binary32
+inline constexpr double kUnitBf16 = 0x1p-8;     // of bfloat16
 inline constexpr double kMinNormal = 0x1p-126;  // of both
 inline constexpr double kOutward = 1 + 0x1p-40;
 // Numbers of at least this size round to infinity.
@@ -58,7 +59,8 @@ enum class Final {
   kIncluded,  // the radius covers binary32 rounding already
 };
 
-// From an estimate of the computed number to one of the stored number: rounding, flush to zero, bf16, overflow.
+// From an estimate of the computed number to one of the stored number: rounding, flush to zero,
+// bf16, overflow.
 inline Estimate store(Estimate e, Final final, Storage storage) {
   if (!finite(e.value)) return {e.value, e.radius < kInfinity ? 0.0 : kInfinity};
   const double size = std::fabs(e.value);
@@ -75,7 +77,8 @@ inline Estimate store(Estimate e, Final final, Storage storage) {
     radius += half_ulp_bf16(size + radius);
   }
   if (size + before_last >= overflow) {
-    if (size - before_last < overflow) return {e.value, kInfinity};  // to infinity or not: untestable
+    if (size - before_last < overflow)
+      return {e.value, kInfinity};  // to infinity or not: untestable
     return {std::copysign(kInfinity, e.value), 0};
   }
   return {e.value, radius * kOutward};

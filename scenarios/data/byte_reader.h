@@ -1,5 +1,6 @@
-// Reads a file from front to back, raw or gzip (told by its first bytes, not its name). Nothing is read that was
-// not asked for, so a small file that inflates to a huge one costs only what its header promised.
+// Reads a file from front to back, raw or gzip (told by its first bytes, not its name). Nothing is
+// read that was not asked for, so a small file that inflates to a huge one costs only what its
+// header promised.
 //
 //   TWINRUN_ASSIGN(auto reader, ByteReader::open(path));
 //   TWINRUN_ASSIGN(size_t got, reader->read(buffer, wanted));   // less than wanted: the file ended

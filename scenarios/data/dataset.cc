@@ -51,10 +51,9 @@ Result<Dataset> open_dataset(const DataRequest& request) {
   TWINRUN_ASSIGN(out.train, data::first(pool.train, request.train, "train", request, pool.origin));
   TWINRUN_ASSIGN(out.eval, data::first(pool.eval, request.eval, "eval", request, pool.origin));
   const Dims& dims = out.train.images.dims();
-  out.description = fmt::format("{}: {} + {} of {}, {} classes", pool.origin, dims[0],
-                                out.eval.labels.elements(),
-                                to_string(TensorType{DType::kF32, Dims(dims.begin() + 1, dims.end())}),
-                                request.classes);
+  out.description = fmt::format(
+      "{}: {} + {} of {}, {} classes", pool.origin, dims[0], out.eval.labels.elements(),
+      to_string(TensorType{DType::kF32, Dims(dims.begin() + 1, dims.end())}), request.classes);
   DigestBuilder builder;
   builder.add("train/images");
   builder.add(digest(out.train.images));

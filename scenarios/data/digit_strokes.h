@@ -1,5 +1,6 @@
 // The pen strokes of the ten digits, a few ways of writing each.
-// Unit box, x to the right, y downward; a curve runs through its points (Catmull-Rom), a line joins them.
+// Unit box, x to the right, y downward; a curve runs through its points (Catmull-Rom), a line joins
+// them.
 #pragma once
 
 #include <span>

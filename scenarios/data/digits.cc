@@ -1,5 +1,6 @@
-// `digits`: procedural handwritten digits. No download, no file, the same pixels everywhere: randomness is
-// Philox, arithmetic is binary64 with + - * / and sqrt alone (all correctly rounded), pixels are rounded to u8.
+// `digits`: procedural handwritten digits. No download, no file, the same pixels everywhere:
+// randomness is Philox, arithmetic is binary64 with + - * / and sqrt alone (all correctly rounded),
+// pixels are rounded to u8.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +17,8 @@ namespace {
 
 constexpr int kSide = 28;
 constexpr int kPixels = kSide * kSide;
-constexpr uint32_t kHeldOut = 0x80000000u;  // ids of held-out samples: no share of data.train changes them
+constexpr uint32_t kHeldOut =
+    0x80000000u;  // ids of held-out samples: no share of data.train changes them
 constexpr uint32_t kShape = 0, kNoise = 1;  // the `step` word of the counter
 
 // One sample's random numbers, in the order of asking.
@@ -93,8 +95,8 @@ class Canvas {
 // Catmull-Rom: the curve through p1 and p2 at u in [0, 1].
 Point through(Point p0, Point p1, Point p2, Point p3, double u) {
   const auto axis = [u](double a, double b, double c, double d) {
-    return 0.5 * (2 * b + u * ((c - a) + u * ((2 * a - 5 * b + 4 * c - d) +
-                                              u * (3 * b - 3 * c + d - a))));
+    return 0.5 * (2 * b +
+                  u * ((c - a) + u * ((2 * a - 5 * b + 4 * c - d) + u * (3 * b - 3 * c + d - a))));
   };
   return {axis(p0.x, p1.x, p2.x, p3.x), axis(p0.y, p1.y, p2.y, p3.y)};
 }
@@ -169,7 +171,8 @@ void draw_digit(uint64_t seed, uint32_t id, int label, uint8_t* out) {
     uint32_t bits = grain.bits();  // four pixels' noise, a byte each
     for (int k = 0; k < 4; ++k, bits >>= 8) {
       const double shift = (static_cast<double>(bits & 255u) - 127.5) / 127.5 * noise;
-      const double value = std::clamp(canvas.pixels()[static_cast<size_t>(i + k)] + shift, 0.0, 1.0);
+      const double value =
+          std::clamp(canvas.pixels()[static_cast<size_t>(i + k)] + shift, 0.0, 1.0);
       out[i + k] = static_cast<uint8_t>(std::floor(value * 255 + 0.5));
     }
   }
@@ -181,9 +184,9 @@ Result<Pool> digits_pool(const DataRequest& request) {
                  request.where, "set data.classes = 10"};
   }
   if (!request.shape.empty() && request.shape != Dims{kSide, kSide, 1}) {
-    return Error{fmt::format("data.shape is {}; source digits has [28,28,1]",
-                             to_string(request.shape)),
-                 request.where, "leave data.shape out"};
+    return Error{
+        fmt::format("data.shape is {}; source digits has [28,28,1]", to_string(request.shape)),
+        request.where, "leave data.shape out"};
   }
   const int64_t train = request.train == 0 ? kDigitsTrain : request.train;
   const int64_t eval = request.eval == 0 ? kDigitsEval : request.eval;

@@ -1,10 +1,13 @@
-// Which samples training sees at which step: a pure function of (options, step), read ahead on a thread.
+// Which samples training sees at which step: a pure function of (options, step), read ahead on a
+// thread.
 //
 // The order of epoch e is a Fisher-Yates shuffle of 0..n-1:
-//   for i = n-1 down to 1:  j = bounded(draw({seed, kStreamShuffle}, step 0, sample e, element i), i + 1)
+//   for i = n-1 down to 1:  j = bounded(draw({seed, kStreamShuffle}, step 0, sample e, element i),
+//   i + 1)
 //                           swap(order[i], order[j])
-// (e mod 2^32; without data.shuffle the order is 0..n-1.) Position p of the stream is element p mod n of epoch
-// p / n; with drop_remainder an epoch counts floor(n / batch) * batch positions, without it all n.
+// (e mod 2^32; without data.shuffle the order is 0..n-1.) Position p of the stream is element p mod
+// n of epoch p / n; with drop_remainder an epoch counts floor(n / batch) * batch positions, without
+// it all n.
 #include "scenarios/data/feed.h"
 
 #include <fmt/format.h>
@@ -119,8 +122,8 @@ struct Feed::Impl {
     return out;
   }
 
-  // The reader's loop: makes consecutive steps until `ready` holds `prefetch` of them. Once it runs, it alone
-  // calls make(), so `orders` needs no lock.
+  // The reader's loop: makes consecutive steps until `ready` holds `prefetch` of them. Once it
+  // runs, it alone calls make(), so `orders` needs no lock.
   void read_ahead() {
     std::unique_lock lock(mutex);
     while (true) {
@@ -195,8 +198,8 @@ Result<Batch> Feed::batch(int64_t step) {
   }
   if (available == 0) {
     return Error{fmt::format("{} samples do not fill one batch of {}", impl_->count, options.batch),
-                 where, fmt::format("lower train.batch to {} or less, or raise data.train",
-                                    impl_->count)};
+                 where,
+                 fmt::format("lower train.batch to {} or less, or raise data.train", impl_->count)};
   }
   const int64_t left = impl_->count - available * options.batch;
   return Error{fmt::format("the data ended after step {}: {} samples are {} batches of {}{}; "

@@ -1,5 +1,5 @@
-// `idx`: MNIST's IDX files (yann.lecun.com/exdb/mnist, "The IDX file format"): two zero bytes, the element type
-// (8: u8), the rank, the dimensions as big-endian u32, then the elements.
+// `idx`: MNIST's IDX files (yann.lecun.com/exdb/mnist, "The IDX file format"): two zero bytes, the
+// element type (8: u8), the rank, the dimensions as big-endian u32, then the elements.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -22,13 +22,20 @@ struct Idx {
 
 std::string_view type_name(uint8_t code) {
   switch (code) {
-    case 0x08: return "u8";
-    case 0x09: return "i8";
-    case 0x0B: return "i16";
-    case 0x0C: return "i32";
-    case 0x0D: return "f32";
-    case 0x0E: return "f64";
-    default: return "an unknown type";
+    case 0x08:
+      return "u8";
+    case 0x09:
+      return "i8";
+    case 0x0B:
+      return "i16";
+    case 0x0C:
+      return "i32";
+    case 0x0D:
+      return "f32";
+    case 0x0E:
+      return "f64";
+    default:
+      return "an unknown type";
   }
 }
 
@@ -74,21 +81,26 @@ class IdxReader {
     }
     if (magic[2] != 0x08) {
       return fail(fmt::format("the elements are {} (type {:02x}); allowed: u8 (08)",
-                              type_name(magic[2]), magic[2]), "convert the file to u8");
+                              type_name(magic[2]), magic[2]),
+                  "convert the file to u8");
     }
     const int rank = magic[3];
     if (!labels && rank == 1) {
-      return fail("this file holds labels, images were expected (magic 00 00 08 01, not 00 00 08 03)",
-                  "swap the two: data.files = [\"IMAGES\", \"LABELS\"]");
+      return fail(
+          "this file holds labels, images were expected (magic 00 00 08 01, not 00 00 08 03)",
+          "swap the two: data.files = [\"IMAGES\", \"LABELS\"]");
     }
     if (labels && (rank == 3 || rank == 4)) {
-      return fail(fmt::format("this file holds images, labels were expected (magic 00 00 08 {:02x}, "
-                              "not 00 00 08 01)", rank),
-                  "swap the two: data.files = [\"IMAGES\", \"LABELS\"]");
+      return fail(
+          fmt::format("this file holds images, labels were expected (magic 00 00 08 {:02x}, "
+                      "not 00 00 08 01)",
+                      rank),
+          "swap the two: data.files = [\"IMAGES\", \"LABELS\"]");
     }
     if (labels ? rank != 1 : (rank != 3 && rank != 4)) {
       return fail(fmt::format("the array has {} dimensions; allowed: {}", rank,
-                              labels ? "1 (labels)" : "3 or 4 (images)"), "");
+                              labels ? "1 (labels)" : "3 or 4 (images)"),
+                  "");
     }
     uint8_t raw[16];
     const size_t wanted = 4 * static_cast<size_t>(rank);
@@ -126,8 +138,9 @@ class IdxReader {
       out.resize(have + piece);
       TWINRUN_ASSIGN(const size_t got, take(out.data() + have, piece));
       if (got < piece) {
-        return fail(fmt::format("truncated: the header promises {} bytes of elements, the file has {}",
-                                size, have + got));
+        return fail(
+            fmt::format("truncated: the header promises {} bytes of elements, the file has {}",
+                        size, have + got));
       }
     }
     uint8_t extra;
@@ -146,11 +159,12 @@ Result<Samples> read_pair(const DataRequest& request, const std::string& images_
                           const std::string& labels_path) {
   TWINRUN_ASSIGN(Idx images, IdxReader(request.where, images_path).read(false));
   TWINRUN_ASSIGN(Idx labels, IdxReader(request.where, labels_path).read(true));
-  Dims dims = images.dims;
-  if (dims.size() == 3) dims.push_back(1);
+  const Dims& found = images.dims;
+  const Dims dims = {found[0], found[1], found[2], found.size() == 4 ? found[3] : 1};
   if (dims[0] != labels.dims[0]) {
-    return Error{fmt::format("{} images in {}, but {} labels", dims[0], images_path, labels.dims[0]),
-                 join_where(request.where, labels_path), "give the two files of one set"};
+    return Error{
+        fmt::format("{} images in {}, but {} labels", dims[0], images_path, labels.dims[0]),
+        join_where(request.where, labels_path), "give the two files of one set"};
   }
   const Dims shape(dims.begin() + 1, dims.end());
   if (!request.shape.empty() && request.shape != shape) {
@@ -223,7 +237,8 @@ Result<Pool> idx_pool(const DataRequest& request) {
     }
     std::string paths[2];
     for (int i = 0; i < 2; ++i) {
-      paths[i] = (std::filesystem::path(request.dir) / request.files[static_cast<size_t>(i)]).string();
+      paths[i] =
+          (std::filesystem::path(request.dir) / request.files[static_cast<size_t>(i)]).string();
     }
     TWINRUN_ASSIGN(Samples all, read_pair(request, paths[0], paths[1]));
     return split(std::move(all), request, paths[0]);
@@ -233,13 +248,14 @@ Result<Pool> idx_pool(const DataRequest& request) {
   if (!train && !held_out) {
     std::error_code ignored;
     const bool folder = std::filesystem::is_directory(request.dir, ignored);
-    return Error{fmt::format("{}; looked for train-images-idx3-ubyte[.gz] with train-labels-idx1-ubyte"
-                             "[.gz], then t10k-images-idx3-ubyte[.gz] with t10k-labels-idx1-ubyte[.gz]",
-                             request.dir.empty() ? "data.dir is not set"
-                             : folder            ? "no pair of IDX files in this folder"
-                                                 : "no such folder"),
-                 join_where(request.where, request.dir),
-                 "set data.dir to the folder of the MNIST files (--set data.dir=PATH)"};
+    return Error{
+        fmt::format("{}; looked for train-images-idx3-ubyte[.gz] with train-labels-idx1-ubyte"
+                    "[.gz], then t10k-images-idx3-ubyte[.gz] with t10k-labels-idx1-ubyte[.gz]",
+                    request.dir.empty() ? "data.dir is not set"
+                    : folder            ? "no pair of IDX files in this folder"
+                                        : "no such folder"),
+        join_where(request.where, request.dir),
+        "set data.dir to the folder of the MNIST files (--set data.dir=PATH)"};
   }
   if (!train || !held_out) {
     const Pair& only = train ? *train : *held_out;
@@ -249,7 +265,9 @@ Result<Pool> idx_pool(const DataRequest& request) {
   Pool pool;
   TWINRUN_ASSIGN(pool.train, read_pair(request, train->images, train->labels));
   TWINRUN_ASSIGN(pool.eval, read_pair(request, held_out->images, held_out->labels));
-  const auto shape = [](const Samples& s) { return Dims(s.images.dims().begin() + 1, s.images.dims().end()); };
+  const auto shape = [](const Samples& s) {
+    return Dims(s.images.dims().begin() + 1, s.images.dims().end());
+  };
   if (shape(pool.train) != shape(pool.eval)) {
     return Error{fmt::format("the held-out images are {}, the training images {}",
                              to_string(shape(pool.eval)), to_string(shape(pool.train))),

@@ -1,7 +1,9 @@
-// Where samples come from, inside data/: each source fills the same struct; dataset.cc cuts it to what was asked.
+// Where samples come from, inside data/: each source fills the same struct; dataset.cc cuts it to
+// what was asked.
 //
 //   TWINRUN_ASSIGN(Pool pool, digits_pool(request));    // or idx_pool(request)
-//   pool.train.images;                                  // f32[n, h, w, c]; n is at least what was asked
+//   pool.train.images;                                  // f32[n, h, w, c]; n is at least what was
+//   asked
 #pragma once
 
 #include <cstdint>
@@ -28,7 +30,8 @@ Result<Pool> idx_pool(const DataRequest& request);
 // u8 -> u8 / 255 in binary32.
 void normalize(const uint8_t* pixels, int64_t count, float* out);
 
-// The digit sample `id` of class `label` (0 to 9): 28 x 28 pixels, a function of (seed, id, label) alone.
+// The digit sample `id` of class `label` (0 to 9): 28 x 28 pixels, a function of (seed, id, label)
+// alone.
 void draw_digit(uint64_t seed, uint32_t id, int label, uint8_t* pixels);
 
 // "a: b", or the one that is not empty.

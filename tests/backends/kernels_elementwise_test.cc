@@ -198,9 +198,11 @@ TEST(Movement, Sources) {
   op.kind = OpKind::kConstant;
   op.attrs.value = 0.1;
   op.type = {DType::kF32, {3, 5}};
-  for (float v : run({}, op, {}).as<float>()) EXPECT_EQ(v, 0.1f);
+  const Tensor wide = run({}, op, {});
+  for (float v : wide.as<float>()) EXPECT_EQ(v, 0.1f);
   op.type.dtype = DType::kBF16;
-  for (uint16_t v : run({}, op, {}).as<uint16_t>()) EXPECT_EQ(v, bf16_round(0.1f));
+  const Tensor narrow = run({}, op, {});
+  for (uint16_t v : narrow.as<uint16_t>()) EXPECT_EQ(v, bf16_round(0.1f));
   op.kind = OpKind::kIota;
   op.attrs.dims = {1};
   op.type = {DType::kI32, {2, 3, 4}};

@@ -1,5 +1,5 @@
-// Every kernel against the naive interpreter, bit for bit: all kinds, data classes and arithmetics; on dots every
-// instruction set of this machine too.
+// Every kernel against the naive interpreter, bit for bit: all kinds, data classes and arithmetics;
+// on dots every instruction set of this machine too.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -30,7 +30,8 @@ constexpr Mode kModes[] = {
 
 Tensor kernel_result(ThreadPool& pool, const OpCase& c, Arithmetic arithmetic) {
   Tensor out = Tensor::empty(c.op.type);
-  for (std::byte& b : std::span(out.raw(), out.bytes())) b = std::byte{0xA5};  // unwritten elements show
+  for (std::byte& b : std::span(out.raw(), out.bytes()))
+    b = std::byte{0xA5};  // unwritten elements show
   const KernelContext context{&pool, arithmetic};
   if (c.op.kind == OpKind::kAllReduce) {
     all_reduce_sum(context, c.inputs, out);
@@ -61,9 +62,10 @@ std::string difference(const Tensor& got, const Tensor& want) {
     ++count;
   }
   char text[160];
-  std::snprintf(text, sizeof text, "element %lld: kernel %08x, reference %08x (%lld of %lld differ)",
-                static_cast<long long>(first), word(got, first), word(want, first), static_cast<long long>(count),
-                static_cast<long long>(want.elements()));
+  std::snprintf(text, sizeof text,
+                "element %lld: kernel %08x, reference %08x (%lld of %lld differ)",
+                static_cast<long long>(first), word(got, first), word(want, first),
+                static_cast<long long>(count), static_cast<long long>(want.elements()));
   return text;
 }
 
@@ -87,9 +89,11 @@ TEST_P(OpBits, KernelEqualsReference) {
           for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
             if (!dot && isa != Isa::kAmx) continue;
             force_isa(isa);
-            if (active_isa() != isa && isa != Isa::kAmx) continue;  // the best of this machine runs as kAmx
+            if (active_isa() != isa && isa != Isa::kAmx)
+              continue;  // the best of this machine runs as kAmx
             const std::string d = difference(kernel_result(pool, c, mode.kernel), want);
-            EXPECT_EQ(d, "") << c.name << ", " << mode.name << ", " << to_string(active_isa()) << ", seed " << seed;
+            EXPECT_EQ(d, "") << c.name << ", " << mode.name << ", " << to_string(active_isa())
+                             << ", seed " << seed;
             compared += want.elements();
             if (!d.empty() && ++failures >= 12) FAIL() << "more left out";
           }
@@ -97,17 +101,21 @@ TEST_P(OpBits, KernelEqualsReference) {
       }
     }
   }
-  std::printf("%-28s %lld elements equal\n", std::string(name_of(kind)).c_str(), static_cast<long long>(compared));
+  std::printf("%-28s %lld elements equal\n", std::string(name_of(kind)).c_str(),
+              static_cast<long long>(compared));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, OpBits, testing::Range(0, kOpKinds), [](const testing::TestParamInfo<int>& info) {
-  return std::string(name_of(static_cast<OpKind>(info.param)));
-});
+INSTANTIATE_TEST_SUITE_P(Kinds, OpBits, testing::Range(0, kOpKinds),
+                         [](const testing::TestParamInfo<int>& info) {
+                           return std::string(name_of(static_cast<OpKind>(info.param)));
+                         });
 
-// Views that start off a 64-byte boundary, and other thread counts, on the kinds that block or vectorise.
+// Views that start off a 64-byte boundary, and other thread counts, on the kinds that block or
+// vectorise.
 TEST(OpBits, AlignmentAndThreadsDoNotShow) {
   for (OpKind kind : {OpKind::kAdd, OpKind::kExponential, OpKind::kDotGeneral, OpKind::kConvolution,
-                      OpKind::kConvolutionKernelGrad, OpKind::kReduce, OpKind::kReduceWindow, OpKind::kTranspose}) {
+                      OpKind::kConvolutionKernelGrad, OpKind::kReduce, OpKind::kReduceWindow,
+                      OpKind::kTranspose}) {
     for (const OpCase& c : op_cases(kind, DataClass::kNormal, 9)) {
       OpCase shifted = c;
       for (Tensor& t : shifted.inputs) {
@@ -121,7 +129,8 @@ TEST(OpBits, AlignmentAndThreadsDoNotShow) {
         const Tensor want = kernel_result(one, c, mode.kernel);
         for (int threads : {1, 2, 3, 8}) {
           ThreadPool pool(threads);
-          EXPECT_EQ(difference(kernel_result(pool, shifted, mode.kernel), want), "") << c.name << " threads " << threads;
+          EXPECT_EQ(difference(kernel_result(pool, shifted, mode.kernel), want), "")
+              << c.name << " threads " << threads;
         }
       }
     }

@@ -36,8 +36,9 @@ Mode mode(DotPrecision precision, bool flush) {
 }
 
 std::vector<Mode> modes() {
-  return {mode(DotPrecision::kF32, false), mode(DotPrecision::kF32, true), mode(DotPrecision::kBf16, true),
-          mode(DotPrecision::kBf16x3, true), mode(DotPrecision::kBf16x6, true)};
+  return {mode(DotPrecision::kF32, false), mode(DotPrecision::kF32, true),
+          mode(DotPrecision::kBf16, true), mode(DotPrecision::kBf16x3, true),
+          mode(DotPrecision::kBf16x6, true)};
 }
 
 bool is_dot(OpKind kind) { return class_of(kind) == OpClass::kDot; }
@@ -47,7 +48,8 @@ Tensor honest(const OpCase& c, ReferenceArithmetic arithmetic) {
   return reference_op(c.op, c.inputs, arithmetic);
 }
 
-OpCase matrix_case(int64_t m, int64_t k, int64_t n, DataClass data, uint64_t seed, int contract = 0) {
+OpCase matrix_case(int64_t m, int64_t k, int64_t n, DataClass data, uint64_t seed,
+                   int contract = 0) {
   OpCase c;
   c.op.kind = OpKind::kDotGeneral;
   c.op.type = {DType::kF32, {m, n}};
@@ -80,8 +82,9 @@ TEST_P(HonestOp, IsInside) {
           if (!is_dot(kind) && m.declared.precision != DotPrecision::kF32) continue;
           const OracleVerdict v = verdict_of(m, c, honest(c, m.arithmetic));
           ASSERT_EQ(v.outside, 0) << c.name << " flush " << m.declared.flush << " precision "
-                                  << static_cast<int>(m.declared.precision) << " element " << v.worst_element << " subject "
-                                  << v.subject << " value " << v.value << " radius " << v.radius << " seed " << seed;
+                                  << static_cast<int>(m.declared.precision) << " element "
+                                  << v.worst_element << " subject " << v.subject << " value "
+                                  << v.value << " radius " << v.radius << " seed " << seed;
           worst = std::max(worst, v.worst);
           untestable += v.untestable;
           elements += v.elements;
@@ -97,13 +100,16 @@ TEST_P(HonestOp, IsInside) {
     }
   }
   RecordProperty("worst", std::to_string(worst));
-  std::printf("%-28s worst ratio %.3f, untestable %.2f %% of %lld\n", std::string(name_of(kind)).c_str(), worst,
-              elements > 0 ? 100.0 * static_cast<double>(untestable) / static_cast<double>(elements) : 0.0,
-              static_cast<long long>(elements));
+  std::printf(
+      "%-28s worst ratio %.3f, untestable %.2f %% of %lld\n", std::string(name_of(kind)).c_str(),
+      worst,
+      elements > 0 ? 100.0 * static_cast<double>(untestable) / static_cast<double>(elements) : 0.0,
+      static_cast<long long>(elements));
 }
-INSTANTIATE_TEST_SUITE_P(Kinds, HonestOp, testing::Range(0, kOpKinds), [](const testing::TestParamInfo<int>& info) {
-  return std::string(name_of(static_cast<OpKind>(info.param)));
-});
+INSTANTIATE_TEST_SUITE_P(Kinds, HonestOp, testing::Range(0, kOpKinds),
+                         [](const testing::TestParamInfo<int>& info) {
+                           return std::string(name_of(static_cast<OpKind>(info.param)));
+                         });
 
 // ---- planted errors
 
@@ -135,7 +141,8 @@ TEST(OraclePlanted, RoundedBf16WhereF32IsDeclared) {
     const Tensor subject = honest(c, {ReferenceArithmetic::Dot::kBf16, true});
     EXPECT_GT(verdict_of(mode(DotPrecision::kF32, false), c, subject).worst, 10);
     EXPECT_GT(verdict_of(mode(DotPrecision::kBf16x3, true), c, subject).worst, 10);
-    // Three passes in the place of six show in short dots; in long ones they drown in the bound of accumulation.
+    // Three passes in the place of six show in short dots; in long ones they drown in the bound of
+    // accumulation.
     const OpCase brief = matrix_case(64, 4, 64, DataClass::kNormal, 10 * seed);
     const Tensor three = honest(brief, {ReferenceArithmetic::Dot::kBf16x3, true});
     EXPECT_EQ(verdict_of(mode(DotPrecision::kBf16x3, true), brief, three).outside, 0);
@@ -160,13 +167,16 @@ TEST(OraclePlanted, DroppedTail) {
 
 TEST(OraclePlanted, ScaledByOnePlusTwoToTheMinusTen) {
   for (OpKind kind : {OpKind::kDotGeneral, OpKind::kConvolution, OpKind::kConvolutionInputGrad,
-                      OpKind::kConvolutionKernelGrad, OpKind::kReduce, OpKind::kReduceWindow, OpKind::kSelectAndScatter,
-                      OpKind::kAvgPoolGrad, OpKind::kAllReduce, OpKind::kExponential, OpKind::kLogistic, OpKind::kTanh}) {
+                      OpKind::kConvolutionKernelGrad, OpKind::kReduce, OpKind::kReduceWindow,
+                      OpKind::kSelectAndScatter, OpKind::kAvgPoolGrad, OpKind::kAllReduce,
+                      OpKind::kExponential, OpKind::kLogistic, OpKind::kTanh}) {
     for (const Mode& m : modes()) {
       if (!is_dot(kind) && m.declared.precision != DotPrecision::kF32) continue;
       for (uint64_t seed = 0; seed < 20; ++seed) {
         for (const OpCase& c : op_cases(kind, DataClass::kNormal, seed)) {
-          if (c.op.type.dtype != DType::kF32 || c.op.type.elements() < 8 || c.inputs[0].elements() > 3000) continue;
+          if (c.op.type.dtype != DType::kF32 || c.op.type.elements() < 8 ||
+              c.inputs[0].elements() > 3000)
+            continue;
           Tensor subject = honest(c, m.arithmetic);
           for (float& x : subject.as<float>()) x *= 1 + 0x1p-10f;
           ASSERT_GT(verdict_of(m, c, subject).worst, 1) << c.name;
@@ -177,15 +187,18 @@ TEST(OraclePlanted, ScaledByOnePlusTwoToTheMinusTen) {
 }
 
 TEST(OraclePlanted, OneUlp) {
-  for (OpKind kind : {OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply, OpKind::kDivide, OpKind::kSqrt, OpKind::kMaximum,
-                      OpKind::kMinimum, OpKind::kNegate, OpKind::kAbs, OpKind::kTranspose, OpKind::kBroadcastInDim,
-                      OpKind::kReshape, OpKind::kSelect, OpKind::kConvert, OpKind::kExponential, OpKind::kLog, OpKind::kTanh,
-                      OpKind::kRngUniform, OpKind::kSelectAndScatter}) {
+  for (OpKind kind : {OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply, OpKind::kDivide,
+                      OpKind::kSqrt, OpKind::kMaximum, OpKind::kMinimum, OpKind::kNegate,
+                      OpKind::kAbs, OpKind::kTranspose, OpKind::kBroadcastInDim, OpKind::kReshape,
+                      OpKind::kSelect, OpKind::kConvert, OpKind::kExponential, OpKind::kLog,
+                      OpKind::kTanh, OpKind::kRngUniform, OpKind::kSelectAndScatter}) {
     for (const Mode& m : {mode(DotPrecision::kF32, false), mode(DotPrecision::kF32, true)}) {
       for (uint64_t seed = 0; seed < 20; ++seed) {
         for (const OpCase& c : op_cases(kind, DataClass::kPositive, seed)) {
           if (c.op.type.dtype != DType::kF32) continue;
-          if (kind == OpKind::kSelectAndScatter && c.op.attrs.window.stride[0] != c.op.attrs.window.size[0]) continue;
+          if (kind == OpKind::kSelectAndScatter &&
+              c.op.attrs.window.stride[0] != c.op.attrs.window.size[0])
+            continue;
           const Tensor right = honest(c, m.arithmetic);
           const OracleResult oracle = eval_op(m.declared, c.op, c.inputs, nullptr);
           ASSERT_EQ(judge(oracle, right).outside, 0);
@@ -231,8 +244,8 @@ TEST(OraclePlanted, KeptDenormalsWhereFlushIsDeclared) {
 
 TEST(Oracle, ThreadsDoNotChangeADigit) {
   ThreadPool pool(3);
-  for (OpKind kind : {OpKind::kDotGeneral, OpKind::kConvolution, OpKind::kConvolutionKernelGrad, OpKind::kReduceWindow,
-                      OpKind::kLogistic}) {
+  for (OpKind kind : {OpKind::kDotGeneral, OpKind::kConvolution, OpKind::kConvolutionKernelGrad,
+                      OpKind::kReduceWindow, OpKind::kLogistic}) {
     for (const OpCase& c : op_cases(kind, DataClass::kNormal, 5)) {
       const Mode m = mode(DotPrecision::kBf16x3, true);
       const OracleResult one = eval_op(m.declared, c.op, c.inputs, nullptr);
@@ -245,7 +258,8 @@ TEST(Oracle, ThreadsDoNotChangeADigit) {
 
 // ---- elementary functions
 
-double error_against_mpfr(double computed, float x, int (*function)(mpfr_ptr, mpfr_srcptr, mpfr_rnd_t)) {
+double error_against_mpfr(double computed, float x,
+                          int (*function)(mpfr_ptr, mpfr_srcptr, mpfr_rnd_t)) {
   mpfr_t in, out, difference;
   mpfr_inits2(200, in, out, difference, static_cast<mpfr_ptr>(nullptr));
   mpfr_set_flt(in, x, MPFR_RNDN);
@@ -270,13 +284,17 @@ TEST(OracleElementary, AgreesWithMpfr) {
     const auto unit = static_cast<float>(static_cast<double>(random() >> 11) * 0x1p-53);
     for (float v : {x, unit, 200 * unit - 100, 1 + (unit - 0.5f) * 0.01f}) {
       if (!std::isfinite(v)) continue;
-      if (std::fabs(v) < 200) worst[0] = std::max(worst[0], error_against_mpfr(oracle::exponential(v), v, mpfr_exp));
-      if (v > 0) worst[1] = std::max(worst[1], error_against_mpfr(oracle::logarithm(v), v, mpfr_log));
-      worst[2] = std::max(worst[2], error_against_mpfr(oracle::hyperbolic_tangent(v), v, mpfr_tanh));
+      if (std::fabs(v) < 200)
+        worst[0] = std::max(worst[0], error_against_mpfr(oracle::exponential(v), v, mpfr_exp));
+      if (v > 0)
+        worst[1] = std::max(worst[1], error_against_mpfr(oracle::logarithm(v), v, mpfr_log));
+      worst[2] =
+          std::max(worst[2], error_against_mpfr(oracle::hyperbolic_tangent(v), v, mpfr_tanh));
     }
   }
   for (double w : worst) EXPECT_LT(w, oracle::kElementaryError);
-  std::printf("exp 2^%.1f  log 2^%.1f  tanh 2^%.1f\n", std::log2(worst[0]), std::log2(worst[1]), std::log2(worst[2]));
+  std::printf("exp 2^%.1f  log 2^%.1f  tanh 2^%.1f\n", std::log2(worst[0]), std::log2(worst[1]),
+              std::log2(worst[2]));
 }
 
 TEST(OracleElementary, Edges) {

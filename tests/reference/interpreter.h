@@ -1,7 +1,8 @@
-// The second interpreter: the numeric contract (docs/numerics.md, program/graph/op.h) written as the most naive scalar
-// loops, sharing no code with backends/kernels. It exists to disagree.
+// The second interpreter: the numeric contract (docs/numerics.md, program/graph/op.h) written as
+// the most naive scalar loops, sharing no code with backends/kernels. It exists to disagree.
 //
-//   Tensor want = reference_op(op, inputs, {.dot = ReferenceArithmetic::Dot::kBf16, .flush = true});
+//   Tensor want = reference_op(op, inputs, {.dot = ReferenceArithmetic::Dot::kBf16, .flush =
+//   true});
 #pragma once
 
 #include <span>
@@ -16,7 +17,8 @@ struct ReferenceArithmetic {
   bool flush = false;
 };
 
-// Every kind but parameter and all_reduce; the result has op.type. Unknown combinations throw std::logic_error.
+// Every kind but parameter and all_reduce; the result has op.type. Unknown combinations throw
+// std::logic_error.
 Tensor reference_op(const Op& op, std::span<const Tensor> inputs, ReferenceArithmetic arithmetic);
 
 // Contract rule 7, the ring, over the contributions of N >= 1 replicas.

@@ -17,30 +17,53 @@ int64_t integer(Random& r, int64_t low, int64_t high) {
 }
 float sign(Random& r) { return (r() & 1) != 0 ? -1.0f : 1.0f; }
 float with_exponent(Random& r, int64_t low, int64_t high) {
-  return sign(r) * std::ldexp(1.0f + static_cast<float>(unit(r)), static_cast<int>(integer(r, low, high)));
+  return sign(r) *
+         std::ldexp(1.0f + static_cast<float>(unit(r)), static_cast<int>(integer(r, low, high)));
 }
 
 float special(Random& r) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  static const float values[] = {kInf,     -kInf,     from_bits(kCanonicalNaN), 0.0f,     -0.0f,      0x1p-149f, -0x1p-149f,
-                                 0x1p-127f, -0x1p-127f, 0x1p-126f,              -0x1p-126f, 0x1.fffffep127f,
-                                 -0x1.fffffep127f, 0x1.ffp127f, 1.0f, -1.0f};
+  static const float values[] = {kInf,
+                                 -kInf,
+                                 from_bits(kCanonicalNaN),
+                                 0.0f,
+                                 -0.0f,
+                                 0x1p-149f,
+                                 -0x1p-149f,
+                                 0x1p-127f,
+                                 -0x1p-127f,
+                                 0x1p-126f,
+                                 -0x1p-126f,
+                                 0x1.fffffep127f,
+                                 -0x1.fffffep127f,
+                                 0x1.ffp127f,
+                                 1.0f,
+                                 -1.0f};
   return values[r() % std::size(values)];
 }
 
 float draw_float(Random& r, DataClass data) {
   switch (data) {
-    case DataClass::kNormal: return static_cast<float>(unit(r) * 2 - 1);
-    case DataClass::kPositive: return (r() & 1) != 0 ? static_cast<float>(unit(r)) : 0.0f;
-    case DataClass::kWide: return with_exponent(r, -126, 126);
-    case DataClass::kTiny: return with_exponent(r, (r() & 3) == 0 ? -150 : -66, (r() & 3) == 0 ? -120 : -58);
-    case DataClass::kHuge: return with_exponent(r, 55, (r() & 15) == 0 ? 127 : 64);
-    case DataClass::kSpecial: return r() % 8 == 0 ? special(r) : with_exponent(r, -3, 3);
+    case DataClass::kNormal:
+      return static_cast<float>(unit(r) * 2 - 1);
+    case DataClass::kPositive:
+      return (r() & 1) != 0 ? static_cast<float>(unit(r)) : 0.0f;
+    case DataClass::kWide:
+      return with_exponent(r, -126, 126);
+    case DataClass::kTiny:
+      return with_exponent(r, (r() & 3) == 0 ? -150 : -66, (r() & 3) == 0 ? -120 : -58);
+    case DataClass::kHuge:
+      return with_exponent(r, 55, (r() & 15) == 0 ? 127 : 64);
+    case DataClass::kSpecial:
+      return r() % 8 == 0 ? special(r) : with_exponent(r, -3, 3);
     case DataClass::kTies:
       switch (r() % 4) {
-        case 0: return sign(r) * 0.0f;
-        case 1: return from_bits((static_cast<uint32_t>(integer(r, 0x3F80, 0x3FFF)) << 16) | 0x8000u);
-        default: return static_cast<float>(integer(r, -6, 6)) * 0.25f;
+        case 0:
+          return sign(r) * 0.0f;
+        case 1:
+          return from_bits((static_cast<uint32_t>(integer(r, 0x3F80, 0x3FFF)) << 16) | 0x8000u);
+        default:
+          return static_cast<float>(integer(r, -6, 6)) * 0.25f;
       }
   }
   return 0;
@@ -50,7 +73,8 @@ Tensor random_ints(Dims dims, uint64_t seed) {
   Random r(seed);
   Tensor t = Tensor::empty({DType::kI32, std::move(dims)});
   for (auto& x : t.as<int32_t>()) {
-    x = (r() & 7) == 0 ? ((r() & 1) != 0 ? INT32_MIN : INT32_MAX) : static_cast<int32_t>(integer(r, -70000, 70000));
+    x = (r() & 7) == 0 ? ((r() & 1) != 0 ? INT32_MIN : INT32_MAX)
+                       : static_cast<int32_t>(integer(r, -70000, 70000));
     if ((r() & 3) == 0) x = static_cast<int32_t>(static_cast<uint32_t>(r()));
     if ((r() & 7) == 0) x = 3;
   }
@@ -66,7 +90,8 @@ Tensor random_preds(Dims dims, uint64_t seed) {
 // Collects the cases of one kind.
 class Cases {
  public:
-  Cases(OpKind kind, DataClass data, uint64_t seed) : kind_(kind), data_(data), seed_(seed * 1000003) {}
+  Cases(OpKind kind, DataClass data, uint64_t seed)
+      : kind_(kind), data_(data), seed_(seed * 1000003) {}
 
   void add(Attrs attrs, std::vector<Tensor> inputs) {
     OpCase c;
@@ -82,7 +107,18 @@ class Cases {
     c.inputs = std::move(inputs);
     out.push_back(std::move(c));
   }
-  Tensor floats(DType dtype, Dims dims) { return random_tensor({dtype, std::move(dims)}, data_, ++seed_); }
+  // Elements by a formula of the caller's.
+  template <typename F>
+  Tensor made(Dims dims, F f) {
+    Random r(++seed_);
+    Tensor t = Tensor::empty({DType::kF32, std::move(dims)});
+    for (float& x : t.as<float>()) x = f(r);
+    return t;
+  }
+  DataClass data() const { return data_; }
+  Tensor floats(DType dtype, Dims dims) {
+    return random_tensor({dtype, std::move(dims)}, data_, ++seed_);
+  }
   Tensor ints(Dims dims) { return random_ints(std::move(dims), ++seed_); }
   Tensor preds(Dims dims) { return random_preds(std::move(dims), ++seed_); }
 
@@ -94,8 +130,58 @@ class Cases {
   uint64_t seed_;
 };
 
-Window window(int64_t kh, int64_t kw, int64_t stride, int64_t low, int64_t high, int64_t dilation = 1) {
+Window window(int64_t kh, int64_t kw, int64_t stride, int64_t low, int64_t high,
+              int64_t dilation = 1) {
   return {{kh, kw}, {stride, stride}, {low, low}, {high, high}, {dilation, dilation}};
+}
+
+// ---- results at the edge of flushing: 2^-126 - 2^-150 is zero, though it rounds to 2^-126 where
+// denormals are kept
+
+// x y, or x / y, within a few ulps of 2^-126.
+void edge_of_flush(Cases& cases, OpKind kind) {
+  const Dims d{500};
+  const Tensor x =
+      cases.made(d, [](Random& r) { return sign(r) * static_cast<float>(1 + unit(r)) * 0x1p-60f; });
+  Tensor y = cases.made(d, [](Random& r) { return static_cast<float>(integer(r, -1, 1)); });
+  for (size_t i = 0; i < 500; ++i) {
+    const float a = x.as<float>()[i];
+    const float partner = kind == OpKind::kMultiply ? 0x1p-126f / a : a * 0x1p126f;
+    y.as<float>()[i] =
+        from_bits(to_bits(partner) + static_cast<uint32_t>(static_cast<int32_t>(y.as<float>()[i])));
+  }
+  cases.add({}, {x, y});
+}
+
+void edge_of_flush_dots(Cases& cases) {
+  auto power = [](Random& r) {
+    static const int exponents[] = {-63, -75, -76};
+    return sign(r) * std::ldexp(1.0f, exponents[r() % 3]);
+  };
+  const Tensor a = cases.made({16, 8}, power), b = cases.made({8, 16}, power);
+  cases.add({}, {a, b});
+  // Zero padding turns a chain's -0 into +0: blocks 2^-126, -1.5 2^-126 (sum flushed to -0), two
+  // flushed products.
+  Tensor row = Tensor::zeros({DType::kF32, {1, 66}}),
+         column = Tensor::zeros({DType::kF32, {66, 1}});
+  auto term = [&](size_t k, float x, float y) {
+    row.as<float>()[k] = x, column.as<float>()[k] = y;
+  };
+  term(0, 0x1p-63f, 0x1p-63f);
+  term(32, -0x1.8p-63f, 0x1p-63f);
+  term(64, -0x1p-65f, 0x1p-65f);
+  term(65, -0x1p-65f, 0x1p-65f);
+  cases.add({}, {row, column});
+}
+
+// Where exp leaves and enters the normal range, and where tanh and logistic bend.
+void elementary_ranges(Cases& cases) {
+  for (double low : {-105.0, -87.3366, -10.0, 88.7228}) {
+    const double width = low == -105.0 ? 195.0 : low == -10.0 ? 20.0 : 0.0002;
+    cases.add(
+        {},
+        {cases.made({301}, [&](Random& r) { return static_cast<float>(low + width * unit(r)); })});
+  }
 }
 
 struct ConvolutionShape {
@@ -105,12 +191,9 @@ struct ConvolutionShape {
 };
 const std::vector<ConvolutionShape>& convolution_shapes() {
   static const std::vector<ConvolutionShape> shapes = {
-      {{2, 6, 5, 3}, 4, window(3, 3, 1, 1, 1)},
-      {{1, 7, 7, 1}, 3, window(5, 5, 1, 2, 2)},
-      {{2, 8, 7, 2}, 17, window(3, 3, 2, 0, 1)},
-      {{3, 5, 5, 33}, 2, window(1, 1, 2, 0, 0)},
-      {{1, 9, 8, 2}, 3, window(3, 2, 1, 2, 1, 2)},
-      {{1, 6, 6, 16}, 16, window(3, 3, 1, 1, 1)},
+      {{2, 6, 5, 3}, 4, window(3, 3, 1, 1, 1)},    {{1, 7, 7, 1}, 3, window(5, 5, 1, 2, 2)},
+      {{2, 8, 7, 2}, 17, window(3, 3, 2, 0, 1)},   {{3, 5, 5, 33}, 2, window(1, 1, 2, 0, 0)},
+      {{1, 9, 8, 2}, 3, window(3, 2, 1, 2, 1, 2)}, {{1, 6, 6, 16}, 16, window(3, 3, 1, 1, 1)},
   };
   return shapes;
 }
@@ -131,7 +214,18 @@ void convolutions(Cases& cases, OpKind kind, DType dtype) {
       cases.add(a, {cases.floats(dtype, s.x), cases.floats(dtype, y)});
     }
   }
-  if (kind == OpKind::kConvolutionKernelGrad && dtype == DType::kF32) {  // more than one segment of 4096
+  if (dtype == DType::kF32 &&
+      cases.data() == DataClass::kNormal) {  // more than one block of every cache level
+    const Window same = window(3, 3, 1, 1, 1);
+    Attrs a;
+    a.window = same;
+    a.shape = kind == OpKind::kConvolutionInputGrad ? Dims{2, 14, 14, 16} : Dims{3, 3, 16, 36};
+    const Dims x{2, 14, 14, 16}, w{3, 3, 16, 36}, y{2, 14, 14, 36};
+    cases.add(a, {cases.floats(dtype, kind == OpKind::kConvolutionInputGrad ? y : x),
+                  cases.floats(dtype, kind == OpKind::kConvolutionKernelGrad ? y : w)});
+  }
+  if (kind == OpKind::kConvolutionKernelGrad &&
+      dtype == DType::kF32) {  // more than one segment of 4096
     Attrs a;
     a.window = window(2, 2, 1, 0, 1);
     a.shape = {2, 2, 2, 3};
@@ -140,7 +234,12 @@ void convolutions(Cases& cases, OpKind kind, DType dtype) {
 }
 
 void dots(Cases& cases, DType dtype) {
-  static const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {7, 33, 17}, {16, 64, 32}, {5, 100, 3}, {2, 4100, 3}, {1, 8193, 2}};
+  static const int64_t sizes[][3] = {{1, 1, 1},   {3, 5, 7},    {7, 33, 17}, {16, 64, 32},
+                                     {5, 100, 3}, {2, 4100, 3}, {1, 8193, 2}};
+  if (cases.data() == DataClass::kTiny && dtype == DType::kF32) edge_of_flush_dots(cases);
+  if (cases.data() == DataClass::kNormal && dtype == DType::kF32) {
+    cases.add({}, {cases.floats(dtype, {67, 600}), cases.floats(dtype, {600, 70})});
+  }
   for (const auto& [m, k, n] : sizes) {
     for (int contract = 0; contract < 4; ++contract) {
       Attrs a;
@@ -156,11 +255,23 @@ void reductions(Cases& cases, DType dtype) {
   struct Shape {
     Dims dims, reduced;
   };
-  static const std::vector<Shape> shapes = {
-      {{1}, {0}},          {{5}, {0}},          {{16}, {0}},           {{17}, {0}},       {{4095}, {0}},
-      {{8200}, {0}},       {{7, 10}, {1}},      {{7, 10}, {0}},        {{7, 10}, {0, 1}}, {{40, 33}, {0}},
-      {{6, 5, 4, 3}, {0, 1, 2}}, {{6, 5, 4, 3}, {3}}, {{6, 5, 4, 3}, {1, 2}}, {{3, 70, 61, 2}, {0, 1, 2}}, {{6, 5, 4, 3}, {0, 2}},
-      {{3, 1}, {1}},       {{5000, 3}, {0}}};
+  static const std::vector<Shape> shapes = {{{1}, {0}},
+                                            {{5}, {0}},
+                                            {{16}, {0}},
+                                            {{17}, {0}},
+                                            {{4095}, {0}},
+                                            {{8200}, {0}},
+                                            {{7, 10}, {1}},
+                                            {{7, 10}, {0}},
+                                            {{7, 10}, {0, 1}},
+                                            {{40, 33}, {0}},
+                                            {{6, 5, 4, 3}, {0, 1, 2}},
+                                            {{6, 5, 4, 3}, {3}},
+                                            {{6, 5, 4, 3}, {1, 2}},
+                                            {{3, 70, 61, 2}, {0, 1, 2}},
+                                            {{6, 5, 4, 3}, {0, 2}},
+                                            {{67, 1}, {1}},
+                                            {{5000, 3}, {0}}};
   for (const auto& s : shapes) {
     for (Reducer reducer : {Reducer::kSum, Reducer::kMax, Reducer::kMean}) {
       Attrs a;
@@ -176,12 +287,10 @@ void pooling(Cases& cases, OpKind kind, DType dtype) {
     Dims x;
     Window window;
   };
-  static const std::vector<Shape> shapes = {{{2, 6, 6, 3}, window(2, 2, 2, 0, 0)},
-                                            {{1, 7, 8, 2}, window(3, 3, 2, 1, 1)},
-                                            {{2, 5, 5, 17}, window(3, 3, 1, 1, 1)},
-                                            {{1, 4, 4, 5}, window(4, 4, 1, 0, 0)},
-                                            {{1, 7, 5, 1}, window(2, 3, 3, 0, 1)},
-                                            {{2, 3, 3, 4}, window(1, 1, 2, 0, 0)}};
+  static const std::vector<Shape> shapes = {
+      {{2, 6, 6, 3}, window(2, 2, 2, 0, 0)},  {{1, 7, 8, 2}, window(3, 3, 2, 1, 1)},
+      {{2, 5, 5, 17}, window(3, 3, 1, 1, 1)}, {{1, 4, 4, 5}, window(4, 4, 1, 0, 0)},
+      {{1, 7, 5, 1}, window(2, 3, 3, 0, 1)},  {{2, 3, 3, 4}, window(1, 1, 2, 0, 0)}};
   for (const auto& s : shapes) {
     const Dims y{s.x[0], s.window.out(s.x[1], 0), s.window.out(s.x[2], 1), s.x[3]};
     Attrs a;
@@ -204,14 +313,22 @@ void broadcasts(Cases& cases, DType dtype) {
   struct Shape {
     Dims x, dims, shape;
   };
-  static const std::vector<Shape> shapes = {{{}, {}, {3, 5}},       {{5}, {1}, {3, 5}},           {{3}, {0}, {3, 5}},
-                                            {{3, 1}, {0, 1}, {3, 7}}, {{4}, {3}, {2, 3, 2, 4}},   {{2, 4}, {0, 3}, {2, 3, 3, 4}},
-                                            {{1}, {0}, {33}},       {{2, 3}, {0, 1}, {2, 3}},     {{2, 1, 1, 3}, {0, 1, 2, 3}, {2, 5, 4, 3}}};
+  static const std::vector<Shape> shapes = {{{}, {}, {3, 5}},
+                                            {{5}, {1}, {3, 5}},
+                                            {{3}, {0}, {3, 5}},
+                                            {{3, 1}, {0, 1}, {3, 7}},
+                                            {{4}, {3}, {2, 3, 2, 4}},
+                                            {{2, 4}, {0, 3}, {2, 3, 3, 4}},
+                                            {{1}, {0}, {33}},
+                                            {{2, 3}, {0, 1}, {2, 3}},
+                                            {{2, 1, 1, 3}, {0, 1, 2, 3}, {2, 5, 4, 3}}};
   for (const auto& s : shapes) {
     Attrs a;
     a.dims = s.dims;
     a.shape = s.shape;
-    cases.add(a, {dtype == DType::kI32 ? cases.ints(s.x) : dtype == DType::kPred ? cases.preds(s.x) : cases.floats(dtype, s.x)});
+    cases.add(a, {dtype == DType::kI32    ? cases.ints(s.x)
+                  : dtype == DType::kPred ? cases.preds(s.x)
+                                          : cases.floats(dtype, s.x)});
   }
 }
 
@@ -250,14 +367,17 @@ void randoms(Cases& cases) {
 
 void moves(Cases& cases, OpKind kind, DType dtype) {
   auto any = [&](Dims dims) {
-    return dtype == DType::kI32 ? cases.ints(dims) : dtype == DType::kPred ? cases.preds(dims) : cases.floats(dtype, dims);
+    return dtype == DType::kI32    ? cases.ints(dims)
+           : dtype == DType::kPred ? cases.preds(dims)
+                                   : cases.floats(dtype, dims);
   };
   if (kind == OpKind::kReshape) {
     Attrs a;
     a.shape = {6, 5};
     cases.add(a, {any({2, 3, 5})});
   } else if (kind == OpKind::kTranspose) {
-    for (const Dims& permutation : {Dims{0, 1, 2, 3}, Dims{3, 2, 1, 0}, Dims{0, 3, 1, 2}, Dims{1, 0, 2, 3}}) {
+    for (const Dims& permutation :
+         {Dims{0, 1, 2, 3}, Dims{3, 2, 1, 0}, Dims{0, 3, 1, 2}, Dims{1, 0, 2, 3}}) {
       Attrs a;
       a.dims = permutation;
       cases.add(a, {any({2, 3, 4, 5})});
@@ -288,12 +408,20 @@ void converts(Cases& cases) {
 }
 
 void elementwise(Cases& cases, OpKind kind, DType dtype) {
+  if (dtype == DType::kF32 && cases.data() == DataClass::kTiny) {
+    if (kind == OpKind::kMultiply || kind == OpKind::kDivide) edge_of_flush(cases, kind);
+    if (kind == OpKind::kExponential || kind == OpKind::kTanh || kind == OpKind::kLogistic ||
+        kind == OpKind::kLog) {
+      elementary_ranges(cases);
+    }
+  }
   for (const Dims& d : {Dims{}, Dims{7}, Dims{3, 33}, Dims{257}}) {
     std::vector<Tensor> in;
-    for (int i = 0; i < operand_count(kind); ++i) in.push_back(dtype == DType::kI32 ? cases.ints(d) : cases.floats(dtype, d));
+    for (int i = 0; i < operand_count(kind); ++i)
+      in.push_back(dtype == DType::kI32 ? cases.ints(d) : cases.floats(dtype, d));
     if (kind == OpKind::kCompare) {
-      for (CompareKind compare : {CompareKind::kEq, CompareKind::kNe, CompareKind::kLt, CompareKind::kLe, CompareKind::kGt,
-                                  CompareKind::kGe}) {
+      for (CompareKind compare : {CompareKind::kEq, CompareKind::kNe, CompareKind::kLt,
+                                  CompareKind::kLe, CompareKind::kGt, CompareKind::kGe}) {
         Attrs a;
         a.compare = compare;
         cases.add(a, in);
@@ -318,13 +446,20 @@ void all_reduces(Cases& cases, DType dtype) {
 
 std::string_view to_string(DataClass data) {
   switch (data) {
-    case DataClass::kNormal: return "normal";
-    case DataClass::kPositive: return "positive";
-    case DataClass::kWide: return "wide";
-    case DataClass::kTiny: return "tiny";
-    case DataClass::kHuge: return "huge";
-    case DataClass::kSpecial: return "special";
-    case DataClass::kTies: return "ties";
+    case DataClass::kNormal:
+      return "normal";
+    case DataClass::kPositive:
+      return "positive";
+    case DataClass::kWide:
+      return "wide";
+    case DataClass::kTiny:
+      return "tiny";
+    case DataClass::kHuge:
+      return "huge";
+    case DataClass::kSpecial:
+      return "special";
+    case DataClass::kTies:
+      return "ties";
   }
   return "";
 }
@@ -348,9 +483,12 @@ std::vector<OpCase> op_cases(OpKind kind, DataClass data, uint64_t seed) {
   constexpr DType kFloats[] = {DType::kF32, DType::kBF16};
   constexpr DType kAll[] = {DType::kF32, DType::kBF16, DType::kI32, DType::kPred};
   switch (kind) {  // no default: a new kind must be given cases
-    case OpKind::kParameter: break;
+    case OpKind::kParameter:
+      break;
     case OpKind::kConstant:
-    case OpKind::kIota: sources(cases, kind); break;
+    case OpKind::kIota:
+      sources(cases, kind);
+      break;
     case OpKind::kBroadcastInDim:
       for (DType t : kAll) broadcasts(cases, t);
       break;
@@ -359,13 +497,17 @@ std::vector<OpCase> op_cases(OpKind kind, DataClass data, uint64_t seed) {
     case OpKind::kSelect:
       for (DType t : kAll) moves(cases, kind, t);
       break;
-    case OpKind::kConvert: converts(cases); break;
+    case OpKind::kConvert:
+      converts(cases);
+      break;
     case OpKind::kAdd:
     case OpKind::kSubtract:
     case OpKind::kMultiply:
     case OpKind::kMaximum:
     case OpKind::kMinimum:
-    case OpKind::kCompare: elementwise(cases, kind, DType::kI32); [[fallthrough]];
+    case OpKind::kCompare:
+      elementwise(cases, kind, DType::kI32);
+      [[fallthrough]];
     case OpKind::kNegate:
     case OpKind::kAbs:
     case OpKind::kDivide:
@@ -393,7 +535,9 @@ std::vector<OpCase> op_cases(OpKind kind, DataClass data, uint64_t seed) {
     case OpKind::kAvgPoolGrad:
       for (DType t : kFloats) pooling(cases, kind, t);
       break;
-    case OpKind::kRngUniform: randoms(cases); break;
+    case OpKind::kRngUniform:
+      randoms(cases);
+      break;
     case OpKind::kAllReduce:
       for (DType t : kFloats) all_reduces(cases, t);
       break;

@@ -1,7 +1,8 @@
-// Small instances of every op kind, for tests that compare two implementations: attributes, shapes, and operands of
-// seven data classes.
+// Small instances of every op kind, for tests that compare two implementations: attributes, shapes,
+// and operands of seven data classes.
 //
-//   for (const OpCase& c : op_cases(OpKind::kAdd, DataClass::kWide, seed)) reference_op(c.op, c.inputs, {});
+//   for (const OpCase& c : op_cases(OpKind::kAdd, DataClass::kWide, seed)) reference_op(c.op,
+//   c.inputs, {});
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,9 @@ enum class DataClass {
   kSpecial,   // NaN, infinities, both zeros, denormals, the largest numbers among ordinary ones
   kTies,      // few-bit numbers, bf16 midpoints, both zeros, repeated values
 };
-inline constexpr DataClass kDataClasses[] = {DataClass::kNormal, DataClass::kPositive, DataClass::kWide,
-                                             DataClass::kTiny,   DataClass::kHuge,     DataClass::kSpecial,
-                                             DataClass::kTies};
+inline constexpr DataClass kDataClasses[] = {
+    DataClass::kNormal, DataClass::kPositive, DataClass::kWide, DataClass::kTiny,
+    DataClass::kHuge,   DataClass::kSpecial,  DataClass::kTies};
 std::string_view to_string(DataClass data);
 
 struct OpCase {

@@ -1,5 +1,6 @@
-// binary32 operations with flush to zero in software: inputs with exponent 0 become signed zeros; a result becomes a
-// signed zero if it is tiny after rounding with unbounded exponent (numerics.md, "The emulated TPU").
+// binary32 operations with flush to zero in software: inputs with exponent 0 become signed zeros; a
+// result becomes a signed zero if it is tiny after rounding with unbounded exponent (numerics.md,
+// "The emulated TPU").
 #pragma once
 
 #include <cmath>
@@ -14,7 +15,7 @@ struct Scalar {
   float in(float x) const { return flush ? twinrun::flush(x) : x; }
 
   float add(float a, float b) const { return tiny_exact(in(a) + in(b)); }  // a tiny sum is exact
-  float sub(float a, float b) const { return tiny_exact(in(a) - in(b)); }
+  float sub(float a, float b) const { return tiny_exact(in(a)-in(b)); }
   float mul(float a, float b) const {
     a = in(a), b = in(b);
     const float r = a * b;

@@ -1,4 +1,5 @@
-// What the user is told: every tests/cases/scenarios/*.case is an input, overrides, and the exact message.
+// What the user is told: every tests/cases/scenarios/*.case is an input, overrides, and the exact
+// message.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -64,7 +64,8 @@ TEST(Feed, RunsAcrossTheEpochBoundary) {
   const auto all = stream(feed, 5);
   EXPECT_EQ(std::set<int32_t>(all.begin(), all.begin() + 50).size(), 50u);
   EXPECT_EQ(std::set<int32_t>(all.begin() + 50, all.end()).size(), 50u);
-  Feed large(counted(7), {.batch = 20, .seed = 3, .drop_remainder = false});  // several epochs a batch
+  Feed large(counted(7),
+             {.batch = 20, .seed = 3, .drop_remainder = false});  // several epochs a batch
   const auto some = stream(large, 7);
   for (int epoch = 0; epoch < 20; ++epoch) {
     EXPECT_EQ(std::set<int32_t>(some.begin() + 7 * epoch, some.begin() + 7 * epoch + 7).size(), 7u);
@@ -110,7 +111,8 @@ TEST(Feed, AnyStepInAnyOrder) {
   for (int64_t step = 0; step < 30; ++step) expected.push_back(ids(sequential, step));
   for (const int64_t prefetch : {0, 2, 5}) {
     Feed feed(counted(53), {.batch = 8, .seed = 1, .prefetch = prefetch});
-    for (const int64_t step : {0, 1, 2, 5, 5, 4, 6, 7, 9, 29, 28, 0, 0, 1, 3, 8, 9, 10, 2, 12, 14}) {
+    for (const int64_t step :
+         {0, 1, 2, 5, 5, 4, 6, 7, 9, 29, 28, 0, 0, 1, 3, 8, 9, 10, 2, 12, 14}) {
       EXPECT_EQ(ids(feed, step), expected[static_cast<size_t>(step)]) << step;
     }
   }
@@ -123,9 +125,10 @@ TEST(Feed, EndsWithoutRepeat) {
   EXPECT_TRUE(feed.batch(1).ok());
   const auto beyond = feed.batch(2);
   ASSERT_FALSE(beyond.ok());
-  EXPECT_EQ(beyond.error().message(),
-            "data, step 2: the data ended after step 1: 50 samples are 2 batches of 20 and 10 left over; "
-            "allowed: train.steps up to 2\n  fix: set data.repeat = true or lower train.steps");
+  EXPECT_EQ(
+      beyond.error().message(),
+      "data, step 2: the data ended after step 1: 50 samples are 2 batches of 20 and 10 left over; "
+      "allowed: train.steps up to 2\n  fix: set data.repeat = true or lower train.steps");
   EXPECT_TRUE(feed.batch(0).ok());
   EXPECT_FALSE(feed.batch(-1).ok());
 }

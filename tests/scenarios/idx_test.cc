@@ -94,7 +94,8 @@ TEST_F(IdxTest, SplitsOnePairNineToOneInFileOrder) {
   EXPECT_EQ(data->eval.images.dims(), (Dims{2, 2, 3, 1}));
   EXPECT_EQ(data->train.images.as<float>()[7], 7.0f / 255.0f);
   EXPECT_EQ(data->eval.labels.as<int32_t>()[0], 8);
-  EXPECT_EQ(data->description, "idx (t10k-images-idx3-ubyte split 9:1): 18 + 2 of f32[2,3,1], 10 classes");
+  EXPECT_EQ(data->description,
+            "idx (t10k-images-idx3-ubyte split 9:1): 18 + 2 of f32[2,3,1], 10 classes");
 }
 
 TEST_F(IdxTest, GzipIsTheSame) {
@@ -121,23 +122,28 @@ TEST_F(IdxTest, TrainAndHeldOutFiles) {
   EXPECT_EQ(data->train.labels.elements(), 12);
   EXPECT_EQ(data->eval.labels.elements(), 5);
   EXPECT_EQ(error({.train = 31}),
-            "x.toml: [data]: data.train is 31; allowed: 1 to 30, or 0 for all of idx (train and t10k files)");
+            "x.toml: [data]: data.train is 31; allowed: 1 to 30, or 0 for all of idx (train and "
+            "t10k files)");
   EXPECT_EQ(error({.eval = 11}),
-            "x.toml: [data]: data.eval is 11; allowed: 1 to 10, or 0 for all of idx (train and t10k files)");
+            "x.toml: [data]: data.eval is 11; allowed: 1 to 10, or 0 for all of idx (train and "
+            "t10k files)");
 }
 
 TEST_F(IdxTest, ExplicitFiles) {
   write("a", images(10));
   write("b", labels(10));
   EXPECT_TRUE(open({.files = {"a", "b"}}).ok());
-  EXPECT_EQ(error({.files = {"b", "a"}}),
-            "x.toml: [data]: DIR/b: this file holds labels, images were expected (magic 00 00 08 01, "
-            "not 00 00 08 03)");
-  EXPECT_EQ(error({.files = {"a", "a"}}),
-            "x.toml: [data]: DIR/a: this file holds images, labels were expected (magic 00 00 08 03, "
-            "not 00 00 08 01)");
+  EXPECT_EQ(
+      error({.files = {"b", "a"}}),
+      "x.toml: [data]: DIR/b: this file holds labels, images were expected (magic 00 00 08 01, "
+      "not 00 00 08 03)");
+  EXPECT_EQ(
+      error({.files = {"a", "a"}}),
+      "x.toml: [data]: DIR/a: this file holds images, labels were expected (magic 00 00 08 03, "
+      "not 00 00 08 01)");
   EXPECT_EQ(error({.files = {"a"}}), "x.toml: [data]: data.files names 1 files; allowed: 2");
-  EXPECT_EQ(error({.files = {"a", "c"}}), "x.toml: [data]: DIR/c: cannot open: No such file or directory");
+  EXPECT_EQ(error({.files = {"a", "c"}}),
+            "x.toml: [data]: DIR/c: cannot open: No such file or directory");
 }
 
 TEST_F(IdxTest, MissingFilesSayWhatWasLookedFor) {
@@ -152,14 +158,18 @@ TEST_F(IdxTest, MissingFilesSayWhatWasLookedFor) {
 TEST_F(IdxTest, DamagedFiles) {
   const Bytes good = images(10);
   const std::string at = std::string("x.toml: [data]: DIR/") + kImages + ": ";
-  EXPECT_EQ(error_with(kImages, good.substr(0, 3)), at + "truncated: 3 bytes, an IDX header has at least 8");
+  EXPECT_EQ(error_with(kImages, good.substr(0, 3)),
+            at + "truncated: 3 bytes, an IDX header has at least 8");
   EXPECT_EQ(error_with(kImages, good.substr(0, 9)), at + "truncated in the header: 9 bytes of 16");
   EXPECT_EQ(error_with(kImages, good.substr(0, 70)),
             at + "truncated: the header promises 60 bytes of elements, the file has 54");
-  EXPECT_EQ(error_with(kImages, good + "x"), at + "trailing bytes after the 60 that the header promises");
-  EXPECT_EQ(error_with(kImages, "PK\x03\x04zip"),
-            at + "not an IDX file: it begins with 50 4b 03 04; images begin with 00 00 08 03, labels with "
-                 "00 00 08 01");
+  EXPECT_EQ(error_with(kImages, good + "x"),
+            at + "trailing bytes after the 60 that the header promises");
+  EXPECT_EQ(
+      error_with(kImages, "PK\x03\x04zip"),
+      at +
+          "not an IDX file: it begins with 50 4b 03 04; images begin with 00 00 08 03, labels with "
+          "00 00 08 01");
   EXPECT_EQ(error_with(kImages, big_endian(0x0D03) + Bytes(100, 'x')),
             at + "the elements are f32 (type 0d); allowed: u8 (08)");
   EXPECT_EQ(error_with(kImages, big_endian(0x0802) + Bytes(100, 'x')),
@@ -168,34 +178,41 @@ TEST_F(IdxTest, DamagedFiles) {
 }
 
 TEST_F(IdxTest, ImagesAndLabelsMustAgree) {
-  EXPECT_EQ(error_with(kLabels, labels(9)),
-            std::string("x.toml: [data]: DIR/") + kLabels + ": 10 images in DIR/" + kImages + ", but 9 labels");
+  EXPECT_EQ(error_with(kLabels, labels(9)), std::string("x.toml: [data]: DIR/") + kLabels +
+                                                ": 10 images in DIR/" + kImages + ", but 9 labels");
   Bytes wrong = labels(10);
   wrong[8 + 4] = 11;
-  EXPECT_EQ(error_with(kLabels, wrong), std::string("x.toml: [data]: DIR/") + kLabels +
-                                            ": record 4: label 11; allowed: 0 to 9 (data.classes is 10)");
+  EXPECT_EQ(error_with(kLabels, wrong),
+            std::string("x.toml: [data]: DIR/") + kLabels +
+                ": record 4: label 11; allowed: 0 to 9 (data.classes is 10)");
   write(kLabels, labels(10));
-  EXPECT_EQ(error({.shape = {28, 28, 1}}), std::string("x.toml: [data]: DIR/") + kImages +
-                                               ": the images are [2,3,1], but data.shape is [28,28,1]");
+  EXPECT_EQ(error({.shape = {28, 28, 1}}),
+            std::string("x.toml: [data]: DIR/") + kImages +
+                ": the images are [2,3,1], but data.shape is [28,28,1]");
 }
 
 TEST_F(IdxTest, DamagedGzip) {
   const Bytes good = gzip(images(10));
   const std::string at = std::string("x.toml: [data]: DIR/") + kImages + ": damaged gzip file: ";
-  EXPECT_EQ(error_with(kImages, good.substr(0, good.size() / 2)), at + "the gzip stream is cut short");
-  EXPECT_EQ(error_with(kImages, good.substr(0, good.size() - 3)), at + "the gzip stream is cut short");
+  EXPECT_EQ(error_with(kImages, good.substr(0, good.size() / 2)),
+            at + "the gzip stream is cut short");
+  EXPECT_EQ(error_with(kImages, good.substr(0, good.size() - 3)),
+            at + "the gzip stream is cut short");
   Bytes crc = good;
   crc[crc.size() - 6] ^= 1;
   EXPECT_EQ(error_with(kImages, crc), at + "incorrect data check");
 }
 
-// A header that promises much, and a small file that inflates to much, cost neither memory nor time.
+// A header that promises much, and a small file that inflates to much, cost neither memory nor
+// time.
 TEST_F(IdxTest, Bombs) {
   const std::string at = std::string("x.toml: [data]: DIR/") + kImages + ": ";
-  const Bytes huge = big_endian(0x0803) + big_endian(0xFFFFFFFF) + big_endian(0xFFFFFFFF) + big_endian(28);
+  const Bytes huge =
+      big_endian(0x0803) + big_endian(0xFFFFFFFF) + big_endian(0xFFFFFFFF) + big_endian(28);
   EXPECT_EQ(error_with(kImages, huge + "x"),
             at + "the header says [4294967295,4294967295,28]; allowed: at most 2147483648 bytes");
-  EXPECT_EQ(error_with(kImages, big_endian(0x0803) + big_endian(2000000) + big_endian(28) + big_endian(28)),
+  EXPECT_EQ(error_with(kImages,
+                       big_endian(0x0803) + big_endian(2000000) + big_endian(28) + big_endian(28)),
             at + "truncated: the header promises 1568000000 bytes of elements, the file has 0");
   EXPECT_EQ(error_with(kImages, gzip(images(10) + Bytes(50 << 20, 'x'))),
             at + "trailing bytes after the 60 that the header promises");
@@ -205,13 +222,15 @@ TEST_F(IdxTest, RealMnist) {
   const char* set = std::getenv("TWINRUN_DATA");
   const fs::path dir = set != nullptr ? set : TWINRUN_SOURCE_DIR "/../shared/data/mnist";
   if (!fs::exists(dir / "t10k-images-idx3-ubyte.gz")) {
-    GTEST_SKIP() << "no MNIST in " << dir << ": set TWINRUN_DATA to the folder of t10k-images-idx3-ubyte.gz";
+    GTEST_SKIP() << "no MNIST in " << dir
+                 << ": set TWINRUN_DATA to the folder of t10k-images-idx3-ubyte.gz";
   }
   const auto data = open_dataset({.source = "idx", .dir = dir.string()});
   ASSERT_TRUE(data.ok()) << data.error().message();
   EXPECT_EQ(data->eval.images.dims().back(), 1);
   EXPECT_EQ(data->train.images.dims()[1], 28);
-  if (!fs::exists(dir / "train-images-idx3-ubyte.gz") && !fs::exists(dir / "train-images-idx3-ubyte")) {
+  if (!fs::exists(dir / "train-images-idx3-ubyte.gz") &&
+      !fs::exists(dir / "train-images-idx3-ubyte")) {
     EXPECT_EQ(data->train.labels.elements(), 9000);
     EXPECT_EQ(data->eval.labels.elements(), 1000);
     EXPECT_EQ(data->train.labels.as<int32_t>()[0], 7);  // the well-known first test digit

@@ -78,11 +78,10 @@ TEST(Scenario, LibraryParsesAndRoundTrips) {
 }
 
 TEST(Scenario, OddValuesRoundTrip) {
-  const Scenario s =
-      parse(kSmall, {{"optimizer.lr", "0.1234567890123456789"},
-                     {"description", "'say \"hi\" \\ and\ttab'"},
-                     {"diagnose.margin", "1e-300"},
-                     {"seed", "9223372036854775807"}});
+  const Scenario s = parse(kSmall, {{"optimizer.lr", "0.1234567890123456789"},
+                                    {"description", "'say \"hi\" \\ and\ttab'"},
+                                    {"diagnose.margin", "1e-300"},
+                                    {"seed", "9223372036854775807"}});
   EXPECT_EQ(s.optimizer.lr, 0.1234567890123456789);
   const Scenario again = parse(resolved_toml(s));
   EXPECT_EQ(again.optimizer.lr, s.optimizer.lr);
@@ -132,7 +131,8 @@ TEST(Scenario, DigestIsOfWhatDecidesTheBits) {
   EXPECT_EQ(scenario_digest(parse(kSmall, {{"data.prefetch", "0"}})), base);
   EXPECT_NE(scenario_digest(parse(kSmall, {{"seed", "1"}})), base);
   EXPECT_NE(scenario_digest(parse(kSmall, {{"model.layers.dense1.units", "11"}})), base);
-  EXPECT_EQ(scenario_digest(parse(kSmall, {{"data.train", "4096"}})), base) << "a default written out";
+  EXPECT_EQ(scenario_digest(parse(kSmall, {{"data.train", "4096"}})), base)
+      << "a default written out";
 }
 
 TEST(Scenario, UnknownNamesListTheLibrary) {
@@ -156,11 +156,13 @@ TEST(Scenario, ReadsFiles) {
   EXPECT_EQ(scenario->name, "twinrun_scenario_test");
 }
 
-// The docs are generated from the same table; when this fails: `twinrun` has keys that docs/ does not show.
+// The docs are generated from the same table; when this fails: `twinrun` has keys that docs/ does
+// not show.
 TEST(Scenario, KeyTableNamesEveryKey) {
   const std::string table = key_table_markdown();
-  for (const char* key : {"`seed`", "`data.drop_remainder`", "`units`", "`loss.reduction`",
-                          "`optimizer.lr`", "`train.batch`", "`tpu.batchnorm`", "`diagnose.probe`"}) {
+  for (const char* key :
+       {"`seed`", "`data.drop_remainder`", "`units`", "`loss.reduction`", "`optimizer.lr`",
+        "`train.batch`", "`tpu.batchnorm`", "`diagnose.probe`"}) {
     EXPECT_NE(table.find(key), std::string::npos) << key;
   }
 }
