@@ -3,6 +3,7 @@
 
 #include "backends/backend.h"
 #include "backends/cpu/cpu.h"
+#include "backends/oracle/f64_engine.h"
 #include "backends/tpu/tpu.h"
 #include "program/base/names.h"
 
@@ -13,7 +14,8 @@ struct Entry {
   std::string_view name;
   std::unique_ptr<Backend> (*make)(const BackendOptions&);
 };
-constexpr std::array kBackends = {Entry{"cpu", make_cpu_backend}, Entry{"tpu", make_tpu_backend}};
+constexpr std::array kBackends = {Entry{"cpu", make_cpu_backend}, Entry{"cpu:f64", make_f64_backend},
+                                 Entry{"tpu", make_tpu_backend}};
 
 }  // namespace
 

@@ -1,8 +1,8 @@
-// What every kernel needs of the contract: flushing, canonical NaNs, typed loads and stores, cutting work into pieces.
-// Private to backends/kernels.
+// What every kernel needs of the contract: flushing, canonical NaNs, typed loads and stores,
+// cutting work into pieces. Private to backends/kernels.
 //
-//   for_pieces(context, n, work, [&](int64_t i) { FlushScope scope(context.arithmetic.flush); ... });
-//   for_ranges(context, elements, 1, [&](int64_t begin, int64_t end) { ... });
+//   for_pieces(context, n, work, [&](int64_t i) { FlushScope scope(context.arithmetic.flush); ...
+//   }); for_ranges(context, elements, 1, [&](int64_t begin, int64_t end) { ... });
 #pragma once
 
 #include <immintrin.h>
@@ -16,7 +16,8 @@
 
 namespace twinrun {
 
-// FTZ and DAZ of this thread while in scope. The empty asm keeps arithmetic on memory inside the scope.
+// FTZ and DAZ of this thread while in scope. The empty asm keeps arithmetic on memory inside the
+// scope.
 class FlushScope {
  public:
   explicit FlushScope(bool on) : on_(on) {
@@ -38,22 +39,27 @@ class FlushScope {
   unsigned saved_ = 0;
 };
 
-// Below this much work (about one unit per element touched) waking the pool costs more than it brings.
+// Below this much work (about one unit per element touched) waking the pool costs more than it
+// brings.
 inline constexpr int64_t kParallelWork = 1 << 15;
 
 // Calls run(i) for i < pieces, on the pool if the work is worth it.
 template <typename F>
 void for_pieces(const KernelContext& context, int64_t pieces, int64_t work, F&& run) {
-  if (context.pool == nullptr || context.pool->threads() == 1 || pieces <= 1 || work < kParallelWork) {
+  if (context.pool == nullptr || context.pool->threads() == 1 || pieces <= 1 ||
+      work < kParallelWork) {
     for (int64_t i = 0; i < pieces; ++i) run(i);
   } else {
     context.pool->parallel_for(pieces, std::ref(run));  // no copy, so no allocation
   }
 }
 
-inline int threads_of(const KernelContext& context) { return context.pool == nullptr ? 1 : context.pool->threads(); }
+inline int threads_of(const KernelContext& context) {
+  return context.pool == nullptr ? 1 : context.pool->threads();
+}
 
-// Cuts [0, n) into ranges of about equal size; `cost` is the work per index. Only for indices that are independent.
+// Cuts [0, n) into ranges of about equal size; `cost` is the work per index. Only for indices that
+// are independent.
 template <typename F>
 void for_ranges(const KernelContext& context, int64_t n, int64_t cost, F&& run) {
   if (n <= 0) return;

@@ -12,19 +12,23 @@ void ring(const KernelContext& context, std::span<const Tensor> x, Tensor& outpu
   using E = typename T::type;
   const int64_t replicas = static_cast<int64_t>(x.size()), length = output.elements();
   E* out = output.as<E>().data();
-  const auto of = [&](int64_t r) { return x[static_cast<size_t>(r % replicas)].template as<E>().data(); };
+  const auto of = [&](int64_t r) {
+    return x[static_cast<size_t>(r % replicas)].template as<E>().data();
+  };
   for_ranges(context, length, replicas, [&](int64_t begin, int64_t end) {
     const FlushScope scope(kFlush);
     float sum[256];
     for (int64_t c = 0; c < replicas; ++c) {
-      const int64_t c0 = std::max(begin, c * length / replicas), c1 = std::min(end, (c + 1) * length / replicas);
+      const int64_t c0 = std::max(begin, c * length / replicas),
+                    c1 = std::min(end, (c + 1) * length / replicas);
       for (int64_t i = c0; i < c1; i += 256) {
         const int64_t n = std::min<int64_t>(256, c1 - i);
         for (int64_t q = 0; q < n; ++q) sum[q] = T::load(of(c + 1)[i + q]);
         for (int64_t hop = 2; hop <= replicas; ++hop) {
           const E* next = of(c + hop) + i;
           // What travels has the tensor's type: rounded at every hop.
-          for (int64_t q = 0; q < n; ++q) sum[q] = T::load(T::template store<kFlush>(sum[q] + T::load(next[q])));
+          for (int64_t q = 0; q < n; ++q)
+            sum[q] = T::load(T::template store<kFlush>(sum[q] + T::load(next[q])));
         }
         for (int64_t q = 0; q < n; ++q) out[i + q] = T::template store<kFlush>(sum[q]);
       }
@@ -43,15 +47,17 @@ void ring_i32(std::span<const Tensor> x, Tensor& output) {
 
 }  // namespace
 
-void all_reduce_sum(const KernelContext& context, std::span<const Tensor> contributions, Tensor& output) {
+void all_reduce_sum(const KernelContext& context, std::span<const Tensor> contributions,
+                    Tensor& output) {
   if (contributions.size() == 1) {
     if (output.bytes() != 0) std::memcpy(output.raw(), contributions[0].raw(), output.bytes());
     return;
   }
   if (output.dtype() == DType::kI32) return ring_i32(contributions, output);
-  dispatch_float(output.dtype(), context.arithmetic.flush, [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
-    ring<T, kFlush>(context, contributions, output);
-  });
+  dispatch_float(output.dtype(), context.arithmetic.flush,
+                 [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
+                   ring<T, kFlush>(context, contributions, output);
+                 });
 }
 
 }  // namespace twinrun

@@ -19,7 +19,8 @@ struct Problem {
 
 // Row tiles: a tile's rows must be neighbours in the slab.
 int64_t row_tiles(const PatchGeometry& g, int most_rows, RowTile* tiles) {
-  const bool joined = g.pitch == g.channels && g.tap_step[1] == 1;  // taps of a kernel row follow one another
+  const bool joined =
+      g.pitch == g.channels && g.tap_step[1] == 1;  // taps of a kernel row follow one another
   const int64_t run = joined ? g.taps[1] * g.channels : g.channels;
   const int64_t parts = (run + most_rows - 1) / most_rows;
   int64_t count = 0;
@@ -27,7 +28,8 @@ int64_t row_tiles(const PatchGeometry& g, int most_rows, RowTile* tiles) {
     for (int64_t j = 0; j < g.taps[1]; j += joined ? g.taps[1] : 1) {
       for (int64_t p = 0; p < parts; ++p) {
         const int64_t begin = run * p / parts, end = run * (p + 1) / parts;
-        tiles[count++] = {g.tap(i, j) + begin, (i * g.taps[1] + j) * g.channels + begin, static_cast<int>(end - begin)};
+        tiles[count++] = {g.tap(i, j) + begin, (i * g.taps[1] + j) * g.channels + begin,
+                          static_cast<int>(end - begin)};
       }
     }
   }
@@ -35,7 +37,8 @@ int64_t row_tiles(const PatchGeometry& g, int most_rows, RowTile* tiles) {
 }
 
 // Slabs for outputs [k0, k1) of the flat (n, oh, ow), and the offset of each.
-void copy_patches(const Problem& p, Term term, bool poison, int64_t k0, int64_t k1, int64_t* offsets) {
+void copy_patches(const Problem& p, Term term, bool poison, int64_t k0, int64_t k1,
+                  int64_t* offsets) {
   const PatchGeometry& g = p.g;
   const int64_t pixels = g.out[0] * g.out[1];
   const auto rows_of = [&](int64_t image, int64_t& y0, int64_t& y1) {
@@ -64,19 +67,20 @@ void copy_patches(const Problem& p, Term term, bool poison, int64_t k0, int64_t 
 }
 
 // One segment's sum for some of the row tiles.
-void segment_sum(const GemmPlan& plan, const Problem& p, Terms terms, int64_t segment, const RowTile* tiles, int64_t count,
-                 bool whole, float* c) {
+void segment_sum(const GemmPlan& plan, const Problem& p, Terms terms, int64_t segment,
+                 const RowTile* tiles, int64_t count, bool whole, float* c) {
   const int64_t begin = segment * kSegment, end = std::min(p.k, begin + kSegment);
   const bool poison = plan.context.arithmetic.poison;
   int64_t offsets[kBlockK];
-  auto* b = scratch<float>(Scratch::kPackedA, static_cast<size_t>(kBlockK * plan.packed_columns(p.n)));
+  auto* b =
+      scratch<float>(Scratch::kPackedA, static_cast<size_t>(kBlockK * plan.packed_columns(p.n)));
   for (int64_t k0 = begin; k0 < end; k0 += kBlockK) {
     const int64_t k1 = std::min(end, k0 + kBlockK);
     copy_patches(p, terms.a, poison, k0, k1, offsets);
     pack_b(plan, {p.dy, 1, p.n, p.k, 0}, terms.b, k0, k1, 0, p.n, b);
     multiply_block(plan,
-                   {scratch<float>(Scratch::kSlab, 0), 1, offsets, k1 - k0, b, c, p.n, p.n, k0 == begin,
-                    whole && k1 == end},
+                   {scratch<float>(Scratch::kSlab, 0), 1, offsets, k1 - k0, b, c, p.n, p.n,
+                    k0 == begin, whole && k1 == end},
                    tiles, count);
   }
 }
@@ -88,14 +92,17 @@ void multiply(const GemmPlan& plan, const Problem& p, Terms terms, float* c) {
   const int64_t elements = p.m * p.n;
   // As many segments side by side as memory allows; more pieces by rows where the segments are few.
   const int64_t group = std::clamp<int64_t>(kPartialLimit / elements, 1, segments);
-  const int64_t splits = segments >= 2 * threads && group >= threads ? 1 : std::min(tile_count, 2 * threads);
-  float* sums = segments == 1 ? c : scratch<float>(Scratch::kPartials, static_cast<size_t>(group * elements));
+  const int64_t splits =
+      segments >= 2 * threads && group >= threads ? 1 : std::min(tile_count, 2 * threads);
+  float* sums =
+      segments == 1 ? c : scratch<float>(Scratch::kPartials, static_cast<size_t>(group * elements));
   for (int64_t s0 = 0; s0 < segments; s0 += group) {
     const int64_t s1 = std::min(segments, s0 + group);
     for_pieces(plan.context, (s1 - s0) * splits, p.m * p.n * p.k / 16, [&](int64_t piece) {
       const int64_t s = s0 + piece / splits, part = piece % splits;
       const int64_t t0 = tile_count * part / splits, t1 = tile_count * (part + 1) / splits;
-      segment_sum(plan, p, terms, s, tiles + t0, t1 - t0, segments == 1, sums + (s - s0) * elements);
+      segment_sum(plan, p, terms, s, tiles + t0, t1 - t0, segments == 1,
+                  sums + (s - s0) * elements);
     });
     if (segments == 1) return;
     for_ranges(plan.context, elements, s1 - s0, [&](int64_t begin, int64_t end) {
@@ -117,7 +124,8 @@ void multiply(const GemmPlan& plan, const Problem& p, Terms terms, float* c) {
 
 }  // namespace
 
-void run_convolution_kernel_grad(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output) {
+void run_convolution_kernel_grad(const KernelContext& context, const Op& op, Inputs inputs,
+                                 Tensor& output) {
   const Dims &w = output.dims(), &dy = inputs[1].dims();
   const float* x = dot_operand(context, inputs[0], Scratch::kOperandA);
   const float* grad = dot_operand(context, inputs[1], Scratch::kOperandB);

@@ -12,14 +12,16 @@ namespace {
 __extension__ typedef __float128 Quad;
 
 // ln 2 in three binary64 terms: 0x0.b17217f7d1cf79abc9e3b39803f2f6af40f343267...
-constexpr double kLn2 = 0x1.62e42fefa39efp-1, kLn2b = 0x1.abc9e3b39803fp-56, kLn2c = 0x1.7b57a079a1934p-111;
+constexpr double kLn2 = 0x1.62e42fefa39efp-1, kLn2b = 0x1.abc9e3b39803fp-56,
+                 kLn2c = 0x1.7b57a079a1934p-111;
 constexpr double kLog2e = 0x1.71547652b82fep+0;
 constexpr double kRound = 0x1.8p52;  // adding it rounds to an integer, held in the low bits
 
 inline double as_double(uint64_t u) { return std::bit_cast<double>(u); }
 inline uint64_t as_u64(double x) { return std::bit_cast<uint64_t>(x); }
 
-// (exp(r) - 1) for |r| <= ln2/2: r + r^2 q(r), Taylor to r^13; the rest is below 2^-57 of the result... of exp(r).
+// (exp(r) - 1) for |r| <= ln2/2: r + r^2 q(r), Taylor to r^13; the rest is below 2^-57 of the
+// result... of exp(r).
 inline double expm1_reduced(double r) {
   double q = 1.0 / 6227020800.0;
   q = __builtin_fma(q, r, 1.0 / 479001600.0);
@@ -45,11 +47,13 @@ inline double exp_fast(double x) {
   return (1.0 + expm1_reduced(r)) * scale;
 }
 
-// m in [sqrt(1/2), sqrt(2)), s = (m - 1) / (m + 1), log m = 2 s (1 + s^2/3 + ... + s^20/21); x > 0 and finite.
+// m in [sqrt(1/2), sqrt(2)), s = (m - 1) / (m + 1), log m = 2 s (1 + s^2/3 + ... + s^20/21); x > 0
+// and finite.
 inline double log_fast(double x) {
   const uint64_t u = as_u64(x) - 0x3FE6A09E667F3BCDull;  // distance from sqrt(1/2)
   const uint64_t shifted = u >> 52;                      // exponent, modulo 2^12
-  const double e = as_double(((shifted ^ 0x800) & 0xFFF) | 0x4330000000000000ull) - (0x1p52 + 0x800);
+  const double e =
+      as_double(((shifted ^ 0x800) & 0xFFF) | 0x4330000000000000ull) - (0x1p52 + 0x800);
   const double m = as_double((u & 0x000FFFFFFFFFFFFFull) + 0x3FE6A09E667F3BCDull);
   const double s = (m - 1.0) / (m + 1.0), z = s * s;
   double q = 1.0 / 21.0;
@@ -109,7 +113,8 @@ Quad tanh_quad(float x) {
   return em / (em + 2);
 }
 
-// Rounds to binary32; the conversion of the rounded value is where the hardware flushes, if it is to.
+// Rounds to binary32; the conversion of the rounded value is where the hardware flushes, if it is
+// to.
 float rounded(Quad y) {
   volatile double r = static_cast<float>(y);
   return static_cast<float>(r);
@@ -139,7 +144,8 @@ inline void ziv(const float* x, float* y, int64_t n, double error, Fast&& fast, 
 void exp_array(const float* x, float* y, int64_t n) {
   float clamped[kElementaryChunk], result[kElementaryChunk];
   for (int64_t i = 0; i < n; ++i) {
-    const float lowest = x[i] < -110.0f ? -110.0f : x[i];  // rounds to 0 and to infinity beyond these
+    const float lowest =
+        x[i] < -110.0f ? -110.0f : x[i];  // rounds to 0 and to infinity beyond these
     clamped[i] = lowest > 100.0f ? 100.0f : lowest;
     clamped[i] = clamped[i] != clamped[i] ? 0.0f : clamped[i];
   }

@@ -1,9 +1,11 @@
-// exp, log and tanh over arrays, correctly rounded. elementwise.cc feeds them chunks; kernels.h has the scalar forms.
+// exp, log and tanh over arrays, correctly rounded. elementwise.cc feeds them chunks; kernels.h has
+// the scalar forms.
 //
 //   exp_array(x, y, 256);       // y may be x; n is at most kElementaryChunk
 //
-// Method: binary64 arithmetic with a bound on its error, then Ziv's test: where value and bound do not decide the rounding,
-// the quotient or series is evaluated again in binary128. Under FTZ/DAZ the last conversion flushes, as the contract says.
+// Method: binary64 arithmetic with a bound on its error, then Ziv's test: where value and bound do
+// not decide the rounding, the quotient or series is evaluated again in binary128. Under FTZ/DAZ
+// the last conversion flushes, as the contract says.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// One rounding per node. Chunks of 256 elements go through binary32 buffers in L1, so that bf16 tensors and f32 tensors
-// share one code path: widen, compute, round once.
+// One rounding per node. Chunks of 256 elements go through binary32 buffers in L1, so that bf16
+// tensors and f32 tensors share one code path: widen, compute, round once.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -70,18 +70,30 @@ void logistic_chunk(const float* a, const float*, float* r, int64_t n) {
 
 ChunkFunction chunk_function(OpKind kind) {
   switch (kind) {
-    case OpKind::kAdd: return add_chunk;
-    case OpKind::kSubtract: return subtract_chunk;
-    case OpKind::kMultiply: return multiply_chunk;
-    case OpKind::kDivide: return divide_chunk;
-    case OpKind::kMaximum: return maximum_chunk;
-    case OpKind::kMinimum: return minimum_chunk;
-    case OpKind::kSqrt: return sqrt_chunk;
-    case OpKind::kRsqrt: return rsqrt_chunk;
-    case OpKind::kExponential: return exp_chunk;
-    case OpKind::kLog: return log_chunk;
-    case OpKind::kTanh: return tanh_chunk;
-    default: return logistic_chunk;
+    case OpKind::kAdd:
+      return add_chunk;
+    case OpKind::kSubtract:
+      return subtract_chunk;
+    case OpKind::kMultiply:
+      return multiply_chunk;
+    case OpKind::kDivide:
+      return divide_chunk;
+    case OpKind::kMaximum:
+      return maximum_chunk;
+    case OpKind::kMinimum:
+      return minimum_chunk;
+    case OpKind::kSqrt:
+      return sqrt_chunk;
+    case OpKind::kRsqrt:
+      return rsqrt_chunk;
+    case OpKind::kExponential:
+      return exp_chunk;
+    case OpKind::kLog:
+      return log_chunk;
+    case OpKind::kTanh:
+      return tanh_chunk;
+    default:
+      return logistic_chunk;
   }
 }
 
@@ -91,8 +103,10 @@ int64_t cost_of(OpKind kind) {
     case OpKind::kExponential:
     case OpKind::kLog:
     case OpKind::kTanh:
-    case OpKind::kLogistic: return 12;
-    default: return 1;
+    case OpKind::kLogistic:
+      return 12;
+    default:
+      return 1;
   }
 }
 
@@ -111,7 +125,8 @@ const float* widen(const typename T::type* x, float* buffer, int64_t n) {
 }
 
 template <typename T, bool kFlush>
-void run_float(const KernelContext& context, OpKind kind, const Tensor& a, const Tensor& b, Tensor& output) {
+void run_float(const KernelContext& context, OpKind kind, const Tensor& a, const Tensor& b,
+               Tensor& output) {
   using E = typename T::type;
   const ChunkFunction function = chunk_function(kind);
   const E *pa = a.as<E>().data(), *pb = b.as<E>().data();
@@ -129,19 +144,32 @@ void run_float(const KernelContext& context, OpKind kind, const Tensor& a, const
   });
 }
 
-void run_i32(const KernelContext& context, OpKind kind, const Tensor& a, const Tensor& b, Tensor& output) {
+void run_i32(const KernelContext& context, OpKind kind, const Tensor& a, const Tensor& b,
+             Tensor& output) {
   const int32_t *pa = a.as<int32_t>().data(), *pb = b.as<int32_t>().data();
   int32_t* out = output.as<int32_t>().data();
   for_ranges(context, output.elements(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const auto x = static_cast<uint32_t>(pa[i]), y = static_cast<uint32_t>(pb[i]);
       switch (kind) {
-        case OpKind::kAdd: out[i] = static_cast<int32_t>(x + y); break;
-        case OpKind::kSubtract: out[i] = static_cast<int32_t>(x - y); break;
-        case OpKind::kMultiply: out[i] = static_cast<int32_t>(x * y); break;
-        case OpKind::kMaximum: out[i] = std::max(pa[i], pb[i]); break;
-        case OpKind::kMinimum: out[i] = std::min(pa[i], pb[i]); break;
-        default: out[i] = 0; break;
+        case OpKind::kAdd:
+          out[i] = static_cast<int32_t>(x + y);
+          break;
+        case OpKind::kSubtract:
+          out[i] = static_cast<int32_t>(x - y);
+          break;
+        case OpKind::kMultiply:
+          out[i] = static_cast<int32_t>(x * y);
+          break;
+        case OpKind::kMaximum:
+          out[i] = std::max(pa[i], pb[i]);
+          break;
+        case OpKind::kMinimum:
+          out[i] = std::min(pa[i], pb[i]);
+          break;
+        default:
+          out[i] = 0;
+          break;
       }
     }
   });
@@ -150,36 +178,51 @@ void run_i32(const KernelContext& context, OpKind kind, const Tensor& a, const T
 template <typename V>
 void compare_chunk(CompareKind kind, const V* a, const V* b, uint8_t* r, int64_t n) {
   switch (kind) {
-    case CompareKind::kEq: for (int64_t i = 0; i < n; ++i) r[i] = a[i] == b[i]; return;
-    case CompareKind::kNe: for (int64_t i = 0; i < n; ++i) r[i] = a[i] != b[i]; return;
-    case CompareKind::kLt: for (int64_t i = 0; i < n; ++i) r[i] = a[i] < b[i]; return;
-    case CompareKind::kLe: for (int64_t i = 0; i < n; ++i) r[i] = a[i] <= b[i]; return;
-    case CompareKind::kGt: for (int64_t i = 0; i < n; ++i) r[i] = a[i] > b[i]; return;
-    case CompareKind::kGe: for (int64_t i = 0; i < n; ++i) r[i] = a[i] >= b[i]; return;
+    case CompareKind::kEq:
+      for (int64_t i = 0; i < n; ++i) r[i] = a[i] == b[i];
+      return;
+    case CompareKind::kNe:
+      for (int64_t i = 0; i < n; ++i) r[i] = a[i] != b[i];
+      return;
+    case CompareKind::kLt:
+      for (int64_t i = 0; i < n; ++i) r[i] = a[i] < b[i];
+      return;
+    case CompareKind::kLe:
+      for (int64_t i = 0; i < n; ++i) r[i] = a[i] <= b[i];
+      return;
+    case CompareKind::kGt:
+      for (int64_t i = 0; i < n; ++i) r[i] = a[i] > b[i];
+      return;
+    case CompareKind::kGe:
+      for (int64_t i = 0; i < n; ++i) r[i] = a[i] >= b[i];
+      return;
   }
 }
 
-void run_compare(const KernelContext& context, const Op& op, const Tensor& a, const Tensor& b, Tensor& output) {
+void run_compare(const KernelContext& context, const Op& op, const Tensor& a, const Tensor& b,
+                 Tensor& output) {
   const CompareKind kind = op.attrs.compare;
   uint8_t* out = output.as<uint8_t>().data();
   const auto exact = [&]<typename V>(V) {
     for_ranges(context, output.elements(), 1, [&](int64_t begin, int64_t end) {
-      compare_chunk(kind, a.as<V>().data() + begin, b.as<V>().data() + begin, out + begin, end - begin);
+      compare_chunk(kind, a.as<V>().data() + begin, b.as<V>().data() + begin, out + begin,
+                    end - begin);
     });
   };
   if (a.dtype() == DType::kI32) return exact(int32_t{});
   if (a.dtype() == DType::kPred) return exact(uint8_t{});
-  dispatch_float(a.dtype(), context.arithmetic.flush, [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
-    using E = typename T::type;
-    for_ranges(context, output.elements(), 1, [&](int64_t begin, int64_t end) {
-      float ba[kChunk], bb[kChunk];
-      for (int64_t i = begin; i < end; i += kChunk) {
-        const int64_t n = std::min(kChunk, end - i);
-        compare_chunk(kind, widen<T, kFlush>(a.as<E>().data() + i, ba, n), widen<T, kFlush>(b.as<E>().data() + i, bb, n),
-                      out + i, n);
-      }
-    });
-  });
+  dispatch_float(a.dtype(), context.arithmetic.flush,
+                 [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
+                   using E = typename T::type;
+                   for_ranges(context, output.elements(), 1, [&](int64_t begin, int64_t end) {
+                     float ba[kChunk], bb[kChunk];
+                     for (int64_t i = begin; i < end; i += kChunk) {
+                       const int64_t n = std::min(kChunk, end - i);
+                       compare_chunk(kind, widen<T, kFlush>(a.as<E>().data() + i, ba, n),
+                                     widen<T, kFlush>(b.as<E>().data() + i, bb, n), out + i, n);
+                     }
+                   });
+                 });
 }
 
 int32_t saturated(float x) {
@@ -195,9 +238,10 @@ void run_elementwise(const KernelContext& context, const Op& op, Inputs inputs, 
   const Tensor &a = inputs[0], &b = inputs[inputs.size() > 1 ? 1 : 0];
   if (op.kind == OpKind::kCompare) return run_compare(context, op, a, b, output);
   if (a.dtype() == DType::kI32) return run_i32(context, op.kind, a, b, output);
-  dispatch_float(a.dtype(), context.arithmetic.flush, [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
-    run_float<T, kFlush>(context, op.kind, a, b, output);
-  });
+  dispatch_float(a.dtype(), context.arithmetic.flush,
+                 [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
+                   run_float<T, kFlush>(context, op.kind, a, b, output);
+                 });
 }
 
 void run_convert(const KernelContext& context, const Op&, Inputs inputs, Tensor& output) {
@@ -216,18 +260,28 @@ void run_convert(const KernelContext& context, const Op&, Inputs inputs, Tensor&
         for (int64_t q = 0; q < n; ++q) buffer[q] = value(i + q);
       };
       if (from == DType::kI32 && to == DType::kPred) {
-        for (int64_t q = i; q < i + n; ++q) output.as<uint8_t>().data()[q] = x.as<int32_t>().data()[q] != 0;
+        for (int64_t q = i; q < i + n; ++q)
+          output.as<uint8_t>().data()[q] = x.as<int32_t>().data()[q] != 0;
         continue;
       }
       if (from == DType::kPred && to == DType::kI32) {
-        for (int64_t q = i; q < i + n; ++q) output.as<int32_t>().data()[q] = x.as<uint8_t>().data()[q] != 0;
+        for (int64_t q = i; q < i + n; ++q)
+          output.as<int32_t>().data()[q] = x.as<uint8_t>().data()[q] != 0;
         continue;
       }
       switch (from) {
-        case DType::kI32: fill([p = x.as<int32_t>().data()](int64_t q) { return static_cast<float>(p[q]); }); break;
-        case DType::kPred: fill([p = x.as<uint8_t>().data()](int64_t q) { return p[q] != 0 ? 1.0f : 0.0f; }); break;
-        case DType::kBF16: fill([p = x.as<uint16_t>().data()](int64_t q) { return bf16_to_f32(p[q]); }); break;
-        default: fill([p = x.as<float>().data()](int64_t q) { return p[q]; }); break;
+        case DType::kI32:
+          fill([p = x.as<int32_t>().data()](int64_t q) { return static_cast<float>(p[q]); });
+          break;
+        case DType::kPred:
+          fill([p = x.as<uint8_t>().data()](int64_t q) { return p[q] != 0 ? 1.0f : 0.0f; });
+          break;
+        case DType::kBF16:
+          fill([p = x.as<uint16_t>().data()](int64_t q) { return bf16_to_f32(p[q]); });
+          break;
+        default:
+          fill([p = x.as<float>().data()](int64_t q) { return p[q]; });
+          break;
       }
       if (flushes) fill([&](int64_t q) { return flush(buffer[q - i]); });
       switch (to) {
@@ -238,7 +292,8 @@ void run_convert(const KernelContext& context, const Op&, Inputs inputs, Tensor&
           for (int64_t q = 0; q < n; ++q) output.as<uint8_t>().data()[i + q] = buffer[q] != 0.0f;
           break;
         case DType::kBF16:
-          for (int64_t q = 0; q < n; ++q) output.as<uint16_t>().data()[i + q] = bf16_round(buffer[q]);
+          for (int64_t q = 0; q < n; ++q)
+            output.as<uint16_t>().data()[i + q] = bf16_round(buffer[q]);
           break;
         default:
           for (int64_t q = 0; q < n; ++q) output.as<float>().data()[i + q] = canonical(buffer[q]);

@@ -1,9 +1,11 @@
-// Blocked matrix products in the contract's order: packing, cache blocks, threads. Called by dot.cc and convolution.cc.
+// Blocked matrix products in the contract's order: packing, cache blocks, threads. Called by dot.cc
+// and convolution.cc.
 //
 //   GemmPlan plan(context);
 //   dense_gemm(plan, {m, n, k, a, b, c, n}, {.a = kWhole, .b = kWhole});
 //
-// Everything here changes speed only: a chain's accumulator is carried through C from one k block to the next.
+// Everything here changes speed only: a chain's accumulator is carried through C from one k block
+// to the next.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +34,8 @@ struct MatrixA {
   int64_t row_stride, k_stride;
 };
 
-// Element (k, column) of B at data + (k / run) * run_stride + (k % run) * k_stride + column * column_stride.
+// Element (k, column) of B at data + (k / run) * run_stride + (k % run) * k_stride + column *
+// column_stride.
 struct MatrixB {
   const float* data;
   int64_t column_stride, k_stride;
@@ -45,16 +48,19 @@ inline constexpr int64_t kBlockK = 256;
 struct GemmPlan {
   const KernelContext& context;
   const GemmKernels& kernels;
-  bool bf16;       // in AMX order
-  bool flush;      // MXCSR while computing
+  bool bf16;   // in AMX order
+  bool flush;  // MXCSR while computing
   explicit GemmPlan(const KernelContext& context);
   int panel() const { return 2 * kernels.lanes; }
-  int64_t packed_columns(int64_t n) const { return (n + kernels.lanes - 1) / kernels.lanes * kernels.lanes; }
+  int64_t packed_columns(int64_t n) const {
+    return (n + kernels.lanes - 1) / kernels.lanes * kernels.lanes;
+  }
 };
 
-// Packs columns [n0, n1) of k in [k0, k1) into panels of panel() columns, the last one perhaps of lanes: panel p begins at
-// p * panel() * (k1 - k0).
-void pack_b(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64_t k1, int64_t n0, int64_t n1, float* out);
+// Packs columns [n0, n1) of k in [k0, k1) into panels of panel() columns, the last one perhaps of
+// lanes: panel p begins at p * panel() * (k1 - k0).
+void pack_b(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64_t k1, int64_t n0,
+            int64_t n1, float* out);
 
 // A whole operand packed by all threads: k blocks of kBlockK, panels inside.
 class PackedB {
@@ -86,7 +92,8 @@ struct BlockProduct {
   int64_t n;
   bool start, finish;
 };
-void multiply_block(const GemmPlan& plan, const BlockProduct& product, const RowTile* tiles, int64_t tile_count);
+void multiply_block(const GemmPlan& plan, const BlockProduct& product, const RowTile* tiles,
+                    int64_t tile_count);
 
 // One segment.
 struct DenseProblem {
@@ -98,10 +105,12 @@ struct DenseProblem {
 };
 void dense_gemm(const GemmPlan& plan, const DenseProblem& problem, Terms terms);
 
-// c[i] += t[i], both of them segment sums or passes, canonical NaNs; `zero_nan` replaces a NaN of c by +0 first.
+// c[i] += t[i], both of them segment sums or passes, canonical NaNs; `zero_nan` replaces a NaN of c
+// by +0 first.
 void add_partial(const GemmPlan& plan, float* c, const float* t, int64_t n, bool zero_nan);
 
-// Runs `product(terms, out)` once (f32, bf16) or once per pass (bf16x3, bf16x6), and joins the passes in c.
+// Runs `product(terms, out)` once (f32, bf16) or once per pass (bf16x3, bf16x6), and joins the
+// passes in c.
 template <typename F>
 void run_passes(const GemmPlan& plan, float* c, int64_t elements, F&& product) {
   constexpr Term k1 = Term::kFirst, k2 = Term::kSecond, k3 = Term::kThird;
@@ -115,9 +124,12 @@ void run_passes(const GemmPlan& plan, float* c, int64_t elements, F&& product) {
     }
   };
   switch (plan.context.arithmetic.dot) {
-    case DotArithmetic::kF32: return product(Terms{}, c);
-    case DotArithmetic::kBf16: return product(Terms{k1, k1}, c);
-    case DotArithmetic::kBf16x3: return passes({{k2, k1}, {k1, k2}, {k1, k1}});
+    case DotArithmetic::kF32:
+      return product(Terms{}, c);
+    case DotArithmetic::kBf16:
+      return product(Terms{k1, k1}, c);
+    case DotArithmetic::kBf16x3:
+      return passes({{k2, k1}, {k1, k2}, {k1, k1}});
     case DotArithmetic::kBf16x6:
       return passes({{k2, k2}, {k3, k1}, {k1, k3}, {k2, k1}, {k1, k2}, {k1, k1}});
   }

@@ -15,7 +15,9 @@ struct Scalar {
   static TWINRUN_INLINE reg zero() { return 0.0f; }
   static TWINRUN_INLINE reg fma(reg a, reg b, reg c) { return __builtin_fmaf(a, b, c); }
   static TWINRUN_INLINE reg add(reg a, reg b) { return a + b; }
-  static TWINRUN_INLINE reg canonical(reg x) { return x != x ? __builtin_bit_cast(float, 0x7FC00000u) : x; }
+  static TWINRUN_INLINE reg canonical(reg x) {
+    return x != x ? __builtin_bit_cast(float, 0x7FC00000u) : x;
+  }
 };
 
 }  // namespace

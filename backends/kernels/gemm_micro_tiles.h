@@ -1,6 +1,7 @@
-// The tile code itself, written once over a vector type V (reg, kLanes, load, load_some, store, store_some, set1, zero, fma,
-// add, canonical). Included by one file per instruction set, each in its own anonymous namespace.
-// No standard header: inline functions would carry that instruction set into the rest of the program.
+// The tile code itself, written once over a vector type V (reg, kLanes, load, load_some, store,
+// store_some, set1, zero, fma, add, canonical). Included by one file per instruction set, each in
+// its own anonymous namespace. No standard header: inline functions would carry that instruction
+// set into the rest of the program.
 #pragma once
 
 #include <stdint.h>
@@ -13,9 +14,11 @@
 namespace twinrun {
 namespace {
 
-// One step of R x NV chains. Rows are reached from every third one, as base, base + stride, base + 2 * stride.
+// One step of R x NV chains. Rows are reached from every third one, as base, base + stride, base +
+// 2 * stride.
 template <class V, int R, int NV>
-TWINRUN_INLINE void step(typename V::reg (&acc)[R][NV], const float* a, int64_t stride, const float* b) {
+TWINRUN_INLINE void step(typename V::reg (&acc)[R][NV], const float* a, int64_t stride,
+                         const float* b) {
   typename V::reg column[NV];
   TWINRUN_UNROLL for (int v = 0; v < NV; ++v) column[v] = V::load(b + v * V::kLanes);
   TWINRUN_UNROLL for (int i = 0; i < R; i += 3) {
@@ -59,12 +62,14 @@ TWINRUN_INLINE void store_c(typename V::reg (&acc)[R][NV], const GemmTile& t) {
   }
 }
 
-// The next tile's part of C comes from afar, and its chains would wait for it.
+// The next tile's part of C comes from afar, and its chains would wait for it. Into L2 only: rows
+// of C that lie a power of two apart would push one another out of L1.
 template <int R, int NV>
 TWINRUN_INLINE void fetch_next(const GemmTile& t, int lanes) {
   if (t.next_c == nullptr) return;
   TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) __builtin_prefetch(t.next_c + i * t.c_stride + v * lanes, 1);
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v)
+        __builtin_prefetch(t.next_c + i * t.c_stride + v * lanes, 1, 2);
   }
 }
 
@@ -86,8 +91,9 @@ void f32_tile(const GemmTile& t) {
   store_c<V, R, NV>(acc, t);
 }
 
-// numerics.md, "The emulated TPU": blocks of 32; even k and odd k in a chain each from +0; t = even + odd; acc = acc + t.
-// Where a chain is cut short by the end of k, the zero products of the padding act once: x + (+0).
+// numerics.md, "The emulated TPU": blocks of 32; even k and odd k in a chain each from +0; t = even
+// + odd; acc = acc + t. Where a chain is cut short by the end of k, the zero products of the
+// padding act once: x + (+0).
 template <class V, int R, int NV>
 void bf16_tile(const GemmTile& t) {
   alignas(64) float sums[R * NV * V::kLanes];
@@ -100,7 +106,8 @@ void bf16_tile(const GemmTile& t) {
     load_c<V, R, NV>(acc, t);
   }
   TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) V::store(sums + (i * NV + v) * V::kLanes, acc[i][v]);
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v)
+        V::store(sums + (i * NV + v) * V::kLanes, acc[i][v]);
   }
   constexpr int64_t kWidth = NV * V::kLanes;
   for (int64_t k0 = 0; k0 < t.k; k0 += 32) {
@@ -108,7 +115,8 @@ void bf16_tile(const GemmTile& t) {
     const float* b = t.b + k0 * kWidth;
     const int64_t* offset = t.k_offset + k0;
     clear<V, R, NV>(acc);
-    for (int64_t k = 0; k < n; k += 2) step<V, R, NV>(acc, t.a + offset[k], t.row_stride, b + k * kWidth);
+    for (int64_t k = 0; k < n; k += 2)
+      step<V, R, NV>(acc, t.a + offset[k], t.row_stride, b + k * kWidth);
     TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
       TWINRUN_UNROLL for (int v = 0; v < NV; ++v) {
         if (n < 31) acc[i][v] = V::add(acc[i][v], V::zero());
@@ -116,7 +124,8 @@ void bf16_tile(const GemmTile& t) {
       }
     }
     clear<V, R, NV>(acc);
-    for (int64_t k = 1; k < n; k += 2) step<V, R, NV>(acc, t.a + offset[k], t.row_stride, b + k * kWidth);
+    for (int64_t k = 1; k < n; k += 2)
+      step<V, R, NV>(acc, t.a + offset[k], t.row_stride, b + k * kWidth);
     TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
       TWINRUN_UNROLL for (int v = 0; v < NV; ++v) {
         const int at = (i * NV + v) * V::kLanes;
@@ -126,7 +135,8 @@ void bf16_tile(const GemmTile& t) {
     }
   }
   TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) acc[i][v] = V::load(sums + (i * NV + v) * V::kLanes);
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) acc[i][v] =
+        V::load(sums + (i * NV + v) * V::kLanes);
   }
   store_c<V, R, NV>(acc, t);
 }

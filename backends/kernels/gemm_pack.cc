@@ -6,7 +6,8 @@
 namespace twinrun {
 namespace {
 
-// Nearest even on the upper 16 bits; exponent 0 becomes a signed zero, NaN canonical. On bits, so that it vectorises.
+// Nearest even on the upper 16 bits; exponent 0 becomes a signed zero, NaN canonical. On bits, so
+// that it vectorises.
 inline uint32_t bf16_bits(uint32_t u) {
   const uint32_t magnitude = u & 0x7FFFFFFFu;
   uint32_t r = (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
@@ -41,40 +42,28 @@ inline void transpose8(const float* src, int64_t stride, float* dst, int64_t wid
   }
 }
 
-// One panel of `width` columns of which `columns` exist; k runs over `length` rows from src.
-void pack_run(const MatrixB& b, Term term, const float* src, int64_t length, int64_t columns, int64_t width, float edge,
-              float* out) {
-  if (b.column_stride == 1) {
-    for (int64_t k = 0; k < length; ++k) copy_term(term, src + k * b.k_stride, out + k * width, columns);
-  } else {
-    int64_t done = 0;  // columns
-    if (b.k_stride == 1) {
-      for (; done + 8 <= columns; done += 8) {
-        const float* column = src + done * b.column_stride;
-        int64_t k = 0;
-        for (; k + 8 <= length; k += 8) transpose8(column + k, b.column_stride, out + k * width + done, width);
-        for (; k < length; ++k) {
-          for (int64_t j = 0; j < 8; ++j) out[k * width + done + j] = column[j * b.column_stride + k];
-        }
-      }
-    }
-    for (; done < columns; ++done) {
+// One panel of `width` columns of which `columns` exist, from columns that are not neighbours.
+void pack_strided(const MatrixB& b, Term term, const float* src, int64_t length, int64_t columns,
+                  int64_t width, float* out) {
+  int64_t done = 0;  // columns
+  if (b.k_stride == 1) {
+    for (; done + 8 <= columns; done += 8) {
       const float* column = src + done * b.column_stride;
-      for (int64_t k = 0; k < length; ++k) out[k * width + done] = column[k * b.k_stride];
-    }
-    if (term != Term::kWhole) {
-      if (columns == width) {
-        copy_term(term, out, out, length * width);
-      } else {
-        for (int64_t k = 0; k < length; ++k) copy_term(term, out + k * width, out + k * width, columns);
+      int64_t k = 0;
+      for (; k + 8 <= length; k += 8) {
+        transpose8(column + k, b.column_stride, out + k * width + done, width);
+      }
+      for (; k < length; ++k) {
+        for (int64_t j = 0; j < 8; ++j) out[k * width + done + j] = column[j * b.column_stride + k];
       }
     }
   }
-  if (columns < width) {
-    for (int64_t k = 0; k < length; ++k) {
-      for (int64_t j = columns; j < width; ++j) out[k * width + j] = edge;
-    }
+  for (; done < columns; ++done) {
+    const float* column = src + done * b.column_stride;
+    for (int64_t k = 0; k < length; ++k) out[k * width + done] = column[k * b.k_stride];
   }
+  if (term == Term::kWhole) return;
+  for (int64_t k = 0; k < length; ++k) copy_term(term, out + k * width, out + k * width, columns);
 }
 
 }  // namespace
@@ -105,24 +94,45 @@ void copy_term(Term term, const float* src, float* dst, int64_t n) {
   }
 }
 
-void pack_b(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64_t k1, int64_t n0, int64_t n1, float* out) {
-  const int64_t panel = plan.panel();
-  const float edge = plan.context.arithmetic.poison ? from_bits(kCanonicalNaN) : 0.0f;
-  for (int64_t j = n0; j < n1; j += panel) {
-    const int64_t columns = std::min(panel, n1 - j);
-    const int64_t width = columns > plan.kernels.lanes ? panel : plan.kernels.lanes;
-    float* to = out + (j - n0) * (k1 - k0);
-    for (int64_t k = k0; k < k1;) {
-      const int64_t within = k % b.run;
-      const int64_t length = std::min(b.run - within, k1 - k);
-      const float* from = b.data + k / b.run * b.run_stride + within * b.k_stride + j * b.column_stride;
-      pack_run(b, term, from, length, columns, width, edge, to + (k - k0) * width);
-      k += length;
+void pack_b(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64_t k1, int64_t n0,
+            int64_t n1, float* out) {
+  const int64_t panel = plan.panel(), lanes = plan.kernels.lanes;
+  const int64_t last = n0 + (n1 - n0 - 1) / panel * panel;  // where the last panel begins
+  const int64_t last_width = n1 - last > lanes ? panel : lanes;
+  for (int64_t k = k0; k < k1;) {
+    const int64_t within = k % b.run;
+    const int64_t length = std::min(b.run - within, k1 - k);
+    const float* from = b.data + k / b.run * b.run_stride + within * b.k_stride;
+    if (b.column_stride == 1) {
+      // Along the rows of B: whole pages, one after the other.
+      for (int64_t q = 0; q < length; ++q) {
+        const float* row = from + q * b.k_stride;
+        for (int64_t j = n0; j < n1; j += panel) {
+          const int64_t width = j == last ? last_width : panel;
+          float* to = out + (j - n0) * (k1 - k0) + (k - k0 + q) * width;
+          copy_term(term, row + j, to, std::min(panel, n1 - j));
+        }
+      }
+    } else {
+      for (int64_t j = n0; j < n1; j += panel) {
+        const int64_t width = j == last ? last_width : panel;
+        float* to = out + (j - n0) * (k1 - k0) + (k - k0) * width;
+        pack_strided(b, term, from + j * b.column_stride, length, std::min(panel, n1 - j), width,
+                     to);
+      }
     }
+    k += length;
+  }
+  if (n1 - last == last_width) return;
+  const float edge = plan.context.arithmetic.poison ? from_bits(kCanonicalNaN) : 0.0f;
+  float* to = out + (last - n0) * (k1 - k0);
+  for (int64_t k = 0; k < k1 - k0; ++k) {
+    std::fill(to + k * last_width + (n1 - last), to + (k + 1) * last_width, edge);
   }
 }
 
-PackedB::PackedB(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k, int64_t n0, int64_t n1)
+PackedB::PackedB(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k, int64_t n0,
+                 int64_t n1)
     : columns_(plan.packed_columns(n1 - n0)) {
   data_ = scratch<float>(Scratch::kPackedB, static_cast<size_t>(k * columns_));
   const int64_t panel = plan.panel();

@@ -6,7 +6,9 @@ namespace twinrun {
 namespace {
 
 // Pixels whose distance is a multiple of half a page would share few cache sets.
-int64_t pitch_of(int64_t channels, int64_t step) { return channels * step % 512 == 0 ? channels + 16 : channels; }
+int64_t pitch_of(int64_t channels, int64_t step) {
+  return channels * step % 512 == 0 ? channels + 16 : channels;
+}
 
 }  // namespace
 
@@ -26,15 +28,17 @@ PatchGeometry forward_geometry(const Dims& x, int64_t kh, int64_t kw, const Wind
   }
   g.columns = (g.out[1] - 1) * g.step[1] + (kw - 1) * g.tap_step[1] + 1;
   g.pitch = pitch_of(g.channels, g.step[1]);
-  if (window.pad_low[0] == 0 && window.pad_low[1] == 0 && window.pad_high[0] == 0 && window.pad_high[1] == 0) {
+  if (window.pad_low[0] == 0 && window.pad_low[1] == 0 && window.pad_high[0] == 0 &&
+      window.pad_high[1] == 0) {
     g.columns = g.width;  // the trailing columns that no window reaches come along
   }
   return g;
 }
 
-// dx(y) collects dy(r) where y = r * stride + tap * dilation - pad_low, so tap t of output y lies at y + pad_low - t * dilation
-// in a dy whose rows are spread by the stride.
-PatchGeometry input_grad_geometry(const Dims& dy, const Dims& x, int64_t kh, int64_t kw, const Window& window) {
+// dx(y) collects dy(r) where y = r * stride + tap * dilation - pad_low, so tap t of output y lies
+// at y + pad_low - t * dilation in a dy whose rows are spread by the stride.
+PatchGeometry input_grad_geometry(const Dims& dy, const Dims& x, int64_t kh, int64_t kw,
+                                  const Window& window) {
   PatchGeometry g{};
   g.images = dy[0], g.height = dy[1], g.width = dy[2], g.channels = dy[3];
   g.taps[0] = kh, g.taps[1] = kw;
@@ -53,12 +57,13 @@ PatchGeometry input_grad_geometry(const Dims& dy, const Dims& x, int64_t kh, int
 }
 
 bool PatchGeometry::in_place() const {
-  return low[0] == 0 && low[1] == 0 && spread[0] == 1 && spread[1] == 1 && first[0] == 0 && first[1] == 0 &&
-         columns == width && pitch == channels && (out[0] - 1) * step[0] + (taps[0] - 1) * tap_step[0] < height;
+  return low[0] == 0 && low[1] == 0 && spread[0] == 1 && spread[1] == 1 && first[0] == 0 &&
+         first[1] == 0 && columns == width && pitch == channels &&
+         (out[0] - 1) * step[0] + (taps[0] - 1) * tap_step[0] < height;
 }
 
-void copy_slab(const PatchGeometry& g, Term term, const float* data, int64_t image, int64_t y0, int64_t y1, bool poison,
-               float* slab) {
+void copy_slab(const PatchGeometry& g, Term term, const float* data, int64_t image, int64_t y0,
+               int64_t y1, bool poison, float* slab) {
   const int64_t rows = g.slab_rows(y1 - y0), line = g.columns * g.pitch;
   const float* source = data + image * g.height * g.width * g.channels;
   for (int64_t r = 0; r < rows; ++r) {
@@ -71,18 +76,21 @@ void copy_slab(const PatchGeometry& g, Term term, const float* data, int64_t ima
       // Columns of the tensor that fall inside the slab.
       const int64_t begin = g.low[1] >= 0 ? 0 : (-g.low[1] + g.spread[1] - 1) / g.spread[1];
       const int64_t reach = g.columns - 1 - g.low[1];
-      const int64_t end = reach < 0 ? begin : std::max(begin, std::min(g.width, reach / g.spread[1] + 1));
+      const int64_t end =
+          reach < 0 ? begin : std::max(begin, std::min(g.width, reach / g.spread[1] + 1));
       if (begin == end) {
         std::memset(to, 0, static_cast<size_t>(line) * sizeof(float));
       } else if (g.spread[1] == 1 && g.pitch == g.channels) {
         const int64_t left = (g.low[1] + begin) * g.pitch, length = (end - begin) * g.pitch;
         std::memset(to, 0, static_cast<size_t>(left) * sizeof(float));
         copy_term(term, from + begin * g.channels, to + left, length);
-        std::memset(to + left + length, 0, static_cast<size_t>(line - left - length) * sizeof(float));
+        std::memset(to + left + length, 0,
+                    static_cast<size_t>(line - left - length) * sizeof(float));
       } else {
         std::memset(to, 0, static_cast<size_t>(line) * sizeof(float));
         for (int64_t x = begin; x < end; ++x) {
-          copy_term(term, from + x * g.channels, to + (g.low[1] + x * g.spread[1]) * g.pitch, g.channels);
+          copy_term(term, from + x * g.channels, to + (g.low[1] + x * g.spread[1]) * g.pitch,
+                    g.channels);
         }
       }
     }

@@ -1,10 +1,12 @@
-// Image patches as rows of a matrix, without building the matrix: a slab is a copy of some image rows with the border (and,
-// for an input gradient, the zeros between strides) written out, so that every tap of every output is plain address arithmetic.
-// Used by convolution.cc and convolution_kernel_grad.cc; read by the tiles of gemm_micro.h.
+// Image patches as rows of a matrix, without building the matrix: a slab is a copy of some image
+// rows with the border (and, for an input gradient, the zeros between strides) written out, so that
+// every tap of every output is plain address arithmetic. Used by convolution.cc and
+// convolution_kernel_grad.cc; read by the tiles of gemm_micro.h.
 //
 //   const PatchGeometry g = forward_geometry(x_dims, w_dims, window);
-//   copy_slab(g, term, x, n, y0, y1, poison, slab);           // what output rows [y0, y1) of image n read
-//   slab[g.position(y - y0, x) + g.tap(kh, kw) + c]           // is the operand of tap (kh, kw), channel c
+//   copy_slab(g, term, x, n, y0, y1, poison, slab);           // what output rows [y0, y1) of image
+//   n read slab[g.position(y - y0, x) + g.tap(kh, kw) + c]           // is the operand of tap (kh,
+//   kw), channel c
 #pragma once
 
 #include <cstdint>
@@ -19,17 +21,19 @@ struct PatchGeometry {
   int64_t taps[2];                          // kh, kw
   int64_t out[2];                           // output rows and columns
   int64_t step[2];                          // from an output to the next, in slab rows and columns
-  int64_t tap_step[2];                      // from a tap to the next: negative for an input gradient
-  int64_t first[2];                         // slab coordinate of output 0 at tap 0
-  int64_t spread[2];                        // the tensor's row r lies in slab row low + r * spread
+  int64_t tap_step[2];  // from a tap to the next: negative for an input gradient
+  int64_t first[2];     // slab coordinate of output 0 at tap 0
+  int64_t spread[2];    // the tensor's row r lies in slab row low + r * spread
   int64_t low[2];
-  int64_t columns;                          // slab columns
-  int64_t pitch;                            // floats from a pixel to the next
+  int64_t columns;  // slab columns
+  int64_t pitch;    // floats from a pixel to the next
 
   int64_t position(int64_t y, int64_t x) const {
     return ((first[0] + y * step[0]) * columns + first[1] + x * step[1]) * pitch;
   }
-  int64_t tap(int64_t i, int64_t j) const { return (i * tap_step[0] * columns + j * tap_step[1]) * pitch; }
+  int64_t tap(int64_t i, int64_t j) const {
+    return (i * tap_step[0] * columns + j * tap_step[1]) * pitch;
+  }
   int64_t slab_rows(int64_t outputs) const {
     const int64_t reach = (taps[0] - 1) * (tap_step[0] < 0 ? -tap_step[0] : tap_step[0]);
     return (outputs - 1) * step[0] + reach + 1;
@@ -42,9 +46,10 @@ struct PatchGeometry {
 // The patches of a forward convolution over x [n,h,w,c].
 PatchGeometry forward_geometry(const Dims& x, int64_t kh, int64_t kw, const Window& window);
 // The patches of its input gradient over dy [n,oh,ow,co]; outputs are the pixels of x.
-PatchGeometry input_grad_geometry(const Dims& dy, const Dims& x, int64_t kh, int64_t kw, const Window& window);
+PatchGeometry input_grad_geometry(const Dims& dy, const Dims& x, int64_t kh, int64_t kw,
+                                  const Window& window);
 
-void copy_slab(const PatchGeometry& g, Term term, const float* data, int64_t image, int64_t y0, int64_t y1, bool poison,
-               float* slab);
+void copy_slab(const PatchGeometry& g, Term term, const float* data, int64_t image, int64_t y0,
+               int64_t y1, bool poison, float* slab);
 
 }  // namespace twinrun

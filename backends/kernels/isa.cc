@@ -40,10 +40,14 @@ std::atomic<Isa>& current() {
 
 std::string_view to_string(Isa isa) {
   switch (isa) {
-    case Isa::kScalar: return "scalar";
-    case Isa::kAvx2: return "avx2";
-    case Isa::kAvx512: return "avx512";
-    case Isa::kAmx: return "amx";
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAmx:
+      return "amx";
   }
   return "?";
 }
@@ -54,10 +58,13 @@ void force_isa(Isa isa) { current().store(limited(isa), std::memory_order_relaxe
 // A tile set for AMX takes the place of kGemmAvx512's bf16 member here.
 const GemmKernels& gemm_kernels(Isa isa) {
   switch (isa) {
-    case Isa::kScalar: return kGemmScalar;
-    case Isa::kAvx2: return kGemmAvx2;
+    case Isa::kScalar:
+      return kGemmScalar;
+    case Isa::kAvx2:
+      return kGemmAvx2;
     case Isa::kAvx512:
-    case Isa::kAmx: return kGemmAvx512;
+    case Isa::kAmx:
+      return kGemmAvx512;
   }
   return kGemmScalar;
 }

@@ -11,7 +11,8 @@ using Inputs = std::span<const Tensor>;
 
 void run_dot(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
 void run_convolution(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
-void run_convolution_kernel_grad(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
+void run_convolution_kernel_grad(const KernelContext& context, const Op& op, Inputs inputs,
+                                 Tensor& output);
 void run_elementwise(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
 void run_convert(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
 void run_movement(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);

@@ -6,7 +6,8 @@
 
 namespace twinrun {
 
-void run_kernel(const KernelContext& context, const Op& op, std::span<const Tensor> inputs, Tensor& output) {
+void run_kernel(const KernelContext& context, const Op& op, std::span<const Tensor> inputs,
+                Tensor& output) {
   switch (op.kind) {
     case OpKind::kConstant:
     case OpKind::kIota:
@@ -15,8 +16,10 @@ void run_kernel(const KernelContext& context, const Op& op, std::span<const Tens
     case OpKind::kTranspose:
     case OpKind::kSelect:
     case OpKind::kNegate:
-    case OpKind::kAbs: return run_movement(context, op, inputs, output);
-    case OpKind::kConvert: return run_convert(context, op, inputs, output);
+    case OpKind::kAbs:
+      return run_movement(context, op, inputs, output);
+    case OpKind::kConvert:
+      return run_convert(context, op, inputs, output);
     case OpKind::kAdd:
     case OpKind::kSubtract:
     case OpKind::kMultiply:
@@ -29,18 +32,26 @@ void run_kernel(const KernelContext& context, const Op& op, std::span<const Tens
     case OpKind::kExponential:
     case OpKind::kLog:
     case OpKind::kTanh:
-    case OpKind::kLogistic: return run_elementwise(context, op, inputs, output);
-    case OpKind::kDotGeneral: return run_dot(context, op, inputs, output);
+    case OpKind::kLogistic:
+      return run_elementwise(context, op, inputs, output);
+    case OpKind::kDotGeneral:
+      return run_dot(context, op, inputs, output);
     case OpKind::kConvolution:
-    case OpKind::kConvolutionInputGrad: return run_convolution(context, op, inputs, output);
-    case OpKind::kConvolutionKernelGrad: return run_convolution_kernel_grad(context, op, inputs, output);
-    case OpKind::kReduce: return run_reduce(context, op, inputs, output);
+    case OpKind::kConvolutionInputGrad:
+      return run_convolution(context, op, inputs, output);
+    case OpKind::kConvolutionKernelGrad:
+      return run_convolution_kernel_grad(context, op, inputs, output);
+    case OpKind::kReduce:
+      return run_reduce(context, op, inputs, output);
     case OpKind::kReduceWindow:
     case OpKind::kSelectAndScatter:
-    case OpKind::kAvgPoolGrad: return run_window(context, op, inputs, output);
-    case OpKind::kRngUniform: return run_rng_uniform(context, op, inputs, output);
+    case OpKind::kAvgPoolGrad:
+      return run_window(context, op, inputs, output);
+    case OpKind::kRngUniform:
+      return run_rng_uniform(context, op, inputs, output);
     case OpKind::kParameter:
-    case OpKind::kAllReduce: break;
+    case OpKind::kAllReduce:
+      break;
   }
   assert(false && "parameter has no kernel; all_reduce has all_reduce_sum");
 }

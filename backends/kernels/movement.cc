@@ -1,4 +1,5 @@
-// Ops that move bits: constant, iota, broadcast_in_dim, reshape, transpose, select, negate, abs. They never round or flush.
+// Ops that move bits: constant, iota, broadcast_in_dim, reshape, transpose, select, negate, abs.
+// They never round or flush.
 #include <cstring>
 
 #include "backends/kernels/arithmetic.h"
@@ -57,38 +58,45 @@ void gather(const KernelContext& context, const View& view, const Tensor& x, Ten
   E* to = output.as<E>().data();
   const size_t last = v.sizes.size() - 1;
   const int64_t n = v.sizes[last], stride = v.strides[last];
-  // The dimension before the last is walked in tiles where the operand runs along it, so that both sides use whole lines.
+  // The dimension before the last is walked in tiles where the operand runs along it, so that both
+  // sides use whole lines.
   const bool tiled = last > 0 && stride > 1 && v.strides[last - 1] == 1;
   if (!tiled) {
     for_ranges(context, output.elements() / n, n, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) copy_line(from + offset_of(v, last, i), stride, to + i * n, n);
+      for (int64_t i = begin; i < end; ++i)
+        copy_line(from + offset_of(v, last, i), stride, to + i * n, n);
     });
     return;
   }
   const int64_t rows = v.sizes[last - 1], tiles = (rows + 15) / 16;
-  for_ranges(context, output.elements() / n / rows * tiles, 16 * n, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t outer = i / tiles, r0 = i % tiles * 16, r1 = std::min(rows, r0 + 16);
-      const E* source = from + offset_of(v, last - 1, outer);
-      E* target = to + outer * rows * n;
-      for (int64_t j0 = 0; j0 < n; j0 += 16) {
-        const int64_t j1 = std::min(n, j0 + 16);
-        for (int64_t r = r0; r < r1; ++r) {
-          for (int64_t j = j0; j < j1; ++j) target[r * n + j] = source[r + j * stride];
-        }
-      }
-    }
-  });
+  for_ranges(context, output.elements() / n / rows * tiles, 16 * n,
+             [&](int64_t begin, int64_t end) {
+               for (int64_t i = begin; i < end; ++i) {
+                 const int64_t outer = i / tiles, r0 = i % tiles * 16, r1 = std::min(rows, r0 + 16);
+                 const E* source = from + offset_of(v, last - 1, outer);
+                 E* target = to + outer * rows * n;
+                 for (int64_t j0 = 0; j0 < n; j0 += 16) {
+                   const int64_t j1 = std::min(n, j0 + 16);
+                   for (int64_t r = r0; r < r1; ++r) {
+                     for (int64_t j = j0; j < j1; ++j) target[r * n + j] = source[r + j * stride];
+                   }
+                 }
+               }
+             });
 }
 
 // Calls f with a value of an unsigned type as wide as the element.
 template <typename F>
 void by_width(DType dtype, F&& f) {
   switch (size_of(dtype)) {
-    case 1: return f(uint8_t{});
-    case 2: return f(uint16_t{});
-    case 4: return f(uint32_t{});
-    default: return f(uint64_t{});
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    default:
+      return f(uint64_t{});
   }
 }
 
@@ -102,7 +110,8 @@ Dims strides_of(const Dims& sizes) {
   return strides;
 }
 
-void broadcast_or_transpose(const KernelContext& context, const Op& op, const Tensor& x, Tensor& output) {
+void broadcast_or_transpose(const KernelContext& context, const Op& op, const Tensor& x,
+                            Tensor& output) {
   const Dims strides = strides_of(x.dims());
   View view{output.dims(), Dims(output.dims().size(), 0)};
   for (size_t i = 0; i < op.attrs.dims.size(); ++i) {
@@ -125,11 +134,16 @@ void constant(const KernelContext& context, const Op& op, Tensor& output) {
   };
   const double value = op.attrs.value;
   switch (output.dtype()) {
-    case DType::kF32: return splat(canonical(static_cast<float>(value)));
-    case DType::kBF16: return splat(bf16_round(static_cast<float>(value)));
-    case DType::kI32: return splat(static_cast<int32_t>(value));
-    case DType::kPred: return splat(static_cast<uint8_t>(value != 0));
-    case DType::kF64: return splat(value);
+    case DType::kF32:
+      return splat(canonical(static_cast<float>(value)));
+    case DType::kBF16:
+      return splat(bf16_round(static_cast<float>(value)));
+    case DType::kI32:
+      return splat(static_cast<int32_t>(value));
+    case DType::kPred:
+      return splat(static_cast<uint8_t>(value != 0));
+    case DType::kF64:
+      return splat(value);
   }
 }
 
@@ -140,9 +154,15 @@ void iota(const KernelContext& context, const Op& op, Tensor& output) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t index = i / inner % size;
       switch (output.dtype()) {
-        case DType::kI32: output.as<int32_t>().data()[i] = static_cast<int32_t>(index); break;
-        case DType::kBF16: output.as<uint16_t>().data()[i] = bf16_round(static_cast<float>(index)); break;
-        default: output.as<float>().data()[i] = static_cast<float>(index); break;
+        case DType::kI32:
+          output.as<int32_t>().data()[i] = static_cast<int32_t>(index);
+          break;
+        case DType::kBF16:
+          output.as<uint16_t>().data()[i] = bf16_round(static_cast<float>(index));
+          break;
+        default:
+          output.as<float>().data()[i] = static_cast<float>(index);
+          break;
       }
     }
   });
@@ -174,16 +194,19 @@ void sign(const KernelContext& context, const Op& op, const Tensor& x, Tensor& o
     });
   };
   switch (x.dtype()) {
-    case DType::kBF16: return on_bits(uint16_t{0x8000}, uint16_t{0x7F80}, kCanonicalNaN16);
+    case DType::kBF16:
+      return on_bits(uint16_t{0x8000}, uint16_t{0x7F80}, kCanonicalNaN16);
     case DType::kI32:
       for_ranges(context, x.elements(), 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const auto u = static_cast<uint32_t>(x.as<int32_t>().data()[i]);
-          output.as<int32_t>().data()[i] = static_cast<int32_t>(negate || (u >> 31) != 0 ? 0u - u : u);
+          output.as<int32_t>().data()[i] =
+              static_cast<int32_t>(negate || (u >> 31) != 0 ? 0u - u : u);
         }
       });
       return;
-    default: return on_bits(uint32_t{0x80000000u}, uint32_t{0x7F800000u}, uint32_t{kCanonicalNaN});
+    default:
+      return on_bits(uint32_t{0x80000000u}, uint32_t{0x7F800000u}, uint32_t{kCanonicalNaN});
   }
 }
 
@@ -192,18 +215,26 @@ void sign(const KernelContext& context, const Op& op, const Tensor& x, Tensor& o
 void run_movement(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output) {
   if (output.elements() == 0) return;
   switch (op.kind) {
-    case OpKind::kConstant: return constant(context, op, output);
-    case OpKind::kIota: return iota(context, op, output);
+    case OpKind::kConstant:
+      return constant(context, op, output);
+    case OpKind::kIota:
+      return iota(context, op, output);
     case OpKind::kBroadcastInDim:
-    case OpKind::kTranspose: return broadcast_or_transpose(context, op, inputs[0], output);
-    case OpKind::kSelect: return select(context, inputs, output);
+    case OpKind::kTranspose:
+      return broadcast_or_transpose(context, op, inputs[0], output);
+    case OpKind::kSelect:
+      return select(context, inputs, output);
     case OpKind::kNegate:
-    case OpKind::kAbs: return sign(context, op, inputs[0], output);
-    default: break;
+    case OpKind::kAbs:
+      return sign(context, op, inputs[0], output);
+    default:
+      break;
   }
-  for_ranges(context, static_cast<int64_t>(output.bytes()), 1, [&](int64_t begin, int64_t end) {  // reshape
-    std::memcpy(output.raw() + begin, inputs[0].raw() + begin, static_cast<size_t>(end - begin));
-  });
+  for_ranges(context, static_cast<int64_t>(output.bytes()), 1,
+             [&](int64_t begin, int64_t end) {  // reshape
+               std::memcpy(output.raw() + begin, inputs[0].raw() + begin,
+                           static_cast<size_t>(end - begin));
+             });
 }
 
 }  // namespace twinrun

@@ -1,4 +1,5 @@
-// Dots see binary32: bf16 tensors are widened on the way in, results rounded on the way out. Private to the dot kernels.
+// Dots see binary32: bf16 tensors are widened on the way in, results rounded on the way out.
+// Private to the dot kernels.
 //
 //   const float* a = dot_operand(context, inputs[0], Scratch::kOperandA);
 //   DotResult c(context, output);   ... c.data() ...   c.finish();
@@ -22,8 +23,9 @@ inline const float* dot_operand(const KernelContext& context, const Tensor& x, S
 class DotResult {
  public:
   DotResult(const KernelContext& context, Tensor& output) : context_(context), output_(output) {
-    data_ = output.dtype() == DType::kBF16 ? scratch<float>(Scratch::kResult, static_cast<size_t>(output.elements()))
-                                           : output.as<float>().data();
+    data_ = output.dtype() == DType::kBF16
+                ? scratch<float>(Scratch::kResult, static_cast<size_t>(output.elements()))
+                : output.as<float>().data();
   }
   float* data() { return data_; }
   void finish() {
@@ -31,7 +33,8 @@ class DotResult {
     uint16_t* narrow = output_.as<uint16_t>().data();
     const bool flush = context_.arithmetic.flush;
     for_ranges(context_, output_.elements(), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) narrow[i] = flush ? bf16_round_flush(data_[i]) : bf16_round(data_[i]);
+      for (int64_t i = begin; i < end; ++i)
+        narrow[i] = flush ? bf16_round_flush(data_[i]) : bf16_round(data_[i]);
     });
   }
 

@@ -1,5 +1,5 @@
-// reduce: numerics.md rule 4. Segments of 4096 over the flat reduced index; 16 lanes in a segment; tree 8/4/2/1; segment
-// sums in order. Segments are independent, so they are what threads share.
+// reduce: numerics.md rule 4. Segments of 4096 over the flat reduced index; 16 lanes in a segment;
+// tree 8/4/2/1; segment sums in order. Segments are independent, so they are what threads share.
 #include <limits>
 
 #include "backends/kernels/arithmetic.h"
@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kSegment = 4096, kLanes = 16;
 constexpr int64_t kColumns = 64;  // outputs that share a pass over the lanes
 
-// The operand as kept and reduced dimensions: element (o, i) lies at kept(o) + reduced(i). Where the innermost dimension is
-// kept, outputs come in runs of neighbours.
+// The operand as kept and reduced dimensions: element (o, i) lies at kept(o) + reduced(i). Where
+// the innermost dimension is kept, outputs come in runs of neighbours.
 struct Layout {
   Dims kept_sizes, kept_strides, reduced_sizes, reduced_strides;
   int64_t outputs = 1, length = 1;
@@ -43,10 +43,12 @@ struct Layout {
     int64_t stride = 1;
     for (size_t i = dims.size(); i-- > 0;) strides[i] = stride, stride *= dims[i];
     for (size_t i = 0; i < dims.size(); ++i) {
-      const bool gone = std::find(reduced.begin(), reduced.end(), static_cast<int64_t>(i)) != reduced.end();
+      const bool gone =
+          std::find(reduced.begin(), reduced.end(), static_cast<int64_t>(i)) != reduced.end();
       (gone ? length : outputs) *= dims[i];
       if (dims[i] == 1) continue;
-      gone ? push(reduced_sizes, reduced_strides, dims[i], strides[i]) : push(kept_sizes, kept_strides, dims[i], strides[i]);
+      gone ? push(reduced_sizes, reduced_strides, dims[i], strides[i])
+           : push(kept_sizes, kept_strides, dims[i], strides[i]);
     }
     if (!kept_sizes.empty() && kept_strides.back() == 1) run = kept_sizes.back();
   }
@@ -82,10 +84,11 @@ inline float element(typename T::type x) {
   return kFlush ? flush(T::load(x)) : T::load(x);
 }
 
-// One segment for `columns` neighbouring outputs. offsets: of the segment's elements; null: i * stride.
+// One segment for `columns` neighbouring outputs. offsets: of the segment's elements; null: i *
+// stride.
 template <typename T, bool kFlush, typename R>
-void segment_columns(const typename T::type* x, const int64_t* offsets, int64_t stride, int64_t n, int64_t columns,
-                     float* result) {
+void segment_columns(const typename T::type* x, const int64_t* offsets, int64_t stride, int64_t n,
+                     int64_t columns, float* result) {
   float lanes[kLanes * kColumns];
   for (int64_t i = 0; i < n; ++i) {
     const auto* from = x + (offsets == nullptr ? i * stride : offsets[i]);
@@ -115,7 +118,8 @@ float segment_line(const typename T::type* x, int64_t n) {
 }
 
 template <typename T, bool kFlush, typename R>
-void reduce(const KernelContext& context, const Layout& layout, bool mean, const Tensor& input, Tensor& output) {
+void reduce(const KernelContext& context, const Layout& layout, bool mean, const Tensor& input,
+            Tensor& output) {
   using E = typename T::type;
   const E* x = input.as<E>().data();
   E* out = output.as<E>().data();
@@ -127,32 +131,35 @@ void reduce(const KernelContext& context, const Layout& layout, bool mean, const
   if (layout.reduced_sizes.size() > 1) {
     auto* table = scratch<int64_t>(Scratch::kOffsets, static_cast<size_t>(layout.length));
     for_ranges(context, layout.length, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) table[i] = Layout::at(layout.reduced_sizes, layout.reduced_strides, i);
+      for (int64_t i = begin; i < end; ++i)
+        table[i] = Layout::at(layout.reduced_sizes, layout.reduced_strides, i);
     });
     offsets = table;
   }
   const int64_t blocks_per_run = (layout.run + kColumns - 1) / kColumns;
   const int64_t blocks = layout.outputs / layout.run * blocks_per_run;
   const int64_t width = (layout.run + blocks_per_run - 1) / blocks_per_run;
-  for_ranges(context, segments * blocks, std::min(layout.length, kSegment) * width, [&](int64_t begin, int64_t end) {
-    const FlushScope scope(kFlush);
-    for (int64_t piece = begin; piece < end; ++piece) {
-      const int64_t s = piece / blocks, block = piece % blocks;
-      const int64_t i0 = s * kSegment, n = std::min(layout.length - i0, kSegment);
-      const int64_t c0 = block % blocks_per_run * width, c1 = std::min(layout.run, c0 + width);
-      const int64_t o = block / blocks_per_run * layout.run + c0;
-      if (c0 >= c1) continue;
-      const E* from = x + layout.kept(o);
-      float* sum = sums + s * layout.outputs + o;
-      if (offsets == nullptr && stride == 1 && layout.run == 1) {
-        *sum = segment_line<T, kFlush, R>(from + i0, n);
-      } else if (offsets == nullptr) {
-        segment_columns<T, kFlush, R>(from + i0 * stride, nullptr, stride, n, c1 - c0, sum);
-      } else {
-        segment_columns<T, kFlush, R>(from, offsets + i0, 0, n, c1 - c0, sum);
-      }
-    }
-  });
+  for_ranges(
+      context, segments * blocks, std::min(layout.length, kSegment) * width,
+      [&](int64_t begin, int64_t end) {
+        const FlushScope scope(kFlush);
+        for (int64_t piece = begin; piece < end; ++piece) {
+          const int64_t s = piece / blocks, block = piece % blocks;
+          const int64_t i0 = s * kSegment, n = std::min(layout.length - i0, kSegment);
+          const int64_t c0 = block % blocks_per_run * width, c1 = std::min(layout.run, c0 + width);
+          const int64_t o = block / blocks_per_run * layout.run + c0;
+          if (c0 >= c1) continue;
+          const E* from = x + layout.kept(o);
+          float* sum = sums + s * layout.outputs + o;
+          if (offsets == nullptr && stride == 1 && layout.run == 1) {
+            *sum = segment_line<T, kFlush, R>(from + i0, n);
+          } else if (offsets == nullptr) {
+            segment_columns<T, kFlush, R>(from + i0 * stride, nullptr, stride, n, c1 - c0, sum);
+          } else {
+            segment_columns<T, kFlush, R>(from, offsets + i0, 0, n, c1 - c0, sum);
+          }
+        }
+      });
   for_ranges(context, layout.outputs, segments, [&](int64_t begin, int64_t end) {
     const FlushScope scope(kFlush);
     const auto count = static_cast<float>(layout.length);
@@ -171,18 +178,20 @@ void run_reduce(const KernelContext& context, const Op& op, Inputs inputs, Tenso
   const Layout layout(inputs[0].dims(), op.attrs.dims);
   const Reducer reducer = op.attrs.reducer;
   if (output.elements() == 0) return;
-  dispatch_float(inputs[0].dtype(), context.arithmetic.flush, [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
-    if (layout.length == 0) {  // of nothing: sum 0, maximum -inf, mean 0 / 0
-      const float value = reducer == Reducer::kMax   ? -std::numeric_limits<float>::infinity()
-                          : reducer == Reducer::kSum ? 0.0f
-                                                     : from_bits(kCanonicalNaN);
-      for (auto& e : output.as<typename T::type>()) e = T::template store<kFlush>(value);
-    } else if (reducer == Reducer::kMax) {
-      reduce<T, kFlush, Max>(context, layout, false, inputs[0], output);
-    } else {
-      reduce<T, kFlush, Sum>(context, layout, reducer == Reducer::kMean, inputs[0], output);
-    }
-  });
+  dispatch_float(
+      inputs[0].dtype(), context.arithmetic.flush,
+      [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
+        if (layout.length == 0) {  // of nothing: sum 0, maximum -inf, mean 0 / 0
+          const float value = reducer == Reducer::kMax   ? -std::numeric_limits<float>::infinity()
+                              : reducer == Reducer::kSum ? 0.0f
+                                                         : from_bits(kCanonicalNaN);
+          for (auto& e : output.as<typename T::type>()) e = T::template store<kFlush>(value);
+        } else if (reducer == Reducer::kMax) {
+          reduce<T, kFlush, Max>(context, layout, false, inputs[0], output);
+        } else {
+          reduce<T, kFlush, Sum>(context, layout, reducer == Reducer::kMean, inputs[0], output);
+        }
+      });
 }
 
 }  // namespace twinrun

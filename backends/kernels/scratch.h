@@ -1,7 +1,8 @@
-// Buffers that a thread keeps from call to call, so that a training step in steady state allocates nothing here.
-// A slot has one user at a time: whoever nests must take another slot.
+// Buffers that a thread keeps from call to call, so that a training step in steady state allocates
+// nothing here. A slot has one user at a time: whoever nests must take another slot.
 //
-//   float* a = scratch<float>(Scratch::kPackedA, 14 * 256);     // 64-byte aligned, contents undefined
+//   float* a = scratch<float>(Scratch::kPackedA, 14 * 256);     // 64-byte aligned, contents
+//   undefined
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,18 @@
 namespace twinrun {
 
 enum class Scratch {
-  kPackedA, kPackedB, kSlab, kOffsets, kPartials, kPass, kOperandA, kOperandB, kResult, kTiles, kLanes, kCount
+  kPackedA,
+  kPackedB,
+  kSlab,
+  kOffsets,
+  kPartials,
+  kPass,
+  kOperandA,
+  kOperandB,
+  kResult,
+  kTiles,
+  kLanes,
+  kCount
 };
 
 template <typename T>

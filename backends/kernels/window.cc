@@ -12,7 +12,12 @@ struct Pool {
   int64_t images, height, width, channels, out[2];
   const Window& window;
   Pool(const Dims& x, const Window& w)
-      : images(x[0]), height(x[1]), width(x[2]), channels(x[3]), out{w.out(x[1], 0), w.out(x[2], 1)}, window(w) {}
+      : images(x[0]),
+        height(x[1]),
+        width(x[2]),
+        channels(x[3]),
+        out{w.out(x[1], 0), w.out(x[2], 1)},
+        window(w) {}
 
   int64_t size() const { return height * width * channels; }
   // Rows (axis 0) or columns (axis 1) of output o that lie inside the image.
@@ -86,7 +91,8 @@ void reduce_window(const KernelContext& context, const Op& op, const Tensor& x, 
       if (first) std::fill_n(value, n, mean ? 0.0f : -std::numeric_limits<float>::infinity());
       const auto divisor = static_cast<float>(count);
       E* result = to + i * pool.channels + c0;
-      for (int64_t c = 0; c < n; ++c) result[c] = T::template store<kFlush>(mean ? value[c] / divisor : value[c]);
+      for (int64_t c = 0; c < n; ++c)
+        result[c] = T::template store<kFlush>(mean ? value[c] / divisor : value[c]);
     }
   });
 }
@@ -96,17 +102,20 @@ constexpr uint32_t kUntouched = 0xFFFFFFFFu;
 
 // Turns an image's sums into the result.
 template <typename T, bool kFlush>
-void store_sums(const float* sums, typename T::type* to, int64_t pixels, int64_t channels, int64_t c0, int64_t c1) {
+void store_sums(const float* sums, typename T::type* to, int64_t pixels, int64_t channels,
+                int64_t c0, int64_t c1) {
   for (int64_t p = 0; p < pixels; ++p) {
     const float* from = sums + p * (c1 - c0);
     for (int64_t c = 0; c < c1 - c0; ++c) {
-      to[p * channels + c0 + c] = T::template store<kFlush>(to_bits(from[c]) == kUntouched ? 0.0f : from[c]);
+      to[p * channels + c0 + c] =
+          T::template store<kFlush>(to_bits(from[c]) == kUntouched ? 0.0f : from[c]);
     }
   }
 }
 
 template <typename T, bool kFlush>
-void select_and_scatter(const KernelContext& context, const Op& op, const Tensor& x, const Tensor& dy, Tensor& output) {
+void select_and_scatter(const KernelContext& context, const Op& op, const Tensor& x,
+                        const Tensor& dy, Tensor& output) {
   using E = typename T::type;
   const Pool pool(x.dims(), op.attrs.window);
   for_images(context, pool, 6, [&](int64_t image, int64_t c0, int64_t c1) {
@@ -139,7 +148,8 @@ void select_and_scatter(const KernelContext& context, const Op& op, const Tensor
         sum = to_bits(sum) == kUntouched ? d : canonical(sum + d);
       }
     }
-    store_sums<T, kFlush>(sums, output.as<E>().data() + image * pool.size(), pool.height * pool.width, pool.channels, c0, c1);
+    store_sums<T, kFlush>(sums, output.as<E>().data() + image * pool.size(),
+                          pool.height * pool.width, pool.channels, c0, c1);
   });
 }
 
@@ -166,7 +176,8 @@ void avg_pool_grad(const KernelContext& context, const Op& op, const Tensor& dy,
         }
       });
     }
-    store_sums<T, kFlush>(sums, output.as<E>().data() + image * pool.size(), pool.height * pool.width, pool.channels, c0, c1);
+    store_sums<T, kFlush>(sums, output.as<E>().data() + image * pool.size(),
+                          pool.height * pool.width, pool.channels, c0, c1);
   });
 }
 
@@ -174,13 +185,18 @@ void avg_pool_grad(const KernelContext& context, const Op& op, const Tensor& dy,
 
 void run_window(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output) {
   if (output.elements() == 0) return;
-  dispatch_float(output.dtype(), context.arithmetic.flush, [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
-    switch (op.kind) {
-      case OpKind::kReduceWindow: return reduce_window<T, kFlush>(context, op, inputs[0], output);
-      case OpKind::kSelectAndScatter: return select_and_scatter<T, kFlush>(context, op, inputs[0], inputs[1], output);
-      default: return avg_pool_grad<T, kFlush>(context, op, inputs[0], output);
-    }
-  });
+  dispatch_float(output.dtype(), context.arithmetic.flush,
+                 [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
+                   switch (op.kind) {
+                     case OpKind::kReduceWindow:
+                       return reduce_window<T, kFlush>(context, op, inputs[0], output);
+                     case OpKind::kSelectAndScatter:
+                       return select_and_scatter<T, kFlush>(context, op, inputs[0], inputs[1],
+                                                            output);
+                     default:
+                       return avg_pool_grad<T, kFlush>(context, op, inputs[0], output);
+                   }
+                 });
 }
 
 }  // namespace twinrun

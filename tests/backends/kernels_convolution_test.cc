@@ -18,18 +18,26 @@ Window window(int64_t kh, int64_t kw, int64_t stride, int64_t low, int64_t high,
 }
 
 const Case kCases[] = {
-    {2, 7, 7, 3, 3, 3, 5, window(3, 3, 1, 1, 1, 1)},   {1, 9, 8, 1, 5, 5, 33, window(5, 5, 1, 2, 2, 1)},
-    {2, 9, 9, 16, 3, 3, 17, window(3, 3, 2, 0, 1, 1)}, {3, 6, 5, 4, 1, 1, 40, window(1, 1, 1, 0, 0, 1)},
-    {2, 8, 9, 5, 1, 1, 7, window(1, 1, 2, 0, 0, 1)},   {1, 11, 10, 3, 3, 2, 4, window(3, 2, 1, 2, 2, 2)},
-    {1, 12, 12, 2, 3, 3, 3, window(3, 3, 3, 1, 0, 2)}, {2, 5, 5, 35, 3, 3, 6, window(3, 3, 1, 0, 0, 1)},
-    {1, 4, 4, 2, 4, 4, 3, window(4, 4, 5, 6, 6, 1)},   {1, 16, 40, 3, 2, 3, 4, {{2, 3}, {1, 2}, {0, 1}, {1, 0}, {1, 1}}},
-    {70, 8, 8, 1, 3, 3, 2, window(3, 3, 1, 1, 1, 1)},  {1, 3, 3, 512, 2, 2, 3, window(2, 2, 1, 0, 1, 1)},
+    {2, 7, 7, 3, 3, 3, 5, window(3, 3, 1, 1, 1, 1)},
+    {1, 9, 8, 1, 5, 5, 33, window(5, 5, 1, 2, 2, 1)},
+    {2, 9, 9, 16, 3, 3, 17, window(3, 3, 2, 0, 1, 1)},
+    {3, 6, 5, 4, 1, 1, 40, window(1, 1, 1, 0, 0, 1)},
+    {2, 8, 9, 5, 1, 1, 7, window(1, 1, 2, 0, 0, 1)},
+    {1, 11, 10, 3, 3, 2, 4, window(3, 2, 1, 2, 2, 2)},
+    {1, 12, 12, 2, 3, 3, 3, window(3, 3, 3, 1, 0, 2)},
+    {2, 5, 5, 35, 3, 3, 6, window(3, 3, 1, 0, 0, 1)},
+    {1, 4, 4, 2, 4, 4, 3, window(4, 4, 5, 6, 6, 1)},
+    {1, 16, 40, 3, 2, 3, 4, {{2, 3}, {1, 2}, {0, 1}, {1, 0}, {1, 1}}},
+    {70, 8, 8, 1, 3, 3, 2, window(3, 3, 1, 1, 1, 1)},
+    {1, 3, 3, 512, 2, 2, 3, window(2, 2, 1, 0, 1, 1)},
 };
 
 struct Tensors {
   Dims x, w, y;
   explicit Tensors(const Case& c)
-      : x{c.n, c.h, c.w, c.ci}, w{c.kh, c.kw, c.ci, c.co}, y{c.n, c.window.out(c.h, 0), c.window.out(c.w, 1), c.co} {}
+      : x{c.n, c.h, c.w, c.ci},
+        w{c.kh, c.kw, c.ci, c.co},
+        y{c.n, c.window.out(c.h, 0), c.window.out(c.w, 1), c.co} {}
 };
 
 float at(const Tensor& t, int64_t a, int64_t b, int64_t c, int64_t d) {
@@ -52,7 +60,8 @@ Tensor each(const Dims& dims, F&& f) {
   return out;
 }
 
-Tensor expected(OpKind kind, const Case& c, const Tensor& p, const Tensor& q, const Arithmetic& arithmetic) {
+Tensor expected(OpKind kind, const Case& c, const Tensor& p, const Tensor& q,
+                const Arithmetic& arithmetic) {
   const Window& v = c.window;
   const Tensors t(c);
   const int64_t oh = t.y[1], ow = t.y[2];
@@ -77,7 +86,8 @@ Tensor expected(OpKind kind, const Case& c, const Tensor& p, const Tensor& q, co
       return sum(
           [&](int64_t i) {
             const int64_t r = i / c.co / c.kw, s = i / c.co % c.kw;
-            const int64_t a = y + v.pad_low[0] - r * v.dilation[0], b = x + v.pad_low[1] - s * v.dilation[1];
+            const int64_t a = y + v.pad_low[0] - r * v.dilation[0],
+                          b = x + v.pad_low[1] - s * v.dilation[1];
             if (a < 0 || b < 0 || a % v.stride[0] != 0 || b % v.stride[1] != 0) return 0.0f;
             return inside(p, n, a / v.stride[0], b / v.stride[1], i % c.co);
           },
@@ -87,23 +97,28 @@ Tensor expected(OpKind kind, const Case& c, const Tensor& p, const Tensor& q, co
   return each(t.w, [&](int64_t r, int64_t s, int64_t m, int64_t o) {
     return sum(
         [&](int64_t i) {
-          return inside(p, i / ow / oh, i / ow % oh * v.stride[0] + r * v.dilation[0] - v.pad_low[0],
+          return inside(p, i / ow / oh,
+                        i / ow % oh * v.stride[0] + r * v.dilation[0] - v.pad_low[0],
                         i % ow * v.stride[1] + s * v.dilation[1] - v.pad_low[1], m);
         },
-        [&](int64_t i) { return q.as<float>()[static_cast<size_t>(i * c.co + o)]; }, c.n * oh * ow, 4096);
+        [&](int64_t i) { return q.as<float>()[static_cast<size_t>(i * c.co + o)]; }, c.n * oh * ow,
+        4096);
   });
 }
 
 void check(const Case& c, Data data, const Arithmetic& arithmetic) {
   const Tensors t(c);
   const Tensor x = tensor(t.x, data, 1), w = tensor(t.w, data, 2), dy = tensor(t.y, data, 3);
-  for (OpKind kind : {OpKind::kConvolution, OpKind::kConvolutionInputGrad, OpKind::kConvolutionKernelGrad}) {
+  for (OpKind kind :
+       {OpKind::kConvolution, OpKind::kConvolutionInputGrad, OpKind::kConvolutionKernelGrad}) {
     const Tensor& p = kind == OpKind::kConvolutionInputGrad ? dy : x;
     const Tensor& q = kind == OpKind::kConvolutionKernelGrad ? dy : w;
     Op op;
     op.kind = kind;
     op.attrs.window = c.window;
-    op.type = {DType::kF32, kind == OpKind::kConvolution ? t.y : kind == OpKind::kConvolutionInputGrad ? t.x : t.w};
+    op.type = {DType::kF32, kind == OpKind::kConvolution            ? t.y
+                            : kind == OpKind::kConvolutionInputGrad ? t.x
+                                                                    : t.w};
     op.attrs.shape = op.type.dims;
     const Tensor want = expected(kind, c, p, q, arithmetic);
     for (Isa isa : kIsas) {
@@ -111,8 +126,10 @@ void check(const Case& c, Data data, const Arithmetic& arithmetic) {
       ThreadPool pool(2);
       const Tensor got = run({&pool, arithmetic}, op, {p, q});
       const int64_t i = first_difference(want, got);
-      ASSERT_EQ(i, -1) << to_string(isa) << " case " << (&c >= kCases && &c < std::end(kCases) ? &c - kCases : -1) << " kind " << static_cast<int>(kind) << " data "
-                       << static_cast<int>(data) << ": want " << want.as<float>()[static_cast<size_t>(i)] << " got "
+      ASSERT_EQ(i, -1) << to_string(isa) << " case "
+                       << (&c >= kCases && &c < std::end(kCases) ? &c - kCases : -1) << " kind "
+                       << static_cast<int>(kind) << " data " << static_cast<int>(data) << ": want "
+                       << want.as<float>()[static_cast<size_t>(i)] << " got "
                        << got.as<float>()[static_cast<size_t>(i)];
     }
   }

@@ -1,4 +1,5 @@
-// Whatever could move a bit and must not: instruction set, threads, alignment, poison. One digest for every op kind.
+// Whatever could move a bit and must not: instruction set, threads, alignment, poison. One digest
+// for every op kind.
 #include <gtest/gtest.h>
 
 #include "program/base/digest.h"
@@ -25,14 +26,17 @@ Op make(OpKind kind, Dims dims, DType dtype = DType::kF32) {
 
 // Every op kind on odd sizes, large enough that the work is really cut.
 std::vector<Case> cases(int64_t shift) {
-  const auto f = [&](Dims dims, uint32_t seed) { return tensor(std::move(dims), Data::kUniform, seed, shift); };
+  const auto f = [&](Dims dims, uint32_t seed) {
+    return tensor(std::move(dims), Data::kUniform, seed, shift);
+  };
   std::vector<Case> list;
   const Dims image = {5, 19, 17, 13}, big = {3, 77, 301};
-  for (OpKind kind : {OpKind::kNegate, OpKind::kAbs, OpKind::kSqrt, OpKind::kRsqrt, OpKind::kExponential, OpKind::kLog,
-                      OpKind::kTanh, OpKind::kLogistic}) {
+  for (OpKind kind : {OpKind::kNegate, OpKind::kAbs, OpKind::kSqrt, OpKind::kRsqrt,
+                      OpKind::kExponential, OpKind::kLog, OpKind::kTanh, OpKind::kLogistic}) {
     list.push_back({"unary", make(kind, big), {f(big, 1)}});
   }
-  for (OpKind kind : {OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply, OpKind::kDivide, OpKind::kMaximum, OpKind::kMinimum}) {
+  for (OpKind kind : {OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply, OpKind::kDivide,
+                      OpKind::kMaximum, OpKind::kMinimum}) {
     list.push_back({"binary", make(kind, big), {f(big, 1), f(big, 2)}});
   }
   list.push_back({"compare", make(OpKind::kCompare, big, DType::kPred), {f(big, 1), f(big, 2)}});
@@ -50,8 +54,10 @@ std::vector<Case> cases(int64_t shift) {
   list.back().op.attrs.dims = {1};
   for (int lc : {0, 1}) {
     for (int rc : {0, 1}) {
-      list.push_back({"dot", make(OpKind::kDotGeneral, {61, 75}),
-                      {f(lc == 1 ? Dims{61, 4500} : Dims{4500, 61}, 1), f(rc == 0 ? Dims{4500, 75} : Dims{75, 4500}, 2)}});
+      list.push_back({"dot",
+                      make(OpKind::kDotGeneral, {61, 75}),
+                      {f(lc == 1 ? Dims{61, 4500} : Dims{4500, 61}, 1),
+                       f(rc == 0 ? Dims{4500, 75} : Dims{75, 4500}, 2)}});
       list.back().op.attrs.lhs_contract = lc;
       list.back().op.attrs.rhs_contract = rc;
     }
@@ -60,16 +66,20 @@ std::vector<Case> cases(int64_t shift) {
   const Dims weights = {3, 5, 13, 37}, out = {5, w.out(19, 0), w.out(17, 1), 37};
   list.push_back({"convolution", make(OpKind::kConvolution, out), {f(image, 1), f(weights, 2)}});
   list.back().op.attrs.window = w;
-  list.push_back({"input grad", make(OpKind::kConvolutionInputGrad, image), {f(out, 1), f(weights, 2)}});
+  list.push_back(
+      {"input grad", make(OpKind::kConvolutionInputGrad, image), {f(out, 1), f(weights, 2)}});
   list.back().op.attrs.window = w;
   const Dims deep = {30, 19, 17, 3}, deep_out = {30, w.out(19, 0), w.out(17, 1), 7};
-  list.push_back({"kernel grad", make(OpKind::kConvolutionKernelGrad, {3, 5, 3, 7}), {f(deep, 1), f(deep_out, 2)}});
+  list.push_back({"kernel grad",
+                  make(OpKind::kConvolutionKernelGrad, {3, 5, 3, 7}),
+                  {f(deep, 1), f(deep_out, 2)}});
   list.back().op.attrs.window = w;
   for (const Dims& dims : {Dims{0}, Dims{2}, Dims{0, 1}, Dims{0, 2}, Dims{0, 1, 2}}) {
     for (Reducer reducer : {Reducer::kSum, Reducer::kMean, Reducer::kMax}) {
       Dims kept;
       for (int64_t d = 0; d < 3; ++d) {
-        if (std::find(dims.begin(), dims.end(), d) == dims.end()) kept.push_back(big[static_cast<size_t>(d)]);
+        if (std::find(dims.begin(), dims.end(), d) == dims.end())
+          kept.push_back(big[static_cast<size_t>(d)]);
       }
       list.push_back({"reduce", make(OpKind::kReduce, kept), {f(big, 1)}});
       list.back().op.attrs.dims = dims;
@@ -83,22 +93,25 @@ std::vector<Case> cases(int64_t shift) {
     list.back().op.attrs.window = pool;
     list.back().op.attrs.reducer = reducer;
   }
-  list.push_back({"select_and_scatter", make(OpKind::kSelectAndScatter, image), {f(image, 1), f(pooled, 2)}});
+  list.push_back(
+      {"select_and_scatter", make(OpKind::kSelectAndScatter, image), {f(image, 1), f(pooled, 2)}});
   list.back().op.attrs.window = pool;
   list.push_back({"avg_pool_grad", make(OpKind::kAvgPoolGrad, image), {f(pooled, 1)}});
   list.back().op.attrs.window = pool;
   Tensor ids = Tensor::zeros({DType::kI32, {100}});
   for (size_t i = 0; i < 100; ++i) ids.as<int32_t>()[i] = static_cast<int32_t>(i * 7);
-  list.push_back({"rng_uniform", make(OpKind::kRngUniform, {100, 77}), {Tensor::scalar_i32(2), ids}});
+  list.push_back(
+      {"rng_uniform", make(OpKind::kRngUniform, {100, 77}), {Tensor::scalar_i32(2), ids}});
   list.push_back({"all_reduce", make(OpKind::kAllReduce, big), {f(big, 1), f(big, 2), f(big, 3)}});
   return list;
 }
 
 TEST(Digest, SameForEveryIsaThreadCountAndAlignment) {
   const std::vector<Case> aligned = cases(0), shifted = cases(3);
-  for (const Arithmetic& arithmetic : {Arithmetic{}, Arithmetic{.dot = DotArithmetic::kBf16, .flush = true},
-                                       Arithmetic{.dot = DotArithmetic::kBf16x3, .flush = true},
-                                       Arithmetic{.dot = DotArithmetic::kBf16x6, .flush = true}}) {
+  for (const Arithmetic& arithmetic :
+       {Arithmetic{}, Arithmetic{.dot = DotArithmetic::kBf16, .flush = true},
+        Arithmetic{.dot = DotArithmetic::kBf16x3, .flush = true},
+        Arithmetic{.dot = DotArithmetic::kBf16x6, .flush = true}}) {
     for (size_t i = 0; i < aligned.size(); ++i) {
       const bool dot = class_of(aligned[i].op.kind) == OpClass::kDot;
       if (!dot && arithmetic.dot > DotArithmetic::kBf16) continue;
@@ -113,10 +126,13 @@ TEST(Digest, SameForEveryIsaThreadCountAndAlignment) {
             a.poison = poison;
             const Case& c = poison ? shifted[i] : aligned[i];
             const std::string hex = digest(run({&pool, a}, c.op, c.inputs, poison ? 3 : 0)).hex();
-            const std::string moved = digest(run({&pool, arithmetic}, shifted[i].op, shifted[i].inputs, 1)).hex();
+            const std::string moved =
+                digest(run({&pool, arithmetic}, shifted[i].op, shifted[i].inputs, 1)).hex();
             if (first.empty()) first = hex;
-            ASSERT_EQ(first, hex) << c.name << " #" << i << " " << to_string(isa) << " threads " << threads << " poison " << poison;
-            ASSERT_EQ(first, moved) << c.name << " #" << i << " " << to_string(isa) << " threads " << threads << " shifted";
+            ASSERT_EQ(first, hex) << c.name << " #" << i << " " << to_string(isa) << " threads "
+                                  << threads << " poison " << poison;
+            ASSERT_EQ(first, moved) << c.name << " #" << i << " " << to_string(isa) << " threads "
+                                    << threads << " shifted";
           }
         }
       }
@@ -135,7 +151,8 @@ TEST(Digest, SameInsideAPiece) {
     const Case& c = list[static_cast<size_t>(i) % list.size()];
     inside[static_cast<size_t>(i)] = digest(run(context, c.op, c.inputs));
   });
-  for (size_t i = 0; i < inside.size(); ++i) EXPECT_EQ(inside[i], outside[i % list.size()]) << list[i % list.size()].name;
+  for (size_t i = 0; i < inside.size(); ++i)
+    EXPECT_EQ(inside[i], outside[i % list.size()]) << list[i % list.size()].name;
 }
 
 TEST(Digest, ForcedIsaIsTheActiveOne) {

@@ -1,4 +1,5 @@
-// dot_general bit for bit against a scalar loop, for every arithmetic, transposition and instruction set.
+// dot_general bit for bit against a scalar loop, for every arithmetic, transposition and
+// instruction set.
 #include <gtest/gtest.h>
 
 #include "tests/backends/kernels_naive.h"
@@ -21,15 +22,17 @@ Op dot_op(const Shape& s, int lc, int rc) {
   return op;
 }
 
-Tensor expected(const Shape& s, const Tensor& a, const Tensor& b, int lc, int rc, const Arithmetic& arithmetic) {
+Tensor expected(const Shape& s, const Tensor& a, const Tensor& b, int lc, int rc,
+                const Arithmetic& arithmetic) {
   Tensor c = Tensor::empty({DType::kF32, {s.m, s.n}});
   const float *pa = a.as<float>().data(), *pb = b.as<float>().data();
   const int64_t segment = lc == 0 && rc == 0 ? 4096 : std::max<int64_t>(s.k, 1);
   for (int64_t i = 0; i < s.m; ++i) {
     for (int64_t j = 0; j < s.n; ++j) {
-      c.as<float>()[static_cast<size_t>(i * s.n + j)] =
-          dot(arithmetic.dot, [&](int64_t q) { return lc == 1 ? pa[i * s.k + q] : pa[q * s.m + i]; },
-              [&](int64_t q) { return rc == 0 ? pb[q * s.n + j] : pb[j * s.k + q]; }, s.k, segment, arithmetic.flush);
+      c.as<float>()[static_cast<size_t>(i * s.n + j)] = dot(
+          arithmetic.dot, [&](int64_t q) { return lc == 1 ? pa[i * s.k + q] : pa[q * s.m + i]; },
+          [&](int64_t q) { return rc == 0 ? pb[q * s.n + j] : pb[j * s.k + q]; }, s.k, segment,
+          arithmetic.flush);
     }
   }
   return c;
@@ -47,16 +50,19 @@ void check(const Shape& s, Data data, const Arithmetic& arithmetic) {
         const KernelContext context{&pool, arithmetic};
         const Tensor got = run(context, dot_op(s, lc, rc), {a, b});
         const int64_t at = first_difference(want, got);
-        ASSERT_EQ(at, -1) << to_string(isa) << " " << s.m << "x" << s.n << "x" << s.k << " contract " << lc << rc << " data "
-                          << static_cast<int>(data) << ": want " << want.as<float>()[static_cast<size_t>(at)] << " got "
+        ASSERT_EQ(at, -1) << to_string(isa) << " " << s.m << "x" << s.n << "x" << s.k
+                          << " contract " << lc << rc << " data " << static_cast<int>(data)
+                          << ": want " << want.as<float>()[static_cast<size_t>(at)] << " got "
                           << got.as<float>()[static_cast<size_t>(at)];
       }
     }
   }
 }
 
-constexpr Data kAllData[] = {Data::kUniform, Data::kSmall, Data::kTiny, Data::kWide, Data::kSpecial};
-const Shape kShapes[] = {{1, 1, 1}, {1, 10, 33}, {7, 17, 31}, {15, 33, 300}, {29, 40, 257}, {64, 64, 64}, {13, 1, 100}};
+constexpr Data kAllData[] = {Data::kUniform, Data::kSmall, Data::kTiny, Data::kWide,
+                             Data::kSpecial};
+const Shape kShapes[] = {{1, 1, 1},     {1, 10, 33},  {7, 17, 31}, {15, 33, 300},
+                         {29, 40, 257}, {64, 64, 64}, {13, 1, 100}};
 
 TEST(Dot, F32EqualsOneChain) {
   for (Data data : kAllData) {
@@ -103,8 +109,10 @@ TEST(Dot, ARowHasTheSameBitsInAnyBatch) {
     const Tensor all = run(context, dot_op({128, n, k}, 1, 0), {x, w});
     for (int64_t batch : {1, 7}) {
       for (int64_t row : {int64_t{0}, int64_t{50}, 128 - batch}) {
-        const Tensor part = run(context, dot_op({batch, n, k}, 1, 0), {x.rows(row, row + batch), w});
-        EXPECT_EQ(first_difference(part, all.rows(row, row + batch)), -1) << "batch " << batch << " row " << row;
+        const Tensor part =
+            run(context, dot_op({batch, n, k}, 1, 0), {x.rows(row, row + batch), w});
+        EXPECT_EQ(first_difference(part, all.rows(row, row + batch)), -1)
+            << "batch " << batch << " row " << row;
       }
     }
   }
@@ -112,10 +120,12 @@ TEST(Dot, ARowHasTheSameBitsInAnyBatch) {
 
 TEST(Dot, Bf16TensorsAreWidenedAndRounded) {
   const Shape s{9, 20, 50};
-  const Tensor a = to_bf16(tensor({s.m, s.k}, Data::kUniform, 1)), b = to_bf16(tensor({s.k, s.n}, Data::kUniform, 2));
+  const Tensor a = to_bf16(tensor({s.m, s.k}, Data::kUniform, 1)),
+               b = to_bf16(tensor({s.k, s.n}, Data::kUniform, 2));
   const auto wide = [](const Tensor& t) {
     Tensor w = Tensor::empty({DType::kF32, t.dims()});
-    for (size_t i = 0; i < w.as<float>().size(); ++i) w.as<float>()[i] = bf16_to_f32(t.as<uint16_t>()[i]);
+    for (size_t i = 0; i < w.as<float>().size(); ++i)
+      w.as<float>()[i] = bf16_to_f32(t.as<uint16_t>()[i]);
     return w;
   };
   const Tensor want = to_bf16(expected(s, wide(a), wide(b), 1, 0, {}));

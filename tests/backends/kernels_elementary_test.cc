@@ -1,5 +1,6 @@
-// exp, log and tanh against MPFR, which rounds correctly: bits must be equal. TWINRUN_ELEMENTARY_SAMPLES sets the number of
-// random arguments per function (the proof over all 2^32 arguments is a program of its own).
+// exp, log and tanh against MPFR, which rounds correctly: bits must be equal.
+// TWINRUN_ELEMENTARY_SAMPLES sets the number of random arguments per function (the proof over all
+// 2^32 arguments is a program of its own).
 #include <gtest/gtest.h>
 #include <mpfr.h>
 
@@ -59,7 +60,8 @@ void check(const char* name, ArrayFunction ours, MpfrFunction theirs) {
     for (size_t i = 0; i < x.size(); ++i) {
       const float want = truth(x[i]);
       if (to_bits(want) != to_bits(y[i]) && ++wrong < 10) {
-        ADD_FAILURE() << name << "(" << std::hexfloat << x[i] << ") is " << want << ", got " << y[i];
+        ADD_FAILURE() << name << "(" << std::hexfloat << x[i] << ") is " << want << ", got "
+                      << y[i];
       }
     }
     x.clear();
@@ -68,13 +70,16 @@ void check(const char* name, ArrayFunction ours, MpfrFunction theirs) {
     x.push_back(from_bits(bits));
     if (static_cast<int64_t>(x.size()) == kElementaryChunk) flush_batch();
   };
-  for (uint32_t top = 0; top < 512; ++top) {  // both ends and the middle of every binade of both signs
+  for (uint32_t top = 0; top < 512;
+       ++top) {  // both ends and the middle of every binade of both signs
     for (uint32_t d = 0; d < 40; ++d) {
-      for (uint32_t from : {0u, 0x400000u, 0x7FFFD8u, 0x3504D0u}) add((top << 23) + ((from + d) & 0x7FFFFF));
+      for (uint32_t from : {0u, 0x400000u, 0x7FFFD8u, 0x3504D0u})
+        add((top << 23) + ((from + d) & 0x7FFFFF));
     }
   }
   // Where results overflow, become denormal or zero, or saturate; around 1.
-  for (float edge : {88.7228394f, -87.3365479f, -103.972084f, -103.278929f, 9.01091385f, 1.0f, 0.0f, 0.000244140625f}) {
+  for (float edge : {88.7228394f, -87.3365479f, -103.972084f, -103.278929f, 9.01091385f, 1.0f, 0.0f,
+                     0.000244140625f}) {
     for (uint32_t d = 0; d < 4000; ++d) {
       add(to_bits(edge) - 2000 + d);
       add((to_bits(edge) - 2000 + d) ^ 0x80000000u);
@@ -83,7 +88,9 @@ void check(const char* name, ArrayFunction ours, MpfrFunction theirs) {
   std::mt19937_64 g(7);
   for (int64_t i = 0; i < samples(); ++i) {
     const auto r = static_cast<uint32_t>(g() >> 32);
-    add(i % 2 == 0 ? r : (r & 0x8FFFFFFFu) + 0x34000000u);  // half of them where the functions are neither 0, 1 nor Inf
+    add(i % 2 == 0 ? r
+                   : (r & 0x8FFFFFFFu) +
+                         0x34000000u);  // half of them where the functions are neither 0, 1 nor Inf
   }
   flush_batch();
   EXPECT_EQ(wrong, 0) << name;
@@ -109,8 +116,8 @@ TEST(Elementary, SpecialValues) {
   for (auto f : {exp_f32, log_f32, tanh_f32}) EXPECT_EQ(to_bits(f(nan)), kCanonicalNaN);
 }
 
-// Under flushing, "tiny after rounding with unbounded exponent" must not differ from rounding first and flushing then: no
-// binary32 argument has exp in [2^-126 - 2^-150 .. 2^-126).
+// Under flushing, "tiny after rounding with unbounded exponent" must not differ from rounding first
+// and flushing then: no binary32 argument has exp in [2^-126 - 2^-150 .. 2^-126).
 TEST(Elementary, FlushedExpIsFlushOfExp) {
   float x[kElementaryChunk], y[kElementaryChunk], z[kElementaryChunk];
   for (uint32_t base = to_bits(-87.0f); base < to_bits(-88.0f); base += kElementaryChunk) {

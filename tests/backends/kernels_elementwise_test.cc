@@ -14,8 +14,26 @@ using namespace naive;
 // Pairs that meet every combination of special values, then random ones.
 std::pair<Tensor, Tensor> operands() {
   const float inf = std::numeric_limits<float>::infinity(), max = std::numeric_limits<float>::max();
-  const float special[] = {0.0f,  -0.0f,    1.0f, -1.0f, inf,  -inf,       from_bits(kCanonicalNaN), max,  -max, 0x1p-126f,
-                           -0x1p-126f, 0x1p-149f, -0x1p-149f, 0x1.8p-130f, 0.5f, 3.0f, -2.5f, 0x1.fffffep-127f, 0x1p-63f, 0x1.000002p0f};
+  const float special[] = {0.0f,
+                           -0.0f,
+                           1.0f,
+                           -1.0f,
+                           inf,
+                           -inf,
+                           from_bits(kCanonicalNaN),
+                           max,
+                           -max,
+                           0x1p-126f,
+                           -0x1p-126f,
+                           0x1p-149f,
+                           -0x1p-149f,
+                           0x1.8p-130f,
+                           0.5f,
+                           3.0f,
+                           -2.5f,
+                           0x1.fffffep-127f,
+                           0x1p-63f,
+                           0x1.000002p0f};
   constexpr size_t kSpecials = std::size(special);
   const int64_t n = kSpecials * kSpecials + 1000;
   Tensor a = tensor({n}, Data::kWide, 1), b = tensor({n}, Data::kTiny, 2);
@@ -35,27 +53,43 @@ float maximum(float a, float b) {
 float defined(OpKind kind, float a, float b, const NaiveArithmetic& n) {
   const auto flushed = [&](float x) { return n.flush ? flush(x) : x; };
   switch (kind) {
-    case OpKind::kAdd: return n.add(a, b);
-    case OpKind::kSubtract: return n.add(a, -b);
-    case OpKind::kMultiply: return n.mul(a, b);
-    case OpKind::kDivide: return n.div(a, b);
-    case OpKind::kMaximum: return maximum(n.in(a), n.in(b));
-    case OpKind::kMinimum: return -maximum(-n.in(a), -n.in(b));
-    case OpKind::kSqrt: return std::sqrt(n.in(a));
-    case OpKind::kRsqrt: return n.div(1.0f, std::sqrt(n.in(a)));
-    case OpKind::kExponential: return flushed(exp_f32(n.in(a)));
-    case OpKind::kLog: return flushed(log_f32(n.in(a)));
-    case OpKind::kTanh: return flushed(tanh_f32(n.in(a)));
-    case OpKind::kLogistic: return n.div(1.0f, n.add(1.0f, flushed(exp_f32(n.in(-a)))));
-    case OpKind::kNegate: return -a;
-    case OpKind::kAbs: return std::fabs(a);
-    default: return 0;
+    case OpKind::kAdd:
+      return n.add(a, b);
+    case OpKind::kSubtract:
+      return n.add(a, -b);
+    case OpKind::kMultiply:
+      return n.mul(a, b);
+    case OpKind::kDivide:
+      return n.div(a, b);
+    case OpKind::kMaximum:
+      return maximum(n.in(a), n.in(b));
+    case OpKind::kMinimum:
+      return -maximum(-n.in(a), -n.in(b));
+    case OpKind::kSqrt:
+      return std::sqrt(n.in(a));
+    case OpKind::kRsqrt:
+      return n.div(1.0f, std::sqrt(n.in(a)));
+    case OpKind::kExponential:
+      return flushed(exp_f32(n.in(a)));
+    case OpKind::kLog:
+      return flushed(log_f32(n.in(a)));
+    case OpKind::kTanh:
+      return flushed(tanh_f32(n.in(a)));
+    case OpKind::kLogistic:
+      return n.div(1.0f, n.add(1.0f, flushed(exp_f32(n.in(-a)))));
+    case OpKind::kNegate:
+      return -a;
+    case OpKind::kAbs:
+      return std::fabs(a);
+    default:
+      return 0;
   }
 }
 
-constexpr OpKind kFloatOps[] = {OpKind::kAdd,     OpKind::kSubtract, OpKind::kMultiply,    OpKind::kDivide, OpKind::kMaximum,
-                                OpKind::kMinimum, OpKind::kSqrt,     OpKind::kRsqrt,       OpKind::kLog,    OpKind::kTanh,
-                                OpKind::kLogistic, OpKind::kNegate,  OpKind::kExponential, OpKind::kAbs};
+constexpr OpKind kFloatOps[] = {
+    OpKind::kAdd,      OpKind::kSubtract, OpKind::kMultiply,    OpKind::kDivide, OpKind::kMaximum,
+    OpKind::kMinimum,  OpKind::kSqrt,     OpKind::kRsqrt,       OpKind::kLog,    OpKind::kTanh,
+    OpKind::kLogistic, OpKind::kNegate,   OpKind::kExponential, OpKind::kAbs};
 
 TEST(Elementwise, EqualsDefinition) {
   const auto [a, b] = operands();
@@ -74,10 +108,14 @@ TEST(Elementwise, EqualsDefinition) {
         ThreadPool pool(2);
         const Tensor got = run({&pool, {.flush = flush}}, op, inputs);
         for (size_t i = 0; i < static_cast<size_t>(x.elements()); ++i) {
-          const auto v = [&](const Tensor& t) { return narrow ? bf16_to_f32(t.as<uint16_t>()[i]) : t.as<float>()[i]; };
+          const auto v = [&](const Tensor& t) {
+            return narrow ? bf16_to_f32(t.as<uint16_t>()[i]) : t.as<float>()[i];
+          };
           const float want = canonical(defined(kind, v(x), v(y), n));
           if (narrow) {
-            ASSERT_EQ(flush && !move ? bf16_round_flush(want) : bf16_round(want), got.as<uint16_t>()[i]) << static_cast<int>(kind);
+            ASSERT_EQ(flush && !move ? bf16_round_flush(want) : bf16_round(want),
+                      got.as<uint16_t>()[i])
+                << static_cast<int>(kind);
           } else {
             ASSERT_EQ(to_bits(want), to_bits(got.as<float>()[i]))
                 << static_cast<int>(kind) << " of " << v(x) << ", " << v(y) << " flush " << flush;
@@ -90,9 +128,9 @@ TEST(Elementwise, EqualsDefinition) {
 
 TEST(Elementwise, CompareAndSelect) {
   const auto [a, b] = operands();
-  const std::function<bool(float, float)> meaning[] = {std::equal_to<float>(), std::not_equal_to<float>(), std::less<float>(),
-                                                       std::less_equal<float>(), std::greater<float>(),
-                                                       std::greater_equal<float>()};
+  const std::function<bool(float, float)> meaning[] = {
+      std::equal_to<float>(),   std::not_equal_to<float>(), std::less<float>(),
+      std::less_equal<float>(), std::greater<float>(),      std::greater_equal<float>()};
   for (int kind = 0; kind < 6; ++kind) {
     for (bool flush : {false, true}) {
       const NaiveArithmetic n{flush};
@@ -127,7 +165,9 @@ TEST(Elementwise, IntegersWrap) {
     const Tensor r = run({}, op, {a, b});
     for (size_t i = 0; i < 4; ++i) {
       const int64_t p = x[i], q = y[i];
-      const int64_t exact = kind == OpKind::kAdd ? p + q : kind == OpKind::kSubtract ? p - q : p * q;
+      const int64_t exact = kind == OpKind::kAdd        ? p + q
+                            : kind == OpKind::kSubtract ? p - q
+                                                        : p * q;
       EXPECT_EQ(r.as<int32_t>()[i], static_cast<int32_t>(static_cast<uint32_t>(exact)));
     }
   }
@@ -135,16 +175,44 @@ TEST(Elementwise, IntegersWrap) {
 
 TEST(Convert, SaturatesAndRounds) {
   const float inf = std::numeric_limits<float>::infinity();
-  const std::vector<float> x = {0.0f,   -0.0f,  1.9f, -1.9f, 2147483520.0f, 2147483648.0f, -2147483648.0f, -2147483904.0f,
-                                inf,    -inf,   from_bits(kCanonicalNaN), 1e-40f, 1.00390625f, 1.01171875f, 3.3961775e38f, 0.1f};
+  const std::vector<float> x = {0.0f,
+                                -0.0f,
+                                1.9f,
+                                -1.9f,
+                                2147483520.0f,
+                                2147483648.0f,
+                                -2147483648.0f,
+                                -2147483904.0f,
+                                inf,
+                                -inf,
+                                from_bits(kCanonicalNaN),
+                                1e-40f,
+                                1.00390625f,
+                                1.01171875f,
+                                3.3961775e38f,
+                                0.1f};
   Tensor t = Tensor::empty({DType::kF32, {static_cast<int64_t>(x.size())}});
   std::copy(x.begin(), x.end(), t.as<float>().begin());
   Op op;
   op.kind = OpKind::kConvert;
   op.type = {DType::kI32, t.dims()};
   const Tensor i = run({}, op, {t});
-  const std::vector<int32_t> want = {0, 0, 1, -1, 2147483520, 2147483647, -2147483647 - 1, -2147483647 - 1,
-                                     2147483647, -2147483647 - 1, 0, 0, 1, 1, 2147483647, 0};
+  const std::vector<int32_t> want = {0,
+                                     0,
+                                     1,
+                                     -1,
+                                     2147483520,
+                                     2147483647,
+                                     -2147483647 - 1,
+                                     -2147483647 - 1,
+                                     2147483647,
+                                     -2147483647 - 1,
+                                     0,
+                                     0,
+                                     1,
+                                     1,
+                                     2147483647,
+                                     0};
   EXPECT_EQ(std::vector<int32_t>(i.as<int32_t>().begin(), i.as<int32_t>().end()), want);
   for (bool flush : {false, true}) {
     const KernelContext context{nullptr, {.flush = flush}};
@@ -164,7 +232,8 @@ TEST(Convert, SaturatesAndRounds) {
 TEST(Movement, BroadcastAndTranspose) {
   const Dims dims = {3, 20, 5, 33};
   const Tensor x = tensor(dims, Data::kSpecial, 4);
-  const Dims permutations[] = {{0, 1, 2, 3}, {3, 2, 1, 0}, {0, 3, 1, 2}, {1, 0, 3, 2}, {3, 0, 1, 2}, {0, 2, 1, 3}};
+  const Dims permutations[] = {{0, 1, 2, 3}, {3, 2, 1, 0}, {0, 3, 1, 2},
+                               {1, 0, 3, 2}, {3, 0, 1, 2}, {0, 2, 1, 3}};
   ThreadPool pool(2);
   for (const Dims& p : permutations) {
     Op op;
@@ -174,9 +243,14 @@ TEST(Movement, BroadcastAndTranspose) {
     const Tensor got = run({&pool, {.flush = true}}, op, {x});
     for (int64_t i = 0; i < x.elements(); ++i) {
       int64_t rest = i, index[4];
-      for (int d = 3; d >= 0; --d) index[p[static_cast<size_t>(d)]] = rest % op.type.dims[static_cast<size_t>(d)], rest /= op.type.dims[static_cast<size_t>(d)];
-      const int64_t from = ((index[0] * dims[1] + index[1]) * dims[2] + index[2]) * dims[3] + index[3];
-      ASSERT_EQ(to_bits(x.as<float>()[static_cast<size_t>(from)]), to_bits(got.as<float>()[static_cast<size_t>(i)])) << to_string(p);
+      for (int d = 3; d >= 0; --d)
+        index[p[static_cast<size_t>(d)]] = rest % op.type.dims[static_cast<size_t>(d)],
+        rest /= op.type.dims[static_cast<size_t>(d)];
+      const int64_t from =
+          ((index[0] * dims[1] + index[1]) * dims[2] + index[2]) * dims[3] + index[3];
+      ASSERT_EQ(to_bits(x.as<float>()[static_cast<size_t>(from)]),
+                to_bits(got.as<float>()[static_cast<size_t>(i)]))
+          << to_string(p);
     }
   }
   Op op;
@@ -188,7 +262,8 @@ TEST(Movement, BroadcastAndTranspose) {
     const Tensor got = run({&pool, {}}, op, {v});
     for (int64_t i = 0; i < got.elements(); ++i) {
       const int64_t from = i / 36 % 7 * v.dims()[1] + (one ? 0 : i % 9);
-      ASSERT_EQ(to_bits(v.as<float>()[static_cast<size_t>(from)]), to_bits(got.as<float>()[static_cast<size_t>(i)]));
+      ASSERT_EQ(to_bits(v.as<float>()[static_cast<size_t>(from)]),
+                to_bits(got.as<float>()[static_cast<size_t>(i)]));
     }
   }
 }
@@ -223,7 +298,8 @@ TEST(Random, EqualsDraw) {
   const Tensor got = run({&pool, {}}, op, {step, samples});
   for (size_t i = 0; i < 165; ++i) {
     const auto sample = static_cast<uint32_t>(samples.as<int32_t>()[i / 33]);
-    EXPECT_EQ(got.as<float>()[i], uniform(draw({op.attrs.seed, kStreamOps + 3}, 7, sample, i % 33)));
+    EXPECT_EQ(got.as<float>()[i],
+              uniform(draw({op.attrs.seed, kStreamOps + 3}, 7, sample, i % 33)));
   }
 }
 

@@ -1,5 +1,5 @@
-// What the tests of backends/kernels compare with: the contract's order written down one scalar at a time, with flushing
-// modelled in software. Shares no code with the kernels.
+// What the tests of backends/kernels compare with: the contract's order written down one scalar at
+// a time, with flushing modelled in software. Shares no code with the kernels.
 //
 //   NaiveArithmetic n{.flush = true};
 //   n.fma(a, b, c);                                   // numerics.md, "Flush to zero"
@@ -20,8 +20,8 @@ namespace twinrun::naive {
 
 __extension__ typedef __float128 Quad;
 
-// A result is zero if it is below 2^-126 after rounding with unbounded exponent: below the midpoint of 2^-126 - 2^-150
-// and 2^-126.
+// A result is zero if it is below 2^-126 after rounding with unbounded exponent: below the midpoint
+// of 2^-126 - 2^-150 and 2^-126.
 inline bool tiny(Quad exact) {
   const Quad a = exact < 0 ? -exact : exact;
   return a != 0 && a < Quad(0x1p-126) - Quad(0x1p-151);
@@ -51,7 +51,9 @@ struct NaiveArithmetic {
   float div(float a, float b) const {
     a = in(a), b = in(b);
     const float r = a / b;
-    return flush && std::isfinite(r) && b != 0 && std::isfinite(b) && tiny(Quad(a) / b) ? zero_like(Quad(a) / b) : r;
+    return flush && std::isfinite(r) && b != 0 && std::isfinite(b) && tiny(Quad(a) / b)
+               ? zero_like(Quad(a) / b)
+               : r;
   }
 };
 
@@ -100,12 +102,14 @@ template <typename A, typename B>
 float dot(DotArithmetic arithmetic, A&& a, B&& b, int64_t k, int64_t segment, bool flush) {
   if (arithmetic == DotArithmetic::kF32) return dot_f32(a, b, k, segment, flush);
   const auto pass = [&](int ta, int tb) {
-    return dot_bf16([&](int64_t i) { return term(a(i), ta); }, [&](int64_t i) { return term(b(i), tb); }, k, segment);
+    return dot_bf16([&](int64_t i) { return term(a(i), ta); },
+                    [&](int64_t i) { return term(b(i), tb); }, k, segment);
   };
   const NaiveArithmetic n{true};
   const auto z = [](float x) { return x != x ? 0.0f : x; };
   if (arithmetic == DotArithmetic::kBf16) return pass(0, 0);
-  if (arithmetic == DotArithmetic::kBf16x3) return canonical(n.add(z(n.add(pass(1, 0), pass(0, 1))), pass(0, 0)));
+  if (arithmetic == DotArithmetic::kBf16x3)
+    return canonical(n.add(z(n.add(pass(1, 0), pass(0, 1))), pass(0, 0)));
   float sum = n.add(pass(1, 1), pass(2, 0));
   sum = n.add(sum, pass(0, 2));
   sum = n.add(sum, pass(1, 0));
@@ -121,46 +125,67 @@ inline float draw_value(std::mt19937& g, Data data) {
   const float u = static_cast<float>(g() >> 8) * 0x1p-23f - 1.0f;
   const auto pick = g();
   switch (data) {
-    case Data::kUniform: return u;
-    case Data::kSmall: return u * 0x1p-63f;  // products around 2^-126
-    case Data::kTiny: return pick % 3 == 0 ? u * 0x1p-126f : u * 0x1p-60f;
-    case Data::kWide: return std::ldexp(u, static_cast<int>(pick % 250) - 125);
-    case Data::kSpecial: break;
+    case Data::kUniform:
+      return u;
+    case Data::kSmall:
+      return u * 0x1p-63f;  // products around 2^-126
+    case Data::kTiny:
+      return pick % 3 == 0 ? u * 0x1p-126f : u * 0x1p-60f;
+    case Data::kWide:
+      return std::ldexp(u, static_cast<int>(pick % 250) - 125);
+    case Data::kSpecial:
+      break;
   }
   switch (pick % 400) {
-    case 0: return std::numeric_limits<float>::infinity();
-    case 1: return -std::numeric_limits<float>::infinity();
-    case 2: return from_bits(kCanonicalNaN);
-    case 3: return std::numeric_limits<float>::max();
-    case 4: return -std::numeric_limits<float>::max();
-    default: break;
+    case 0:
+      return std::numeric_limits<float>::infinity();
+    case 1:
+      return -std::numeric_limits<float>::infinity();
+    case 2:
+      return from_bits(kCanonicalNaN);
+    case 3:
+      return std::numeric_limits<float>::max();
+    case 4:
+      return -std::numeric_limits<float>::max();
+    default:
+      break;
   }
   switch (pick % 7) {
-    case 0: return 0.0f;
-    case 1: return -0.0f;
-    case 2: return from_bits(pick >> 9);  // denormals
-    case 3: return -from_bits(pick >> 9);
-    default: return u;
+    case 0:
+      return 0.0f;
+    case 1:
+      return -0.0f;
+    case 2:
+      return from_bits(pick >> 9);  // denormals
+    case 3:
+      return -from_bits(pick >> 9);
+    default:
+      return u;
   }
 }
 
 // A tensor that begins `shift` elements past an aligned address.
 inline Tensor tensor(Dims dims, Data data, uint32_t seed, int64_t shift = 0) {
   const TensorType type{DType::kF32, dims};
-  Tensor t = Tensor::empty({DType::kF32, {type.elements() + shift}}).rows(shift, type.elements() + shift).reshaped(dims);
+  Tensor t = Tensor::empty({DType::kF32, {type.elements() + shift}})
+                 .rows(shift, type.elements() + shift)
+                 .reshaped(dims);
   std::mt19937 g(seed);
   for (float& x : t.as<float>()) x = draw_value(g, data);
   return t;
 }
 inline Tensor to_bf16(const Tensor& x) {
   Tensor t = Tensor::empty({DType::kBF16, x.dims()});
-  for (size_t i = 0; i < t.as<uint16_t>().size(); ++i) t.as<uint16_t>()[i] = bf16_round(x.as<float>()[i]);
+  for (size_t i = 0; i < t.as<uint16_t>().size(); ++i)
+    t.as<uint16_t>()[i] = bf16_round(x.as<float>()[i]);
   return t;
 }
 
-inline Tensor run(const KernelContext& context, const Op& op, const std::vector<Tensor>& inputs, int64_t shift = 0) {
+inline Tensor run(const KernelContext& context, const Op& op, const std::vector<Tensor>& inputs,
+                  int64_t shift = 0) {
   const int64_t n = op.type.elements();
-  Tensor out = Tensor::empty({op.type.dtype, {n + shift}}).rows(shift, n + shift).reshaped(op.type.dims);
+  Tensor out =
+      Tensor::empty({op.type.dtype, {n + shift}}).rows(shift, n + shift).reshaped(op.type.dims);
   std::memset(out.raw(), 0xEE, out.bytes());
   if (op.kind == OpKind::kAllReduce) {
     all_reduce_sum(context, inputs, out);
@@ -175,7 +200,9 @@ inline int64_t first_difference(const Tensor& a, const Tensor& b) {
   if (a.type() != b.type()) return 0;
   const size_t width = size_of(a.dtype());
   for (int64_t i = 0; i < a.elements(); ++i) {
-    if (std::memcmp(a.raw() + i * static_cast<int64_t>(width), b.raw() + i * static_cast<int64_t>(width), width) != 0) return i;
+    if (std::memcmp(a.raw() + i * static_cast<int64_t>(width),
+                    b.raw() + i * static_cast<int64_t>(width), width) != 0)
+      return i;
   }
   return -1;
 }

@@ -16,7 +16,9 @@ float maximum(float a, float b) {
 
 // Rule 4 on a list of elements.
 float reduce_list(const std::vector<float>& x, Reducer reducer, const NaiveArithmetic& n) {
-  const auto join = [&](float a, float b) { return reducer == Reducer::kMax ? maximum(a, b) : n.add(a, b); };
+  const auto join = [&](float a, float b) {
+    return reducer == Reducer::kMax ? maximum(a, b) : n.add(a, b);
+  };
   float total = 0;
   for (size_t s = 0; s < x.size(); s += 4096) {
     const size_t end = std::min(x.size(), s + 4096);
@@ -38,14 +40,17 @@ float reduce_list(const std::vector<float>& x, Reducer reducer, const NaiveArith
   return canonical(total);
 }
 
-Tensor expected_reduce(const Tensor& x, const Dims& reduced, Reducer reducer, const NaiveArithmetic& n, const Dims& out_dims) {
-  std::vector<std::vector<float>> lists(static_cast<size_t>(TensorType{DType::kF32, out_dims}.elements()));
+Tensor expected_reduce(const Tensor& x, const Dims& reduced, Reducer reducer,
+                       const NaiveArithmetic& n, const Dims& out_dims) {
+  std::vector<std::vector<float>> lists(
+      static_cast<size_t>(TensorType{DType::kF32, out_dims}.elements()));
   for (int64_t i = 0; i < x.elements(); ++i) {
     int64_t rest = i, to = 0, scale = 1;
     for (size_t d = x.dims().size(); d-- > 0;) {
       const int64_t index = rest % x.dims()[d];
       rest /= x.dims()[d];
-      if (std::find(reduced.begin(), reduced.end(), static_cast<int64_t>(d)) != reduced.end()) continue;
+      if (std::find(reduced.begin(), reduced.end(), static_cast<int64_t>(d)) != reduced.end())
+        continue;
       to += index * scale;
       scale *= x.dims()[d];
     }
@@ -60,10 +65,22 @@ TEST(Reduce, EqualsLanesAndTree) {
   struct Case {
     Dims x, reduced;
   };
-  const Case cases[] = {{{5, 3}, {0}},         {{5, 3}, {1}},       {{37, 70}, {1}},       {{37, 70}, {0}},
-                        {{3, 50, 60, 5}, {0, 1, 2}}, {{9000}, {0}},  {{2, 4097, 3}, {1}},   {{4, 5, 6, 7}, {0, 2}},
-                        {{4, 5, 6, 7}, {1, 3}}, {{4, 5, 6, 7}, {1, 2}}, {{3, 1, 4}, {1}},   {{3, 4}, {}},
-                        {{130, 40, 2}, {0, 2}}, {{2, 300}, {0, 1}},  {{40, 200}, {0}},     {{17, 1}, {0}}};
+  const Case cases[] = {{{5, 3}, {0}},
+                        {{5, 3}, {1}},
+                        {{37, 70}, {1}},
+                        {{37, 70}, {0}},
+                        {{3, 50, 60, 5}, {0, 1, 2}},
+                        {{9000}, {0}},
+                        {{2, 4097, 3}, {1}},
+                        {{4, 5, 6, 7}, {0, 2}},
+                        {{4, 5, 6, 7}, {1, 3}},
+                        {{4, 5, 6, 7}, {1, 2}},
+                        {{3, 1, 4}, {1}},
+                        {{3, 4}, {}},
+                        {{130, 40, 2}, {0, 2}},
+                        {{2, 300}, {0, 1}},
+                        {{40, 200}, {0}},
+                        {{17, 1}, {0}}};
   for (const Case& c : cases) {
     for (Data data : {Data::kUniform, Data::kTiny, Data::kSpecial}) {
       for (Reducer reducer : {Reducer::kSum, Reducer::kMean, Reducer::kMax}) {
@@ -73,7 +90,8 @@ TEST(Reduce, EqualsLanesAndTree) {
           op.attrs.dims = c.reduced;
           op.attrs.reducer = reducer;
           for (size_t d = 0; d < c.x.size(); ++d) {
-            if (std::find(c.reduced.begin(), c.reduced.end(), static_cast<int64_t>(d)) == c.reduced.end()) {
+            if (std::find(c.reduced.begin(), c.reduced.end(), static_cast<int64_t>(d)) ==
+                c.reduced.end()) {
               op.type.dims.push_back(c.x[d]);
             }
           }
@@ -82,7 +100,8 @@ TEST(Reduce, EqualsLanesAndTree) {
           const Tensor got = run({&pool, {.flush = flush}}, op, {x});
           const Tensor want = expected_reduce(x, c.reduced, reducer, {flush}, op.type.dims);
           ASSERT_EQ(first_difference(want, got), -1)
-              << to_string(c.x) << " " << to_string(c.reduced) << " reducer " << static_cast<int>(reducer) << " flush " << flush;
+              << to_string(c.x) << " " << to_string(c.reduced) << " reducer "
+              << static_cast<int>(reducer) << " flush " << flush;
         }
       }
     }
@@ -100,7 +119,8 @@ struct Pool {
     std::vector<size_t> list;
     for (int64_t i = 0; i < window.size[0]; ++i) {
       for (int64_t j = 0; j < window.size[1]; ++j) {
-        const int64_t a = oy * window.stride[0] - window.pad_low[0] + i, b = ox * window.stride[1] - window.pad_low[1] + j;
+        const int64_t a = oy * window.stride[0] - window.pad_low[0] + i,
+                      b = ox * window.stride[1] - window.pad_low[1] + j;
         if (a < 0 || b < 0 || a >= x[1] || b >= x[2]) continue;
         list.push_back(static_cast<size_t>(((n * x[1] + a) * x[2] + b) * x[3] + c));
       }
@@ -129,8 +149,10 @@ TEST(Pooling, EqualsScalarLoops) {
       for (bool flush : {false, true}) {
         const NaiveArithmetic n{flush};
         const Tensor x = tensor(p.x, data, 1), dy = tensor(p.y(), data, 2);
-        Tensor max = Tensor::empty({DType::kF32, p.y()}), mean = Tensor::empty({DType::kF32, p.y()});
-        Tensor scatter = Tensor::zeros({DType::kF32, p.x}), average = Tensor::zeros({DType::kF32, p.x});
+        Tensor max = Tensor::empty({DType::kF32, p.y()}),
+               mean = Tensor::empty({DType::kF32, p.y()});
+        Tensor scatter = Tensor::zeros({DType::kF32, p.x}),
+               average = Tensor::zeros({DType::kF32, p.x});
         std::vector<bool> hit(static_cast<size_t>(x.elements())), touched(hit);
         p.each([&](size_t i, const std::vector<size_t>& taps) {
           const auto v = [&](size_t t) { return n.in(x.as<float>()[t]); };
@@ -139,7 +161,8 @@ TEST(Pooling, EqualsScalarLoops) {
           for (size_t t = 1; t < taps.size(); ++t) {
             top = maximum(top, v(taps[t]));
             sum = n.add(sum, v(taps[t]));
-            if (v(best) == v(best) && (v(taps[t]) > v(best) || v(taps[t]) != v(taps[t]))) best = taps[t];
+            if (v(best) == v(best) && (v(taps[t]) > v(best) || v(taps[t]) != v(taps[t])))
+              best = taps[t];
           }
           max.as<float>()[i] = canonical(top);
           const auto count = static_cast<float>(taps.size());
@@ -185,7 +208,8 @@ TEST(AllReduce, EqualsTheRing) {
           const NaiveArithmetic n{flush};
           std::vector<Tensor> x;
           for (int64_t r = 0; r < replicas; ++r) {
-            const Tensor t = tensor({length}, r % 2 == 0 ? Data::kUniform : Data::kTiny, static_cast<uint32_t>(r));
+            const Tensor t = tensor({length}, r % 2 == 0 ? Data::kUniform : Data::kTiny,
+                                    static_cast<uint32_t>(r));
             x.push_back(narrow ? to_bf16(t) : t);
           }
           Op op;
@@ -197,7 +221,8 @@ TEST(AllReduce, EqualsTheRing) {
             for (int64_t i = c * length / replicas; i < (c + 1) * length / replicas; ++i) {
               const auto v = [&](int64_t r) {
                 const Tensor& t = x[static_cast<size_t>(r % replicas)];
-                return narrow ? bf16_to_f32(t.as<uint16_t>()[static_cast<size_t>(i)]) : t.as<float>()[static_cast<size_t>(i)];
+                return narrow ? bf16_to_f32(t.as<uint16_t>()[static_cast<size_t>(i)])
+                              : t.as<float>()[static_cast<size_t>(i)];
               };
               float sum = v(c + 1);
               for (int64_t hop = 2; hop <= replicas; ++hop) {
@@ -206,7 +231,8 @@ TEST(AllReduce, EqualsTheRing) {
               }
               const float have = narrow ? bf16_to_f32(got.as<uint16_t>()[static_cast<size_t>(i)])
                                         : got.as<float>()[static_cast<size_t>(i)];
-              ASSERT_EQ(to_bits(canonical(sum)), to_bits(have)) << replicas << " replicas, element " << i << " of " << length;
+              ASSERT_EQ(to_bits(canonical(sum)), to_bits(have))
+                  << replicas << " replicas, element " << i << " of " << length;
             }
           }
         }

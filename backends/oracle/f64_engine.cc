@@ -1,0 +1,124 @@
+#include "backends/oracle/f64_engine.h"
+
+#include <algorithm>
+
+#include "backends/oracle.h"
+#include "program/analysis/liveness.h"
+
+namespace twinrun {
+namespace {
+
+// Floats widened; what is exact (integers, predicates) as it is.
+Tensor widened(const Tensor& t) {
+  if (t.dtype() != DType::kF32) return t;
+  Tensor out = Tensor::empty({DType::kF64, t.dims()});
+  std::ranges::copy(t.as<const float>(), out.as<double>().begin());
+  return out;
+}
+
+Tensor from_values(const TensorType& type, const std::vector<double>& values) {
+  const bool exact = type.dtype == DType::kI32 || type.dtype == DType::kPred;
+  Tensor out = Tensor::empty({exact ? type.dtype : DType::kF64, type.dims});
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (type.dtype == DType::kI32) {
+      out.as<int32_t>()[i] = static_cast<int32_t>(values[i]);
+    } else if (type.dtype == DType::kPred) {
+      out.as<uint8_t>()[i] = values[i] != 0;
+    } else {
+      out.as<double>()[i] = values[i];
+    }
+  }
+  return out;
+}
+
+class F64Engine : public Engine {
+ public:
+  F64Engine(Program program, Capabilities declared, int threads)
+      : program_(std::move(program)), declared_(std::move(declared)), pool_(threads), last_use_(last_uses(program_)) {}
+
+  const Program& program() const override { return program_; }
+
+  Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs, TraceSink* sink,
+              OpHooks* hooks) override {
+    if (hooks != nullptr) return Error{"cpu:f64 takes no faults: it is the oracle", "cpu:f64", ""};
+    const auto cores = static_cast<size_t>(program_.sharding.cores);
+    std::vector<std::vector<Tensor>> values(cores, std::vector<Tensor>(static_cast<size_t>(program_.graph.size())));
+    for (size_t r = 0; r < cores; ++r) {
+      for (size_t i = 0; i < program_.state.size(); ++i) {
+        values[r][static_cast<size_t>(program_.state[i].id)] = widened(states[r].vars[i]);
+      }
+      for (size_t i = 0; i < program_.inputs.size(); ++i) {
+        values[r][static_cast<size_t>(program_.inputs[i].id)] = widened(inputs[r][i]);
+      }
+    }
+    for (ValueId id = 0; id < program_.graph.size(); ++id) run_op(step, id, values, sink);
+    outputs.assign(cores, {});
+    for (size_t r = 0; r < cores; ++r) {
+      for (const auto& output : program_.outputs) outputs[r].push_back(values[r][static_cast<size_t>(output.id)]);
+      for (size_t i = 0; i < program_.state.size(); ++i) {
+        const StateVar& var = program_.state[i];
+        states[r].vars[i] = values[r][static_cast<size_t>(var.next == kNoValue ? var.id : var.next)];
+      }
+    }
+    return Ok{};
+  }
+
+ private:
+  void run_op(int64_t step, ValueId id, std::vector<std::vector<Tensor>>& values, TraceSink* sink) {
+    const Op& op = program_.graph.op(id);
+    if (op.kind == OpKind::kParameter) return;
+    std::vector<std::vector<Tensor>> inputs(values.size());
+    std::vector<Tensor> outputs(values.size()), contributions;
+    for (size_t r = 0; r < values.size(); ++r) {
+      for (ValueId operand : op.operands) inputs[r].push_back(values[r][static_cast<size_t>(operand)]);
+      if (op.kind == OpKind::kAllReduce) contributions.push_back(inputs[r][0]);
+    }
+    for (size_t r = 0; r < values.size(); ++r) {
+      bool same = r > 0;
+      for (size_t i = 0; same && i < inputs[r].size(); ++i) same = inputs[r][i].raw() == inputs[0][i].raw();
+      if (r > 0 && (same || op.kind == OpKind::kAllReduce)) {
+        outputs[r] = outputs[0];
+      } else {
+        outputs[r] = from_values(op.type, eval_op(declared_, op, contributions.empty() ? inputs[r] : contributions, &pool_).value);
+      }
+    }
+    if (sink != nullptr) sink->on_op({step, &program_, id, inputs, outputs});
+    for (size_t r = 0; r < values.size(); ++r) {
+      values[r][static_cast<size_t>(id)] = outputs[r];
+      for (ValueId operand : op.operands) {
+        if (last_use_[static_cast<size_t>(operand)] == id) values[r][static_cast<size_t>(operand)] = Tensor();
+      }
+    }
+  }
+
+  Program program_;
+  Capabilities declared_;
+  ThreadPool pool_;
+  std::vector<ValueId> last_use_;
+};
+
+class F64Backend : public Backend {
+ public:
+  explicit F64Backend(int threads) : threads_(threads) {}
+  Capabilities capabilities() const override {
+    Capabilities c;
+    c.name = "cpu:f64";
+    c.settings = "binary64";
+    c.max_cores = 1 << 16;
+    return c;
+  }
+  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+    return std::unique_ptr<Engine>(std::make_unique<F64Engine>(program, capabilities(), threads_));
+  }
+
+ private:
+  int threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_f64_backend(const BackendOptions& options) {
+  return std::make_unique<F64Backend>(options.threads);
+}
+
+}  // namespace twinrun
