@@ -20,8 +20,8 @@ constexpr double kRound = 0x1.8p52;  // adding it rounds to an integer, held in 
 inline double as_double(uint64_t u) { return std::bit_cast<double>(u); }
 inline uint64_t as_u64(double x) { return std::bit_cast<uint64_t>(x); }
 
-// (exp(r) - 1) for |r| <= ln2/2: r + r^2 q(r), Taylor to r^13; the rest is below 2^-57 of the
-// result... of exp(r).
+// exp(r) - 1 for |r| <= ln2/2: its Taylor series to r^13, cut off below 2^-57. Coefficients are
+// exact quotients.
 inline double expm1_reduced(double r) {
   double q = 1.0 / 6227020800.0;
   q = __builtin_fma(q, r, 1.0 / 479001600.0);

@@ -84,7 +84,7 @@ TensorType infer_select(const Op& op, std::span<const TensorType> in) {
   return in[1];
 }
 void gradient_select(GradientArgs& g) {
-  const ValueId zero = g.b.broadcast_scalar(g.b.constant(0, DType::kF32, "zero"), g.dy, "zeros");
+  const ValueId zero = g.b.broadcast_scalar(g.b.constant(0, g.b.type(g.dy).dtype, "zero"), g.dy, "zeros");
   g.d[1] = g.b.select(g.op.operands[0], g.dy, zero, "grad_true");
   g.d[2] = g.b.select(g.op.operands[0], zero, g.dy, "grad_false");
 }
@@ -93,7 +93,7 @@ TensorType infer_same(const Op&, std::span<const TensorType> in) { return in[0];
 void gradient_negate(GradientArgs& g) { g.d[0] = g.b.unary(OpKind::kNegate, g.dy, "grad_negate"); }
 void gradient_abs(GradientArgs& g) {
   const ValueId x = g.op.operands[0];
-  const ValueId zero = g.b.broadcast_scalar(g.b.constant(0, DType::kF32, "zero"), x, "zeros");
+  const ValueId zero = g.b.broadcast_scalar(g.b.constant(0, g.b.type(x).dtype, "zero"), x, "zeros");
   const ValueId positive = g.b.compare(CompareKind::kGt, x, zero, "positive");
   const ValueId negative = g.b.compare(CompareKind::kLt, x, zero, "negative");
   const ValueId flipped = g.b.unary(OpKind::kNegate, g.dy, "grad_negate");

@@ -1,0 +1,75 @@
+#include "backends/oracle/screen.h"
+
+#include "backends/oracle/screen_internal.h"
+
+namespace twinrun {
+namespace screen {
+
+namespace {
+
+// One element that the fast loop could not accept.
+bool agrees(double x, double value, double radius) {
+  if (x != x || value != value) return x != x && value != value;
+  if (x == value) return true;
+  if (!finite(x)) return std::fabs(value) >= 0x1.fffffp127 && (x > 0) == (value > 0);
+  return std::fabs(x - value) <= radius;
+}
+
+}  // namespace
+
+bool close(const float* x, const double* value, int64_t n, double relative, double absolute) {
+  int64_t bad = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    bad |= std::fabs(static_cast<double>(x[i]) - value[i]) <= relative * std::fabs(value[i]) + absolute ? 0 : 1;
+  }
+  if (bad == 0) return true;
+  for (int64_t i = 0; i < n; ++i) {
+    if (!agrees(x[i], value[i], relative * std::fabs(value[i]) + absolute)) return false;
+  }
+  return true;
+}
+
+bool within(const float* x, const double* value, const double* radius, int64_t n) {
+  int64_t bad = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    bad |= std::fabs(static_cast<double>(x[i]) - value[i]) <= radius[i] ? 0 : 1;
+  }
+  if (bad == 0) return true;
+  for (int64_t i = 0; i < n; ++i) {
+    if (finite(value[i]) && !(radius[i] < kMayOverflow)) continue;  // it may have overflowed on the way
+    // Of a sum with a NaN or infinity in it no more than that is known.
+    if (!finite(value[i]) ? std::isfinite(x[i]) : !agrees(x[i], value[i], radius[i])) return false;
+  }
+  return true;
+}
+
+}  // namespace screen
+
+bool plausible(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs, const Tensor& output,
+               ThreadPool* pool) {
+  if (output.elements() == 0 || output.dtype() == DType::kF64) return true;
+  for (const Tensor& t : inputs) {
+    if (t.dtype() == DType::kF64) return true;
+  }
+  const screen::Call call{declared, op, inputs, output, pool};
+  switch (class_of(op.kind)) {
+    case OpClass::kSource:
+    case OpClass::kRandom:
+      return screen::source(call);
+    case OpClass::kMove:
+      return screen::move(call);
+    case OpClass::kElementwise:
+      return screen::elementwise(call);
+    case OpClass::kDot:
+      return screen::worst_row(call) <= 1;
+    case OpClass::kReduce:
+      return screen::reduce(call);
+    case OpClass::kWindow:
+      return screen::window(call);
+    case OpClass::kCollective:
+      return screen::all_reduce(call);
+  }
+  return true;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,157 @@
+// Optimizers: three steps by hand in double, against cpu:f64 (constants rounded to f32 as the program stores them)
+// to the last bits, and against cpu within binary32's rounding.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/backends/small_programs.h"
+
+namespace twinrun {
+namespace {
+
+using small::Hand;
+using small::numbers;
+using small::Run;
+using Vec = std::vector<double>;
+
+constexpr double kRate = 0.125;
+const Vec kStart = {0.5, -1.25, 2};
+// Gradients of the three steps: loss = sum of w c, so that dL/dw = c. Small ones make epsilon's place visible.
+const Vec kGradients[3] = {{1, -0.5, 0.0078125}, {0.25, 1.5, -0.00390625}, {-2, 0.75, 0.015625}};
+
+double rounded(double x) { return static_cast<float>(x); }
+
+Program program_of(const OptimizerSpec& spec) {
+  Hand h;
+  const ValueId w = h.param("w", {3});
+  const ValueId c = h.input("c", {DType::kF32, {3}});
+  return training_step(h.forward(h.b.reduce(h.b.mul(w, c), {0}, Reducer::kSum), spec));
+}
+
+// by_hand(w, g) is one step; called three times in order.
+void expect_steps(const OptimizerSpec& spec, const std::function<void(Vec&, const Vec&)>& by_hand) {
+  const Program p = program_of(spec);
+  Run exact("cpu:f64", p), single("cpu", p);
+  Vec w = kStart;
+  for (Run* run : {&exact, &single}) {
+    run->set("w", small::f32({3}, {0.5f, -1.25f, 2.0f}));
+    run->set("learning_rate", Tensor::scalar(static_cast<float>(kRate)));
+  }
+  for (int step = 0; step < 3; ++step) {
+    const Vec& g = kGradients[step];
+    by_hand(w, g);
+    for (Run* run : {&exact, &single}) {
+      run->set("c", small::f32({3}, {g.begin(), g.end()}));
+      run->step(step);
+      EXPECT_EQ(numbers(run->output("w.grad")), g);
+    }
+    const Vec in_double = numbers(exact.state("w")), in_single = numbers(single.state("w"));
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_NEAR(in_double[i], w[i], 1e-14) << "step " << step << " element " << i;
+      // A dozen roundings a step of numbers up to 4.
+      EXPECT_NEAR(in_single[i], w[i], 3 * 12 * 4 * 0x1p-24) << "step " << step << " element " << i;
+    }
+  }
+}
+
+TEST(Optimizers, Sgd) {
+  expect_steps({OptimizerSpec::Kind::kSgd}, [](Vec& w, const Vec& g) {
+    for (size_t i = 0; i < 3; ++i) w[i] -= kRate * g[i];
+  });
+  EXPECT_EQ(program_of({OptimizerSpec::Kind::kSgd}).state.size(), 1u) << "no slots";
+}
+
+TEST(Optimizers, Momentum) {
+  Vec a(3, 0.0);
+  expect_steps({.kind = OptimizerSpec::Kind::kMomentum, .momentum = 0.7}, [&](Vec& w, const Vec& g) {
+    for (size_t i = 0; i < 3; ++i) {
+      a[i] = a[i] * rounded(0.7) + g[i];
+      w[i] -= kRate * a[i];
+    }
+  });
+}
+
+TEST(Optimizers, NesterovLooksAheadWithTheNewMomentum) {
+  Vec a(3, 0.0);
+  expect_steps({.kind = OptimizerSpec::Kind::kMomentum, .momentum = 0.7, .nesterov = true}, [&](Vec& w, const Vec& g) {
+    for (size_t i = 0; i < 3; ++i) {
+      a[i] = a[i] * rounded(0.7) + g[i];
+      w[i] -= kRate * g[i] + kRate * rounded(0.7) * a[i];
+    }
+  });
+}
+
+enum class EpsilonAt { kHat, kCorrected, kInsideRoot };
+
+// TF's form; with the other places of epsilon to show that they would be seen.
+std::function<void(Vec&, const Vec&)> adam_by_hand(const OptimizerSpec& spec, EpsilonAt where) {
+  struct Slots {
+    Vec m = Vec(3, 0.0), v = Vec(3, 0.0);
+    double p1, p2;
+  };
+  auto s = std::make_shared<Slots>();
+  const double b1 = rounded(spec.beta1), b2 = rounded(spec.beta2), epsilon = rounded(spec.epsilon);
+  s->p1 = b1, s->p2 = b2;
+  const double rest1 = rounded(1 - spec.beta1), rest2 = rounded(1 - spec.beta2);
+  return [=](Vec& w, const Vec& g) {
+    const double correction = std::sqrt(1 - s->p2), alpha = kRate * correction / (1 - s->p1);
+    for (size_t i = 0; i < 3; ++i) {
+      s->m[i] += (g[i] - s->m[i]) * rest1;
+      s->v[i] += (g[i] * g[i] - s->v[i]) * rest2;
+      const double root = std::sqrt(s->v[i]);
+      switch (where) {
+        case EpsilonAt::kHat: w[i] -= alpha * s->m[i] / (root + epsilon); break;
+        case EpsilonAt::kCorrected: w[i] -= kRate / (1 - s->p1) * s->m[i] / (root / correction + epsilon); break;
+        case EpsilonAt::kInsideRoot: w[i] -= alpha * s->m[i] / std::sqrt(s->v[i] + epsilon); break;
+      }
+    }
+    s->p1 *= b1, s->p2 *= b2;
+  };
+}
+
+constexpr OptimizerSpec kAdam{.kind = OptimizerSpec::Kind::kAdam, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 0.01};
+
+TEST(Optimizers, Adam) { expect_steps(kAdam, adam_by_hand(kAdam, EpsilonAt::kHat)); }
+
+TEST(Optimizers, AdamEpsilonIsOutsideTheBiasCorrection) {
+  Vec hat = kStart, corrected = kStart, inside = kStart;
+  adam_by_hand(kAdam, EpsilonAt::kHat)(hat, kGradients[0]);
+  adam_by_hand(kAdam, EpsilonAt::kCorrected)(corrected, kGradients[0]);
+  adam_by_hand(kAdam, EpsilonAt::kInsideRoot)(inside, kGradients[0]);
+  // Another place would move the third weight by far more than Optimizers.Adam lets pass.
+  EXPECT_GT(std::fabs(hat[2] - corrected[2]), 1e-3);
+  EXPECT_GT(std::fabs(hat[2] - inside[2]), 1e-3);
+}
+
+TEST(Optimizers, AdamCountsBetaPowers) {
+  const Program p = program_of(kAdam);
+  Run run("cpu", p);
+  run.set("c", small::f32({3}, {1, 1, 1}));
+  float p1 = 0.8f, p2 = 0.95f;
+  EXPECT_EQ(numbers(run.state("adam/beta1_power"))[0], p1);
+  for (int step = 0; step < 3; ++step) {
+    run.step(step);
+    p1 *= 0.8f;
+    p2 *= 0.95f;
+    EXPECT_EQ(numbers(run.state("adam/beta1_power"))[0], p1);
+    EXPECT_EQ(numbers(run.state("adam/beta2_power"))[0], p2);
+  }
+  EXPECT_EQ(p.find_state("adam/beta1_power")->role, StateRole::kCounter);
+  EXPECT_EQ(p.find_state("w.adam_m")->role, StateRole::kSlot);
+}
+
+TEST(Optimizers, LearningRateIsAnInput) {
+  const Program p = program_of({OptimizerSpec::Kind::kSgd});
+  Run run("cpu", p);
+  run.set("w", small::f32({3}, {1, 1, 1}));
+  run.set("c", small::f32({3}, {1, 2, 4}));
+  run.set("learning_rate", Tensor::scalar(0));
+  run.step();
+  EXPECT_EQ(numbers(run.state("w")), (Vec{1, 1, 1}));
+  run.set("learning_rate", Tensor::scalar(0.5f));
+  run.step();
+  EXPECT_EQ(numbers(run.state("w")), (Vec{0.5, 0, -1}));
+}
+
+}  // namespace
+}  // namespace twinrun

@@ -1,0 +1,131 @@
+// The bits of training, pinned: every library scenario that needs no file of the user's, its initial
+// checkpoint and the state after 20 steps on the cpu (whole and sharded) and on the emulated TPU.
+//
+// A digest that changes is a decision about the numeric contract (docs/numerics.md), never a
+// refresh: whoever trained before gets other bits from now on. TWINRUN_UPDATE_GOLDEN=1 rewrites the
+// table.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "scenarios/library.h"
+#include "tests/harness/tiny.h"
+
+namespace twinrun {
+namespace {
+
+const char* const kTable = TWINRUN_SOURCE_DIR "/tests/golden/runs/digests.txt";
+constexpr int64_t kSteps = 20;
+
+// "digits_mlp T" -> "after 20 steps: 0123..."
+using Table = std::map<std::string, std::string>;
+
+Table read_table() {
+  Table table;
+  std::ifstream in(kTable);
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string scenario, corner, rest;
+    if (line.empty() || line[0] == '#' || !(words >> scenario >> corner)) continue;
+    std::getline(words >> std::ws, rest);
+    table[scenario + " " + corner] = rest;
+  }
+  return table;
+}
+
+void write_table(const Table& table) {
+  std::ofstream out(kTable);
+  out << "# scenario, corner, state digest. Written by TWINRUN_UPDATE_GOLDEN=1; a change is a\n"
+         "# decision about the numeric contract: see tests/harness/golden_test.cc.\n";
+  for (const auto& [key, value] : table) out << key << " " << value << "\n";
+}
+
+void expect_golden(const Table& found) {
+  Table table = read_table();
+  if (std::getenv("TWINRUN_UPDATE_GOLDEN") != nullptr) {
+    for (const auto& [key, value] : found) table[key] = value;
+    write_table(table);
+    return;
+  }
+  for (const auto& [key, value] : found) {
+    ASSERT_TRUE(table.contains(key)) << key << " is not in " << kTable;
+    EXPECT_EQ(value, table[key]) << key;
+  }
+}
+
+// Few samples: the model is the library's, the data need not be.
+Experiment load(const std::string& name) {
+  return tiny::must(make_experiment(
+      tiny::must(load_scenario(name, {{"data.train", "512"}, {"data.eval", "32"}}))));
+}
+
+std::string after_training(const Experiment& e, const std::string& engine, bool sharded,
+                           int threads) {
+  const Program program = tiny::program(e, sharded);
+  RunOptions options;
+  options.steps = kSteps;
+  options.evaluate = false;
+  const RunResult r = tiny::must(train(e, program, *tiny::backend(engine, threads), options));
+  return "after " + std::to_string(r.file.state_digests.size()) +
+         " steps: " + r.file.state_digests.back().hex();
+}
+
+Table corners(const std::string& name, int threads) {
+  const Experiment e = load(name);
+  const Program whole = e.whole();
+  Table found;
+  found[name + " init"] =
+      to_checkpoint(whole, initial_states(whole, e.scenario.seed), e.scenario, 0)
+          .root_digest()
+          .hex();
+  found[name + " R"] = after_training(e, "cpu", false, threads);
+  found[name + " S"] = after_training(e, "cpu", true, threads);
+  found[name + " T"] = after_training(e, "tpu", true, threads);
+  return found;
+}
+
+std::vector<std::string> self_contained(bool convolutional) {
+  std::vector<std::string> names;
+  for (const LibraryFile& file : library_files()) {
+    const Scenario s = tiny::must(parse_scenario(file.text, file.name));
+    const bool heavy = std::ranges::any_of(s.model.layers,
+                                           [](const LayerSpec& l) { return l.kind == "conv2d"; });
+    if (s.data.source == "digits" && heavy == convolutional) names.push_back(s.name);
+  }
+  return names;
+}
+
+TEST(GoldenRuns, DenseScenarios) {
+  const std::vector<std::string> names = self_contained(false);
+  ASSERT_GE(names.size(), 5u);
+  for (const std::string& name : names) expect_golden(corners(name, 1));
+}
+
+TEST(GoldenRunsSlow, ConvolutionalScenarios) {
+  const std::vector<std::string> names = self_contained(true);
+  ASSERT_GE(names.size(), 1u);
+  for (const std::string& name : names) expect_golden(corners(name, 1));
+}
+
+// The table has no row that no test looks at, and none is missing.
+TEST(GoldenRuns, TableIsComplete) {
+  if (std::getenv("TWINRUN_UPDATE_GOLDEN") != nullptr) GTEST_SKIP() << "being rewritten";
+  size_t scenarios = self_contained(false).size() + self_contained(true).size();
+  EXPECT_EQ(read_table().size(), 4 * scenarios);
+}
+
+class GoldenRunsThreads : public testing::TestWithParam<int> {};
+TEST_P(GoldenRunsThreads, NeverChangeABit) { expect_golden(corners("digits_mlp", GetParam())); }
+INSTANTIATE_TEST_SUITE_P(Counts, GoldenRunsThreads, testing::Values(1, 2, 3, 8));
+
+class GoldenRunsSlowThreads : public testing::TestWithParam<int> {};
+TEST_P(GoldenRunsSlowThreads, NeverChangeABitOfAConvolution) {
+  expect_golden(corners("digits_cnn", GetParam()));
+}
+INSTANTIATE_TEST_SUITE_P(Counts, GoldenRunsSlowThreads, testing::Values(2, 3, 8));
+
+}  // namespace
+}  // namespace twinrun

@@ -1,0 +1,144 @@
+// Causes of sharding as switches on the reference: what is restored, what is introduced, and shares
+// that add up.
+#include "harness/switches.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/harness/tiny.h"
+
+namespace twinrun {
+namespace {
+
+MeaningResult probe(const Experiment& e) {
+  const Program whole = e.whole();
+  const ProbeState start{
+      0, to_checkpoint(whole, initial_states(whole, e.scenario.seed), e.scenario, 0)};
+  return tiny::must(probe_meaning(e, {start}, 1));
+}
+
+const SwitchRow& row(const MeaningResult& m, const std::string& cause,
+                     const std::string& direction) {
+  const auto it = std::ranges::find_if(m.rows, [&](const SwitchRow& r) {
+    return r.cause == cause && r.direction == direction;
+  });
+  if (it == m.rows.end()) throw std::runtime_error("no row " + cause + ", " + direction);
+  return *it;
+}
+
+TEST(Switches, NoCauseNoDrift) {
+  const MeaningResult m = probe(tiny::experiment(tiny::kDense));
+  EXPECT_TRUE(m.causes.empty());
+  EXPECT_TRUE(m.rows.empty());
+  EXPECT_LT(m.drift, kMeaningThreshold);
+  EXPECT_FALSE(m.differs());
+}
+
+// Dropout's masks are keyed on the place in the global batch: sharding must not change them.
+TEST(Switches, SyncedBatchNormAndDropoutMeanTheSame) {
+  const MeaningResult m =
+      probe(tiny::experiment(tiny::kNormalized, {{"tpu.batchnorm", "synced"}}));
+  EXPECT_TRUE(m.causes.empty());
+  EXPECT_LT(m.drift, kMeaningThreshold);
+}
+
+TEST(Switches, OneCoreHasNoCause) {
+  const Experiment e = tiny::experiment(
+      tiny::kNormalized, {{"tpu.cores", "1"}, {"loss.reduction", "sum"}, {"tpu.reduction", "mean"}});
+  EXPECT_TRUE(sharding_causes(e).empty());
+}
+
+// A summed loss under a mean all-reduce: the sharded gradient is an eighth, so 7/8 of it is missing.
+TEST(Switches, SumUnderMean) {
+  const MeaningResult m = probe(
+      tiny::experiment(tiny::kDense, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}}));
+  ASSERT_EQ(m.causes.size(), 1u);
+  EXPECT_EQ(m.causes[0].name, "reduction");
+  EXPECT_NE(m.causes[0].meaning.find("1/8"), std::string::npos) << m.causes[0].meaning;
+  EXPECT_NE(m.causes[0].cure.find("tpu.reduction = \"sum\""), std::string::npos);
+  EXPECT_NEAR(m.drift, 7.0 / 8, 1e-9);
+  EXPECT_TRUE(m.differs());
+  const SwitchRow& restored = row(m, "reduction", "restored in S");
+  EXPECT_NEAR(restored.drift_before, 7.0 / 8, 1e-9);
+  EXPECT_LT(restored.drift_after, kMeaningThreshold);
+  EXPECT_NEAR(restored.share, 1, 1e-9);
+  EXPECT_TRUE(restored.explains);
+  const SwitchRow& introduced = row(m, "reduction", "introduced alone");
+  EXPECT_LT(introduced.drift_before, kMeaningThreshold);
+  EXPECT_NEAR(introduced.drift_after, 7.0 / 8, 1e-9);
+}
+
+// A mean loss under a summing all-reduce: eight times the gradient, seven too many.
+TEST(Switches, MeanUnderSum) {
+  const MeaningResult m = probe(
+      tiny::experiment(tiny::kDense, {{"loss.reduction", "mean"}, {"tpu.reduction", "sum"}}));
+  ASSERT_EQ(m.causes.size(), 1u);
+  EXPECT_NEAR(m.drift, 7, 1e-8);
+  EXPECT_NEAR(row(m, "reduction", "restored in S").share, 1, 1e-9);
+}
+
+TEST(Switches, PerCoreBatchNorm) {
+  const MeaningResult m = probe(tiny::experiment(tiny::kNormalized));
+  ASSERT_EQ(m.causes.size(), 1u);
+  EXPECT_EQ(m.causes[0].name, "batch_norm");
+  EXPECT_NE(m.causes[0].meaning.find("4 samples"), std::string::npos) << m.causes[0].meaning;
+  EXPECT_GT(m.drift, 1e-3);
+  EXPECT_LT(m.residual, kMeaningThreshold);
+  EXPECT_NEAR(row(m, "batch_norm", "restored in S").share, 1, 1e-9);
+}
+
+// Two causes at once: Shapley values by their definition for two players, and nothing left over.
+TEST(Switches, SharesOfTwoCausesAddUp) {
+  const MeaningResult m = probe(tiny::experiment(
+      tiny::kNormalized, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}}));
+  ASSERT_EQ(m.causes.size(), 2u);
+  const SwitchRow& reduction = row(m, "reduction", "restored in S");
+  const SwitchRow& norm = row(m, "batch_norm", "restored in S");
+  const auto square = [](double x) { return x * x; };
+  const double both = square(m.drift), neither = square(m.residual);
+  const double without_reduction = square(reduction.drift_after);
+  const double without_norm = square(norm.drift_after);
+  EXPECT_GT(without_reduction, square(kMeaningThreshold));  // batch norm's own effect is left
+  EXPECT_GT(without_norm, square(kMeaningThreshold));
+  EXPECT_NEAR(reduction.share * both,
+              ((both - without_reduction) + (without_norm - neither)) / 2, 1e-9 * both);
+  EXPECT_NEAR(norm.share * both, ((both - without_norm) + (without_reduction - neither)) / 2,
+              1e-9 * both);
+  EXPECT_NEAR(reduction.share + norm.share + neither / both, 1, 1e-9);
+  EXPECT_LT(m.residual, kMeaningThreshold);
+  // What remains when one is restored is the other alone.
+  EXPECT_DOUBLE_EQ(row(m, "reduction", "introduced alone").drift_after, norm.drift_after);
+  EXPECT_DOUBLE_EQ(row(m, "batch_norm", "introduced alone").drift_after, reduction.drift_after);
+}
+
+TEST(Switches, DriftIsTheRootMeanSquareOverStates) {
+  const Experiment e = tiny::experiment(tiny::kNormalized);
+  const Program whole = e.whole();
+  RunOptions options;
+  options.evaluate = false;
+  const RunResult r = tiny::must(train(e, whole, *tiny::backend("cpu"), options));
+  const ProbeState first{
+      0, to_checkpoint(whole, initial_states(whole, e.scenario.seed), e.scenario, 0)};
+  const ProbeState last{19, r.file.checkpoints.back()};
+  const double a = tiny::must(probe_meaning(e, {first}, 1)).drift;
+  const double b = tiny::must(probe_meaning(e, {last}, 1)).drift;
+  const MeaningResult both = tiny::must(probe_meaning(e, {first, last}, 2));
+  EXPECT_NE(a, b);
+  EXPECT_NEAR(both.drift, std::sqrt((a * a + b * b) / 2), 1e-12);
+  EXPECT_EQ(both.steps, (std::vector<int64_t>{0, 19}));
+}
+
+TEST(Switches, RestoreUndoesOneCause) {
+  const Experiment e = tiny::experiment(
+      tiny::kNormalized, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}});
+  const Sharding reduction = restore(e, e.sharding, "reduction");
+  EXPECT_EQ(reduction.reduction, Reduction::kSum);
+  EXPECT_EQ(reduction.batchnorm, BatchNormSync::kPerCore);
+  const Sharding norm = restore(e, e.sharding, "batch_norm");
+  EXPECT_EQ(norm.reduction, Reduction::kMean);
+  EXPECT_EQ(norm.batchnorm, BatchNormSync::kSynced);
+}
+
+}  // namespace
+}  // namespace twinrun

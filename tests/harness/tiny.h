@@ -1,0 +1,123 @@
+// What the tests of this room share: models of a few hundred weights on a few hundred digits, which
+// train in milliseconds, and results that are taken or fail the test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "backends/faults/faults.h"
+#include "harness/experiment.h"
+#include "harness/run.h"
+
+namespace twinrun::tiny {
+
+// The value, or an exception that GoogleTest reports with the message.
+template <typename T>
+T must(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.error().message());
+  return std::move(*result);
+}
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "twinrun-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline constexpr const char* kDense = R"(
+[[model.layers]]
+kind = "flatten"
+[[model.layers]]
+kind = "dense"
+units = 12
+[[model.layers]]
+kind = "relu"
+[[model.layers]]
+kind = "dense"
+units = 10
+)";
+
+// Statistics that differ between cores, and masks that must not.
+inline constexpr const char* kNormalized = R"(
+[[model.layers]]
+kind = "flatten"
+[[model.layers]]
+kind = "dense"
+units = 12
+[[model.layers]]
+kind = "batch_norm"
+momentum = 0.9
+[[model.layers]]
+kind = "relu"
+[[model.layers]]
+kind = "dropout"
+rate = 0.25
+[[model.layers]]
+kind = "dense"
+units = 10
+)";
+
+inline constexpr const char* kConvolutional = R"(
+[[model.layers]]
+kind = "avg_pool"
+window = 2
+[[model.layers]]
+kind = "conv2d"
+filters = 3
+kernel = 3
+[[model.layers]]
+kind = "batch_norm"
+momentum = 0.9
+[[model.layers]]
+kind = "relu"
+[[model.layers]]
+kind = "max_pool"
+[[model.layers]]
+kind = "flatten"
+[[model.layers]]
+kind = "dense"
+units = 10
+)";
+
+inline Scenario scenario(const char* layers, const Overrides& overrides = {}) {
+  const std::string text = "seed = 3\n[data]\ntrain = 256\neval = 64\n" + std::string(layers) +
+                           "[optimizer]\nkind = \"sgd\"\nlr = 0.05\n[train]\nbatch = 32\n"
+                           "steps = 20\n[tpu]\ncores = 8\n";
+  return must(parse_scenario(text, "tiny.toml", overrides));
+}
+
+inline Experiment experiment(const char* layers, const Overrides& overrides = {}) {
+  return must(make_experiment(scenario(layers, overrides)));
+}
+
+inline std::unique_ptr<Backend> backend(const std::string& name, int threads = 1,
+                                        DotPrecision precision = DotPrecision::kBf16) {
+  BackendOptions options;
+  options.threads = threads;
+  options.tpu.precision = precision;
+  return must(make_backend(name, options));
+}
+
+// The program of a corner: "R" whole batch, "S" or "T" sharded.
+inline Program program(const Experiment& e, bool sharded) {
+  return sharded ? e.sharded(e.sharding) : e.whole();
+}
+
+inline std::unique_ptr<FaultHooks> faults(const Program& program, const std::string& text) {
+  return must(FaultHooks::make(program, {must(parse_fault(text))}, 3));
+}
+
+}  // namespace twinrun::tiny

@@ -1,0 +1,43 @@
+// Two small models that the tests of this folder look at.
+#pragma once
+
+#include "program/graph/layers.h"
+
+namespace twinrun::models {
+
+// [batch, 12] -> 5 -> relu -> 3 classes.
+inline Program mlp(int64_t batch = 8, OptimizerSpec optimizer = {}) {
+  Layers net(Mode::kTraining, batch, {12}, 7);
+  net.dense("dense1", 5, true);
+  net.relu("relu1");
+  net.dense("dense2", 3, true);
+  net.softmax_cross_entropy(3, Reducer::kMean);
+  return net.finish(optimizer);
+}
+
+// Convolution, batch norm over images, pooling, batch norm over features, dropout.
+inline Program cnn(int64_t batch = 16, OptimizerSpec optimizer = {}, Mode mode = Mode::kTraining) {
+  Layers net(mode, batch, {6, 6, 2}, 7);
+  net.conv2d("conv1", 4, 3, 1, /*same=*/true, /*bias=*/false);
+  net.batch_norm("bn1", 0.9, 1e-3);
+  net.relu("relu1");
+  net.pool("pool1", 2, 2, false, Reducer::kMax);
+  net.flatten("flatten1");
+  net.dense("dense1", 8, true);
+  net.batch_norm("bn2", 0.9, 1e-3);
+  net.dropout("dropout1", 0.25);
+  net.dense("dense2", 3, true);
+  net.softmax_cross_entropy(3, Reducer::kMean);
+  return net.finish(optimizer);
+}
+
+inline OptimizerSpec momentum() { return {OptimizerSpec::Kind::kMomentum}; }
+inline OptimizerSpec adam() { return {OptimizerSpec::Kind::kAdam}; }
+
+inline int count(const Program& p, OpKind kind) {
+  int n = 0;
+  for (const Op& op : p.graph.ops()) n += op.kind == kind;
+  return n;
+}
+
+}  // namespace twinrun::models
