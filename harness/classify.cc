@@ -97,8 +97,7 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
                              "(gradient {:.2g} of its size).",
                              row.cause == "reduction" ? "The loss reduction" : "Per-core batch norm", cause->meaning, 100 * row.share,
                              e.meaning.drift);
-    f.sentence[0] = static_cast<char>(std::toupper(f.sentence[0]));
-    f.evidence.push_back(fmt::format("restored in S: drift {:.3g} -> {:.3g}", row.drift_before, row.drift_after));
+      f.evidence.push_back(fmt::format("restored in S: drift {:.3g} -> {:.3g}", row.drift_before, row.drift_after));
     if (effect != nullptr) {
       f.evidence.push_back(fmt::format("held-out loss, S - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f}: {}", effect->mean, effect->low,
                                        effect->high, effect->margin, effect->outcome));
@@ -115,7 +114,7 @@ std::string named_causes(const Evidence& e) {
   std::string names;
   for (const SwitchRow& row : e.meaning.rows) {
     if (row.direction != "restored in S" || row.share < 0.01) continue;
-    names += fmt::format("{}{} ({:.0f} %)", names.empty() ? "" : ", ", row.cause == "batch_norm" ? "batch norm" : row.cause, 100 * row.share);
+    names += fmt::format("{}{} {:.0f} %", names.empty() ? "" : ", ", row.cause == "batch_norm" ? "batch norm" : row.cause, 100 * row.share);
   }
   return names.empty() ? "no known cause" : names;
 }
@@ -136,7 +135,6 @@ void noise(const Evidence& e, Judgement& j) {
   if (f.cause == "precision") {
     f.sentence = fmt::format("The drift is what operands of the declared precision ({}) explain: every op is inside its bound.",
                              to_string(e.subject.precision));
-    f.number = e.default_drift;
     if (e.highest_drift >= 0) {
       f.evidence.push_back(fmt::format("one step's gradient is off by {:.2g} of its size as declared, by {:.2g} under precision highest: "
                                        "precision highest removes it",
@@ -145,7 +143,9 @@ void noise(const Evidence& e, Judgement& j) {
   } else {
     f.sentence = "The drift is the order of f32 summation: every op is inside its bound, and the program means the same.";
   }
-  f.bound_source = "docs/bounds.md; every probed op inside";
+  f.number = e.worst_ratio;
+  f.bound = 1;
+  f.bound_source = "worst |subject - oracle| / radius over all probed ops; running error analysis, docs/bounds.md";
   if (effect != nullptr) {
     f.evidence.push_back(fmt::format("held-out loss, T - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f} ({})", effect->mean, effect->low,
                                      effect->high, effect->margin, effect->margin_source));
@@ -221,7 +221,7 @@ Judgement classify(const Evidence& e) {
     if (s_outside && explained) {
       sharding_findings(e, j, VerdictClass::kSharding);
       j.verdict = VerdictClass::kSharding;
-      j.headline = fmt::format("Sharding changes the program: {}. Held-out loss moves by {:+.4f} on cpu alone, without the engine.",
+      j.headline = fmt::format("Sharding changes what the program means (cause: {}). Held-out loss moves by {:+.4f} on cpu alone, without the engine.",
                                named_causes(e), sr->mean);
       j.confidence = fmt::format("95 %: paired over {} seeds; no op of the engine is outside its bound", sr->differences.size());
       return j;

@@ -32,6 +32,7 @@ struct Evidence {
   std::vector<TrajectoryRow> trajectories;
   bool identical = false;                    // T equals R bit for bit, and E1 equals R1
   bool t_equals_s = false;
+  double worst_ratio = 0;                    // of all probed ops: |subject - oracle| / bound
   double engine_drift = 0;                   // relative distance of weights, T against S, at the end
   double highest_drift = -1;                 // of one step's gradient at precision highest; < 0: not run
   double default_drift = -1;                 // and at the declared one

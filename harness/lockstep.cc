@@ -152,6 +152,12 @@ void Lockstep::on_op(const OpEvent& event) {
   if (event.id + 1 == program_.graph.size()) previous_step_ = event.step;
 }
 
+double Lockstep::worst_ratio() const {
+  double worst = 0;
+  for (const auto& [id, row] : rows_) worst = std::max(worst, row.worst);
+  return worst;
+}
+
 EngineProbe Lockstep::summary(const std::string& pair, int64_t steps) const {
   EngineProbe p;
   p.pair = pair;
@@ -235,7 +241,7 @@ std::string fingerprint(const Op& op, const Tensor& subject, const OracleResult&
     const double factor = sx / xx, correlation = sx / std::sqrt(ss * xx);
     if (correlation > 0.999999 && std::abs(std::abs(factor) - 1) > 1e-3) return fmt::format("{:.4g} times the expected value", factor);
     if (class_of(op.kind) == OpClass::kDot && correlation > 0.999) {
-      return factor < 1 ? fmt::format("{:.2f} % of elements outside, biased toward zero by {:.2g}: operands cut instead of rounded?",
+      return factor < 1 ? fmt::format("operands cut toward zero instead of rounded: {:.2f} % of elements outside, smaller by {:.2g} of their size",
                                       100.0 * static_cast<double>(wrong) / static_cast<double>(s.size()), 1 - factor)
                         : fmt::format("{:.2f} % of elements outside", 100.0 * static_cast<double>(wrong) / static_cast<double>(s.size()));
     }

@@ -50,6 +50,7 @@ class Lockstep : public StepObserver, public TraceSink {
   const std::vector<Violation>& violations() const { return violations_; }
   // The step after the last probed one that came out clean, and the state it starts from: where localisation begins.
   std::optional<std::pair<int64_t, States>> last_clean() const { return last_clean_; }
+  double worst_ratio() const;  // over all probed ops
   EngineProbe summary(const std::string& pair, int64_t steps) const;
 
  private:

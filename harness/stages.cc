@@ -259,8 +259,10 @@ Status check_emulator(Stage& stage) {
 }
 
 Status localise(Stage& stage) {
-  if (!stage.probe_t) return Ok{};
   Evidence& e = stage.evidence;
+  e.command = stage.options.command;
+  if (!stage.probe_t) return Ok{};
+  e.worst_ratio = std::max(stage.probe_t->worst_ratio(), stage.probe_e1 ? stage.probe_e1->worst_ratio() : 0.0);
   if (!stage.probe_t->violations().empty()) {
     e.violations = stage.probe_t->violations();
     e.violations_run = "T";
@@ -352,7 +354,6 @@ Status compare_trajectories(Stage& stage) {
     e.trajectories.push_back(compare_paired("S - R", "what sharding alone does, on cpu", stage.s_losses, stage.r_losses, margin));
     e.trajectories.push_back(compare_paired("T - S", "what the engine adds", stage.t_losses, stage.s_losses, margin));
   }
-  e.command = stage.options.command;
   return Ok{};
 }
 

@@ -307,7 +307,8 @@ class Page {
   void accounts() {
     std::string body;
     if (r_.unexplained != 0) {
-      body = fmt::format("A relative drift of {} is left that no account explains.\n",
+      body = fmt::format("{} of held-out loss: what the engine adds on many cores (T - S) beyond what it adds "
+                         "on one (E1 - R1).\n",
                          text::number(r_.unexplained));
     }
     section("Unexplained", body);

@@ -124,7 +124,7 @@ struct Report {
   std::vector<EngineProbe> probes;
   std::vector<SwitchRow> switches;
   std::vector<TrajectoryRow> trajectories;
-  double unexplained = 0;               // relative drift that no account explains
+  double unexplained = 0;               // held-out loss: (T - S) - (E1 - R1), what the engine adds on many cores but not on one
   std::string smallest_effect;          // what this diagnosis could have seen
   std::vector<std::string> next_steps;  // what to run next
   std::vector<std::string> ruled_out;   // causes with the reason

@@ -444,7 +444,8 @@ class Screen {
   void accounts() {
     if (r_.unexplained != 0) {
       title("Unexplained");
-      paragraph(fmt::format("a relative drift of {} that no account explains",
+      paragraph(fmt::format("{} of held-out loss: what the engine adds on many cores (T - S) beyond what "
+                            "it adds on one (E1 - R1)",
                             text::number(r_.unexplained)),
                 kIndent);
     }

@@ -11,7 +11,7 @@ namespace {
 bool agrees(double x, double value, double radius) {
   if (x != x || value != value) return x != x && value != value;
   if (x == value) return true;
-  if (!finite(x)) return std::fabs(value) >= 0x1.fffffp127 && (x > 0) == (value > 0);
+  if (!finite(x)) return std::fabs(value) >= 0x1.fep127 && (x > 0) == (value > 0);
   return std::fabs(x - value) <= radius;
 }
 

@@ -19,13 +19,13 @@ namespace {
 using small::f64;
 using small::Hand;
 using small::numbers;
-using small::Run;
+using small::Trial;
 
 constexpr double kStep = 0x1p-17;
 double tolerance(double loss) { return kStep * kStep * 500 / 6 + 64 * 0x1p-53 * std::max(1.0, std::fabs(loss)) / kStep; }
 
 // Fills state and inputs: generic numbers, labels 0, 1, 2, 0, ..., sample ids 5, 6, ...
-void fill(Run& run, const std::map<std::string, std::pair<double, double>>& ranges) {
+void fill(Trial& run, const std::map<std::string, std::pair<double, double>>& ranges) {
   const Program& p = run.program();
   uint32_t stream = 0;
   for (size_t r = 0; r < run.states.size(); ++r) {
@@ -50,7 +50,7 @@ void fill(Run& run, const std::map<std::string, std::pair<double, double>>& rang
   }
 }
 
-double loss_of(const Run& run) {
+double loss_of(const Trial& run) {
   double sum = 0;  // what data parallel training minimises: the replicas' losses together
   for (size_t r = 0; r < run.states.size(); ++r) sum += numbers(run.output("loss", r))[0];
   return sum;
@@ -59,7 +59,7 @@ double loss_of(const Run& run) {
 // d(sum of losses) / d(replica's own parameter) for every element of every parameter.
 void check(const std::string& what, const Program& forward, const std::map<std::string, std::pair<double, double>>& ranges) {
   const Program step = training_step(forward), plain = prune(forward);
-  Run gradient("cpu:f64", step), value("cpu:f64", plain);
+  Trial gradient("cpu:f64", step), value("cpu:f64", plain);
   fill(gradient, ranges);
   fill(value, ranges);
   const States start = value.states;
@@ -277,7 +277,7 @@ constexpr double kClose = 1e-14;
 
 struct DenseNet {
   static constexpr int64_t kBatch = 5, kIn = 4, kOut = 3;
-  Run run;
+  Trial run;
   std::vector<double> x, dlogits;
   std::vector<int> label{0, 1, 2, 0, 1};
 
@@ -344,7 +344,7 @@ TEST(Gradients, ConvertPassesThrough) {
   const ValueId y = h.b.convert(h.b.convert(a, DType::kBF16), DType::kF32);
   const ValueId c = h.input("c", {DType::kF32, {4}});
   const Program step = training_step(h.forward(h.b.reduce(h.b.mul(y, c), {0}, Reducer::kSum)));
-  Run run("cpu", step);
+  Trial run("cpu", step);
   run.set("a", small::f32({4}, {1, 2, 3, 4}));
   run.set("c", small::f32({4}, {1.00390625f, 1.01171875f, -3.0f, 1e-3f}));  // ties, exact, rounded
   run.step();
@@ -359,7 +359,7 @@ TEST(Gradients, AtTheKinks) {
   const ValueId relu = h.b.binary_scalar(OpKind::kMaximum, a, 0), abs = h.b.unary(OpKind::kAbs, b);
   const ValueId sum = h.b.add(h.b.binary_scalar(OpKind::kMultiply, y, 1), h.b.add(h.b.binary_scalar(OpKind::kMultiply, relu, 10),
                                                                              h.b.binary_scalar(OpKind::kMultiply, abs, 100)));
-  Run run("cpu", training_step(h.forward(h.b.reduce(sum, {0}, Reducer::kSum))));
+  Trial run("cpu", training_step(h.forward(h.b.reduce(sum, {0}, Reducer::kSum))));
   run.set("a", small::f32({3}, {0.0f, -0.0f, 2.0f}));
   run.set("b", small::f32({3}, {0.0f, -0.0f, -1.0f}));
   run.step();
@@ -371,7 +371,7 @@ TEST(Gradients, AtTheKinks) {
 TEST(Gradients, MaxPoolTieGoesToTheFirst) {
   Hand h;
   const ValueId x = h.param("x", {1, 2, 2, 1});
-  Run run("cpu", training_step(h.forward(h.b.reduce(h.b.reduce_window(x, {{2, 2}, {2, 2}}, Reducer::kMax), {0, 1, 2, 3}, Reducer::kSum))));
+  Trial run("cpu", training_step(h.forward(h.b.reduce(h.b.reduce_window(x, {{2, 2}, {2, 2}}, Reducer::kMax), {0, 1, 2, 3}, Reducer::kSum))));
   run.set("x", small::f32({1, 2, 2, 1}, {1, 5, 5, 5}));
   run.step();
   EXPECT_EQ(numbers(run.output("x.grad")), (std::vector<double>{0, 1, 0, 0}));

@@ -11,7 +11,7 @@ namespace {
 
 using small::Hand;
 using small::numbers;
-using small::Run;
+using small::Trial;
 using Vec = std::vector<double>;
 
 constexpr double kRate = 0.125;
@@ -31,16 +31,16 @@ Program program_of(const OptimizerSpec& spec) {
 // by_hand(w, g) is one step; called three times in order.
 void expect_steps(const OptimizerSpec& spec, const std::function<void(Vec&, const Vec&)>& by_hand) {
   const Program p = program_of(spec);
-  Run exact("cpu:f64", p), single("cpu", p);
+  Trial exact("cpu:f64", p), single("cpu", p);
   Vec w = kStart;
-  for (Run* run : {&exact, &single}) {
+  for (Trial* run : {&exact, &single}) {
     run->set("w", small::f32({3}, {0.5f, -1.25f, 2.0f}));
     run->set("learning_rate", Tensor::scalar(static_cast<float>(kRate)));
   }
   for (int step = 0; step < 3; ++step) {
     const Vec& g = kGradients[step];
     by_hand(w, g);
-    for (Run* run : {&exact, &single}) {
+    for (Trial* run : {&exact, &single}) {
       run->set("c", small::f32({3}, {g.begin(), g.end()}));
       run->step(step);
       EXPECT_EQ(numbers(run->output("w.grad")), g);
@@ -125,7 +125,7 @@ TEST(Optimizers, AdamEpsilonIsOutsideTheBiasCorrection) {
 
 TEST(Optimizers, AdamCountsBetaPowers) {
   const Program p = program_of(kAdam);
-  Run run("cpu", p);
+  Trial run("cpu", p);
   run.set("c", small::f32({3}, {1, 1, 1}));
   float p1 = 0.8f, p2 = 0.95f;
   EXPECT_EQ(numbers(run.state("adam/beta1_power"))[0], p1);
@@ -142,7 +142,7 @@ TEST(Optimizers, AdamCountsBetaPowers) {
 
 TEST(Optimizers, LearningRateIsAnInput) {
   const Program p = program_of({OptimizerSpec::Kind::kSgd});
-  Run run("cpu", p);
+  Trial run("cpu", p);
   run.set("w", small::f32({3}, {1, 1, 1}));
   run.set("c", small::f32({3}, {1, 2, 4}));
   run.set("learning_rate", Tensor::scalar(0));

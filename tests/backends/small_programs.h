@@ -3,7 +3,7 @@
 //   Hand h;
 //   ValueId w = h.param("w", {3});
 //   Program p = h.forward(h.weighted_sum(h.b.mul(w, w)));
-//   Run run("cpu:f64", training_step(p));
+//   Trial run("cpu:f64", training_step(p));
 //   run.step();  run.output("w.grad");
 #pragma once
 
@@ -115,9 +115,9 @@ class Recorder : public TraceSink {
 };
 
 // A program on an engine, with its state and inputs.
-class Run {
+class Trial {
  public:
-  Run(const std::string& engine, const Program& program, BackendOptions options = {}, uint64_t seed = 1) {
+  Trial(const std::string& engine, const Program& program, BackendOptions options = {}, uint64_t seed = 1) {
     auto backend = make_backend(engine, options);
     EXPECT_TRUE(backend.ok()) << engine;
     auto prepared = (*backend)->prepare(program);

@@ -6,6 +6,7 @@
 // table.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -93,7 +94,7 @@ std::vector<std::string> self_contained(bool convolutional) {
     const Scenario s = tiny::must(parse_scenario(file.text, file.name));
     const bool heavy = std::ranges::any_of(s.model.layers,
                                            [](const LayerSpec& l) { return l.kind == "conv2d"; });
-    if (s.data.source == "digits" && heavy == convolutional) names.push_back(s.name);
+    if (s.data.source == "digits" && heavy == convolutional) names.emplace_back(file.name);
   }
   return names;
 }

@@ -1,0 +1,116 @@
+// The screen of dots, after Freivalds (1977): a product C = A B is compared with what it should be times one vector r of
+// signs, C r with A (B r), row by row. Radii: docs/bounds.md, "Screening".
+#include "backends/oracle/screen_dot.h"
+
+#include "program/base/philox.h"
+
+namespace twinrun::screen {
+
+Vector signs(int64_t n) {
+  Vector r(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) {
+    const Philox4 bits = philox4x32({static_cast<uint32_t>(i >> 7), 0x53637265u, 0x656E2121u, 0}, {0x7477696Eu, 0x72756E00u});
+    r[static_cast<size_t>(i)] = (bits[static_cast<size_t>(i >> 5 & 3)] >> (i & 31) & 1u) != 0 ? -1.0 : 1.0;
+  }
+  return r;
+}
+
+namespace {
+
+constexpr int64_t kTile = 4096;  // elements of an operand in a buffer
+
+}  // namespace
+
+void contract_rows(const Call& call, const Reader& read, const Tensor& t, int64_t k, int64_t n, const Vector& r,
+                   Contracted& out) {
+  const int64_t rows = std::max<int64_t>(1, kRange / n);
+  all_ranges(call.pool, k, rows, [&](int64_t begin, int64_t end) {
+    std::vector<float> buffer(static_cast<size_t>(std::max(n, kTile)));
+    const int64_t at_once = std::max<int64_t>(1, kTile / n);
+    for (int64_t i = begin; i < end; i += at_once) {
+      const int64_t count = std::min(at_once, end - i);
+      const float* x = read(t, i * n, count * n, buffer.data());
+      for (int64_t j = 0; j < count; ++j) {
+        out.sum[static_cast<size_t>(i + j)] = weighted(x + j * n, r.data(), n);
+        out.norm[static_cast<size_t>(i + j)] = std::sqrt(squares(x + j * n, n));
+      }
+    }
+    return true;
+  });
+}
+
+void contract_columns(const Call& call, const Reader& read, const Tensor& t, int64_t taps, int64_t n, int64_t k,
+                      const Vector& r, Contracted& out) {
+  constexpr int64_t kBlock = 512;
+  const int64_t blocks = (k + kBlock - 1) / kBlock;
+  all_pieces(call.pool, taps * blocks, [&](int64_t piece) {
+    const int64_t tap = piece / blocks, begin = piece % blocks * kBlock, width = std::min(kBlock, k - begin);
+    float buffer[kBlock];
+    double* sum = out.sum.data() + tap * k + begin;
+    double* norm = out.norm.data() + tap * k + begin;
+    for (int64_t j = 0; j < n; ++j) {
+      const float* x = read(t, (tap * n + j) * k + begin, width, buffer);
+      const double sign = r[static_cast<size_t>(j)];
+      for (int64_t c = 0; c < width; ++c) {
+        const auto v = static_cast<double>(x[c]);
+        sum[c] = std::fma(v, sign, sum[c]);
+        norm[c] = std::fma(v, v, norm[c]);
+      }
+    }
+    for (int64_t c = 0; c < width; ++c) norm[c] = std::sqrt(norm[c]);
+    return true;
+  });
+}
+
+namespace {
+
+double dot(const Call& call) {
+  const Tensor &a = call.inputs[0], &b = call.inputs[1];
+  const bool a_rows = call.op.attrs.lhs_contract == 1, b_rows = call.op.attrs.rhs_contract == 0;
+  const int64_t m = call.output.dims()[0], n = call.output.dims()[1], k = a.dims()[a_rows ? 1 : 0];
+  const Reader read(call.declared);
+  const Rows rows(call, k, n);
+  Contracted br(k);
+  if (b_rows) {
+    contract_rows(call, read, b, k, n, rows.r(), br);
+  } else {
+    contract_columns(call, read, b, 1, n, k, rows.r(), br);
+  }
+  const int64_t at_once = a_rows ? std::max<int64_t>(1, kRange / (k + n)) : 256;
+  return largest(call.pool, (m + at_once - 1) / at_once, [&](int64_t piece) {
+    const int64_t begin = piece * at_once, end = std::min(m, begin + at_once);
+    std::vector<float> in(static_cast<size_t>(std::max(k, at_once))), out(static_cast<size_t>(n));
+    Vector value(static_cast<size_t>(at_once)), size(value);
+    if (a_rows) {
+      for (int64_t i = begin; i < end; ++i) {
+        const float* x = read(a, i * k, k, in.data());
+        value[static_cast<size_t>(i - begin)] = weighted(x, br.sum.data(), k);
+        size[static_cast<size_t>(i - begin)] = weighted_sizes(x, br.norm.data(), k);
+      }
+    } else {
+      for (int64_t j = 0; j < k; ++j) {
+        const float* x = read(a, j * m + begin, end - begin, in.data());
+        const double sum = br.sum[static_cast<size_t>(j)], norm = br.norm[static_cast<size_t>(j)];
+        for (int64_t i = 0; i < end - begin; ++i) {
+          const auto v = static_cast<double>(x[i]);
+          value[static_cast<size_t>(i)] = std::fma(v, sum, value[static_cast<size_t>(i)]);
+          size[static_cast<size_t>(i)] = std::fma(std::fabs(v), norm, size[static_cast<size_t>(i)]);
+        }
+      }
+    }
+    double worst = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const auto u = static_cast<size_t>(i - begin);
+      worst = std::max(worst, rows.ratio(i, value[u], size[u], out.data()));
+    }
+    return worst;
+  });
+}
+
+}  // namespace
+
+double worst_row(const Call& call) {
+  return call.op.kind == OpKind::kDotGeneral ? dot(call) : convolution_worst_row(call);
+}
+
+}  // namespace twinrun::screen

@@ -1,0 +1,369 @@
+// The screen of sums and maxima: binary64 sums in any order, held against the sizes of their terms.
+#include <vector>
+
+#include "backends/oracle/screen_internal.h"
+
+namespace twinrun::screen {
+namespace {
+
+float larger(float a, float b) { return a != a ? a : b != b ? b : a < b ? b : a; }
+
+// What is collected of each output.
+struct Sums {
+  std::vector<double> value, size;
+  std::vector<float> most;
+};
+
+enum class Collect { kSum, kMax };
+
+// Adds x[0, n) into one output each.
+template <Collect kWhat>
+void add_each(const float* x, int64_t n, Sums& s, int64_t at) {
+  if constexpr (kWhat == Collect::kMax) {
+    float* most = s.most.data() + at;
+    for (int64_t i = 0; i < n; ++i) most[i] = larger(most[i], x[i]);
+  } else {
+    double* value = s.value.data() + at;
+    double* size = s.size.data() + at;
+    for (int64_t i = 0; i < n; ++i) {
+      const auto v = static_cast<double>(x[i]);
+      value[i] += v;
+      size[i] += std::fabs(v);
+    }
+  }
+}
+// Adds x[0, n) into the one output `at`.
+template <Collect kWhat>
+void add_all(const float* x, int64_t n, Sums& s, int64_t at) {
+  constexpr int kLanes = 8;
+  const auto u = static_cast<size_t>(at);
+  int64_t i = 0;
+  if constexpr (kWhat == Collect::kMax) {
+    float most[kLanes];
+    std::fill(most, most + kLanes, s.most[u]);
+    for (; i + kLanes <= n; i += kLanes) {
+      for (int l = 0; l < kLanes; ++l) most[l] = larger(most[l], x[i + l]);
+    }
+    for (; i < n; ++i) most[0] = larger(most[0], x[i]);
+    for (float m : most) s.most[u] = larger(s.most[u], m);
+  } else {
+    double value[kLanes] = {}, size[kLanes] = {};
+    for (; i + kLanes <= n; i += kLanes) {
+      for (int l = 0; l < kLanes; ++l) {
+        const auto v = static_cast<double>(x[i + l]);
+        value[l] += v;
+        size[l] += std::fabs(v);
+      }
+    }
+    for (; i < n; ++i) value[0] += static_cast<double>(x[i]), size[0] += std::fabs(static_cast<double>(x[i]));
+    for (int l = 0; l < kLanes; ++l) s.value[u] += value[l], s.size[u] += size[l];
+  }
+}
+
+// The operand as groups of kept and reduced dimensions, outermost first; neighbours of one kind are one.
+struct Layout {
+  Dims sizes;
+  std::vector<bool> kept;
+  Layout(const Dims& dims, const Dims& reduced) {
+    for (size_t d = 0; d < dims.size(); ++d) {
+      const bool keep = std::find(reduced.begin(), reduced.end(), static_cast<int64_t>(d)) == reduced.end();
+      if (dims[d] == 1) continue;
+      if (!sizes.empty() && kept.back() == keep) {
+        sizes.back() *= dims[d];
+      } else {
+        sizes.push_back(dims[d]), kept.push_back(keep);
+      }
+    }
+    if (sizes.empty()) sizes.push_back(1), kept.push_back(true);
+  }
+  // Where the output of row i (rows along the innermost group) begins.
+  int64_t output(int64_t i) const {
+    int64_t at = 0, stride = kept.back() ? sizes.back() : 1;
+    for (size_t d = sizes.size() - 1; d-- > 0;) {
+      if (kept[d]) at += i % sizes[d] * stride, stride *= sizes[d];
+      i /= sizes[d];
+    }
+    return at;
+  }
+};
+
+// Rows [begin, end) of the innermost group.
+template <Collect kWhat>
+void collect(const Call& call, const Layout& layout, int64_t begin, int64_t end, Sums& sums) {
+  const int64_t length = layout.sizes.back();
+  const bool kept = layout.kept.back(), flushes = kWhat == Collect::kMax && call.declared.flush;
+  // The next group outwards is walked without division.
+  const int64_t run = layout.sizes.size() > 1 ? layout.sizes[layout.sizes.size() - 2] : 1;
+  const bool run_kept = layout.sizes.size() > 1 && layout.kept[layout.sizes.size() - 2];
+  float buffer[kChunk];
+  for (int64_t i = begin; i < end;) {
+    const int64_t rows = std::min(end - i, run - i % run);
+    int64_t at = layout.output(i);
+    for (int64_t j = 0; j < rows; ++j, at += run_kept ? (kept ? length : 1) : 0) {
+      for (int64_t k = 0; k < length; k += kChunk) {
+        const int64_t n = std::min(kChunk, length - k);
+        const float* x = floats(call.inputs[0], (i + j) * length + k, n, buffer, flushes);
+        kept ? add_each<kWhat>(x, n, sums, at + k) : add_all<kWhat>(x, n, sums, at);
+      }
+    }
+    i += rows;
+  }
+}
+
+Sums fresh(Collect what, int64_t outputs) {
+  const auto n = static_cast<size_t>(outputs);
+  if (what == Collect::kMax) return {{}, {}, std::vector<float>(n, -std::numeric_limits<float>::infinity())};
+  return {std::vector<double>(n), std::vector<double>(n), {}};
+}
+
+template <Collect kWhat>
+Sums collected(const Call& call) {
+  const Layout layout(call.inputs[0].dims(), call.op.attrs.dims);
+  const int64_t outputs = call.output.elements(), rows = call.inputs[0].elements() / layout.sizes.back();
+  Sums all = fresh(kWhat, outputs);
+  if (layout.kept.front() && layout.sizes.size() > 1) {  // pieces share no output
+    const int64_t inner = rows / layout.sizes.front();
+    const int64_t cut = std::max<int64_t>(1, kRange / (inner * layout.sizes.back()));
+    all_ranges(call.pool, layout.sizes.front(), cut, [&](int64_t begin, int64_t end) {
+      collect<kWhat>(call, layout, begin * inner, end * inner, all);
+      return true;
+    });
+    return all;
+  }
+  const int64_t outer = layout.sizes.size() > 1 ? layout.sizes.front() : 1;
+  const int64_t pieces = std::clamp<int64_t>(std::min(outer, call.inputs[0].elements() / kRange), 1, 8);
+  const int64_t each = (outer + pieces - 1) / pieces, inner = rows / outer;
+  std::vector<Sums> parts(static_cast<size_t>(pieces));
+  all_pieces(call.pool, pieces, [&](int64_t i) {
+    Sums& part = parts[static_cast<size_t>(i)] = fresh(kWhat, outputs);
+    collect<kWhat>(call, layout, std::min(outer, i * each) * inner, std::min(outer, (i + 1) * each) * inner, part);
+    return true;
+  });
+  for (const Sums& part : parts) {
+    for (size_t i = 0; i < part.most.size(); ++i) all.most[i] = larger(all.most[i], part.most[i]);
+    for (size_t i = 0; i < part.value.size(); ++i) all.value[i] += part.value[i], all.size[i] += part.size[i];
+  }
+  return all;
+}
+
+bool same_number(float x, float y) { return x == y || (x != x && y != y); }
+
+// Output elements [begin, begin + n) hold value within `relative` of size (and one rounding, when divided).
+struct Tolerance {
+  double relative, absolute, of_value;
+};
+bool holds(const Call& call, int64_t begin, int64_t n, const double* value, const double* size, Tolerance t) {
+  float buffer[kChunk];
+  double radius[kChunk];
+  if (call.output.dtype() == DType::kBF16) t.of_value += 0x1.01p-8, t.absolute += 0x1p-133;
+  if (call.declared.flush) t.absolute += kMinNormal;
+  for (int64_t at = 0; at < n; at += kChunk) {
+    const int64_t count = std::min(kChunk, n - at);
+    for (int64_t i = 0; i < count; ++i) {
+      const double s = size[at + i];
+      radius[i] = s < kMayOverflow ? t.relative * s + t.of_value * std::fabs(value[at + i]) + t.absolute : kInfinity;
+    }
+    if (!within(floats(call.output, begin + at, count, buffer, false), value + at, radius, count)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool reduce(const Call& call) {
+  const bool mean = call.op.attrs.reducer == Reducer::kMean;
+  const int64_t outputs = call.output.elements();
+  if (!is_float(call.inputs[0])) return true;
+  if (call.op.attrs.reducer == Reducer::kMax) {
+    const Sums s = collected<Collect::kMax>(call);
+    float buffer[1];
+    for (int64_t i = 0; i < outputs; ++i) {
+      if (!same_number(*floats(call.output, i, 1, buffer, false), s.most[static_cast<size_t>(i)])) return false;
+    }
+    return true;
+  }
+  Sums s = collected<Collect::kSum>(call);
+  const double terms = static_cast<double>(call.inputs[0].elements()) / static_cast<double>(outputs);
+  // Ours: 16 lanes of segments of 4096, a tree, the segments.
+  const double ours = std::ceil(std::min(terms, 4096.0) / 16) + 4 + std::ceil(terms / 4096);
+  const double depth = std::max(0.0, std::min(terms - 1, call.declared.ours ? ours : terms));
+  const double relative = sum_error(depth) + (terms > 1 ? terms * 0x1p-52 : 0);
+  Tolerance t{relative, call.declared.flush ? terms * kMinNormal : 0, 0};
+  if (mean) {
+    for (auto* v : {&s.value, &s.size}) {
+      for (double& x : *v) x /= terms;
+    }
+    t.absolute = t.absolute / terms + 0x1p-149, t.of_value = 0x1p-23;
+  }
+  // Sizes that may overflow are those of the sum.
+  if (mean) {
+    for (double& x : s.size) {
+      if (!(x * terms < kMayOverflow)) x = kInfinity;
+    }
+  }
+  return holds(call, 0, outputs, s.value.data(), s.size.data(), t);
+}
+
+bool all_reduce(const Call& call) {
+  if (!is_float(call.output)) return true;
+  const auto replicas = static_cast<double>(call.inputs.size());
+  const bool bf16 = call.output.dtype() == DType::kBF16;
+  Tolerance t{(replicas - 1) * (bf16 ? 0x1.1p-8 : kUnit) + replicas * 0x1p-52, 0, 0};
+  t.absolute = call.declared.flush ? replicas * kMinNormal : bf16 ? replicas * 0x1p-133 : 0;
+  return all_ranges(call.pool, call.output.elements(), kRange, [&](int64_t begin, int64_t end) {
+    double value[kChunk], size[kChunk];
+    float buffer[kChunk];
+    for (int64_t at = begin; at < end; at += kChunk) {
+      const int64_t n = std::min(kChunk, end - at);
+      std::fill(value, value + n, 0.0);
+      std::fill(size, size + n, 0.0);
+      for (const Tensor& in : call.inputs) {
+        const float* x = floats(in, at, n, buffer, false);
+        for (int64_t i = 0; i < n; ++i) {
+          const auto v = static_cast<double>(x[i]);
+          value[i] += v;
+          size[i] += std::fabs(v);
+        }
+      }
+      if (!holds(call, at, n, value, size, t)) return false;
+    }
+    return true;
+  });
+}
+
+// ---- windows over [n, h, w, c]
+
+namespace {
+
+// f(first element of the pixel's channels, relative to the sample) for the taps of window (y, x) that lie inside.
+template <typename F>
+int64_t taps(const Window& window, const Dims& image, int64_t y, int64_t x, F f) {
+  int64_t inside = 0;
+  for (int64_t kh = 0; kh < window.size[0]; ++kh) {
+    const int64_t ih = y * window.stride[0] - window.pad_low[0] + kh;
+    if (ih < 0 || ih >= image[1]) continue;
+    for (int64_t kw = 0; kw < window.size[1]; ++kw) {
+      const int64_t iw = x * window.stride[1] - window.pad_low[1] + kw;
+      if (iw < 0 || iw >= image[2]) continue;
+      f((ih * image[2] + iw) * image[3]);
+      ++inside;
+    }
+  }
+  return inside;
+}
+
+bool pooling(const Call& call) {
+  const Dims &image = call.inputs[0].dims(), &grid = call.output.dims();
+  const Window& w = call.op.attrs.window;
+  const int64_t c = image[3], per_image = image[1] * image[2] * c, per_grid = grid[1] * grid[2] * c;
+  const bool max = call.op.attrs.reducer == Reducer::kMax, flushes = max && call.declared.flush;
+  const double terms = static_cast<double>(w.size[0] * w.size[1]);
+  return all_pieces(call.pool, grid[0], [&](int64_t n) {
+    std::vector<float> buffer(static_cast<size_t>(flushes || call.inputs[0].dtype() == DType::kBF16 ? per_image : 0));
+    const float* in = floats(call.inputs[0], n * per_image, per_image, buffer.data(), flushes);
+    std::vector<float> most(static_cast<size_t>(max ? c : 0)), row(static_cast<size_t>(c));
+    std::vector<double> value(static_cast<size_t>(max ? 0 : c)), size(value);
+    for (int64_t y = 0; y < grid[1]; ++y) {
+      for (int64_t x = 0; x < grid[2]; ++x) {
+        const int64_t at = n * per_grid + (y * grid[2] + x) * c;
+        if (max) {
+          std::fill(most.begin(), most.end(), -std::numeric_limits<float>::infinity());
+          float* const m = most.data();
+          taps(w, image, y, x, [&](int64_t tap) {
+            const float* p = in + tap;
+            for (int64_t i = 0; i < c; ++i) m[i] = larger(m[i], p[i]);
+          });
+          const float* out = floats(call.output, at, c, row.data(), false);
+          int64_t bad = 0;
+          for (int64_t i = 0; i < c; ++i) bad |= same_number(out[i], m[i]) ? 0 : 1;
+          if (bad != 0) return false;
+        } else {
+          std::fill(value.begin(), value.end(), 0.0);
+          std::fill(size.begin(), size.end(), 0.0);
+          double *const v = value.data(), *const s = size.data();
+          const auto count = static_cast<double>(taps(w, image, y, x, [&](int64_t tap) {
+            const float* p = in + tap;
+            for (int64_t i = 0; i < c; ++i) {
+              v[i] += static_cast<double>(p[i]);
+              s[i] += std::fabs(static_cast<double>(p[i]));
+            }
+          }));
+          for (int64_t i = 0; i < c; ++i) v[i] /= count;
+          const Tolerance t{terms * kUnit / count, 0x1p-149 + (call.declared.flush ? terms * kMinNormal : 0), 0x1p-23};
+          if (!holds(call, at, c, v, s, t)) return false;
+        }
+      }
+    }
+    return true;
+  });
+}
+
+// select_and_scatter and avg_pool_grad: what every pixel should have received.
+bool scatter(const Call& call) {
+  const bool average = call.op.kind == OpKind::kAvgPoolGrad;
+  const Tensor& dy = call.inputs[average ? 0 : 1];
+  const Dims &image = call.output.dims(), &grid = dy.dims();
+  const Window& w = call.op.attrs.window;
+  const int64_t c = image[3], per_image = image[1] * image[2] * c, per_grid = grid[1] * grid[2] * c;
+  const bool flushes = call.declared.flush;
+  const double terms = static_cast<double>(w.size[0] * w.size[1]);
+  return all_pieces(call.pool, image[0], [&](int64_t n) {
+    thread_local std::vector<double> value, size;
+    thread_local std::vector<float> buffer_x, buffer_dy, most;
+    thread_local std::vector<int32_t> where;
+    value.assign(static_cast<size_t>(per_image), 0.0), size.assign(static_cast<size_t>(per_image), 0.0);
+    buffer_dy.resize(static_cast<size_t>(per_grid)), buffer_x.resize(static_cast<size_t>(average ? 0 : per_image));
+    most.resize(static_cast<size_t>(c)), where.resize(static_cast<size_t>(c));
+    const float* g = floats(dy, n * per_grid, per_grid, buffer_dy.data(), average && flushes);
+    const float* in = average ? nullptr : floats(call.inputs[0], n * per_image, per_image, buffer_x.data(), flushes);
+    double *const v = value.data(), *const s = size.data();
+    for (int64_t y = 0; y < grid[1]; ++y) {
+      for (int64_t x = 0; x < grid[2]; ++x, g += c) {
+        if (average) {
+          const auto count = static_cast<double>(taps(w, image, y, x, [](int64_t) {}));
+          taps(w, image, y, x, [&](int64_t tap) {
+            for (int64_t i = 0; i < c; ++i) {
+              const double share = static_cast<double>(g[i]) / count;
+              v[tap + i] += share;
+              s[tap + i] += std::fabs(share);
+            }
+          });
+          continue;
+        }
+        float* const m = most.data();
+        int32_t* const at = where.data();
+        std::fill(at, at + c, -1);
+        bool first = true;
+        taps(w, image, y, x, [&](int64_t tap) {
+          const float* p = in + tap;
+          if (first) {
+            for (int64_t i = 0; i < c; ++i) m[i] = p[i], at[i] = static_cast<int32_t>(tap);
+          } else {
+            for (int64_t i = 0; i < c; ++i) {
+              const bool better = m[i] == m[i] && !(p[i] <= m[i]);  // a NaN is, and stays
+              m[i] = better ? p[i] : m[i];
+              at[i] = better ? static_cast<int32_t>(tap) : at[i];
+            }
+          }
+          first = false;
+        });
+        for (int64_t i = 0; i < c; ++i) {
+          if (at[i] < 0) continue;
+          v[at[i] + i] += static_cast<double>(g[i]);
+          s[at[i] + i] += std::fabs(static_cast<double>(g[i]));
+        }
+      }
+    }
+    const double lost = flushes ? 2 * terms * kMinNormal : average ? terms * 0x1p-149 : 0;
+    return holds(call, n * per_image, per_image, v, s, {(terms + 1) * kUnit, lost, 0});
+  });
+}
+
+}  // namespace
+
+bool window(const Call& call) {
+  if (!is_float(call.output)) return true;
+  return call.op.kind == OpKind::kReduceWindow ? pooling(call) : scatter(call);
+}
+
+}  // namespace twinrun::screen

@@ -1,0 +1,526 @@
+// Engines end to end on small programs: the same digests whatever runs them, and batch norm, all-reduce and
+// dropout as a sharded program means them, against definitions computed by hand.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "program/base/bits.h"
+#include "tests/backends/small_programs.h"
+
+namespace twinrun {
+namespace {
+
+using small::f32;
+using small::Hand;
+using small::numbers;
+using small::Recorder;
+using small::Trial;
+using Vec = std::vector<double>;
+
+constexpr int64_t kBatch = 16;
+constexpr int kClasses = 5;
+
+// Batch norm over images and over features, dropout, momentum; enough work for the pool to be used.
+Program cnn(Reducer loss = Reducer::kMean, bool normalize = true, bool drop = true) {
+  Layers net(Mode::kTraining, kBatch, {12, 12, 3}, 7);
+  net.conv2d("conv1", 8, 3, 1, /*same=*/true, /*bias=*/true);
+  if (normalize) net.batch_norm("bn1", 0.9, 1e-3);
+  net.relu("relu1");
+  net.pool("pool1", 2, 2, false, Reducer::kMax);
+  net.flatten("flatten1");
+  net.dense("dense1", 32, true);
+  if (normalize) net.batch_norm("bn2", 0.9, 1e-3);
+  if (drop) net.dropout("dropout1", 0.3);
+  net.dense("dense2", kClasses, true);
+  net.softmax_cross_entropy(kClasses, loss);
+  return net.finish({OptimizerSpec::Kind::kMomentum});
+}
+
+Program sharded(const Program& forward, int cores, Reduction reduction = Reduction::kMean,
+                BatchNormSync sync = BatchNormSync::kPerCore) {
+  return training_step(shard(forward, {.cores = cores, .reduction = reduction, .batchnorm = sync}));
+}
+
+// The step's batch, cut over the program's replicas.
+void feed(Trial& t, int64_t step) {
+  const auto stream = static_cast<uint32_t>(step);
+  std::vector<int32_t> labels, ids;
+  for (int32_t i = 0; i < kBatch; ++i) {
+    labels.push_back(static_cast<int32_t>((i * 7 + step) % kClasses));
+    ids.push_back(static_cast<int32_t>(step * kBatch + i));
+  }
+  t.split("images", small::generic_f32({kBatch, 12, 12, 3}, -1, 1, stream));
+  t.split("labels", small::i32({kBatch}, labels));
+  t.split("sample_ids", small::i32({kBatch}, ids));
+}
+
+std::string digest_after(const std::string& engine, const Program& program, BackendOptions options, int steps = 5) {
+  Trial t(engine, program, options);
+  for (int step = 0; step < steps; ++step) {
+    feed(t, step);
+    t.step(step);
+  }
+  return t.digest();
+}
+
+TEST(EnginesThreads, DigestsDoNotDependOnThem) {
+  for (const Program& program : {training_step(cnn()), sharded(cnn(), 8),
+                                 sharded(cnn(), 4, Reduction::kMean, BatchNormSync::kSynced)}) {
+    for (const std::string engine : {"cpu", "tpu"}) {
+      const std::string one = digest_after(engine, program, {.threads = 1});
+      for (int threads : {2, 3, 8}) {
+        EXPECT_EQ(digest_after(engine, program, {.threads = threads}), one)
+            << engine << " with " << threads << " threads on " << program.sharding.cores << " cores";
+      }
+    }
+  }
+}
+
+TEST(Engines, PoisonChangesNothing) {
+  for (const Program& program : {training_step(cnn()), sharded(cnn(), 8)}) {
+    for (const std::string engine : {"cpu", "tpu"}) {
+      const std::string plain = digest_after(engine, program, {}, 2);
+      EXPECT_EQ(digest_after(engine, program, {.poison_memory = true}, 2), plain) << engine;
+      EXPECT_EQ(digest_after(engine, program, {.poison_memory = true, .tpu = {.poison = true}}, 2), plain) << engine;
+    }
+  }
+}
+
+TEST(Engines, TpuWithF32IsTheReference) {
+  const BackendOptions f32{.tpu = {.precision = DotPrecision::kF32}};
+  for (const Program& program : {training_step(cnn()), sharded(cnn(), 8)}) {
+    const std::string reference = digest_after("cpu", program, {});
+    EXPECT_EQ(digest_after("tpu", program, f32), reference);
+    EXPECT_NE(digest_after("tpu", program, {}), reference) << "bf16 operands must show";
+  }
+}
+
+TEST(Engines, DigestSeesEverythingThatMatters) {
+  const std::string base = digest_after("cpu", training_step(cnn()), {}, 2);
+  EXPECT_NE(digest_after("cpu", training_step(cnn()), {}, 3), base);
+  EXPECT_NE(digest_after("cpu", sharded(cnn(), 8), {}, 2), base);
+  EXPECT_NE(digest_after("cpu", training_step(cnn(Reducer::kMean, true, false)), {}, 2), base);
+}
+
+TEST(Engines, UnknownNameSuggestsTheNearest) {
+  const auto unknown = make_backend("cpu:f46", {});
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.error().what, "unknown engine 'cpu:f46' (known: cpu, cpu:f64, tpu)");
+  EXPECT_EQ(unknown.error().fix, "did you mean 'cpu:f64'?");
+  EXPECT_EQ(backend_names(), (std::vector<std::string>{"cpu", "cpu:f64", "tpu"}));
+}
+
+TEST(Engines, RefuseStateAndInputsOfAnotherProgram) {
+  Trial t("cpu", training_step(cnn()));
+  feed(t, 0);
+  t.set("step", Tensor::scalar_i32(0));
+  StepOutputs outputs;
+  auto engine = *(*make_backend("cpu", {}))->prepare(t.program());
+  States two(2, t.states[0]);
+  const Status replicas = engine->step(0, two, t.inputs, outputs);
+  ASSERT_FALSE(replicas.ok());
+  EXPECT_EQ(replicas.error().what, "the program has 1 replicas, got state for 2 and inputs for 1");
+  States wrong = t.states;
+  wrong[0].vars[0] = Tensor::scalar(0);
+  const Status shape = engine->step(0, wrong, t.inputs, outputs);
+  ASSERT_FALSE(shape.ok());
+  EXPECT_EQ(shape.error().where, "conv1/kernel");
+  EXPECT_EQ(shape.error().what, "expected f32[3,3,3,8], got f32[]");
+  StepInputs missing = t.inputs;
+  missing[0][0] = Tensor();
+  const Status nothing = engine->step(0, t.states, missing, outputs);
+  ASSERT_FALSE(nothing.ok());
+  EXPECT_EQ(nothing.error().where, "images");
+}
+
+// ---- batch norm against its definition ----
+
+constexpr int64_t kChannels = 3, kPixels = 4;  // images of 2x2
+constexpr double kMomentum = 0.75, kEpsilon = 0.125;
+
+Program batch_norm_net() {
+  Layers net(Mode::kTraining, 8, {2, 2, kChannels}, 1);
+  net.batch_norm("bn", kMomentum, kEpsilon);
+  net.flatten("f");
+  net.softmax_cross_entropy(kPixels * kChannels, Reducer::kMean);
+  return net.finish({});
+}
+
+struct Statistics {
+  Vec mean, variance;
+};
+// Of rows [begin, end) of the batch, over samples and pixels.
+Statistics statistics(const Vec& x, int64_t begin, int64_t end) {
+  Statistics s;
+  const double n = static_cast<double>((end - begin) * kPixels);
+  for (int64_t c = 0; c < kChannels; ++c) {
+    double sum = 0, squares = 0;
+    for (int64_t i = begin * kPixels; i < end * kPixels; ++i) sum += x[static_cast<size_t>(i * kChannels + c)];
+    for (int64_t i = begin * kPixels; i < end * kPixels; ++i) {
+      const double gap = x[static_cast<size_t>(i * kChannels + c)] - sum / n;
+      squares += gap * gap;
+    }
+    s.mean.push_back(sum / n);
+    s.variance.push_back(squares / n);
+  }
+  return s;
+}
+
+struct BatchNormTrial {
+  Trial t;
+  Recorder seen;
+  Vec x;
+  explicit BatchNormTrial(const Program& step) : t("cpu:f64", step) {
+    const Tensor images = small::f64({8, 2, 2, kChannels}, small::generic(8 * kPixels * kChannels, -1, 3, 1));
+    x = numbers(images);
+    t.split("images", images);
+    t.split("labels", small::i32({8}, {0, 1, 2, 3, 4, 5, 6, 7}));
+    t.split("sample_ids", small::i32({8}, {0, 1, 2, 3, 4, 5, 6, 7}));
+    t.step(0, &seen);
+  }
+  // Normalised values and running statistics of a core whose statistics are `s`, over n elements.
+  void expect_core(size_t core, int64_t first, int64_t rows, const Statistics& s, double n, const std::string& suffix) {
+    const double part = static_cast<float>(1 - kMomentum), epsilon = static_cast<float>(kEpsilon);
+    const Vec mean = numbers(seen.output("bn/mean" + suffix, core));
+    const Vec variance = numbers(seen.output("bn/variance" + suffix, core));
+    const Vec moving_mean = numbers(t.state("bn/moving_mean", core)), moving = numbers(t.state("bn/moving_variance", core));
+    const Vec y = numbers(seen.output("bn/shift", core));
+    const auto bessel = static_cast<double>(static_cast<float>(n / (n - 1)));
+    for (size_t c = 0; c < kChannels; ++c) {
+      EXPECT_NEAR(mean[c], s.mean[c], 1e-14);
+      EXPECT_NEAR(variance[c], s.variance[c], 1e-14);
+      EXPECT_NEAR(moving_mean[c], 0 - (0 - s.mean[c]) * part, 1e-14);
+      EXPECT_NEAR(moving[c], 1 - (1 - s.variance[c] * bessel) * part, 1e-14);
+    }
+    for (int64_t i = 0; i < rows * kPixels * kChannels; ++i) {
+      const auto c = static_cast<size_t>(i % kChannels);
+      const double in = x[static_cast<size_t>(first * kPixels * kChannels + i)];
+      ASSERT_NEAR(y[static_cast<size_t>(i)], (in - s.mean[c]) / std::sqrt(s.variance[c] + epsilon), 1e-13);
+    }
+  }
+};
+
+TEST(BatchNorm, WholeBatch) {
+  BatchNormTrial whole(training_step(batch_norm_net()));
+  whole.expect_core(0, 0, 8, statistics(whole.x, 0, 8), 8 * kPixels, "");
+}
+
+TEST(BatchNorm, PerCoreSeesItsOwnSamples) {
+  BatchNormTrial cores(sharded(batch_norm_net(), 4));
+  for (size_t r = 0; r < 4; ++r) {
+    const auto first = static_cast<int64_t>(2 * r);
+    cores.expect_core(r, first, 2, statistics(cores.x, first, first + 2), 2 * kPixels, "");
+  }
+}
+
+TEST(BatchNorm, SyncedSeesTheWholeBatch) {
+  BatchNormTrial cores(sharded(batch_norm_net(), 4, Reduction::kMean, BatchNormSync::kSynced));
+  for (size_t r = 0; r < 4; ++r) {
+    cores.expect_core(r, static_cast<int64_t>(2 * r), 2, statistics(cores.x, 0, 8), 8 * kPixels, ".mean_over_cores");
+  }
+}
+
+// ---- what sharding does to gradients, in binary64 ----
+
+using Gradients = std::map<std::string, Vec>;
+Gradients gradients(const std::string& engine, const Program& step) {
+  Trial t(engine, step);
+  feed(t, 0);
+  t.step();
+  Gradients g;
+  for (const auto& output : step.outputs) {
+    if (output.name.ends_with(".grad")) g[output.name] = numbers(t.output(output.name));
+  }
+  EXPECT_GE(g.size(), 6u);
+  return g;
+}
+// The largest gap relative to the largest element of its tensor.
+double gap(const Gradients& a, const Gradients& b, double factor = 1) {
+  double worst = 0;
+  for (const auto& [name, x] : a) {
+    const Vec& y = b.at(name);
+    double size = 0, off = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      size = std::max(size, std::fabs(x[i]));
+      off = std::max(off, std::fabs(x[i] - factor * y[i]));
+    }
+    // A bias before batch norm has no influence: its gradient is rounding error around 0.
+    worst = std::max(worst, off / std::max(size, 1e-2));
+  }
+  return worst;
+}
+
+TEST(Sharding, MeanReductionGivesTheWholeGradient) {
+  const Program plain = cnn(Reducer::kMean, /*normalize=*/false);
+  EXPECT_LT(gap(gradients("cpu:f64", training_step(plain)), gradients("cpu:f64", sharded(plain, 8))), 1e-12);
+  EXPECT_GT(gap(gradients("cpu:f64", training_step(plain)), gradients("cpu:f64", sharded(plain, 8, Reduction::kSum))), 1)
+      << "the all-reduce alone sums eight means";
+}
+
+TEST(Sharding, SyncedBatchNormGivesTheWholeGradient) {
+  const Gradients whole = gradients("cpu:f64", training_step(cnn()));
+  EXPECT_LT(gap(whole, gradients("cpu:f64", sharded(cnn(), 8, Reduction::kMean, BatchNormSync::kSynced))), 1e-12);
+  EXPECT_GT(gap(whole, gradients("cpu:f64", sharded(cnn(), 8))), 1e-3) << "per-core statistics are another model";
+}
+
+// A summed loss under a mean all-reduce: an eighth of the gradient, exactly, since 1/8 is a power of two.
+TEST(Sharding, SumUnderMeanIsAnEighth) {
+  const Program sum = cnn(Reducer::kSum);
+  const Gradients as_sum = gradients("cpu", sharded(sum, 8, Reduction::kSum));
+  EXPECT_EQ(gap(as_sum, gradients("cpu", sharded(sum, 8, Reduction::kMean)), 8), 0);
+  const Program plain = cnn(Reducer::kSum, /*normalize=*/false);
+  EXPECT_LT(gap(gradients("cpu:f64", training_step(plain)), gradients("cpu:f64", sharded(plain, 8)), 8), 1e-12);
+}
+
+TEST(Sharding, MissingAllReduceLetsReplicasDrift) {
+  Program forward = shard(cnn(), {.cores = 2, .reduce_gradients = false});
+  Trial t("cpu", training_step(forward));
+  feed(t, 0);
+  t.step();
+  EXPECT_FALSE(t.state("dense1/kernel", 0).same_bits(t.state("dense1/kernel", 1)));
+}
+
+TEST(Sharding, ReplicaAxisOfRunningStatistics) {
+  for (const auto sync : {BatchNormSync::kPerCore, BatchNormSync::kSynced}) {
+    Trial t("cpu", sharded(cnn(), 4, Reduction::kMean, sync));
+    for (int step = 0; step < 2; ++step) {
+      feed(t, step);
+      t.step(step);
+    }
+    for (size_t i = 0; i < t.program().state.size(); ++i) {
+      const StateVar& var = t.program().state[i];
+      for (size_t r = 1; r < 4; ++r) {
+        const bool same = t.states[0].vars[i].same_bits(t.states[r].vars[i]);
+        EXPECT_EQ(same, var.role != StateRole::kStatistic || sync == BatchNormSync::kSynced) << var.name << " on replica " << r;
+      }
+    }
+  }
+}
+
+TEST(Sharding, DropoutMasksAreThoseOfTheWholeBatch) {
+  Recorder whole, cores;
+  Trial a("cpu", training_step(cnn())), b("cpu", sharded(cnn(), 8));
+  feed(a, 3);
+  feed(b, 3);
+  a.step(3, &whole);
+  b.step(3, &cores);
+  const Tensor& mask = whole.output("dropout1/keep");
+  double kept = 0;
+  for (double k : numbers(mask)) kept += k;
+  EXPECT_NEAR(kept / static_cast<double>(mask.elements()), 0.7, 0.1);
+  for (size_t r = 0; r < 8; ++r) {
+    const auto first = static_cast<int64_t>(2 * r);
+    EXPECT_TRUE(cores.output("dropout1/keep", r).same_bits(mask.rows(first, first + 2))) << r;
+  }
+  Recorder next;
+  a.step(4, &next);
+  EXPECT_FALSE(next.output("dropout1/keep").same_bits(mask)) << "another step, another mask";
+}
+
+// ---- the all-reduce ----
+
+Program all_reduce_program(int cores, int64_t length) {
+  Hand h;
+  const ValueId x = h.input("x", {DType::kF32, {length}});
+  h.p.outputs.push_back({"sum", h.b.all_reduce(x)});
+  h.p.sharding.cores = cores;
+  h.p.batch = 1;
+  return h.p;
+}
+
+// ((x_{c+1} + x_{c+2}) + ...) + x_c for chunk c = [cL/N, (c+1)L/N), on values where every order differs.
+TEST(AllReduce, FollowsTheRing) {
+  for (const auto& [cores, length] : std::vector<std::pair<int, int64_t>>{{2, 5}, {3, 7}, {4, 8}, {4, 10}, {8, 3}, {8, 1000}}) {
+    const auto n = static_cast<size_t>(cores);
+    std::vector<std::vector<float>> x(n);
+    for (size_t r = 0; r < n; ++r) {
+      for (int64_t i = 0; i < length; ++i) {
+        constexpr float kMagnitudes[] = {1e8f, 1.0f, -1e8f, 3.0f, 1e-4f, -7e7f, 0.3f, 2e4f};
+        x[r].push_back(kMagnitudes[(r + static_cast<size_t>(i) % 3) % 8] * (1.0f + static_cast<float>(r) / 8));
+      }
+    }
+    std::vector<float> expected;
+    int64_t ascending_too = 0;
+    for (int64_t i = 0; i < length; ++i) {
+      int64_t c = 0;
+      while (i >= (c + 1) * length / cores) ++c;
+      float sum = x[static_cast<size_t>((c + 1) % cores)][static_cast<size_t>(i)];
+      for (int64_t hop = 2; hop <= cores; ++hop) {
+        const volatile float rounded = sum + x[static_cast<size_t>((c + hop) % cores)][static_cast<size_t>(i)];
+        sum = rounded;
+      }
+      expected.push_back(sum);
+      float ascending = 0;
+      for (const auto& replica : x) ascending += replica[static_cast<size_t>(i)];
+      ascending_too += ascending == sum;
+    }
+    if (cores > 2) {
+      EXPECT_LT(ascending_too, length) << "the values do not tell orders apart";
+    }
+    for (const std::string engine : {"cpu", "tpu"}) {
+      Trial t(engine, all_reduce_program(cores, length), {.threads = 2});
+      for (size_t r = 0; r < n; ++r) t.set("x", f32({length}, x[r]), r);
+      t.step();
+      for (size_t r = 0; r < n; ++r) {
+        EXPECT_TRUE(t.output("sum", r).same_bits(f32({length}, expected))) << engine << " " << cores << "x" << length;
+      }
+    }
+  }
+}
+
+// By hand: four replicas, one element a chunk.
+TEST(AllReduce, FourReplicasByHand) {
+  Trial t("cpu", all_reduce_program(4, 4));
+  const float values[] = {1e8f, 1.0f, -1e8f, 1.0f};
+  for (size_t r = 0; r < 4; ++r) t.set("x", f32({4}, std::vector<float>(4, values[r])), r);
+  t.step();
+  // chunk 0: ((1 - 1e8) + 1) + 1e8 = 0;  1: ((-1e8 + 1) + 1e8) + 1 = 1;
+  // chunk 2: ((1 + 1e8) + 1) - 1e8 = 0;  3: ((1e8 + 1) - 1e8) + 1 = 1.
+  EXPECT_EQ(numbers(t.output("sum")), (Vec{0, 1, 0, 1}));
+}
+
+TEST(AllReduce, OfOneReplicaMovesBits) {
+  Trial t("cpu", all_reduce_program(1, 2));
+  t.set("x", f32({2}, {-0.0f, 1e-45f}));
+  t.step();
+  EXPECT_EQ(to_bits(t.output("sum").as<float>()[0]), 0x80000000u) << "no initial zero is added";
+  EXPECT_EQ(to_bits(t.output("sum").as<float>()[1]), 1u);
+}
+
+// ---- hooks and trace ----
+
+// Doubles the input of "y", adds 100 to its result.
+class Meddler : public OpHooks {
+ public:
+  bool watches(const Program& p, ValueId id, int64_t step) override {
+    return step == 1 && p.graph.op(id).name == target;
+  }
+  void before(const OpSite& site, std::vector<Tensor>& inputs) override {
+    sites.push_back(site.replica);
+    inputs[0] = inputs[0].clone();
+    for (float& v : inputs[0].as<float>()) v *= 2;
+  }
+  void after(const OpSite&, const std::vector<Tensor>& inputs, Tensor& output) override {
+    after_saw = numbers(inputs[0]);
+    for (float& v : output.as<float>()) v += 100;
+  }
+  std::string target = "y";
+  std::vector<int> sites;
+  Vec after_saw;
+};
+
+TEST(Hooks, SeePrivateInputsWhileTheTraceShowsTheOriginals) {
+  Hand h;
+  const ValueId x = h.input("x", {DType::kF32, {2}});
+  const ValueId y = h.b.add(x, x, "y"), z = h.b.mul(x, y, "z");
+  h.p.outputs = {{"y", y}, {"z", z}};
+  Trial t("cpu", h.p);
+  t.set("x", f32({2}, {1, 3}));
+  Meddler meddler;
+  Recorder seen;
+  t.step(0, &seen, &meddler);
+  EXPECT_EQ(numbers(t.output("y")), (Vec{2, 6})) << "not watched at step 0";
+  t.step(1, &seen, &meddler);
+  EXPECT_EQ(numbers(t.output("y")), (Vec{103, 109})) << "2 x + x + 100";
+  EXPECT_EQ(meddler.after_saw, (Vec{2, 6}));
+  EXPECT_EQ(numbers(seen.seen.at("y").inputs[0][0]), (Vec{1, 3})) << "what the engine says it read";
+  EXPECT_EQ(numbers(seen.seen.at("y").outputs[0]), (Vec{103, 109})) << "what it says it wrote";
+  EXPECT_EQ(numbers(seen.seen.at("z").inputs[0][0]), (Vec{1, 3})) << "others read the original";
+  EXPECT_EQ(numbers(t.output("z")), (Vec{103, 327}));
+  EXPECT_EQ(meddler.sites, (std::vector<int>{0}));
+}
+
+TEST(Hooks, StandOnceAtACollective) {
+  Trial t("cpu", all_reduce_program(3, 1));
+  for (size_t r = 0; r < 3; ++r) t.set("x", f32({1}, {static_cast<float>(r + 1)}), r);
+  Meddler meddler;
+  meddler.target = "all_reduce";
+  t.step(1, nullptr, &meddler);
+  EXPECT_EQ(meddler.sites, (std::vector<int>{-1}));
+  for (size_t r = 0; r < 3; ++r) EXPECT_EQ(numbers(t.output("sum", r)), (Vec{107}));
+}
+
+// Hooks must reach every replica even where the engine would share one computation.
+TEST(Hooks, StandOnEveryReplica) {
+  Hand h;
+  const ValueId y = h.b.binary_scalar(OpKind::kAdd, h.input("x", {DType::kF32, {2}}), 1, "y");
+  h.p.outputs = {{"y", y}};
+  h.p.sharding.cores = 3;
+  Trial t("cpu", h.p);
+  t.set("x", f32({2}, {1, 2}));
+  Meddler meddler;
+  t.step(1, nullptr, &meddler);
+  EXPECT_EQ(meddler.sites, (std::vector<int>{0, 1, 2}));
+}
+
+class Replacer : public OpHooks {
+ public:
+  bool watches(const Program& p, ValueId id, int64_t) override { return p.graph.op(id).name == "y"; }
+  bool replace(const OpSite&, const std::vector<Tensor>& inputs, Tensor& output) override {
+    output = inputs[0].clone();
+    return true;
+  }
+};
+
+TEST(Hooks, ReplaceAnOp) {
+  Hand h;
+  const ValueId y = h.b.unary(OpKind::kTanh, h.input("x", {DType::kF32, {2}}), "y");
+  h.p.outputs = {{"y", y}};
+  Trial t("cpu", h.p);
+  t.set("x", f32({2}, {5, 6}));
+  Replacer replacer;
+  t.step(0, nullptr, &replacer);
+  EXPECT_EQ(numbers(t.output("y")), (Vec{5, 6}));
+}
+
+TEST(Trace, IsInProgramOrderAndWithoutParameters) {
+  const Program p = sharded(cnn(), 2);
+  Trial t("tpu", p);
+  feed(t, 0);
+  Recorder seen;
+  t.step(0, &seen);
+  std::vector<std::string> expected;
+  for (const Op& op : p.graph.ops()) {
+    if (op.kind != OpKind::kParameter) expected.push_back(op.name);
+  }
+  EXPECT_EQ(seen.order, expected);
+  for (const auto& [name, op] : seen.seen) {
+    EXPECT_EQ(op.outputs.size(), 2u) << name;
+    EXPECT_EQ(op.inputs[1].size(), p.graph.op(p.graph.find(name)).operands.size()) << name;
+    for (const Tensor& t2 : op.outputs) EXPECT_TRUE(t2.valid()) << name;
+  }
+}
+
+// ---- known bugs: enable when fixed ----
+
+// The engines run dead ops (backend-side users of an unpruned program), though last_uses() has let their
+// operands go: y is released after z, then "dead" reads an empty Tensor and the process dies.
+TEST(Engines, DISABLED_BugDeadOpReadsAReleasedValue) {
+  for (const std::string engine : {"cpu", "cpu:f64"}) {
+    Hand h;
+    const ValueId x = h.input("x", {DType::kF32, {2}});
+    const ValueId y = h.b.add(x, x, "y"), z = h.b.mul(y, y, "z");
+    h.b.unary(OpKind::kTanh, y, "dead");
+    h.p.outputs = {{"z", z}};
+    Trial t(engine, h.p);
+    t.set("x", f32({2}, {1, 3}));
+    t.step();
+    EXPECT_EQ(numbers(t.output("z")), (Vec{4, 36}));
+  }
+}
+
+// eval_op answers with the rounded number where a binary64 result is the midpoint of two binary32 ones
+// (elementwise.cc, rounded_once): right for judging an engine, wrong for cpu:f64's own values.
+TEST(Engines, DISABLED_BugF64RoundsMidpointsToF32) {
+  Hand h;
+  const ValueId x = h.input("x", {DType::kF32, {2}}), y = h.input("y", {DType::kF32, {2}});
+  h.p.outputs = {{"sum", h.b.add(x, y)}};
+  Trial t("cpu:f64", h.p);
+  t.set("x", f32({2}, {1, 16777216}));
+  t.set("y", f32({2}, {0x1p-24f, 1}));
+  t.step();
+  EXPECT_EQ(numbers(t.output("sum")), (Vec{1 + 0x1p-24, 16777217}));
+}
+
+}  // namespace
+}  // namespace twinrun

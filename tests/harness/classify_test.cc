@@ -1,0 +1,375 @@
+// The table of docs/diagnosis.md, row by row: evidence made by hand, the class, its exit code, and
+// that the headline names what a reader needs first.
+#include "harness/classify.h"
+
+#include <gtest/gtest.h>
+
+namespace twinrun {
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+Evidence clean() {
+  Evidence e;
+  e.subject.name = "tpu";
+  e.subject.precision = DotPrecision::kBf16;
+  e.cores = 8;
+  e.command = "twinrun diagnose digits_mlp";
+  e.controls = {{"R = R'", true, true, ""}, {"T = T'", true, true, ""}};
+  return e;
+}
+
+TrajectoryRow trajectory(const std::string& pair, const std::string& outcome, double mean = 0.01) {
+  TrajectoryRow row;
+  row.pair = pair;
+  row.differences = {mean, mean, mean};
+  row.mean = mean;
+  row.low = mean - 0.001;
+  row.high = mean + 0.001;
+  row.margin = 0.05;
+  row.margin_source = "diagnose.margin";
+  row.outcome = outcome;
+  return row;
+}
+
+// S means something else than R: `reduction` has most of it.
+void add_meaning(Evidence& e) {
+  e.meaning.drift = 0.5;
+  e.meaning.residual = 0;
+  e.meaning.causes = {{"reduction", "the loss is summed", "set tpu.reduction = \"sum\""},
+                      {"batch_norm", "own statistics", "set tpu.batchnorm = \"synced\""}};
+  const auto row = [](const std::string& cause, const std::string& direction, double share) {
+    return SwitchRow{cause, direction, 0.5, 0.1, kMeaningThreshold, true, share, ""};
+  };
+  e.meaning.rows = {
+      row("reduction", "restored in S", 0.9), row("reduction", "introduced alone", 0.9),
+      row("batch_norm", "restored in S", 0.1), row("batch_norm", "introduced alone", 0.1)};
+}
+
+Violation violation(const std::string& op, int64_t step, int replica, int replicas) {
+  Violation v;
+  v.op = op;
+  v.kind = "dot_general";
+  v.phase = "gradient";
+  v.step = step;
+  v.replica = replica;
+  v.replicas = replicas;
+  v.verdict.worst = 1234;
+  v.verdict.subject = 8;
+  v.verdict.value = 1;
+  v.verdict.radius = 1e-6;
+  v.verdict.outside = 12;
+  v.verdict.elements = 640;
+  v.elements = "12 of 640 elements, worst at [2,0]";
+  v.fingerprint = "8 times the expected value";
+  return v;
+}
+
+void expect_verdict(const Judgement& j, VerdictClass verdict, int code) {
+  EXPECT_EQ(to_string(j.verdict), to_string(verdict)) << j.headline;
+  EXPECT_EQ(exit_code(j.verdict), code);
+  EXPECT_FALSE(j.headline.empty());
+  EXPECT_FALSE(j.confidence.empty());
+}
+
+// R differs from R': nothing else is concluded, whatever else was seen.
+TEST(Classify, NondeterministicReference) {
+  Evidence e = clean();
+  e.reference_parts = 17;
+  e.reference_parts_op = "dense1/dot_general";
+  e.violations = {violation("dense2/kernel.grad", 3, 0, 8)};
+  add_meaning(e);
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNondeterministic, 30);
+  EXPECT_TRUE(contains(j.headline, "step 17")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "dense1/dot_general")) << j.headline;
+  EXPECT_TRUE(j.findings.empty());
+}
+
+TEST(Classify, DivergingReference) {
+  Evidence e = clean();
+  e.reference_birth = Birth{6, 0, "loss/value", "forward", "Inf"};
+  e.reference_birth_run = "S";
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.headline, "Inf is born in loss/value at step 6 (S)")) << j.headline;
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].op, "loss/value");
+  EXPECT_EQ(j.findings[0].step, 6);
+  EXPECT_FALSE(j.next_steps.empty());
+}
+
+TEST(Classify, EngineBugOnOneCore) {
+  Evidence e = clean();
+  e.violations = {violation("dense2/kernel.grad", 57, 2, 1)};
+  e.violations_run = "T";
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  EXPECT_TRUE(contains(j.headline, "tpu computes dense2/kernel.grad wrong")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "step 57")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "core 2")) << j.headline;
+  EXPECT_TRUE(contains(j.confidence, "certain")) << j.confidence;
+  ASSERT_EQ(j.findings.size(), 1u);
+  const Finding& f = j.findings[0];
+  EXPECT_EQ(f.verdict, VerdictClass::kEngineBug);
+  EXPECT_EQ(f.cause, "engine:dense2/kernel.grad");
+  EXPECT_EQ(f.op, "dense2/kernel.grad");
+  EXPECT_EQ(f.op_kind, "dot_general");
+  EXPECT_EQ(f.phase, "gradient");
+  EXPECT_EQ(f.step, 57);
+  EXPECT_EQ(f.core, 2);
+  EXPECT_EQ(f.number, 1234);
+  EXPECT_EQ(f.bound, 1);
+  EXPECT_FALSE(f.bound_source.empty());
+  EXPECT_EQ(f.level, 'A');
+  EXPECT_EQ(f.reproduce, e.command);
+  EXPECT_TRUE(contains(f.sentence, "8 times the expected value")) << f.sentence;
+  EXPECT_TRUE(contains(f.sentence, "12 of 640 elements")) << f.sentence;
+  EXPECT_TRUE(contains(f.hex, "0x41000000")) << f.hex;  // 8
+  EXPECT_TRUE(contains(f.hex, "0x3f800000")) << f.hex;  // 1
+}
+
+TEST(Classify, EngineBugOnAllCoresAndInACollective) {
+  Evidence e = clean();
+  e.violations = {violation("dense1/kernel.grad.all_reduce", 0, -1, 1)};
+  Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  EXPECT_TRUE(contains(j.headline, "the collective")) << j.headline;
+  EXPECT_FALSE(j.findings.at(0).core);
+  e.violations = {violation("dense1/dot_general", 0, 0, 8)};
+  j = classify(e);
+  EXPECT_TRUE(contains(j.headline, "all cores")) << j.headline;
+  EXPECT_FALSE(j.findings.at(0).core);
+}
+
+// One finding per op, in the order of execution; the headline counts them.
+TEST(Classify, SeveralOps) {
+  Evidence e = clean();
+  e.violations = {violation("dense2/kernel.grad", 3, 0, 8), violation("dense1/kernel.grad", 3, 1, 1),
+                  violation("dense2/kernel.grad", 4, 0, 8)};
+  const Judgement j = classify(e);
+  ASSERT_EQ(j.findings.size(), 2u);
+  EXPECT_EQ(j.findings[0].op, "dense2/kernel.grad");
+  EXPECT_EQ(j.findings[0].step, 3);
+  EXPECT_EQ(j.findings[1].op, "dense1/kernel.grad");
+  EXPECT_TRUE(contains(j.headline, "2 ops")) << j.headline;
+}
+
+TEST(Classify, BrokenLink) {
+  Evidence e = clean();
+  Violation v = violation("dense2/kernel.update", 4, 0, 1);
+  v.what = Violation::What::kLink;
+  v.link = "operand 0 is not what dense2/kernel wrote";
+  e.violations = {v};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  EXPECT_TRUE(contains(j.findings.at(0).sentence, v.link)) << j.findings[0].sentence;
+  EXPECT_TRUE(contains(j.findings.at(0).bound_source, "bits must be equal"));
+}
+
+TEST(Classify, UnlocalisedEngineBugSaysSo) {
+  Evidence e = clean();
+  e.violations = {violation("dense2/kernel.grad", 20, 0, 8)};
+  e.localised = false;
+  const Judgement j = classify(e);
+  ASSERT_FALSE(j.notes.empty());
+  EXPECT_TRUE(contains(j.notes[0], "may begin earlier")) << j.notes[0];
+}
+
+// The most severe class is the headline; the sharding is not forgotten.
+TEST(Classify, EngineBugBesideSharding) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
+  e.trajectories = {trajectory("T - R", "outside"), trajectory("S - R", "outside")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  ASSERT_FALSE(j.notes.empty());
+  EXPECT_TRUE(contains(j.notes.back(), "reduction")) << j.notes.back();
+}
+
+TEST(Classify, EvidenceLevelWithoutATrace) {
+  Evidence e = clean();
+  e.subject.op_trace = false;
+  e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
+  EXPECT_EQ(classify(e).findings.at(0).level, 'C');
+}
+
+TEST(Classify, Identical) {
+  Evidence e = clean();
+  e.identical = true;
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kIdentical, 0);
+  EXPECT_TRUE(contains(j.headline, "bit for bit")) << j.headline;
+  // --quick may say so, too.
+  e.quick = true;
+  expect_verdict(classify(e), VerdictClass::kIdentical, 0);
+}
+
+TEST(Classify, QuickConcludesNoNoise) {
+  Evidence e = clean();
+  e.quick = true;
+  e.trajectories = {trajectory("T - R", "undetermined")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  ASSERT_FALSE(j.next_steps.empty());
+  EXPECT_TRUE(contains(j.next_steps[0], "--quick")) << j.next_steps[0];
+  // But a bug is a bug.
+  e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
+  expect_verdict(classify(e), VerdictClass::kEngineBug, 20);
+}
+
+TEST(Classify, Sharding) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.trajectories = {trajectory("T - R", "outside", 0.4), trajectory("S - R", "outside", 0.25)};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kSharding, 10);
+  EXPECT_TRUE(contains(j.headline, "reduction 90 %")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "+0.2500")) << j.headline;
+  ASSERT_EQ(j.findings.size(), 2u);
+  EXPECT_EQ(j.findings[0].verdict, VerdictClass::kSharding);
+  EXPECT_EQ(j.findings[0].cause, "reduction");
+  EXPECT_EQ(j.findings[0].share, 0.9);
+  EXPECT_EQ(j.findings[1].cause, "batch_norm");
+  EXPECT_EQ(j.findings[1].share, 0.1);
+  EXPECT_TRUE(contains(j.next_steps.at(0), "tpu.reduction")) << j.next_steps[0];
+}
+
+// Most important cause first, however the switches were ordered.
+TEST(Classify, SharingCausesAreSortedByShare) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.meaning.rows[0].share = 0.2;
+  e.meaning.rows[2].share = 0.8;
+  e.trajectories = {trajectory("T - R", "outside"), trajectory("S - R", "outside")};
+  const Judgement j = classify(e);
+  EXPECT_EQ(j.findings.at(0).cause, "batch_norm");
+  EXPECT_EQ(j.findings.at(1).cause, "reduction");
+}
+
+// A drift that no switch removes is not blamed on sharding's known causes.
+TEST(Classify, UnexplainedMeaningIsNotSharding) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.meaning.residual = 0.3;
+  e.trajectories = {trajectory("T - R", "outside"), trajectory("S - R", "outside")};
+  expect_verdict(classify(e), VerdictClass::kInconclusive, 125);
+}
+
+TEST(Classify, ShardingInsideTheMarginIsNoise) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.trajectories = {trajectory("T - R", "equivalent"), trajectory("S - R", "equivalent")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  EXPECT_TRUE(contains(j.headline, "reduction 90 %")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "stays within 0.05")) << j.headline;
+  ASSERT_FALSE(j.notes.empty());
+  EXPECT_TRUE(contains(j.notes.back(), "inside the margin")) << j.notes.back();
+  for (const Finding& f : j.findings) EXPECT_EQ(f.verdict, VerdictClass::kNoise);
+}
+
+TEST(Classify, ShardingThatTheSeedsDoNotDecide) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.trajectories = {trajectory("T - R", "undetermined"), trajectory("S - R", "undetermined")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.headline, "3 seeds do not decide")) << j.headline;
+  EXPECT_TRUE(contains(j.next_steps.back(), "diagnose.seeds")) << j.next_steps.back();
+}
+
+TEST(Classify, PrecisionNoise) {
+  Evidence e = clean();
+  e.default_drift = 0.004;
+  e.highest_drift = 1e-7;
+  e.trajectories = {trajectory("T - R", "equivalent")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  EXPECT_TRUE(contains(j.headline, "precision")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "within 0.05")) << j.headline;
+  EXPECT_TRUE(contains(j.confidence, "95 %")) << j.confidence;
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "precision");
+  EXPECT_TRUE(contains(j.findings[0].evidence.at(0), "precision highest removes it"));
+}
+
+TEST(Classify, RoundingNoise) {
+  Evidence e = clean();
+  e.subject.precision = DotPrecision::kF32;
+  e.trajectories = {trajectory("T - R", "equivalent")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  EXPECT_EQ(j.findings.at(0).cause, "rounding");
+  EXPECT_TRUE(contains(j.headline, "rounding")) << j.headline;
+  // Equal to the sharded reference: whatever precision is declared, it is not the engine's.
+  e.subject.precision = DotPrecision::kBf16;
+  e.t_equals_s = true;
+  EXPECT_EQ(classify(e).findings.at(0).cause, "rounding");
+}
+
+TEST(Classify, UndecidedDrift) {
+  Evidence e = clean();
+  e.trajectories = {trajectory("T - R", "undetermined")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.headline, "seeds do not decide")) << j.headline;
+  EXPECT_FALSE(j.next_steps.empty());
+}
+
+TEST(Classify, LargeDriftWithoutACause) {
+  Evidence e = clean();
+  e.trajectories = {trajectory("T - R", "outside")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.headline, "larger than the margin")) << j.headline;
+  EXPECT_FALSE(j.next_steps.empty());
+}
+
+TEST(Classify, WithoutTrajectoriesNothingIsNoise) {
+  expect_verdict(classify(clean()), VerdictClass::kInconclusive, 125);
+}
+
+// Drift below 2^-26 is not meaning: causes stay silent.
+TEST(Classify, MeaningBelowTheThresholdIsIgnored) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.meaning.drift = kMeaningThreshold / 2;
+  e.trajectories = {trajectory("T - R", "equivalent"), trajectory("S - R", "equivalent")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "precision");
+}
+
+// "Nothing is concluded while a control fails."
+TEST(Classify, AFailedControlAllowsNoVerdictOfNoise) {
+  for (const bool identical : {false, true}) {
+    Evidence e = clean();
+    e.identical = identical;
+    e.trajectories = {trajectory("T - R", "equivalent")};
+    e.controls[1] = {"T = T' (the subject again, first steps)", false, true, "states part after step 1"};
+    const Judgement j = classify(e);
+    EXPECT_NE(j.verdict, VerdictClass::kIdentical);
+    std::string said = j.headline;
+    for (const auto& note : j.notes) said += "\n" + note;
+    EXPECT_TRUE(contains(said, "T = T'") || contains(said, "T and T'")) << said;
+  }
+}
+
+// The subject alone ends in NaN, no op is outside its bound: say where it is born.
+TEST(Classify, DivergingSubject) {
+  Evidence e = clean();
+  e.subject_birth = Birth{9, 5, "dense2/dot_general", "forward", "Inf"};
+  e.trajectories = {trajectory("T - R", "outside")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.headline, "dense2/dot_general")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "step 9")) << j.headline;
+}
+
+}  // namespace
+}  // namespace twinrun
