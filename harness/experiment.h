@@ -34,6 +34,9 @@ Result<Experiment> make_experiment(const Scenario& scenario);
 // The same data and model from another seed: initial weights, order of samples, random ops.
 Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed);
 
+// An error that names data.repeat where the samples end before the steps do.
+Status check_data_lasts(const Experiment& experiment);
+
 // The seeded initial state on every replica of `program`, sharing storage.
 States initial_states(const Program& program, uint64_t seed);
 

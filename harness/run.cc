@@ -183,8 +183,9 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
     if (done < last && s.train.eval_every > 0 && done % s.train.eval_every == 0) TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
     if (done < last && s.train.checkpoint_every > 0 && done % s.train.checkpoint_every == 0) TWINRUN_RETURN_IF_ERROR(run.keep(done, true));
   }
-  TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
-  TWINRUN_RETURN_IF_ERROR(run.keep(done, false));
+  // An interrupt may come where a periodic evaluation or checkpoint has just been made.
+  if (file.evaluations.empty() || file.evaluations.back().step != done) TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
+  if (file.checkpoints.empty() || file.checkpoints.back().step != done) TWINRUN_RETURN_IF_ERROR(run.keep(done, false));
   run.result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (options.progress != nullptr) {
     const Evaluation* e = file.evaluations.empty() ? nullptr : &file.evaluations.back();

@@ -32,6 +32,7 @@ struct Stage {
   bool sharded() const { return experiment.sharding.cores > 1; }
 };
 
+Status preflight(Stage& stage);            // what can be known to fail before anything is run or written
 Status write_snapshot(Stage& stage);       // init.h5
 Status run_references(Stage& stage);       // R, R', R1 on the baseline; S
 Status run_subject(Stage& stage);          // E1, T under lockstep; T'

@@ -5,9 +5,6 @@
 namespace twinrun {
 namespace screen {
 
-namespace {
-
-// One element that the fast loop could not accept.
 bool agrees(double x, double value, double radius) {
   if (x != x || value != value) return x != x && value != value;
   if (x == value) return true;
@@ -15,28 +12,13 @@ bool agrees(double x, double value, double radius) {
   return std::fabs(x - value) <= radius;
 }
 
-}  // namespace
-
-bool close(const float* x, const double* value, int64_t n, double relative, double absolute) {
-  int64_t bad = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    bad |= std::fabs(static_cast<double>(x[i]) - value[i]) <= relative * std::fabs(value[i]) + absolute ? 0 : 1;
-  }
-  if (bad == 0) return true;
-  for (int64_t i = 0; i < n; ++i) {
-    if (!agrees(x[i], value[i], relative * std::fabs(value[i]) + absolute)) return false;
-  }
-  return true;
-}
-
 bool within(const float* x, const double* value, const double* radius, int64_t n) {
-  int64_t bad = 0;
+  const int64_t whole = n / 4 * 4;
+  auto of_four = [=](int64_t i, D4) { return i < whole ? D4::of(radius + i) : D4(radius[i]); };
+  if (all_close(x, value, n, of_four)) return true;
   for (int64_t i = 0; i < n; ++i) {
-    bad |= std::fabs(static_cast<double>(x[i]) - value[i]) <= radius[i] ? 0 : 1;
-  }
-  if (bad == 0) return true;
-  for (int64_t i = 0; i < n; ++i) {
-    if (finite(value[i]) && !(radius[i] < kMayOverflow)) continue;  // it may have overflowed on the way
+    if (finite(value[i]) && !(radius[i] < kMayOverflow))
+      continue;  // it may have overflowed on the way
     // Of a sum with a NaN or infinity in it no more than that is known.
     if (!finite(value[i]) ? std::isfinite(x[i]) : !agrees(x[i], value[i], radius[i])) return false;
   }
@@ -45,8 +27,8 @@ bool within(const float* x, const double* value, const double* radius, int64_t n
 
 }  // namespace screen
 
-bool plausible(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs, const Tensor& output,
-               ThreadPool* pool) {
+bool plausible(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
+               const Tensor& output, ThreadPool* pool) {
   if (output.elements() == 0 || output.dtype() == DType::kF64) return true;
   for (const Tensor& t : inputs) {
     if (t.dtype() == DType::kF64) return true;

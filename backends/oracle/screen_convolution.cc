@@ -1,6 +1,7 @@
-// The screen of convolutions: contracted with signs over the last dimension of its result, a convolution has one channel left.
-// Pixels times taps is a small matrix product (multiply() below); taps are then gathered (forward), scattered (input
-// gradient), or are the columns of the result (kernel gradient).
+// The screen of convolutions: contracted with signs over the last dimension of its result, a
+// convolution has one channel left. Pixels times taps is a small matrix product (multiply() below);
+// taps are then gathered (forward), scattered (input gradient), or are the columns of the result
+// (kernel gradient).
 #include "backends/oracle/screen_dot.h"
 
 namespace twinrun::screen {
@@ -13,31 +14,39 @@ struct Strides {
 };
 
 template <int kPoints, int kTaps>
-void multiply_block(const double* x, Strides s, int64_t ks, const double* z, double* y, int64_t taps, bool add) {
-  double sum[kPoints][kTaps];
+void multiply_block(const double* x, Strides s, int64_t ks, const double* z, double* y,
+                    int64_t taps, bool add) {
+  constexpr int kVectors = kTaps / 4;
+  __m256d sum[kPoints][kVectors];
   for (int p = 0; p < kPoints; ++p) {
-    for (int t = 0; t < kTaps; ++t) sum[p][t] = add ? y[p * taps + t] : 0.0;
+    for (int v = 0; v < kVectors; ++v)
+      sum[p][v] = add ? _mm256_loadu_pd(y + p * taps + 4 * v) : _mm256_setzero_pd();
   }
   for (int64_t k = 0; k < ks; ++k) {
+    __m256d right[kVectors];
+    for (int v = 0; v < kVectors; ++v) right[v] = _mm256_loadu_pd(z + k * taps + 4 * v);
     for (int p = 0; p < kPoints; ++p) {
-      const double v = x[p * s.point + k * s.k];
-      for (int t = 0; t < kTaps; ++t) sum[p][t] = std::fma(v, z[k * taps + t], sum[p][t]);
+      const __m256d left = _mm256_broadcast_sd(x + p * s.point + k * s.k);
+      for (int v = 0; v < kVectors; ++v) sum[p][v] = _mm256_fmadd_pd(left, right[v], sum[p][v]);
     }
   }
   for (int p = 0; p < kPoints; ++p) {
-    for (int t = 0; t < kTaps; ++t) y[p * taps + t] = sum[p][t];
+    for (int v = 0; v < kVectors; ++v) _mm256_storeu_pd(y + p * taps + 4 * v, sum[p][v]);
   }
 }
 
 template <int kTaps>
-void multiply_columns(const double* x, Strides s, int64_t points, int64_t ks, const double* z, double* y, int64_t taps,
-                      bool add) {
+void multiply_columns(const double* x, Strides s, int64_t points, int64_t ks, const double* z,
+                      double* y, int64_t taps, bool add) {
   int64_t p = 0;
-  for (; p + 4 <= points; p += 4) multiply_block<4, kTaps>(x + p * s.point, s, ks, z, y + p * taps, taps, add);
-  for (; p < points; ++p) multiply_block<1, kTaps>(x + p * s.point, s, ks, z, y + p * taps, taps, add);
+  for (; p + 4 <= points; p += 4)
+    multiply_block<4, kTaps>(x + p * s.point, s, ks, z, y + p * taps, taps, add);
+  for (; p < points; ++p)
+    multiply_block<1, kTaps>(x + p * s.point, s, ks, z, y + p * taps, taps, add);
 }
 
-void multiply(const double* x, Strides s, int64_t points, int64_t ks, const double* z, double* y, int64_t taps, bool add) {
+void multiply(const double* x, Strides s, int64_t points, int64_t ks, const double* z, double* y,
+              int64_t taps, bool add) {
   int64_t t = 0;
   for (; t + 12 <= taps; t += 12) multiply_columns<12>(x, s, points, ks, z + t, y + t, taps, add);
   for (; t + 8 <= taps; t += 8) multiply_columns<8>(x, s, points, ks, z + t, y + t, taps, add);
@@ -51,8 +60,14 @@ struct Shape {
   int64_t h, w, oh, ow;
   const Window& window;
   Shape(const Window& win, const Dims& image, const Dims& grid)
-      : samples(image[0]), taps(win.size[0] * win.size[1]), columns((taps + 3) / 4 * 4), h(image[1]), w(image[2]),
-        oh(grid[1]), ow(grid[2]), window(win) {}
+      : samples(image[0]),
+        taps(win.size[0] * win.size[1]),
+        columns((taps + 3) / 4 * 4),
+        h(image[1]),
+        w(image[2]),
+        oh(grid[1]),
+        ow(grid[2]),
+        window(win) {}
 
   // f(output coordinate o, input coordinate i), ascending, for tap k of axis.
   int64_t input(int axis, int64_t o, int64_t k) const {
@@ -99,7 +114,8 @@ Vector over_taps(const Vector& norm, int64_t taps, int64_t c) {
 }
 
 double not_finite(const Call& call, const Rows& rows, int64_t m, int64_t n) {
-  // The contract multiplies taps outside of the image too, so that every row holds 0 times the culprit; others may skip them.
+  // The contract multiplies taps outside of the image too, so that every row holds 0 times the
+  // culprit; others may skip them.
   if (!call.declared.ours) return 0;
   std::vector<float> buffer(static_cast<size_t>(n));
   return rows.not_finite(0, m, buffer.data());
@@ -112,7 +128,8 @@ double image_worst_row(const Call& call) {
   const Tensor &x = call.inputs[0], &kernel = call.inputs[1];
   const Dims& w = kernel.dims();
   const int64_t c = w[forward ? 2 : 3], n = w[forward ? 3 : 2];
-  const Shape s(call.op.attrs.window, forward ? x.dims() : call.output.dims(), forward ? call.output.dims() : x.dims());
+  const Shape s(call.op.attrs.window, forward ? x.dims() : call.output.dims(),
+                forward ? call.output.dims() : x.dims());
   const Reader read(call.declared);
   const Rows rows(call, s.taps * c, n);
   Contracted z(s.taps * c);
@@ -121,13 +138,17 @@ double image_worst_row(const Call& call) {
   } else {
     contract_columns(call, read, kernel, s.taps, n, c, rows.r(), z);
   }
-  const int64_t results = forward ? s.oh * s.ow : s.h * s.w, pixels = x.dims()[1] * x.dims()[2], width = x.dims()[2];
+  const int64_t results = forward ? s.oh * s.ow : s.h * s.w, pixels = x.dims()[1] * x.dims()[2],
+                width = x.dims()[2];
   if (!z.all_finite()) return not_finite(call, rows, s.samples * results, n);
   Vector of_tap(static_cast<size_t>(c * s.columns));  // [c, taps]
   for (int64_t t = 0; t < s.taps; ++t) {
-    for (int64_t i = 0; i < c; ++i) of_tap[static_cast<size_t>(i * s.columns + t)] = z.sum[static_cast<size_t>(t * c + i)];
+    for (int64_t i = 0; i < c; ++i)
+      of_tap[static_cast<size_t>(i * s.columns + t)] = z.sum[static_cast<size_t>(t * c + i)];
   }
   const Vector sizes = over_taps(z.norm, s.taps, c);
+  std::vector<Shape::Range> wides;
+  for (int64_t kw = 0; kw < s.window.size[1]; ++kw) wides.push_back(s.outputs(1, kw));
 
   return largest(call.pool, s.samples, [&](int64_t sample) {
     float* const buffer = scratch_floats(0, std::max(width * c, n));
@@ -144,23 +165,28 @@ double image_worst_row(const Call& call) {
     double* const bound = scratch(4, results);
     std::fill(value, value + results, 0.0);
     std::fill(bound, bound + results, 0.0);
+    // Rows of windows outermost: what three rows of taps hold stays in L1.
     const int64_t step = s.window.stride[1];
-    for (int64_t kh = 0; kh < s.window.size[0]; ++kh) {
-      const Shape::Range tall = s.outputs(0, kh);
-      for (int64_t o = tall.first; o < tall.last; ++o) {
+    for (int64_t o = 0; o < s.oh; ++o) {
+      for (int64_t kh = 0; kh < s.window.size[0]; ++kh) {
         const int64_t i = s.input(0, o, kh);
+        if (i < 0 || i >= s.h) continue;
         for (int64_t kw = 0; kw < s.window.size[1]; ++kw) {
-          const Shape::Range wide = s.outputs(1, kw);
-          const int64_t out = o * s.ow + wide.first, in = i * s.w + s.input(1, wide.first, kw), t = kh * s.window.size[1] + kw;
-          if (forward) {
-            for (int64_t j = 0; j < wide.last - wide.first; ++j) {
-              value[out + j] += y[(in + j * step) * s.columns + t];
-              bound[out + j] += size[in + j * step];
-            }
+          const Shape::Range wide = wides[static_cast<size_t>(kw)];
+          const int64_t out = o * s.ow + wide.first, in = i * s.w + s.input(1, wide.first, kw);
+          const int64_t t = kh * s.window.size[1] + kw, count = wide.last - wide.first;
+          const double* from = y + (forward ? in : out) * s.columns + t;
+          const double* from_size = size + (forward ? in : out);
+          double* to = value + (forward ? out : in);
+          double* to_bound = bound + (forward ? out : in);
+          if (step == 1) {
+            for (int64_t j = 0; j < count; ++j) to[j] += from[j * s.columns];
+            for (int64_t j = 0; j < count; ++j) to_bound[j] += from_size[j];
           } else {
-            for (int64_t j = 0; j < wide.last - wide.first; ++j) {
-              value[in + j * step] += y[(out + j) * s.columns + t];
-              bound[in + j * step] += size[out + j];
+            const int64_t out_step = forward ? 1 : step, in_step = forward ? step : 1;
+            for (int64_t j = 0; j < count; ++j) {
+              to[j * out_step] += from[j * in_step * s.columns];
+              to_bound[j * out_step] += from_size[j * in_step];
             }
           }
         }
@@ -198,13 +224,15 @@ double kernel_worst_row(const Call& call) {
     double* const row = scratch(0, s.w * c);
     double* const around = scratch(1, s.w * s.columns);  // dy at every tap of a row's pixels
     double* const size = scratch(2, s.w);
-    for (int64_t sample = group * each; sample < std::min(s.samples, (group + 1) * each); ++sample) {
+    for (int64_t sample = group * each; sample < std::min(s.samples, (group + 1) * each);
+         ++sample) {
       for (int64_t i = 0; i < s.h; ++i) {
         std::fill(around, around + s.w * s.columns, 0.0);
         std::fill(size, size + s.w, 0.0);
         for (int64_t kh = 0; kh < s.window.size[0]; ++kh) {
           const int64_t scaled = i + s.window.pad_low[0] - kh * s.window.dilation[0];
-          if (scaled < 0 || scaled % s.window.stride[0] != 0 || scaled / s.window.stride[0] >= s.oh) continue;
+          if (scaled < 0 || scaled % s.window.stride[0] != 0 || scaled / s.window.stride[0] >= s.oh)
+            continue;
           const int64_t from = sample * grid + scaled / s.window.stride[0] * s.ow;
           for (int64_t kw = 0; kw < s.window.size[1]; ++kw) {
             const Shape::Range wide = s.outputs(1, kw);
@@ -230,7 +258,8 @@ double kernel_worst_row(const Call& call) {
     return true;
   });
   for (int64_t group = 1; group < groups; ++group) {
-    for (int64_t i = 0; i < held; ++i) sums[static_cast<size_t>(i)] += sums[static_cast<size_t>(group * held + i)];
+    for (int64_t i = 0; i < held; ++i)
+      sums[static_cast<size_t>(i)] += sums[static_cast<size_t>(group * held + i)];
   }
   return largest(call.pool, s.taps, [&](int64_t t) {
     float* const buffer = scratch_floats(0, n);
@@ -249,7 +278,8 @@ double kernel_worst_row(const Call& call) {
 }  // namespace
 
 double convolution_worst_row(const Call& call) {
-  return call.op.kind == OpKind::kConvolutionKernelGrad ? kernel_worst_row(call) : image_worst_row(call);
+  return call.op.kind == OpKind::kConvolutionKernelGrad ? kernel_worst_row(call)
+                                                        : image_worst_row(call);
 }
 
 }  // namespace twinrun::screen

@@ -1,16 +1,60 @@
-// The screen of dots, after Freivalds (1977): a product C = A B is compared with what it should be times one vector r of
-// signs, C r with A (B r), row by row. Radii: docs/bounds.md, "Screening".
+// The screen of dots, after Freivalds (1977): a product C = A B is compared with what it should be
+// times one vector r of signs, C r with A (B r), row by row. Radii: docs/bounds.md, "Screening".
 #include "backends/oracle/screen_dot.h"
 
 #include "program/base/philox.h"
 
 namespace twinrun::screen {
 
+namespace {
+
+// Nearest even, denormals to zeros first; a NaN stays some NaN.
+inline __m256 to_bf16(__m256 x) {
+  const __m256i u = _mm256_castps_si256(x), exponents = _mm256_set1_epi32(0x7F800000);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+  const __m256i tiny = _mm256_cmpeq_epi32(_mm256_and_si256(u, exponents), _mm256_setzero_si256());
+  const __m256i number =
+      _mm256_blendv_epi8(rounded, _mm256_and_si256(u, _mm256_set1_epi32(INT32_MIN)), tiny);
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  const __m256i bits =
+      _mm256_blendv_epi8(number, _mm256_or_si256(u, _mm256_set1_epi32(0x00400000)), nan);
+  return _mm256_castsi256_ps(
+      _mm256_and_si256(bits, _mm256_set1_epi32(static_cast<int32_t>(0xFFFF0000u))));
+}
+inline __m256 parts_of_eight(__m256 x, int parts) {
+  const __m256 h = to_bf16(x);
+  if (parts == 1) return h;
+  const __m256 m = to_bf16(_mm256_sub_ps(x, h));
+  __m256 sum = _mm256_add_ps(h, m);  // exact, and so is the next one
+  if (parts == 3) sum = _mm256_add_ps(sum, to_bf16(_mm256_sub_ps(_mm256_sub_ps(x, h), m)));
+  // Where the first part is a NaN or an infinity it alone counts.
+  const __m256i exponents = _mm256_set1_epi32(0x7F800000);
+  const __m256i special =
+      _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(h), exponents), exponents);
+  return _mm256_blendv_ps(sum, h, _mm256_castsi256_ps(special));
+}
+
+}  // namespace
+
+void sum_of_parts(const float* x, float* out, int64_t n, int parts) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    _mm256_storeu_ps(out + i, parts_of_eight(_mm256_loadu_ps(x + i), parts));
+  if (i == n) return;
+  float rest[8] = {};
+  std::copy(x + i, x + n, rest);
+  _mm256_storeu_ps(rest, parts_of_eight(_mm256_loadu_ps(rest), parts));
+  std::copy(rest, rest + (n - i), out + i);
+}
+
 Vector signs(int64_t n) {
   Vector r(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
-    const Philox4 bits = philox4x32({static_cast<uint32_t>(i >> 7), 0x53637265u, 0x656E2121u, 0}, {0x7477696Eu, 0x72756E00u});
-    r[static_cast<size_t>(i)] = (bits[static_cast<size_t>(i >> 5 & 3)] >> (i & 31) & 1u) != 0 ? -1.0 : 1.0;
+    const Philox4 bits = philox4x32({static_cast<uint32_t>(i >> 7), 0x53637265u, 0x656E2121u, 0},
+                                    {0x7477696Eu, 0x72756E00u});
+    r[static_cast<size_t>(i)] =
+        (bits[static_cast<size_t>(i >> 5 & 3)] >> (i & 31) & 1u) != 0 ? -1.0 : 1.0;
   }
   return r;
 }
@@ -21,8 +65,8 @@ constexpr int64_t kTile = 4096;  // elements of an operand in a buffer
 
 }  // namespace
 
-void contract_rows(const Call& call, const Reader& read, const Tensor& t, int64_t k, int64_t n, const Vector& r,
-                   Contracted& out) {
+void contract_rows(const Call& call, const Reader& read, const Tensor& t, int64_t k, int64_t n,
+                   const Vector& r, Contracted& out) {
   const int64_t rows = std::max<int64_t>(1, kRange / n);
   all_ranges(call.pool, k, rows, [&](int64_t begin, int64_t end) {
     std::vector<float> buffer(static_cast<size_t>(std::max(n, kTile)));
@@ -39,12 +83,13 @@ void contract_rows(const Call& call, const Reader& read, const Tensor& t, int64_
   });
 }
 
-void contract_columns(const Call& call, const Reader& read, const Tensor& t, int64_t taps, int64_t n, int64_t k,
-                      const Vector& r, Contracted& out) {
+void contract_columns(const Call& call, const Reader& read, const Tensor& t, int64_t taps,
+                      int64_t n, int64_t k, const Vector& r, Contracted& out) {
   constexpr int64_t kBlock = 512;
   const int64_t blocks = (k + kBlock - 1) / kBlock;
   all_pieces(call.pool, taps * blocks, [&](int64_t piece) {
-    const int64_t tap = piece / blocks, begin = piece % blocks * kBlock, width = std::min(kBlock, k - begin);
+    const int64_t tap = piece / blocks, begin = piece % blocks * kBlock,
+                  width = std::min(kBlock, k - begin);
     float buffer[kBlock];
     double* sum = out.sum.data() + tap * k + begin;
     double* norm = out.norm.data() + tap * k + begin;

@@ -1,4 +1,5 @@
-// What dots and convolutions share in the screen: operands as declared, contraction with a vector of signs, radii of rows.
+// What dots and convolutions share in the screen: operands as declared, contraction with a vector
+// of signs, radii of rows.
 #pragma once
 
 #include <vector>
@@ -11,45 +12,39 @@ using Vector = std::vector<double>;
 
 // ---- operands as the declared precision reads them
 
-inline float to_bf16(float x) {
-  const uint32_t u = to_bits(x);
-  const uint32_t r = (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
-  return from_bits((u & 0x7FFFFFFFu) > 0x7F800000u ? kCanonicalNaN : (u & 0x7F800000u) == 0 ? u & 0x80000000u : r);
-}
+// The number that the bf16 parts of each element add up to (1, 2 or 3 of them), denormal parts
+// dropped.
+void sum_of_parts(const float* x, float* out, int64_t n, int parts);
 
 class Reader {
  public:
-  explicit Reader(const Capabilities& declared) : precision_(declared.precision) {
-    flush_ = declared.flush || precision_ != DotPrecision::kF32;
+  explicit Reader(const Capabilities& declared) {
+    switch (declared.precision) {
+      case DotPrecision::kF32:
+        flush_ = declared.flush;
+        break;
+      case DotPrecision::kBf16:
+        parts_ = 1;
+        break;
+      case DotPrecision::kBf16x3:
+        parts_ = 2;
+        break;
+      case DotPrecision::kBf16x6:
+        parts_ = 3;
+        break;
+    }
   }
   // Elements [begin, begin + n), in `buffer` or in place.
   const float* operator()(const Tensor& t, int64_t begin, int64_t n, float* buffer) const {
     const float* x = floats(t, begin, n, buffer, flush_);
-    switch (precision_) {
-      case DotPrecision::kF32:
-        return x;
-      case DotPrecision::kBf16:
-        for (int64_t i = 0; i < n; ++i) buffer[i] = to_bf16(x[i]);
-        break;
-      case DotPrecision::kBf16x3:  // h + l: 17 bits at most
-        for (int64_t i = 0; i < n; ++i) {
-          const float h = to_bf16(x[i]), l = to_bf16(x[i] - h);
-          buffer[i] = (to_bits(h) & 0x7F800000u) == 0x7F800000u ? h : h + l;
-        }
-        break;
-      case DotPrecision::kBf16x6:  // h + m + l: all 24 bits, but for overflow
-        for (int64_t i = 0; i < n; ++i) {
-          const float h = to_bf16(x[i]);
-          buffer[i] = (to_bits(h) & 0x7F800000u) == 0x7F800000u ? h : x[i];
-        }
-        break;
-    }
+    if (parts_ == 0) return x;
+    sum_of_parts(x, buffer, n, parts_);
     return buffer;
   }
 
  private:
-  DotPrecision precision_;
-  bool flush_;
+  bool flush_ = false;  // bf16 operands are flushed anyway
+  int parts_ = 0;
 };
 
 // ---- contraction with signs
@@ -57,39 +52,42 @@ class Reader {
 // A fixed draw of +1 and -1.
 Vector signs(int64_t n);
 
-constexpr int kLanes = 8;
-inline double sum_of(const double* lanes) {
-  return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
-}
-
-// sum x r
-inline double weighted(const float* x, const double* r, int64_t n) {
-  double a[kLanes] = {};
+// sum x w
+inline double weighted(const float* x, const double* w, int64_t n) {
+  D4 a = 0.0, b = 0.0;
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) a[l] = std::fma(static_cast<double>(x[i + l]), r[i + l], a[l]);
+  for (; i + 8 <= n; i += 8) {
+    a = fma(D4::of(x + i), D4::of(w + i), a);
+    b = fma(D4::of(x + i + 4), D4::of(w + i + 4), b);
   }
-  for (; i < n; ++i) a[0] = std::fma(static_cast<double>(x[i]), r[i], a[0]);
-  return sum_of(a);
+  double rest = 0;
+  for (; i < n; ++i) rest = std::fma(static_cast<double>(x[i]), w[i], rest);
+  return sum(a + b) + rest;
 }
+// sum x^2
 inline double squares(const float* x, int64_t n) {
-  double a[kLanes] = {};
+  D4 a = 0.0, b = 0.0;
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) a[l] = std::fma(static_cast<double>(x[i + l]), static_cast<double>(x[i + l]), a[l]);
+  for (; i + 8 <= n; i += 8) {
+    const D4 u = D4::of(x + i), v = D4::of(x + i + 4);
+    a = fma(u, u, a);
+    b = fma(v, v, b);
   }
-  for (; i < n; ++i) a[0] = std::fma(static_cast<double>(x[i]), static_cast<double>(x[i]), a[0]);
-  return sum_of(a);
+  double rest = 0;
+  for (; i < n; ++i) rest = std::fma(static_cast<double>(x[i]), static_cast<double>(x[i]), rest);
+  return sum(a + b) + rest;
 }
-// sum |x| s
-inline double weighted_sizes(const float* x, const double* s, int64_t n) {
-  double a[kLanes] = {};
+// sum |x| w
+inline double weighted_sizes(const float* x, const double* w, int64_t n) {
+  D4 a = 0.0, b = 0.0;
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) a[l] = std::fma(std::fabs(static_cast<double>(x[i + l])), s[i + l], a[l]);
+  for (; i + 8 <= n; i += 8) {
+    a = fma(abs(D4::of(x + i)), D4::of(w + i), a);
+    b = fma(abs(D4::of(x + i + 4)), D4::of(w + i + 4), b);
   }
-  for (; i < n; ++i) a[0] = std::fma(std::fabs(static_cast<double>(x[i])), s[i], a[0]);
-  return sum_of(a);
+  double rest = 0;
+  for (; i < n; ++i) rest = std::fma(std::fabs(static_cast<double>(x[i])), w[i], rest);
+  return sum(a + b) + rest;
 }
 
 // A matrix [k, n] contracted with r over n: per k, the sum and the Euclidean norm of the row.
@@ -97,16 +95,17 @@ struct Contracted {
   Vector sum, norm;
   explicit Contracted(int64_t k) : sum(static_cast<size_t>(k)), norm(static_cast<size_t>(k)) {}
   bool all_finite() const {
-    return std::all_of(sum.begin(), sum.end(), finite) && std::all_of(norm.begin(), norm.end(), finite);
+    return std::all_of(sum.begin(), sum.end(), finite) &&
+           std::all_of(norm.begin(), norm.end(), finite);
   }
 };
 
 // Rows [k, n] of t, into out.
-void contract_rows(const Call& call, const Reader& read, const Tensor& t, int64_t k, int64_t n, const Vector& r,
-                   Contracted& out);
+void contract_rows(const Call& call, const Reader& read, const Tensor& t, int64_t k, int64_t n,
+                   const Vector& r, Contracted& out);
 // Planes [taps] of [n, k] of t: contracted over n, in the middle.
-void contract_columns(const Call& call, const Reader& read, const Tensor& t, int64_t taps, int64_t n, int64_t k,
-                      const Vector& r, Contracted& out);
+void contract_columns(const Call& call, const Reader& read, const Tensor& t, int64_t taps,
+                      int64_t n, int64_t k, const Vector& r, Contracted& out);
 
 // ---- rows of the result
 
@@ -115,11 +114,12 @@ class Rows {
   Rows(const Call& call, int64_t k, int64_t n) : call_(call), n_(n), r_(signs(n)) {
     const Capabilities& d = call.declared;
     const auto terms = static_cast<double>(k), columns = static_cast<double>(n);
-    // Errors of the columns, each at most e_j, make at most this times the norm of e after the signs: always, or but once in
-    // 10^8.
+    // Errors of the columns, each at most e_j, make at most this times the norm of e after the
+    // signs: always, or but once in 10^8.
     spread_ = std::min(std::sqrt(columns), 6.0);
     const double depth = depth_of(call, k);
-    relative_ = kUnit * std::min(depth * spread_, 8 * std::sqrt(depth)) + (terms + columns + 64) * 0x1p-50 * std::sqrt(columns);
+    relative_ = kUnit * std::min(depth * spread_, 8 * std::sqrt(depth)) +
+                (terms + columns + 64) * 0x1p-50 * std::sqrt(columns);
     int passes = 1;
     if (d.precision == DotPrecision::kBf16x3) {  // l l' is dropped: |l| <= 2^-8 |x|
       relative_ += 0x1p-16 * std::min(spread_, 8 / std::sqrt(terms));
@@ -144,7 +144,9 @@ class Rows {
     double radius = relative_ * size + absolute_;
     if (narrow_) radius += 0x1p-8 * spread_ * std::sqrt(squares(x, n_));
     const double difference = std::fabs(sum - value);
-    return difference <= radius ? difference / radius : finite(radius) && finite(sum) ? difference / radius : kInfinity;
+    return difference <= radius            ? difference / radius
+           : finite(radius) && finite(sum) ? difference / radius
+                                           : kInfinity;
   }
   // Every row must hold a NaN or an infinity.
   double not_finite(int64_t begin, int64_t end, float* buffer) const {
@@ -160,10 +162,12 @@ class Rows {
     const auto terms = static_cast<double>(k);
     if (!call.declared.ours && !call.declared.block32_order) return terms;
     const bool segmented = op.kind == OpKind::kConvolutionKernelGrad ||
-                           (op.kind == OpKind::kDotGeneral && op.attrs.lhs_contract == 0 && op.attrs.rhs_contract == 0);
+                           (op.kind == OpKind::kDotGeneral && op.attrs.lhs_contract == 0 &&
+                            op.attrs.rhs_contract == 0);
     const double segment = segmented ? std::min(terms, 4096.0) : terms;
     const double segments = segmented ? std::ceil(terms / 4096) : 1;
-    const bool blocks = call.declared.block32_order && call.declared.precision != DotPrecision::kF32;
+    const bool blocks =
+        call.declared.block32_order && call.declared.precision != DotPrecision::kF32;
     return (blocks ? std::min(16.0, segment) + std::ceil(segment / 32) : segment) + segments + 1;
   }
 
@@ -178,7 +182,8 @@ class Rows {
 template <typename F>
 double largest(ThreadPool* pool, int64_t pieces, F worst) {
   Vector of_piece(static_cast<size_t>(pieces));
-  all_pieces(pool, pieces, [&](int64_t i) { return (of_piece[static_cast<size_t>(i)] = worst(i)) <= 1; });
+  all_pieces(pool, pieces,
+             [&](int64_t i) { return (of_piece[static_cast<size_t>(i)] = worst(i)) <= 1; });
   return pieces > 0 ? *std::max_element(of_piece.begin(), of_piece.end()) : 0;
 }
 

@@ -1,5 +1,5 @@
-// The screen of elementwise ops: chunks of 1024 elements, computed again in binary32 (one rounding: the bits must be equal)
-// or in binary64 (exp, log, tanh, logistic: polynomials good to 2^-30).
+// The screen of elementwise ops: chunks of 1024 elements, computed again in binary32 (one rounding:
+// the bits must be equal) or in binary64 (exp, log, tanh, logistic: polynomials good to 2^-30).
 #include <immintrin.h>
 
 #include "backends/oracle/screen_internal.h"
@@ -7,71 +7,23 @@
 namespace twinrun::screen {
 namespace {
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
-// ---- polynomials
-
-struct Exp {
-  double scale;   // 2^k
-  double excess;  // exp(r) - 1
-};
-// exp(x) = scale (1 + excess), |x| <= 200; |r| <= ln 2 / 2, next term of the series below 2^-35 of the excess.
-inline Exp exponential(double x) {
-  const double shifted = std::fma(x, 0x1.71547652b82fep+0, 0x1.8p52);
-  const double k = shifted - 0x1.8p52;
-  const double r = std::fma(k, -0x1.62e42fefa39efp-1, x);
-  double p = 1.0 / 362880;
-  p = std::fma(p, r, 1.0 / 40320);
-  p = std::fma(p, r, 1.0 / 5040);
-  p = std::fma(p, r, 1.0 / 720);
-  p = std::fma(p, r, 1.0 / 120);
-  p = std::fma(p, r, 1.0 / 24);
-  p = std::fma(p, r, 1.0 / 6);
-  p = std::fma(p, r, 0.5);
-  p = std::fma(p, r, 1.0);
-  const uint64_t bits = (std::bit_cast<uint64_t>(shifted) << 52) + 0x3FF0000000000000u;
-  return {std::bit_cast<double>(bits), r * p};
-}
-inline double clamped(double x, double low, double high) {
-  const double y = x < low ? low : x;
-  return y > high ? high : y;
-}
-inline double exp_of(double x) {
-  const Exp e = exponential(clamped(x, -110, 100));
-  const double v = std::fma(e.scale, e.excess, e.scale);
-  return x != x ? x : v;
-}
-inline double tanh_of(double x) {
-  const Exp e = exponential(2 * clamped(std::fabs(x), 0, 20));
-  const double expm1 = std::fma(e.scale, e.excess, e.scale - 1);
-  const double v = std::copysign(expm1 / (expm1 + 2), x);
-  return x != x ? x : v;
-}
-inline double logistic_of(double x) { return 1 / (1 + exp_of(-x)); }
-// x = m 2^e, m in [sqrt 1/2, sqrt 2): 2 artanh((m - 1) / (m + 1)) + e ln 2. Positive numbers, infinity excluded.
-inline double log_of(double x) {
-  const uint64_t bits = std::bit_cast<uint64_t>(x);
-  const uint64_t shifted = bits - 0x3FE6A09E667F3BCDu;  // of sqrt 1/2
-  const int64_t exponent = static_cast<int64_t>(shifted & 0xFFF0000000000000u);
-  const double m = std::bit_cast<double>(bits - static_cast<uint64_t>(exponent));
-  // The exponent as a number without a conversion: its twelve bits under those of 2^52 + 2^51.
-  const uint64_t biased = ((shifted + 0x4000000000000000u) >> 52) | 0x4330000000000000u;
-  const double e = std::bit_cast<double>(biased) - (0x1p52 + 1024);
-  const double s = (m - 1) / (m + 1), s2 = s * s;
-  double p = 1.0 / 13;
-  p = std::fma(p, s2, 1.0 / 11);
-  p = std::fma(p, s2, 1.0 / 9);
-  p = std::fma(p, s2, 1.0 / 7);
-  p = std::fma(p, s2, 1.0 / 5);
-  p = std::fma(p, s2, 1.0 / 3);
-  p = std::fma(p, s2, 1.0);
-  return std::fma(e, 0x1.62e42fefa39efp-1, 2 * s * p);
-}
-inline double log_or_edge(double x) {
-  return x > 0 && x < kInfinity ? log_of(x) : x == 0 ? -kInfinity : x > 0 ? x : std::numeric_limits<double>::quiet_NaN();
+double one(D4 x) { return _mm256_cvtsd_f64(x.v); }
+double log_edge(double x) {
+  return x > 0 && x < kInfinity ? one(log_of(x))
+         : x == 0               ? -kInfinity
+         : x > 0                ? x
+                                : std::numeric_limits<double>::quiet_NaN();
 }
 
-void square_roots(const float* a, float* r, int64_t n) {  // std::sqrt would set errno, one element at a time
+// IEEE 754-2019 maximum: NaN stays, +0 > -0.
+inline float largest(float a, float b) {
+  const float either = a > b ? a : b, zero = from_bits(to_bits(a) & to_bits(b));
+  const float m = a == b ? zero : either;
+  return a != a ? a : m;
+}
+
+void square_roots(const float* a, float* r,
+                  int64_t n) {  // std::sqrt would set errno, one element at a time
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) _mm256_storeu_ps(r + i, _mm256_sqrt_ps(_mm256_loadu_ps(a + i)));
   for (; i < n; ++i) r[i] = std::sqrt(a[i]);
@@ -79,7 +31,8 @@ void square_roots(const float* a, float* r, int64_t n) {  // std::sqrt would set
 
 // ---- one rounding
 
-// Whether the chunk of the output that begins at `begin` holds these results of one rounded operation.
+// Whether the chunk of the output that begins at `begin` holds these results of one rounded
+// operation.
 bool holds(const Call& call, int64_t begin, float* expected, int64_t n) {
   if (call.output.dtype() == DType::kF32) {
     const float* x = call.output.as<float>().data() + begin;
@@ -100,7 +53,9 @@ bool holds(const Call& call, int64_t begin, float* expected, int64_t n) {
       if (x[i] == x[i] || e == e) return false;
       continue;
     }
-    const float want = narrow ? bf16_to_f32(bf16_round(flushes ? flush(e) : e)) : flushes ? flush(e) : e;
+    const float want = narrow    ? bf16_to_f32(bf16_round(flushes ? flush(e) : e))
+                       : flushes ? flush(e)
+                                 : e;
     // 2^-126 may have been rounded up from a number that flushes.
     if (x[i] != want && !(flushes && std::fabs(e) <= 0x1p-126f && x[i] == 0)) return false;
   }
@@ -123,9 +78,10 @@ bool rounded_once(const Call& call, F f) {
   });
 }
 
-// f(double) computed again, `relative` and `absolute` wide.
-template <typename F>
-bool recomputed(const Call& call, double ulps, double absolute, F f) {
+// f(four numbers) computed again; edge(number) where its result may be off: at infinities and NaN,
+// out of the domain.
+template <typename F, typename E>
+bool recomputed(const Call& call, double ulps, double absolute, F f, E edge) {
   const bool narrow = call.output.dtype() == DType::kBF16;
   // An ulp is at most 2^-23 of the number; polynomials are good to 2^-30.
   const double relative = ulps * 0x1p-23 + 0x1p-29 + (narrow ? 0x1.01p-8 : 0);
@@ -137,8 +93,11 @@ bool recomputed(const Call& call, double ulps, double absolute, F f) {
     for (int64_t at = begin; at < end; at += kChunk) {
       const int64_t n = std::min(kChunk, end - at);
       const float* a = floats(call.inputs[0], at, n, buffer_a, call.declared.flush);
-      for (int64_t i = 0; i < n; ++i) value[i] = f(a[i]);
-      if (!close(floats(call.output, at, n, buffer_x, false), value, n, relative, absolute)) return false;
+      map(a, value, n, f);
+      const float* x = floats(call.output, at, n, buffer_x, false);
+      if (!close(x, value, n, relative, absolute,
+                 [&](int64_t i) { return edge(static_cast<double>(a[i])); }))
+        return false;
     }
     return true;
   });
@@ -152,7 +111,8 @@ bool integers(const Call& call, F f) {
   return all_ranges(call.pool, call.output.elements(), kRange, [&](int64_t begin, int64_t end) {
     uint32_t differ = 0;
     for (int64_t i = begin; i < end; ++i) {
-      differ |= static_cast<uint32_t>(x[i]) ^ f(static_cast<uint32_t>(a[i]), static_cast<uint32_t>(b[i]));
+      differ |=
+          static_cast<uint32_t>(x[i]) ^ f(static_cast<uint32_t>(a[i]), static_cast<uint32_t>(b[i]));
     }
     return differ == 0;
   });
@@ -168,9 +128,11 @@ bool integer_op(const Call& call) {
     case OpKind::kMultiply:
       return integers(call, [](uint32_t a, uint32_t b) { return a * b; });
     case OpKind::kMaximum:
-      return integers(call, [=](uint32_t a, uint32_t b) { return as_signed(a) > as_signed(b) ? a : b; });
+      return integers(call,
+                      [=](uint32_t a, uint32_t b) { return as_signed(a) > as_signed(b) ? a : b; });
     case OpKind::kMinimum:
-      return integers(call, [=](uint32_t a, uint32_t b) { return as_signed(a) < as_signed(b) ? a : b; });
+      return integers(call,
+                      [=](uint32_t a, uint32_t b) { return as_signed(a) < as_signed(b) ? a : b; });
     default:
       return true;
   }
@@ -210,7 +172,8 @@ bool compare(const Call& call) {
       const int64_t n = std::min(kChunk, end - at);
       const CompareKind kind = call.op.attrs.compare;
       if (call.inputs[0].dtype() == DType::kI32) {
-        if (!compared(kind, call.inputs[0].as<int32_t>().data() + at, call.inputs[1].as<int32_t>().data() + at, x + at, n))
+        if (!compared(kind, call.inputs[0].as<int32_t>().data() + at,
+                      call.inputs[1].as<int32_t>().data() + at, x + at, n))
           return false;
       } else if (is_float(call.inputs[0])) {
         const float* a = floats(call.inputs[0], at, n, buffer_a, call.declared.flush);
@@ -236,12 +199,12 @@ const float* as_floats(const Tensor& t, int64_t begin, int64_t n, float* buffer,
   return buffer;
 }
 int32_t to_integer(float x) {  // toward zero, saturating, NaN -> 0
-  const double d = clamped(x != x ? 0.0 : static_cast<double>(x), -0x1p31, 0x1p31 - 1);
-  return static_cast<int32_t>(d);
+  return x != x ? 0 : static_cast<int32_t>(std::clamp(static_cast<double>(x), -0x1p31, 0x1p31 - 1));
 }
 bool convert(const Call& call) {
   const Tensor &from = call.inputs[0], &to = call.output;
-  if (from.dtype() == to.dtype() && !is_float(to)) return same_bytes(from.raw(), to.raw(), to.bytes());
+  if (from.dtype() == to.dtype() && !is_float(to))
+    return same_bytes(from.raw(), to.raw(), to.bytes());
   return all_ranges(call.pool, to.elements(), kRange, [&](int64_t begin, int64_t end) {
     float buffer[kChunk], e[kChunk];
     for (int64_t at = begin; at < end; at += kChunk) {
@@ -286,40 +249,51 @@ bool elementwise(const Call& call) {
       ONCE(a[i] * b[i]);
     case OpKind::kDivide:
       ONCE(a[i] / b[i]);
-    case OpKind::kMaximum:  // a NaN on either side, and +0 over -0
-      ONCE(a[i] != a[i] || b[i] != b[i] ? kNaN
-           : a[i] == b[i]               ? from_bits(to_bits(a[i]) & to_bits(b[i]))
-           : a[i] > b[i]                ? a[i]
-                                        : b[i]);
+    case OpKind::kMaximum:  // a NaN on either side stays one in a sum
+      ONCE(largest(a[i], b[i]));
     case OpKind::kMinimum:
-      ONCE(a[i] != a[i] || b[i] != b[i] ? kNaN
-           : a[i] == b[i]               ? from_bits(to_bits(a[i]) | to_bits(b[i]))
-           : a[i] < b[i]                ? a[i]
-                                        : b[i]);
+      ONCE(-largest(-a[i], -b[i]));
 #undef ONCE
     case OpKind::kSqrt:
-      return rounded_once(call, [](const float* a, const float*, float* e, int64_t n) { square_roots(a, e, n); });
-    case OpKind::kRsqrt:
+      return rounded_once(
+          call, [](const float* a, const float*, float* e, int64_t n) { square_roots(a, e, n); });
+    case OpKind::kRsqrt:  // two roundings of 2^-24 each; 1 / 0 and 1 / infinity are exact
       return all_ranges(call.pool, call.output.elements(), kRange, [&](int64_t begin, int64_t end) {
-        float buffer_a[kChunk], buffer_x[kChunk], root[kChunk];
-        double value[kChunk];
+        float buffer_a[kChunk], buffer_x[kChunk], value[kChunk];
+        const float relative = call.output.dtype() == DType::kBF16 ? 0x1.02p-8f : 0x1p-22f;
         for (int64_t at = begin; at < end; at += kChunk) {
           const int64_t n = std::min(kChunk, end - at);
-          square_roots(floats(call.inputs[0], at, n, buffer_a, call.declared.flush), root, n);
-          for (int64_t i = 0; i < n; ++i) value[i] = 1.0f / root[i];
-          const double relative = call.output.dtype() == DType::kBF16 ? 0x1.02p-8 : 0x1p-22;
-          if (!close(floats(call.output, at, n, buffer_x, false), value, n, relative, 0)) return false;
+          square_roots(floats(call.inputs[0], at, n, buffer_a, call.declared.flush), value, n);
+          for (int64_t i = 0; i < n; ++i) value[i] = 1.0f / value[i];
+          const float* x = floats(call.output, at, n, buffer_x, false);
+          int32_t far = 0;
+          for (int64_t i = 0; i < n; ++i) {
+            // Not beyond: by the sign of a difference, and where bits are equal.
+            const float excess = relative * value[i] - std::fabs(x[i] - value[i]);
+            far |= static_cast<int32_t>(to_bits(excess)) &
+                   static_cast<int32_t>(to_bits(x[i]) == to_bits(value[i]) ? 0 : -1);
+            far |= excess == excess ? 0 : to_bits(x[i]) == to_bits(value[i]) ? 0 : -1;
+          }
+          if (far >= 0) continue;
+          for (int64_t i = 0; i < n; ++i) {
+            const double v = value[i];
+            if (!agrees(x[i], v, relative * std::fabs(v))) return false;
+          }
         }
         return true;
       });
+#define AGAIN(function, edge_value, ulps, absolute) \
+  return recomputed(                                \
+      call, ulps, absolute, [](D4 x) { return function(x); }, [](double x) { return edge_value; })
     case OpKind::kExponential:
-      return recomputed(call, ulps + 1, 0, exp_of);
+      AGAIN(exp_of, x != x ? x : one(exp_of(x)), ulps + 1, 0);
     case OpKind::kLog:
-      return recomputed(call, ulps + 1, 0, log_or_edge);
+      AGAIN(log_of, log_edge(x), ulps + 1, 0);
     case OpKind::kTanh:
-      return recomputed(call, ulps + 1, 0, tanh_of);
+      AGAIN(tanh_of, x != x ? x : one(tanh_of(x)), ulps + 1, 0);
     case OpKind::kLogistic:  // where exp(-x) leaves binary32 the result is 0 already
-      return recomputed(call, ulps + 2, 0x1p-125, logistic_of);
+      AGAIN(logistic_of, x != x ? x : one(logistic_of(x)), ulps + 2, 0x1p-125);
+#undef AGAIN
     default:
       return true;
   }

@@ -1,5 +1,5 @@
-// What the files of the screen share. Everything here is independent of backends/kernels: a check that ran the subject's
-// own loops would repeat its faults.
+// What the files of the screen share. Everything here is independent of backends/kernels: a check
+// that ran the subject's own loops would repeat its faults.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <span>
 
 #include "backends/oracle/screen.h"
+#include "backends/oracle/screen_vector.h"
 #include "program/base/bits.h"
 
 namespace twinrun::screen {
@@ -40,8 +41,9 @@ inline constexpr double kMayOverflow = 0x1p127;
 
 inline bool finite(double x) { return std::fabs(x) < kInfinity; }
 
-// Error of a sum of terms that each pass through `depth` rounded additions, in units of the sum of their sizes: the bound
-// of every case while short, eight standard deviations of independent roundings when long.
+// Error of a sum of terms that each pass through `depth` rounded additions, in units of the sum of
+// their sizes: the bound of every case while short, eight standard deviations of independent
+// roundings when long.
 inline double sum_error(double depth) { return kUnit * std::min(depth, 8 * std::sqrt(depth)); }
 
 // ok(piece) for every piece; false as soon as one is.
@@ -49,7 +51,8 @@ template <typename F>
 bool all_pieces(ThreadPool* pool, int64_t pieces, F ok) {
   std::atomic<bool> good{true};
   auto run = [&](int64_t i) {
-    if (good.load(std::memory_order_relaxed) && !ok(i)) good.store(false, std::memory_order_relaxed);
+    if (good.load(std::memory_order_relaxed) && !ok(i))
+      good.store(false, std::memory_order_relaxed);
   };
   if (pool != nullptr && pieces > 1) {
     pool->parallel_for(pieces, run);
@@ -69,28 +72,54 @@ bool all_ranges(ThreadPool* pool, int64_t n, int64_t range, F ok) {
 inline constexpr int64_t kChunk = 1024;     // elements between buffers in L1
 inline constexpr int64_t kRange = 1 << 15;  // elements of a piece: a multiple of kChunk
 
+// Denormals to zeros of their sign; in integers, so that it becomes vector code.
+inline void flush_all(const float* x, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t u = to_bits(x[i]);
+    out[i] = from_bits(u & ((u & 0x7F800000u) == 0 ? 0x80000000u : ~0u));
+  }
+}
+
 // Elements [begin, begin + n) of an f32 or bf16 tensor; in place where nothing has to change.
 inline const float* floats(const Tensor& t, int64_t begin, int64_t n, float* buffer, bool flushes) {
   if (t.dtype() == DType::kF32) {
     const float* x = t.as<float>().data() + begin;
     if (!flushes) return x;
-    for (int64_t i = 0; i < n; ++i) buffer[i] = flush(x[i]);
+    flush_all(x, buffer, n);
   } else {
     const uint16_t* x = t.as<uint16_t>().data() + begin;
     for (int64_t i = 0; i < n; ++i) buffer[i] = bf16_to_f32(x[i]);
-    if (flushes) {
-      for (int64_t i = 0; i < n; ++i) buffer[i] = flush(buffer[i]);
-    }
+    if (flushes) flush_all(buffer, buffer, n);
   }
   return buffer;
 }
-inline bool is_float(const Tensor& t) { return t.dtype() == DType::kF32 || t.dtype() == DType::kBF16; }
+inline bool is_float(const Tensor& t) {
+  return t.dtype() == DType::kF32 || t.dtype() == DType::kBF16;
+}
 
-inline bool same_bytes(const void* a, const void* b, size_t bytes) { return std::memcmp(a, b, bytes) == 0; }
+inline bool same_bytes(const void* a, const void* b, size_t bytes) {
+  return std::memcmp(a, b, bytes) == 0;
+}
 
-// |x - value| <= relative |value| + absolute for each; non-finite ones must agree. `relative` includes storing as bf16.
-bool close(const float* x, const double* value, int64_t n, double relative, double absolute);
-// The same with a bound per element.
+// One element: NaN and infinities must agree, what binary32 or bf16 may round to infinity may be
+// one.
+bool agrees(double x, double value, double radius);
+
+// |x - value| <= relative |value| + absolute for each; non-finite ones must agree. `relative`
+// includes storing as bf16. What it is at the edges, where value may be anything: edge(i), asked
+// for elements that are not close only.
+template <typename E>
+bool close(const float* x, const double* value, int64_t n, double relative, double absolute,
+           E edge) {
+  if (all_close(x, value, n, [=](int64_t, D4 v) { return fma(relative, abs(v), absolute); }))
+    return true;
+  for (int64_t i = 0; i < n; ++i) {
+    const double v = edge(i);
+    if (!agrees(x[i], v, relative * std::fabs(v) + absolute)) return false;
+  }
+  return true;
+}
+// With a bound per element; elements whose bound reaches kMayOverflow are not looked at.
 bool within(const float* x, const double* value, const double* radius, int64_t n);
 
 }  // namespace twinrun::screen

@@ -5,8 +5,8 @@
 namespace twinrun::screen {
 namespace {
 
-// A result whose element at index (i0, i1, ...) is operand element sum of i * stride; neighbouring dimensions that walk
-// evenly are one.
+// A result whose element at index (i0, i1, ...) is operand element sum of i * stride; neighbouring
+// dimensions that walk evenly are one.
 struct Walk {
   Dims sizes, strides;
 
@@ -24,10 +24,12 @@ struct Walk {
     Dims stride(from.size(), 1), of_result(op.type.dims.size(), 0);
     for (size_t d = from.size(); d-- > 1;) stride[d - 1] = stride[d] * from[d];
     for (size_t d = 0; d < from.size(); ++d) {
-      if (op.kind == OpKind::kBroadcastInDim && from[d] != 1) of_result[static_cast<size_t>(op.attrs.dims[d])] = stride[d];
+      if (op.kind == OpKind::kBroadcastInDim && from[d] != 1)
+        of_result[static_cast<size_t>(op.attrs.dims[d])] = stride[d];
     }
     for (size_t d = 0; d < of_result.size(); ++d) {
-      if (op.kind == OpKind::kTranspose) of_result[d] = stride[static_cast<size_t>(op.attrs.dims[d])];
+      if (op.kind == OpKind::kTranspose)
+        of_result[d] = stride[static_cast<size_t>(op.attrs.dims[d])];
       push(op.type.dims[d], of_result[d]);
     }
     if (sizes.empty()) push(2, 0), sizes[0] = 1;
@@ -75,10 +77,12 @@ bool walked(const Call& call) {
   const int64_t cut = std::max<int64_t>(1, kRange / length);  // rows of a piece
   const int64_t cuts = (rows + cut - 1) / cut;
   return all_pieces(call.pool, slabs * cuts, [&](int64_t piece) {
-    const int64_t slab = piece / cuts, begin = piece % cuts * cut, end = std::min(rows, begin + cut);
+    const int64_t slab = piece / cuts, begin = piece % cuts * cut,
+                  end = std::min(rows, begin + cut);
     const T* from = x + walk.at(slab, outer - 1);
     const T* to = y + slab * rows * length;
-    if (step == 1 && stride > 1) {  // a transposed plane: tiles, so that cache lines of both are used up
+    if (step == 1 &&
+        stride > 1) {  // a transposed plane: tiles, so that cache lines of both are used up
       for (int64_t j = 0; j < length; j += 64) {
         const int64_t n = std::min<int64_t>(64, length - j);
         for (int64_t r = begin; r < end; ++r) {
@@ -102,7 +106,10 @@ bool selected(const Call& call) {
   const auto* y = reinterpret_cast<const T*>(call.output.raw());
   return all_ranges(call.pool, call.output.elements(), kRange, [&](int64_t begin, int64_t end) {
     T differ = 0;
-    for (int64_t i = begin; i < end; ++i) differ |= static_cast<T>((p[i] != 0 ? a[i] : b[i]) ^ y[i]);
+    for (int64_t i = begin; i < end; ++i) {
+      const T mask = p[i] != 0 ? static_cast<T>(~T{0}) : T{0};
+      differ |= static_cast<T>(((a[i] ^ b[i]) & mask) ^ b[i] ^ y[i]);
+    }
     return differ == 0;
   });
 }
@@ -150,16 +157,16 @@ bool sign_op(const Call& call) {
 }
 
 // f<T>(call) for the unsigned integer of the element's size.
-#define BY_SIZE(f, call)                     \
-  switch (size_of((call).output.dtype())) {  \
-    case 1:                                  \
-      return f<uint8_t>(call);               \
-    case 2:                                  \
-      return f<uint16_t>(call);              \
-    case 4:                                  \
-      return f<uint32_t>(call);              \
-    default:                                 \
-      return f<uint64_t>(call);              \
+#define BY_SIZE(f, call)                    \
+  switch (size_of((call).output.dtype())) { \
+    case 1:                                 \
+      return f<uint8_t>(call);              \
+    case 2:                                 \
+      return f<uint16_t>(call);             \
+    case 4:                                 \
+      return f<uint32_t>(call);             \
+    default:                                \
+      return f<uint64_t>(call);             \
   }
 bool walk_of(const Call& call) { BY_SIZE(walked, call) }
 bool select_of(const Call& call) { BY_SIZE(selected, call) }
@@ -173,7 +180,8 @@ uint32_t bits_of(double x, DType dtype) {
     case DType::kPred:
       return x != 0;
     case DType::kI32:
-      return static_cast<uint32_t>(x != x ? 0 : static_cast<int32_t>(std::clamp(x, -0x1p31, 0x1p31 - 1)));
+      return static_cast<uint32_t>(
+          x != x ? 0 : static_cast<int32_t>(std::clamp(x, -0x1p31, 0x1p31 - 1)));
     case DType::kBF16:
       return bf16_round(static_cast<float>(x));
     default:
@@ -186,8 +194,8 @@ bool splat(const T* y, uint32_t bits, int64_t n) {
   return row_equal(&want, 0, y, n);
 }
 bool run_of(const Call& call, int64_t begin, int64_t n, double value) {
+  if (value != value) return true;
   const uint32_t bits = bits_of(value, call.output.dtype());
-  if (n > 0 && value != value) return true;
   switch (size_of(call.output.dtype())) {
     case 1:
       return splat(call.output.as<uint8_t>().data() + begin, bits, n);
@@ -203,9 +211,15 @@ bool iota(const Call& call) {
   const Dims& dims = call.output.dims();
   int64_t inner = 1;
   for (size_t d = axis + 1; d < dims.size(); ++d) inner *= dims[d];
-  return all_pieces(call.pool, call.output.elements() / inner, [&](int64_t i) {
-    return run_of(call, i * inner, inner, static_cast<double>(i % dims[axis]));
-  });
+  const int64_t range = std::max<int64_t>(1, kRange / inner);
+  return all_ranges(call.pool, call.output.elements() / inner, range,
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t i = begin; i < end; ++i) {
+                        if (!run_of(call, i * inner, inner, static_cast<double>(i % dims[axis])))
+                          return false;
+                      }
+                      return true;
+                    });
 }
 
 // Philox4x32-10 of eight consecutive counters at once (program/base/philox.cc has it one by one).
@@ -222,7 +236,8 @@ Blocks philox(uint32_t first, uint32_t sample, uint32_t step, uint32_t stream, u
   auto k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
     for (int l = 0; l < kLanes; ++l) {
-      const uint64_t p0 = uint64_t{0xD2511F53u} * c.word[0][l], p1 = uint64_t{0xCD9E8D57u} * c.word[2][l];
+      const uint64_t p0 = uint64_t{0xD2511F53u} * c.word[0][l],
+                     p1 = uint64_t{0xCD9E8D57u} * c.word[2][l];
       const uint32_t c0 = static_cast<uint32_t>(p1 >> 32) ^ c.word[1][l] ^ k0;
       const uint32_t c2 = static_cast<uint32_t>(p0 >> 32) ^ c.word[3][l] ^ k1;
       c.word[1][l] = static_cast<uint32_t>(p1), c.word[3][l] = static_cast<uint32_t>(p0);
@@ -242,10 +257,12 @@ bool random(const Call& call) {
     const auto sample = static_cast<uint32_t>(samples[static_cast<size_t>(s)]);
     uint32_t differ = 0;
     for (int64_t e = 0; e < each; e += 4 * kLanes) {
-      const Blocks b = philox(static_cast<uint32_t>(e / 4), sample, step, stream, call.op.attrs.seed);
+      const Blocks b =
+          philox(static_cast<uint32_t>(e / 4), sample, step, stream, call.op.attrs.seed);
       const float* row = y + s * each + e;
       const int64_t n = std::min<int64_t>(4 * kLanes, each - e);
-      for (int64_t i = 0; i < n; ++i) differ |= to_bits(row[i]) ^ to_bits(uniform(b.word[i % 4][i / 4]));
+      for (int64_t i = 0; i < n; ++i)
+        differ |= to_bits(row[i]) ^ to_bits(uniform(b.word[i % 4][i / 4]));
     }
     return differ == 0;
   });
@@ -256,8 +273,9 @@ bool random(const Call& call) {
 bool source(const Call& call) {
   switch (call.op.kind) {
     case OpKind::kConstant:
-      return all_ranges(call.pool, call.output.elements(), kRange,
-                        [&](int64_t begin, int64_t end) { return run_of(call, begin, end - begin, call.op.attrs.value); });
+      return all_ranges(call.pool, call.output.elements(), kRange, [&](int64_t begin, int64_t end) {
+        return run_of(call, begin, end - begin, call.op.attrs.value);
+      });
     case OpKind::kIota:
       return iota(call);
     case OpKind::kRngUniform:

@@ -6,7 +6,11 @@
 namespace twinrun::screen {
 namespace {
 
-float larger(float a, float b) { return a != a ? a : b != b ? b : a < b ? b : a; }
+// A NaN of either side stays.
+inline float larger(float a, float b) {
+  const float either = a >= b ? a : b;
+  return a != a ? a : either;
+}
 
 // What is collected of each output.
 struct Sums {
@@ -55,18 +59,24 @@ void add_all(const float* x, int64_t n, Sums& s, int64_t at) {
         size[l] += std::fabs(v);
       }
     }
-    for (; i < n; ++i) value[0] += static_cast<double>(x[i]), size[0] += std::fabs(static_cast<double>(x[i]));
-    for (int l = 0; l < kLanes; ++l) s.value[u] += value[l], s.size[u] += size[l];
+    for (; i < n; ++i)
+      value[0] += static_cast<double>(x[i]), size[0] += std::fabs(static_cast<double>(x[i]));
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+      for (int l = 0; l < half; ++l) value[l] += value[l + half], size[l] += size[l + half];
+    }
+    s.value[u] += value[0], s.size[u] += size[0];
   }
 }
 
-// The operand as groups of kept and reduced dimensions, outermost first; neighbours of one kind are one.
+// The operand as groups of kept and reduced dimensions, outermost first; neighbours of one kind are
+// one.
 struct Layout {
   Dims sizes;
   std::vector<bool> kept;
   Layout(const Dims& dims, const Dims& reduced) {
     for (size_t d = 0; d < dims.size(); ++d) {
-      const bool keep = std::find(reduced.begin(), reduced.end(), static_cast<int64_t>(d)) == reduced.end();
+      const bool keep =
+          std::find(reduced.begin(), reduced.end(), static_cast<int64_t>(d)) == reduced.end();
       if (dims[d] == 1) continue;
       if (!sizes.empty() && kept.back() == keep) {
         sizes.back() *= dims[d];
@@ -112,14 +122,16 @@ void collect(const Call& call, const Layout& layout, int64_t begin, int64_t end,
 
 Sums fresh(Collect what, int64_t outputs) {
   const auto n = static_cast<size_t>(outputs);
-  if (what == Collect::kMax) return {{}, {}, std::vector<float>(n, -std::numeric_limits<float>::infinity())};
+  if (what == Collect::kMax)
+    return {{}, {}, std::vector<float>(n, -std::numeric_limits<float>::infinity())};
   return {std::vector<double>(n), std::vector<double>(n), {}};
 }
 
 template <Collect kWhat>
 Sums collected(const Call& call) {
   const Layout layout(call.inputs[0].dims(), call.op.attrs.dims);
-  const int64_t outputs = call.output.elements(), rows = call.inputs[0].elements() / layout.sizes.back();
+  const int64_t outputs = call.output.elements(),
+                rows = call.inputs[0].elements() / layout.sizes.back();
   Sums all = fresh(kWhat, outputs);
   if (layout.kept.front() && layout.sizes.size() > 1) {  // pieces share no output
     const int64_t inner = rows / layout.sizes.front();
@@ -131,28 +143,39 @@ Sums collected(const Call& call) {
     return all;
   }
   const int64_t outer = layout.sizes.size() > 1 ? layout.sizes.front() : 1;
-  const int64_t pieces = std::clamp<int64_t>(std::min(outer, call.inputs[0].elements() / kRange), 1, 8);
+  const int64_t pieces =
+      std::clamp<int64_t>(std::min(outer, call.inputs[0].elements() / kRange), 1, 8);
   const int64_t each = (outer + pieces - 1) / pieces, inner = rows / outer;
   std::vector<Sums> parts(static_cast<size_t>(pieces));
   all_pieces(call.pool, pieces, [&](int64_t i) {
     Sums& part = parts[static_cast<size_t>(i)] = fresh(kWhat, outputs);
-    collect<kWhat>(call, layout, std::min(outer, i * each) * inner, std::min(outer, (i + 1) * each) * inner, part);
+    collect<kWhat>(call, layout, std::min(outer, i * each) * inner,
+                   std::min(outer, (i + 1) * each) * inner, part);
     return true;
   });
   for (const Sums& part : parts) {
     for (size_t i = 0; i < part.most.size(); ++i) all.most[i] = larger(all.most[i], part.most[i]);
-    for (size_t i = 0; i < part.value.size(); ++i) all.value[i] += part.value[i], all.size[i] += part.size[i];
+    for (size_t i = 0; i < part.value.size(); ++i)
+      all.value[i] += part.value[i], all.size[i] += part.size[i];
   }
   return all;
 }
 
-bool same_number(float x, float y) { return x == y || (x != x && y != y); }
+bool same_numbers(const float* x, const float* y, int64_t n) {
+  if (same_bytes(x, y, static_cast<size_t>(n) * 4)) return true;
+  for (int64_t i = 0; i < n; ++i) {
+    if (x[i] != y[i] && !(x[i] != x[i] && y[i] != y[i])) return false;
+  }
+  return true;
+}
 
-// Output elements [begin, begin + n) hold value within `relative` of size (and one rounding, when divided).
+// Output elements [begin, begin + n) hold value within `relative` of size (and one rounding, when
+// divided).
 struct Tolerance {
   double relative, absolute, of_value;
 };
-bool holds(const Call& call, int64_t begin, int64_t n, const double* value, const double* size, Tolerance t) {
+bool holds(const Call& call, int64_t begin, int64_t n, const double* value, const double* size,
+           Tolerance t) {
   float buffer[kChunk];
   double radius[kChunk];
   if (call.output.dtype() == DType::kBF16) t.of_value += 0x1.01p-8, t.absolute += 0x1p-133;
@@ -161,9 +184,12 @@ bool holds(const Call& call, int64_t begin, int64_t n, const double* value, cons
     const int64_t count = std::min(kChunk, n - at);
     for (int64_t i = 0; i < count; ++i) {
       const double s = size[at + i];
-      radius[i] = s < kMayOverflow ? t.relative * s + t.of_value * std::fabs(value[at + i]) + t.absolute : kInfinity;
+      radius[i] = s < kMayOverflow
+                      ? t.relative * s + t.of_value * std::fabs(value[at + i]) + t.absolute
+                      : kInfinity;
     }
-    if (!within(floats(call.output, begin + at, count, buffer, false), value + at, radius, count)) return false;
+    if (!within(floats(call.output, begin + at, count, buffer, false), value + at, radius, count))
+      return false;
   }
   return true;
 }
@@ -176,30 +202,22 @@ bool reduce(const Call& call) {
   if (!is_float(call.inputs[0])) return true;
   if (call.op.attrs.reducer == Reducer::kMax) {
     const Sums s = collected<Collect::kMax>(call);
-    float buffer[1];
-    for (int64_t i = 0; i < outputs; ++i) {
-      if (!same_number(*floats(call.output, i, 1, buffer, false), s.most[static_cast<size_t>(i)])) return false;
-    }
-    return true;
+    std::vector<float> buffer(static_cast<size_t>(outputs));
+    return same_numbers(floats(call.output, 0, outputs, buffer.data(), false), s.most.data(),
+                        outputs);
   }
   Sums s = collected<Collect::kSum>(call);
-  const double terms = static_cast<double>(call.inputs[0].elements()) / static_cast<double>(outputs);
+  const double terms =
+      static_cast<double>(call.inputs[0].elements()) / static_cast<double>(outputs);
   // Ours: 16 lanes of segments of 4096, a tree, the segments.
   const double ours = std::ceil(std::min(terms, 4096.0) / 16) + 4 + std::ceil(terms / 4096);
   const double depth = std::max(0.0, std::min(terms - 1, call.declared.ours ? ours : terms));
   const double relative = sum_error(depth) + (terms > 1 ? terms * 0x1p-52 : 0);
   Tolerance t{relative, call.declared.flush ? terms * kMinNormal : 0, 0};
   if (mean) {
-    for (auto* v : {&s.value, &s.size}) {
-      for (double& x : *v) x /= terms;
-    }
+    for (double& x : s.value) x /= terms;
+    for (double& x : s.size) x = x < kMayOverflow ? x / terms : kInfinity;
     t.absolute = t.absolute / terms + 0x1p-149, t.of_value = 0x1p-23;
-  }
-  // Sizes that may overflow are those of the sum.
-  if (mean) {
-    for (double& x : s.size) {
-      if (!(x * terms < kMayOverflow)) x = kInfinity;
-    }
   }
   return holds(call, 0, outputs, s.value.data(), s.size.data(), t);
 }
@@ -235,7 +253,8 @@ bool all_reduce(const Call& call) {
 
 namespace {
 
-// f(first element of the pixel's channels, relative to the sample) for the taps of window (y, x) that lie inside.
+// f(first element of the pixel's channels, relative to the sample) for the taps of window (y, x)
+// that lie inside.
 template <typename F>
 int64_t taps(const Window& window, const Dims& image, int64_t y, int64_t x, F f) {
   int64_t inside = 0;
@@ -259,13 +278,18 @@ bool pooling(const Call& call) {
   const bool max = call.op.attrs.reducer == Reducer::kMax, flushes = max && call.declared.flush;
   const double terms = static_cast<double>(w.size[0] * w.size[1]);
   return all_pieces(call.pool, grid[0], [&](int64_t n) {
-    std::vector<float> buffer(static_cast<size_t>(flushes || call.inputs[0].dtype() == DType::kBF16 ? per_image : 0));
+    std::vector<float> buffer(
+        static_cast<size_t>(flushes || call.inputs[0].dtype() == DType::kBF16 ? per_image : 0));
     const float* in = floats(call.inputs[0], n * per_image, per_image, buffer.data(), flushes);
+    // A row of windows at a time.
+    const int64_t width = grid[2] * c;
     std::vector<float> most(static_cast<size_t>(max ? c : 0)), row(static_cast<size_t>(c));
-    std::vector<double> value(static_cast<size_t>(max ? 0 : c)), size(value);
+    std::vector<double> value(static_cast<size_t>(max ? 0 : width)), size(value);
     for (int64_t y = 0; y < grid[1]; ++y) {
+      const int64_t at = n * per_grid + y * width;
+      std::fill(value.begin(), value.end(), 0.0);
+      std::fill(size.begin(), size.end(), 0.0);
       for (int64_t x = 0; x < grid[2]; ++x) {
-        const int64_t at = n * per_grid + (y * grid[2] + x) * c;
         if (max) {
           std::fill(most.begin(), most.end(), -std::numeric_limits<float>::infinity());
           float* const m = most.data();
@@ -273,26 +297,26 @@ bool pooling(const Call& call) {
             const float* p = in + tap;
             for (int64_t i = 0; i < c; ++i) m[i] = larger(m[i], p[i]);
           });
-          const float* out = floats(call.output, at, c, row.data(), false);
-          int64_t bad = 0;
-          for (int64_t i = 0; i < c; ++i) bad |= same_number(out[i], m[i]) ? 0 : 1;
-          if (bad != 0) return false;
-        } else {
-          std::fill(value.begin(), value.end(), 0.0);
-          std::fill(size.begin(), size.end(), 0.0);
-          double *const v = value.data(), *const s = size.data();
-          const auto count = static_cast<double>(taps(w, image, y, x, [&](int64_t tap) {
-            const float* p = in + tap;
-            for (int64_t i = 0; i < c; ++i) {
-              v[i] += static_cast<double>(p[i]);
-              s[i] += std::fabs(static_cast<double>(p[i]));
-            }
-          }));
-          for (int64_t i = 0; i < c; ++i) v[i] /= count;
-          const Tolerance t{terms * kUnit / count, 0x1p-149 + (call.declared.flush ? terms * kMinNormal : 0), 0x1p-23};
-          if (!holds(call, at, c, v, s, t)) return false;
+          if (!same_numbers(floats(call.output, at + x * c, c, row.data(), false), m, c))
+            return false;
+          continue;
+        }
+        double *const v = value.data() + x * c, *const s = size.data() + x * c;
+        const auto count = static_cast<double>(taps(w, image, y, x, [&](int64_t tap) {
+          const float* p = in + tap;
+          for (int64_t i = 0; i < c; ++i) {
+            v[i] += static_cast<double>(p[i]);
+            s[i] += std::fabs(static_cast<double>(p[i]));
+          }
+        }));
+        for (int64_t i = 0; i < c; ++i) {
+          v[i] /= count;
+          s[i] = s[i] < kMayOverflow ? s[i] / count : kInfinity;
         }
       }
+      const Tolerance t{terms * kUnit, 0x1p-149 + (call.declared.flush ? terms * kMinNormal : 0),
+                        0x1p-23};
+      if (!max && !holds(call, at, width, value.data(), size.data(), t)) return false;
     }
     return true;
   });
@@ -308,25 +332,30 @@ bool scatter(const Call& call) {
   const bool flushes = call.declared.flush;
   const double terms = static_cast<double>(w.size[0] * w.size[1]);
   return all_pieces(call.pool, image[0], [&](int64_t n) {
-    thread_local std::vector<double> value, size;
+    thread_local std::vector<double> value, size, share;
     thread_local std::vector<float> buffer_x, buffer_dy, most;
     thread_local std::vector<int32_t> where;
-    value.assign(static_cast<size_t>(per_image), 0.0), size.assign(static_cast<size_t>(per_image), 0.0);
-    buffer_dy.resize(static_cast<size_t>(per_grid)), buffer_x.resize(static_cast<size_t>(average ? 0 : per_image));
-    most.resize(static_cast<size_t>(c)), where.resize(static_cast<size_t>(c));
+    value.assign(static_cast<size_t>(per_image), 0.0),
+        size.assign(static_cast<size_t>(per_image), 0.0);
+    buffer_dy.resize(static_cast<size_t>(per_grid)),
+        buffer_x.resize(static_cast<size_t>(average ? 0 : per_image));
+    share.resize(static_cast<size_t>(c)), most.resize(static_cast<size_t>(c)),
+        where.resize(static_cast<size_t>(c));
     const float* g = floats(dy, n * per_grid, per_grid, buffer_dy.data(), average && flushes);
-    const float* in = average ? nullptr : floats(call.inputs[0], n * per_image, per_image, buffer_x.data(), flushes);
+    const float* in =
+        average ? nullptr
+                : floats(call.inputs[0], n * per_image, per_image, buffer_x.data(), flushes);
     double *const v = value.data(), *const s = size.data();
     for (int64_t y = 0; y < grid[1]; ++y) {
       for (int64_t x = 0; x < grid[2]; ++x, g += c) {
         if (average) {
           const auto count = static_cast<double>(taps(w, image, y, x, [](int64_t) {}));
+          double* const p = share.data();
+          for (int64_t i = 0; i < c; ++i) p[i] = static_cast<double>(g[i]) / count;
           taps(w, image, y, x, [&](int64_t tap) {
-            for (int64_t i = 0; i < c; ++i) {
-              const double share = static_cast<double>(g[i]) / count;
-              v[tap + i] += share;
-              s[tap + i] += std::fabs(share);
-            }
+            double *const vt = v + tap, *const st = s + tap;
+            for (int64_t i = 0; i < c; ++i) vt[i] += p[i];
+            for (int64_t i = 0; i < c; ++i) st[i] += std::fabs(p[i]);
           });
           continue;
         }

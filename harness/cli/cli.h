@@ -51,6 +51,9 @@ void add_common_options(po::options_description& options);       // --threads, -
 Result<Scenario> scenario_of(const Parsed& parsed);
 Result<int> threads_of(const Parsed& parsed);
 
+// Whether a file can be put here, asked before hours of work rather than after.
+Status check_output(const std::string& path);
+
 // The words as typed, quoted for a shell.
 std::string command_line();
 void remember_command_line(int argc, char** argv);
@@ -59,7 +62,8 @@ void remember_command_line(int argc, char** argv);
 const StopFlag& install_stop_flag();
 
 bool stdout_is_terminal();
-bool use_color();       // a terminal, NO_COLOR unset, TERM not dumb
+bool colors_wanted();   // NO_COLOR unset or empty, TERM not dumb
+bool use_color();       // wanted, and stdout is a terminal
 int terminal_width();   // of stdout; 80 elsewhere
 
 }  // namespace twinrun::cli

@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <optional>
 #include <thread>
 
@@ -16,6 +19,7 @@ namespace {
 
 std::string typed;
 StopFlag stop{false};
+constexpr const char* kSurplus = "surplus words";
 
 void on_signal(int) {
   if (stop.exchange(true)) _exit(kExitInterrupted);
@@ -59,6 +63,8 @@ Parsed parse(const Args& args, const char* usage, const char* example, po::optio
     hidden.add_options()(name.c_str(), po::value<std::string>());
     places.add(name.c_str(), 1);
   }
+  hidden.add_options()(kSurplus, po::value<std::vector<std::string>>());
+  places.add(kSurplus, -1);
   all.add(hidden);
   std::vector<std::string> known;
   for (const auto& option : visible.options()) known.push_back("--" + option->long_name());
@@ -83,6 +89,11 @@ Parsed parse(const Args& args, const char* usage, const char* example, po::optio
     parsed.exit = 0;
     return parsed;
   }
+  if (parsed.has(kSurplus)) {
+    const auto words = parsed.get<std::vector<std::string>>(kSurplus);
+    parsed.exit = fail({fmt::format("one word too many: '{}'", words.front()), "", fmt::format("usage: {}", usage)});
+    return parsed;
+  }
   for (const auto& name : positional) {
     if (name.starts_with('?') || parsed.has(name.c_str())) continue;
     parsed.exit = fail({fmt::format("{} is missing", name), "", fmt::format("usage: {}", usage)});
@@ -92,7 +103,7 @@ Parsed parse(const Args& args, const char* usage, const char* example, po::optio
 }
 
 int fail(const Error& error, int code) {
-  const bool color = isatty(STDERR_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+  const bool color = isatty(STDERR_FILENO) != 0 && colors_wanted();
   fmt::print(stderr, "{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "", error.message());
   return code;
 }
@@ -128,11 +139,32 @@ Result<int> threads_of(const Parsed& parsed) {
   return n;
 }
 
-bool stdout_is_terminal() { return isatty(STDOUT_FILENO) != 0; }
-bool use_color() {
-  const char* term = std::getenv("TERM");
-  return stdout_is_terminal() && std::getenv("NO_COLOR") == nullptr && term != nullptr && std::string_view(term) != "dumb";
+Status check_output(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return Error{"is a folder, a file is to be written", path, "name a file inside it"};
+  const fs::path parent = fs::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  std::string probe = folder + "/.twinrun-probe-XXXXXX";
+  const int fd = mkstemp(probe.data());
+  if (fd < 0) {
+    const int why = errno;
+    return Error{fmt::format("cannot create a file here: {}", std::strerror(why)), path,
+                 why == ENOENT ? fmt::format("create the folder: mkdir -p '{}'", folder)
+                               : fmt::format("make '{}' a folder that you may write to, or write elsewhere with -o", folder)};
+  }
+  close(fd);
+  unlink(probe.c_str());
+  return Ok{};
 }
+
+bool stdout_is_terminal() { return isatty(STDOUT_FILENO) != 0; }
+bool colors_wanted() {
+  const char* term = std::getenv("TERM");
+  const char* no_color = std::getenv("NO_COLOR");  // no-color.org: "when present and not an empty string"
+  return (no_color == nullptr || *no_color == '\0') && term != nullptr && std::string_view(term) != "dumb";
+}
+bool use_color() { return stdout_is_terminal() && colors_wanted(); }
 int terminal_width() {
   winsize size{};
   if (stdout_is_terminal() && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) return std::min<int>(size.ws_col, 120);

@@ -12,9 +12,9 @@ int doctor_verb(const Args& args) {
   options.add_options()("engine,e", po::value<std::string>()->default_value("tpu"), "engine to examine");
   const Parsed parsed = parse(args, "twinrun doctor [--engine ENGINE]", "twinrun doctor --engine tpu", options, {});
   if (parsed.exit) return *parsed.exit;
-  fmt::print("{}\n", version_text());
   const auto rows = doctor(parsed.get<std::string>("engine"));
   if (!rows) return fail(rows.error());
+  fmt::print("{}\n", version_text());
   bool good = true;
   for (const DoctorRow& row : *rows) {
     fmt::print("  {:<6} {:<40} {}\n", row.passed ? "ok" : "FAILED", row.name, row.detail);

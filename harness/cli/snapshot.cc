@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "harness/cli/cli.h"
 #include "harness/experiment.h"
 
@@ -25,8 +27,9 @@ int snapshot_verb(const Args& args) {
   int64_t elements = 0;
   for (const auto& [name, t] : c.tensors) elements += t.value.elements();
   if (parsed.get<bool>("json")) {
-    fmt::print("{{\"schema\": 1, \"file\": \"{}\", \"root_digest\": \"{}\", \"tensors\": {}, \"elements\": {}}}\n", path,
-               c.root_digest().hex(), c.tensors.size(), elements);
+    const nlohmann::ordered_json j = {{"schema", 1}, {"file", path}, {"root_digest", c.root_digest().hex()},
+                                      {"tensors", c.tensors.size()}, {"elements", elements}};
+    fmt::print("{}\n", j.dump());
   } else {
     fmt::print("{}: {} tensors, {} elements, root digest {}\n", path, c.tensors.size(), elements, c.root_digest().hex());
   }

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "backends/faults/faults.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
@@ -12,25 +15,49 @@ namespace {
 struct Start {
   States states;
   int64_t step = 0;
+  std::optional<RunFile> history;  // the run that is resumed
 };
+
+// The resumed run with what came before it, as if nothing had happened: without the evaluation and the checkpoint that only the
+// interruption made.
+RunFile joined(RunFile before, RunFile after, const TrainSpec& train) {
+  const int64_t step = after.first_step;
+  const auto occasional = [&](int64_t at, int64_t every) { return at >= step && (every == 0 || at % every != 0); };
+  std::erase_if(before.evaluations, [&](const Evaluation& e) { return occasional(e.step, train.eval_every); });
+  std::erase_if(before.checkpoints, [&](const Checkpoint& c) { return occasional(c.step, train.checkpoint_every); });
+  std::erase_if(before.trace, [&](const OpTraceRow& row) { return row.step >= step; });
+  const auto done = static_cast<size_t>(step - before.first_step);
+  before.steps.resize(std::min(done, before.steps.size()));
+  before.state_digests.resize(std::min(done, before.state_digests.size()));
+  const auto prepend = [](auto& to, auto& from) { to.insert(to.begin(), from.begin(), from.end()); };
+  prepend(after.steps, before.steps);
+  prepend(after.state_digests, before.state_digests);
+  prepend(after.evaluations, before.evaluations);
+  prepend(after.trace, before.trace);
+  prepend(after.checkpoints, before.checkpoints);
+  after.first_step = before.first_step;
+  return after;
+}
 
 // --init: a snapshot or any checkpoint, training begins at its step. --resume: the last checkpoint of a run file.
 Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& program, const Scenario& scenario) {
   Checkpoint checkpoint;
+  std::optional<RunFile> history;
   if (parsed.has("resume")) {
     const auto path = parsed.get<std::string>("resume");
     TWINRUN_ASSIGN(const std::string kind, file_kind(path));
     if (kind == "run") {
       TWINRUN_ASSIGN(RunFile run, read_run(path));
       if (run.checkpoints.empty()) return Error{"the run holds no checkpoint", path, "start again without --resume"};
-      checkpoint = std::move(run.checkpoints.back());
+      checkpoint = run.checkpoints.back();
+      history = std::move(run);
     } else {
       TWINRUN_ASSIGN(checkpoint, read_checkpoint(path));
     }
     if (checkpoint.scenario_digest != scenario_digest(scenario).hex()) {
       return Error{"the checkpoint was made by another scenario (digest " + checkpoint.scenario_digest + ", this one " +
                        scenario_digest(scenario).hex() + ")",
-                   path, "resume with the same scenario and --set values; `twinrun inspect` shows the stored ones"};
+                   path, "resume with the same scenario and --set values; `twinrun inspect --resolved` shows the stored ones"};
     }
   } else if (parsed.has("init")) {
     TWINRUN_ASSIGN(checkpoint, read_checkpoint(parsed.get<std::string>("init")));
@@ -43,7 +70,7 @@ Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& progr
     error.where = parsed.get<std::string>(parsed.has("resume") ? "resume" : "init") + ": " + error.where;
     return error;
   }
-  return std::optional<Start>(Start{*states, checkpoint.step});
+  return std::optional<Start>(Start{*states, checkpoint.step, std::move(history)});
 }
 
 }  // namespace
@@ -78,7 +105,7 @@ int train_verb(const Args& args) {
   sharding.cores = cores;
   const Program program = cores == 1 ? experiment->whole() : experiment->sharded(sharding);
 
-  const auto start = start_of(parsed, program, *scenario);
+  auto start = start_of(parsed, program, *scenario);
   if (!start) return fail(start.error());
   std::vector<FaultSpec> faults;
   if (parsed.has("fault")) {
@@ -92,6 +119,8 @@ int train_verb(const Args& args) {
   if (!hooks) return fail(hooks.error());
 
   const auto path = parsed.get<std::string>("out");
+  if (const Status writable = check_output(path); !writable) return fail(writable.error());
+  if (const Status lasts = check_data_lasts(*experiment); !lasts) return fail(lasts.error(), 1);
   ProgressPrinter printer(parsed.get<bool>("quiet"));
   const StopFlag& stop = install_stop_flag();
   RunOptions o;
@@ -104,24 +133,30 @@ int train_verb(const Args& args) {
     o.start = (*start)->states;
     o.first_step = (*start)->step;
     if (o.first_step >= scenario->train.steps) {
-      return fail({fmt::format("the checkpoint is after step {}, the scenario ends at {}", o.first_step, scenario->train.steps), "--resume",
-                   "raise train.steps"});
+      return fail({fmt::format("the checkpoint is after step {}, the scenario ends at {}", o.first_step, scenario->train.steps),
+                   parsed.has("resume") ? "--resume" : "--init", "raise train.steps"});
     }
   }
   // A crash must not cost the run: periodic checkpoints are on disk at once, beside the run file.
   o.on_checkpoint = [&](const Checkpoint& c) { return write_checkpoint(path + ".checkpoint.h5", c); };
-  const auto result = train(*experiment, program, **backend, o);
+  auto result = train(*experiment, program, **backend, o);
   if (!result) return fail(result.error(), 1);
+  if (*start && (*start)->history && (*start)->history->engine == result->file.engine &&
+      (*start)->history->engine_settings == result->file.engine_settings) {
+    result->file = joined(std::move(*(*start)->history), std::move(result->file), scenario->train);
+  }
   if (const Status written = write_run(path, result->file); !written) return fail(written.error());
   std::remove((path + ".checkpoint.h5").c_str());
 
   const RunFile& file = result->file;
   const Evaluation e = file.evaluations.empty() ? Evaluation{} : file.evaluations.back();
   if (parsed.get<bool>("json")) {
-    fmt::print("{{\"schema\": 1, \"file\": \"{}\", \"engine\": \"{}\", \"cores\": {}, \"steps\": {}, \"eval_loss\": {}, "
-               "\"eval_accuracy\": {}, \"root_digest\": \"{}\", \"state_digest\": \"{}\", \"ended\": \"{}\"}}\n",
-               path, file.engine, file.cores, file.steps.size(), e.loss, e.accuracy, file.root_digest().hex(),
-               file.checkpoints.back().root_digest().hex(), file.ended);
+    // NaN and infinities become null: JSON has no other word for them.
+    const nlohmann::ordered_json j = {{"schema", 1}, {"file", path}, {"engine", file.engine}, {"cores", file.cores},
+                                      {"steps", file.steps.size()}, {"eval_loss", e.loss}, {"eval_accuracy", e.accuracy},
+                                      {"root_digest", file.root_digest().hex()},
+                                      {"state_digest", file.checkpoints.back().root_digest().hex()}, {"ended", file.ended}};
+    fmt::print("{}\n", j.dump());
   } else {
     fmt::print("{}: {} steps on {} ({}), held-out loss {:.5f}, accuracy {:.2f} %\n  state digest {}  run digest {}\n", path,
                file.steps.size(), file.engine, file.engine_settings, e.loss, 100 * e.accuracy,

@@ -1,10 +1,12 @@
 // Every gradient in the op table against central differences in binary64, and against closed forms.
 //
-// The engine is cpu:f64: its values are binary64 numbers though the program says f32 (constants and converts
-// to f32 apart). With step h the difference (L(x + h) - L(x - h)) / 2h is off by
-//   truncation  h^2 |L'''| / 6      h = 2^-17, and |L'''| below 500 for the functions and ranges here: 5e-9
-//   rounding    n eps |L| / h       n = 64 roundings behind an element's share, eps = 2^-53: 1e-9 |L|
-// so that a formula's mistake, of the order of the gradient itself, is a million times the tolerance.
+// The engine is cpu:f64: its values are binary64 numbers though the program says f32 (constants and
+// converts to f32 apart). With step h the difference (L(x + h) - L(x - h)) / 2h is off by
+//   truncation  h^2 |L'''| / 6      h = 2^-17, and |L'''| below 500 for the functions and ranges
+//   here: 5e-9 rounding    n eps |L| / h       n = 64 roundings behind an element's share, eps =
+//   2^-53: 1e-9 |L|
+// so that a formula's mistake, of the order of the gradient itself, is a million times the
+// tolerance.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +24,9 @@ using small::numbers;
 using small::Trial;
 
 constexpr double kStep = 0x1p-17;
-double tolerance(double loss) { return kStep * kStep * 500 / 6 + 64 * 0x1p-53 * std::max(1.0, std::fabs(loss)) / kStep; }
+double tolerance(double loss) {
+  return kStep * kStep * 500 / 6 + 64 * 0x1p-53 * std::max(1.0, std::fabs(loss)) / kStep;
+}
 
 // Fills state and inputs: generic numbers, labels 0, 1, 2, 0, ..., sample ids 5, 6, ...
 void fill(Trial& run, const std::map<std::string, std::pair<double, double>>& ranges) {
@@ -32,7 +36,8 @@ void fill(Trial& run, const std::map<std::string, std::pair<double, double>>& ra
     for (size_t i = 0; i < p.state.size(); ++i) {
       const auto range = ranges.find(p.state[i].name);
       const auto [low, high] = range == ranges.end() ? std::pair(-1.0, 1.0) : range->second;
-      run.states[r].vars[i] = f64(p.state[i].type.dims, small::generic(p.state[i].type.elements(), low, high, stream++));
+      run.states[r].vars[i] = f64(p.state[i].type.dims,
+                                  small::generic(p.state[i].type.elements(), low, high, stream++));
     }
     for (size_t i = 0; i < p.inputs.size(); ++i) {
       const TensorType& type = p.graph.type(p.inputs[i].id);
@@ -57,7 +62,8 @@ double loss_of(const Trial& run) {
 }
 
 // d(sum of losses) / d(replica's own parameter) for every element of every parameter.
-void check(const std::string& what, const Program& forward, const std::map<std::string, std::pair<double, double>>& ranges) {
+void check(const std::string& what, const Program& forward,
+           const std::map<std::string, std::pair<double, double>>& ranges) {
   const Program step = training_step(forward), plain = prune(forward);
   Trial gradient("cpu:f64", step), value("cpu:f64", plain);
   fill(gradient, ranges);
@@ -127,8 +133,10 @@ Build broadcast(Dims from, Dims to, Dims dims) {
 
 std::vector<Case> cases() {
   const Window w3{{3, 3}}, same{{3, 3}, {1, 1}, {1, 1}, {1, 1}};
-  const Window strided{{3, 2}, {2, 3}, {0, 1}, {1, 0}}, dilated{{2, 2}, {1, 2}, {1, 0}, {2, 1}, {2, 3}};
-  const Window skipping{{1, 1}, {2, 3}}, w2{{2, 2}, {2, 2}}, overlap{{3, 3}, {1, 2}, {1, 1}, {1, 0}};
+  const Window strided{{3, 2}, {2, 3}, {0, 1}, {1, 0}},
+      dilated{{2, 2}, {1, 2}, {1, 0}, {2, 1}, {2, 3}};
+  const Window skipping{{1, 1}, {2, 3}}, w2{{2, 2}, {2, 2}},
+      overlap{{3, 3}, {1, 2}, {1, 1}, {1, 0}};
   return {
       {"add", binary(OpKind::kAdd)},
       {"subtract", binary(OpKind::kSubtract)},
@@ -155,8 +163,14 @@ std::vector<Case> cases() {
       {"broadcast size one", broadcast({1, 3}, {2, 3}, {0, 1})},
       {"broadcast size one kept", broadcast({1, 3}, {1, 2, 3}, {0, 2})},
       {"broadcast both", broadcast({3, 1}, {2, 3, 4}, {1, 2})},
-      {"reshape", [](Hand& h) { return h.b.reshape(h.param("a", {2, 6}), {3, 4}); }},
-      {"transpose", [](Hand& h) { return h.b.transpose(h.param("a", {2, 3, 4}), {2, 0, 1}); }},
+      {"reshape",
+       [](Hand& h) {
+         return h.b.reshape(h.param("a", {2, 6}), {3, 4});
+       }},
+      {"transpose",
+       [](Hand& h) {
+         return h.b.transpose(h.param("a", {2, 3, 4}), {2, 0, 1});
+       }},
       {"dot 1x0", dot(1, 0)},
       {"dot 0x0", dot(0, 0)},
       {"dot 1x1", dot(1, 1)},
@@ -207,7 +221,8 @@ TEST(Gradients, EveryOpAgainstFiniteDifferences) {
 }
 
 TEST(Gradients, NoKindIsForgotten) {
-  std::set<OpKind> covered = {OpKind::kConvert};  // Gradients.ConvertPassesThrough: rounding has no slope to measure
+  std::set<OpKind> covered = {
+      OpKind::kConvert};  // Gradients.ConvertPassesThrough: rounding has no slope to measure
   for (const Case& c : cases()) {
     std::map<std::string, std::pair<double, double>> ranges;
     for (const Op& op : program_of(c, ranges).graph.ops()) covered.insert(op.kind);
@@ -230,34 +245,46 @@ Program stack(int64_t batch, Dims sample, const LayerStack& build) {
 }
 
 TEST(Gradients, LayersAgainstFiniteDifferences) {
-  check("batch norm over features", stack(6, {4}, [](Layers& n) {
-          n.dense("d1", 3, true);
-          n.batch_norm("bn", 0.9, 1e-1);
-          n.softmax_cross_entropy(3, Reducer::kMean);
-        }), {{"bn/gamma", {0.5, 1.5}}});
-  check("batch norm over images", stack(3, {4, 4, 2}, [](Layers& n) {
-          n.conv2d("c1", 2, 3, 1, true, true);
-          n.batch_norm("bn", 0.9, 1e-1);
-          n.pool("p", 2, 2, false, Reducer::kMean);
-          n.flatten("f");
-          n.dense("d1", 3, true);
-          n.softmax_cross_entropy(3, Reducer::kSum);
-        }), {{"bn/gamma", {0.5, 1.5}}});
-  check("dropout", stack(5, {6}, [](Layers& n) {
-          n.dropout("in", 0.4);
-          n.dense("d1", 6, true);
-          n.dropout("mid", 0.5);
-          n.dense("d2", 3, true);
-          n.mean_squared_error(3, Reducer::kMean);
-        }), {});
-  check("relu and max pool", stack(3, {6, 6, 1}, [](Layers& n) {
-          n.conv2d("c1", 3, 3, 2, true, true);
-          n.relu("r");
-          n.pool("p", 2, 1, true, Reducer::kMax);
-          n.flatten("f");
-          n.dense("d1", 3, false);
-          n.mean_squared_error(3, Reducer::kSum);
-        }), {});
+  check("batch norm over features",
+        stack(6, {4},
+              [](Layers& n) {
+                n.dense("d1", 3, true);
+                n.batch_norm("bn", 0.9, 1e-1);
+                n.softmax_cross_entropy(3, Reducer::kMean);
+              }),
+        {{"bn/gamma", {0.5, 1.5}}});
+  check("batch norm over images",
+        stack(3, {4, 4, 2},
+              [](Layers& n) {
+                n.conv2d("c1", 2, 3, 1, true, true);
+                n.batch_norm("bn", 0.9, 1e-1);
+                n.pool("p", 2, 2, false, Reducer::kMean);
+                n.flatten("f");
+                n.dense("d1", 3, true);
+                n.softmax_cross_entropy(3, Reducer::kSum);
+              }),
+        {{"bn/gamma", {0.5, 1.5}}});
+  check("dropout",
+        stack(5, {6},
+              [](Layers& n) {
+                n.dropout("in", 0.4);
+                n.dense("d1", 6, true);
+                n.dropout("mid", 0.5);
+                n.dense("d2", 3, true);
+                n.mean_squared_error(3, Reducer::kMean);
+              }),
+        {});
+  check("relu and max pool",
+        stack(3, {6, 6, 1},
+              [](Layers& n) {
+                n.conv2d("c1", 3, 3, 2, true, true);
+                n.relu("r");
+                n.pool("p", 2, 1, true, Reducer::kMax);
+                n.flatten("f");
+                n.dense("d1", 3, false);
+                n.mean_squared_error(3, Reducer::kSum);
+              }),
+        {});
 }
 
 // The same through the all-reduces of synced batch norm: each core's parameters move alone.
@@ -267,7 +294,10 @@ TEST(Gradients, SyncedBatchNormAgainstFiniteDifferences) {
     n.batch_norm("bn", 0.9, 1e-1);
     n.softmax_cross_entropy(3, Reducer::kMean);
   });
-  Sharding s{.cores = 2, .reduction = Reduction::kSum, .batchnorm = BatchNormSync::kSynced, .reduce_gradients = false};
+  Sharding s{.cores = 2,
+             .reduction = Reduction::kSum,
+             .batchnorm = BatchNormSync::kSynced,
+             .reduce_gradients = false};
   check("synced batch norm", shard(whole, s), {{"bn/gamma", {0.5, 1.5}}});
 }
 
@@ -293,7 +323,8 @@ struct DenseNet {
   std::vector<double> logits() const { return numbers(run.output("logits")); }
   // dense: dW = x^T dy, db = sum of dy.
   void expect_gradients(const std::vector<double>& dy) const {
-    const std::vector<double> dw = numbers(run.output("d1/kernel.grad")), db = numbers(run.output("d1/bias.grad"));
+    const std::vector<double> dw = numbers(run.output("d1/kernel.grad")),
+                              db = numbers(run.output("d1/bias.grad"));
     for (size_t o = 0; o < kOut; ++o) {
       double bias = 0;
       for (size_t n = 0; n < kBatch; ++n) bias += dy[n * kOut + o];
@@ -318,7 +349,8 @@ TEST(Gradients, SoftmaxCrossEntropyIsProbabilityMinusOneHot) {
       for (size_t c = 0; c < 3; ++c) total += std::exp(z[n * 3 + c]);
       const auto label = static_cast<size_t>(net.label[n]);
       for (size_t c = 0; c < 3; ++c) {
-        dy[n * 3 + c] = (std::exp(z[n * 3 + c]) / total - (c == label)) / (reduction == Reducer::kMean ? 5 : 1);
+        dy[n * 3 + c] =
+            (std::exp(z[n * 3 + c]) / total - (c == label)) / (reduction == Reducer::kMean ? 5 : 1);
       }
       loss += (std::log(total) - z[n * 3 + label]) / (reduction == Reducer::kMean ? 5 : 1);
     }
@@ -332,12 +364,14 @@ TEST(Gradients, MeanSquaredErrorIsTwiceTheGap) {
   const std::vector<double> z = net.logits();
   std::vector<double> dy(z.size());
   for (size_t n = 0; n < 5; ++n) {
-    for (size_t c = 0; c < 3; ++c) dy[n * 3 + c] = 2 * (z[n * 3 + c] - (c == static_cast<size_t>(net.label[n]))) / 15;
+    for (size_t c = 0; c < 3; ++c)
+      dy[n * 3 + c] = 2 * (z[n * 3 + c] - (c == static_cast<size_t>(net.label[n]))) / 15;
   }
   net.expect_gradients(dy);
 }
 
-// f32 -> bf16 -> f32: the cotangent takes the same way back, so it is rounded to bf16, and nothing else.
+// f32 -> bf16 -> f32: the cotangent takes the same way back, so it is rounded to bf16, and nothing
+// else.
 TEST(Gradients, ConvertPassesThrough) {
   Hand h;
   const ValueId a = h.param("a", {4});
@@ -351,14 +385,16 @@ TEST(Gradients, ConvertPassesThrough) {
   EXPECT_EQ(numbers(run.output("a.grad")), (std::vector<double>{1, 1.015625, -3, 0x1.06p-10}));
 }
 
-// relu at 0 has slope 0, ties of maximum and minimum go to the second operand, |x| at 0 has slope 0.
+// relu at 0 has slope 0, ties of maximum and minimum go to the second operand, |x| at 0 has slope
+// 0.
 TEST(Gradients, AtTheKinks) {
   Hand h;
   const ValueId a = h.param("a", {3}), b = h.param("b", {3});
   const ValueId y = h.b.add(h.b.binary(OpKind::kMaximum, a, b), h.b.binary(OpKind::kMinimum, a, b));
   const ValueId relu = h.b.binary_scalar(OpKind::kMaximum, a, 0), abs = h.b.unary(OpKind::kAbs, b);
-  const ValueId sum = h.b.add(h.b.binary_scalar(OpKind::kMultiply, y, 1), h.b.add(h.b.binary_scalar(OpKind::kMultiply, relu, 10),
-                                                                             h.b.binary_scalar(OpKind::kMultiply, abs, 100)));
+  const ValueId sum = h.b.add(h.b.binary_scalar(OpKind::kMultiply, y, 1),
+                              h.b.add(h.b.binary_scalar(OpKind::kMultiply, relu, 10),
+                                      h.b.binary_scalar(OpKind::kMultiply, abs, 100)));
   Trial run("cpu", training_step(h.forward(h.b.reduce(sum, {0}, Reducer::kSum))));
   run.set("a", small::f32({3}, {0.0f, -0.0f, 2.0f}));
   run.set("b", small::f32({3}, {0.0f, -0.0f, -1.0f}));
@@ -371,7 +407,9 @@ TEST(Gradients, AtTheKinks) {
 TEST(Gradients, MaxPoolTieGoesToTheFirst) {
   Hand h;
   const ValueId x = h.param("x", {1, 2, 2, 1});
-  Trial run("cpu", training_step(h.forward(h.b.reduce(h.b.reduce_window(x, {{2, 2}, {2, 2}}, Reducer::kMax), {0, 1, 2, 3}, Reducer::kSum))));
+  Trial run("cpu", training_step(
+                       h.forward(h.b.reduce(h.b.reduce_window(x, {{2, 2}, {2, 2}}, Reducer::kMax),
+                                            {0, 1, 2, 3}, Reducer::kSum))));
   run.set("x", small::f32({1, 2, 2, 1}, {1, 5, 5, 5}));
   run.step();
   EXPECT_EQ(numbers(run.output("x.grad")), (std::vector<double>{0, 1, 0, 0}));

@@ -1,4 +1,5 @@
-// Programs built by hand and how to run them: what the tests of engines, gradients, optimizers and faults share.
+// Programs built by hand and how to run them: what the tests of engines, gradients, optimizers and
+// faults share.
 //
 //   Hand h;
 //   ValueId w = h.param("w", {3});
@@ -28,9 +29,15 @@ Tensor tensor(DType dtype, Dims dims, const std::vector<T>& values) {
   std::copy(values.begin(), values.end(), t.template as<T>().begin());
   return t;
 }
-inline Tensor f32(Dims dims, const std::vector<float>& v) { return tensor(DType::kF32, std::move(dims), v); }
-inline Tensor f64(Dims dims, const std::vector<double>& v) { return tensor(DType::kF64, std::move(dims), v); }
-inline Tensor i32(Dims dims, const std::vector<int32_t>& v) { return tensor(DType::kI32, std::move(dims), v); }
+inline Tensor f32(Dims dims, const std::vector<float>& v) {
+  return tensor(DType::kF32, std::move(dims), v);
+}
+inline Tensor f64(Dims dims, const std::vector<double>& v) {
+  return tensor(DType::kF64, std::move(dims), v);
+}
+inline Tensor i32(Dims dims, const std::vector<int32_t>& v) {
+  return tensor(DType::kI32, std::move(dims), v);
+}
 
 // Uniform in [low, high), all 53 bits drawn: never a binary32 number nor the midpoint of two.
 inline std::vector<double> generic(int64_t n, double low, double high, uint32_t stream) {
@@ -73,7 +80,8 @@ struct Hand {
     return id;
   }
   ValueId param(const std::string& name, Dims dims, double low = 0.5, double high = 1.5) {
-    StateVar var{name, {DType::kF32, std::move(dims)}, StateRole::kParameter, {}, kNoValue, kNoValue};
+    StateVar var{name,    {DType::kF32, std::move(dims)}, StateRole::kParameter, {}, kNoValue,
+                 kNoValue};
     var.id = b.parameter(name, var.type, false);
     p.state.push_back(var);
     ranges[name] = {low, high};
@@ -98,6 +106,16 @@ struct Hand {
   }
 };
 
+// sum = all_reduce(x) over `cores` replicas.
+inline Program all_reduce_program(int cores, int64_t length) {
+  Hand h;
+  const ValueId x = h.input("x", {DType::kF32, {length}});
+  h.p.outputs.push_back({"sum", h.b.all_reduce(x)});
+  h.p.sharding.cores = cores;
+  h.p.batch = 1;
+  return h.p;
+}
+
 // Keeps every op's result: values[replica]["name"].
 class Recorder : public TraceSink {
  public:
@@ -109,7 +127,9 @@ class Recorder : public TraceSink {
     order.push_back(e.op().name);
     seen[e.op().name] = {{e.inputs.begin(), e.inputs.end()}, {e.outputs.begin(), e.outputs.end()}};
   }
-  const Tensor& output(const std::string& name, size_t replica = 0) const { return seen.at(name).outputs.at(replica); }
+  const Tensor& output(const std::string& name, size_t replica = 0) const {
+    return seen.at(name).outputs.at(replica);
+  }
   std::map<std::string, Seen> seen;
   std::vector<std::string> order;
 };
@@ -117,7 +137,8 @@ class Recorder : public TraceSink {
 // A program on an engine, with its state and inputs.
 class Trial {
  public:
-  Trial(const std::string& engine, const Program& program, BackendOptions options = {}, uint64_t seed = 1) {
+  Trial(const std::string& engine, const Program& program, BackendOptions options = {},
+        uint64_t seed = 1) {
     auto backend = make_backend(engine, options);
     EXPECT_TRUE(backend.ok()) << engine;
     auto prepared = (*backend)->prepare(program);
@@ -144,11 +165,13 @@ class Trial {
   // Batched inputs are cut into contiguous blocks, one a replica.
   void split(const std::string& name, const Tensor& whole) {
     const auto n = static_cast<int64_t>(states.size()), rows = whole.dims()[0] / n;
-    for (int64_t r = 0; r < n; ++r) set(name, whole.rows(r * rows, (r + 1) * rows), static_cast<size_t>(r));
+    for (int64_t r = 0; r < n; ++r)
+      set(name, whole.rows(r * rows, (r + 1) * rows), static_cast<size_t>(r));
   }
   void step(int64_t step = 0, TraceSink* sink = nullptr, OpHooks* hooks = nullptr) {
     for (size_t i = 0; i < program().inputs.size(); ++i) {
-      if (program().inputs[i].name == "step") set("step", Tensor::scalar_i32(static_cast<int32_t>(step)));
+      if (program().inputs[i].name == "step")
+        set("step", Tensor::scalar_i32(static_cast<int32_t>(step)));
     }
     const Status status = engine_->step(step, states, inputs, outputs, sink, hooks);
     ASSERT_TRUE(status.ok()) << status.error().message();
@@ -183,7 +206,8 @@ inline double largest_difference(const Tensor& a, const Tensor& b) {
   const std::vector<double> x = numbers(a), y = numbers(b);
   EXPECT_EQ(x.size(), y.size());
   double worst = 0;
-  for (size_t i = 0; i < x.size() && i < y.size(); ++i) worst = std::max(worst, std::abs(x[i] - y[i]));
+  for (size_t i = 0; i < x.size() && i < y.size(); ++i)
+    worst = std::max(worst, std::abs(x[i] - y[i]));
   return worst;
 }
 

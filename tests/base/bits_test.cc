@@ -62,7 +62,8 @@ TEST(Bf16, OverflowsToInfinity) {
 }
 
 TEST(Bf16, EveryNaNBecomesTheCanonicalOne) {
-  for (uint32_t u : {0x7F800001u, 0x7FFFFFFFu, 0xFF800001u, 0xFFFFFFFFu, 0x7FC00000u, 0x7F80FFFFu}) {
+  for (uint32_t u :
+       {0x7F800001u, 0x7FFFFFFFu, 0xFF800001u, 0xFFFFFFFFu, 0x7FC00000u, 0x7F80FFFFu}) {
     EXPECT_EQ(bf16_round(from_bits(u)), kCanonicalNaN16) << std::hex << u;
     EXPECT_EQ(bf16_truncate(from_bits(u)), kCanonicalNaN16) << std::hex << u;
     EXPECT_EQ(bf16_round_flush(from_bits(u)), kCanonicalNaN16) << std::hex << u;

@@ -79,6 +79,22 @@ TEST(ThreadPoolThreads, PiecesRunAtTheSameTime) {
   EXPECT_TRUE(met);
 }
 
+// The caller finds nothing left to do, but its return waits for the piece at work elsewhere.
+TEST(ThreadPoolThreads, ReturnsAfterTheSlowestPiece) {
+  ThreadPool pool(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  std::atomic<int> begun = 0, finished = 0;
+  pool.parallel_for(2, [&](int64_t) {
+    ++begun;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (begun < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    if (std::this_thread::get_id() != caller)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ++finished;
+  });
+  EXPECT_EQ(finished, 2);
+}
+
 TEST(ThreadPoolThreads, TwoPoolsDoNotMix) {
   ThreadPool a(2), b(3);
   std::vector<int> runs(20, 0);

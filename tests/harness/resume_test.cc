@@ -2,6 +2,8 @@
 // per-replica statistics, order of samples, masks, schedule.
 #include <gtest/gtest.h>
 
+#include <ostream>
+
 #include "program/base/bits.h"
 #include "tests/harness/tiny.h"
 
@@ -37,6 +39,8 @@ struct Case {
   const char* engine;
   bool sharded;
 };
+
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 
 class Resume : public testing::TestWithParam<Case> {};
 

@@ -34,13 +34,23 @@ Window window(int64_t size, int64_t stride = 1, int64_t pad = 0) {
 }
 
 TEST(Infer, ErrorsNameTheOpAndTheTypes) {
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.dot(f.f32({128, 784}), f.f32({100, 10})); }),
+  EXPECT_EQ(refusal([](Fixture& f) {
+              f.b.dot(f.f32({128, 784}), f.f32({100, 10}));
+            }),
             "layer1/dot_general: contracted sizes 784 and 100 differ");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.dot(f.f32({2, 3, 4}), f.f32({4, 2})); }),
-            "layer1/dot_general: dot_general of f32[2,3,4] and f32[4,2] (allowed: two matrices of one dtype)");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.dot(f.f32({2, 3}), f.of(DType::kBF16, {3, 2})); }),
-            "layer1/dot_general: dot_general of f32[2,3] and bf16[3,2] (allowed: two matrices of one dtype)");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.add(f.f32({2, 3}), f.f32({3, 2})); }),
+  EXPECT_EQ(refusal([](Fixture& f) {
+              f.b.dot(f.f32({2, 3, 4}), f.f32({4, 2}));
+            }),
+            "layer1/dot_general: dot_general of f32[2,3,4] and f32[4,2] (allowed: two matrices of "
+            "one dtype)");
+  EXPECT_EQ(refusal([](Fixture& f) {
+              f.b.dot(f.f32({2, 3}), f.of(DType::kBF16, {3, 2}));
+            }),
+            "layer1/dot_general: dot_general of f32[2,3] and bf16[3,2] (allowed: two matrices of "
+            "one dtype)");
+  EXPECT_EQ(refusal([](Fixture& f) {
+              f.b.add(f.f32({2, 3}), f.f32({3, 2}));
+            }),
             "layer1/add: add of f32[2,3] and f32[3,2]");
   EXPECT_EQ(refusal([](Fixture& f) { f.b.div(f.of(DType::kI32, {2}), f.of(DType::kI32, {2})); }),
             "layer1/divide: divide of i32");
@@ -50,38 +60,62 @@ TEST(Infer, ErrorsNameTheOpAndTheTypes) {
             "layer1/compare: compare of f32[2] and f32[3]");
   EXPECT_EQ(refusal([](Fixture& f) { f.b.select(f.f32({2}), f.f32({2}), f.f32({2})); }),
             "layer1/select: select of f32[2], f32[2] and f32[2]");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.reshape(f.f32({2, 3}), {4}); }),
+  EXPECT_EQ(refusal([](Fixture& f) {
+              f.b.reshape(f.f32({2, 3}), {4});
+            }),
             "layer1/reshape: cannot reshape f32[2,3] to [4]");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.transpose(f.f32({2, 3}), {0, 0}); }),
+  EXPECT_EQ(refusal([](Fixture& f) {
+              f.b.transpose(f.f32({2, 3}), {0, 0});
+            }),
             "layer1/transpose: [0,0] is no permutation");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.broadcast(f.f32({3}), {3, 2}, {1}, false); }),
+  EXPECT_EQ(refusal([](Fixture& f) {
+              f.b.broadcast(f.f32({3}), {3, 2}, {1}, false);
+            }),
             "layer1/broadcast: cannot broadcast f32[3] to [3,2]");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.broadcast(f.f32({3}), {3, 2}, {}, false); }),
+  EXPECT_EQ(refusal([](Fixture& f) {
+              f.b.broadcast(f.f32({3}), {3, 2}, {}, false);
+            }),
             "layer1/broadcast: broadcast of f32[3] names 0 dimensions");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.reduce(f.f32({2, 3}), {2}, Reducer::kSum); }),
+  EXPECT_EQ(refusal([](Fixture& f) {
+              f.b.reduce(f.f32({2, 3}), {2}, Reducer::kSum);
+            }),
             "layer1/reduce: reduce of f32[2,3] over [2]");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.reduce(f.f32({2, 3}), {0, 0}, Reducer::kSum); }),
+  EXPECT_EQ(refusal([](Fixture& f) {
+              f.b.reduce(f.f32({2, 3}), {0, 0}, Reducer::kSum);
+            }),
             "layer1/reduce: reduce of f32[2,3] over [0,0]");
   EXPECT_EQ(refusal([](Fixture& f) { f.b.iota({3}, 1); }),
             "layer1/iota: iota needs one dimension inside its shape");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.convolution(f.f32({1, 8, 8, 3}), f.f32({3, 3, 4, 5}), window(3)); }),
-            "layer1/convolution: convolution of f32[1,8,8,3] with f32[3,3,4,5]");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.convolution(f.f32({1, 2, 2, 3}), f.f32({3, 3, 3, 5}), window(3)); }),
-            "layer1/convolution: a 3x3 kernel does not fit into f32[1,2,2,3]");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.convolution(f.f32({8, 8, 3}), f.f32({3, 3, 3, 5}), window(3)); }),
-            "layer1/convolution: input is f32[8,8,3] (allowed: rank 4)");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.reduce_window(f.f32({1, 2, 2, 3}), window(3), Reducer::kMax); }),
-            "layer1/reduce_window: a 3x3 window does not fit into f32[1,2,2,3]");
   EXPECT_EQ(refusal([](Fixture& f) {
-              f.b.rng_uniform(f.of(DType::kI32, {}), f.of(DType::kI32, {4}), {5, 2}, 1, 0);
+              f.b.convolution(f.f32({1, 8, 8, 3}), f.f32({3, 3, 4, 5}), window(3));
             }),
-            "layer1/rng_uniform: rng_uniform needs i32[] step and i32[n] sample_ids for shape [n, ...]");
+            "layer1/convolution: convolution of f32[1,8,8,3] with f32[3,3,4,5]");
+  EXPECT_EQ(refusal([](Fixture& f) {
+              f.b.convolution(f.f32({1, 2, 2, 3}), f.f32({3, 3, 3, 5}), window(3));
+            }),
+            "layer1/convolution: a 3x3 kernel does not fit into f32[1,2,2,3]");
+  EXPECT_EQ(refusal([](Fixture& f) {
+              f.b.convolution(f.f32({8, 8, 3}), f.f32({3, 3, 3, 5}), window(3));
+            }),
+            "layer1/convolution: input is f32[8,8,3] (allowed: rank 4)");
+  EXPECT_EQ(refusal([](Fixture& f) {
+              f.b.reduce_window(f.f32({1, 2, 2, 3}), window(3), Reducer::kMax);
+            }),
+            "layer1/reduce_window: a 3x3 window does not fit into f32[1,2,2,3]");
+  EXPECT_EQ(
+      refusal([](Fixture& f) {
+        f.b.rng_uniform(f.of(DType::kI32, {}), f.of(DType::kI32, {4}), {5, 2}, 1, 0);
+      }),
+      "layer1/rng_uniform: rng_uniform needs i32[] step and i32[n] sample_ids for shape [n, ...]");
 }
 
 TEST(Infer, OperandsMustExistAndBeAsMany) {
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.unary(OpKind::kAbs, 7); }), "layer1/abs: operand does not exist");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.unary(OpKind::kAbs, kNoValue); }), "layer1/abs: operand does not exist");
-  EXPECT_EQ(refusal([](Fixture& f) { f.b.unary(OpKind::kAdd, f.f32({1})); }), "layer1/add: add takes 2 operands");
+  EXPECT_EQ(refusal([](Fixture& f) { f.b.unary(OpKind::kAbs, 7); }),
+            "layer1/abs: operand does not exist");
+  EXPECT_EQ(refusal([](Fixture& f) { f.b.unary(OpKind::kAbs, kNoValue); }),
+            "layer1/abs: operand does not exist");
+  EXPECT_EQ(refusal([](Fixture& f) { f.b.unary(OpKind::kAdd, f.f32({1})); }),
+            "layer1/add: add takes 2 operands");
 }
 
 TEST(Infer, Shapes) {
@@ -94,8 +128,10 @@ TEST(Infer, Shapes) {
   EXPECT_EQ(f.dims(f.b.reduce(f.f32({2, 3, 4}), {0, 2}, Reducer::kMean)), (Dims{3}));
   Window w{{3, 2}, {2, 1}, {1, 0}, {0, 1}, {2, 1}};
   // (9 + 1 + 0 - 5) / 2 + 1 = 3; (7 + 0 + 1 - 2) / 1 + 1 = 7
-  EXPECT_EQ(f.dims(f.b.convolution(f.f32({4, 9, 7, 3}), f.f32({3, 2, 3, 6}), w)), (Dims{4, 3, 7, 6}));
-  EXPECT_EQ(f.dims(f.b.reduce_window(f.f32({4, 9, 7, 3}), window(2, 2), Reducer::kMax)), (Dims{4, 4, 3, 3}));
+  EXPECT_EQ(f.dims(f.b.convolution(f.f32({4, 9, 7, 3}), f.f32({3, 2, 3, 6}), w)),
+            (Dims{4, 3, 7, 6}));
+  EXPECT_EQ(f.dims(f.b.reduce_window(f.f32({4, 9, 7, 3}), window(2, 2), Reducer::kMax)),
+            (Dims{4, 4, 3, 3}));
   const ValueId p = f.b.compare(CompareKind::kLt, f.f32({2}), f.f32({2}));
   EXPECT_EQ(f.graph.type(p), (TensorType{DType::kPred, {2}}));
   EXPECT_EQ(f.graph.type(f.b.convert(p, DType::kF32)), (TensorType{DType::kF32, {2}}));
@@ -123,7 +159,8 @@ TEST(Builder, ScopesAndDerivedNames) {
   const auto name = [&](ValueId id) { return g.op(id).name; };
   EXPECT_EQ(name(b.unary(OpKind::kAbs, x)), "abs");
   EXPECT_EQ(name(b.scope("a").scope("b").unary(OpKind::kAbs, x)), "a/b/abs");
-  const ValueId d = b.scope("a").derived("conv1/kernel", Phase::kGradient).unary(OpKind::kAbs, x, "grad");
+  const ValueId d =
+      b.scope("a").derived("conv1/kernel", Phase::kGradient).unary(OpKind::kAbs, x, "grad");
   EXPECT_EQ(name(d), "conv1/kernel.grad");
   EXPECT_EQ(g.op(d).phase, Phase::kGradient);
   const ValueId r = b.scope("a").all_reduce(x);
@@ -169,8 +206,10 @@ TEST(OpTable, EveryKindHasARow) {
         case OpKind::kConvolutionKernelGrad:
         case OpKind::kSelectAndScatter:
         case OpKind::kAvgPoolGrad:
-        case OpKind::kRngUniform: return false;
-        default: return true;
+        case OpKind::kRngUniform:
+          return false;
+        default:
+          return true;
       }
     }();
     EXPECT_EQ(op_def(kind).gradient != nullptr, expected) << name_of(kind);

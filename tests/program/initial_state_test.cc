@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "program/base/bits.h"
+#include "program/base/philox.h"
 #include "tests/program/models.h"
 
 namespace twinrun {
@@ -58,7 +59,8 @@ TEST(InitialState, Constants) {
   const std::vector<Tensor> s = initial_state(p, kSeed);
   ASSERT_EQ(s.size(), p.state.size());
   const auto all = [&](const char* name, float value) {
-    for (float v : s[static_cast<size_t>(p.state_index(name))].as<float>()) EXPECT_EQ(v, value) << name;
+    for (float v : s[static_cast<size_t>(p.state_index(name))].as<float>())
+      EXPECT_EQ(v, value) << name;
   };
   all("bn1/gamma", 1);
   all("bn1/beta", 0);
@@ -75,15 +77,31 @@ TEST(InitialState, Constants) {
 TEST(InitialState, DependsOnSeedAndVariableAlone) {
   const Program forward = models::cnn();
   const std::vector<Tensor> base = initial_state(forward, kSeed);
-  for (const Program& p : {training_step(models::cnn(16, models::momentum())), training_step(models::cnn(16, models::adam())),
-                           training_step(shard(forward, {.cores = 8})), models::cnn(4, {}, Mode::kInference)}) {
+  for (const Program& p :
+       {training_step(models::cnn(16, models::momentum())),
+        training_step(models::cnn(16, models::adam())), training_step(shard(forward, {.cores = 8})),
+        models::cnn(4, {}, Mode::kInference)}) {
     const std::vector<Tensor> other = initial_state(p, kSeed);
     ASSERT_GE(other.size(), base.size());
-    for (size_t i = 0; i < base.size(); ++i) EXPECT_TRUE(base[i].same_bits(other[i])) << p.state[i].name;
+    for (size_t i = 0; i < base.size(); ++i)
+      EXPECT_TRUE(base[i].same_bits(other[i])) << p.state[i].name;
   }
   const std::vector<Tensor> reseeded = initial_state(forward, kSeed + 1);
   EXPECT_FALSE(base[0].same_bits(reseeded[0]));
   EXPECT_FALSE(base[0].same_bits(initial_state(forward, kSeed + (uint64_t{1} << 32))[0]));
+}
+
+// Statistics before it do not count: dense1/kernel is parameter 3 (after conv1/kernel, bn1/gamma,
+// bn1/beta).
+TEST(InitialState, StreamIsTheIndexAmongParameters) {
+  const Program p = models::cnn();
+  const Tensor kernel =
+      initial_state(p, kSeed)[static_cast<size_t>(p.state_index("dense1/kernel"))];
+  const auto limit = static_cast<float>(std::sqrt(6.0 / (36 + 8)));
+  for (uint64_t i = 0; i < 36 * 8; ++i) {
+    const float u = uniform(draw({kSeed, kStreamInit + 3}, 0, 0, i));
+    ASSERT_EQ(kernel.as<float>()[i], (2 * u - 1) * limit);
+  }
 }
 
 TEST(InitialState, VariablesHaveTheirOwnStreams) {

@@ -1,5 +1,6 @@
-// The training step: the text of a whole one, the names that reports and faults rely on, pruning, liveness.
-// TWINRUN_UPDATE_GOLDEN=1 rewrites tests/golden/program/; read the diff before you commit it.
+// The training step: the text of a whole one, the names that reports and faults rely on, pruning,
+// liveness. TWINRUN_UPDATE_GOLDEN=1 rewrites tests/golden/program/; read the diff before you commit
+// it.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -47,7 +48,8 @@ TEST(Digest, TellsProgramsApart) {
   EXPECT_NE(digest(base), digest(training_step(models::mlp(8, models::adam()))));
   OptimizerSpec other = models::momentum();
   other.momentum = 0.95;
-  EXPECT_NE(digest(training_step(models::mlp(8, models::momentum()))), digest(training_step(models::mlp(8, other))));
+  EXPECT_NE(digest(training_step(models::mlp(8, models::momentum()))),
+            digest(training_step(models::mlp(8, other))));
   EXPECT_NE(digest(sharded(models::mlp(), 2)), digest(sharded(models::mlp(), 4)));
 }
 
@@ -58,7 +60,8 @@ TEST(Names, Contract) {
     const ValueId id = p.graph.find(name);
     return id == kNoValue ? "absent" : std::string(to_string(p.graph.op(id).phase));
   };
-  for (const char* parameter : {"conv1/kernel", "bn1/gamma", "bn1/beta", "dense1/kernel", "dense1/bias", "dense2/bias"}) {
+  for (const char* parameter :
+       {"conv1/kernel", "bn1/gamma", "bn1/beta", "dense1/kernel", "dense1/bias", "dense2/bias"}) {
     const std::string name = parameter;
     for (const Program* p : {&whole, &cores}) {
       EXPECT_EQ(phase(*p, name), "forward") << name;
@@ -83,8 +86,10 @@ TEST(Names, Contract) {
 }
 
 TEST(Names, AreUniqueAndFindable) {
-  for (const Program& p : {training_step(models::cnn(16, models::adam())), sharded(models::cnn(), 4)}) {
-    for (ValueId id = 0; id < p.graph.size(); ++id) ASSERT_EQ(p.graph.find(p.graph.op(id).name), id);
+  for (const Program& p :
+       {training_step(models::cnn(16, models::adam())), sharded(models::cnn(), 4)}) {
+    for (ValueId id = 0; id < p.graph.size(); ++id)
+      ASSERT_EQ(p.graph.find(p.graph.op(id).name), id);
   }
 }
 
@@ -153,12 +158,12 @@ TEST(Prune, DropsWhatNobodyNeeds) {
 TEST(Liveness, LastReaders) {
   Program p;
   GraphBuilder b(p.graph);
-  const ValueId x = b.parameter("x", {DType::kF32, {2}}, false);    // 0
-  const ValueId w = b.parameter("w", {DType::kF32, {2}}, false);    // 1
-  const ValueId y = b.mul(x, w, "y");                               // 2: read by 3 and 4
-  const ValueId z = b.add(y, x, "z");                               // 3: an output
-  const ValueId next = b.sub(w, y, "next");                         // 4: a next state
-  const ValueId dead = b.add(y, next, "dead");                      // 5: nobody's; keeps nothing alive
+  const ValueId x = b.parameter("x", {DType::kF32, {2}}, false);  // 0
+  const ValueId w = b.parameter("w", {DType::kF32, {2}}, false);  // 1
+  const ValueId y = b.mul(x, w, "y");                             // 2: read by 3 and 4
+  const ValueId z = b.add(y, x, "z");                             // 3: an output
+  const ValueId next = b.sub(w, y, "next");                       // 4: a next state
+  const ValueId dead = b.add(y, next, "dead");  // 5: nobody's; keeps nothing alive
   const ValueId unread = b.parameter("unread", {DType::kF32, {}}, false);
   p.outputs.push_back({"z", z});
   p.state.push_back({"w", {DType::kF32, {2}}, StateRole::kParameter, {}, w, next});
@@ -220,7 +225,8 @@ TEST(Differentiate, KeepsBf16) {
   const ValueId p = b.compare(CompareKind::kGt, x, b.binary_scalar(OpKind::kMultiply, x, 2));
   const ValueId y = b.select(p, b.unary(OpKind::kAbs, x), b.unary(OpKind::kTanh, x));
   const ValueId z = b.binary_scalar(OpKind::kMaximum, b.unary(OpKind::kSqrt, y), 0.5);
-  const ValueId loss = b.reduce(b.mul(b.unary(OpKind::kLogistic, z), b.unary(OpKind::kRsqrt, z)), {0}, Reducer::kMean);
+  const ValueId loss = b.reduce(b.mul(b.unary(OpKind::kLogistic, z), b.unary(OpKind::kRsqrt, z)),
+                                {0}, Reducer::kMean);
   const std::vector<ValueId> d = differentiate(g, loss, {x});
   ASSERT_NE(d[0], kNoValue);
   EXPECT_EQ(g.type(d[0]), (TensorType{DType::kBF16, {4}}));

@@ -1,0 +1,108 @@
+// Four binary64 numbers: exp, log and tanh of the screen, good to 2^-30, and comparisons with a
+// tolerance. g++ leaves loops with floating-point comparisons scalar as long as they might trap, so
+// the instructions are named here.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace twinrun::screen {
+
+struct D4 {
+  __m256d v;
+  D4(__m256d x) : v(x) {}                 // NOLINT: as wide as what it wraps
+  D4(double x) : v(_mm256_set1_pd(x)) {}  // NOLINT: 2 * x
+  static D4 of(const float* x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
+  static D4 of(const double* x) { return _mm256_loadu_pd(x); }
+  void store(double* x) const { _mm256_storeu_pd(x, v); }
+};
+inline D4 operator+(D4 a, D4 b) { return _mm256_add_pd(a.v, b.v); }
+inline D4 operator-(D4 a, D4 b) { return _mm256_sub_pd(a.v, b.v); }
+inline D4 operator*(D4 a, D4 b) { return _mm256_mul_pd(a.v, b.v); }
+inline D4 operator/(D4 a, D4 b) { return _mm256_div_pd(a.v, b.v); }
+inline D4 fma(D4 a, D4 b, D4 c) { return _mm256_fmadd_pd(a.v, b.v, c.v); }
+inline D4 abs(D4 x) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), x.v); }
+inline D4 clamped(D4 x, double low, double high) {
+  return _mm256_min_pd(_mm256_max_pd(x.v, D4(low).v), D4(high).v);
+}
+// All bits of a lane where a <= b does not hold (NaN too).
+inline D4 beyond(D4 a, D4 b) { return _mm256_cmp_pd(a.v, b.v, _CMP_NLE_UQ); }
+inline D4 operator|(D4 a, D4 b) { return _mm256_or_pd(a.v, b.v); }
+inline bool any(D4 lanes) { return _mm256_movemask_pd(lanes.v) != 0; }
+inline double sum(D4 x) {
+  const __m128d half = _mm_add_pd(_mm256_castpd256_pd128(x.v), _mm256_extractf128_pd(x.v, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
+}
+
+struct Exp {
+  D4 scale;   // 2^k
+  D4 excess;  // exp(r) - 1
+};
+// exp(x) = scale (1 + excess), |x| <= 200; |r| <= ln 2 / 2, next term of the series below 2^-35 of
+// the excess.
+inline Exp exponential(D4 x) {
+  const D4 shifted = fma(x, 0x1.71547652b82fep+0, 0x1.8p52);
+  const D4 r = fma(shifted - 0x1.8p52, -0x1.62e42fefa39efp-1, x);
+  D4 p = 1.0 / 362880;
+  for (double c : {1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0})
+    p = fma(p, r, c);
+  const __m256i exponent = _mm256_slli_epi64(_mm256_castpd_si256(shifted.v), 52);
+  return {_mm256_castsi256_pd(_mm256_add_epi64(exponent, _mm256_set1_epi64x(0x3FF0000000000000))),
+          r * p};
+}
+// A NaN comes out as a number.
+inline D4 exp_of(D4 x) {
+  const Exp e = exponential(clamped(x, -110, 100));
+  return fma(e.scale, e.excess, e.scale);
+}
+inline D4 logistic_of(D4 x) { return D4(1) / (D4(1) + exp_of(D4(0) - x)); }
+inline D4 tanh_of(D4 x) {
+  const Exp e = exponential(D4(2) * clamped(abs(x), 0, 20));
+  const D4 expm1 = fma(e.scale, e.excess, e.scale - 1);
+  return (expm1 / (expm1 + 2)) | D4(_mm256_and_pd(_mm256_set1_pd(-0.0), x.v));
+}
+// x = m 2^e, m in [sqrt 1/2, sqrt 2): 2 artanh((m - 1) / (m + 1)) + e ln 2. Finite positive numbers
+// only.
+inline D4 log_of(D4 x) {
+  const __m256i bits = _mm256_castpd_si256(x.v);
+  const __m256i shifted =
+      _mm256_sub_epi64(bits, _mm256_set1_epi64x(0x3FE6A09E667F3BCD));  // sqrt 1/2
+  const __m256i exponent =
+      _mm256_and_si256(shifted, _mm256_set1_epi64x(static_cast<int64_t>(0xFFF0000000000000u)));
+  const D4 m = _mm256_castsi256_pd(_mm256_sub_epi64(bits, exponent));
+  // As a number without a conversion: e + 1024 as the last bits of 2^52.
+  const __m256i biased =
+      _mm256_srli_epi64(_mm256_add_epi64(shifted, _mm256_set1_epi64x(0x4000000000000000)), 52);
+  const D4 e =
+      D4(_mm256_castsi256_pd(_mm256_or_si256(biased, _mm256_set1_epi64x(0x4330000000000000)))) -
+      (0x1p52 + 1024);
+  const D4 s = (m - 1) / (m + 1), s2 = s * s;
+  D4 p = 1.0 / 13;
+  for (double c : {1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3, 1.0}) p = fma(p, s2, c);
+  return fma(e, 0x1.62e42fefa39efp-1, D4(2) * s * p);
+}
+
+// f of the n numbers at x.
+template <typename F>
+void map(const float* x, double* value, int64_t n, F f) {
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) f(D4::of(x + i)).store(value + i);
+  for (; i < n; ++i) value[i] = _mm256_cvtsd_f64(f(D4(static_cast<double>(x[i]))).v);
+}
+
+// Whether |x - value| <= radius(i) for all; radius(i) is of elements i to i + 3, or of i in each.
+template <typename R>
+bool all_close(const float* x, const double* value, int64_t n, R radius) {
+  D4 far = 0.0;
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4)
+    far = far | beyond(abs(D4::of(x + i) - D4::of(value + i)), radius(i, D4::of(value + i)));
+  for (; i < n; ++i) {
+    const D4 v = value[i];
+    far = far | beyond(abs(D4(static_cast<double>(x[i])) - v), radius(i, v));
+  }
+  return !any(far);
+}
+
+}  // namespace twinrun::screen

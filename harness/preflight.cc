@@ -1,0 +1,21 @@
+// What can be known to fail is said before the first step is run and before the first file is written.
+#include "harness/stages.h"
+
+namespace twinrun {
+
+Status check_data_lasts(const Experiment& e) {
+  Feed feed(e.data->train, e.feed_options(e.scenario.train.batch));
+  TWINRUN_RETURN_IF_ERROR(feed.batch(e.scenario.train.steps - 1));
+  return Ok{};
+}
+
+Status preflight(Stage& stage) {
+  const Experiment& e = stage.experiment;
+  TWINRUN_RETURN_IF_ERROR(check_data_lasts(e));
+  if (stage.options.faults.empty()) return Ok{};
+  const Program program = stage.sharded() ? e.sharded(e.sharding) : e.whole();
+  TWINRUN_RETURN_IF_ERROR(FaultHooks::make(program, stage.options.faults, e.scenario.seed));
+  return Ok{};
+}
+
+}  // namespace twinrun

@@ -1,0 +1,262 @@
+// What a user gets wrong: exit 128, a message with place, found, allowed and fix, and nothing written.
+// tests/cases/cli/*.case hold what is text; what needs files of bytes stands here.
+#include <algorithm>
+
+#include "tests/e2e/process.h"
+
+namespace twinrun::e2e {
+namespace {
+
+struct Case {
+  Words args, says;
+  std::map<std::string, std::string> files;
+  int exit = 128;
+};
+
+// Sections: "=== args" one word a line; "=== file NAME"; "=== says" parts of the message, one a line.
+Case read_case(const fs::path& path) {
+  Case c;
+  std::string part, line;
+  std::ifstream in(path);
+  while (std::getline(in, line)) {
+    if (line.starts_with("=== exit ")) {
+      c.exit = std::stoi(line.substr(9));
+    } else if (line.starts_with("=== ")) {
+      part = line.substr(4);
+    } else if (part == "args") {
+      c.args.push_back(line);
+    } else if (part == "says") {
+      c.says.push_back(line);
+    } else if (part.starts_with("file ")) {
+      c.files[part.substr(5)] += line + "\n";
+    }
+  }
+  return c;
+}
+
+void expect_refused(const Folder& folder, const Words& args, const Words& says, int exit = 128) {
+  const auto before = folder.entries();
+  const Outcome o = twinrun(folder, args);
+  EXPECT_EQ(o.code, exit) << o.err;
+  EXPECT_EQ(o.signal, 0);
+  EXPECT_EQ(o.out, "");
+  EXPECT_TRUE(o.err.starts_with("twinrun: ")) << o.err;  // before any work began
+  for (const std::string& part : says) EXPECT_TRUE(o.says(part)) << part << "\nin\n" << o.err;
+  const auto fix = {"fix:", "allowed", "did you mean", "known:", "library scenarios:"};
+  EXPECT_TRUE(std::ranges::any_of(fix, [&](const char* word) { return o.says(word); })) << o.err;
+  EXPECT_EQ(folder.entries(), before) << "something was written";
+}
+
+std::vector<std::string> case_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(TWINRUN_SOURCE_DIR "/tests/cases/cli")) {
+    if (entry.path().extension() == ".case") names.push_back(entry.path().stem().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+class BadInput : public testing::TestWithParam<std::string> {};
+
+TEST_P(BadInput, SaysWhatWhereAndHowToFix) {
+  const Case c = read_case(TWINRUN_SOURCE_DIR "/tests/cases/cli/" + GetParam() + ".case");
+  ASSERT_FALSE(c.says.empty());
+  const Folder folder;
+  for (const auto& [name, text] : c.files) write_text(folder / name, text);
+  expect_refused(folder, c.args, c.says, c.exit);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, BadInput, testing::ValuesIn(case_names()),
+                         [](const auto& info) { return info.param; });
+
+// ---- IDX files
+
+std::string big_endian(uint32_t n) {
+  return {static_cast<char>(n >> 24), static_cast<char>(n >> 16), static_cast<char>(n >> 8),
+          static_cast<char>(n)};
+}
+std::string idx_images(uint32_t count) {
+  return big_endian(0x803) + big_endian(count) + big_endian(28) + big_endian(28) +
+         std::string(size_t{count} * 28 * 28, '\x40');
+}
+std::string idx_labels(uint32_t count) {
+  std::string labels;
+  for (uint32_t i = 0; i < count; ++i) labels += static_cast<char>(i % 10);
+  return big_endian(0x801) + big_endian(count) + labels;
+}
+
+struct IdxFolder : Folder {
+  IdxFolder() {
+    ::mkdir((*this / "mnist").c_str(), 0700);
+    write_text(*this / "mnist/t10k-images-idx3-ubyte", idx_images(600));
+    write_text(*this / "mnist/t10k-labels-idx1-ubyte", idx_labels(600));
+  }
+};
+const Words kIdx = {"diagnose", "mnist_quick", "--set", "data.dir=mnist", "-o", "out"};
+
+// The control: the same folder, undamaged, is taken.
+TEST(BadIdx, GoodFilesAreTaken) {
+  const IdxFolder folder;
+  const Outcome o = twinrun(folder, {"inspect", "mnist_quick", "--set", "data.dir=mnist"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(o.prints("idx")) << o.out;
+}
+
+TEST(BadIdx, Truncated) {
+  const IdxFolder folder;
+  fs::resize_file(folder / "mnist/t10k-images-idx3-ubyte", 100'000);
+  expect_refused(folder, kIdx, {"t10k-images-idx3-ubyte", "470400", "99984", "fetch the file again"});
+}
+
+TEST(BadIdx, EmptyFile) {
+  const IdxFolder folder;
+  write_text(folder / "mnist/t10k-labels-idx1-ubyte", "");
+  expect_refused(folder, kIdx, {"t10k-labels-idx1-ubyte"});
+}
+
+TEST(BadIdx, LabelsGivenAsImages) {
+  const IdxFolder folder;
+  expect_refused(folder,
+                 {"diagnose", "mnist_quick", "-o", "out", "--set",
+                  "data.files=[\"t10k-labels-idx1-ubyte\", \"t10k-images-idx3-ubyte\"]", "--set",
+                  "data.dir=mnist"},
+                 {"t10k-labels-idx1-ubyte", "holds labels, images were expected", "swap the two"});
+}
+
+TEST(BadIdx, FewerLabelsThanImages) {
+  const IdxFolder folder;
+  write_text(folder / "mnist/t10k-labels-idx1-ubyte", idx_labels(599));
+  expect_refused(folder, kIdx, {"600", "599"});
+}
+
+// ---- checkpoints
+
+const Words kTiny = {"--set", "train.steps=4", "--set", "data.train=128", "--set", "data.eval=32"};
+
+class BadCheckpoint : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(twinrun(folder_, with({"snapshot", "digits_mlp", "-o", "mlp.h5"}, kTiny)).code, 0);
+  }
+  void expect_train_refused(const std::string& scenario, const std::string& option,
+                            const std::string& file, const Words& says) {
+    expect_refused(folder_,
+                   with({"train", scenario, option, file, "-o", "run.h5", "--threads", "1"}, kTiny),
+                   says);
+  }
+  // Changes one byte of the first kernel's data.
+  void flip_a_byte() {
+    std::string bytes = read_text(folder_ / "mlp.h5");
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x10);
+    write_text(folder_ / "mlp.h5", bytes);
+  }
+  Folder folder_;
+};
+
+// The control: untouched, it is taken, and training from it is training from the seed.
+TEST_F(BadCheckpoint, GoodOneIsTaken) {
+  const Words train = with({"train", "digits_mlp", "--json", "-q", "--threads", "1"}, kTiny);
+  const auto from_seed = json_of(twinrun(folder_, with(train, {"-o", "a.h5"})).out);
+  const auto from_file =
+      json_of(twinrun(folder_, with(train, {"-o", "b.h5", "--init", "mlp.h5"})).out);
+  EXPECT_EQ(from_seed["root_digest"], from_file["root_digest"]);
+  const auto resumed =
+      json_of(twinrun(folder_, with(train, {"-o", "c.h5", "--resume", "mlp.h5"})).out);
+  EXPECT_EQ(from_seed["state_digest"], resumed["state_digest"]);
+}
+
+TEST_F(BadCheckpoint, OfAnotherModel) {
+  expect_train_refused("litmus_dropout", "--init", "mlp.h5",
+                       {"mlp.h5", "dense1/", "belongs to another model"});
+  expect_train_refused("litmus_dropout", "--resume", "mlp.h5", {"mlp.h5", "another scenario"});
+}
+
+TEST_F(BadCheckpoint, FlippedByteNamesTheTensor) {
+  flip_a_byte();
+  for (const char* option : {"--init", "--resume"}) {
+    expect_train_refused("digits_mlp", option, "mlp.h5", {"mlp.h5", "dense1/kernel", "damaged"});
+  }
+}
+
+TEST_F(BadCheckpoint, TruncatedForeignOrMissing) {
+  fs::resize_file(folder_ / "mlp.h5", 5000);
+  expect_train_refused("digits_mlp", "--init", "mlp.h5", {"mlp.h5"});
+  write_text(folder_ / "text.h5", "not HDF5 at all\n");
+  expect_train_refused("digits_mlp", "--resume", "text.h5", {"text.h5"});
+  expect_train_refused("digits_mlp", "--resume", "none.h5", {"none.h5"});
+}
+
+TEST_F(BadCheckpoint, ResumeOfWhatIsOver) {
+  const Words train = with({"train", "digits_mlp", "-q", "--threads", "1"}, kTiny);
+  ASSERT_EQ(twinrun(folder_, with(train, {"-o", "done.h5"})).code, 0);
+  expect_train_refused("digits_mlp", "--resume", "done.h5", {"after step 4", "ends at 4"});
+}
+
+// ---- places that cannot be written
+
+TEST(BadPlace, FolderThatDoesNotExist) {
+  const Folder folder;
+  expect_refused(folder, {"train", "digits_mlp", "-o", "none/run.h5"}, {"none", "mkdir -p"});
+  expect_refused(folder, {"snapshot", "digits_mlp", "-o", "none/init.h5"}, {"none", "mkdir -p"});
+}
+
+TEST(BadPlace, FileWhereAFolderIsDue) {
+  const Folder folder;
+  write_text(folder / "file", "x");
+  expect_refused(folder, {"diagnose", "digits_mlp", "-o", "file"}, {"file"});
+  expect_refused(folder, {"diagnose", "digits_mlp", "-o", "file/out"}, {"file"});
+  expect_refused(folder, {"train", "digits_mlp", "-o", "file/run.h5"}, {"file"});
+  EXPECT_EQ(read_text(folder / "file"), "x");
+}
+
+TEST(BadPlace, FolderWhereAFileIsDue) {
+  const Folder folder;
+  ::mkdir((folder / "run.h5").c_str(), 0700);
+  expect_refused(folder, {"train", "digits_mlp", "-o", "run.h5"}, {"run.h5", "folder"});
+}
+
+// The kernel refuses to create anything there, whoever asks.
+TEST(BadPlace, FolderOfTheKernel) {
+  const Folder folder;
+  expect_refused(folder, {"diagnose", "digits_mlp", "-o", "/proc/twinrun"}, {"/proc/twinrun"});
+  expect_refused(folder, {"train", "digits_mlp", "-o", "/proc/run.h5"}, {"/proc"});
+}
+
+// A disk that is full after 20 KB: an error with the path, and the good file of before still there.
+TEST(BadPlace, DiskFullKeepsTheGoodFile) {
+  const Folder folder;
+  ASSERT_EQ(twinrun(folder, {"snapshot", "litmus_nan", "-o", "init.h5"}).code, 0);
+  const std::string good = read_text(folder / "init.h5");
+  const auto small_files = [] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{20'000, 20'000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  };
+  for (const Words& words : {Words{"snapshot", "digits_mlp", "-o", "init.h5"},
+                             Words{"train", "digits_mlp", "-o", "init.h5", "-q", "--threads", "1",
+                                   "--set", "train.steps=2"}}) {
+    Process process(folder, words, {}, small_files);
+    const Outcome o = process.finish();
+    EXPECT_EQ(o.code, 128) << o.err;
+    EXPECT_EQ(o.signal, 0);
+    EXPECT_TRUE(o.says("init.h5")) << o.err;
+    EXPECT_EQ(read_text(folder / "init.h5"), good);
+    EXPECT_EQ(folder.entries(), (std::set<std::string>{"init.h5"}));
+  }
+}
+
+TEST(BadPlace, FullFileSystem) {
+  const Folder folder;
+  ::mkdir((folder / "disk").c_str(), 0700);
+  const std::string mount = "mount -t tmpfs -o size=64k tmpfs " + folder / "disk" + " 2>/dev/null";
+  if (std::system(mount.c_str()) != 0) GTEST_SKIP() << "mounting a small tmpfs is not allowed here";
+  const Outcome o = twinrun(folder, {"diagnose", "digits_mlp", "-q", "-o", "disk/out"});
+  EXPECT_EQ(o.code, 128) << o.err;
+  EXPECT_TRUE(o.says("disk/out")) << o.err;
+  EXPECT_TRUE(o.says("No space left")) << o.err;
+  EXPECT_FALSE(fs::exists(folder / "disk/out/report.json"));
+  EXPECT_EQ(std::system(("umount " + folder / "disk").c_str()), 0);
+}
+
+}  // namespace
+}  // namespace twinrun::e2e

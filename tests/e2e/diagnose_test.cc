@@ -1,0 +1,245 @@
+// `twinrun diagnose` from outside: verdicts, exit codes, what is left on disk and on the streams.
+#include "tests/e2e/process.h"
+
+namespace twinrun::e2e {
+namespace {
+
+const Words kShort = {"--threads", "2", "--set", "train.steps=60"};
+
+void expect_keys(const nlohmann::json& object, const Words& keys) {
+  for (const std::string& key : keys) EXPECT_TRUE(object.contains(key)) << key;
+}
+
+// The keys that interfaces.md promises to programs.
+void expect_schema(const nlohmann::json& report) {
+  expect_keys(report, {"schema", "verdict", "findings", "runs", "environment"});
+  EXPECT_EQ(report["schema"], 1);
+  expect_keys(report["verdict"], {"class", "subject", "confidence"});
+  ASSERT_FALSE(report["findings"].empty());
+  for (const auto& finding : report["findings"]) {
+    expect_keys(finding, {"class", "cause", "step", "phase", "op", "core", "share", "level",
+                          "evidence", "reproduce"});
+  }
+  ASSERT_FALSE(report["runs"].empty());
+  for (const auto& run : report["runs"]) {
+    expect_keys(run, {"name", "engine", "root_digest", "eval_accuracy", "eval_loss"});
+    EXPECT_EQ(run["root_digest"].get<std::string>().size(), 32u);
+  }
+  expect_keys(report["environment"], {"version", "contract", "isa", "cpu", "build", "threads"});
+}
+
+TEST(Diagnose, DigitsMlpIsNoiseAndLeavesItsResults) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, with({"diagnose", "digits_mlp", "-o", "out"}, kShort));
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(o.prints("NOISE")) << o.out;
+  expect_schema(json_of(read_text(folder / "out/report.json")));
+  EXPECT_EQ(json_of(read_text(folder / "out/report.json"))["verdict"]["class"], "NOISE");
+  EXPECT_GT(fs::file_size(folder / "out/report.md"), 1000u);
+  EXPECT_LT(fs::file_size(folder / "out/report.md"), 60'000u);
+  std::set<std::string> left;
+  for (const std::string& name : folder.entries()) {
+    if (name.ends_with(".h5")) left.insert(name);
+    EXPECT_EQ(name.find("tmp"), std::string::npos) << name;
+  }
+  EXPECT_EQ(left, (std::set<std::string>{"out/init.h5", "out/runs/R.h5", "out/runs/R2.h5",
+                                         "out/runs/R1.h5", "out/runs/E1.h5", "out/runs/S.h5",
+                                         "out/runs/T.h5"}));
+  // The report's digests are the files'.
+  const auto report = json_of(read_text(folder / "out/report.json"));
+  for (const auto& run : report["runs"]) {
+    const std::string file = "out/runs/" + run["name"].get<std::string>() + ".h5";
+    const auto inspected = json_of(twinrun(folder, {"inspect", file, "--json"}).out);
+    EXPECT_EQ(inspected["root_digest"], run["root_digest"]) << file;
+  }
+  EXPECT_EQ(report["runs"].size(), 6u);
+  // Not a terminal: lines, no carriage returns, no escapes; one per run at least.
+  EXPECT_EQ(o.err.find('\r'), std::string::npos);
+  EXPECT_EQ(o.err.find('\x1b'), std::string::npos);
+  EXPECT_EQ(o.out.find('\x1b'), std::string::npos);
+  EXPECT_GE(std::count(o.err.begin(), o.err.end(), '\n'), 6);
+}
+
+TEST(Diagnose, DefaultFolderIsNameAndDigest) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, with({"diagnose", "digits_mlp", "--quick"}, kShort));
+  const auto resolved = json_of(
+      twinrun(folder, {"inspect", "digits_mlp", "--json", "--set", "train.steps=60"}).out);
+  const std::string digest = resolved["scenario_digest"].get<std::string>().substr(0, 8);
+  EXPECT_TRUE(fs::exists(folder / ("twinrun-results/digits_mlp-" + digest + "/report.json")))
+      << o.err;
+}
+
+TEST(Diagnose, JsonIsOneDocumentOnStdout) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, with({"diagnose", "digits_mlp", "--json", "-o", "out"}, kShort));
+  EXPECT_EQ(o.code, 0);
+  const auto report = json_of(o.out);  // throws when anything else is there
+  expect_schema(report);
+  EXPECT_EQ(report, json_of(read_text(folder / "out/report.json")));
+  EXPECT_FALSE(o.err.empty());  // progress goes on
+}
+
+TEST(Diagnose, QuietIsSilentOnStderr) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, with({"diagnose", "digits_mlp", "-q", "-o", "out"}, kShort));
+  EXPECT_EQ(o.code, 0);
+  EXPECT_EQ(o.err, "");
+  EXPECT_TRUE(o.prints("NOISE"));
+}
+
+TEST(Diagnose, SummedLossIsSharding) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, {"diagnose", "digits_mlp", "--set", "loss.reduction=sum",
+                                     "--json", "-q", "-o", "out"});
+  EXPECT_EQ(o.code, 10) << o.err;
+  const auto report = json_of(o.out);
+  EXPECT_EQ(report["verdict"]["class"], "SHARDING");
+  EXPECT_EQ(report["findings"][0]["cause"], "reduction");
+  EXPECT_NEAR(report["findings"][0]["share"].get<double>(), 1, 1e-6);
+}
+
+TEST(Diagnose, DivergingReferencesAreInconclusive) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, {"diagnose", "litmus_nan", "--json", "-q", "-o", "out"});
+  EXPECT_EQ(o.code, 125) << o.err;
+  const auto report = json_of(o.out);
+  EXPECT_EQ(report["verdict"]["class"], "INCONCLUSIVE");
+  const auto& finding = report["findings"][0];
+  EXPECT_FALSE(finding["op"].get<std::string>().empty());
+  EXPECT_TRUE(finding["step"].is_number());
+  const auto headline = report["verdict"]["headline"].get<std::string>();
+  EXPECT_NE(headline.find("born in " + finding["op"].get<std::string>()), std::string::npos)
+      << headline;
+}
+
+TEST(Diagnose, OneCoreInFullPrecisionIsIdentical) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, with({"diagnose", "digits_mlp", "--set", "tpu.precision=f32",
+                                          "--set", "tpu.cores=1", "--json", "-q", "-o", "out"},
+                                         kShort));
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(json_of(o.out)["verdict"]["class"], "IDENTICAL");
+}
+
+TEST(Diagnose, QuickDecidesOnlyWhatNeedsNoSeeds) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, with({"diagnose", "digits_mlp", "--quick", "-o", "out"}, kShort));
+  EXPECT_EQ(o.code, 125) << o.err;
+  EXPECT_EQ(o.err.find("T#1"), std::string::npos) << o.err;  // no seeds
+  EXPECT_TRUE(o.prints("--quick")) << o.out;
+}
+
+TEST(Diagnose, FailOnNarrowsWhatIsBad) {
+  const Folder folder;
+  const Words bug = with({"diagnose", "digits_mlp", "-q", "-o", "out", "--quick", "--fault",
+                          "scale@dense2/kernel.grad"},
+                         {"--threads", "2", "--set", "train.steps=4"});
+  EXPECT_EQ(twinrun(folder, bug).code, 20);
+  EXPECT_EQ(twinrun(folder, with(bug, {"--fail-on", "engine_bug"})).code, 20);
+  EXPECT_EQ(twinrun(folder, with(bug, {"--fail-on", "sharding,engine_bug"})).code, 20);
+  EXPECT_EQ(twinrun(folder, with(bug, {"--fail-on", "sharding"})).code, 0);
+  const Outcome wrong = twinrun(folder, with(bug, {"--fail-on", "engine_bugs"}));
+  EXPECT_EQ(wrong.code, 128);
+  EXPECT_TRUE(wrong.says("did you mean 'engine_bug'?")) << wrong.err;
+}
+
+TEST(Diagnose, DryRunRunsNothing) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, {"diagnose", "digits_mlp", "--dry-run"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(folder.entries().empty());
+  for (const char* part : {"R ", "R2", "R1", "E1", "S ", "T ", "GFLOP", "MB", "in all"}) {
+    EXPECT_TRUE(o.prints(part)) << part << "\n" << o.out;
+  }
+}
+
+TEST(Diagnose, ThreadsNeverChangeABit) {
+  const Folder folder;
+  const auto digests = [&](const std::string& threads) {
+    const Outcome o = twinrun(folder, {"diagnose", "litmus_batchnorm_small", "--quick", "--json",
+                                       "-q", "-o", "out", "--set", "train.steps=5", "--threads",
+                                       threads});
+    std::map<std::string, std::string> found;
+    const auto report = json_of(o.out);
+    for (const auto& run : report["runs"]) found[run["name"]] = run["root_digest"];
+    return found;
+  };
+  const auto one = digests("1");
+  EXPECT_EQ(one.size(), 6u);
+  EXPECT_EQ(one.at("R"), one.at("R2"));
+  EXPECT_NE(one.at("R"), one.at("T"));
+  EXPECT_EQ(one, digests("3"));
+}
+
+// ---- faults that the documentation names
+
+struct Fault {
+  const char* name;
+  const char* text;
+  const char* op;
+  int64_t step;
+  int core;  // -1: not of one core
+};
+std::ostream& operator<<(std::ostream& out, const Fault& f) { return out << f.text; }
+
+constexpr Fault kFaults[] = {
+    {"Truncate", "truncate_bf16@dense1/dot_general", "dense1/dot_general", 0, -1},
+    {"DropTail", "drop_k_tail@dense1/kernel.grad,from=5", "dense1/kernel.grad", 5, -1},
+    {"Scale", "scale@dense2/kernel.grad,from=7", "dense2/kernel.grad", 7, -1},
+    {"DropCore", "drop_core@dense1/kernel.grad.all_reduce,core=3",
+     "dense1/kernel.grad.all_reduce", 0, -1},
+    {"StaleWeights", "stale_weights@dense2/kernel.update,from=4", "dense2/kernel.update", 4, -1},
+    {"BitFlip", "bit_flip@dense1/kernel.grad,step=57,core=2", "dense1/kernel.grad", 57, 2}};
+
+void expect_found(const Fault& f, const Words& more) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, with({"diagnose", "digits_mlp", "--json", "-q", "-o", "out",
+                                          "--fault", f.text},
+                                         more));
+  EXPECT_EQ(o.code, 20) << o.err;
+  const auto report = json_of(o.out);
+  EXPECT_EQ(report["verdict"]["class"], "ENGINE_BUG");
+  const auto& finding = report["findings"][0];
+  EXPECT_EQ(finding["class"], "ENGINE_BUG");
+  EXPECT_EQ(finding["op"], f.op);
+  EXPECT_EQ(finding["step"], f.step);
+  if (f.core >= 0) {
+    EXPECT_EQ(finding["core"], f.core);
+  } else {
+    EXPECT_TRUE(finding["core"].is_null());
+  }
+  const auto reproduce = finding["reproduce"].get<std::string>();
+  EXPECT_NE(reproduce.find(f.text), std::string::npos) << reproduce;
+  // The command line that shows it again says so in the pasted report, too.
+  EXPECT_NE(read_text(folder / "out/report.md").find(f.op), std::string::npos);
+}
+
+class DiagnoseFault : public testing::TestWithParam<Fault> {};
+TEST_P(DiagnoseFault, IsFound) { expect_found(GetParam(), kShort); }
+INSTANTIATE_TEST_SUITE_P(All, DiagnoseFault, testing::ValuesIn(kFaults),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+class DiagnoseFaultSlow : public testing::TestWithParam<Fault> {};
+TEST_P(DiagnoseFaultSlow, IsFoundInTheWholeScenario) { expect_found(GetParam(), {}); }
+INSTANTIATE_TEST_SUITE_P(All, DiagnoseFaultSlow, testing::ValuesIn(kFaults),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// The scenarios say in their first lines what to expect of them.
+TEST(DiagnoseSlow, LibraryScenariosKeepTheirWord) {
+  const std::pair<Words, int> expected[] = {
+      {{"digits_mlp"}, 0},
+      {{"litmus_dropout"}, 0},
+      {{"litmus_precision"}, 0},
+      {{"litmus_reduction_sum"}, 10},
+      {{"litmus_batchnorm_small"}, 10},
+      {{"litmus_batchnorm_small", "--set", "tpu.batchnorm=synced"}, 0}};
+  for (const auto& [words, code] : expected) {
+    const Folder folder;
+    const Outcome o = twinrun(folder, with(with({"diagnose"}, words), {"-q", "-o", "out"}));
+    EXPECT_EQ(o.code, code) << words[0] << "\n" << o.out << o.err;
+  }
+}
+
+}  // namespace
+}  // namespace twinrun::e2e

@@ -1,0 +1,117 @@
+// Stopping and going on: SIGINT ends after the step with a resumable run, a second one at once, and
+// what SIGKILL leaves is the last periodic checkpoint. Every way leads to the same bits.
+#include "tests/e2e/process.h"
+
+namespace twinrun::e2e {
+namespace {
+
+// About 50 ms a step, with statistics per core and slots; a loop ends in its middle.
+const Words kTrain = {"train",           "digits_cnn",
+                      "--engine",        "tpu",
+                      "--cores",         "4",
+                      "--threads",       "1",
+                      "--set",           "data.train=256",
+                      "--set",           "data.eval=32",
+                      "--set",           "train.batch=64",
+                      "--set",           "train.steps=16",
+                      "--set",           "train.checkpoint_every=3",
+                      "--set",           "tpu.iterations_per_loop=5"};
+
+Words train(const Words& more) { return with(kTrain, more); }
+
+// Of the one run that nobody disturbs: {state digest, run digest}.
+std::pair<std::string, std::string> undisturbed() {
+  static const std::pair<std::string, std::string> digests = [] {
+    const Folder folder;
+    const Outcome o = twinrun(folder, train({"-o", "whole.h5", "--json", "-q"}));
+    const auto j = json_of(o.out);
+    return std::pair(j["state_digest"].get<std::string>(), j["root_digest"].get<std::string>());
+  }();
+  return digests;
+}
+
+TEST(Signals, InterruptedRunGoesOnToTheSameBits) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const Folder folder;
+    Process process(folder, train({"-o", "run.h5"}));
+    ASSERT_TRUE(process.wait_for(folder / "run.h5.checkpoint.h5"));
+    process.kill(signal);
+    const Outcome stopped = process.finish();
+    EXPECT_EQ(stopped.code, 130) << stopped.err;
+    EXPECT_TRUE(stopped.says("--resume run.h5")) << stopped.err;
+    const auto run = json_of(twinrun(folder, {"inspect", "run.h5", "--json"}).out);
+    EXPECT_EQ(run["ended"], "interrupted");
+    EXPECT_GE(run["steps"], 3);
+    ASSERT_LT(run["steps"], 16) << "the run was over before the signal came";
+    EXPECT_EQ(run["checkpoints"].back()["step"], run["steps"]);
+    EXPECT_EQ(folder.entries(), (std::set<std::string>{"run.h5"}));
+
+    const Outcome rest = twinrun(folder, train({"--resume", "run.h5", "-o", "rest.h5", "--json", "-q"}));
+    EXPECT_EQ(rest.code, 0) << rest.err;
+    const auto j = json_of(rest.out);
+    EXPECT_EQ(j["ended"], "completed");
+    EXPECT_EQ(j["state_digest"], undisturbed().first);
+    // Nothing tells the file from that of a run which was never stopped.
+    EXPECT_EQ(j["root_digest"], undisturbed().second);
+  }
+}
+
+TEST(Signals, ResumedInPlaceKeepsItsHistory) {
+  const Folder folder;
+  Process process(folder, train({"-o", "run.h5", "-q"}));
+  ASSERT_TRUE(process.wait_for(folder / "run.h5.checkpoint.h5"));
+  process.kill(SIGINT);
+  ASSERT_EQ(process.finish().code, 130);
+  const Outcome rest = twinrun(folder, train({"--resume", "run.h5", "-o", "run.h5", "--json", "-q"}));
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(json_of(rest.out)["steps"], 16);
+  EXPECT_EQ(json_of(rest.out)["root_digest"], undisturbed().second);
+  const auto run = json_of(twinrun(folder, {"inspect", "run.h5", "--json"}).out);
+  EXPECT_EQ(run["first_step"], 0);
+}
+
+TEST(Signals, KilledRunGoesOnFromItsLastCheckpoint) {
+  const Folder folder;
+  Process process(folder, train({"-o", "run.h5", "-q"}));
+  ASSERT_TRUE(process.wait_for(folder / "run.h5.checkpoint.h5"));
+  process.kill(SIGKILL);
+  EXPECT_EQ(process.finish().signal, SIGKILL);
+  EXPECT_FALSE(fs::exists(folder / "run.h5"));
+  const auto kept = json_of(twinrun(folder, {"inspect", "run.h5.checkpoint.h5", "--json"}).out);
+  EXPECT_EQ(kept["step"].get<int>() % 3, 0);
+  ASSERT_LT(kept["step"], 16);
+  const Outcome rest = twinrun(
+      folder, train({"--resume", "run.h5.checkpoint.h5", "-o", "rest.h5", "--json", "-q"}));
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(json_of(rest.out)["state_digest"], undisturbed().first);
+}
+
+// Steps of seconds: after the second signal nobody waits for one.
+TEST(Signals, TheSecondOneEndsAtOnce) {
+  const Folder folder;
+  Process process(folder, {"train", "digits_cnn", "--threads", "1", "--set", "train.batch=4096",
+                           "--set", "train.steps=9", "--set", "train.checkpoint_every=1", "-o",
+                           "run.h5"});
+  ASSERT_TRUE(process.wait_for(folder / "run.h5.checkpoint.h5"));
+  process.kill(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const auto begin = Clock::now();
+  process.kill(SIGTERM);
+  EXPECT_EQ(process.finish().code, 130);
+  EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(1000));
+  EXPECT_FALSE(fs::exists(folder / "run.h5"));
+}
+
+TEST(Signals, InterruptedDiagnosisSaysSo) {
+  const Folder folder;
+  Process process(folder, {"diagnose", "digits_mlp", "--threads", "1", "-o", "out"});
+  ASSERT_TRUE(process.wait_for(folder / "out/runs/R.h5"));
+  process.kill(SIGINT);
+  const Outcome o = process.finish();
+  EXPECT_EQ(o.code, 130);
+  EXPECT_TRUE(o.says("interrupted")) << o.err;
+  EXPECT_FALSE(fs::exists(folder / "out/report.json"));
+}
+
+}  // namespace
+}  // namespace twinrun::e2e

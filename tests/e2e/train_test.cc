@@ -1,0 +1,131 @@
+// train, snapshot, diff and inspect from outside.
+#include "tests/e2e/process.h"
+
+namespace twinrun::e2e {
+namespace {
+
+const Words kTiny = {"--set",     "train.steps=6", "--set", "data.train=128", "--set",
+                     "data.eval=32", "-q"};
+
+nlohmann::json train(const Folder& folder, const Words& more) {
+  const Outcome o = twinrun(folder, with(with({"train", "digits_mlp", "--json"}, kTiny), more));
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(o.err, "");
+  return json_of(o.out);
+}
+
+TEST(Train, JsonNamesFileEngineAndDigests) {
+  const Folder folder;
+  const auto j = train(folder, {"-o", "run.h5"});
+  EXPECT_EQ(j["schema"], 1);
+  EXPECT_EQ(j["file"], "run.h5");
+  EXPECT_EQ(j["engine"], "cpu");
+  EXPECT_EQ(j["cores"], 1);
+  EXPECT_EQ(j["steps"], 6);
+  EXPECT_EQ(j["ended"], "completed");
+  const auto inspected = json_of(twinrun(folder, {"inspect", "run.h5", "--json"}).out);
+  EXPECT_EQ(inspected["root_digest"], j["root_digest"]);
+  EXPECT_EQ(inspected["checkpoints"].back()["root_digest"], j["state_digest"]);
+  EXPECT_EQ(inspected["evaluations"].back()["loss"], j["eval_loss"]);
+}
+
+TEST(Train, AwkwardPathsStayJson) {
+  const Folder folder;
+  const auto j = train(folder, {"-o", "a \"quoted\\name\".h5"});
+  EXPECT_EQ(j["file"], "a \"quoted\\name\".h5");
+  const Outcome o = twinrun(folder, {"snapshot", "digits_mlp", "--json", "-o", "b\"c.h5"});
+  EXPECT_EQ(json_of(o.out)["file"], "b\"c.h5");
+}
+
+TEST(Train, EnginesAndCores) {
+  const Folder folder;
+  const auto tpu = train(folder, {"--engine", "tpu", "-o", "t.h5"});
+  EXPECT_EQ(tpu["cores"], 8);  // tpu.cores
+  EXPECT_EQ(train(folder, {"--engine", "tpu", "--cores", "2", "-o", "t2.h5"})["cores"], 2);
+  EXPECT_EQ(train(folder, {"--cores", "8", "-o", "s.h5"})["cores"], 8);
+  EXPECT_EQ(train(folder, {"--engine", "cpu:f64", "-o", "f64.h5"})["engine"], "cpu:f64");
+}
+
+TEST(Train, DivergenceEndsWithOneAndStaysJson) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, {"train", "litmus_nan", "--json", "-q", "-o", "run.h5"});
+  EXPECT_EQ(o.code, 1);
+  EXPECT_TRUE(o.says("born at step")) << o.err;
+  EXPECT_TRUE(o.says("lower optimizer.lr")) << o.err;
+  const auto j = json_of(o.out);  // "nan" is not JSON
+  EXPECT_LT(j["steps"], 50);
+  EXPECT_TRUE(fs::exists(folder / "run.h5"));
+}
+
+TEST(Train, DataThatEndsIsOne) {
+  const Folder folder;
+  const Outcome o = twinrun(
+      folder, {"train", "digits_mlp", "--set", "data.repeat=false", "-q", "-o", "run.h5"});
+  EXPECT_EQ(o.code, 1) << o.err;
+  EXPECT_TRUE(o.says("set data.repeat = true")) << o.err;
+  EXPECT_TRUE(folder.entries().empty());
+}
+
+TEST(Train, AFaultChangesTheRunAndSaysSo) {
+  const Folder folder;
+  const auto clean = train(folder, {"-o", "clean.h5"});
+  const Outcome o =
+      twinrun(folder, with(with({"train", "digits_mlp"}, kTiny),
+                           {"--fault", "scale@dense2/kernel.grad,step=2", "-o", "faulty.h5"}));
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(o.prints("faults changed bits 1 times, first in dense2/kernel.grad at step 2"))
+      << o.out;
+  const Outcome diff = twinrun(folder, {"diff", "clean.h5", "faulty.h5", "--json"});
+  EXPECT_EQ(diff.code, 1);
+  const auto j = json_of(diff.out);
+  EXPECT_EQ(j["same"], false);
+  EXPECT_EQ(j["first_step"], 2);
+  EXPECT_EQ(j["first_loss"], 3);
+  EXPECT_EQ(clean["steps"], 6);
+}
+
+TEST(Diff, SameAndDifferent) {
+  const Folder folder;
+  train(folder, {"-o", "a.h5"});
+  train(folder, {"-o", "b.h5", "--threads", "2"});
+  train(folder, {"-o", "c.h5", "--engine", "tpu"});
+  const Outcome same = twinrun(folder, {"diff", "a.h5", "b.h5"});
+  EXPECT_EQ(same.code, 0) << same.out;
+  EXPECT_TRUE(same.prints("the same: 4 tensors, bit for bit")) << same.out;
+  const Outcome other = twinrun(folder, {"diff", "a.h5", "c.h5"});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_TRUE(other.prints("states part after step 0")) << other.out;
+  EXPECT_TRUE(other.prints("4 of 4 tensors differ")) << other.out;
+  EXPECT_TRUE(other.prints("dense1/kernel")) << other.out;
+  const Outcome json = twinrun(folder, {"diff", "a.h5", "a.h5", "--json"});
+  EXPECT_EQ(json_of(json.out)["same"], true);
+}
+
+// Infinite distances (another shape, a tensor on one side only) must not break the document.
+TEST(Diff, JsonOfDifferentModels) {
+  const Folder folder;
+  twinrun(folder, {"snapshot", "digits_mlp", "-o", "a.h5"});
+  twinrun(folder, {"snapshot", "litmus_batchnorm_small", "-o", "b.h5"});
+  const Outcome o = twinrun(folder, {"diff", "a.h5", "b.h5", "--json"});
+  EXPECT_EQ(o.code, 1);
+  EXPECT_EQ(json_of(o.out)["same"], false);
+  const Outcome text = twinrun(folder, {"diff", "a.h5", "b.h5"});
+  EXPECT_TRUE(text.prints("only in B")) << text.out;
+}
+
+TEST(Snapshot, IsTheSeedAndNothingElse) {
+  const Folder folder;
+  const auto digest = [&](const Words& more) {
+    return json_of(twinrun(folder, with({"snapshot", "digits_mlp", "--json", "-o", "i.h5"}, more))
+                       .out)["root_digest"]
+        .get<std::string>();
+  };
+  const std::string first = digest({});
+  EXPECT_EQ(first.size(), 32u);
+  EXPECT_EQ(digest({"--set", "train.steps=5"}), first);
+  EXPECT_NE(digest({"--set", "seed=2"}), first);
+  EXPECT_EQ(json_of(twinrun(folder, {"inspect", "digits_mlp", "--json"}).out)["root_digest"], first);
+}
+
+}  // namespace
+}  // namespace twinrun::e2e
