@@ -1,53 +1,89 @@
 #include "backends/interpreter.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "program/analysis/liveness.h"
+#include "program/ops/op_def.h"
 
 namespace twinrun {
 
+Tensor TensorPool::take(const TensorType& type) {
+  const auto it = idle_.find(type.elements() * 8 + static_cast<int64_t>(type.dtype));
+  if (it == idle_.end() || it->second.empty()) return Tensor::empty(type);
+  Tensor tensor = std::move(it->second.back().tensor);
+  it->second.pop_back();
+  return tensor.dims() == type.dims ? std::move(tensor) : tensor.reshaped(type.dims);
+}
+
+void TensorPool::give(Tensor&& tensor) {
+  const Tensor held = std::move(tensor);
+  tensor = Tensor();
+  // Results are 64-byte aligned; a caller's tensor may not be.
+  if (!held.valid() || held.owners() != 1 || reinterpret_cast<uintptr_t>(held.raw()) % 64 != 0) return;
+  idle_[held.elements() * 8 + static_cast<int64_t>(held.dtype())].push_back({held, steps_});
+}
+
+void TensorPool::end_step() {
+  ++steps_;
+  for (auto& [size, list] : idle_) std::erase_if(list, [&](const Idle& i) { return i.since + 2 < steps_; });
+}
+
 struct Interpreter::OpRun {
-  int64_t step;
-  ValueId id;
-  OpHooks* hooks;  // nullptr unless they watch this op
-  std::vector<std::vector<Tensor>> inputs;
-  std::vector<Tensor> outputs;
+  int64_t step = 0;
+  ValueId id = kNoValue;
+  OpHooks* hooks = nullptr;  // nullptr unless they watch this op
+  std::vector<std::vector<Tensor>> inputs = {};
+  std::vector<Tensor> outputs = {};
 };
 
 Interpreter::Interpreter(Program program, Arithmetic arithmetic, const BackendOptions& options)
     : program_(std::move(program)),
       arithmetic_(arithmetic),
       poison_memory_(options.poison_memory),
-      pool_(options.threads),
-      last_use_(last_uses(program_)) {
-  const auto n = static_cast<size_t>(program_.graph.size());
+      pool_(options.threads) {
+  const Graph& graph = program_.graph;
+  const auto n = static_cast<size_t>(graph.size());
+  const std::vector<ValueId> last_use = last_uses(program_);
   dies_.resize(n);
   constant_.assign(n, false);
   constants_.resize(n);
-  for (ValueId id = 0; id < program_.graph.size(); ++id) {
-    const Op& op = program_.graph.op(id);
+  small_.assign(n, false);
+  for (ValueId id = 0; id < graph.size(); ++id) {
+    const Op& op = graph.op(id);
     const auto i = static_cast<size_t>(id);
-    if (last_use_[i] < program_.graph.size()) dies_[static_cast<size_t>(last_use_[i])].push_back(id);
+    if (last_use[i] < graph.size()) dies_[static_cast<size_t>(last_use[i])].push_back(id);
+    double work = static_cast<double>(op.type.elements()) + flops(graph, id) / 16;
+    for (ValueId operand : op.operands) work += static_cast<double>(graph.type(operand).elements());
+    small_[i] = work * program_.sharding.cores < 1 << 15;
     if (op.kind == OpKind::kParameter || op.kind == OpKind::kRngUniform || op.kind == OpKind::kAllReduce) continue;
     constant_[i] = true;
     for (ValueId operand : op.operands) constant_[i] = constant_[i] && constant_[static_cast<size_t>(operand)];
   }
+  plan_ = plan_fusion(program_, constant_);
+  for (const FusionGroup& group : plan_.groups) kernels_.emplace_back(graph, group, arithmetic_.flush);
+  unit_dies_.resize(plan_.order.size());
+  for (ValueId id = 0; id < graph.size(); ++id) {
+    const int last = plan_.last_use[static_cast<size_t>(id)];
+    if (last >= 0 && last < static_cast<int>(plan_.order.size())) unit_dies_[static_cast<size_t>(last)].push_back(id);
+  }
+  values_.assign(static_cast<size_t>(program_.sharding.cores), std::vector<Tensor>(n));
 }
 
-Tensor Interpreter::fresh(const TensorType& type) const {
-  Tensor t = Tensor::empty(type);
+Tensor Interpreter::fresh(const TensorType& type) {
+  Tensor t = memory_.take(type);
   if (poison_memory_) std::memset(t.raw(), 0xFF, t.bytes());
   return t;
 }
 
 Status Interpreter::bind(const States& states, const StepInputs& inputs) {
-  const auto cores = static_cast<size_t>(program_.sharding.cores);
+  const size_t cores = values_.size();
   if (states.size() != cores || inputs.size() != cores) {
     return Error{"the program has " + std::to_string(cores) + " replicas, got state for " +
                      std::to_string(states.size()) + " and inputs for " + std::to_string(inputs.size()),
                  "engine step", ""};
   }
-  values_.assign(cores, std::vector<Tensor>(static_cast<size_t>(program_.graph.size())));
   const auto put = [&](size_t replica, ValueId id, const Tensor& value, const std::string& name) -> Status {
     if (!value.valid() || value.type() != program_.graph.type(id)) {
       return Error{"expected " + to_string(program_.graph.type(id)) + ", got " +
@@ -75,17 +111,16 @@ void Interpreter::run_replica(OpRun& run, int replica) {
   const Op& op = program_.graph.op(run.id);
   const auto r = static_cast<size_t>(replica);
   const KernelContext context{&pool_, arithmetic_};
-  Tensor output = fresh(op.type);
+  Tensor& output = run.outputs[r];
   if (run.hooks == nullptr) {
     run_kernel(context, op, run.inputs[r], output);
-  } else {
-    const OpSite site{run.step, replica, &program_, run.id};
-    std::vector<Tensor> inputs = run.inputs[r];
-    run.hooks->before(site, inputs);
-    if (!run.hooks->replace(site, inputs, output)) run_kernel(context, op, inputs, output);
-    run.hooks->after(site, inputs, output);
+    return;
   }
-  run.outputs[r] = std::move(output);
+  const OpSite site{run.step, replica, &program_, run.id};
+  std::vector<Tensor> inputs = run.inputs[r];
+  run.hooks->before(site, inputs);
+  if (!run.hooks->replace(site, inputs, output)) run_kernel(context, op, inputs, output);
+  run.hooks->after(site, inputs, output);
 }
 
 void Interpreter::run_collective(OpRun& run) {
@@ -105,61 +140,146 @@ void Interpreter::run_collective(OpRun& run) {
 void Interpreter::run_op(OpRun& run) {
   const Op& op = program_.graph.op(run.id);
   const size_t cores = values_.size();
-  run.inputs.assign(cores, {});
+  run.inputs.resize(cores);
   run.outputs.assign(cores, {});
   bool uniform = true;
   for (size_t r = 0; r < cores; ++r) {
+    run.inputs[r].clear();
     for (ValueId operand : op.operands) {
       run.inputs[r].push_back(values_[r][static_cast<size_t>(operand)]);
       uniform = uniform && run.inputs[r].back().raw() == run.inputs[0][run.inputs[r].size() - 1].raw();
     }
   }
-  if (op.kind == OpKind::kAllReduce) {
-    run_collective(run);
-  } else if (constant_[static_cast<size_t>(run.id)] && run.hooks == nullptr) {
-    Tensor& cached = constants_[static_cast<size_t>(run.id)];
-    if (!cached.valid()) {
-      run_replica(run, 0);
-      cached = run.outputs[0];
-    }
+  if (op.kind == OpKind::kAllReduce) return run_collective(run);
+  Tensor& cached = constants_[static_cast<size_t>(run.id)];
+  const bool constant = constant_[static_cast<size_t>(run.id)] && run.hooks == nullptr;
+  if (constant && cached.valid()) {
     run.outputs.assign(cores, cached);
-  } else if (uniform && run.hooks == nullptr) {
-    run_replica(run, 0);
-    run.outputs.assign(cores, run.outputs[0]);
-  } else if (cores == 1) {
-    run_replica(run, 0);
+    return;
+  }
+  uniform = (uniform || constant) && run.hooks == nullptr;
+  const size_t runs = uniform ? 1 : cores;
+  for (size_t r = 0; r < runs; ++r) {
+    const bool alias = op.kind == OpKind::kReshape && run.hooks == nullptr;
+    run.outputs[r] = alias ? run.inputs[r][0].reshaped(op.type.dims) : fresh(op.type);
+  }
+  if (op.kind == OpKind::kReshape && run.hooks == nullptr) {
+    // done: the same memory under another shape
+  } else if (runs == 1 || small_[static_cast<size_t>(run.id)]) {
+    for (size_t r = 0; r < runs; ++r) run_replica(run, static_cast<int>(r));
   } else {
-    pool_.parallel_for(static_cast<int64_t>(cores), [&](int64_t r) { run_replica(run, static_cast<int>(r)); });
+    pool_.parallel_for(static_cast<int64_t>(runs), [&](int64_t r) { run_replica(run, static_cast<int>(r)); });
+  }
+  if (uniform) run.outputs.assign(cores, Tensor(run.outputs[0]));
+  if (constant) cached = run.outputs[0];
+}
+
+void Interpreter::store(OpRun& run) {
+  for (size_t r = 0; r < values_.size(); ++r) values_[r][static_cast<size_t>(run.id)] = std::move(run.outputs[r]);
+  for (auto& inputs : run.inputs) inputs.clear();  // so that dying values have no other owner
+}
+
+void Interpreter::run_group(size_t index) {
+  const FusionGroup& group = plan_.groups[index];
+  const size_t cores = values_.size();
+  bool uniform = true;
+  for (ValueId id : group.sources) {
+    const auto* first = values_[0][static_cast<size_t>(id)].raw();
+    for (size_t r = 1; r < cores; ++r) uniform = uniform && values_[r][static_cast<size_t>(id)].raw() == first;
+  }
+  const size_t jobs = uniform ? 1 : cores;
+  sources_.clear();
+  stored_.clear();
+  for (size_t r = 0; r < jobs; ++r) {
+    for (ValueId id : group.sources) sources_.push_back(values_[r][static_cast<size_t>(id)].raw());
+    for (ValueId id : group.stored) {
+      Tensor& result = values_[r][static_cast<size_t>(id)] = fresh(program_.graph.type(id));
+      stored_.push_back(result.raw());
+    }
+  }
+  kernels_[index].run({&pool_, arithmetic_}, static_cast<int64_t>(jobs), sources_, stored_);
+  for (size_t r = jobs; r < cores; ++r) {
+    for (ValueId id : group.stored) values_[r][static_cast<size_t>(id)] = values_[0][static_cast<size_t>(id)];
   }
 }
 
-void Interpreter::release(ValueId at) {
-  for (ValueId id : dies_[static_cast<size_t>(at)]) {
-    for (auto& values : values_) values[static_cast<size_t>(id)] = Tensor();
+void Interpreter::release(const std::vector<ValueId>& dead) {
+  for (ValueId id : dead) {
+    for (auto& values : values_) memory_.give(std::move(values[static_cast<size_t>(id)]));
   }
+}
+
+bool Interpreter::find_watched(int64_t step, OpHooks* hooks) {
+  watched_.assign(static_cast<size_t>(program_.graph.size()), false);
+  bool any = false;
+  for (ValueId id = 0; hooks != nullptr && id < program_.graph.size(); ++id) {
+    if (program_.graph.op(id).kind == OpKind::kParameter || !hooks->watches(program_, id, step)) continue;
+    watched_[static_cast<size_t>(id)] = any = true;
+  }
+  return any;
+}
+
+void Interpreter::step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks) {
+  for (ValueId id = 0; id < program_.graph.size(); ++id) {
+    const Op& op = program_.graph.op(id);
+    if (op.kind == OpKind::kParameter) continue;
+    OpRun run{step, id, watched_[static_cast<size_t>(id)] ? hooks : nullptr};
+    run_op(run);
+    if (sink != nullptr) sink->on_op({step, &program_, id, run.inputs, run.outputs});
+    store(run);
+    release(dies_[static_cast<size_t>(id)]);
+  }
+}
+
+void Interpreter::step_by_units() {
+  OpRun run;
+  for (size_t i = 0; i < plan_.order.size(); ++i) {
+    const FusionUnit& unit = plan_.order[i];
+    if (unit.group >= 0) {
+      run_group(static_cast<size_t>(unit.group));
+    } else {
+      run.id = unit.op;
+      run_op(run);
+      store(run);
+    }
+    release(unit_dies_[i]);
+  }
+}
+
+// The results leave; whatever else the step held is free for the next one.
+void Interpreter::collect(States& states, StepOutputs& outputs) {
+  const size_t cores = values_.size();
+  for (auto& replica : outputs) {
+    for (Tensor& old : replica) memory_.give(std::move(old));
+  }
+  outputs.assign(cores, {});
+  Values next(cores);
+  for (size_t r = 0; r < cores; ++r) {
+    for (const auto& output : program_.outputs) outputs[r].push_back(values_[r][static_cast<size_t>(output.id)]);
+    for (const StateVar& var : program_.state) {
+      next[r].push_back(var.next == kNoValue ? Tensor() : values_[r][static_cast<size_t>(var.next)]);
+    }
+  }
+  for (auto& values : values_) {
+    for (Tensor& value : values) memory_.give(std::move(value));
+  }
+  for (size_t r = 0; r < cores; ++r) {
+    for (size_t i = 0; i < program_.state.size(); ++i) {
+      if (next[r][i].valid()) memory_.give(std::exchange(states[r].vars[i], std::move(next[r][i])));
+    }
+  }
+  memory_.end_step();
 }
 
 Status Interpreter::step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
                          TraceSink* sink, OpHooks* hooks) {
   TWINRUN_RETURN_IF_ERROR(bind(states, inputs));
-  for (ValueId id = 0; id < program_.graph.size(); ++id) {
-    const Op& op = program_.graph.op(id);
-    if (op.kind == OpKind::kParameter) continue;
-    OpRun run{step, id, hooks != nullptr && hooks->watches(program_, id, step) ? hooks : nullptr, {}, {}};
-    run_op(run);
-    if (sink != nullptr) sink->on_op({step, &program_, id, run.inputs, run.outputs});
-    for (size_t r = 0; r < values_.size(); ++r) values_[r][static_cast<size_t>(id)] = std::move(run.outputs[r]);
-    release(id);
+  if (find_watched(step, hooks) || sink != nullptr) {
+    step_by_ops(step, sink, hooks);
+  } else {
+    step_by_units();
   }
-  outputs.assign(values_.size(), {});
-  for (size_t r = 0; r < values_.size(); ++r) {
-    for (const auto& output : program_.outputs) outputs[r].push_back(values_[r][static_cast<size_t>(output.id)]);
-    for (size_t i = 0; i < program_.state.size(); ++i) {
-      const ValueId next = program_.state[i].next;
-      if (next != kNoValue) states[r].vars[i] = values_[r][static_cast<size_t>(next)];
-    }
-  }
-  values_.clear();
+  collect(states, outputs);
   return Ok{};
 }
 

@@ -1,18 +1,38 @@
-// Runs a program op by op on N replicas: the engine that cpu and tpu share. They differ in arithmetic and in what they declare.
-// Op-major: all replicas finish an op before the next begins, so a collective needs no rendezvous and results cannot depend on
-// the number of host threads. A value that is the same object on all replicas (an all-reduced gradient, a weight) is computed
-// once and shared.
+// Runs a program on N replicas: the engine that cpu and tpu share. They differ in arithmetic and in what they declare.
+// Unit by unit (an op, or a group of elementwise ops in one pass over memory: program/analysis/fusion.h); all replicas finish a
+// unit before the next begins, so a collective needs no rendezvous and results cannot depend on the number of host threads. A
+// value that is the same object on all replicas (an all-reduced gradient, a weight) is computed once and shared. A step that
+// somebody watches runs op by op, in program order; its bits are the same.
 //
-//   Interpreter engine(program, capabilities, arithmetic, options);
-//   engine.step(0, states, inputs, outputs);
+//   Interpreter engine(program, arithmetic, options);
+//   engine.step(0, states, inputs, outputs, nullptr, nullptr);
 #pragma once
 
+#include <unordered_map>
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/kernels/fused.h"
 #include "backends/kernels/kernels.h"
+#include "program/analysis/fusion.h"
 
 namespace twinrun {
+
+// Memory that a step frees for the same step or the next: fresh pages cost more than the ops that fill them.
+class TensorPool {
+ public:
+  Tensor take(const TensorType& type);
+  void give(Tensor&& tensor);  // kept if nobody else holds it
+  void end_step();             // drops what a whole step has not used
+
+ private:
+  struct Idle {
+    Tensor tensor;
+    int64_t since;
+  };
+  std::unordered_map<int64_t, std::vector<Idle>> idle_;  // by element count and dtype
+  int64_t steps_ = 0;
+};
 
 class Interpreter : public Engine {
  public:
@@ -26,21 +46,34 @@ class Interpreter : public Engine {
   struct OpRun;
 
   Status bind(const States& states, const StepInputs& inputs);
+  bool find_watched(int64_t step, OpHooks* hooks);
+  void step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks);
+  void step_by_units();
+  void collect(States& states, StepOutputs& outputs);
   void run_op(OpRun& run);
+  void run_group(size_t index);
   void run_replica(OpRun& run, int replica);
   void run_collective(OpRun& run);
-  Tensor fresh(const TensorType& type) const;
-  void release(ValueId at);
+  void store(OpRun& run);
+  Tensor fresh(const TensorType& type);
+  void release(const std::vector<ValueId>& dead);
 
   Program program_;
   Arithmetic arithmetic_;
   bool poison_memory_;
   ThreadPool pool_;
-  std::vector<ValueId> last_use_;
-  std::vector<std::vector<ValueId>> dies_;  // values whose last reader is op i
-  std::vector<bool> constant_;              // depends on no input, state or random op
-  std::vector<Tensor> constants_;           // computed once
+  TensorPool memory_;
+  std::vector<bool> constant_;                   // depends on no input, state or random op
+  std::vector<Tensor> constants_;                // computed once
+  std::vector<bool> small_;                      // not worth waking threads for, on all replicas together
+  std::vector<std::vector<ValueId>> dies_;       // values whose last reader is op i
+  FusionPlan plan_;
+  std::vector<FusedKernel> kernels_;             // of plan_.groups
+  std::vector<std::vector<ValueId>> unit_dies_;  // values whose last reader is unit i
+  std::vector<bool> watched_;                    // by hooks, in this step
   Values values_;
+  std::vector<const std::byte*> sources_;  // of the group at work
+  std::vector<std::byte*> stored_;
 };
 
 }  // namespace twinrun

@@ -195,8 +195,22 @@ Judgement classify(const Evidence& e) {
     j.findings.push_back(std::move(f));
     return j;
   }
+  if (e.emulator_fails) {
+    inconclusive(j, "The emulator fails its own control: at precision f32 it is not the reference, bit for bit.",
+                 "it may accuse nobody before that holds", {"report this with the scenario: it is a bug of twinrun"});
+    return j;
+  }
+  if (e.subject_parts) {
+    j.notes.push_back(fmt::format("The subject is not deterministic: T and T' part at step {}.{}", *e.subject_parts,
+                                  e.violations.empty() ? " Every op is inside its bound in both." : ""));
+  }
+  if (e.subject_birth) {
+    j.notes.push_back(fmt::format("The subject ends in {} at step {}, born in {}; the references do not.", e.subject_birth->what,
+                                  e.subject_birth->step, e.subject_birth->op));
+  }
   if (!e.violations.empty()) {
     engine_bug(e, j);
+    if (e.subject_parts) j.headline += " The fault does not repeat: transient.";
     if (e.meaning.differs()) {
       j.notes.push_back(fmt::format("Sharding changes the program's meaning too ({}); whether that matters is not judged beside an engine bug.", named_causes(e)));
     }
@@ -251,7 +265,9 @@ Judgement classify(const Evidence& e) {
     noise(e, j);
   } else if (accepted) {
     inconclusive(j, "No op is outside its bound and the program means the same, but the seeds do not decide whether the drift matters.",
-                 "the interval of T - R straddles the margin", {"raise diagnose.seeds or diagnose.margin"});
+                 tr != nullptr && tr->differences.size() > 1 ? "the interval of T - R straddles the margin"
+                                                             : "one seed gives no interval",
+                 {"raise diagnose.seeds or diagnose.margin"});
   } else {
     inconclusive(j, "The drift is larger than the margin, yet every probed op is inside its bound and the program means the same.",
                  "cause outside every switch, or a bias below the bounds", {"set diagnose.probe = \"every\"", "try tpu.precision = \"highest\""});

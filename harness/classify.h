@@ -24,6 +24,8 @@ struct Evidence {
   std::string reference_parts_op;
   std::optional<Birth> reference_birth;      // R or S ended in NaN or Inf
   std::string reference_birth_run;
+  std::optional<int64_t> subject_parts;      // first step where T and T' differ
+  bool emulator_fails = false;               // at precision f32 it is not S, bit for bit
   std::optional<Birth> subject_birth;        // T ended so, the references did not
   std::vector<Violation> violations;         // of T and E1, in order of execution
   std::string violations_run;                // "T" or "E1"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "harness/lockstep.h"
+#include "harness/fingerprint.h"
 #include "program/base/bits.h"
 
 namespace twinrun {

@@ -151,4 +151,14 @@ Result<States> from_checkpoint(const Checkpoint& checkpoint, const Program& prog
   return states;
 }
 
+std::vector<double> as_doubles(const Tensor& t) {
+  std::vector<double> out(static_cast<size_t>(t.elements()));
+  if (t.dtype() == DType::kF64) {
+    std::ranges::copy(t.as<double>(), out.begin());
+  } else {
+    std::ranges::copy(t.as<float>(), out.begin());
+  }
+  return out;
+}
+
 }  // namespace twinrun

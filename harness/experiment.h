@@ -47,4 +47,7 @@ Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario,
 Checkpoint to_checkpoint(const Program& program, const States& states, const Scenario& scenario, int64_t step);
 Result<States> from_checkpoint(const Checkpoint& checkpoint, const Program& program);
 
+// The numbers of an f32 or f64 tensor.
+std::vector<double> as_doubles(const Tensor& tensor);
+
 }  // namespace twinrun

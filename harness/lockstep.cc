@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backends/oracle/screen.h"
+#include "harness/fingerprint.h"
+
 namespace twinrun {
 namespace {
 
@@ -12,6 +15,9 @@ std::string layer_of(const std::string& op) {
   const size_t slash = op.find('/');
   return slash == std::string::npos ? "" : op.substr(0, slash);
 }
+
+// Results of the step before are kept for fingerprints up to this size.
+constexpr int64_t kSmall = 1 << 20;
 
 double median(std::vector<double> v) {
   if (v.empty()) return -1;
@@ -25,17 +31,9 @@ std::string power_of_two(double x) { return x > 0 ? fmt::format("2^{:.1f}", std:
 
 std::string ProbePolicy::text() const {
   if (every == 1) return "every step";
-  if (every == 0) return fmt::format("steps 0-{}", first - 1);
-  return fmt::format("steps 0-{} and every {}th", first - 1, every);
-}
-
-std::string index_text(const Dims& dims, int64_t flat) {
-  Dims index(dims.size());
-  for (size_t i = dims.size(); i-- > 0;) {
-    index[i] = flat % dims[i];
-    flat /= dims[i];
-  }
-  return to_string(index);
+  const std::string rest = screen ? "; the others screened" : "";
+  if (every == 0) return fmt::format("steps 0-{}{}", first - 1, rest);
+  return fmt::format("steps 0-{} and every {}th{}", first - 1, every, rest);
 }
 
 Lockstep::Lockstep(const Program& program, Capabilities declared, ProbePolicy policy, ThreadPool* pool)
@@ -47,8 +45,13 @@ bool Lockstep::probed(int64_t step) const {
 
 TraceSink* Lockstep::begin_step(int64_t step, const States& before, const StepInputs& inputs) {
   // Where a fault begins is looked for between the last clean step and the first bad one.
-  if (violations_.empty() && (step == 0 || probed_steps_.contains(step - 1))) last_clean_ = {step, before};
-  if (!probed(step)) return nullptr;
+  const bool looked = probed_steps_.contains(step - 1) || screened_steps_.contains(step - 1);
+  if (violations_.empty() && (step == 0 || looked)) last_clean_ = {step, before};
+  if (!probed(step)) {
+    if (!policy_.screen) return nullptr;
+    screened_steps_.insert(step);
+    return this;
+  }
   probed_steps_.insert(step);
   written_.assign(before.size(), std::vector<Tensor>(static_cast<size_t>(program_.graph.size())));
   for (size_t r = 0; r < before.size(); ++r) {
@@ -126,28 +129,42 @@ void Lockstep::check_result(const OpEvent& event, size_t replica) {
                   std::string(name_of(op.kind)), std::string(to_string(op.phase)), layer_of(op.name)};
       v.verdict = verdict;
       const auto before = previous_.find(key);
-      v.fingerprint = fingerprint(op, output, oracle, inputs,
+      v.fingerprint = fingerprint(declared_, op, output, oracle, inputs, pool_,
                                   before != previous_.end() && previous_step_ == event.step - 1 ? &before->second : nullptr);
       v.elements = fmt::format("{} of {} elements, worst at {}", verdict.outside, verdict.elements,
                                index_text(op.type.dims, verdict.worst_element));
       violations_.push_back(std::move(v));
     }
   }
-  previous_[key] = output;
+  if (output.elements() <= kSmall) previous_[key] = output;
+}
+
+void Lockstep::screen(const OpEvent& event, size_t replica) {
+  std::vector<Tensor> contributions;
+  if (event.op().kind == OpKind::kAllReduce) {
+    for (const auto& in : event.inputs) contributions.push_back(in[0]);
+  }
+  const std::vector<Tensor>& inputs = contributions.empty() ? event.inputs[replica] : contributions;
+  if (!plausible(declared_, event.op(), inputs, event.outputs[replica], pool_)) check_result(event, replica);
 }
 
 void Lockstep::on_op(const OpEvent& event) {
-  check_links(event);
+  const bool in_full = probed_steps_.contains(event.step);
+  if (in_full) check_links(event);
   const bool source = class_of(event.op().kind) == OpClass::kSource;
   for (size_t r = 0; r < event.outputs.size(); ++r) {
-    written_[r][static_cast<size_t>(event.id)] = event.outputs[r];
+    if (in_full) written_[r][static_cast<size_t>(event.id)] = event.outputs[r];
     // One object on all replicas, from one set of inputs, is judged once.
     bool same = r > 0 && event.outputs[r].raw() == event.outputs[0].raw();
     if (same && event.op().kind != OpKind::kAllReduce) {
       for (size_t i = 0; i < event.inputs[r].size(); ++i) same = same && event.inputs[r][i].raw() == event.inputs[0][i].raw();
     }
     if (same || (source && rows_.contains(event.id))) continue;
-    check_result(event, r);
+    if (in_full) {
+      check_result(event, r);
+    } else {
+      screen(event, r);
+    }
   }
   if (event.id + 1 == program_.graph.size()) previous_step_ = event.step;
 }
@@ -192,61 +209,6 @@ EngineProbe Lockstep::summary(const std::string& pair, int64_t steps) const {
                                       kExpected[static_cast<size_t>(declared_.precision)]);
   }
   return p;
-}
-
-std::string fingerprint(const Op& op, const Tensor& subject, const OracleResult& oracle, std::span<const Tensor> inputs,
-                        const Tensor* previous) {
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (op.phase == Phase::kUpdate && inputs[i].same_bits(subject)) {
-      return i == 0 ? "the update is exactly zero: the old value was kept" : "a copy of its operand";
-    }
-  }
-  if (previous != nullptr && previous->same_bits(subject)) return "the value of the step before (stale)";
-  if (subject.dtype() != DType::kF32) return "";
-  const auto s = subject.as<float>();
-  double sx = 0, ss = 0, xx = 0;
-  int64_t nans = 0, wrong = 0, first = -1, last = -1;
-  for (size_t i = 0; i < s.size(); ++i) {
-    if (!std::isfinite(s[i]) || !std::isfinite(oracle.value[i])) {
-      nans += std::isfinite(oracle.value[i]);
-      continue;
-    }
-    sx += static_cast<double>(s[i]) * oracle.value[i];
-    ss += static_cast<double>(s[i]) * s[i];
-    xx += oracle.value[i] * oracle.value[i];
-    if (std::abs(s[i] - oracle.value[i]) > oracle.radius[i]) {
-      ++wrong;
-      if (first < 0) first = static_cast<int64_t>(i);
-      last = static_cast<int64_t>(i);
-    }
-  }
-  if (nans > 0) return fmt::format("{} elements are NaN or Inf where a number was due", nans);
-  if (op.kind == OpKind::kAllReduce && xx > 0) {
-    for (size_t c = 0; c < inputs.size(); ++c) {  // the sum without core c, or with core c twice
-      double without = 0, twice = 0;
-      const auto x = inputs[c].as<float>();
-      for (size_t i = 0; i < s.size(); ++i) {
-        without += std::abs(s[i] - (oracle.value[i] - x[i])) > 4 * oracle.radius[i];
-        twice += std::abs(s[i] - (oracle.value[i] + x[i])) > 4 * oracle.radius[i];
-      }
-      if (without == 0) return fmt::format("the sum without core {}", c);
-      if (twice == 0) return fmt::format("the sum with core {} counted twice", c);
-    }
-  }
-  if (wrong == 1) {
-    const auto i = static_cast<size_t>(first);
-    return fmt::format("one element only: {:.9g} where {:.9g} was due", s[i], oracle.value[i]);
-  }
-  if (xx > 0 && ss > 0) {
-    const double factor = sx / xx, correlation = sx / std::sqrt(ss * xx);
-    if (correlation > 0.999999 && std::abs(std::abs(factor) - 1) > 1e-3) return fmt::format("{:.4g} times the expected value", factor);
-    if (class_of(op.kind) == OpClass::kDot && correlation > 0.999) {
-      return factor < 1 ? fmt::format("operands cut toward zero instead of rounded: {:.2f} % of elements outside, smaller by {:.2g} of their size",
-                                      100.0 * static_cast<double>(wrong) / static_cast<double>(s.size()), 1 - factor)
-                        : fmt::format("{:.2f} % of elements outside", 100.0 * static_cast<double>(wrong) / static_cast<double>(s.size()));
-    }
-  }
-  return fmt::format("{} elements between {} and {}", wrong, index_text(op.type.dims, first), index_text(op.type.dims, last));
 }
 
 }  // namespace twinrun

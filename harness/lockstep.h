@@ -22,7 +22,8 @@ namespace twinrun {
 struct ProbePolicy {
   int64_t first = 3;   // the first steps are always probed
   int64_t every = 1;   // and then every Nth; 0: none
-  std::string text() const;  // "every step", "steps 0-2 and every 10th"
+  bool screen = false; // all other steps are screened: a cheap check of every op calls for its replay (backends/oracle/screen.h)
+  std::string text() const;  // "every step", "steps 0-2 and every 10th; the others screened"
 };
 
 // One op outside its bound, or a broken link between ops.
@@ -60,6 +61,7 @@ class Lockstep : public StepObserver, public TraceSink {
     std::vector<double> residuals;
   };
   void check_links(const OpEvent& event);
+  void screen(const OpEvent& event, size_t replica);
   void check_result(const OpEvent& event, size_t replica);
   bool probed(int64_t step) const;
 
@@ -73,13 +75,7 @@ class Lockstep : public StepObserver, public TraceSink {
   std::map<std::pair<ValueId, int>, Tensor> previous_;  // outputs of small ops one probed step before, for fingerprints
   int64_t previous_step_ = -2;
   std::optional<std::pair<int64_t, States>> last_clean_;
-  std::set<int64_t> probed_steps_;
+  std::set<int64_t> probed_steps_, screened_steps_;
 };
-
-// What a wrong tensor looks like beside the expected one; "" if nothing recognisable.
-std::string fingerprint(const Op& op, const Tensor& subject, const OracleResult& oracle, std::span<const Tensor> inputs,
-                        const Tensor* previous);
-// "[2,0,1]" of a flat index.
-std::string index_text(const Dims& dims, int64_t flat);
 
 }  // namespace twinrun

@@ -43,8 +43,13 @@ Result<std::unique_ptr<Backend>> subject(const Stage& stage) {
   return make_backend(stage.options.subject, backend_options(stage.experiment.scenario, stage.options.threads));
 }
 
+// nullptr without faults: an engine may refuse hooks altogether.
+Result<std::unique_ptr<FaultHooks>> hooks_for(const std::vector<FaultSpec>& faults, const Program& program, uint64_t seed) {
+  if (faults.empty()) return std::unique_ptr<FaultHooks>();
+  return FaultHooks::make(program, faults, seed);
+}
 Result<std::unique_ptr<FaultHooks>> hooks_for(const Stage& stage, const Program& program, uint64_t seed) {
-  return FaultHooks::make(program, stage.options.faults, seed);
+  return hooks_for(stage.options.faults, program, seed);
 }
 
 // The first step after which two runs' states differ.
@@ -66,6 +71,7 @@ ProbePolicy policy_of(const Stage& stage, const Program& program) {
     policy.every = std::max<int64_t>(1, std::stoll(probe));
     return policy;
   }
+  policy.screen = true;
   // Replaying a step costs about this much on one core: two f64 products per dot, an interval per element.
   double elements = 0;
   for (const Op& op : program.graph.ops()) elements += static_cast<double>(op.type.elements());
@@ -81,11 +87,10 @@ double relative_distance(const Program& program, const States& a, const States& 
   double gap = 0, norm = 0;
   for (size_t i = 0; i < program.state.size(); ++i) {
     if (program.state[i].role != StateRole::kParameter) continue;
-    const auto x = a[0].vars[i].as<const float>(), y = b[0].vars[i].as<const float>();
+    const std::vector<double> x = as_doubles(a[0].vars[i]), y = as_doubles(b[0].vars[i]);
     for (size_t k = 0; k < x.size(); ++k) {
-      const double d = static_cast<double>(x[k]) - y[k];
-      gap += d * d;
-      norm += static_cast<double>(y[k]) * y[k];
+      gap += (x[k] - y[k]) * (x[k] - y[k]);
+      norm += y[k] * y[k];
     }
   }
   return norm > 0 ? std::sqrt(gap / norm) : 0;
@@ -106,10 +111,10 @@ Result<double> gradient_drift(Stage& stage, const Program& program, Backend& a, 
   double gap = 0, norm = 0;
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     if (!program.outputs[o].name.ends_with(".grad")) continue;
-    const auto x = outputs[0][0][o].as<const float>(), y = outputs[1][0][o].as<const float>();
+    const std::vector<double> x = as_doubles(outputs[0][0][o]), y = as_doubles(outputs[1][0][o]);
     for (size_t k = 0; k < x.size(); ++k) {
-      gap += (static_cast<double>(x[k]) - y[k]) * (static_cast<double>(x[k]) - y[k]);
-      norm += static_cast<double>(y[k]) * y[k];
+      gap += (x[k] - y[k]) * (x[k] - y[k]);
+      norm += y[k] * y[k];
     }
   }
   return norm > 0 ? std::sqrt(gap / norm) : 0.0;
@@ -192,11 +197,15 @@ Status run_subject(Stage& stage) {
   if (stage.sharded()) {
     const Program one = e.per_core();
     stage.programs["E1"] = one;
-    // A fault of a collective or of another core has no place on one core: E1 then runs clean.
-    auto hooks = hooks_for(stage, one, e.scenario.seed);
+    // A fault of a collective or of another core has no place on one core.
+    std::vector<FaultSpec> possible;
+    for (const FaultSpec& fault : stage.options.faults) {
+      if (FaultHooks::make(one, {fault}, e.scenario.seed).ok()) possible.push_back(fault);
+    }
+    TWINRUN_ASSIGN(const auto hooks, hooks_for(possible, one, e.scenario.seed));
     stage.probe_e1.emplace(stage.programs["E1"], declared, ProbePolicy{3, 0}, &stage.pool);
     RunOptions o;
-    o.hooks = hooks.ok() ? hooks->get() : nullptr;
+    o.hooks = hooks.get();
     o.observer = &*stage.probe_e1;
     TWINRUN_RETURN_IF_ERROR(corner(stage, "E1", e, one, *engine, o));
     if (stage.stopped()) return Ok{};
@@ -228,6 +237,7 @@ Status run_subject(Stage& stage) {
   again.threads = stage.options.threads;
   TWINRUN_ASSIGN(const RunResult repeated, train(e, program, *engine, again));
   const auto parts = first_difference(repeated.file, t.file);
+  stage.evidence.subject_parts = parts;
   stage.evidence.controls.push_back({"T = T' (the subject again, first steps)", !parts, true,
                                      parts ? fmt::format("states part after step {}", *parts)
                                            : fmt::format("{} state digests equal", repeated.file.state_digests.size())});
@@ -235,7 +245,7 @@ Status run_subject(Stage& stage) {
 }
 
 Status check_emulator(Stage& stage) {
-  if (stage.options.subject != "tpu" || !stage.runs.contains("T")) return Ok{};
+  if (stage.options.subject != "tpu" || stage.options.baseline != "cpu" || !stage.runs.contains("T")) return Ok{};
   const Experiment& e = stage.experiment;
   BackendOptions o = backend_options(e.scenario, stage.options.threads);
   o.tpu.precision = DotPrecision::kF32;
@@ -246,6 +256,7 @@ Status check_emulator(Stage& stage) {
   run.threads = stage.options.threads;
   TWINRUN_ASSIGN(const RunResult f32, train(e, stage.programs["S"], *degenerate, run));
   const auto parts = first_difference(f32.file, stage.runs["S"].file);
+  stage.evidence.emulator_fails = parts.has_value();
   stage.evidence.controls.push_back({"emulator at precision f32 = S, first steps", !parts, true,
                                      parts ? fmt::format("states part after step {}", *parts)
                                            : fmt::format("{} state digests equal", f32.file.state_digests.size())});
@@ -263,10 +274,11 @@ Status localise(Stage& stage) {
   e.command = stage.options.command;
   if (!stage.probe_t) return Ok{};
   e.worst_ratio = std::max(stage.probe_t->worst_ratio(), stage.probe_e1 ? stage.probe_e1->worst_ratio() : 0.0);
-  if (!stage.probe_t->violations().empty()) {
+  const bool found = !stage.probe_t->violations().empty();
+  if (found || e.subject_birth) {
     e.violations = stage.probe_t->violations();
     e.violations_run = "T";
-    const int64_t bad = e.violations.front().step;
+    const int64_t bad = found ? e.violations.front().step : e.subject_birth->step;
     const auto clean = stage.probe_t->last_clean();
     e.localised = bad == 0 || (clean && clean->first == bad);
     if (!e.localised && clean) {

@@ -11,16 +11,6 @@ namespace {
 
 using Gradient = std::vector<std::vector<double>>;  // per parameter, in output order
 
-std::vector<double> doubles(const Tensor& t) {
-  std::vector<double> out(static_cast<size_t>(t.elements()));
-  if (t.dtype() == DType::kF64) {
-    std::ranges::copy(t.as<double>(), out.begin());
-  } else {
-    std::ranges::copy(t.as<float>(), out.begin());
-  }
-  return out;
-}
-
 // Replica 0's value of every state variable, on all replicas.
 Result<States> spread(const Checkpoint& checkpoint, const Program& program) {
   ReplicaState one;
@@ -46,7 +36,7 @@ struct Prober {
     TWINRUN_RETURN_IF_ERROR(engine->step(at.first, states, inputs, outputs));
     Gradient g;
     for (size_t i = 0; i < program.outputs.size(); ++i) {
-      if (program.outputs[i].name.ends_with(".grad")) g.push_back(doubles(outputs[0][i]));
+      if (program.outputs[i].name.ends_with(".grad")) g.push_back(as_doubles(outputs[0][i]));
     }
     return g;
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <mutex>
 
@@ -12,6 +13,7 @@
 #include "program/base/bits.h"
 #include "program/base/names.h"
 #include "program/base/philox.h"
+#include "program/ops/k_tail.h"
 
 namespace twinrun {
 namespace {
@@ -24,7 +26,7 @@ bool is_dot(const Op& op) { return class_of(op.kind) == OpClass::kDot; }
 bool applies(FaultKind kind, const Op& op) {
   if (op.kind == OpKind::kParameter || class_of(op.kind) == OpClass::kSource) return false;
   switch (kind) {
-    case FaultKind::kDropKTail: return is_dot(op);
+    case FaultKind::kDropKTail: return is_dot(op) && op.type.dtype == DType::kF32;
     case FaultKind::kDropCore: return op.kind == OpKind::kAllReduce;
     case FaultKind::kTruncateBf16:
     case FaultKind::kScale: return op.type.dtype == DType::kF32;
@@ -51,33 +53,10 @@ Tensor truncated(const Tensor& x) {
   return out;
 }
 
-// Zeroes the part of an operand that belongs to the last `tail` of the flat k.
-void drop_tail(const Op& op, std::vector<Tensor>& inputs, std::optional<double> magnitude) {
-  const auto tail_of = [&](int64_t k) {
-    if (magnitude) return std::min<int64_t>(k, static_cast<int64_t>(*magnitude));
-    return k % tpu::kLanes != 0 ? k % tpu::kLanes : std::min(k, tpu::kLanes);
-  };
-  const size_t which = op.kind == OpKind::kDotGeneral ? 0 : 1;
-  Tensor t = inputs[which].clone();
-  std::span<float> v = t.as<float>();
-  const Dims& d = t.dims();
-  const auto zero = [&](size_t i) { v[i] = 0.0f; };
-  if (op.kind == OpKind::kDotGeneral && op.attrs.lhs_contract == 1) {
-    const int64_t tail = tail_of(d[1]);
-    for (int64_t r = 0; r < d[0]; ++r) {
-      for (int64_t k = d[1] - tail; k < d[1]; ++k) zero(static_cast<size_t>(r * d[1] + k));
-    }
-  } else if (op.kind == OpKind::kConvolutionInputGrad) {  // w [kh, kw, ci, co], k = (kh, kw, co)
-    const int64_t k_total = d[0] * d[1] * d[3], tail = tail_of(k_total);
-    for (int64_t k = k_total - tail; k < k_total; ++k) {
-      for (int64_t ci = 0; ci < d[2]; ++ci) zero(static_cast<size_t>(((k / d[3]) * d[2] + ci) * d[3] + k % d[3]));
-    }
-  } else {  // k is the outermost index: rows of [K, rest]
-    const int64_t rest = op.kind == OpKind::kDotGeneral ? d[1] : d[3];
-    const int64_t k_total = t.elements() / rest;
-    for (int64_t i = (k_total - tail_of(k_total)) * rest; i < t.elements(); ++i) zero(static_cast<size_t>(i));
-  }
-  inputs[which] = t;
+// The last partial tile of 128 of the flat k, a whole one if it divides; magnitude: the size.
+int64_t tail_of(int64_t k, std::optional<double> magnitude) {
+  if (magnitude) return std::min<int64_t>(k, static_cast<int64_t>(*magnitude));
+  return k % tpu::kLanes != 0 ? k % tpu::kLanes : std::min(k, tpu::kLanes);
 }
 
 Error bad(std::string_view text, std::string what, std::string fix = "") {
@@ -95,7 +74,12 @@ Status set_key(FaultSpec& spec, std::string_view key, std::string_view value, st
   int64_t n = 0;
   double m = 0;
   if (key == "magnitude") {
-    if (!parse_number(value, m)) return bad(text, "magnitude '" + std::string(value) + "' is no number");
+    if (!parse_number(value, m) || !std::isfinite(m)) return bad(text, "magnitude '" + std::string(value) + "' is no finite number");
+    const bool count = spec.kind == FaultKind::kDropKTail || spec.kind == FaultKind::kBitFlip;
+    if (count && (m < 0 || m > 1e9 || m != std::floor(m))) {
+      return bad(text, "magnitude '" + std::string(value) + "' is no count: this kind takes " +
+                           (spec.kind == FaultKind::kBitFlip ? "a bit number" : "a number of terms"));
+    }
     spec.magnitude = m;
     return Ok{};
   }
@@ -104,7 +88,7 @@ Status set_key(FaultSpec& spec, std::string_view key, std::string_view value, st
     return bad(text, "unknown key '" + std::string(key) + "' (allowed: " + join(known, ", ") + ")",
                "did you mean '" + nearest(key, known) + "'?");
   }
-  if (!parse_number(value, n) || n < 0 || (key == "every" && n == 0)) {
+  if (!parse_number(value, n) || n < 0 || n > (key == "core" ? int64_t{1} << 20 : int64_t{1} << 60) || (key == "every" && n == 0)) {
     return bad(text, std::string(key) + " '" + std::string(value) + "' is no count");
   }
   if (key == "core") {
@@ -244,7 +228,7 @@ void FaultHooks::before(const OpSite& site, std::vector<Tensor>& inputs) {
     if (fault.kind == FaultKind::kTruncateBf16 && is_dot(site.op())) {
       for (Tensor& t : inputs) t = truncated(t);
     } else if (fault.kind == FaultKind::kDropKTail) {
-      drop_tail(site.op(), inputs, fault.magnitude);
+      inputs = without_k_tail(site.op(), inputs, tail_of(k_size(site.op(), inputs), fault.magnitude));
     } else if (fault.kind == FaultKind::kDropCore) {
       const auto core = static_cast<size_t>(fault.core.value_or(impl_->cores - 1));
       inputs[core] = Tensor::zeros(inputs[core].type());

@@ -14,7 +14,6 @@ void run_convolution(const KernelContext& context, const Op& op, Inputs inputs, 
 void run_convolution_kernel_grad(const KernelContext& context, const Op& op, Inputs inputs,
                                  Tensor& output);
 void run_elementwise(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
-void run_convert(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
 void run_movement(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
 void run_reduce(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
 void run_window(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);

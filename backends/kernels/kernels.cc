@@ -14,12 +14,11 @@ void run_kernel(const KernelContext& context, const Op& op, std::span<const Tens
     case OpKind::kBroadcastInDim:
     case OpKind::kReshape:
     case OpKind::kTranspose:
+      return run_movement(context, op, inputs, output);
     case OpKind::kSelect:
     case OpKind::kNegate:
     case OpKind::kAbs:
-      return run_movement(context, op, inputs, output);
     case OpKind::kConvert:
-      return run_convert(context, op, inputs, output);
     case OpKind::kAdd:
     case OpKind::kSubtract:
     case OpKind::kMultiply:

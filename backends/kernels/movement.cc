@@ -1,5 +1,5 @@
-// Ops that move bits: constant, iota, broadcast_in_dim, reshape, transpose, select, negate, abs.
-// They never round or flush.
+// Ops that move bits to other places: constant, iota, broadcast_in_dim, reshape, transpose. They
+// never round or flush. (select, negate and abs, which keep the places: blocks.cc.)
 #include <cstring>
 
 #include "backends/kernels/arithmetic.h"
@@ -168,48 +168,6 @@ void iota(const KernelContext& context, const Op& op, Tensor& output) {
   });
 }
 
-void select(const KernelContext& context, Inputs inputs, Tensor& output) {
-  const uint8_t* p = inputs[0].as<uint8_t>().data();
-  by_width(output.dtype(), [&]<typename E>(E) {
-    const E *a = inputs[1].as<E>().data(), *b = inputs[2].as<E>().data();
-    E* out = output.as<E>().data();
-    for_ranges(context, output.elements(), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) out[i] = p[i] != 0 ? a[i] : b[i];
-    });
-  });
-}
-
-// negate flips the sign bit, abs clears it; NaNs become canonical. Integers wrap.
-void sign(const KernelContext& context, const Op& op, const Tensor& x, Tensor& output) {
-  const bool negate = op.kind == OpKind::kNegate;
-  const auto on_bits = [&]<typename E>(E top, E infinity, E nan) {
-    const E* from = x.as<E>().data();
-    E* to = output.as<E>().data();
-    for_ranges(context, x.elements(), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const auto magnitude = static_cast<E>(from[i] & ~top);
-        const auto moved = negate ? static_cast<E>(from[i] ^ top) : magnitude;
-        to[i] = magnitude > infinity ? nan : moved;
-      }
-    });
-  };
-  switch (x.dtype()) {
-    case DType::kBF16:
-      return on_bits(uint16_t{0x8000}, uint16_t{0x7F80}, kCanonicalNaN16);
-    case DType::kI32:
-      for_ranges(context, x.elements(), 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const auto u = static_cast<uint32_t>(x.as<int32_t>().data()[i]);
-          output.as<int32_t>().data()[i] =
-              static_cast<int32_t>(negate || (u >> 31) != 0 ? 0u - u : u);
-        }
-      });
-      return;
-    default:
-      return on_bits(uint32_t{0x80000000u}, uint32_t{0x7F800000u}, uint32_t{kCanonicalNaN});
-  }
-}
-
 }  // namespace
 
 void run_movement(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output) {
@@ -222,11 +180,6 @@ void run_movement(const KernelContext& context, const Op& op, Inputs inputs, Ten
     case OpKind::kBroadcastInDim:
     case OpKind::kTranspose:
       return broadcast_or_transpose(context, op, inputs[0], output);
-    case OpKind::kSelect:
-      return select(context, inputs, output);
-    case OpKind::kNegate:
-    case OpKind::kAbs:
-      return sign(context, op, inputs[0], output);
     default:
       break;
   }

@@ -4,12 +4,13 @@
 
 #include "backends/kernels/arithmetic.h"
 #include "backends/kernels/kernel_list.h"
+#include "backends/kernels/reduce_lanes.h"
 #include "backends/kernels/scratch.h"
 
 namespace twinrun {
 namespace {
 
-constexpr int64_t kSegment = 4096, kLanes = 16;
+constexpr int64_t kSegment = kReduceSegment, kLanes = kReduceLanes;
 constexpr int64_t kColumns = 64;  // outputs that share a pass over the lanes
 
 // The operand as kept and reduced dimensions: element (o, i) lies at kept(o) + reduced(i). Where
@@ -54,36 +55,6 @@ struct Layout {
   }
 };
 
-inline float ieee_maximum(float a, float b) {
-  const float larger = a > b ? a : b;
-  const float m = a == b ? from_bits(to_bits(a) & to_bits(b)) : larger;
-  return a != a ? a : m;
-}
-struct Sum {
-  static float join(float a, float b) { return a + b; }
-};
-struct Max {
-  static float join(float a, float b) { return ieee_maximum(a, b); }
-};
-
-// lanes[16][columns] -> lanes[0]: lane j takes lane j + 8, then + 4, + 2, + 1, of those that exist.
-template <typename R>
-void tree(float* lanes, int64_t exist, int64_t columns) {
-  for (int64_t half = 8; half >= 1; half /= 2) {
-    for (int64_t j = 0; j < half && j + half < exist; ++j) {
-      float* to = lanes + j * columns;
-      const float* from = lanes + (j + half) * columns;
-      for (int64_t c = 0; c < columns; ++c) to[c] = R::join(to[c], from[c]);
-    }
-    exist = std::min(exist, half);
-  }
-}
-
-template <typename T, bool kFlush>
-inline float element(typename T::type x) {
-  return kFlush ? flush(T::load(x)) : T::load(x);
-}
-
 // One segment for `columns` neighbouring outputs. offsets: of the segment's elements; null: i *
 // stride.
 template <typename T, bool kFlush, typename R>
@@ -94,12 +65,12 @@ void segment_columns(const typename T::type* x, const int64_t* offsets, int64_t 
     const auto* from = x + (offsets == nullptr ? i * stride : offsets[i]);
     float* lane = lanes + i % kLanes * columns;
     if (i < kLanes) {
-      for (int64_t c = 0; c < columns; ++c) lane[c] = element<T, kFlush>(from[c]);
+      for (int64_t c = 0; c < columns; ++c) lane[c] = reduce_element<T, kFlush>(from[c]);
     } else {
-      for (int64_t c = 0; c < columns; ++c) lane[c] = R::join(lane[c], element<T, kFlush>(from[c]));
+      for (int64_t c = 0; c < columns; ++c) lane[c] = R::join(lane[c], reduce_element<T, kFlush>(from[c]));
     }
   }
-  tree<R>(lanes, std::min(n, kLanes), columns);
+  lane_tree<R>(lanes, std::min(n, kLanes), columns);
   for (int64_t c = 0; c < columns; ++c) result[c] = lanes[c];
 }
 
@@ -107,13 +78,13 @@ void segment_columns(const typename T::type* x, const int64_t* offsets, int64_t 
 template <typename T, bool kFlush, typename R>
 float segment_line(const typename T::type* x, int64_t n) {
   float lanes[kLanes];
-  for (int64_t l = 0; l < std::min(n, kLanes); ++l) lanes[l] = element<T, kFlush>(x[l]);
+  for (int64_t l = 0; l < std::min(n, kLanes); ++l) lanes[l] = reduce_element<T, kFlush>(x[l]);
   int64_t i = kLanes;
   for (; i + kLanes <= n; i += kLanes) {
-    for (int64_t l = 0; l < kLanes; ++l) lanes[l] = R::join(lanes[l], element<T, kFlush>(x[i + l]));
+    for (int64_t l = 0; l < kLanes; ++l) lanes[l] = R::join(lanes[l], reduce_element<T, kFlush>(x[i + l]));
   }
-  for (; i < n; ++i) lanes[i % kLanes] = R::join(lanes[i % kLanes], element<T, kFlush>(x[i]));
-  tree<R>(lanes, std::min(n, kLanes), 1);
+  for (; i < n; ++i) lanes[i % kLanes] = R::join(lanes[i % kLanes], reduce_element<T, kFlush>(x[i]));
+  lane_tree<R>(lanes, std::min(n, kLanes), 1);
   return lanes[0];
 }
 
@@ -162,13 +133,7 @@ void reduce(const KernelContext& context, const Layout& layout, bool mean, const
       });
   for_ranges(context, layout.outputs, segments, [&](int64_t begin, int64_t end) {
     const FlushScope scope(kFlush);
-    const auto count = static_cast<float>(layout.length);
-    for (int64_t o = begin; o < end; ++o) {
-      float total = sums[o];
-      for (int64_t s = 1; s < segments; ++s) total = R::join(total, sums[s * layout.outputs + o]);
-      if (mean) total = total / count;
-      out[o] = T::template store<kFlush>(total);
-    }
+    finish_sums<T, kFlush, R>(sums, segments, layout.outputs, mean ? layout.length : 0, out, begin, end);
   });
 }
 
@@ -187,9 +152,9 @@ void run_reduce(const KernelContext& context, const Op& op, Inputs inputs, Tenso
                                                          : from_bits(kCanonicalNaN);
           for (auto& e : output.as<typename T::type>()) e = T::template store<kFlush>(value);
         } else if (reducer == Reducer::kMax) {
-          reduce<T, kFlush, Max>(context, layout, false, inputs[0], output);
+          reduce<T, kFlush, JoinMax>(context, layout, false, inputs[0], output);
         } else {
-          reduce<T, kFlush, Sum>(context, layout, reducer == Reducer::kMean, inputs[0], output);
+          reduce<T, kFlush, JoinSum>(context, layout, reducer == Reducer::kMean, inputs[0], output);
         }
       });
 }

@@ -23,6 +23,7 @@ enum class Scratch {
   kResult,
   kTiles,
   kLanes,
+  kBlocks,
   kCount
 };
 

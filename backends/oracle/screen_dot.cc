@@ -1,4 +1,4 @@
-// The screen of dots, after Freivalds (1977): a product C = A B is compared with what it should be
+// The screen of dots, after Freivalds (1979): a product C = A B is compared with what it should be
 // times one vector r of signs, C r with A (B r), row by row. Radii: docs/bounds.md, "Screening".
 #include "backends/oracle/screen_dot.h"
 

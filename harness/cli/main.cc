@@ -3,8 +3,12 @@
 #include <malloc.h>
 
 #include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <exception>
 #include <new>
+#include <system_error>
 
 #include "harness/cli/cli.h"
 #include "harness/environment.h"
@@ -55,6 +59,10 @@ int run(int argc, char** argv) {
                fmt::format("did you mean '{}'?", nearest(words[0], names))});
 }
 
+Error stdout_error() {
+  return {fmt::format("cannot write: {}", std::strerror(errno)), "standard output", "free space, or write elsewhere"};
+}
+
 }  // namespace
 }  // namespace twinrun::cli
 
@@ -65,7 +73,13 @@ int main(int argc, char** argv) {
   mallopt(M_TOP_PAD, 64 << 20);
   twinrun::cli::remember_command_line(argc, argv);
   try {
-    return twinrun::cli::run(argc, argv);
+    const int code = twinrun::cli::run(argc, argv);
+    // What was printed may have stayed in the buffer until now: a full disk behind a redirection is no success.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return twinrun::cli::fail(twinrun::cli::stdout_error());
+    return code;
+  } catch (const std::system_error& e) {
+    if (std::ferror(stdout) != 0) return twinrun::cli::fail(twinrun::cli::stdout_error());
+    return twinrun::cli::fail({fmt::format("internal error: {}", e.what()), "", "please report it with the command line"});
   } catch (const std::bad_alloc&) {
     return twinrun::cli::fail({"out of memory", "", "lower train.batch"});
   } catch (const std::exception& e) {

@@ -1,7 +1,10 @@
 #include "harness/cli/progress_printer.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
+
+#include <cstdlib>
 
 namespace twinrun::cli {
 
@@ -13,7 +16,24 @@ std::string duration_text(double seconds) {
   return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
 }
 
-ProgressPrinter::ProgressPrinter(bool quiet) : quiet_(quiet), terminal_(isatty(STDERR_FILENO) != 0) {}
+namespace {
+
+// A live line is erased and written again: a dumb terminal cannot.
+bool erasable() {
+  const char* term = std::getenv("TERM");
+  return isatty(STDERR_FILENO) != 0 && term != nullptr && std::string_view(term) != "dumb";
+}
+
+// A line that wraps could not be erased.
+std::string cut_to_terminal(std::string line) {
+  winsize size{};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 && line.size() >= size.ws_col) line.resize(size.ws_col - 1);
+  return line;
+}
+
+}  // namespace
+
+ProgressPrinter::ProgressPrinter(bool quiet) : quiet_(quiet), terminal_(erasable()) {}
 
 void ProgressPrinter::begin(const std::string& what, int64_t total) {
   what_ = what;
@@ -27,8 +47,10 @@ void ProgressPrinter::step(int64_t done, const std::string& detail) {
   shown_ = now;
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const double rate = static_cast<double>(done) / seconds;
-  fmt::print(stderr, "\r\x1b[K  {}  {}/{}  {:.3g} steps/s  {} left  {}", what_, done, total_, rate,
-             duration_text(static_cast<double>(total_ - done) / rate), detail);
+  fmt::print(stderr, "\r\x1b[K{}",
+             cut_to_terminal(fmt::format("  {}  {}/{}  {} steps/s  {} left  {}", what_, done, total_,
+                                         rate < 100 ? fmt::format("{:.3g}", rate) : fmt::format("{:.0f}", rate),
+                                         duration_text(static_cast<double>(total_ - done) / rate), detail)));
   std::fflush(stderr);
 }
 

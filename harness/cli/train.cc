@@ -22,7 +22,7 @@ struct Start {
 // interruption made.
 RunFile joined(RunFile before, RunFile after, const TrainSpec& train) {
   const int64_t step = after.first_step;
-  const auto occasional = [&](int64_t at, int64_t every) { return at >= step && (every == 0 || at % every != 0); };
+  const auto occasional = [&](int64_t at, int64_t every) { return at > step || (at == step && (every == 0 || at % every != 0)); };
   std::erase_if(before.evaluations, [&](const Evaluation& e) { return occasional(e.step, train.eval_every); });
   std::erase_if(before.checkpoints, [&](const Checkpoint& c) { return occasional(c.step, train.checkpoint_every); });
   std::erase_if(before.trace, [&](const OpTraceRow& row) { return row.step >= step; });
@@ -37,6 +37,20 @@ RunFile joined(RunFile before, RunFile after, const TrainSpec& train) {
   prepend(after.checkpoints, before.checkpoints);
   after.first_step = before.first_step;
   return after;
+}
+
+// How long a run is and how often it reports may change on the way; what decides the bits may not.
+Status check_same_scenario(const Checkpoint& checkpoint, const Scenario& now, const std::string& path) {
+  TWINRUN_ASSIGN(Scenario stored, parse_scenario(checkpoint.scenario, path));
+  stored.train.steps = now.train.steps;
+  stored.train.log_every = now.train.log_every;
+  stored.train.eval_every = now.train.eval_every;
+  stored.train.checkpoint_every = now.train.checkpoint_every;
+  stored.diagnose = now.diagnose;
+  if (scenario_digest(stored) == scenario_digest(now)) return Ok{};
+  return Error{"the checkpoint was made by another scenario (digest " + checkpoint.scenario_digest + ", this one " +
+                   scenario_digest(now).hex() + ")",
+               path, "resume with the same scenario and --set values (train.steps may grow); `twinrun inspect --resolved` shows the stored ones"};
 }
 
 // --init: a snapshot or any checkpoint, training begins at its step. --resume: the last checkpoint of a run file.
@@ -54,11 +68,7 @@ Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& progr
     } else {
       TWINRUN_ASSIGN(checkpoint, read_checkpoint(path));
     }
-    if (checkpoint.scenario_digest != scenario_digest(scenario).hex()) {
-      return Error{"the checkpoint was made by another scenario (digest " + checkpoint.scenario_digest + ", this one " +
-                       scenario_digest(scenario).hex() + ")",
-                   path, "resume with the same scenario and --set values; `twinrun inspect --resolved` shows the stored ones"};
-    }
+    TWINRUN_RETURN_IF_ERROR(check_same_scenario(checkpoint, scenario, path));
   } else if (parsed.has("init")) {
     TWINRUN_ASSIGN(checkpoint, read_checkpoint(parsed.get<std::string>("init")));
   } else {

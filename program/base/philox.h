@@ -12,7 +12,7 @@ namespace twinrun {
 
 using Philox4 = std::array<uint32_t, 4>;
 
-// Ten rounds. Published vectors (Random123 kat_vectors) are tested in tests/program/philox_test.cc.
+// Ten rounds. Published vectors (Random123 kat_vectors) are tested in tests/base/philox_test.cc.
 Philox4 philox4x32(Philox4 counter, std::array<uint32_t, 2> key);
 
 // Streams are never shared by two uses.

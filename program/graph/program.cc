@@ -1,5 +1,7 @@
 #include "program/graph/program.h"
 
+#include <algorithm>
+
 #include "program/analysis/liveness.h"
 #include "program/graph/optimizer.h"
 
@@ -50,11 +52,17 @@ Program training_step(const Program& forward) {
     GraphBuilder b(p.graph, "loss", Phase::kForward);
     objective = b.binary_scalar(OpKind::kMultiply, p.loss, 1.0 / cores, "scale_by_cores");
   }
-  std::vector<ValueId> grads = differentiate(p.graph, objective, wrt);
+  const std::vector<ValueId> raw = differentiate(p.graph, objective, wrt);
+  std::vector<ValueId> grads = raw;
 
   for (size_t i = 0; i < grads.size(); ++i) {
     if (grads[i] == kNoValue) continue;
     const std::string name = p.state[static_cast<size_t>(parameters[i])].name;
+    if (std::find(raw.begin(), raw.begin() + static_cast<std::ptrdiff_t>(i), raw[i]) !=
+        raw.begin() + static_cast<std::ptrdiff_t>(i)) {  // two parameters share it: each gets a name of its own
+      const Dims dims = p.graph.type(grads[i]).dims;
+      grads[i] = GraphBuilder(p.graph).derived(name, Phase::kGradient).reshape(grads[i], dims, "grad");
+    }
     if (p.graph.find(name + ".grad") == kNoValue) p.graph.rename(grads[i], name + ".grad");
     if (cores > 1 && p.sharding.reduce_gradients) {
       grads[i] = GraphBuilder(p.graph).derived(name + ".grad", Phase::kCollective).all_reduce(grads[i]);

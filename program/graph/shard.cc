@@ -49,7 +49,10 @@ Program copy_forward(const Program& forward, int64_t new_batch, const Sharding& 
 
 }  // namespace
 
-Program rebatch(const Program& forward, int64_t batch) { return copy_forward(forward, batch, forward.sharding); }
+Program rebatch(const Program& forward, int64_t batch) {
+  if (forward.sharding.cores != 1) throw GraphError("rebatch: the program is sharded already");
+  return copy_forward(forward, batch, forward.sharding);
+}
 
 Program shard(const Program& forward, const Sharding& sharding) {
   if (forward.sharding.cores != 1) throw GraphError("shard: the program is sharded already");

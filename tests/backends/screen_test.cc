@@ -258,7 +258,7 @@ TEST(ScreenPlanted, FlippedBitsDots) {
     std::printf("%-24s %-26s", std::string(name_of(c.op.kind)).c_str(), name);
     for (const Mode& m : modes(c.op.kind)) {
       Count count;
-      flip_bits(m, c, random, c.inputs[0].elements() > 100000 ? 50 : 400, count);
+      flip_bits(m, c, random, c.inputs[0].elements() > 100000 ? 20 : 150, count);
       std::printf(" %6.2f %%", 100 * count.share());
       EXPECT_GE(count.share(), 0.95)
           << name << " precision " << static_cast<int>(m.declared.precision);

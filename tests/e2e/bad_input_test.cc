@@ -1,5 +1,5 @@
-// What a user gets wrong: exit 128, a message with place, found, allowed and fix, and nothing written.
-// tests/cases/cli/*.case hold what is text; what needs files of bytes stands here.
+// What a user gets wrong: exit 128, a message with place, found, allowed and fix, and nothing
+// written. tests/cases/cli/*.case hold what is text; what needs files of bytes stands here.
 #include <algorithm>
 
 #include "tests/e2e/process.h"
@@ -13,7 +13,8 @@ struct Case {
   int exit = 128;
 };
 
-// Sections: "=== args" one word a line; "=== file NAME"; "=== says" parts of the message, one a line.
+// Sections: "=== args" one word a line; "=== file NAME"; "=== says" parts of the message, one a
+// line.
 Case read_case(const fs::path& path) {
   Case c;
   std::string part, line;
@@ -105,7 +106,8 @@ TEST(BadIdx, GoodFilesAreTaken) {
 TEST(BadIdx, Truncated) {
   const IdxFolder folder;
   fs::resize_file(folder / "mnist/t10k-images-idx3-ubyte", 100'000);
-  expect_refused(folder, kIdx, {"t10k-images-idx3-ubyte", "470400", "99984", "fetch the file again"});
+  expect_refused(folder, kIdx,
+                 {"t10k-images-idx3-ubyte", "470400", "99984", "fetch the file again"});
 }
 
 TEST(BadIdx, EmptyFile) {
@@ -242,6 +244,21 @@ TEST(BadPlace, DiskFullKeepsTheGoodFile) {
     EXPECT_TRUE(o.says("init.h5")) << o.err;
     EXPECT_EQ(read_text(folder / "init.h5"), good);
     EXPECT_EQ(folder.entries(), (std::set<std::string>{"init.h5"}));
+  }
+}
+
+// What is printed may wait in a buffer: it is still owed.
+TEST(BadPlace, FullDiskBehindARedirection) {
+  const Folder folder;
+  const auto full = [] {
+    const int fd = ::open("/dev/full", O_WRONLY);
+    ::dup2(fd, STDOUT_FILENO);
+  };
+  for (const Words& words :
+       {Words{"scenarios"}, Words{"inspect", "digits_cnn", "--program"}, Words{"--version"}}) {
+    const Outcome o = Process(folder, words, {}, full).finish();
+    EXPECT_EQ(o.code, 128) << words[0];
+    EXPECT_TRUE(o.says("standard output: cannot write: No space left")) << o.err;
   }
 }
 

@@ -1,5 +1,5 @@
-// The program under test as its users run it: words, a folder, an environment; exit code, stdout and
-// stderr as they came. On a terminal both are one stream.
+// The program under test as its users run it: words, a folder, an environment; exit code, stdout
+// and stderr as they came. On a terminal both are one stream.
 #pragma once
 
 #include <fcntl.h>
@@ -162,11 +162,12 @@ inline Outcome twinrun(const Folder& folder, const Words& words,
   return Process(folder, words, environment).finish();
 }
 
-// stdout and stderr are one terminal of 100 columns.
+// stdout and stderr are one terminal.
 inline Outcome twinrun_on_terminal(const Folder& folder, const Words& words,
-                                   const std::map<std::string, std::string>& environment = {}) {
+                                   const std::map<std::string, std::string>& environment = {},
+                                   unsigned short columns = 100) {
   winsize size{};
-  size.ws_col = 100;
+  size.ws_col = columns;
   size.ws_row = 40;
   int terminal = -1;
   const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, &size);
@@ -190,7 +191,6 @@ inline Outcome twinrun_on_terminal(const Folder& folder, const Words& words,
 
 inline nlohmann::json json_of(const std::string& text) { return nlohmann::json::parse(text); }
 
-// A sharded run small enough for a test: seconds become tenths.
 inline Words with(Words words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());
   return words;

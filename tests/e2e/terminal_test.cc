@@ -6,8 +6,8 @@
 namespace twinrun::e2e {
 namespace {
 
-const Words kTrain = {"train", "digits_mlp",        "--engine", "tpu",     "--cores",
-                      "8",     "--set", "train.steps=400", "--threads", "1", "-o", "run.h5"};
+const Words kTrain = {"train", "digits_mlp",      "--engine",  "tpu", "--cores", "8",
+                      "--set", "train.steps=400", "--threads", "1",   "-o",      "run.h5"};
 
 bool has_color(const std::string& text) {
   return std::regex_search(text, std::regex("\x1b\\[[0-9;]*m"));
@@ -22,6 +22,25 @@ TEST(Terminal, LiveProgressWithRateAndTimeLeft) {
       o.out, std::regex("[0-9]+/400  [0-9.]+ steps/s  [0-9.]+ s left  loss [0-9.]+")))
       << o.out;
   // The last word on the line is the result, not a half-erased counter.
+  EXPECT_TRUE(o.prints("held-out loss")) << o.out;
+}
+
+// A line that wraps could not be erased.
+TEST(Terminal, LiveLineFitsTheTerminal) {
+  const Folder folder;
+  const Outcome o = twinrun_on_terminal(folder, kTrain, {}, 40);
+  const std::regex live("\x1b\\[K(  tpu[^\r\n]*)\r\x1b");
+  int lines = 0;
+  for (std::sregex_iterator it(o.out.begin(), o.out.end(), live), end; it != end; ++it, ++lines) {
+    EXPECT_LT((*it)[1].length(), 40) << (*it)[1];
+  }
+  EXPECT_GT(lines, 0) << o.out;
+}
+
+TEST(Terminal, DumbTerminalGetsPlainLines) {
+  const Folder folder;
+  const Outcome o = twinrun_on_terminal(folder, kTrain, {{"TERM", "dumb"}});
+  EXPECT_EQ(o.out.find('\x1b'), std::string::npos) << o.out;
   EXPECT_TRUE(o.prints("held-out loss")) << o.out;
 }
 
@@ -42,8 +61,8 @@ TEST(Terminal, PlainLinesElsewhere) {
   EXPECT_TRUE(o.says("held-out loss")) << o.err;
 }
 
-const Words kDiagnose = {"diagnose", "digits_mlp",          "--quick", "-q", "-o", "out",
-                         "--set",    "train.steps=4", "--threads", "1"};
+const Words kDiagnose = {"diagnose", "digits_mlp", "--quick",       "-q",        "-o",
+                         "out",      "--set",      "train.steps=4", "--threads", "1"};
 
 TEST(Terminal, ColorOnATerminalOnly) {
   const Folder folder;
@@ -120,7 +139,8 @@ TEST(Help, Version) {
   const Outcome o = twinrun(folder, {"--version"});
   EXPECT_EQ(o.code, 0);
   EXPECT_TRUE(std::regex_match(
-      o.out, std::regex("twinrun [0-9.]+ \\(contract [0-9]+, isa [a-z0-9-]+, [A-Za-z]+ build\\)\n")))
+      o.out,
+      std::regex("twinrun [0-9.]+ \\(contract [0-9]+, isa [a-z0-9-]+, [A-Za-z]+ build\\)\n")))
       << o.out;
 }
 

@@ -4,8 +4,8 @@
 namespace twinrun::e2e {
 namespace {
 
-const Words kTiny = {"--set",     "train.steps=6", "--set", "data.train=128", "--set",
-                     "data.eval=32", "-q"};
+const Words kTiny = {"--set", "train.steps=6", "--set", "data.train=128",
+                     "--set", "data.eval=32",  "-q"};
 
 nlohmann::json train(const Folder& folder, const Words& more) {
   const Outcome o = twinrun(folder, with(with({"train", "digits_mlp", "--json"}, kTiny), more));
@@ -59,8 +59,8 @@ TEST(Train, DivergenceEndsWithOneAndStaysJson) {
 
 TEST(Train, DataThatEndsIsOne) {
   const Folder folder;
-  const Outcome o = twinrun(
-      folder, {"train", "digits_mlp", "--set", "data.repeat=false", "-q", "-o", "run.h5"});
+  const Outcome o =
+      twinrun(folder, {"train", "digits_mlp", "--set", "data.repeat=false", "-q", "-o", "run.h5"});
   EXPECT_EQ(o.code, 1) << o.err;
   EXPECT_TRUE(o.says("set data.repeat = true")) << o.err;
   EXPECT_TRUE(folder.entries().empty());
@@ -124,7 +124,8 @@ TEST(Snapshot, IsTheSeedAndNothingElse) {
   EXPECT_EQ(first.size(), 32u);
   EXPECT_EQ(digest({"--set", "train.steps=5"}), first);
   EXPECT_NE(digest({"--set", "seed=2"}), first);
-  EXPECT_EQ(json_of(twinrun(folder, {"inspect", "digits_mlp", "--json"}).out)["root_digest"], first);
+  EXPECT_EQ(json_of(twinrun(folder, {"inspect", "digits_mlp", "--json"}).out)["root_digest"],
+            first);
 }
 
 }  // namespace

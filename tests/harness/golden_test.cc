@@ -1,5 +1,6 @@
-// The bits of training, pinned: every library scenario that needs no file of the user's, its initial
-// checkpoint and the state after 20 steps on the cpu (whole and sharded) and on the emulated TPU.
+// The bits of training, pinned: every library scenario that needs no file of the user's, its
+// initial checkpoint and the state after 20 steps on the cpu (whole and sharded) and on the
+// emulated TPU.
 //
 // A digest that changes is a decision about the numeric contract (docs/numerics.md), never a
 // refresh: whoever trained before gets other bits from now on. TWINRUN_UPDATE_GOLDEN=1 rewrites the
@@ -92,8 +93,8 @@ std::vector<std::string> self_contained(bool convolutional) {
   std::vector<std::string> names;
   for (const LibraryFile& file : library_files()) {
     const Scenario s = tiny::must(parse_scenario(file.text, file.name));
-    const bool heavy = std::ranges::any_of(s.model.layers,
-                                           [](const LayerSpec& l) { return l.kind == "conv2d"; });
+    const bool heavy =
+        std::ranges::any_of(s.model.layers, [](const LayerSpec& l) { return l.kind == "conv2d"; });
     if (s.data.source == "digits" && heavy == convolutional) names.emplace_back(file.name);
   }
   return names;

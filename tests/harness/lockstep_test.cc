@@ -19,8 +19,8 @@ struct Watched {
 
 Watched watch(const char* layers, const std::string& engine, DotPrecision precision, int cores,
               int64_t steps, ProbePolicy policy, const std::string& fault = "") {
-  const Experiment e = tiny::experiment(layers, {{"tpu.cores", std::to_string(cores)},
-                                                 {"optimizer.kind", "momentum"}});
+  const Experiment e = tiny::experiment(
+      layers, {{"tpu.cores", std::to_string(cores)}, {"optimizer.kind", "momentum"}});
   Watched w{tiny::program(e, cores > 1), nullptr};
   const auto backend = tiny::backend(engine, 1, precision);
   ThreadPool pool(1);
@@ -137,25 +137,24 @@ TEST_P(LockstepFault, IsFoundWhereItIs) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, LockstepFault,
-    testing::Values(
-        Planted{"TruncatedOperands", "truncate_bf16@dense1/dot_general,from=2", "dense1/dot_general",
-                2, 0, 8, "instead of rounded"},
-        Planted{"TruncatedOnOneCore", "truncate_bf16@dense1/dot_general,from=2,core=5",
-                "dense1/dot_general", 2, 5, 1, "instead of rounded"},
-        Planted{"DroppedTail", "drop_k_tail@dense1/dot_general,from=5", "dense1/dot_general", 5, 0,
-                8, ""},
-        Planted{"Scaled", "scale@dense2/kernel.grad,from=7", "dense2/kernel.grad", 7, 0, 8,
-                "8 times the expected value"},
-        Planted{"ScaledDown", "scale@dense2/kernel.grad,step=1,magnitude=0.5,core=6",
-                "dense2/kernel.grad", 1, 6, 1, "0.5 times the expected value"},
-        Planted{"DroppedCore", "drop_core@dense1/kernel.grad.all_reduce,core=3",
-                "dense1/kernel.grad.all_reduce", 0, -1, 1, "the sum without core 3"},
-        Planted{"StaleWeights", "stale_weights@dense2/kernel.update,from=4", "dense2/kernel.update",
-                4, 0, 8, "the old value was kept"},
-        Planted{"StaleForward", "stale_weights@dense1/dot_general,from=3,core=2",
-                "dense1/dot_general", 3, 2, 1, "the step before (stale)"},
-        Planted{"BitFlip", "bit_flip@dense1/kernel.grad,step=6,core=2,magnitude=30",
-                "dense1/kernel.grad", 6, 2, 1, ""}),
+    testing::Values(Planted{"TruncatedOperands", "truncate_bf16@dense1/dot_general,from=2",
+                            "dense1/dot_general", 2, 0, 8, "instead of rounded"},
+                    Planted{"TruncatedOnOneCore", "truncate_bf16@dense1/dot_general,from=2,core=5",
+                            "dense1/dot_general", 2, 5, 1, "instead of rounded"},
+                    Planted{"DroppedTail", "drop_k_tail@dense1/dot_general,from=5",
+                            "dense1/dot_general", 5, 0, 8, ""},
+                    Planted{"Scaled", "scale@dense2/kernel.grad,from=7", "dense2/kernel.grad", 7, 0,
+                            8, "8 times the expected value"},
+                    Planted{"ScaledDown", "scale@dense2/kernel.grad,step=1,magnitude=0.5,core=6",
+                            "dense2/kernel.grad", 1, 6, 1, "0.5 times the expected value"},
+                    Planted{"DroppedCore", "drop_core@dense1/kernel.grad.all_reduce,core=3",
+                            "dense1/kernel.grad.all_reduce", 0, -1, 1, "the sum without core 3"},
+                    Planted{"StaleWeights", "stale_weights@dense2/kernel.update,from=4",
+                            "dense2/kernel.update", 4, 0, 8, "the old value was kept"},
+                    Planted{"StaleForward", "stale_weights@dense1/dot_general,from=3,core=2",
+                            "dense1/dot_general", 3, 2, 1, "the step before (stale)"},
+                    Planted{"BitFlip", "bit_flip@dense1/kernel.grad,step=6,core=2,magnitude=30",
+                            "dense1/kernel.grad", 6, 2, 1, ""}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Which op and step a fault strikes is found on every precision and on one core, too.
@@ -186,8 +185,8 @@ TEST(Lockstep, PolicyProbesTheFirstStepsAndEveryNth) {
 }
 
 TEST(Lockstep, KeepsTheStateAfterTheLastCleanProbe) {
-  const Watched w = watch(tiny::kDense, "tpu", kOnce, 8, 20, {3, 5},
-                          "scale@dense2/kernel.grad,from=13");
+  const Watched w =
+      watch(tiny::kDense, "tpu", kOnce, 8, 20, {3, 5}, "scale@dense2/kernel.grad,from=13");
   ASSERT_FALSE(w.probe->violations().empty());
   EXPECT_EQ(w.probe->violations().front().step, 15);  // the first probe after 13
   ASSERT_TRUE(w.probe->last_clean());

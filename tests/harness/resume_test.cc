@@ -46,11 +46,10 @@ class Resume : public testing::TestWithParam<Case> {};
 
 TEST_P(Resume, TenAndTenStepsAreTwenty) {
   const Case& c = GetParam();
-  const Experiment e =
-      tiny::experiment(tiny::kNormalized, {{"optimizer.kind", c.optimizer},
-                                           {"optimizer.schedule", "exponential"},
-                                           {"optimizer.decay_rate", "0.5"},
-                                           {"optimizer.decay_steps", "7"}});
+  const Experiment e = tiny::experiment(tiny::kNormalized, {{"optimizer.kind", c.optimizer},
+                                                            {"optimizer.schedule", "exponential"},
+                                                            {"optimizer.decay_rate", "0.5"},
+                                                            {"optimizer.decay_steps", "7"}});
   const Program program = tiny::program(e, c.sharded);
   const RunResult whole = run(e, program, c.engine, {});
   ASSERT_EQ(whole.file.state_digests.size(), 20u);
@@ -82,14 +81,13 @@ TEST_P(Resume, TenAndTenStepsAreTwenty) {
             whole.file.checkpoints.back().root_digest());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Resume,
-    testing::Values(Case{"CpuMomentum", "momentum", "cpu", false},
-                    Case{"CpuAdam", "adam", "cpu", false},
-                    Case{"CpuShardedAdam", "adam", "cpu", true},
-                    Case{"TpuMomentum", "momentum", "tpu", true},
-                    Case{"TpuAdam", "adam", "tpu", true}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, Resume,
+                         testing::Values(Case{"CpuMomentum", "momentum", "cpu", false},
+                                         Case{"CpuAdam", "adam", "cpu", false},
+                                         Case{"CpuShardedAdam", "adam", "cpu", true},
+                                         Case{"TpuMomentum", "momentum", "tpu", true},
+                                         Case{"TpuAdam", "adam", "tpu", true}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 // The control of the test above: what a checkpoint without the replica axis would have done.
 TEST(ResumeFrom, Replica0AloneLosesTheOthersStatistics) {
@@ -110,9 +108,8 @@ TEST(ResumeFrom, Replica0AloneLosesTheOthersStatistics) {
 }
 
 TEST(ResumeFrom, PeriodicCheckpoints) {
-  const Experiment e =
-      tiny::experiment(tiny::kNormalized, {{"optimizer.kind", "adam"},
-                                           {"train.checkpoint_every", "6"}});
+  const Experiment e = tiny::experiment(
+      tiny::kNormalized, {{"optimizer.kind", "adam"}, {"train.checkpoint_every", "6"}});
   const Program program = tiny::program(e, true);
   std::vector<Checkpoint> kept;
   RunOptions options;
@@ -160,9 +157,9 @@ TEST(ResumeFrom, AnotherModelIsRefusedByName) {
   Checkpoint shaped = good;
   shaped.tensors["dense1/bias"].value = Tensor::zeros({DType::kF32, {13}});
   ASSERT_TRUE(from_checkpoint(good, program).ok());
-  for (const auto& [checkpoint, name] : {std::pair(missing, "dense2/bias"),
-                                         std::pair(superfluous, "dense3/kernel"),
-                                         std::pair(shaped, "dense1/bias")}) {
+  for (const auto& [checkpoint, name] :
+       {std::pair(missing, "dense2/bias"), std::pair(superfluous, "dense3/kernel"),
+        std::pair(shaped, "dense1/bias")}) {
     const auto states = from_checkpoint(checkpoint, program);
     ASSERT_FALSE(states.ok()) << name;
     EXPECT_NE(states.error().message().find(name), std::string::npos) << states.error().message();
@@ -173,8 +170,7 @@ TEST(ResumeFrom, AnotherModelIsRefusedByName) {
 // restart from replica 0's.
 TEST(IterationsPerLoop, CoresRestartFromReplica0) {
   const Experiment one = tiny::experiment(tiny::kNormalized);
-  const Experiment loops =
-      tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "5"}});
+  const Experiment loops = tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "5"}});
   const Program program = tiny::program(one, true);
   const auto after = [&](const Experiment& e, int64_t steps) {
     RunOptions options;
@@ -188,8 +184,7 @@ TEST(IterationsPerLoop, CoresRestartFromReplica0) {
   const auto mean = static_cast<size_t>(program.state_index("batch_norm1/moving_mean"));
   EXPECT_FALSE(five.states[3].vars[mean].same_bits(five.states[0].vars[mean]));
   expect_same_states(loop_end.states, States(8, five.states[0]));
-  EXPECT_FALSE(
-      loop_end.file.checkpoints.back().tensors.at("batch_norm1/moving_mean").replica_axis);
+  EXPECT_FALSE(loop_end.file.checkpoints.back().tensors.at("batch_norm1/moving_mean").replica_axis);
 
   const RunResult six = after(loops, 6);
   EXPECT_FALSE(six.states[3].vars[mean].same_bits(six.states[0].vars[mean]));
@@ -199,8 +194,8 @@ TEST(IterationsPerLoop, CoresRestartFromReplica0) {
 }
 
 TEST(IterationsPerLoop, ResumeInTheMiddleOfALoop) {
-  const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "5"},
-                                                            {"optimizer.kind", "momentum"}});
+  const Experiment e = tiny::experiment(
+      tiny::kNormalized, {{"tpu.iterations_per_loop", "5"}, {"optimizer.kind", "momentum"}});
   const Program program = tiny::program(e, true);
   const RunResult whole = run(e, program, "tpu", {});
   RunOptions first;

@@ -21,9 +21,8 @@ MeaningResult probe(const Experiment& e) {
 
 const SwitchRow& row(const MeaningResult& m, const std::string& cause,
                      const std::string& direction) {
-  const auto it = std::ranges::find_if(m.rows, [&](const SwitchRow& r) {
-    return r.cause == cause && r.direction == direction;
-  });
+  const auto it = std::ranges::find_if(
+      m.rows, [&](const SwitchRow& r) { return r.cause == cause && r.direction == direction; });
   if (it == m.rows.end()) throw std::runtime_error("no row " + cause + ", " + direction);
   return *it;
 }
@@ -38,22 +37,23 @@ TEST(Switches, NoCauseNoDrift) {
 
 // Dropout's masks are keyed on the place in the global batch: sharding must not change them.
 TEST(Switches, SyncedBatchNormAndDropoutMeanTheSame) {
-  const MeaningResult m =
-      probe(tiny::experiment(tiny::kNormalized, {{"tpu.batchnorm", "synced"}}));
+  const MeaningResult m = probe(tiny::experiment(tiny::kNormalized, {{"tpu.batchnorm", "synced"}}));
   EXPECT_TRUE(m.causes.empty());
   EXPECT_LT(m.drift, kMeaningThreshold);
 }
 
 TEST(Switches, OneCoreHasNoCause) {
-  const Experiment e = tiny::experiment(
-      tiny::kNormalized, {{"tpu.cores", "1"}, {"loss.reduction", "sum"}, {"tpu.reduction", "mean"}});
+  const Experiment e =
+      tiny::experiment(tiny::kNormalized,
+                       {{"tpu.cores", "1"}, {"loss.reduction", "sum"}, {"tpu.reduction", "mean"}});
   EXPECT_TRUE(sharding_causes(e).empty());
 }
 
-// A summed loss under a mean all-reduce: the sharded gradient is an eighth, so 7/8 of it is missing.
+// A summed loss under a mean all-reduce: the sharded gradient is an eighth, so 7/8 of it is
+// missing.
 TEST(Switches, SumUnderMean) {
-  const MeaningResult m = probe(
-      tiny::experiment(tiny::kDense, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}}));
+  const MeaningResult m =
+      probe(tiny::experiment(tiny::kDense, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}}));
   ASSERT_EQ(m.causes.size(), 1u);
   EXPECT_EQ(m.causes[0].name, "reduction");
   EXPECT_NE(m.causes[0].meaning.find("1/8"), std::string::npos) << m.causes[0].meaning;
@@ -72,8 +72,8 @@ TEST(Switches, SumUnderMean) {
 
 // A mean loss under a summing all-reduce: eight times the gradient, seven too many.
 TEST(Switches, MeanUnderSum) {
-  const MeaningResult m = probe(
-      tiny::experiment(tiny::kDense, {{"loss.reduction", "mean"}, {"tpu.reduction", "sum"}}));
+  const MeaningResult m =
+      probe(tiny::experiment(tiny::kDense, {{"loss.reduction", "mean"}, {"tpu.reduction", "sum"}}));
   ASSERT_EQ(m.causes.size(), 1u);
   EXPECT_NEAR(m.drift, 7, 1e-8);
   EXPECT_NEAR(row(m, "reduction", "restored in S").share, 1, 1e-9);
@@ -91,8 +91,8 @@ TEST(Switches, PerCoreBatchNorm) {
 
 // Two causes at once: Shapley values by their definition for two players, and nothing left over.
 TEST(Switches, SharesOfTwoCausesAddUp) {
-  const MeaningResult m = probe(tiny::experiment(
-      tiny::kNormalized, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}}));
+  const MeaningResult m = probe(
+      tiny::experiment(tiny::kNormalized, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}}));
   ASSERT_EQ(m.causes.size(), 2u);
   const SwitchRow& reduction = row(m, "reduction", "restored in S");
   const SwitchRow& norm = row(m, "batch_norm", "restored in S");
@@ -102,8 +102,8 @@ TEST(Switches, SharesOfTwoCausesAddUp) {
   const double without_norm = square(norm.drift_after);
   EXPECT_GT(without_reduction, square(kMeaningThreshold));  // batch norm's own effect is left
   EXPECT_GT(without_norm, square(kMeaningThreshold));
-  EXPECT_NEAR(reduction.share * both,
-              ((both - without_reduction) + (without_norm - neither)) / 2, 1e-9 * both);
+  EXPECT_NEAR(reduction.share * both, ((both - without_reduction) + (without_norm - neither)) / 2,
+              1e-9 * both);
   EXPECT_NEAR(norm.share * both, ((both - without_norm) + (without_reduction - neither)) / 2,
               1e-9 * both);
   EXPECT_NEAR(reduction.share + norm.share + neither / both, 1, 1e-9);
@@ -131,8 +131,8 @@ TEST(Switches, DriftIsTheRootMeanSquareOverStates) {
 }
 
 TEST(Switches, RestoreUndoesOneCause) {
-  const Experiment e = tiny::experiment(
-      tiny::kNormalized, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}});
+  const Experiment e =
+      tiny::experiment(tiny::kNormalized, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}});
   const Sharding reduction = restore(e, e.sharding, "reduction");
   EXPECT_EQ(reduction.reduction, Reduction::kSum);
   EXPECT_EQ(reduction.batchnorm, BatchNormSync::kPerCore);

@@ -1,0 +1,405 @@
+// binary32 goes straight from operand to result. bf16 goes in chunks of 256 through binary32 buffers
+// in L1: widen, compute, round once. Under `flush` the caller has set FTZ and DAZ, which do the work
+// for + - * /; what moves or compares operands flushes them itself.
+#include "backends/kernels/blocks.h"
+
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "backends/kernels/arithmetic.h"
+#include "backends/kernels/elementary.h"
+
+namespace twinrun {
+namespace {
+
+constexpr int64_t kChunk = kElementaryChunk;
+
+template <bool kFlush>
+inline float flushed(float x) {
+  return kFlush ? flush(x) : x;
+}
+
+struct Add {
+  template <bool>
+  static float of(float a, float b) {
+    return a + b;
+  }
+};
+struct Subtract {
+  template <bool>
+  static float of(float a, float b) {
+    return a - b;
+  }
+};
+struct Multiply {
+  template <bool>
+  static float of(float a, float b) {
+    return a * b;
+  }
+};
+struct Divide {
+  template <bool>
+  static float of(float a, float b) {
+    return a / b;
+  }
+};
+// NaN + NaN keeps a NaN; equal numbers differ in bits only as zeros do.
+struct Maximum {
+  template <bool kFlush>
+  static float of(float x, float y) {
+    const float a = flushed<kFlush>(x), b = flushed<kFlush>(y);
+    const float larger = a > b ? a : b;
+    const float same = from_bits(to_bits(a) & to_bits(b));
+    const float m = a == b ? same : larger;
+    return a != a ? a : m;
+  }
+};
+struct Minimum {
+  template <bool kFlush>
+  static float of(float x, float y) {
+    const float a = flushed<kFlush>(x), b = flushed<kFlush>(y);
+    const float smaller = a < b ? a : b;
+    const float same = from_bits(to_bits(a) | to_bits(b));
+    const float m = a == b ? same : smaller;
+    return a != a ? a : m;
+  }
+};
+
+// Operand elements as binary32; in place where nothing has to change.
+template <typename T, bool kFlushInput>
+inline const float* widen(const typename T::type* x, float* buffer, int64_t n) {
+  if constexpr (std::is_same_v<T, F32> && !kFlushInput) {
+    return x;
+  } else {
+    for (int64_t i = 0; i < n; ++i) buffer[i] = flushed<kFlushInput>(T::load(x[i]));
+    return buffer;
+  }
+}
+
+template <typename T, bool kFlush, typename F>
+void binary(const BlockArgs& g) {
+  using E = typename T::type;
+  const E *a = static_cast<const E*>(g.in[0]), *b = static_cast<const E*>(g.in[1]);
+  E* out = static_cast<E*>(g.out);
+  if constexpr (std::is_same_v<T, F32>) {
+    for (int64_t i = 0; i < g.n; ++i) out[i] = canonical(F::template of<kFlush>(a[i], b[i]));
+  } else {
+    float ba[kChunk], bb[kChunk], r[kChunk];
+    for (int64_t i = 0; i < g.n; i += kChunk) {
+      const int64_t n = std::min(kChunk, g.n - i);
+      widen<T, kFlush>(a + i, ba, n);
+      widen<T, kFlush>(b + i, bb, n);
+      for (int64_t q = 0; q < n; ++q) r[q] = F::template of<kFlush>(ba[q], bb[q]);
+      for (int64_t q = 0; q < n; ++q) out[i + q] = T::template store<kFlush>(r[q]);
+    }
+  }
+}
+
+using ChunkFunction = void (*)(const float* a, float* r, int64_t n);
+
+void sqrt_chunk(const float* a, float* r, int64_t n) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(r + i, _mm256_sqrt_ps(_mm256_loadu_ps(a + i)));
+  for (; i < n; ++i) _mm_store_ss(r + i, _mm_sqrt_ss(_mm_load_ss(a + i)));
+}
+void rsqrt_chunk(const float* a, float* r, int64_t n) {
+  float root[kChunk];
+  sqrt_chunk(a, root, n);
+  for (int64_t i = 0; i < n; ++i) r[i] = 1.0f / root[i];
+}
+void exp_chunk(const float* a, float* r, int64_t n) { exp_array(a, r, n); }
+void log_chunk(const float* a, float* r, int64_t n) { log_array(a, r, n); }
+void tanh_chunk(const float* a, float* r, int64_t n) { tanh_array(a, r, n); }
+void logistic_chunk(const float* a, float* r, int64_t n) {
+  float e[kChunk] = {};
+  for (int64_t i = 0; i < n; ++i) e[i] = -a[i];
+  exp_array(e, e, n);
+  for (int64_t i = 0; i < n; ++i) r[i] = 1.0f / (1.0f + e[i]);
+}
+
+template <typename T, bool kFlush, ChunkFunction kFunction>
+void unary(const BlockArgs& g) {
+  using E = typename T::type;
+  const E* a = static_cast<const E*>(g.in[0]);
+  E* out = static_cast<E*>(g.out);
+  float ba[kChunk], r[kChunk];
+  for (int64_t i = 0; i < g.n; i += kChunk) {
+    const int64_t n = std::min(kChunk, g.n - i);
+    kFunction(widen<T, kFlush>(a + i, ba, n), r, n);
+    for (int64_t q = 0; q < n; ++q) out[i + q] = T::template store<kFlush>(r[q]);
+  }
+}
+
+template <OpKind kKind>
+void integer(const BlockArgs& g) {
+  const auto *a = static_cast<const int32_t*>(g.in[0]), *b = static_cast<const int32_t*>(g.in[1]);
+  auto* out = static_cast<int32_t*>(g.out);
+  for (int64_t i = 0; i < g.n; ++i) {
+    const auto x = static_cast<uint32_t>(a[i]), y = static_cast<uint32_t>(b[i]);
+    if constexpr (kKind == OpKind::kAdd) out[i] = static_cast<int32_t>(x + y);
+    if constexpr (kKind == OpKind::kSubtract) out[i] = static_cast<int32_t>(x - y);
+    if constexpr (kKind == OpKind::kMultiply) out[i] = static_cast<int32_t>(x * y);
+    if constexpr (kKind == OpKind::kMaximum) out[i] = std::max(a[i], b[i]);
+    if constexpr (kKind == OpKind::kMinimum) out[i] = std::min(a[i], b[i]);
+  }
+}
+// What no program contains (integer division, ...), as ever: zeros.
+void zeros(const BlockArgs& g) { std::memset(g.out, 0, static_cast<size_t>(g.n) * 4); }
+
+template <CompareKind kKind, typename V>
+inline bool holds(V a, V b) {
+  if constexpr (kKind == CompareKind::kEq) return a == b;
+  if constexpr (kKind == CompareKind::kNe) return a != b;
+  if constexpr (kKind == CompareKind::kLt) return a < b;
+  if constexpr (kKind == CompareKind::kLe) return a <= b;
+  if constexpr (kKind == CompareKind::kGt) return a > b;
+  return a >= b;
+}
+template <CompareKind kKind, typename V>
+void compare_exact(const BlockArgs& g) {
+  const V *a = static_cast<const V*>(g.in[0]), *b = static_cast<const V*>(g.in[1]);
+  auto* out = static_cast<uint8_t*>(g.out);
+  for (int64_t i = 0; i < g.n; ++i) out[i] = holds<kKind>(a[i], b[i]);
+}
+template <CompareKind kKind, typename T, bool kFlush>
+void compare_float(const BlockArgs& g) {
+  using E = typename T::type;
+  const E *a = static_cast<const E*>(g.in[0]), *b = static_cast<const E*>(g.in[1]);
+  auto* out = static_cast<uint8_t*>(g.out);
+  float ba[kChunk], bb[kChunk];
+  for (int64_t i = 0; i < g.n; i += kChunk) {
+    const int64_t n = std::min(kChunk, g.n - i);
+    const float *x = widen<T, kFlush>(a + i, ba, n), *y = widen<T, kFlush>(b + i, bb, n);
+    for (int64_t q = 0; q < n; ++q) out[i + q] = holds<kKind>(x[q], y[q]);
+  }
+}
+
+// Bits are moved: integer types, which FTZ and DAZ do not concern.
+template <typename E>
+void select(const BlockArgs& g) {
+  const auto* p = static_cast<const uint8_t*>(g.in[0]);
+  const E *a = static_cast<const E*>(g.in[1]), *b = static_cast<const E*>(g.in[2]);
+  E* out = static_cast<E*>(g.out);
+  for (int64_t i = 0; i < g.n; ++i) out[i] = p[i] != 0 ? a[i] : b[i];
+}
+// negate flips the sign bit, abs clears it; NaNs become canonical.
+template <bool kNegate, typename E, E kTop, E kInfinity, E kNaN>
+void sign(const BlockArgs& g) {
+  const E* a = static_cast<const E*>(g.in[0]);
+  E* out = static_cast<E*>(g.out);
+  for (int64_t i = 0; i < g.n; ++i) {
+    const auto magnitude = static_cast<E>(a[i] & static_cast<E>(~kTop));
+    const auto moved = kNegate ? static_cast<E>(a[i] ^ kTop) : magnitude;
+    out[i] = magnitude > kInfinity ? kNaN : moved;
+  }
+}
+template <bool kNegate>
+void sign_i32(const BlockArgs& g) {  // wraps
+  const auto* a = static_cast<const uint32_t*>(g.in[0]);
+  auto* out = static_cast<uint32_t*>(g.out);
+  for (int64_t i = 0; i < g.n; ++i) out[i] = kNegate || (a[i] >> 31) != 0 ? 0u - a[i] : a[i];
+}
+
+int32_t saturated(float x) {
+  if (x != x) return 0;
+  if (x >= 0x1p31f) return std::numeric_limits<int32_t>::max();
+  if (x < -0x1p31f) return std::numeric_limits<int32_t>::min();
+  return static_cast<int32_t>(x);
+}
+struct I32 {
+  using type = int32_t;
+  static float load(int32_t x) { return static_cast<float>(x); }
+  static int32_t converted(float x) { return saturated(x); }
+};
+struct Pred {
+  using type = uint8_t;
+  static float load(uint8_t x) { return x != 0 ? 1.0f : 0.0f; }
+  static uint8_t converted(float x) { return x != 0.0f; }
+};
+struct ToF32 : F32 {
+  static float converted(float x) { return canonical(x); }
+};
+struct ToBF16 : BF16 {
+  static uint16_t converted(float x) { return bf16_round(x); }
+};
+
+template <typename From, typename To, bool kFlush>
+void convert(const BlockArgs& g) {
+  const auto* a = static_cast<const typename From::type*>(g.in[0]);
+  auto* out = static_cast<typename To::type*>(g.out);
+  if constexpr (std::is_same_v<typename From::type, typename To::type> &&
+                std::is_integral_v<typename From::type> && !std::is_same_v<From, ToBF16>) {
+    std::memcpy(out, a, static_cast<size_t>(g.n) * sizeof *a);
+  } else if constexpr (std::is_same_v<From, I32> && std::is_same_v<To, Pred>) {
+    for (int64_t i = 0; i < g.n; ++i) out[i] = a[i] != 0;
+  } else if constexpr (std::is_same_v<From, Pred> && std::is_same_v<To, I32>) {
+    for (int64_t i = 0; i < g.n; ++i) out[i] = a[i] != 0;
+  } else {
+    for (int64_t i = 0; i < g.n; ++i) out[i] = To::converted(flushed<kFlush>(From::load(a[i])));
+  }
+}
+
+template <typename From, bool kFlush>
+BlockKernel convert_to(DType to) {
+  switch (to) {
+    case DType::kI32:
+      return convert<From, I32, kFlush>;
+    case DType::kPred:
+      return convert<From, Pred, kFlush>;
+    case DType::kBF16:
+      return convert<From, ToBF16, kFlush>;
+    default:
+      return convert<From, ToF32, kFlush>;
+  }
+}
+template <bool kFlush>
+BlockKernel convert_from(DType from, DType to) {
+  switch (from) {
+    case DType::kI32:
+      return convert_to<I32, kFlush>(to);
+    case DType::kPred:
+      return convert_to<Pred, kFlush>(to);
+    case DType::kBF16:
+      return convert_to<ToBF16, kFlush>(to);
+    default:
+      return convert_to<ToF32, kFlush>(to);
+  }
+}
+
+template <CompareKind kKind>
+BlockKernel compare_of(DType dtype, bool flush) {
+  if (dtype == DType::kI32) return compare_exact<kKind, int32_t>;
+  if (dtype == DType::kPred) return compare_exact<kKind, uint8_t>;
+  if (dtype == DType::kBF16) {
+    return flush ? compare_float<kKind, BF16, true> : compare_float<kKind, BF16, false>;
+  }
+  return flush ? compare_float<kKind, F32, true> : compare_exact<kKind, float>;
+}
+BlockKernel compare(CompareKind kind, DType dtype, bool flush) {
+  switch (kind) {
+    case CompareKind::kEq:
+      return compare_of<CompareKind::kEq>(dtype, flush);
+    case CompareKind::kNe:
+      return compare_of<CompareKind::kNe>(dtype, flush);
+    case CompareKind::kLt:
+      return compare_of<CompareKind::kLt>(dtype, flush);
+    case CompareKind::kLe:
+      return compare_of<CompareKind::kLe>(dtype, flush);
+    case CompareKind::kGt:
+      return compare_of<CompareKind::kGt>(dtype, flush);
+    default:
+      return compare_of<CompareKind::kGe>(dtype, flush);
+  }
+}
+
+BlockKernel select_of(DType dtype) {
+  switch (size_of(dtype)) {
+    case 1:
+      return select<uint8_t>;
+    case 2:
+      return select<uint16_t>;
+    case 4:
+      return select<uint32_t>;
+    default:
+      return select<uint64_t>;
+  }
+}
+
+template <bool kNegate>
+BlockKernel sign_of(DType dtype) {
+  if (dtype == DType::kI32) return sign_i32<kNegate>;
+  if (dtype == DType::kBF16) {
+    return sign<kNegate, uint16_t, uint16_t{0x8000}, uint16_t{0x7F80}, kCanonicalNaN16>;
+  }
+  return sign<kNegate, uint32_t, 0x80000000u, 0x7F800000u, kCanonicalNaN>;
+}
+
+BlockKernel integer_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAdd:
+      return integer<OpKind::kAdd>;
+    case OpKind::kSubtract:
+      return integer<OpKind::kSubtract>;
+    case OpKind::kMultiply:
+      return integer<OpKind::kMultiply>;
+    case OpKind::kMaximum:
+      return integer<OpKind::kMaximum>;
+    case OpKind::kMinimum:
+      return integer<OpKind::kMinimum>;
+    default:
+      return zeros;
+  }
+}
+
+template <typename T, bool kFlush>
+BlockKernel float_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAdd:
+      return binary<T, kFlush, Add>;
+    case OpKind::kSubtract:
+      return binary<T, kFlush, Subtract>;
+    case OpKind::kMultiply:
+      return binary<T, kFlush, Multiply>;
+    case OpKind::kDivide:
+      return binary<T, kFlush, Divide>;
+    case OpKind::kMaximum:
+      return binary<T, kFlush, Maximum>;
+    case OpKind::kMinimum:
+      return binary<T, kFlush, Minimum>;
+    case OpKind::kSqrt:
+      return unary<T, kFlush, sqrt_chunk>;
+    case OpKind::kRsqrt:
+      return unary<T, kFlush, rsqrt_chunk>;
+    case OpKind::kExponential:
+      return unary<T, kFlush, exp_chunk>;
+    case OpKind::kLog:
+      return unary<T, kFlush, log_chunk>;
+    case OpKind::kTanh:
+      return unary<T, kFlush, tanh_chunk>;
+    case OpKind::kLogistic:
+      return unary<T, kFlush, logistic_chunk>;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+BlockKernel block_kernel(const Op& op, DType operand, bool flush) {
+  switch (op.kind) {
+    case OpKind::kCompare:
+      return compare(op.attrs.compare, operand, flush);
+    case OpKind::kConvert:
+      return flush ? convert_from<true>(operand, op.type.dtype)
+                   : convert_from<false>(operand, op.type.dtype);
+    case OpKind::kSelect:
+      return select_of(operand);
+    case OpKind::kNegate:
+      return sign_of<true>(operand);
+    case OpKind::kAbs:
+      return sign_of<false>(operand);
+    default:
+      break;
+  }
+  if (operand == DType::kI32) return integer_of(op.kind);
+  BlockKernel kernel = nullptr;
+  dispatch_float(operand, flush, [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
+    kernel = float_of<T, kFlush>(op.kind);
+  });
+  return kernel;
+}
+
+int64_t block_cost(OpKind kind) {
+  switch (kind) {
+    case OpKind::kExponential:
+    case OpKind::kLog:
+    case OpKind::kTanh:
+    case OpKind::kLogistic:
+      return 12;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace twinrun

@@ -1,0 +1,72 @@
+// A fusion group (program/analysis/fusion.h) made ready to run: blocks of about a thousand elements go through all of its ops
+// in L1 and L2, by the kernels of blocks.h, so that every bit is that of op by op.
+//
+//   const FusedKernel kernel(graph, group, arithmetic.flush);          // once
+//   kernel.run(context, jobs, sources, stored);                        // pointers: job after job, in the group's order
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "backends/kernels/blocks.h"
+#include "backends/kernels/kernels.h"
+#include "program/analysis/fusion.h"
+
+namespace twinrun {
+
+class FusedKernel {
+ public:
+  FusedKernel(const Graph& graph, const FusionGroup& group, bool flush);
+  // sources[job * group.sources.size() + i], stored[job * group.stored.size() + i]: the tensors' elements. No two overlap
+  // but for sources.
+  void run(const KernelContext& context, int64_t jobs, std::span<const std::byte* const> sources,
+           std::span<std::byte* const> stored) const;
+  // Work of one job, in elements touched.
+  int64_t work() const { return elements_ * cost_; }
+
+ private:
+  // A row of the table of pointers; element i of a block at offset o lies at pointer + (o + i) * size, or at pointer + i * its
+  // size where `moves` is 0 (a buffer).
+  struct Place {
+    int index = 0;
+    size_t moves = 0;
+  };
+  struct Node {
+    BlockKernel kernel = nullptr;  // null: an expansion of `view`
+    int inputs = 0, view = -1;
+    Place in[3], out;
+  };
+  struct View {  // a broadcast, expanded
+    int source = 0;
+    int64_t inner = 1, period = 1;
+    size_t size = 4;
+    Place out;
+  };
+  struct Fold {  // a reduction
+    Place in;
+    DType dtype = DType::kF32;
+    Reducer reducer = Reducer::kSum;
+    int64_t rows = 0;
+    int stored = 0;
+  };
+  struct Compiler;
+  struct Pass;
+
+  void piece(const Pass& pass, int64_t job, int64_t begin, int64_t end) const;
+  void fold_block(const Fold& fold, float* lanes, const std::byte* x, int64_t at, int64_t n) const;
+  void fold_tree(const Fold& fold, float* lanes, int64_t rows) const;
+  void finish(const Pass& pass, int64_t job) const;
+
+  bool flush_;
+  int64_t elements_ = 0, block_ = 0, cost_ = 1;
+  int64_t columns_ = 0;  // of the reductions; 0: none
+  int64_t unit_ = 0;     // what threads share: a block, or a segment of the reductions
+  int sources_ = 0, stored_ = 0, buffers_ = 0;
+  std::vector<View> kept_;   // expanded once, since blocks are multiples of their period
+  std::vector<View> views_;  // expanded block by block
+  std::vector<Node> nodes_;
+  std::vector<Fold> folds_;
+};
+
+}  // namespace twinrun

@@ -1,0 +1,76 @@
+// The pieces of a reduction (numerics.md rule 4) that reduce.cc and fused.cc share: joining, the tree
+// over a segment's 16 lanes, the segments' sums in order. Private to backends/kernels.
+//
+//   lane_add<F32, false, JoinSum>(lanes, columns, at, x, n);      // [row][columns], in order
+//   lane_tree<JoinSum>(lanes, rows < 16 ? rows : 16, columns);    // lanes[0, columns) is the sum
+#pragma once
+
+#include "backends/kernels/arithmetic.h"
+
+namespace twinrun {
+
+inline constexpr int64_t kReduceSegment = 4096, kReduceLanes = 16;
+
+struct JoinSum {
+  static float join(float a, float b) { return a + b; }
+};
+struct JoinMax {
+  static float join(float a, float b) {
+    const float larger = a > b ? a : b;
+    const float m = a == b ? from_bits(to_bits(a) & to_bits(b)) : larger;
+    return a != a ? a : m;
+  }
+};
+
+template <typename T, bool kFlush>
+inline float reduce_element(typename T::type x) {
+  return kFlush ? flush(T::load(x)) : T::load(x);
+}
+
+// lanes[16][columns] -> lanes[0]: lane j takes lane j + 8, then + 4, + 2, + 1, of those that exist.
+template <typename R>
+void lane_tree(float* lanes, int64_t exist, int64_t columns) {
+  for (int64_t half = 8; half >= 1; half /= 2) {
+    for (int64_t j = 0; j < half && j + half < exist; ++j) {
+      float* to = lanes + j * columns;
+      const float* from = lanes + (j + half) * columns;
+      for (int64_t c = 0; c < columns; ++c) to[c] = R::join(to[c], from[c]);
+    }
+    exist = std::min(exist, half);
+  }
+}
+
+// Elements [at, at + n) of a segment of rows of `columns`, elements in row-major order: element e
+// belongs to place e mod (16 columns) of the lanes. The first 16 rows are set, not added.
+template <typename T, bool kFlush, typename R>
+void lane_add(float* lanes, int64_t columns, int64_t at, const typename T::type* x, int64_t n) {
+  const int64_t size = kReduceLanes * columns;
+  for (int64_t done = 0; done < n;) {
+    const int64_t place = (at + done) % size, run = std::min(size - place, n - done);
+    float* lane = lanes + place;
+    const auto* from = x + done;
+    if (at + done < size) {
+      for (int64_t i = 0; i < run; ++i) lane[i] = reduce_element<T, kFlush>(from[i]);
+    } else {
+      for (int64_t i = 0; i < run; ++i) {
+        lane[i] = R::join(lane[i], reduce_element<T, kFlush>(from[i]));
+      }
+    }
+    done += run;
+  }
+}
+
+// sums[segment][outputs] -> out[begin, end): added in order; mean_of > 0 divides by it.
+template <typename T, bool kFlush, typename R>
+void finish_sums(const float* sums, int64_t segments, int64_t outputs, int64_t mean_of,
+                 typename T::type* out, int64_t begin, int64_t end) {
+  const auto count = static_cast<float>(mean_of);
+  for (int64_t o = begin; o < end; ++o) {
+    float total = sums[o];
+    for (int64_t s = 1; s < segments; ++s) total = R::join(total, sums[s * outputs + o]);
+    if (mean_of > 0) total = total / count;
+    out[o] = T::template store<kFlush>(total);
+  }
+}
+
+}  // namespace twinrun

@@ -1,0 +1,398 @@
+#include "program/analysis/fusion.h"
+
+#include <algorithm>
+
+#include "program/analysis/liveness.h"
+
+namespace twinrun {
+namespace {
+
+constexpr int64_t kMostColumns = 1024;        // of a fused reduction: its 16 lanes of partial sums stay in L2
+constexpr int64_t kOneSegment = 4096;         // rows of a reduction that one thread adds (numerics.md rule 4)
+constexpr int64_t kSerialElements = 1 << 18;  // reductions of fewer need no second thread
+constexpr int kRecomputedOps = 4;
+
+bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16; }
+
+bool elementwise(OpKind kind) {
+  return class_of(kind) == OpClass::kElementwise || kind == OpKind::kSelect || kind == OpKind::kNegate ||
+         kind == OpKind::kAbs;
+}
+
+// Not worth a load from memory.
+bool cheap(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAdd:
+    case OpKind::kSubtract:
+    case OpKind::kMultiply:
+    case OpKind::kMaximum:
+    case OpKind::kMinimum:
+    case OpKind::kCompare:
+    case OpKind::kSelect:
+    case OpKind::kNegate:
+    case OpKind::kAbs:
+    case OpKind::kConvert:
+      return true;
+    default:
+      return false;
+  }
+}
+
+class Planner {
+ public:
+  Planner(const Program& program, const std::vector<bool>& constant)
+      : program_(program), graph_(program.graph), n_(static_cast<size_t>(program.graph.size())) {
+    find_outliving();
+    find_varying();
+    find_candidates(constant);
+    find_reads();
+    merge_producers();
+    merge_siblings();
+    find_stored();
+    drop_cheap_stores();
+  }
+  FusionPlan plan();
+
+ private:
+  static size_t at(ValueId id) { return static_cast<size_t>(id); }
+  int64_t elements(ValueId id) const { return graph_.type(id).elements(); }
+  bool reduces(ValueId id) const { return graph_.op(id).kind == OpKind::kReduce; }
+  // What a group's op iterates over.
+  int64_t extent(ValueId id) const { return reduces(id) ? elements(graph_.op(id).operands[0]) : elements(id); }
+
+  // Through reshapes and one broadcast.
+  Access resolve(ValueId id) const {
+    Access access{id, 1, elements(id)};
+    bool spread = false;
+    for (;;) {
+      const Op& op = graph_.op(access.source);
+      if (op.kind != OpKind::kReshape && op.kind != OpKind::kBroadcastInDim) return access;
+      const Access step = access_of(graph_, access.source);
+      const bool whole = step.inner == 1 && step.period == elements(access.source);
+      if (step.period == 0 || (!whole && spread)) return access;
+      if (!whole) {
+        spread = true;
+        access.inner = step.inner;
+        access.period = step.period;
+      }
+      access.source = step.source;
+    }
+  }
+
+  void find_outliving() {
+    outlives_.assign(n_, false);
+    for (const auto& var : program_.state) {
+      if (var.next != kNoValue) outlives_[at(var.next)] = true;
+    }
+    for (const auto& output : program_.outputs) outlives_[at(output.id)] = true;
+  }
+
+  // Values that differ between replicas; the others are computed once for all. Only a guess: it decides who shares a group.
+  void find_varying() {
+    varies_.assign(n_, false);
+    if (program_.sharding.cores == 1) return;
+    for (const auto& input : program_.inputs) varies_[at(input.id)] = input.batched;
+    for (bool again = true; again;) {
+      again = false;
+      for (ValueId id = 0; id < graph_.size(); ++id) {
+        const Op& op = graph_.op(id);
+        if (op.kind == OpKind::kAllReduce) continue;
+        for (ValueId operand : op.operands) {
+          if (varies_[at(operand)]) varies_[at(id)] = true;
+        }
+      }
+      for (const auto& var : program_.state) {
+        if (var.next == kNoValue || !varies_[at(var.next)] || varies_[at(var.id)]) continue;
+        varies_[at(var.id)] = again = true;
+      }
+    }
+  }
+
+  void find_candidates(const std::vector<bool>& constant) {
+    candidate_.assign(n_, false);
+    for (ValueId id = 0; id < graph_.size(); ++id) {
+      const Op& op = graph_.op(id);
+      if (constant[at(id)] || extent_or_zero(op, id) == 0) continue;
+      if (op.kind == OpKind::kReduce) {
+        const ValueId source = resolve(op.operands[0]).source;
+        const int64_t columns = reduce_columns(graph_, id), length = elements(op.operands[0]);
+        candidate_[at(id)] = is_float(op.type.dtype) && columns > 0 && columns <= kMostColumns &&
+                             (length <= kSerialElements || length / columns >= 8 * kOneSegment) &&
+                             elements(source) == length && candidate_[at(source)] && !reduces(source);
+      } else {
+        candidate_[at(id)] = elementwise(op.kind) && op.type.dtype != DType::kF64;
+      }
+    }
+  }
+  int64_t extent_or_zero(const Op& op, ValueId id) const { return op.operands.empty() ? 0 : extent(id); }
+
+  // Who is computed at all, and who reads whom.
+  void find_reads() {
+    runs_ = outlives_;
+    reads_.resize(n_);
+    readers_.resize(n_);
+    cluster_.resize(n_);
+    members_.resize(n_);
+    for (ValueId id = graph_.size() - 1; id >= 0; --id) {
+      cluster_[at(id)] = id;
+      members_[at(id)] = {id};
+      if (!runs_[at(id)]) continue;
+      for (ValueId operand : graph_.op(id).operands) {
+        const Access read = candidate_[at(id)] ? resolve(operand) : Access{operand, 1, elements(operand)};
+        reads_[at(id)].push_back(read);
+        readers_[at(read.source)].push_back(id);
+        runs_[at(read.source)] = true;
+      }
+    }
+  }
+
+  // Is there a way from `from` to `to` through a third cluster or out of a reduction?
+  bool detour(ValueId from, ValueId to) const {
+    std::vector<bool> seen(n_, false);
+    std::vector<ValueId> open;
+    const ValueId last = members_[at(to)].back();
+    const auto follow = [&](ValueId cluster) {
+      for (ValueId member : members_[at(cluster)]) {
+        for (ValueId reader : readers_[at(member)]) {
+          const ValueId next = cluster_[at(reader)];
+          if (next == cluster && !reduces(member)) continue;
+          if (next == to && (cluster != from || (reduces(member) && candidate_[at(member)]))) return true;
+          if (next == to || next == from || seen[at(next)] || members_[at(next)].front() > last) continue;
+          seen[at(next)] = true;
+          open.push_back(next);
+        }
+      }
+      return false;
+    };
+    if (follow(from)) return true;
+    while (!open.empty()) {
+      const ValueId cluster = open.back();
+      open.pop_back();
+      if (follow(cluster)) return true;
+    }
+    return false;
+  }
+
+  int64_t columns(ValueId cluster) const {
+    for (ValueId id : members_[at(cluster)]) {
+      if (reduces(id)) return reduce_columns(graph_, id);
+    }
+    return 0;
+  }
+  bool alike(ValueId a, ValueId b) const {
+    if (extent(a) != extent(b) || varies_[at(a)] != varies_[at(b)]) return false;
+    const int64_t ca = columns(a), cb = columns(b);
+    return ca == 0 || cb == 0 || ca == cb;
+  }
+  void merge(ValueId a, ValueId b) {  // into the first
+    std::vector<ValueId> both;
+    std::ranges::merge(members_[at(a)], members_[at(b)], std::back_inserter(both));
+    for (ValueId id : members_[at(b)]) cluster_[at(id)] = a;
+    members_[at(b)].clear();
+    members_[at(a)] = std::move(both);
+  }
+  bool groups(ValueId id) const { return runs_[at(id)] && candidate_[at(id)]; }
+
+  void merge_producers() {
+    for (ValueId id = 0; id < graph_.size(); ++id) {
+      if (!groups(id)) continue;
+      for (const Access& read : reads_[at(id)]) {
+        if (!groups(read.source) || elements(read.source) != extent(id)) continue;
+        const ValueId a = cluster_[at(read.source)], b = cluster_[at(id)];
+        if (a != b && alike(a, b) && !detour(a, b)) merge(a, b);
+      }
+    }
+  }
+
+  // Groups that read the same memory, if neither waits for the other.
+  void merge_siblings() {
+    for (ValueId source = 0; source < graph_.size(); ++source) {
+      std::vector<ValueId> clusters;
+      for (ValueId reader : readers_[at(source)]) {
+        const ValueId c = cluster_[at(reader)];
+        if (groups(reader) && extent(reader) == elements(source) && std::ranges::find(clusters, c) == clusters.end()) {
+          clusters.push_back(c);
+        }
+      }
+      std::ranges::sort(clusters);
+      for (size_t i = 0; i < clusters.size(); ++i) {
+        for (size_t j = i + 1; j < clusters.size(); ++j) {
+          const ValueId a = clusters[i], b = clusters[j];
+          if (members_[at(a)].empty() || members_[at(b)].empty() || !alike(a, b)) continue;
+          if (!reaches(a, b) && !reaches(b, a)) merge(a, b);
+        }
+      }
+    }
+  }
+  bool reaches(ValueId a, ValueId b) const {
+    for (ValueId member : members_[at(a)]) {
+      for (ValueId reader : readers_[at(member)]) {
+        if (cluster_[at(reader)] == b) return true;
+      }
+    }
+    return detour(a, b);
+  }
+
+  void find_stored() {
+    stored_.assign(n_, false);
+    for (ValueId id = 0; id < graph_.size(); ++id) {
+      if (!runs_[at(id)]) continue;
+      stored_[at(id)] = !candidate_[at(id)] || outlives_[at(id)] || reduces(id);
+      for (ValueId reader : readers_[at(id)]) {
+        if (cluster_[at(reader)] != cluster_[at(id)]) stored_[at(id)] = true;
+      }
+    }
+  }
+
+  // The stored values of full size from which `id` can be computed again; false if that takes too many ops.
+  bool origins(ValueId id, int& ops, std::vector<ValueId>& found) const {
+    if (++ops > kRecomputedOps || !cheap(graph_.op(id).kind)) return false;
+    for (const Access& read : reads_[at(id)]) {
+      if (!stored_[at(read.source)]) {
+        if (!origins(read.source, ops, found)) return false;
+      } else if (elements(read.source) == elements(id) && std::ranges::find(found, read.source) == found.end()) {
+        found.push_back(read.source);
+      }
+    }
+    return true;
+  }
+
+  // What a cluster reads of full size from outside.
+  std::vector<ValueId> full_reads(ValueId cluster) const {
+    std::vector<ValueId> found;
+    for (const FusedOp& op : body(cluster)) {
+      for (const Access& read : op.operands) {
+        if (stored_[at(read.source)] && elements(read.source) == extent(cluster) &&
+            cluster_[at(read.source)] != cluster && std::ranges::find(found, read.source) == found.end()) {
+          found.push_back(read.source);
+        }
+      }
+    }
+    return found;
+  }
+
+  // Values that only groups read, and that those can compute again without reading more than they do.
+  void drop_cheap_stores() {
+    std::vector<std::vector<ValueId>> full(n_);
+    std::vector<ValueId> clusters;
+    for (ValueId id = 0; id < graph_.size(); ++id) {
+      if (groups(id) && !members_[at(id)].empty()) full[at(id)] = full_reads(id), clusters.push_back(id);
+    }
+    const auto has = [](const std::vector<ValueId>& v, ValueId id) { return std::ranges::find(v, id) != v.end(); };
+    for (ValueId id = 0; id < graph_.size(); ++id) {
+      if (!groups(id) || !stored_[at(id)] || outlives_[at(id)] || reduces(id)) continue;
+      bool worth = true;
+      for (ValueId reader : readers_[at(id)]) worth = worth && candidate_[at(reader)] && extent(reader) == elements(id);
+      int ops = 0;
+      std::vector<ValueId> from, affected;
+      if (!worth || !origins(id, ops, from)) continue;
+      for (ValueId cluster : clusters) {
+        if (!has(full[at(cluster)], id)) continue;
+        affected.push_back(cluster);
+        const auto more = std::ranges::count_if(from, [&](ValueId f) { return !has(full[at(cluster)], f); });
+        worth = worth && more <= 1;
+      }
+      if (!worth) continue;
+      stored_[at(id)] = false;
+      for (ValueId cluster : affected) full[at(cluster)] = full_reads(cluster);
+    }
+  }
+
+  // A cluster's ops, with those of others that it computes again; none that nothing needs.
+  std::vector<FusedOp> body(ValueId cluster) const {
+    std::vector<bool> needed(n_, false);
+    std::vector<FusedOp> ops;
+    for (ValueId id : members_[at(cluster)]) needed[at(id)] = stored_[at(id)];
+    for (ValueId id = members_[at(cluster)].back(); id >= 0; --id) {
+      if (!needed[at(id)]) continue;
+      if (stored_[at(id)] && cluster_[at(id)] != cluster) continue;
+      ops.push_back({id, reads_[at(id)]});
+      for (const Access& read : reads_[at(id)]) needed[at(read.source)] = true;
+    }
+    std::ranges::reverse(ops);
+    return ops;
+  }
+
+  const Program& program_;
+  const Graph& graph_;
+  size_t n_;
+  std::vector<bool> outlives_, varies_, candidate_, runs_, stored_;
+  std::vector<std::vector<Access>> reads_;     // of what runs
+  std::vector<std::vector<ValueId>> readers_;  // by source, descending
+  std::vector<ValueId> cluster_;               // named by one of its members
+  std::vector<std::vector<ValueId>> members_;  // ascending
+};
+
+FusionPlan Planner::plan() {
+  FusionPlan plan;
+  std::vector<FusionUnit> unit(n_);  // who stores a value
+  std::vector<std::vector<ValueId>> needs(n_);
+  std::vector<int> group_at(n_, -1);  // groups by the id of their last op
+  for (ValueId id = 0; id < graph_.size(); ++id) {
+    if (!runs_[at(id)] || graph_.op(id).kind == OpKind::kParameter) continue;
+    if (!candidate_[at(id)]) {
+      unit[at(id)] = {id, -1};
+      continue;
+    }
+    if (members_[at(id)].empty()) continue;
+    FusionGroup group{extent(id), body(id), {}, {}};
+    if (group.ops.empty()) continue;
+    for (const FusedOp& op : group.ops) {
+      if (stored_[at(op.id)]) {
+        group.stored.push_back(op.id);
+        unit[at(op.id)] = {kNoValue, static_cast<int>(plan.groups.size())};
+      }
+      for (const Access& read : op.operands) {
+        const bool inside = !stored_[at(read.source)] || (groups(read.source) && cluster_[at(read.source)] == id);
+        if (!inside && std::ranges::find(group.sources, read.source) == group.sources.end()) {
+          group.sources.push_back(read.source);
+        }
+      }
+    }
+    group_at[at(members_[at(id)].back())] = static_cast<int>(plan.groups.size());
+    plan.groups.push_back(std::move(group));
+  }
+  std::vector<bool> op_done(n_, false), group_done(plan.groups.size(), false);
+  const auto visit = [&](auto&& self, FusionUnit u) -> void {
+    if (u.op == kNoValue && u.group < 0) return;  // a parameter
+    const bool is_group = u.group >= 0;
+    if (is_group ? group_done[static_cast<size_t>(u.group)] : op_done[at(u.op)]) return;
+    (is_group ? group_done[static_cast<size_t>(u.group)] : op_done[at(u.op)]) = true;
+    if (is_group) {
+      for (ValueId source : plan.groups[static_cast<size_t>(u.group)].sources) self(self, unit[at(source)]);
+    } else {
+      for (ValueId operand : graph_.op(u.op).operands) self(self, unit[at(operand)]);
+    }
+    plan.order.push_back(u);
+  };
+  for (ValueId id = 0; id < graph_.size(); ++id) {
+    if (unit[at(id)].op == id) visit(visit, unit[at(id)]);
+    if (group_at[at(id)] >= 0) visit(visit, {kNoValue, group_at[at(id)]});
+  }
+
+  plan.last_use.assign(n_, -1);
+  for (size_t i = 0; i < plan.order.size(); ++i) {
+    const FusionUnit& u = plan.order[i];
+    const int now = static_cast<int>(i);
+    if (u.group >= 0) {
+      const FusionGroup& group = plan.groups[static_cast<size_t>(u.group)];
+      for (ValueId id : group.stored) plan.last_use[at(id)] = now;
+      for (ValueId id : group.sources) plan.last_use[at(id)] = now;
+    } else {
+      plan.last_use[at(u.op)] = now;
+      for (ValueId id : graph_.op(u.op).operands) plan.last_use[at(id)] = now;
+    }
+  }
+  for (size_t id = 0; id < n_; ++id) {
+    if (outlives_[id]) plan.last_use[id] = static_cast<int>(plan.order.size());
+  }
+  return plan;
+}
+
+}  // namespace
+
+FusionPlan plan_fusion(const Program& program, const std::vector<bool>& constant) {
+  return Planner(program, constant).plan();
+}
+
+}  // namespace twinrun
