@@ -15,7 +15,9 @@ const Words kTrain = {"train",     "digits_cnn",
                       "--set",     "train.batch=64",
                       "--set",     "train.steps=30",
                       "--set",     "train.checkpoint_every=3",
-                      "--set",     "tpu.iterations_per_loop=5"};
+                      "--set",     "tpu.iterations_per_loop=5",
+                      "--set",     "optimizer.kind=adam",
+                      "--set",     "optimizer.lr=0.002"};
 
 Words train(const Words& more) { return with(kTrain, more); }
 

@@ -6,6 +6,7 @@
 
 #include <ostream>
 
+#include "harness/fingerprint.h"
 #include "harness/pipeline.h"
 #include "tests/harness/tiny.h"
 
