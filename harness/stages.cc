@@ -19,7 +19,7 @@ std::string run_path(const Stage& stage, const std::string& name) {
 Status corner(Stage& stage, const std::string& name, const Experiment& experiment, Program program, Backend& backend,
               RunOptions options, bool keep = true) {
   const Capabilities c = backend.capabilities();
-  options.name = fmt::format("{:<3}{}{}", name, c.name,
+  options.name = fmt::format("{:<4} {}{}", name, c.name,
                              program.sharding.cores > 1 ? fmt::format(", {} cores x {}", program.sharding.cores, program.batch)
                                                         : fmt::format(", batch {}", program.batch));
   options.progress = stage.progress;

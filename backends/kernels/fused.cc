@@ -11,7 +11,7 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kBlock = 1024, kLargestPeriod = 2048;
+static const int64_t kBlock = getenv("FB") ? atoi(getenv("FB")) : 1024; static const int kPf = getenv("FP") ? atoi(getenv("FP")) : 0; constexpr int64_t  kLargestPeriod = 2048;
 constexpr size_t kElement = 4;  // bytes a buffer has per element
 
 // Elements [at, at + n) of a broadcast.
@@ -91,7 +91,11 @@ struct FusedKernel::Compiler {
     if (const auto it = places.find(a.source); it != places.end()) return it->second;
     const int source = source_index(a.source);
     const size_t size = size_of(graph.type(a.source).dtype);
-    if (a.inner == 1 && a.period == k.elements_) return {source, size};
+    if (a.inner == 1 && a.period == k.elements_) {
+      const Place place{source, size};
+      if (std::ranges::find_if(k.fetch_, [&](const Place& p) { return p.index == source; }) == k.fetch_.end()) k.fetch_.push_back(place);
+      return place;
+    }
     const auto [it, is_new] = broadcasts.try_emplace({a.source, a.inner, a.period});
     if (!is_new) return it->second;
     View view{source, a.inner, a.period, size, {buffer(), 0}};
@@ -256,7 +260,19 @@ void FusedKernel::piece(const Pass& pass, int64_t job, int64_t begin, int64_t en
   }
   for (int64_t at = begin; at < end; at += block_) {
     const int64_t n = std::min(block_, end - at);
+    const int64_t next = std::min(block_, end - at - n);
+    size_t slot = 0;
     for (const Node& node : nodes_) {
+      if (kPf && next > 0) {
+        const size_t s0 = fetch_.size() * slot / nodes_.size(), s1 = fetch_.size() * (slot + 1) / nodes_.size();
+        (void)s0; (void)s1;
+        for (const Place& place : fetch_) {
+          const auto* p = reinterpret_cast<const char*>(pointer(place, at + n));
+          const size_t bytes = place.moves * static_cast<size_t>(next), lines = (bytes + 63) / 64;
+          for (size_t l = lines * slot / nodes_.size(); l < lines * (slot + 1) / nodes_.size(); ++l) _mm_prefetch(p + l * 64, _MM_HINT_T0);
+        }
+      }
+      ++slot;
       if (node.view >= 0) {
         const View& view = views_[static_cast<size_t>(node.view)];
         expand_bytes(view.size, table[view.source], view.inner, view.period, at, table[view.out.index], n);

@@ -67,6 +67,7 @@ class FusedKernel {
   std::vector<View> views_;  // expanded block by block
   std::vector<Node> nodes_;
   std::vector<Fold> folds_;
+  std::vector<Place> fetch_;  // what is read of full size
 };
 
 }  // namespace twinrun

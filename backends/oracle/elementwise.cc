@@ -63,7 +63,7 @@ double converted(double x, DType from, DType to, bool flush) {
 // Figueroa).
 bool no_choice(double value, Storage storage) {
   const auto nearest = static_cast<double>(static_cast<float>(value));
-  if (storage.dtype != DType::kF32 || !finite(nearest)) return false;
+  if (storage.dtype != DType::kF32 || storage.wide || !finite(nearest)) return false;
   if (storage.flush && std::fabs(nearest) <= kMinNormal) return nearest == 0 && value == 0;
   return value == nearest || std::fabs(value - nearest) == half_ulp_f32(value);
 }

@@ -34,7 +34,7 @@ Tensor from_values(const TensorType& type, const std::vector<double>& values) {
 class F64Engine : public Engine {
  public:
   F64Engine(Program program, Capabilities declared, int threads)
-      : program_(std::move(program)), declared_(std::move(declared)), pool_(threads), last_use_(last_uses(program_)) {}
+      : program_(std::move(program)), declared_(std::move(declared)), pool_(threads), last_use_(last_uses(program_)), dead_(dead_values(program_)) {}
 
   const Program& program() const override { return program_; }
 
@@ -66,7 +66,7 @@ class F64Engine : public Engine {
  private:
   void run_op(int64_t step, ValueId id, std::vector<std::vector<Tensor>>& values, TraceSink* sink) {
     const Op& op = program_.graph.op(id);
-    if (op.kind == OpKind::kParameter) return;
+    if (op.kind == OpKind::kParameter || dead_[static_cast<size_t>(id)]) return;
     std::vector<std::vector<Tensor>> inputs(values.size());
     std::vector<Tensor> outputs(values.size()), contributions;
     for (size_t r = 0; r < values.size(); ++r) {
@@ -95,6 +95,7 @@ class F64Engine : public Engine {
   Capabilities declared_;
   ThreadPool pool_;
   std::vector<ValueId> last_use_;
+  std::vector<bool> dead_;
 };
 
 class F64Backend : public Backend {

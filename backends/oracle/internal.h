@@ -19,7 +19,9 @@ struct Call {
   ThreadPool* pool;
   OracleResult& out;
 
-  Storage storage() const { return {op.type.dtype, declared.flush}; }
+  bool wide = false;  // operands are binary64: cpu:f64 as an engine
+
+  Storage storage() const { return {op.type.dtype, declared.flush, wide}; }
   void set(int64_t i, Estimate e) const {
     out.value[static_cast<size_t>(i)] = e.value;
     out.radius[static_cast<size_t>(i)] = e.radius;

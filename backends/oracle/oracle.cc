@@ -1,5 +1,6 @@
 #include "backends/oracle.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "backends/oracle/internal.h"
@@ -12,7 +13,8 @@ OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const
   const auto n = static_cast<size_t>(op.type.elements());
   result.value.resize(n);
   result.radius.resize(n);
-  const oracle::Call call{declared, op, inputs, pool, result};
+  const bool wide = std::ranges::any_of(inputs, [](const Tensor& t) { return t.dtype() == DType::kF64; });
+  const oracle::Call call{declared, op, inputs, pool, result, wide};
   switch (op.kind) {
     case OpKind::kParameter:  // given, not computed: nothing to hold it against
       std::fill(result.radius.begin(), result.radius.end(), oracle::kInfinity);

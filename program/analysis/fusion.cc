@@ -117,7 +117,7 @@ class Planner {
         const ValueId source = resolve(op.operands[0]).source;
         const int64_t columns = reduce_columns(graph_, id), length = elements(op.operands[0]);
         candidate_[at(id)] = is_float(op.type.dtype) && columns > 0 && columns <= kMostColumns &&
-                             (length <= kSerialElements || length / columns >= 8 * kOneSegment) &&
+                             (length <= kSerialElements || length / columns * program_.sharding.cores >= 8 * kOneSegment) &&
                              elements(source) == length && candidate_[at(source)] && !reduces(source);
       } else {
         candidate_[at(id)] = elementwise(op.kind) && op.type.dtype != DType::kF64;

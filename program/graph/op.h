@@ -76,9 +76,10 @@ struct Window {
   int64_t pad_low[2] = {0, 0};
   int64_t pad_high[2] = {0, 0};
   int64_t dilation[2] = {1, 1};  // convolution only
-  // Output size along axis i for an input of `in`.
+  // Output size along axis i for an input of `in`; 0 where the window does not fit.
   int64_t out(int64_t in, int i) const {
-    return (in + pad_low[i] + pad_high[i] - (dilation[i] * (size[i] - 1) + 1)) / stride[i] + 1;
+    const int64_t room = in + pad_low[i] + pad_high[i] - (dilation[i] * (size[i] - 1) + 1);
+    return room < 0 ? 0 : room / stride[i] + 1;
   }
   bool operator==(const Window&) const = default;
 };

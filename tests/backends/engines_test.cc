@@ -403,7 +403,7 @@ TEST(Trace, IsInProgramOrderAndWithoutParameters) {
 
 // The engines run dead ops (backend-side users of an unpruned program), though last_uses() has let
 // their operands go: y is released after z, then "dead" reads an empty Tensor and the process dies.
-TEST(Engines, DISABLED_BugDeadOpReadsAReleasedValue) {
+TEST(Engines, DeadOpReadsAReleasedValue) {
   for (const std::string engine : {"cpu", "cpu:f64"}) {
     Hand h;
     const ValueId x = h.input("x", {DType::kF32, {2}});
@@ -419,7 +419,7 @@ TEST(Engines, DISABLED_BugDeadOpReadsAReleasedValue) {
 
 // eval_op answers with the rounded number where a binary64 result is the midpoint of two binary32
 // ones (elementwise.cc, rounded_once): right for judging an engine, wrong for cpu:f64's own values.
-TEST(Engines, DISABLED_BugF64RoundsMidpointsToF32) {
+TEST(Engines, F64RoundsMidpointsToF32) {
   Hand h;
   const ValueId x = h.input("x", {DType::kF32, {2}}), y = h.input("y", {DType::kF32, {2}});
   h.p.outputs = {{"sum", h.b.add(x, y)}};

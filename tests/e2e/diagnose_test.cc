@@ -243,7 +243,7 @@ TEST(DiagnoseSlow, LibraryScenariosKeepTheirWord) {
 }
 
 // Open: three seeds do not decide at its learning rate (0.02 instead of 0.05 would).
-TEST(DiagnoseSlow, DISABLED_LitmusPrecisionKeepsItsWord) {
+TEST(DiagnoseSlow, LitmusPrecisionKeepsItsWord) {
   const Folder folder;
   EXPECT_EQ(twinrun(folder, {"diagnose", "litmus_precision", "-q", "-o", "out"}).code, 0);
 }

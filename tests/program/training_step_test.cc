@@ -244,7 +244,7 @@ TEST(Differentiate, ReduceMaxSaysHowToMarkIt) {
 
 // BUG (reported): two parameters with one and the same cotangent (here dL/da = dL/db = the seed's
 // broadcast) get one op, renamed twice: "a.grad" is gone, though the naming contract promises it.
-TEST(Names, DISABLED_BugSharedCotangentLosesAName) {
+TEST(Names, SharedCotangentLosesAName) {
   Program p;
   GraphBuilder b(p.graph);
   const ValueId lr = b.parameter("learning_rate", {DType::kF32, {}}, false);
