@@ -13,6 +13,8 @@ class Progress {
   // A stage of `total` steps begins; `what` says it to a person: "T: tpu, 8 cores".
   virtual void begin(const std::string& /*what*/, int64_t /*total*/) {}
   virtual void step(int64_t /*done*/, const std::string& /*detail*/) {}
+  // A line for those who ask for detail (-v), every train.log_every steps.
+  virtual void log(const std::string& /*line*/) {}
   virtual void end(const std::string& /*result*/) {}
 };
 

@@ -79,6 +79,14 @@ void restart_from_replica0(States& states) {
   for (size_t r = 1; r < states.size(); ++r) states[r] = states[0];
 }
 
+void report_step(Progress& progress, int64_t log_every, int64_t done, int64_t first, const StepScalars& last) {
+  progress.step(done - first, fmt::format("loss {:.4g}", last.loss));
+  if (log_every > 0 && done % log_every == 0) {
+    progress.log(fmt::format("after step {}: loss {:.9g}, learning rate {:.4g}, gradient norm {:.4g}", done - 1, last.loss,
+                             last.learning_rate, last.gradient_norm));
+  }
+}
+
 struct Runner {
   const Experiment& experiment;
   const Program& program;
@@ -178,7 +186,7 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
     }
     TWINRUN_ASSIGN(const bool go_on, run.one_step(*engine, feed, step));
     done = step + 1;
-    if (options.progress != nullptr) options.progress->step(done - options.first_step, fmt::format("loss {:.4g}", file.steps.back().loss));
+    if (options.progress != nullptr) report_step(*options.progress, s.train.log_every, done, options.first_step, file.steps.back());
     if (!go_on) break;
     if (done < last && s.train.eval_every > 0 && done % s.train.eval_every == 0) TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
     if (done < last && s.train.checkpoint_every > 0 && done % s.train.checkpoint_every == 0) TWINRUN_RETURN_IF_ERROR(run.keep(done, true));

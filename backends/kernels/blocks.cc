@@ -4,11 +4,11 @@
 #include "backends/kernels/blocks.h"
 
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
 #include "backends/kernels/arithmetic.h"
 #include "backends/kernels/elementary.h"
+#include "backends/kernels/vector_f32.h"
 
 namespace twinrun {
 namespace {
@@ -54,6 +54,7 @@ struct Maximum {
     const float m = a == b ? same : larger;
     return a != a ? a : m;
   }
+  static __m256 of8(__m256 a, __m256 b) { return maximum8(a, b); }
 };
 struct Minimum {
   template <bool kFlush>
@@ -64,6 +65,7 @@ struct Minimum {
     const float m = a == b ? same : smaller;
     return a != a ? a : m;
   }
+  static __m256 of8(__m256 a, __m256 b) { return minimum8(a, b); }
 };
 
 // Operand elements as binary32; in place where nothing has to change.
@@ -83,7 +85,15 @@ void binary(const BlockArgs& g) {
   const E *a = static_cast<const E*>(g.in[0]), *b = static_cast<const E*>(g.in[1]);
   E* out = static_cast<E*>(g.out);
   if constexpr (std::is_same_v<T, F32>) {
-    for (int64_t i = 0; i < g.n; ++i) out[i] = canonical(F::template of<kFlush>(a[i], b[i]));
+    int64_t i = 0;
+    if constexpr (requires { F::of8; }) {
+      for (; i + 8 <= g.n; i += 8) {
+        const __m256 x = flush8<kFlush>(_mm256_loadu_ps(a + i));
+        const __m256 y = flush8<kFlush>(_mm256_loadu_ps(b + i));
+        _mm256_storeu_ps(out + i, canonical8(F::of8(x, y)));
+      }
+    }
+    for (; i < g.n; ++i) out[i] = canonical(F::template of<kFlush>(a[i], b[i]));
   } else {
     float ba[kChunk], bb[kChunk], r[kChunk];
     for (int64_t i = 0; i < g.n; i += kChunk) {
@@ -162,16 +172,28 @@ void compare_exact(const BlockArgs& g) {
   auto* out = static_cast<uint8_t*>(g.out);
   for (int64_t i = 0; i < g.n; ++i) out[i] = holds<kKind>(a[i], b[i]);
 }
+constexpr int predicate(CompareKind kind) {
+  constexpr int kOf[] = {_CMP_EQ_OQ, _CMP_NEQ_UQ, _CMP_LT_OQ, _CMP_LE_OQ, _CMP_GT_OQ, _CMP_GE_OQ};
+  return kOf[static_cast<int>(kind)];
+}
 template <CompareKind kKind, typename T, bool kFlush>
 void compare_float(const BlockArgs& g) {
   using E = typename T::type;
   const E *a = static_cast<const E*>(g.in[0]), *b = static_cast<const E*>(g.in[1]);
   auto* out = static_cast<uint8_t*>(g.out);
-  float ba[kChunk], bb[kChunk];
-  for (int64_t i = 0; i < g.n; i += kChunk) {
-    const int64_t n = std::min(kChunk, g.n - i);
-    const float *x = widen<T, kFlush>(a + i, ba, n), *y = widen<T, kFlush>(b + i, bb, n);
-    for (int64_t q = 0; q < n; ++q) out[i + q] = holds<kKind>(x[q], y[q]);
+  int64_t i = 0;
+  if constexpr (std::is_same_v<T, F32>) {
+    const auto holds8 = [&](int64_t at) {
+      return _mm256_cmp_ps(flush8<kFlush>(_mm256_loadu_ps(a + at)),
+                           flush8<kFlush>(_mm256_loadu_ps(b + at)), predicate(kKind));
+    };
+    for (; i + 32 <= g.n; i += 32) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i),
+                          mask_bytes(holds8(i), holds8(i + 8), holds8(i + 16), holds8(i + 24)));
+    }
+  }
+  for (; i < g.n; ++i) {
+    out[i] = holds<kKind>(flushed<kFlush>(T::load(a[i])), flushed<kFlush>(T::load(b[i])));
   }
 }
 
@@ -181,7 +203,15 @@ void select(const BlockArgs& g) {
   const auto* p = static_cast<const uint8_t*>(g.in[0]);
   const E *a = static_cast<const E*>(g.in[1]), *b = static_cast<const E*>(g.in[2]);
   E* out = static_cast<E*>(g.out);
-  for (int64_t i = 0; i < g.n; ++i) out[i] = p[i] != 0 ? a[i] : b[i];
+  int64_t i = 0;
+  if constexpr (sizeof(E) == 4) {
+    const auto load = [](const E* x) { return _mm256_loadu_ps(reinterpret_cast<const float*>(x)); };
+    for (; i + 8 <= g.n; i += 8) {
+      _mm256_storeu_ps(reinterpret_cast<float*>(out + i),
+                       _mm256_blendv_ps(load(b + i), load(a + i), byte_mask8(p + i)));
+    }
+  }
+  for (; i < g.n; ++i) out[i] = p[i] != 0 ? a[i] : b[i];
 }
 // negate flips the sign bit, abs clears it; NaNs become canonical.
 template <bool kNegate, typename E, E kTop, E kInfinity, E kNaN>
@@ -201,72 +231,6 @@ void sign_i32(const BlockArgs& g) {  // wraps
   for (int64_t i = 0; i < g.n; ++i) out[i] = kNegate || (a[i] >> 31) != 0 ? 0u - a[i] : a[i];
 }
 
-int32_t saturated(float x) {
-  if (x != x) return 0;
-  if (x >= 0x1p31f) return std::numeric_limits<int32_t>::max();
-  if (x < -0x1p31f) return std::numeric_limits<int32_t>::min();
-  return static_cast<int32_t>(x);
-}
-struct I32 {
-  using type = int32_t;
-  static float load(int32_t x) { return static_cast<float>(x); }
-  static int32_t converted(float x) { return saturated(x); }
-};
-struct Pred {
-  using type = uint8_t;
-  static float load(uint8_t x) { return x != 0 ? 1.0f : 0.0f; }
-  static uint8_t converted(float x) { return x != 0.0f; }
-};
-struct ToF32 : F32 {
-  static float converted(float x) { return canonical(x); }
-};
-struct ToBF16 : BF16 {
-  static uint16_t converted(float x) { return bf16_round(x); }
-};
-
-template <typename From, typename To, bool kFlush>
-void convert(const BlockArgs& g) {
-  const auto* a = static_cast<const typename From::type*>(g.in[0]);
-  auto* out = static_cast<typename To::type*>(g.out);
-  if constexpr (std::is_same_v<typename From::type, typename To::type> &&
-                std::is_integral_v<typename From::type> && !std::is_same_v<From, ToBF16>) {
-    std::memcpy(out, a, static_cast<size_t>(g.n) * sizeof *a);
-  } else if constexpr (std::is_same_v<From, I32> && std::is_same_v<To, Pred>) {
-    for (int64_t i = 0; i < g.n; ++i) out[i] = a[i] != 0;
-  } else if constexpr (std::is_same_v<From, Pred> && std::is_same_v<To, I32>) {
-    for (int64_t i = 0; i < g.n; ++i) out[i] = a[i] != 0;
-  } else {
-    for (int64_t i = 0; i < g.n; ++i) out[i] = To::converted(flushed<kFlush>(From::load(a[i])));
-  }
-}
-
-template <typename From, bool kFlush>
-BlockKernel convert_to(DType to) {
-  switch (to) {
-    case DType::kI32:
-      return convert<From, I32, kFlush>;
-    case DType::kPred:
-      return convert<From, Pred, kFlush>;
-    case DType::kBF16:
-      return convert<From, ToBF16, kFlush>;
-    default:
-      return convert<From, ToF32, kFlush>;
-  }
-}
-template <bool kFlush>
-BlockKernel convert_from(DType from, DType to) {
-  switch (from) {
-    case DType::kI32:
-      return convert_to<I32, kFlush>(to);
-    case DType::kPred:
-      return convert_to<Pred, kFlush>(to);
-    case DType::kBF16:
-      return convert_to<ToBF16, kFlush>(to);
-    default:
-      return convert_to<ToF32, kFlush>(to);
-  }
-}
-
 template <CompareKind kKind>
 BlockKernel compare_of(DType dtype, bool flush) {
   if (dtype == DType::kI32) return compare_exact<kKind, int32_t>;
@@ -274,7 +238,7 @@ BlockKernel compare_of(DType dtype, bool flush) {
   if (dtype == DType::kBF16) {
     return flush ? compare_float<kKind, BF16, true> : compare_float<kKind, BF16, false>;
   }
-  return flush ? compare_float<kKind, F32, true> : compare_exact<kKind, float>;
+  return flush ? compare_float<kKind, F32, true> : compare_float<kKind, F32, false>;
 }
 BlockKernel compare(CompareKind kind, DType dtype, bool flush) {
   switch (kind) {
@@ -371,8 +335,7 @@ BlockKernel block_kernel(const Op& op, DType operand, bool flush) {
     case OpKind::kCompare:
       return compare(op.attrs.compare, operand, flush);
     case OpKind::kConvert:
-      return flush ? convert_from<true>(operand, op.type.dtype)
-                   : convert_from<false>(operand, op.type.dtype);
+      return convert_kernel(operand, op.type.dtype, flush);
     case OpKind::kSelect:
       return select_of(operand);
     case OpKind::kNegate:

@@ -24,6 +24,8 @@ using BlockKernel = void (*)(const BlockArgs&);
 // operand; for select of the second. Null for other kinds.
 BlockKernel block_kernel(const Op& op, DType operand, bool flush);
 
+BlockKernel convert_kernel(DType from, DType to, bool flush);
+
 // Work per element, in units of a stored element.
 int64_t block_cost(OpKind kind);
 

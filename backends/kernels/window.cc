@@ -4,6 +4,7 @@
 #include "backends/kernels/arithmetic.h"
 #include "backends/kernels/kernel_list.h"
 #include "backends/kernels/scratch.h"
+#include "backends/kernels/vector_f32.h"
 
 namespace twinrun {
 namespace {
@@ -20,6 +21,19 @@ struct Pool {
         window(w) {}
 
   int64_t size() const { return height * width * channels; }
+  // Windows that no pixel shares; pixels that all have one.
+  bool covered() const {
+    int64_t seen[2] = {0, 0};
+    for (int axis = 0; axis < 2; ++axis) {
+      for (int64_t o = 0; o < out[axis]; ++o) {
+        int64_t begin, end;
+        range(axis, o, begin, end);
+        seen[axis] += std::max<int64_t>(0, end - begin);
+      }
+    }
+    return seen[0] == height && seen[1] == width;
+  }
+  bool apart() const { return window.stride[0] >= window.size[0] && window.stride[1] >= window.size[1]; }
   // Rows (axis 0) or columns (axis 1) of output o that lie inside the image.
   void range(int axis, int64_t o, int64_t& begin, int64_t& end) const {
     const int64_t low = o * window.stride[axis] - window.pad_low[axis];
@@ -60,6 +74,48 @@ void for_images(const KernelContext& context, const Pool& pool, int64_t work, F&
   });
 }
 
+// reduce_window of binary32 for channels [c, c + 8) of one window: what the loops below compute, in registers.
+template <bool kFlush>
+__m256 window8(const Pool& pool, bool mean, int64_t y, int64_t x, const float* from) {
+  __m256 value = _mm256_setzero_ps();
+  bool first = true;
+  const int64_t count = pool.taps(y, x, [&](int64_t pixel) {
+    const __m256 v = flush8<kFlush>(_mm256_loadu_ps(from + pixel * pool.channels));
+    value = first ? v : mean ? _mm256_add_ps(value, v) : maximum8(value, v);
+    first = false;
+  });
+  if (first) value = _mm256_set1_ps(mean ? 0.0f : -std::numeric_limits<float>::infinity());
+  if (mean) value = _mm256_div_ps(value, _mm256_set1_ps(static_cast<float>(count)));
+  return canonical8(value);
+}
+
+// select_and_scatter of binary32 where every pixel has at most one window: its channels [c, c + 8). `from` and `to` are the
+// image's, at the channel.
+template <bool kFlush>
+void scatter8(const Pool& pool, int64_t y, int64_t x, const float* from, const float* dy, float* to) {
+  __m256 best = _mm256_setzero_ps();
+  __m256i where = _mm256_setzero_si256();
+  int tap = 0;
+  pool.taps(y, x, [&](int64_t pixel) {
+    const __m256 v = flush8<kFlush>(_mm256_loadu_ps(from + pixel * pool.channels));
+    if (tap == 0) {
+      best = v;
+    } else {  // larger, or the first NaN; ties stay with the earlier one
+      const __m256 nan = _mm256_andnot_ps(_mm256_cmp_ps(best, best, _CMP_UNORD_Q), _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+      const __m256 better = _mm256_or_ps(_mm256_cmp_ps(v, best, _CMP_GT_OQ), nan);
+      best = _mm256_blendv_ps(best, v, better);
+      where = _mm256_blendv_epi8(where, _mm256_set1_epi32(tap), _mm256_castps_si256(better));
+    }
+    ++tap;
+  });
+  const __m256 d = canonical8(flush8<kFlush>(_mm256_loadu_ps(dy)));
+  tap = 0;
+  pool.taps(y, x, [&](int64_t pixel) {
+    const __m256 here = _mm256_castsi256_ps(_mm256_cmpeq_epi32(where, _mm256_set1_epi32(tap++)));
+    _mm256_storeu_ps(to + pixel * pool.channels, _mm256_and_ps(here, d));
+  });
+}
+
 template <typename T, bool kFlush>
 void reduce_window(const KernelContext& context, const Op& op, const Tensor& x, Tensor& output) {
   using E = typename T::type;
@@ -70,6 +126,17 @@ void reduce_window(const KernelContext& context, const Op& op, const Tensor& x, 
     E* to = output.as<E>().data() + image * pool.out[0] * pool.out[1] * pool.channels;
     float value[kChannels];
     const int64_t n = c1 - c0;
+    if constexpr (std::is_same_v<T, F32>) {
+      if (n % 8 == 0) {
+        for (int64_t i = 0; i < pool.out[0] * pool.out[1]; ++i) {
+          for (int64_t c = c0; c < c1; c += 8) {
+            _mm256_storeu_ps(to + i * pool.channels + c,
+                             window8<kFlush>(pool, mean, i / pool.out[1], i % pool.out[1], from + c));
+          }
+        }
+        return;
+      }
+    }
     for (int64_t i = 0; i < pool.out[0] * pool.out[1]; ++i) {
       bool first = true;
       const int64_t count = pool.taps(i / pool.out[1], i % pool.out[1], [&](int64_t pixel) {
@@ -122,6 +189,20 @@ void select_and_scatter(const KernelContext& context, const Op& op, const Tensor
     const E* from = x.as<E>().data() + image * pool.size();
     const E* grad = dy.as<E>().data() + image * pool.out[0] * pool.out[1] * pool.channels;
     const int64_t n = c1 - c0;
+    if constexpr (std::is_same_v<T, F32>) {
+      if (n % 8 == 0 && pool.apart()) {
+        float* to = output.as<float>().data() + image * pool.size();
+        if (!pool.covered()) {
+          for (int64_t p = 0; p < pool.height * pool.width; ++p) std::fill_n(to + p * pool.channels + c0, n, 0.0f);
+        }
+        for (int64_t i = 0; i < pool.out[0] * pool.out[1]; ++i) {
+          for (int64_t c = c0; c < c1; c += 8) {
+            scatter8<kFlush>(pool, i / pool.out[1], i % pool.out[1], from + c, grad + i * pool.channels + c, to + c);
+          }
+        }
+        return;
+      }
+    }
     float* sums = scratch<float>(Scratch::kSlab, static_cast<size_t>(pool.height * pool.width * n));
     std::fill_n(sums, pool.height * pool.width * n, from_bits(kUntouched));
     float best[kChannels];

@@ -115,7 +115,7 @@ void add_scenario_options(po::options_description& options) {
 void add_common_options(po::options_description& options) {
   options.add_options()("threads", po::value<int>(), "host threads (default: all cores); never changes a bit")(
       "json", po::bool_switch(), "one JSON document on stdout, nothing else there")("quiet,q", po::bool_switch(), "no progress")(
-      "verbose,v", po::bool_switch(), "more detail");
+      "verbose,v", po::bool_switch(), "a line every train.log_every steps");
 }
 
 Result<Scenario> scenario_of(const Parsed& parsed) {

@@ -100,7 +100,7 @@ int diagnose_verb(const Args& args) {
   if (parsed.get<bool>("dry-run")) return dry_run(*scenario, o);
 
   const bool json = parsed.get<bool>("json");
-  ProgressPrinter printer(parsed.get<bool>("quiet"));
+  ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   const auto diagnosis = diagnose(*scenario, o, &printer, &stop);
   if (!diagnosis) return fail(diagnosis.error());

@@ -33,7 +33,12 @@ std::string cut_to_terminal(std::string line) {
 
 }  // namespace
 
-ProgressPrinter::ProgressPrinter(bool quiet) : quiet_(quiet), terminal_(erasable()) {}
+ProgressPrinter::ProgressPrinter(bool quiet, bool verbose)
+    : quiet_(quiet), verbose_(verbose && !quiet), terminal_(erasable()) {}
+
+void ProgressPrinter::log(const std::string& line) {
+  if (verbose_) fmt::print(stderr, "{}    {}\n", terminal_ ? "\r\x1b[K" : "", line);
+}
 
 void ProgressPrinter::begin(const std::string& what, int64_t total) {
   what_ = what;

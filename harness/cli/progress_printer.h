@@ -1,4 +1,5 @@
-// Progress on stderr: a live line with rate and time left on a terminal, one line per stage elsewhere, nothing with -q.
+// Progress on stderr: a live line with rate and time left on a terminal, one line per stage elsewhere, nothing with -q;
+// -v adds a line every train.log_every steps.
 #pragma once
 
 #include <chrono>
@@ -10,14 +11,15 @@ namespace twinrun::cli {
 
 class ProgressPrinter : public Progress {
  public:
-  explicit ProgressPrinter(bool quiet);
+  ProgressPrinter(bool quiet, bool verbose);
   void begin(const std::string& what, int64_t total) override;
   void step(int64_t done, const std::string& detail) override;
+  void log(const std::string& line) override;
   void end(const std::string& result) override;
 
  private:
   using Clock = std::chrono::steady_clock;
-  bool quiet_, terminal_;
+  bool quiet_, verbose_, terminal_;
   std::string what_;
   int64_t total_ = 0;
   Clock::time_point begin_, shown_;

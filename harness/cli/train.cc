@@ -131,7 +131,7 @@ int train_verb(const Args& args) {
   const auto path = parsed.get<std::string>("out");
   if (const Status writable = check_output(path); !writable) return fail(writable.error());
   if (const Status lasts = check_data_lasts(*experiment); !lasts) return fail(lasts.error(), 1);
-  ProgressPrinter printer(parsed.get<bool>("quiet"));
+  ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   RunOptions o;
   o.name = fmt::format("{}, {} core{}", engine, cores, cores == 1 ? "" : "s");
