@@ -2,10 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <chrono>
-#include <cstdio>
-#include <sys/mman.h>
-#include <cstdlib>
 #include <utility>
 
 #include "program/analysis/liveness.h"
@@ -15,9 +11,7 @@ namespace twinrun {
 
 Tensor TensorPool::take(const TensorType& type) {
   const auto it = idle_.find(type.elements() * 8 + static_cast<int64_t>(type.dtype));
-  if (it == idle_.end() || it->second.empty()) { Tensor t = Tensor::empty(type);
-    if (getenv("FH") && t.bytes() >= (4u << 20)) { auto a = (reinterpret_cast<uintptr_t>(t.raw()) + 4095) / 4096 * 4096, b = (reinterpret_cast<uintptr_t>(t.raw()) + t.bytes()) / 4096 * 4096; madvise(reinterpret_cast<void*>(a), b - a, MADV_HUGEPAGE); }
-    return t; }
+  if (it == idle_.end() || it->second.empty()) return Tensor::empty(type);
   Tensor tensor = std::move(it->second.back().tensor);
   it->second.pop_back();
   return tensor.dims() == type.dims ? std::move(tensor) : tensor.reshaped(type.dims);
@@ -48,7 +42,8 @@ Interpreter::Interpreter(Program program, Arithmetic arithmetic, const BackendOp
     : program_(std::move(program)),
       arithmetic_(arithmetic),
       poison_memory_(options.poison_memory),
-      pool_(options.threads) {
+      pool_(options.threads),
+      dead_(dead_values(program_)) {
   const Graph& graph = program_.graph;
   const auto n = static_cast<size_t>(graph.size());
   const std::vector<ValueId> last_use = last_uses(program_);
@@ -219,7 +214,8 @@ bool Interpreter::find_watched(int64_t step, OpHooks* hooks) {
   watched_.assign(static_cast<size_t>(program_.graph.size()), false);
   bool any = false;
   for (ValueId id = 0; hooks != nullptr && id < program_.graph.size(); ++id) {
-    if (program_.graph.op(id).kind == OpKind::kParameter || !hooks->watches(program_, id, step)) continue;
+    if (program_.graph.op(id).kind == OpKind::kParameter || dead_[static_cast<size_t>(id)]) continue;
+    if (!hooks->watches(program_, id, step)) continue;
     watched_[static_cast<size_t>(id)] = any = true;
   }
   return any;
@@ -227,8 +223,7 @@ bool Interpreter::find_watched(int64_t step, OpHooks* hooks) {
 
 void Interpreter::step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks) {
   for (ValueId id = 0; id < program_.graph.size(); ++id) {
-    const Op& op = program_.graph.op(id);
-    if (op.kind == OpKind::kParameter) continue;
+    if (program_.graph.op(id).kind == OpKind::kParameter || dead_[static_cast<size_t>(id)]) continue;
     OpRun run{step, id, watched_[static_cast<size_t>(id)] ? hooks : nullptr};
     run_op(run);
     if (sink != nullptr) sink->on_op({step, &program_, id, run.inputs, run.outputs});
@@ -238,11 +233,9 @@ void Interpreter::step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks) {
 }
 
 void Interpreter::step_by_units() {
-  static thread_local std::vector<double> T0; static int calls0; std::vector<double>& T = T0; int& calls = calls0; T.resize(std::max(T.size(),plan_.order.size()));
   OpRun run;
   for (size_t i = 0; i < plan_.order.size(); ++i) {
     const FusionUnit& unit = plan_.order[i];
-    const auto t0 = std::chrono::steady_clock::now();
     if (unit.group >= 0) {
       run_group(static_cast<size_t>(unit.group));
     } else {
@@ -251,22 +244,6 @@ void Interpreter::step_by_units() {
       store(run);
     }
     release(unit_dies_[i]);
-    T[i] += std::chrono::duration<double>(std::chrono::steady_clock::now() - t0).count();
-  }
-  if (++calls == 40) {
-    for (size_t i = 0; i < plan_.order.size(); ++i) {
-      if (T[i] / calls < 2e-4) continue;
-      const FusionUnit& u = plan_.order[i];
-      fprintf(stderr, "%7.3f ms ", T[i] / calls * 1e3);
-      if (u.group < 0) { fprintf(stderr, "%s\n", program_.graph.op(u.op).name.c_str()); continue; }
-      const auto& g = plan_.groups[u.group];
-      fprintf(stderr, "group E=%ld", g.elements);
-      for (auto& o : g.ops) fprintf(stderr, " %s", program_.graph.op(o.id).name.c_str());
-      fprintf(stderr, "\n      sources:"); for (auto v : g.sources) if (program_.graph.type(v).elements() == g.elements) fprintf(stderr, " %s", program_.graph.op(v).name.c_str());
-      fprintf(stderr, " | stored:"); for (auto v : g.stored) if (program_.graph.type(v).elements() == g.elements) fprintf(stderr, " %s", program_.graph.op(v).name.c_str());
-      fprintf(stderr, "\n");
-    }
-    double sum = 0; for (double t : T) sum += t; fprintf(stderr, "total %f ms\n", sum / calls * 1e3);
   }
 }
 

@@ -63,6 +63,7 @@ class Interpreter : public Engine {
   bool poison_memory_;
   ThreadPool pool_;
   TensorPool memory_;
+  std::vector<bool> dead_;                       // nobody needs it: not computed, not traced
   std::vector<bool> constant_;                   // depends on no input, state or random op
   std::vector<Tensor> constants_;                // computed once
   std::vector<bool> small_;                      // not worth waking threads for, on all replicas together

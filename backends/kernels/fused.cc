@@ -11,7 +11,7 @@
 namespace twinrun {
 namespace {
 
-static const int64_t kBlock = getenv("FB") ? atoi(getenv("FB")) : 1024; static const int kPf = getenv("FP") ? atoi(getenv("FP")) : 0; constexpr int64_t  kLargestPeriod = 2048;
+constexpr int64_t kBlock = 1024, kLargestPeriod = 2048;
 constexpr size_t kElement = 4;  // bytes a buffer has per element
 
 // Elements [at, at + n) of a broadcast.
@@ -92,9 +92,8 @@ struct FusedKernel::Compiler {
     const int source = source_index(a.source);
     const size_t size = size_of(graph.type(a.source).dtype);
     if (a.inner == 1 && a.period == k.elements_) {
-      const Place place{source, size};
-      if (std::ranges::find_if(k.fetch_, [&](const Place& p) { return p.index == source; }) == k.fetch_.end()) k.fetch_.push_back(place);
-      return place;
+      if (std::ranges::find(k.full_, source, &Place::index) == k.full_.end()) k.full_.push_back({source, size});
+      return {source, size};
     }
     const auto [it, is_new] = broadcasts.try_emplace({a.source, a.inner, a.period});
     if (!is_new) return it->second;
@@ -235,6 +234,18 @@ void FusedKernel::finish(const Pass& pass, int64_t job) const {
   }
 }
 
+// Brings node i's share of the next block's operands near. A block is a page: the hardware's own prefetchers stop there.
+void FusedKernel::fetch(std::byte* const* table, int64_t at, int64_t n, size_t i) const {
+  if (n <= 0) return;
+  for (const Place& place : full_) {
+    const std::byte* from = table[place.index] + static_cast<size_t>(at) * place.moves;
+    const size_t lines = place.moves * static_cast<size_t>(n) / 64;
+    for (size_t line = lines * i / nodes_.size(); line < lines * (i + 1) / nodes_.size(); ++line) {
+      _mm_prefetch(reinterpret_cast<const char*>(from + line * 64), _MM_HINT_T0);
+    }
+  }
+}
+
 // Elements [begin, end) of one job: whole blocks, and whole segments where there are reductions.
 void FusedKernel::piece(const Pass& pass, int64_t job, int64_t begin, int64_t end) const {
   const int first = sources_ + stored_;
@@ -260,19 +271,9 @@ void FusedKernel::piece(const Pass& pass, int64_t job, int64_t begin, int64_t en
   }
   for (int64_t at = begin; at < end; at += block_) {
     const int64_t n = std::min(block_, end - at);
-    const int64_t next = std::min(block_, end - at - n);
-    size_t slot = 0;
-    for (const Node& node : nodes_) {
-      if (kPf && next > 0) {
-        const size_t s0 = fetch_.size() * slot / nodes_.size(), s1 = fetch_.size() * (slot + 1) / nodes_.size();
-        (void)s0; (void)s1;
-        for (const Place& place : fetch_) {
-          const auto* p = reinterpret_cast<const char*>(pointer(place, at + n));
-          const size_t bytes = place.moves * static_cast<size_t>(next), lines = (bytes + 63) / 64;
-          for (size_t l = lines * slot / nodes_.size(); l < lines * (slot + 1) / nodes_.size(); ++l) _mm_prefetch(p + l * 64, _MM_HINT_T0);
-        }
-      }
-      ++slot;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      const Node& node = nodes_[i];
+      fetch(table, at + n, std::min(block_, end - at - n), i);
       if (node.view >= 0) {
         const View& view = views_[static_cast<size_t>(node.view)];
         expand_bytes(view.size, table[view.source], view.inner, view.period, at, table[view.out.index], n);

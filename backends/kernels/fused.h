@@ -53,6 +53,7 @@ class FusedKernel {
   struct Compiler;
   struct Pass;
 
+  void fetch(std::byte* const* table, int64_t at, int64_t n, size_t i) const;
   void piece(const Pass& pass, int64_t job, int64_t begin, int64_t end) const;
   void fold_block(const Fold& fold, float* lanes, const std::byte* x, int64_t at, int64_t n) const;
   void fold_tree(const Fold& fold, float* lanes, int64_t rows) const;
@@ -67,7 +68,7 @@ class FusedKernel {
   std::vector<View> views_;  // expanded block by block
   std::vector<Node> nodes_;
   std::vector<Fold> folds_;
-  std::vector<Place> fetch_;  // what is read of full size
+  std::vector<Place> full_;  // sources that are no broadcasts
 };
 
 }  // namespace twinrun

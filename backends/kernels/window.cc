@@ -33,6 +33,7 @@ struct Pool {
     }
     return seen[0] == height && seen[1] == width;
   }
+  bool few() const { return window.size[0] * window.size[1] <= 64; }
   bool apart() const { return window.stride[0] >= window.size[0] && window.stride[1] >= window.size[1]; }
   // Rows (axis 0) or columns (axis 1) of output o that lie inside the image.
   void range(int axis, int64_t o, int64_t& begin, int64_t& end) const {
@@ -74,46 +75,54 @@ void for_images(const KernelContext& context, const Pool& pool, int64_t work, F&
   });
 }
 
-// reduce_window of binary32 for channels [c, c + 8) of one window: what the loops below compute, in registers.
+// The pixels of one window, in (kh, kw) order, for the forms in registers below.
+struct Taps {
+  static constexpr int64_t kMost = 64;
+  int64_t offset[kMost];  // of their channel 0
+  int count = 0;
+  Taps(const Pool& pool, int64_t y, int64_t x) {
+    pool.taps(y, x, [&](int64_t pixel) { offset[count++] = pixel * pool.channels; });
+  }
+};
+
+// reduce_window of binary32, what the loops below compute; channels in eights.
 template <bool kFlush>
-__m256 window8(const Pool& pool, bool mean, int64_t y, int64_t x, const float* from) {
-  __m256 value = _mm256_setzero_ps();
-  bool first = true;
-  const int64_t count = pool.taps(y, x, [&](int64_t pixel) {
-    const __m256 v = flush8<kFlush>(_mm256_loadu_ps(from + pixel * pool.channels));
-    value = first ? v : mean ? _mm256_add_ps(value, v) : maximum8(value, v);
-    first = false;
-  });
-  if (first) value = _mm256_set1_ps(mean ? 0.0f : -std::numeric_limits<float>::infinity());
-  if (mean) value = _mm256_div_ps(value, _mm256_set1_ps(static_cast<float>(count)));
-  return canonical8(value);
+void window_f32(const Taps& taps, bool mean, const float* from, float* to, int64_t channels) {
+  const __m256 nothing = _mm256_set1_ps(mean ? 0.0f : -std::numeric_limits<float>::infinity());
+  const __m256 divisor = _mm256_set1_ps(static_cast<float>(taps.count));
+  for (int64_t c = 0; c < channels; c += 8) {
+    const auto load = [&](int t) { return flush8<kFlush>(_mm256_loadu_ps(from + taps.offset[t] + c)); };
+    __m256 value = taps.count == 0 ? nothing : load(0);
+    if (mean) {
+      for (int t = 1; t < taps.count; ++t) value = _mm256_add_ps(value, load(t));
+      value = _mm256_div_ps(value, divisor);
+    } else {
+      for (int t = 1; t < taps.count; ++t) value = maximum8(value, load(t));
+    }
+    _mm256_storeu_ps(to + c, canonical8(value));
+  }
 }
 
-// select_and_scatter of binary32 where every pixel has at most one window: its channels [c, c + 8). `from` and `to` are the
-// image's, at the channel.
+// select_and_scatter of binary32 where every pixel has at most one window; channels in eights.
 template <bool kFlush>
-void scatter8(const Pool& pool, int64_t y, int64_t x, const float* from, const float* dy, float* to) {
-  __m256 best = _mm256_setzero_ps();
-  __m256i where = _mm256_setzero_si256();
-  int tap = 0;
-  pool.taps(y, x, [&](int64_t pixel) {
-    const __m256 v = flush8<kFlush>(_mm256_loadu_ps(from + pixel * pool.channels));
-    if (tap == 0) {
-      best = v;
-    } else {  // larger, or the first NaN; ties stay with the earlier one
+void scatter_f32(const Taps& taps, const float* from, const float* dy, float* to, int64_t channels) {
+  for (int64_t c = 0; c < channels; c += 8) {
+    const auto load = [&](int t) { return flush8<kFlush>(_mm256_loadu_ps(from + taps.offset[t] + c)); };
+    __m256 best = taps.count == 0 ? _mm256_setzero_ps() : load(0);
+    __m256i where = _mm256_setzero_si256();
+    for (int t = 1; t < taps.count; ++t) {  // larger, or the first NaN; ties stay with the earlier one
+      const __m256 v = load(t);
       const __m256 nan = _mm256_andnot_ps(_mm256_cmp_ps(best, best, _CMP_UNORD_Q), _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
       const __m256 better = _mm256_or_ps(_mm256_cmp_ps(v, best, _CMP_GT_OQ), nan);
       best = _mm256_blendv_ps(best, v, better);
-      where = _mm256_blendv_epi8(where, _mm256_set1_epi32(tap), _mm256_castps_si256(better));
+      where = _mm256_blendv_epi8(where, _mm256_set1_epi32(t), _mm256_castps_si256(better));
     }
-    ++tap;
-  });
-  const __m256 d = canonical8(flush8<kFlush>(_mm256_loadu_ps(dy)));
-  tap = 0;
-  pool.taps(y, x, [&](int64_t pixel) {
-    const __m256 here = _mm256_castsi256_ps(_mm256_cmpeq_epi32(where, _mm256_set1_epi32(tap++)));
-    _mm256_storeu_ps(to + pixel * pool.channels, _mm256_and_ps(here, d));
-  });
+    const __m256 d = canonical8(flush8<kFlush>(_mm256_loadu_ps(dy + c)));
+    for (int t = 0; t < taps.count; ++t) {
+      const __m256i here = _mm256_cmpeq_epi32(where, _mm256_set1_epi32(t));
+      _mm256_storeu_ps(to + taps.offset[t] + c, _mm256_and_ps(_mm256_castsi256_ps(here), d));
+    }
+  }
 }
 
 template <typename T, bool kFlush>
@@ -127,12 +136,10 @@ void reduce_window(const KernelContext& context, const Op& op, const Tensor& x, 
     float value[kChannels];
     const int64_t n = c1 - c0;
     if constexpr (std::is_same_v<T, F32>) {
-      if (n % 8 == 0) {
+      if (n % 8 == 0 && pool.few()) {
         for (int64_t i = 0; i < pool.out[0] * pool.out[1]; ++i) {
-          for (int64_t c = c0; c < c1; c += 8) {
-            _mm256_storeu_ps(to + i * pool.channels + c,
-                             window8<kFlush>(pool, mean, i / pool.out[1], i % pool.out[1], from + c));
-          }
+          const Taps taps(pool, i / pool.out[1], i % pool.out[1]);
+          window_f32<kFlush>(taps, mean, from + c0, to + i * pool.channels + c0, n);
         }
         return;
       }
@@ -190,15 +197,14 @@ void select_and_scatter(const KernelContext& context, const Op& op, const Tensor
     const E* grad = dy.as<E>().data() + image * pool.out[0] * pool.out[1] * pool.channels;
     const int64_t n = c1 - c0;
     if constexpr (std::is_same_v<T, F32>) {
-      if (n % 8 == 0 && pool.apart()) {
+      if (n % 8 == 0 && pool.few() && pool.apart()) {
         float* to = output.as<float>().data() + image * pool.size();
         if (!pool.covered()) {
           for (int64_t p = 0; p < pool.height * pool.width; ++p) std::fill_n(to + p * pool.channels + c0, n, 0.0f);
         }
         for (int64_t i = 0; i < pool.out[0] * pool.out[1]; ++i) {
-          for (int64_t c = c0; c < c1; c += 8) {
-            scatter8<kFlush>(pool, i / pool.out[1], i % pool.out[1], from + c, grad + i * pool.channels + c, to + c);
-          }
+          const Taps taps(pool, i / pool.out[1], i % pool.out[1]);
+          scatter_f32<kFlush>(taps, from + c0, grad + i * pool.channels + c0, to + c0, n);
         }
         return;
       }
