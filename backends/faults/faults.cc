@@ -26,7 +26,7 @@ bool is_dot(const Op& op) { return class_of(op.kind) == OpClass::kDot; }
 bool applies(FaultKind kind, const Op& op) {
   if (op.kind == OpKind::kParameter || class_of(op.kind) == OpClass::kSource) return false;
   switch (kind) {
-    case FaultKind::kDropKTail: return is_dot(op) && op.type.dtype == DType::kF32;
+    case FaultKind::kDropKTail: return is_dot(op);
     case FaultKind::kDropCore: return op.kind == OpKind::kAllReduce;
     case FaultKind::kTruncateBf16:
     case FaultKind::kScale: return op.type.dtype == DType::kF32;

@@ -33,6 +33,7 @@ struct Pool {
     }
     return seen[0] == height && seen[1] == width;
   }
+  int64_t ahead() const { return window.stride[0] * width * channels; }  // to the next row of windows
   bool few() const { return window.size[0] * window.size[1] <= 64; }
   bool apart() const { return window.stride[0] >= window.size[0] && window.stride[1] >= window.size[1]; }
   // Rows (axis 0) or columns (axis 1) of output o that lie inside the image.
@@ -87,11 +88,15 @@ struct Taps {
 
 // reduce_window of binary32, what the loops below compute; channels in eights.
 template <bool kFlush>
-void window_f32(const Taps& taps, bool mean, const float* from, float* to, int64_t channels) {
+void window_f32(const Taps& taps, bool mean, const float* from, float* to, int64_t channels, int64_t ahead) {
   const __m256 nothing = _mm256_set1_ps(mean ? 0.0f : -std::numeric_limits<float>::infinity());
   const __m256 divisor = _mm256_set1_ps(static_cast<float>(taps.count));
   for (int64_t c = 0; c < channels; c += 8) {
-    const auto load = [&](int t) { return flush8<kFlush>(_mm256_loadu_ps(from + taps.offset[t] + c)); };
+    const auto load = [&](int t) {
+      const float* x = from + taps.offset[t] + c;
+      _mm_prefetch(reinterpret_cast<const char*>(x + ahead), _MM_HINT_T0);
+      return flush8<kFlush>(_mm256_loadu_ps(x));
+    };
     __m256 value = taps.count == 0 ? nothing : load(0);
     if (mean) {
       for (int t = 1; t < taps.count; ++t) value = _mm256_add_ps(value, load(t));
@@ -105,9 +110,14 @@ void window_f32(const Taps& taps, bool mean, const float* from, float* to, int64
 
 // select_and_scatter of binary32 where every pixel has at most one window; channels in eights.
 template <bool kFlush>
-void scatter_f32(const Taps& taps, const float* from, const float* dy, float* to, int64_t channels) {
+void scatter_f32(const Taps& taps, const float* from, const float* dy, float* to, int64_t channels, int64_t ahead) {
   for (int64_t c = 0; c < channels; c += 8) {
-    const auto load = [&](int t) { return flush8<kFlush>(_mm256_loadu_ps(from + taps.offset[t] + c)); };
+    const auto load = [&](int t) {
+      const float* x = from + taps.offset[t] + c;
+      _mm_prefetch(reinterpret_cast<const char*>(x + ahead), _MM_HINT_T0);
+      __builtin_prefetch(to + taps.offset[t] + c + ahead, 1);
+      return flush8<kFlush>(_mm256_loadu_ps(x));
+    };
     __m256 best = taps.count == 0 ? _mm256_setzero_ps() : load(0);
     __m256i where = _mm256_setzero_si256();
     for (int t = 1; t < taps.count; ++t) {  // larger, or the first NaN; ties stay with the earlier one
@@ -139,7 +149,7 @@ void reduce_window(const KernelContext& context, const Op& op, const Tensor& x, 
       if (n % 8 == 0 && pool.few()) {
         for (int64_t i = 0; i < pool.out[0] * pool.out[1]; ++i) {
           const Taps taps(pool, i / pool.out[1], i % pool.out[1]);
-          window_f32<kFlush>(taps, mean, from + c0, to + i * pool.channels + c0, n);
+          window_f32<kFlush>(taps, mean, from + c0, to + i * pool.channels + c0, n, pool.ahead());
         }
         return;
       }
@@ -204,7 +214,7 @@ void select_and_scatter(const KernelContext& context, const Op& op, const Tensor
         }
         for (int64_t i = 0; i < pool.out[0] * pool.out[1]; ++i) {
           const Taps taps(pool, i / pool.out[1], i % pool.out[1]);
-          scatter_f32<kFlush>(taps, from + c0, grad + i * pool.channels + c0, to + c0, n);
+          scatter_f32<kFlush>(taps, from + c0, grad + i * pool.channels + c0, to + c0, n, pool.ahead());
         }
         return;
       }

@@ -10,7 +10,7 @@ Program copy_forward(const Program& forward, int64_t new_batch, const Sharding& 
   out.graph = Graph();
   out.batch = new_batch;
   out.sharding = sharding;
-  const bool sync = sharding.cores > 1 && sharding.batchnorm == BatchNormSync::kSynced;
+  const bool sync = forward.sharding.cores == 1 && sharding.cores > 1 && sharding.batchnorm == BatchNormSync::kSynced;
   std::vector<ValueId> renamed(static_cast<size_t>(forward.graph.size()), kNoValue);
 
   const auto scale = [&](int64_t size, const Op& op) {
@@ -50,7 +50,6 @@ Program copy_forward(const Program& forward, int64_t new_batch, const Sharding& 
 }  // namespace
 
 Program rebatch(const Program& forward, int64_t batch) {
-  if (forward.sharding.cores != 1) throw GraphError("rebatch: the program is sharded already");
   return copy_forward(forward, batch, forward.sharding);
 }
 

@@ -1,6 +1,7 @@
 #include "program/ops/k_tail.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace twinrun {
 
@@ -14,21 +15,24 @@ std::vector<Tensor> without_k_tail(const Op& op, const std::vector<Tensor>& inpu
   std::vector<Tensor> out = inputs;
   Tensor& t = out[op.kind == OpKind::kDotGeneral ? 0 : 1];
   t = t.clone();
-  const std::span<float> v = t.as<float>();
+  const size_t size = size_of(t.dtype());
+  const auto zero = [&](int64_t begin, int64_t end) {  // zero bits are zero in every dtype
+    std::memset(t.raw() + static_cast<size_t>(begin) * size, 0, static_cast<size_t>(end - begin) * size);
+  };
   const Dims& d = t.dims();
   const int64_t k_total = k_size(op, inputs);
   const int64_t first = std::max<int64_t>(0, k_total - tail);
   if (op.kind == OpKind::kDotGeneral && op.attrs.lhs_contract == 1) {
-    for (int64_t row = 0; row < d[0]; ++row) {
-      std::fill(v.begin() + row * d[1] + first, v.begin() + (row + 1) * d[1], 0.0f);
-    }
+    for (int64_t row = 0; row < d[0]; ++row) zero(row * d[1] + first, (row + 1) * d[1]);
   } else if (op.kind == OpKind::kConvolutionInputGrad) {  // k = (kh, kw, co)
     for (int64_t k = first; k < k_total; ++k) {
-      for (int64_t ci = 0; ci < d[2]; ++ci) v[static_cast<size_t>((k / d[3] * d[2] + ci) * d[3] + k % d[3])] = 0.0f;
+      for (int64_t ci = 0; ci < d[2]; ++ci) {
+        const int64_t at = (k / d[3] * d[2] + ci) * d[3] + k % d[3];
+        zero(at, at + 1);
+      }
     }
   } else {  // k is the outermost index
-    const int64_t rest = t.elements() / k_total;
-    std::fill(v.begin() + first * rest, v.end(), 0.0f);
+    zero(first * (t.elements() / k_total), t.elements());
   }
   return out;
 }

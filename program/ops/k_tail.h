@@ -15,7 +15,7 @@ namespace twinrun {
 // Number of terms of one output's sum. Ops of class kDot only.
 int64_t k_size(const Op& op, const std::vector<Tensor>& inputs);
 
-// A copy of the operands in which the terms K - tail .. K - 1 multiply a zero. f32 operands.
+// A copy of the operands in which the terms K - tail .. K - 1 multiply a zero.
 std::vector<Tensor> without_k_tail(const Op& op, const std::vector<Tensor>& inputs, int64_t tail);
 
 }  // namespace twinrun

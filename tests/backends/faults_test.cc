@@ -60,7 +60,7 @@ TEST(ParseFault, Bad) {
       {"scale@x,step=1.5", "step '1.5' is no count", kUsage},
       {"scale@x,step=", "step '' is no count", kUsage},
       {"scale@x,every=0", "every '0' is no count", kUsage},
-      {"scale@x,magnitude=big", "magnitude 'big' is no number", kUsage},
+      {"scale@x,magnitude=big", "magnitude 'big' is no finite number", kUsage},
       {"scale@x,step=1,from=2", "more than one of step, from, every", kUsage},
       {"scale@x,step=1,step=2", "more than one of step, from, every", kUsage},
   };
