@@ -76,8 +76,8 @@ ProbePolicy policy_of(const Stage& stage, const Program& program) {
   double elements = 0;
   for (const Op& op : program.graph.ops()) elements += static_cast<double>(op.type.elements());
   const double cores = program.sharding.cores;
-  const double seconds = cores * (step_flops(program) * 2 / 1e10 + elements * 1.5e-8) / stage.options.threads;
-  constexpr double kBudgetSeconds = 20;
+  const double seconds = cores * (step_flops(program) * 2 / 1e10 + elements * 1.5e-8);
+  constexpr double kBudgetSeconds = 20;  // of one core: the choice may not depend on the machine
   const auto steps = static_cast<double>(stage.experiment.scenario.train.steps);
   policy.every = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps * seconds / kBudgetSeconds)));
   return policy;
