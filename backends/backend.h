@@ -27,16 +27,16 @@ std::string_view to_string(DotPrecision precision);  // "f32", "default", "high"
 
 // What an engine declares of its arithmetic: all that a judge may assume of it.
 struct Capabilities {
-  std::string name;                     // "cpu", "tpu", ...
-  std::string settings;                 // "precision=default threads=2", for reports
+  std::string name;      // "cpu", "tpu", ...
+  std::string settings;  // "precision=default threads=2", for reports
   DotPrecision precision = DotPrecision::kF32;
-  bool block32_order = false;           // dots accumulate in the AMX order: depth 17 + K/32 instead of K
-  bool flush = false;                   // denormals are zero, in and out, in arithmetic
-  double elementary_ulps = 0.5;         // exp, log, tanh: largest error in ulps of the result
+  bool block32_order = false;    // dots accumulate in the AMX order: depth 17 + K/32 instead of K
+  bool flush = false;            // denormals are zero, in and out, in arithmetic
+  double elementary_ulps = 0.5;  // exp, log, tanh: largest error in ulps of the result
   int max_cores = 1;
-  bool deterministic = true;            // promises the same bits on a rerun
-  bool op_trace = true;                 // offers values op by op
-  bool ours = true;                     // false: a foreign engine
+  bool deterministic = true;  // promises the same bits on a rerun
+  bool op_trace = true;       // offers values op by op
+  bool ours = true;           // false: a foreign engine
 };
 
 struct TpuOptions {
@@ -94,7 +94,9 @@ class OpHooks {
   virtual ~OpHooks() = default;
   virtual bool watches(const Program& program, ValueId id, int64_t step) = 0;
   virtual void before(const OpSite&, std::vector<Tensor>& /*inputs*/) {}
-  virtual bool replace(const OpSite&, const std::vector<Tensor>& /*inputs*/, Tensor& /*output*/) { return false; }
+  virtual bool replace(const OpSite&, const std::vector<Tensor>& /*inputs*/, Tensor& /*output*/) {
+    return false;
+  }
   virtual void after(const OpSite&, const std::vector<Tensor>& /*inputs*/, Tensor& /*output*/) {}
 };
 

@@ -13,28 +13,32 @@
 namespace twinrun {
 
 struct OracleResult {
-  std::vector<double> value;   // of every output element; NaN and infinities as binary32 arithmetic would give
-  std::vector<double> radius;  // >= 0; infinity: untestable; 0: bits must be equal (moves, integers, predicates)
+  std::vector<double>
+      value;  // of every output element; NaN and infinities as binary32 arithmetic would give
+  std::vector<double>
+      radius;  // >= 0; infinity: untestable; 0: bits must be equal (moves, integers, predicates)
 };
 
 // One op on one replica. For all_reduce the inputs are the contributions of all replicas.
 // Operands of dots are first rounded exactly as `declared.precision` says; the radius then covers accumulation only.
-OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs, ThreadPool* pool);
+OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
+                     ThreadPool* pool);
 
 // The largest |subject - value| / radius over elements, and where. Elements with NaN or Inf on exactly one side count as
 // infinite; equal infinities and NaN on both sides as 0.
 struct OracleVerdict {
-  double worst = 0;            // > 1: outside
-  int64_t worst_element = -1;  // flat index
+  double worst = 0;                           // > 1: outside
+  int64_t worst_element = -1;                 // flat index
   double subject = 0, value = 0, radius = 0;  // there
-  int64_t outside = 0;         // number of elements outside
-  int64_t untestable = 0;      // infinite radius
+  int64_t outside = 0;                        // number of elements outside
+  int64_t untestable = 0;                     // infinite radius
   int64_t elements = 0;
 };
 OracleVerdict judge(const OracleResult& oracle, const Tensor& subject);
 
 // Size of the rounding of operands itself, which the radius leaves out: root mean square of (subject - f64 value on unrounded
 // operands) over root mean square of sqrt(sum (a*b)^2). About 2^-9 for bf16 operands. Dots and convolutions only.
-double operand_residual(const Op& op, std::span<const Tensor> inputs, const Tensor& subject, ThreadPool* pool);
+double operand_residual(const Op& op, std::span<const Tensor> inputs, const Tensor& subject,
+                        ThreadPool* pool);
 
 }  // namespace twinrun

@@ -14,8 +14,9 @@ struct Entry {
   std::string_view name;
   std::unique_ptr<Backend> (*make)(const BackendOptions&);
 };
-constexpr std::array kBackends = {Entry{"cpu", make_cpu_backend}, Entry{"cpu:f64", make_f64_backend},
-                                 Entry{"tpu", make_tpu_backend}};
+constexpr std::array kBackends = {Entry{"cpu", make_cpu_backend},
+                                  Entry{"cpu:f64", make_f64_backend},
+                                  Entry{"tpu", make_tpu_backend}};
 
 }  // namespace
 
@@ -30,7 +31,8 @@ std::vector<std::string> backend_names() {
   return names;
 }
 
-Result<std::unique_ptr<Backend>> make_backend(std::string_view name, const BackendOptions& options) {
+Result<std::unique_ptr<Backend>> make_backend(std::string_view name,
+                                              const BackendOptions& options) {
   for (const Entry& entry : kBackends) {
     if (entry.name == name) return entry.make(options);
   }

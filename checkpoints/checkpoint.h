@@ -16,22 +16,22 @@
 
 namespace twinrun {
 
-inline constexpr int kContractVersion = 0;      // docs/numerics.md; 0 until frozen
+inline constexpr int kContractVersion = 0;  // docs/numerics.md; 0 until frozen
 inline constexpr int kCheckpointSchema = 1;
 
 struct CheckpointTensor {
   Tensor value;
-  std::string role;          // parameter | slot | statistic | counter
-  bool replica_axis = false; // true: the outermost dimension counts replicas, whose values differ
+  std::string role;           // parameter | slot | statistic | counter
+  bool replica_axis = false;  // true: the outermost dimension counts replicas, whose values differ
 };
 
 struct Checkpoint {
-  int64_t step = 0;          // steps done
+  int64_t step = 0;  // steps done
   uint64_t seed = 0;
   int contract = kContractVersion;
-  std::string scenario;          // resolved TOML
-  std::string scenario_digest;   // hex
-  std::string engine;            // "cpu", "tpu", ... or "" for a snapshot
+  std::string scenario;         // resolved TOML
+  std::string scenario_digest;  // hex
+  std::string engine;           // "cpu", "tpu", ... or "" for a snapshot
   int cores = 1;
   std::map<std::string, CheckpointTensor> tensors;  // by hierarchical name, "conv1/kernel"
 

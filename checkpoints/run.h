@@ -14,15 +14,15 @@ namespace twinrun {
 
 inline constexpr int kRunSchema = 1;
 
-struct StepScalars {         // one row per step, steps from 0
-  float loss = 0;            // mean over replicas of the replica losses, in replica order
-  float loss_replica0 = 0;   // what the real stack reports
+struct StepScalars {        // one row per step, steps from 0
+  float loss = 0;           // mean over replicas of the replica losses, in replica order
+  float loss_replica0 = 0;  // what the real stack reports
   float learning_rate = 0;
-  float gradient_norm = 0;   // of all parameters' gradients after the all-reduce, replica 0
+  float gradient_norm = 0;  // of all parameters' gradients after the all-reduce, replica 0
 };
 
-struct Evaluation {          // recomputed by the cpu reference on the held-out split
-  int64_t step = 0;          // steps done before it
+struct Evaluation {  // recomputed by the cpu reference on the held-out split
+  int64_t step = 0;  // steps done before it
   double loss = 0;
   double accuracy = 0;
 };
@@ -32,28 +32,29 @@ struct OpTraceRow {
   int64_t step = 0;
   int32_t replica = 0;
   std::string op;
-  Digest digest;             // of the output
+  Digest digest;  // of the output
   double minimum = 0, maximum = 0, mean = 0;
   int64_t nans = 0, infs = 0;
 };
 
 struct RunFile {
-  std::string engine;                 // "cpu", "tpu", ...
-  std::string engine_settings;        // "cores=8 precision=default batchnorm=per_core reduction=mean"
-  std::string scenario;               // resolved TOML
+  std::string engine;           // "cpu", "tpu", ...
+  std::string engine_settings;  // "cores=8 precision=default batchnorm=per_core reduction=mean"
+  std::string scenario;         // resolved TOML
   std::string scenario_digest;
   int contract = kContractVersion;
   int cores = 1;
-  int64_t first_step = 0;             // > 0 when resumed
-  int64_t batch = 0;                  // total
+  int64_t first_step = 0;                          // > 0 when resumed
+  int64_t batch = 0;                               // total
   std::map<std::string, std::string> environment;  // cpu, isa, threads, build, os, data digest, ...
   std::vector<StepScalars> steps;
-  std::vector<Digest> state_digests;  // state after each step, root digest of the checkpoint it would make
+  std::vector<Digest>
+      state_digests;  // state after each step, root digest of the checkpoint it would make
   std::vector<Evaluation> evaluations;
   std::vector<OpTraceRow> trace;
   std::vector<Checkpoint> checkpoints;  // periodic ones and the last, in step order
-  std::string ended;                  // "completed" | "interrupted" | "diverged: ..."
-  Digest root_digest() const;         // over all of the above but environment, times and scenario text
+  std::string ended;                    // "completed" | "interrupted" | "diverged: ..."
+  Digest root_digest() const;  // over all of the above but environment, times and scenario text
 };
 
 Status write_run(const std::string& path, const RunFile& run);

@@ -17,14 +17,16 @@ const TrajectoryRow* find_row(const Evidence& e, const std::string& pair) {
 std::string core_text(const Violation& v, int cores) {
   if (v.replica < 0) return "the collective";
   if (v.replicas >= cores) return cores == 1 ? "core 0" : "all cores";
-  return v.replicas == 1 ? fmt::format("core {}", v.replica) : fmt::format("{} cores, first core {}", v.replicas, v.replica);
+  return v.replicas == 1 ? fmt::format("core {}", v.replica)
+                         : fmt::format("{} cores, first core {}", v.replicas, v.replica);
 }
 
 std::string hex_of(const OracleVerdict& v) {
   const auto subject = static_cast<float>(v.subject);
   const auto value = static_cast<float>(v.value);
-  return fmt::format("subject {:.9g} (0x{:08x}), oracle {:.17g} (nearest f32 0x{:08x}), bound {:.3g}", subject,
-                     std::bit_cast<uint32_t>(subject), v.value, std::bit_cast<uint32_t>(value), v.radius);
+  return fmt::format(
+      "subject {:.9g} (0x{:08x}), oracle {:.17g} (nearest f32 0x{:08x}), bound {:.3g}", subject,
+      std::bit_cast<uint32_t>(subject), v.value, std::bit_cast<uint32_t>(value), v.radius);
 }
 
 Finding engine_finding(const Evidence& e, const Violation& v) {
@@ -40,7 +42,8 @@ Finding engine_finding(const Evidence& e, const Violation& v) {
   f.fingerprint = v.fingerprint;
   f.level = e.subject.op_trace ? 'A' : 'C';
   f.reproduce = e.command;
-  const std::string where = fmt::format("{} ({}, {} phase) at step {} on {}", v.op, v.kind, v.phase, v.step, core_text(v, e.cores));
+  const std::string where = fmt::format("{} ({}, {} phase) at step {} on {}", v.op, v.kind, v.phase,
+                                        v.step, core_text(v, e.cores));
   if (v.what == Violation::What::kLink) {
     f.sentence = fmt::format("Between the ops: {}: {}.", where, v.link);
     f.number = 1;
@@ -50,11 +53,14 @@ Finding engine_finding(const Evidence& e, const Violation& v) {
   f.number = v.verdict.worst;
   f.bound = 1;
   f.hex = hex_of(v.verdict);
-  f.bound_source = v.verdict.radius == 0 ? "the op moves or selects bits: no rounding is allowed (docs/bounds.md)"
-                                         : "running error analysis of the declared arithmetic (docs/bounds.md)";
-  f.sentence = std::isfinite(v.verdict.worst)
-                   ? fmt::format("{} is wrong: {}, up to {:.3g} times what rounding can explain.", where, v.elements, v.verdict.worst)
-                   : fmt::format("{} is wrong: {}, where its operands leave no freedom.", where, v.elements);
+  f.bound_source = v.verdict.radius == 0
+                       ? "the op moves or selects bits: no rounding is allowed (docs/bounds.md)"
+                       : "running error analysis of the declared arithmetic (docs/bounds.md)";
+  f.sentence =
+      std::isfinite(v.verdict.worst)
+          ? fmt::format("{} is wrong: {}, up to {:.3g} times what rounding can explain.", where,
+                        v.elements, v.verdict.worst)
+          : fmt::format("{} is wrong: {}, where its operands leave no freedom.", where, v.elements);
   if (!v.fingerprint.empty()) f.sentence += fmt::format(" It looks like {}.", v.fingerprint);
   return f;
 }
@@ -70,11 +76,17 @@ void engine_bug(const Evidence& e, Judgement& j) {
     if (j.findings.size() < 8) j.findings.push_back(engine_finding(e, v));
   }
   const Violation& first = e.violations.front();
-  j.headline = fmt::format("{} computes {} wrong, first at step {}, on {} (seen in {}).", e.subject.name, first.op, first.step,
-                           core_text(first, e.cores), e.violations_run);
+  j.headline =
+      fmt::format("{} computes {} wrong, first at step {}, on {} (seen in {}).", e.subject.name,
+                  first.op, first.step, core_text(first, e.cores), e.violations_run);
   if (seen.size() > 1) j.headline += fmt::format(" {} ops are affected.", seen.size());
-  j.confidence = "certain: the op was recomputed in binary64 on the engine's own inputs, within the arithmetic that it declares";
-  if (!e.localised) j.notes.push_back("The step before the first finding was not probed; the fault may begin earlier (diagnose.probe = \"every\").");
+  j.confidence =
+      "certain: the op was recomputed in binary64 on the engine's own inputs, within the "
+      "arithmetic that it declares";
+  if (!e.localised)
+    j.notes.push_back(
+        "The step before the first finding was not probed; the fault may begin earlier "
+        "(diagnose.probe = \"every\").");
   j.next_steps.push_back("file it: report.md is made to be pasted");
 }
 
@@ -93,28 +105,34 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
     f.number = e.meaning.drift;
     f.bound = kMeaningThreshold;
     f.bound_source = "meaning is compared in binary64; 2^-26 is a quarter of f32's unit roundoff";
-    f.sentence = fmt::format("{} changes what the program means: {}. Undoing it removes {:.1f} % of the squared one-step drift "
-                             "(gradient {:.2g} of its size).",
-                             row.cause == "reduction" ? "The loss reduction" : "Per-core batch norm", cause->meaning, 100 * row.share,
-                             e.meaning.drift);
-      f.evidence.push_back(fmt::format("restored in S: drift {:.3g} -> {:.3g}", row.drift_before, row.drift_after));
+    f.sentence = fmt::format(
+        "{} changes what the program means: {}. Undoing it removes {:.1f} % of the squared "
+        "one-step drift "
+        "(gradient {:.2g} of its size).",
+        row.cause == "reduction" ? "The loss reduction" : "Per-core batch norm", cause->meaning,
+        100 * row.share, e.meaning.drift);
+    f.evidence.push_back(
+        fmt::format("restored in S: drift {:.3g} -> {:.3g}", row.drift_before, row.drift_after));
     if (effect != nullptr) {
-      f.evidence.push_back(fmt::format("held-out loss, S - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f}: {}", effect->mean, effect->low,
-                                       effect->high, effect->margin, effect->outcome));
+      f.evidence.push_back(
+          fmt::format("held-out loss, S - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f}: {}",
+                      effect->mean, effect->low, effect->high, effect->margin, effect->outcome));
     }
     f.evidence.push_back("cure: " + cause->cure);
     f.reproduce = e.command;
     j.findings.push_back(std::move(f));
     j.next_steps.push_back(cause->cure);
   }
-  std::ranges::stable_sort(j.findings, std::greater<>(), [](const Finding& f) { return f.share.value_or(0); });
+  std::ranges::stable_sort(j.findings, std::greater<>(),
+                           [](const Finding& f) { return f.share.value_or(0); });
 }
 
 std::string named_causes(const Evidence& e) {
   std::string names;
   for (const SwitchRow& row : e.meaning.rows) {
     if (row.direction != "restored in S" || row.share < 0.01) continue;
-    names += fmt::format("{}{} {:.0f} %", names.empty() ? "" : ", ", row.cause == "batch_norm" ? "batch norm" : row.cause, 100 * row.share);
+    names += fmt::format("{}{} {:.0f} %", names.empty() ? "" : ", ",
+                         row.cause == "batch_norm" ? "batch norm" : row.cause, 100 * row.share);
   }
   return names.empty() ? "no known cause" : names;
 }
@@ -131,36 +149,52 @@ void noise(const Evidence& e, Judgement& j) {
   f.level = 'A';
   f.reproduce = e.command;
   const TrajectoryRow* effect = find_row(e, "T - R");
-  f.cause = e.t_equals_s ? "rounding" : e.subject.precision == DotPrecision::kF32 ? "rounding" : "precision";
+  f.cause = e.t_equals_s                                ? "rounding"
+            : e.subject.precision == DotPrecision::kF32 ? "rounding"
+                                                        : "precision";
   if (f.cause == "precision") {
-    f.sentence = fmt::format("The drift is what operands of the declared precision ({}) explain: every op is inside its bound.",
-                             to_string(e.subject.precision));
+    f.sentence = fmt::format(
+        "The drift is what operands of the declared precision ({}) explain: every op is inside its "
+        "bound.",
+        to_string(e.subject.precision));
     if (e.highest_drift >= 0) {
-      f.evidence.push_back(fmt::format("one step's gradient is off by {:.2g} of its size as declared, by {:.2g} under precision highest: "
-                                       "precision highest removes it",
-                                       e.default_drift, e.highest_drift));
+      f.evidence.push_back(
+          fmt::format("one step's gradient is off by {:.2g} of its size as declared, by {:.2g} "
+                      "under precision highest: "
+                      "precision highest removes it",
+                      e.default_drift, e.highest_drift));
     }
   } else {
-    f.sentence = "The drift is the order of f32 summation: every op is inside its bound, and the program means the same.";
+    f.sentence =
+        "The drift is the order of f32 summation: every op is inside its bound, and the program "
+        "means the same.";
   }
   f.number = e.worst_ratio;
   f.bound = 1;
-  f.bound_source = "worst |subject - oracle| / radius over all probed ops; running error analysis, docs/bounds.md";
+  f.bound_source =
+      "worst |subject - oracle| / radius over all probed ops; running error analysis, "
+      "docs/bounds.md";
   if (effect != nullptr) {
-    f.evidence.push_back(fmt::format("held-out loss, T - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f} ({})", effect->mean, effect->low,
-                                     effect->high, effect->margin, effect->margin_source));
+    f.evidence.push_back(fmt::format(
+        "held-out loss, T - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f} ({})", effect->mean,
+        effect->low, effect->high, effect->margin, effect->margin_source));
   }
-  j.headline = fmt::format("What differs is {} noise: no op is outside its bound{}.", f.cause,
-                           effect == nullptr || effect->outcome != "equivalent"
-                               ? ""
-                               : fmt::format(", and held-out loss stays within {:.3g}", effect->margin));
-  j.confidence = effect != nullptr && effect->outcome == "equivalent"
-                     ? fmt::format("95 %: two one-sided t tests over {} seeds; every probed op inside its bound", effect->differences.size())
-                     : "every probed op inside its bound";
+  j.headline =
+      fmt::format("What differs is {} noise: no op is outside its bound{}.", f.cause,
+                  effect == nullptr || effect->outcome != "equivalent"
+                      ? ""
+                      : fmt::format(", and held-out loss stays within {:.3g}", effect->margin));
+  j.confidence =
+      effect != nullptr && effect->outcome == "equivalent"
+          ? fmt::format(
+                "95 %: two one-sided t tests over {} seeds; every probed op inside its bound",
+                effect->differences.size())
+          : "every probed op inside its bound";
   j.findings.push_back(std::move(f));
 }
 
-void inconclusive(Judgement& j, std::string headline, std::string why, std::vector<std::string> next) {
+void inconclusive(Judgement& j, std::string headline, std::string why,
+                  std::vector<std::string> next) {
   j.verdict = VerdictClass::kInconclusive;
   j.headline = std::move(headline);
   j.confidence = std::move(why);
@@ -173,10 +207,13 @@ Judgement classify(const Evidence& e) {
   Judgement j;
   if (e.reference_parts) {
     j.verdict = VerdictClass::kNondeterministic;
-    j.headline = fmt::format("The reference is not deterministic: R and R' part at step {}{}.", *e.reference_parts,
+    j.headline = fmt::format("The reference is not deterministic: R and R' part at step {}{}.",
+                             *e.reference_parts,
                              e.reference_parts_op.empty() ? "" : " in " + e.reference_parts_op);
     j.confidence = "certain: digests of the same program on the same engine differ";
-    j.next_steps.push_back("nothing else is concluded from this machine until this is found: memory test, then --threads 1");
+    j.next_steps.push_back(
+        "nothing else is concluded from this machine until this is found: memory test, then "
+        "--threads 1");
     return j;
   }
   if (e.reference_birth) {
@@ -186,33 +223,46 @@ Judgement classify(const Evidence& e) {
     f.step = e.reference_birth->step;
     f.op = e.reference_birth->op;
     f.phase = e.reference_birth->phase;
-    f.sentence = fmt::format("{} is born in {} ({} phase) at step {} of {}, the cpu reference itself.", e.reference_birth->what,
-                             e.reference_birth->op, e.reference_birth->phase, e.reference_birth->step, e.reference_birth_run);
+    f.sentence =
+        fmt::format("{} is born in {} ({} phase) at step {} of {}, the cpu reference itself.",
+                    e.reference_birth->what, e.reference_birth->op, e.reference_birth->phase,
+                    e.reference_birth->step, e.reference_birth_run);
     f.reproduce = e.command;
-    inconclusive(j, fmt::format("The reference diverges: {} is born in {} at step {} ({}).", e.reference_birth->what, e.reference_birth->op,
-                                e.reference_birth->step, e.reference_birth_run),
-                 "a subject cannot be judged against a reference that fails", {"lower optimizer.lr, or clip the gradient, until cpu trains"});
+    inconclusive(j,
+                 fmt::format("The reference diverges: {} is born in {} at step {} ({}).",
+                             e.reference_birth->what, e.reference_birth->op,
+                             e.reference_birth->step, e.reference_birth_run),
+                 "a subject cannot be judged against a reference that fails",
+                 {"lower optimizer.lr, or clip the gradient, until cpu trains"});
     j.findings.push_back(std::move(f));
     return j;
   }
   if (e.emulator_fails) {
-    inconclusive(j, "The emulator fails its own control: at precision f32 it is not the reference, bit for bit.",
-                 "it may accuse nobody before that holds", {"report this with the scenario: it is a bug of twinrun"});
+    inconclusive(j,
+                 "The emulator fails its own control: at precision f32 it is not the reference, "
+                 "bit for bit.",
+                 "it may accuse nobody before that holds",
+                 {"report this with the scenario: it is a bug of twinrun"});
     return j;
   }
   if (e.subject_parts) {
-    j.notes.push_back(fmt::format("The subject is not deterministic: T and T' part at step {}.{}", *e.subject_parts,
-                                  e.violations.empty() ? " Every op is inside its bound in both." : ""));
+    j.notes.push_back(fmt::format(
+        "The subject is not deterministic: T and T' part at step {}.{}", *e.subject_parts,
+        e.violations.empty() ? " Every op is inside its bound in both." : ""));
   }
   if (e.subject_birth) {
-    j.notes.push_back(fmt::format("The subject ends in {} at step {}, born in {}; the references do not.", e.subject_birth->what,
-                                  e.subject_birth->step, e.subject_birth->op));
+    j.notes.push_back(
+        fmt::format("The subject ends in {} at step {}, born in {}; the references do not.",
+                    e.subject_birth->what, e.subject_birth->step, e.subject_birth->op));
   }
   if (!e.violations.empty()) {
     engine_bug(e, j);
     if (e.subject_parts) j.headline += " The fault does not repeat: transient.";
     if (e.meaning.differs()) {
-      j.notes.push_back(fmt::format("Sharding changes the program's meaning too ({}); whether that matters is not judged beside an engine bug.", named_causes(e)));
+      j.notes.push_back(
+          fmt::format("Sharding changes the program's meaning too ({}); whether that matters is "
+                      "not judged beside an engine bug.",
+                      named_causes(e)));
     }
     return j;
   }
@@ -222,40 +272,55 @@ Judgement classify(const Evidence& e) {
   }
   if (e.quick) {
     inconclusive(j, "Nothing wrong was found in the quick look, and the runs are not bit-equal.",
-                 "--quick runs no seeds: it can only show an engine bug or exact agreement", {"run again without --quick"});
+                 "--quick runs no seeds: it can only show an engine bug or exact agreement",
+                 {"run again without --quick"});
     return j;
   }
   const TrajectoryRow* tr = find_row(e, "T - R");
   const TrajectoryRow* sr = find_row(e, "S - R");
   if (e.meaning.differs()) {
     const bool explained = e.meaning.residual <= kMeaningThreshold;
-    const bool s_outside = sr != nullptr && sr->outcome == "outside", t_outside = tr != nullptr && tr->outcome == "outside";
-    const bool s_inside = sr != nullptr && (sr->outcome == "equivalent" || sr->outcome == "identical");
-    const bool t_inside = tr != nullptr && (tr->outcome == "equivalent" || tr->outcome == "identical");
+    const bool s_outside = sr != nullptr && sr->outcome == "outside",
+               t_outside = tr != nullptr && tr->outcome == "outside";
+    const bool s_inside =
+        sr != nullptr && (sr->outcome == "equivalent" || sr->outcome == "identical");
+    const bool t_inside =
+        tr != nullptr && (tr->outcome == "equivalent" || tr->outcome == "identical");
     if (s_outside && explained) {
       sharding_findings(e, j, VerdictClass::kSharding);
       j.verdict = VerdictClass::kSharding;
-      j.headline = fmt::format("Sharding changes what the program means (cause: {}). Held-out loss moves by {:+.4f} on cpu alone, without the engine.",
-                               named_causes(e), sr->mean);
-      j.confidence = fmt::format("95 %: paired over {} seeds; no op of the engine is outside its bound", sr->differences.size());
+      j.headline = fmt::format(
+          "Sharding changes what the program means (cause: {}). Held-out loss moves by {:+.4f} on "
+          "cpu alone, without the engine.",
+          named_causes(e), sr->mean);
+      j.confidence =
+          fmt::format("95 %: paired over {} seeds; no op of the engine is outside its bound",
+                      sr->differences.size());
       return j;
     }
     if (s_inside && t_inside) {
       noise(e, j);
       sharding_findings(e, j, VerdictClass::kNoise);
-      std::ranges::stable_sort(j.findings, std::less<>(), [](const Finding& f) { return f.share.has_value(); });
-      j.headline = fmt::format("Noise: sharding changes the program's meaning ({}), but held-out loss stays within {:.3g}.", named_causes(e),
-                               tr->margin);
+      std::ranges::stable_sort(j.findings, std::less<>(),
+                               [](const Finding& f) { return f.share.has_value(); });
+      j.headline = fmt::format(
+          "Noise: sharding changes the program's meaning ({}), but held-out loss stays within "
+          "{:.3g}.",
+          named_causes(e), tr->margin);
       j.next_steps.clear();
-      j.notes.push_back("The sharded program does not mean the same; at this size the effect is inside the margin.");
+      j.notes.push_back(
+          "The sharded program does not mean the same; at this size the effect is inside the "
+          "margin.");
       return j;
     }
     sharding_findings(e, j, VerdictClass::kInconclusive);
     inconclusive(j,
-                 fmt::format("Sharding changes the program's meaning ({}), but {} seeds do not decide whether that matters.", named_causes(e),
-                             sr == nullptr ? 0 : sr->differences.size()),
-                 t_outside && !s_outside ? "the user's drift is outside the margin, sharding alone does not show it"
-                                         : "the interval of the effect straddles the margin",
+                 fmt::format("Sharding changes the program's meaning ({}), but {} seeds do not "
+                             "decide whether that matters.",
+                             named_causes(e), sr == nullptr ? 0 : sr->differences.size()),
+                 t_outside && !s_outside
+                     ? "the user's drift is outside the margin, sharding alone does not show it"
+                     : "the interval of the effect straddles the margin",
                  {"raise diagnose.seeds, or set diagnose.margin to the loss that you do not mind"});
     return j;
   }
@@ -264,13 +329,19 @@ Judgement classify(const Evidence& e) {
   if (decided) {
     noise(e, j);
   } else if (accepted) {
-    inconclusive(j, "No op is outside its bound and the program means the same, but the seeds do not decide whether the drift matters.",
-                 tr != nullptr && tr->differences.size() > 1 ? "the interval of T - R straddles the margin"
-                                                             : "one seed gives no interval",
+    inconclusive(j,
+                 "No op is outside its bound and the program means the same, but the seeds do not "
+                 "decide whether the drift matters.",
+                 tr != nullptr && tr->differences.size() > 1
+                     ? "the interval of T - R straddles the margin"
+                     : "one seed gives no interval",
                  {"raise diagnose.seeds or diagnose.margin"});
   } else {
-    inconclusive(j, "The drift is larger than the margin, yet every probed op is inside its bound and the program means the same.",
-                 "cause outside every switch, or a bias below the bounds", {"set diagnose.probe = \"every\"", "try tpu.precision = \"highest\""});
+    inconclusive(j,
+                 "The drift is larger than the margin, yet every probed op is inside its bound and "
+                 "the program means the same.",
+                 "cause outside every switch, or a bias below the bounds",
+                 {"set diagnose.probe = \"every\"", "try tpu.precision = \"highest\""});
   }
   return j;
 }

@@ -19,26 +19,26 @@ struct Evidence {
   Capabilities subject;
   int cores = 1;
   bool quick = false;
-  std::vector<Control> controls;             // R = R', T = T', ...
-  std::optional<int64_t> reference_parts;    // first step where R and R' differ
+  std::vector<Control> controls;           // R = R', T = T', ...
+  std::optional<int64_t> reference_parts;  // first step where R and R' differ
   std::string reference_parts_op;
-  std::optional<Birth> reference_birth;      // R or S ended in NaN or Inf
+  std::optional<Birth> reference_birth;  // R or S ended in NaN or Inf
   std::string reference_birth_run;
-  std::optional<int64_t> subject_parts;      // first step where T and T' differ
-  bool emulator_fails = false;               // at precision f32 it is not S, bit for bit
-  std::optional<Birth> subject_birth;        // T ended so, the references did not
-  std::vector<Violation> violations;         // of T and E1, in order of execution
-  std::string violations_run;                // "T" or "E1"
-  bool localised = true;                     // the first violation follows a clean probed step directly
+  std::optional<int64_t> subject_parts;  // first step where T and T' differ
+  bool emulator_fails = false;           // at precision f32 it is not S, bit for bit
+  std::optional<Birth> subject_birth;    // T ended so, the references did not
+  std::vector<Violation> violations;     // of T and E1, in order of execution
+  std::string violations_run;            // "T" or "E1"
+  bool localised = true;                 // the first violation follows a clean probed step directly
   MeaningResult meaning;
   std::vector<TrajectoryRow> trajectories;
-  bool identical = false;                    // T equals R bit for bit, and E1 equals R1
+  bool identical = false;  // T equals R bit for bit, and E1 equals R1
   bool t_equals_s = false;
-  double worst_ratio = 0;                    // of all probed ops: |subject - oracle| / bound
-  double engine_drift = 0;                   // relative distance of weights, T against S, at the end
-  double highest_drift = -1;                 // of one step's gradient at precision highest; < 0: not run
-  double default_drift = -1;                 // and at the declared one
-  std::string command;                       // that shows it again
+  double worst_ratio = 0;     // of all probed ops: |subject - oracle| / bound
+  double engine_drift = 0;    // relative distance of weights, T against S, at the end
+  double highest_drift = -1;  // of one step's gradient at precision highest; < 0: not run
+  double default_drift = -1;  // and at the declared one
+  std::string command;        // that shows it again
 };
 
 struct Judgement {

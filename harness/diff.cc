@@ -15,11 +15,16 @@ namespace {
 double value_at(const Tensor& t, int64_t i) {
   const auto k = static_cast<size_t>(i);
   switch (t.dtype()) {
-    case DType::kF32: return t.as<float>()[k];
-    case DType::kBF16: return bf16_to_f32(t.as<uint16_t>()[k]);
-    case DType::kI32: return t.as<int32_t>()[k];
-    case DType::kPred: return t.as<uint8_t>()[k];
-    case DType::kF64: return t.as<double>()[k];
+    case DType::kF32:
+      return t.as<float>()[k];
+    case DType::kBF16:
+      return bf16_to_f32(t.as<uint16_t>()[k]);
+    case DType::kI32:
+      return t.as<int32_t>()[k];
+    case DType::kPred:
+      return t.as<uint8_t>()[k];
+    case DType::kF64:
+      return t.as<double>()[k];
   }
   return 0;
 }
@@ -43,13 +48,15 @@ TensorDiff diff_tensors(const std::string& name, const Tensor& a, const Tensor& 
     const size_t at = static_cast<size_t>(i) * size;
     if (std::memcmp(a.raw() + at, b.raw() + at, size) == 0) continue;
     const double x = value_at(a, i);
-    if (d.different++ == 0) d.first = fmt::format("{} {:.9g} against {:.9g}", index_text(a.dims(), i), x, y);
+    if (d.different++ == 0)
+      d.first = fmt::format("{} {:.9g} against {:.9g}", index_text(a.dims(), i), x, y);
     if (x != x || y != y) {
       ++d.nans;
       continue;
     }
     d.max_abs = std::max(d.max_abs, std::abs(x - y));
-    if (a.dtype() == DType::kF32) d.max_ulps = std::max(d.max_ulps, ulp_distance(static_cast<float>(x), static_cast<float>(y)));
+    if (a.dtype() == DType::kF32)
+      d.max_ulps = std::max(d.max_ulps, ulp_distance(static_cast<float>(x), static_cast<float>(y)));
     gap += (x - y) * (x - y);
   }
   d.relative = norm > 0 ? std::sqrt(gap / norm) : std::sqrt(gap);
@@ -61,20 +68,24 @@ TensorDiff diff_tensors(const std::string& name, const Tensor& a, const Tensor& 
 Diff diff_checkpoints(const Checkpoint& a, const Checkpoint& b) {
   Diff d;
   d.kind = "checkpoint";
-  if (a.contract != b.contract) d.notes.push_back(fmt::format("contract {} against {}", a.contract, b.contract));
+  if (a.contract != b.contract)
+    d.notes.push_back(fmt::format("contract {} against {}", a.contract, b.contract));
   if (a.scenario_digest != b.scenario_digest) d.notes.push_back("made by different scenarios");
   if (a.step != b.step) d.notes.push_back(fmt::format("after {} steps against {}", a.step, b.step));
   for (const auto& [name, x] : a.tensors) {
     const auto y = b.tensors.find(name);
     ++d.tensors_compared;
     if (y == b.tensors.end()) {
-      d.tensors.push_back({name, "only in A", x.value.elements(), x.value.elements(), 0, 0, INFINITY});
+      d.tensors.push_back(
+          {name, "only in A", x.value.elements(), x.value.elements(), 0, 0, INFINITY});
     } else if (!x.value.same_bits(y->second.value)) {
       d.tensors.push_back(diff_tensors(name, x.value, y->second.value));
     }
   }
   for (const auto& [name, y] : b.tensors) {
-    if (!a.tensors.contains(name)) d.tensors.push_back({name, "only in B", y.value.elements(), y.value.elements(), 0, 0, INFINITY});
+    if (!a.tensors.contains(name))
+      d.tensors.push_back(
+          {name, "only in B", y.value.elements(), y.value.elements(), 0, 0, INFINITY});
   }
   std::ranges::stable_sort(d.tensors, std::greater<>(), &TensorDiff::relative);
   d.same = d.tensors.empty();
@@ -83,9 +94,11 @@ Diff diff_checkpoints(const Checkpoint& a, const Checkpoint& b) {
 
 Diff diff_runs(const RunFile& a, const RunFile& b) {
   Diff d;
-  if (!a.checkpoints.empty() && !b.checkpoints.empty()) d = diff_checkpoints(a.checkpoints.back(), b.checkpoints.back());
+  if (!a.checkpoints.empty() && !b.checkpoints.empty())
+    d = diff_checkpoints(a.checkpoints.back(), b.checkpoints.back());
   d.kind = "run";
-  if (a.scenario_digest != b.scenario_digest && d.notes.empty()) d.notes.push_back("made by different scenarios");
+  if (a.scenario_digest != b.scenario_digest && d.notes.empty())
+    d.notes.push_back("made by different scenarios");
   if (a.first_step != b.first_step) {
     d.notes.push_back(fmt::format("A begins at step {}, B at step {}", a.first_step, b.first_step));
   }
@@ -95,14 +108,16 @@ Diff diff_runs(const RunFile& a, const RunFile& b) {
   const int64_t begin = std::max(a.first_step, b.first_step);
   const int64_t end = std::min(a.first_step + d.steps_a, b.first_step + d.steps_b);
   for (int64_t step = begin; step < end; ++step) {
-    const auto i = static_cast<size_t>(step - a.first_step), k = static_cast<size_t>(step - b.first_step);
+    const auto i = static_cast<size_t>(step - a.first_step),
+               k = static_cast<size_t>(step - b.first_step);
     const float x = a.steps[i].loss, y = b.steps[k].loss;
     if (to_bits(x) != to_bits(y)) {
       if (!d.first_loss) d.first_loss = step;
       const double gap = std::abs(static_cast<double>(x) - y);
       d.max_loss_gap = gap == gap ? std::max(d.max_loss_gap, gap) : INFINITY;
     }
-    if (!d.first_step && i < a.state_digests.size() && k < b.state_digests.size() && a.state_digests[i] != b.state_digests[k]) {
+    if (!d.first_step && i < a.state_digests.size() && k < b.state_digests.size() &&
+        a.state_digests[i] != b.state_digests[k]) {
       d.first_step = step;
     }
   }
@@ -113,7 +128,9 @@ Diff diff_runs(const RunFile& a, const RunFile& b) {
     d.eval_accuracy_b = b.evaluations.back().accuracy;
   }
   const bool same_length = a.first_step + d.steps_a == b.first_step + d.steps_b;
-  if (!same_length) d.notes.push_back(fmt::format("A ends after step {}, B after step {}", a.first_step + d.steps_a, b.first_step + d.steps_b));
+  if (!same_length)
+    d.notes.push_back(fmt::format("A ends after step {}, B after step {}", a.first_step + d.steps_a,
+                                  b.first_step + d.steps_b));
   d.same = d.tensors.empty() && !d.first_step && !d.first_loss && same_length;
   return d;
 }
@@ -122,7 +139,8 @@ Result<Diff> diff_files(const std::string& a, const std::string& b) {
   TWINRUN_ASSIGN(const std::string kind_a, file_kind(a));
   TWINRUN_ASSIGN(const std::string kind_b, file_kind(b));
   if (kind_a != kind_b) {
-    return Error{fmt::format("a {} and a {} cannot be compared", kind_a, kind_b), a + ", " + b, "give two runs or two checkpoints"};
+    return Error{fmt::format("a {} and a {} cannot be compared", kind_a, kind_b), a + ", " + b,
+                 "give two runs or two checkpoints"};
   }
   if (kind_a == "run") {
     TWINRUN_ASSIGN(const RunFile x, read_run(a));

@@ -15,25 +15,25 @@ namespace twinrun {
 
 struct TensorDiff {
   std::string name;
-  std::string types;             // "f32[10]" or "f32[10] against f32[12]" or "only in A"
+  std::string types;  // "f32[10]" or "f32[10] against f32[12]" or "only in A"
   int64_t elements = 0, different = 0;
   int64_t max_ulps = 0;
-  double max_abs = 0, relative = 0;   // |a - b| / |b|, Euclidean
-  int64_t nans = 0;                   // elements NaN on one side only
-  std::string first;                  // index of the first differing element with both values
+  double max_abs = 0, relative = 0;  // |a - b| / |b|, Euclidean
+  int64_t nans = 0;                  // elements NaN on one side only
+  std::string first;                 // index of the first differing element with both values
 };
 
 struct Diff {
-  std::string kind;                    // "run" | "checkpoint"
-  bool same = true;                    // contents; engines and environments may differ
-  std::optional<int64_t> first_step;   // runs: the first step after which states differ
-  std::optional<int64_t> first_loss;   // runs: the first step whose loss differs
+  std::string kind;                   // "run" | "checkpoint"
+  bool same = true;                   // contents; engines and environments may differ
+  std::optional<int64_t> first_step;  // runs: the first step after which states differ
+  std::optional<int64_t> first_loss;  // runs: the first step whose loss differs
   double max_loss_gap = 0;
   int64_t steps_a = 0, steps_b = 0;
   std::optional<double> eval_loss_a, eval_loss_b, eval_accuracy_a, eval_accuracy_b;
-  std::vector<TensorDiff> tensors;     // those that differ, largest relative distance first
+  std::vector<TensorDiff> tensors;  // those that differ, largest relative distance first
   int64_t tensors_compared = 0;
-  std::vector<std::string> notes;      // other scenario, other contract, missing steps
+  std::vector<std::string> notes;  // other scenario, other contract, missing steps
 };
 
 Result<Diff> diff_files(const std::string& a, const std::string& b);

@@ -27,16 +27,20 @@ Result<DoctorRow> known_answer(Backend& backend) {
   p.outputs = {{"y", b.all_reduce(b.dot(x, w))}};
   TWINRUN_ASSIGN(const auto engine, backend.prepare(p));
   Tensor weights = Tensor::empty({DType::kF32, {16, 3}});
-  for (int i = 0; i < 48; ++i) weights.as<float>()[static_cast<size_t>(i)] = static_cast<float>(i % 7 - 3);
+  for (int i = 0; i < 48; ++i)
+    weights.as<float>()[static_cast<size_t>(i)] = static_cast<float>(i % 7 - 3);
   States states(kCores, ReplicaState{{weights}});
   StepInputs inputs(kCores);
   std::vector<int> expected(12, 0);
   for (int core = 0; core < kCores; ++core) {
     Tensor t = Tensor::empty({DType::kF32, {4, 16}});
-    for (int i = 0; i < 64; ++i) t.as<float>()[static_cast<size_t>(i)] = static_cast<float>((i * 5 + core) % 11 - 5);
+    for (int i = 0; i < 64; ++i)
+      t.as<float>()[static_cast<size_t>(i)] = static_cast<float>((i * 5 + core) % 11 - 5);
     for (int r = 0; r < 4; ++r) {
       for (int c = 0; c < 3; ++c) {
-        for (int k = 0; k < 16; ++k) expected[static_cast<size_t>(r * 3 + c)] += (((r * 16 + k) * 5 + core) % 11 - 5) * ((k * 3 + c) % 7 - 3);
+        for (int k = 0; k < 16; ++k)
+          expected[static_cast<size_t>(r * 3 + c)] +=
+              (((r * 16 + k) * 5 + core) % 11 - 5) * ((k * 3 + c) % 7 - 3);
       }
     }
     inputs[static_cast<size_t>(core)] = {t};
@@ -48,11 +52,14 @@ Result<DoctorRow> known_answer(Backend& backend) {
     const std::vector<double> y = as_doubles(outputs[static_cast<size_t>(core)][0]);
     for (size_t i = 0; i < 12; ++i) wrong += y[i] != expected[i];
   }
-  return DoctorRow{"known answer: dot and all-reduce, 8 cores", wrong == 0, fmt::format("{} of 96 numbers wrong", wrong)};
+  return DoctorRow{"known answer: dot and all-reduce, 8 cores", wrong == 0,
+                   fmt::format("{} of 96 numbers wrong", wrong)};
 }
 
 Result<DoctorRow> same_bits(const std::string& engine) {
-  TWINRUN_ASSIGN(const Scenario scenario, load_scenario("digits_mlp", {{"train.steps", "3"}, {"data.train", "512"}, {"data.eval", "64"}}));
+  TWINRUN_ASSIGN(const Scenario scenario,
+                 load_scenario("digits_mlp",
+                               {{"train.steps", "3"}, {"data.train", "512"}, {"data.eval", "64"}}));
   TWINRUN_ASSIGN(const Experiment experiment, make_experiment(scenario));
   std::string digests[2];
   for (int i = 0; i < 2; ++i) {
@@ -62,7 +69,8 @@ Result<DoctorRow> same_bits(const std::string& engine) {
     TWINRUN_ASSIGN(const auto backend, make_backend(engine, options));
     RunOptions run;
     run.evaluate = false;
-    TWINRUN_ASSIGN(const RunResult result, train(experiment, experiment.sharded(experiment.sharding), *backend, run));
+    TWINRUN_ASSIGN(const RunResult result,
+                   train(experiment, experiment.sharded(experiment.sharding), *backend, run));
     digests[i] = result.file.state_digests.back().hex();
   }
   return DoctorRow{"1 thread = 2 threads, poisoned memory", digests[0] == digests[1], digests[0]};

@@ -1,8 +1,7 @@
 #include "harness/environment.h"
 
-#include <sys/utsname.h>
-
 #include <fmt/format.h>
+#include <sys/utsname.h>
 
 #include <fstream>
 #include <thread>
@@ -25,8 +24,8 @@ std::string cpu_model() {
 }  // namespace
 
 std::string version_text() {
-  return fmt::format("twinrun {} (contract {}, isa {}, {} build)", TWINRUN_VERSION, kContractVersion, to_string(active_isa()),
-                     TWINRUN_BUILD_TYPE);
+  return fmt::format("twinrun {} (contract {}, isa {}, {} build)", TWINRUN_VERSION,
+                     kContractVersion, to_string(active_isa()), TWINRUN_BUILD_TYPE);
 }
 
 std::map<std::string, std::string> environment() {

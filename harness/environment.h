@@ -6,7 +6,8 @@
 
 namespace twinrun {
 
-std::string version_text();                        // "twinrun 0.1.0 (contract 0, isa avx512, Release)"
-std::map<std::string, std::string> environment();  // cpu, cores, isa, os, compiler, build, contract, version
+std::string version_text();  // "twinrun 0.1.0 (contract 0, isa avx512, Release)"
+std::map<std::string, std::string>
+environment();  // cpu, cores, isa, os, compiler, build, contract, version
 
 }  // namespace twinrun

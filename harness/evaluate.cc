@@ -5,7 +5,8 @@
 namespace twinrun {
 
 Evaluator::Evaluator(const Experiment& experiment, int threads)
-    : data_(experiment.data), mean_loss_(experiment.scenario.loss.reduction == LossReduction::kMean) {
+    : data_(experiment.data),
+      mean_loss_(experiment.scenario.loss.reduction == LossReduction::kMean) {
   BackendOptions options;
   options.threads = threads;
   backend_ = *make_backend("cpu", options);
@@ -14,12 +15,14 @@ Evaluator::Evaluator(const Experiment& experiment, int threads)
   engines_.push_back(*backend_->prepare(prune(experiment.inference)));
   for (int64_t at = 0; at < total; at += batch) {
     const int64_t end = std::min(at + batch, total);
-    if (end - at < batch) engines_.push_back(*backend_->prepare(prune(rebatch(experiment.inference, end - at))));
+    if (end - at < batch)
+      engines_.push_back(*backend_->prepare(prune(rebatch(experiment.inference, end - at))));
     pieces_.push_back({at, end, engines_.back().get()});
   }
 }
 
-Result<Evaluation> Evaluator::evaluate(const Program& trained, const States& states, int64_t steps_done) {
+Result<Evaluation> Evaluator::evaluate(const Program& trained, const States& states,
+                                       int64_t steps_done) {
   Evaluation result;
   result.step = steps_done;
   int64_t correct = 0, total = 0;
@@ -28,11 +31,13 @@ Result<Evaluation> Evaluator::evaluate(const Program& trained, const States& sta
     States mine(1);
     for (const StateVar& var : program.state) {
       const int i = trained.state_index(var.name);
-      if (i < 0) return Error{"the trained program has no state '" + var.name + "'", "evaluation", ""};
+      if (i < 0)
+        return Error{"the trained program has no state '" + var.name + "'", "evaluation", ""};
       Tensor value = states[0].vars[static_cast<size_t>(i)];
       if (value.dtype() == DType::kF64) {  // cpu:f64 keeps its state in binary64
         Tensor f32 = Tensor::empty(var.type);
-        std::ranges::transform(value.as<double>(), f32.as<float>().begin(), [](double d) { return static_cast<float>(d); });
+        std::ranges::transform(value.as<double>(), f32.as<float>().begin(),
+                               [](double d) { return static_cast<float>(d); });
         value = f32;
       }
       mine[0].vars.push_back(value);
@@ -41,11 +46,11 @@ Result<Evaluation> Evaluator::evaluate(const Program& trained, const States& sta
     const Tensor images = data_->eval.images.rows(piece.begin, piece.end);
     const Tensor labels = data_->eval.labels.rows(piece.begin, piece.end);
     for (const Input& input : program.inputs) {
-      inputs[0].push_back(input.name == "images"           ? images
-                          : input.name == "labels"         ? labels
-                          : input.name == "sample_ids"     ? Tensor::zeros(program.graph.type(input.id))
-                          : input.name == "learning_rate"  ? Tensor::scalar(0)
-                                                           : Tensor::scalar_i32(0));
+      inputs[0].push_back(input.name == "images"       ? images
+                          : input.name == "labels"     ? labels
+                          : input.name == "sample_ids" ? Tensor::zeros(program.graph.type(input.id))
+                          : input.name == "learning_rate" ? Tensor::scalar(0)
+                                                          : Tensor::scalar_i32(0));
     }
     StepOutputs outputs;
     TWINRUN_RETURN_IF_ERROR(piece.engine->step(0, mine, inputs, outputs));
@@ -58,7 +63,8 @@ Result<Evaluation> Evaluator::evaluate(const Program& trained, const States& sta
       } else if (program.outputs[i].name == "logits") {
         const int64_t classes = out.dims()[1];
         for (int64_t s = 0; s < n; ++s) {
-          const auto row = out.as<const float>().subspan(static_cast<size_t>(s * classes), static_cast<size_t>(classes));
+          const auto row = out.as<const float>().subspan(static_cast<size_t>(s * classes),
+                                                         static_cast<size_t>(classes));
           const auto best = std::ranges::max_element(row) - row.begin();
           correct += best == labels.as<const int32_t>()[static_cast<size_t>(s)];
         }

@@ -57,15 +57,17 @@ Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed) {
 }
 
 States initial_states(const Program& program, uint64_t seed) {
-  return States(static_cast<size_t>(program.sharding.cores), ReplicaState{initial_state(program, seed)});
+  return States(static_cast<size_t>(program.sharding.cores),
+                ReplicaState{initial_state(program, seed)});
 }
 
-Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch, int64_t step) {
+Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch,
+                               int64_t step) {
   const int64_t rows = batch.labels.elements();
   const ShardPlan plan{program.sharding.cores, rows};
   if (plan.per_core() * plan.cores != rows || plan.per_core() != program.batch) {
-    return Error{"a batch of " + std::to_string(rows) + " samples for " + std::to_string(plan.cores) + " cores x " +
-                     std::to_string(program.batch),
+    return Error{"a batch of " + std::to_string(rows) + " samples for " +
+                     std::to_string(plan.cores) + " cores x " + std::to_string(program.batch),
                  "step " + std::to_string(step), ""};
   }
   StepInputs inputs(static_cast<size_t>(plan.cores));
@@ -87,7 +89,8 @@ Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario,
   return inputs;
 }
 
-Checkpoint to_checkpoint(const Program& program, const States& states, const Scenario& scenario, int64_t step) {
+Checkpoint to_checkpoint(const Program& program, const States& states, const Scenario& scenario,
+                         int64_t step) {
   Checkpoint c;
   c.step = step;
   c.seed = scenario.seed;
@@ -119,32 +122,36 @@ Result<States> from_checkpoint(const Checkpoint& checkpoint, const Program& prog
   for (const StateVar& var : program.state) {
     const auto it = checkpoint.tensors.find(var.name);
     if (it == checkpoint.tensors.end()) {
-      return Error{"the checkpoint has no tensor '" + var.name + "'", "checkpoint", "it belongs to another model or optimizer"};
+      return Error{"the checkpoint has no tensor '" + var.name + "'", "checkpoint",
+                   "it belongs to another model or optimizer"};
     }
     const CheckpointTensor& t = it->second;
     TensorType type = t.value.type();
     if (t.replica_axis && !type.dims.empty()) {
       if (type.dims[0] != program.sharding.cores) {
-        return Error{"the checkpoint holds " + std::to_string(type.dims[0]) + " replicas of it, the program has " +
+        return Error{"the checkpoint holds " + std::to_string(type.dims[0]) +
+                         " replicas of it, the program has " +
                          std::to_string(program.sharding.cores),
                      var.name, "resume with --cores " + std::to_string(type.dims[0])};
       }
       type.dims.erase(type.dims.begin());
     }
     if (type != var.type && !(type.dims == var.type.dims && type.dtype == DType::kF64)) {
-      return Error{"the checkpoint has " + to_string(type) + ", the model " + to_string(var.type), var.name,
-                   "it belongs to another model"};
+      return Error{"the checkpoint has " + to_string(type) + ", the model " + to_string(var.type),
+                   var.name, "it belongs to another model"};
     }
     for (size_t r = 0; r < states.size(); ++r) {
       states[r].vars.push_back(
-          t.replica_axis ? t.value.rows(static_cast<int64_t>(r), static_cast<int64_t>(r) + 1).reshaped(type.dims) : t.value);
+          t.replica_axis ? t.value.rows(static_cast<int64_t>(r), static_cast<int64_t>(r) + 1)
+                               .reshaped(type.dims)
+                         : t.value);
     }
   }
   if (checkpoint.tensors.size() != program.state.size()) {
     for (const auto& [name, tensor] : checkpoint.tensors) {
       if (program.state_index(name) < 0) {
-        return Error{"the checkpoint has a tensor '" + name + "' that the model lacks", "checkpoint",
-                     "it belongs to another model or optimizer"};
+        return Error{"the checkpoint has a tensor '" + name + "' that the model lacks",
+                     "checkpoint", "it belongs to another model or optimizer"};
       }
     }
   }

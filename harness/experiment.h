@@ -25,7 +25,9 @@ struct Experiment {
   Sharding sharding;  // what the scenario asks for
 
   Program whole() const { return training_step(forward); }
-  Program per_core() const { return training_step(rebatch(forward, scenario.train.batch / sharding.cores)); }
+  Program per_core() const {
+    return training_step(rebatch(forward, scenario.train.batch / sharding.cores));
+  }
   Program sharded(const Sharding& how) const { return training_step(shard(forward, how)); }
   FeedOptions feed_options(int64_t batch) const;
 };
@@ -41,10 +43,12 @@ Status check_data_lasts(const Experiment& experiment);
 States initial_states(const Program& program, uint64_t seed);
 
 // One replica's rows of a batch, and the scalars, in the order of Program::inputs.
-Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch, int64_t step);
+Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch,
+                               int64_t step);
 
 // States <-> checkpoints. A replica axis appears where replicas differ.
-Checkpoint to_checkpoint(const Program& program, const States& states, const Scenario& scenario, int64_t step);
+Checkpoint to_checkpoint(const Program& program, const States& states, const Scenario& scenario,
+                         int64_t step);
 Result<States> from_checkpoint(const Checkpoint& checkpoint, const Program& program);
 
 // The numbers of an f32 or f64 tensor.

@@ -32,13 +32,16 @@ std::string of_dot(const Case& c) {
     t = t.clone();
     for (float& v : t.as<float>()) v = bf16_to_f32(bf16_truncate(v));
   }
-  if (c.agrees(c.declared, cut)) return "operands cut toward zero to bfloat16 instead of rounded to nearest";
-  for (DotPrecision precision : {DotPrecision::kBf16, DotPrecision::kBf16x3, DotPrecision::kBf16x6, DotPrecision::kF32}) {
+  if (c.agrees(c.declared, cut))
+    return "operands cut toward zero to bfloat16 instead of rounded to nearest";
+  for (DotPrecision precision :
+       {DotPrecision::kBf16, DotPrecision::kBf16x3, DotPrecision::kBf16x6, DotPrecision::kF32}) {
     if (precision == c.declared.precision) continue;
     Capabilities other = c.declared;
     other.precision = precision;
     if (c.agrees(other, c.inputs)) {
-      return fmt::format("computed at precision '{}' where '{}' is declared", to_string(precision), to_string(c.declared.precision));
+      return fmt::format("computed at precision '{}' where '{}' is declared", to_string(precision),
+                         to_string(c.declared.precision));
     }
   }
   const int64_t k = k_size(c.op, c.inputs);
@@ -92,11 +95,14 @@ std::string of_values(const Case& c) {
     return fmt::format("one element only: {:.9g} where {:.9g} was due", s[i], c.oracle.value[i]);
   }
   if (ss == 0 && xx > 0) return "all zeros";
-  const double factor = xx > 0 ? sx / xx : 0, correlation = xx > 0 && ss > 0 ? sx / std::sqrt(ss * xx) : 0;
-  if (std::abs(correlation) > 0.999999 && std::abs(factor - 1) > 1e-3) return fmt::format("{:.4g} times the expected value", factor);
+  const double factor = xx > 0 ? sx / xx : 0,
+               correlation = xx > 0 && ss > 0 ? sx / std::sqrt(ss * xx) : 0;
+  if (std::abs(correlation) > 0.999999 && std::abs(factor - 1) > 1e-3)
+    return fmt::format("{:.4g} times the expected value", factor);
   if (first < 0) return "";
-  return fmt::format("{} elements between {} and {}, {:.4f} correlated with what was due", wrong, index_text(c.op.type.dims, first),
-                     index_text(c.op.type.dims, last), correlation);
+  return fmt::format("{} elements between {} and {}, {:.4f} correlated with what was due", wrong,
+                     index_text(c.op.type.dims, first), index_text(c.op.type.dims, last),
+                     correlation);
 }
 
 }  // namespace
@@ -110,14 +116,18 @@ std::string index_text(const Dims& dims, int64_t flat) {
   return to_string(index);
 }
 
-std::string fingerprint(const Capabilities& declared, const Op& op, const Tensor& subject, const OracleResult& oracle,
-                        const std::vector<Tensor>& inputs, ThreadPool* pool, const Tensor* previous) {
+std::string fingerprint(const Capabilities& declared, const Op& op, const Tensor& subject,
+                        const OracleResult& oracle, const std::vector<Tensor>& inputs,
+                        ThreadPool* pool, const Tensor* previous) {
   if (op.phase == Phase::kUpdate) {
     for (size_t i = 0; i < inputs.size(); ++i) {
-      if (inputs[i].same_bits(subject)) return i == 0 ? "an update of exactly zero: the old value was kept" : "a copy of its operand";
+      if (inputs[i].same_bits(subject))
+        return i == 0 ? "an update of exactly zero: the old value was kept"
+                      : "a copy of its operand";
     }
   }
-  if (previous != nullptr && previous->same_bits(subject)) return "the value of the step before (stale)";
+  if (previous != nullptr && previous->same_bits(subject))
+    return "the value of the step before (stale)";
   if (subject.dtype() != DType::kF32) return "";
   const Case c{declared, op, subject, oracle, inputs, pool};
   std::string special;

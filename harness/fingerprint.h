@@ -12,8 +12,9 @@
 namespace twinrun {
 
 // "" if nothing recognisable. previous: the op's result one step before, or nullptr.
-std::string fingerprint(const Capabilities& declared, const Op& op, const Tensor& subject, const OracleResult& oracle,
-                        const std::vector<Tensor>& inputs, ThreadPool* pool, const Tensor* previous);
+std::string fingerprint(const Capabilities& declared, const Op& op, const Tensor& subject,
+                        const OracleResult& oracle, const std::vector<Tensor>& inputs,
+                        ThreadPool* pool, const Tensor* previous);
 
 // "[2,0,1]" of a flat index.
 std::string index_text(const Dims& dims, int64_t flat);

@@ -36,7 +36,8 @@ std::string ProbePolicy::text() const {
   return fmt::format("steps 0-{} and every {}th{}", first - 1, every, rest);
 }
 
-Lockstep::Lockstep(const Program& program, Capabilities declared, ProbePolicy policy, ThreadPool* pool)
+Lockstep::Lockstep(const Program& program, Capabilities declared, ProbePolicy policy,
+                   ThreadPool* pool)
     : program_(program), declared_(std::move(declared)), policy_(policy), pool_(pool) {}
 
 bool Lockstep::probed(int64_t step) const {
@@ -76,8 +77,15 @@ void Lockstep::end_step(int64_t step, const States& after, const StepOutputs&) {
       const Tensor& kept = after[r].vars[i];
       if (!wrote.valid() || wrote.raw() == kept.raw() || wrote.same_bits(kept)) continue;
       const Op& op = program_.graph.op(source);
-      Violation v{step, static_cast<int>(r), 1, source, op.name, std::string(name_of(op.kind)),
-                  std::string(to_string(op.phase)), layer_of(op.name), Violation::What::kLink};
+      Violation v{step,
+                  static_cast<int>(r),
+                  1,
+                  source,
+                  op.name,
+                  std::string(name_of(op.kind)),
+                  std::string(to_string(op.phase)),
+                  layer_of(op.name),
+                  Violation::What::kLink};
       v.link = "the state after the step is not what this op wrote";
       violations_.push_back(std::move(v));
     }
@@ -92,9 +100,17 @@ void Lockstep::check_links(const OpEvent& event) {
       const Tensor& wrote = written_[r][static_cast<size_t>(op.operands[i])];
       const Tensor& read = event.inputs[r][i];
       if (wrote.valid() && (wrote.raw() == read.raw() || wrote.same_bits(read))) continue;
-      Violation v{event.step, static_cast<int>(r), 1, event.id, op.name, std::string(name_of(op.kind)),
-                  std::string(to_string(op.phase)), layer_of(op.name), Violation::What::kLink};
-      v.link = fmt::format("operand {} is not what {} wrote", i, program_.graph.op(op.operands[i]).name);
+      Violation v{event.step,
+                  static_cast<int>(r),
+                  1,
+                  event.id,
+                  op.name,
+                  std::string(name_of(op.kind)),
+                  std::string(to_string(op.phase)),
+                  layer_of(op.name),
+                  Violation::What::kLink};
+      v.link =
+          fmt::format("operand {} is not what {} wrote", i, program_.graph.op(op.operands[i]).name);
       violations_.push_back(std::move(v));
     }
   }
@@ -121,16 +137,25 @@ void Lockstep::check_result(const OpEvent& event, size_t replica) {
   }
   const auto key = std::pair(event.id, static_cast<int>(replica));
   if (verdict.outside > 0) {
-    const bool seen = !violations_.empty() && violations_.back().id == event.id && violations_.back().step == event.step;
+    const bool seen = !violations_.empty() && violations_.back().id == event.id &&
+                      violations_.back().step == event.step;
     if (seen) {
       ++violations_.back().replicas;
     } else {
-      Violation v{event.step, collective ? -1 : static_cast<int>(replica), 1, event.id, op.name,
-                  std::string(name_of(op.kind)), std::string(to_string(op.phase)), layer_of(op.name)};
+      Violation v{event.step,
+                  collective ? -1 : static_cast<int>(replica),
+                  1,
+                  event.id,
+                  op.name,
+                  std::string(name_of(op.kind)),
+                  std::string(to_string(op.phase)),
+                  layer_of(op.name)};
       v.verdict = verdict;
       const auto before = previous_.find(key);
       v.fingerprint = fingerprint(declared_, op, output, oracle, inputs, pool_,
-                                  before != previous_.end() && previous_step_ == event.step - 1 ? &before->second : nullptr);
+                                  before != previous_.end() && previous_step_ == event.step - 1
+                                      ? &before->second
+                                      : nullptr);
       v.elements = fmt::format("{} of {} elements, worst at {}", verdict.outside, verdict.elements,
                                index_text(op.type.dims, verdict.worst_element));
       violations_.push_back(std::move(v));
@@ -145,7 +170,8 @@ void Lockstep::screen(const OpEvent& event, size_t replica) {
     for (const auto& in : event.inputs) contributions.push_back(in[0]);
   }
   const std::vector<Tensor>& inputs = contributions.empty() ? event.inputs[replica] : contributions;
-  if (!plausible(declared_, event.op(), inputs, event.outputs[replica], pool_)) check_result(event, replica);
+  if (!plausible(declared_, event.op(), inputs, event.outputs[replica], pool_))
+    check_result(event, replica);
 }
 
 void Lockstep::on_op(const OpEvent& event) {
@@ -157,7 +183,8 @@ void Lockstep::on_op(const OpEvent& event) {
     // One object on all replicas, from one set of inputs, is judged once.
     bool same = r > 0 && event.outputs[r].raw() == event.outputs[0].raw();
     if (same && event.op().kind != OpKind::kAllReduce) {
-      for (size_t i = 0; i < event.inputs[r].size(); ++i) same = same && event.inputs[r][i].raw() == event.inputs[0][i].raw();
+      for (size_t i = 0; i < event.inputs[r].size(); ++i)
+        same = same && event.inputs[r][i].raw() == event.inputs[0][i].raw();
     }
     if (same || (source && rows_.contains(event.id))) continue;
     if (in_full) {
@@ -203,8 +230,9 @@ EngineProbe Lockstep::summary(const std::string& pair, int64_t steps) const {
   std::ranges::stable_sort(p.rows, std::greater<>(), &ProbeRow::worst_ratio);
   p.dot_residual = median(residuals);
   if (p.dot_residual >= 0) {
-    constexpr std::string_view kExpected[] = {"f32 operands: accumulation only", "1 bf16 pass: about 2^-9",
-                                              "3 bf16 passes: about 2^-16", "6 bf16 passes: accumulation only"};
+    constexpr std::string_view kExpected[] = {
+        "f32 operands: accumulation only", "1 bf16 pass: about 2^-9", "3 bf16 passes: about 2^-16",
+        "6 bf16 passes: accumulation only"};
     p.dot_residual_text = fmt::format("{} (declared {})", power_of_two(p.dot_residual),
                                       kExpected[static_cast<size_t>(declared_.precision)]);
   }

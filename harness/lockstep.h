@@ -20,24 +20,25 @@
 namespace twinrun {
 
 struct ProbePolicy {
-  int64_t first = 3;   // the first steps are always probed
-  int64_t every = 1;   // and then every Nth; 0: none
-  bool screen = false; // all other steps are screened: a cheap check of every op calls for its replay (backends/oracle/screen.h)
+  int64_t first = 3;  // the first steps are always probed
+  int64_t every = 1;  // and then every Nth; 0: none
+  bool screen =
+      false;  // all other steps are screened: a cheap check of every op calls for its replay (backends/oracle/screen.h)
   std::string text() const;  // "every step", "steps 0-2 and every 10th; the others screened"
 };
 
 // One op outside its bound, or a broken link between ops.
 struct Violation {
   int64_t step = 0;
-  int replica = 0;       // the first core it was seen on; -1: all (a collective)
-  int replicas = 1;      // on how many cores
+  int replica = 0;   // the first core it was seen on; -1: all (a collective)
+  int replicas = 1;  // on how many cores
   ValueId id = kNoValue;
   std::string op, kind, phase, layer;
   enum class What : uint8_t { kResult, kLink } what = What::kResult;
-  OracleVerdict verdict;        // kResult
-  std::string link;             // kLink: "read other bits than conv1/convolution wrote"
-  std::string fingerprint;      // "8.000 times the expected value", "the value of the step before", ...
-  std::string elements;         // "12 of 4608 elements, first at [0,3,1,7]"
+  OracleVerdict verdict;    // kResult
+  std::string link;         // kLink: "read other bits than conv1/convolution wrote"
+  std::string fingerprint;  // "8.000 times the expected value", "the value of the step before", ...
+  std::string elements;     // "12 of 4608 elements, first at [0,3,1,7]"
 };
 
 class Lockstep : public StepObserver, public TraceSink {
@@ -71,8 +72,9 @@ class Lockstep : public StepObserver, public TraceSink {
   ThreadPool* pool_;
   std::map<ValueId, Row> rows_;
   std::vector<Violation> violations_;
-  std::vector<std::vector<Tensor>> written_;   // [replica][value] of the step in progress
-  std::map<std::pair<ValueId, int>, Tensor> previous_;  // outputs of small ops one probed step before, for fingerprints
+  std::vector<std::vector<Tensor>> written_;  // [replica][value] of the step in progress
+  std::map<std::pair<ValueId, int>, Tensor>
+      previous_;  // outputs of small ops one probed step before, for fingerprints
   int64_t previous_step_ = -2;
   std::optional<std::pair<int64_t, States>> last_clean_;
   std::set<int64_t> probed_steps_, screened_steps_;

@@ -11,12 +11,10 @@ namespace twinrun {
 namespace {
 
 const std::map<std::string, std::string>& meanings() {
-  static const std::map<std::string, std::string> m = {{"R", "reference, whole batch"},
-                                                       {"R2", "reference again (control)"},
-                                                       {"R1", "reference, one core's batch"},
-                                                       {"E1", "subject, one core"},
-                                                       {"S", "reference, sharded"},
-                                                       {"T", "subject, sharded"}};
+  static const std::map<std::string, std::string> m = {
+      {"R", "reference, whole batch"},       {"R2", "reference again (control)"},
+      {"R1", "reference, one core's batch"}, {"E1", "subject, one core"},
+      {"S", "reference, sharded"},           {"T", "subject, sharded"}};
   return m;
 }
 
@@ -69,7 +67,8 @@ std::string excerpt(const Program& program, const std::vector<Finding>& findings
   }
   for (ValueId id = 0; count == 0 && id < program.graph.size(); ++id) {
     const Op& op = program.graph.op(id);
-    wanted[static_cast<size_t>(id)] = op.phase == Phase::kCollective || op.name.starts_with("loss/");
+    wanted[static_cast<size_t>(id)] =
+        op.phase == Phase::kCollective || op.name.starts_with("loss/");
   }
   std::string out = lines[0] + "\n";
   for (ValueId id = 0; id < program.graph.size(); ++id) {
@@ -88,8 +87,9 @@ Report make_report(Stage& stage, const Judgement& j) {
   r.scenario_description = s.description;
   r.scenario_digest = scenario_digest(s).hex();
   r.scenario_toml = resolved_toml(s);
-  r.subject = fmt::format("{}, {} core{}, {}", stage.options.subject, stage.experiment.sharding.cores,
-                          stage.experiment.sharding.cores == 1 ? "" : "s", e.subject.settings);
+  r.subject =
+      fmt::format("{}, {} core{}, {}", stage.options.subject, stage.experiment.sharding.cores,
+                  stage.experiment.sharding.cores == 1 ? "" : "s", e.subject.settings);
   r.command = stage.options.command;
   r.verdict = j.verdict;
   r.headline = j.headline;
@@ -105,19 +105,28 @@ Report make_report(Stage& stage, const Judgement& j) {
     }
   }
   r.controls = e.controls;
-  if (stage.probe_t) r.probes.push_back(stage.probe_t->summary("T", static_cast<int64_t>(stage.runs["T"].file.steps.size())));
-  if (stage.probe_e1) r.probes.push_back(stage.probe_e1->summary("E1", static_cast<int64_t>(stage.runs["E1"].file.steps.size())));
+  if (stage.probe_t)
+    r.probes.push_back(
+        stage.probe_t->summary("T", static_cast<int64_t>(stage.runs["T"].file.steps.size())));
+  if (stage.probe_e1)
+    r.probes.push_back(
+        stage.probe_e1->summary("E1", static_cast<int64_t>(stage.runs["E1"].file.steps.size())));
   r.switches = e.meaning.rows;
   r.trajectories = e.trajectories;
   if (stage.runs.contains("E1") && stage.runs.contains("T")) {
-    const auto loss = [&](const char* name) { return stage.runs[name].file.evaluations.back().loss; };
+    const auto loss = [&](const char* name) {
+      return stage.runs[name].file.evaluations.back().loss;
+    };
     r.unexplained = (loss("T") - loss("S")) - (loss("E1") - loss("R1"));
   }
   if (!e.trajectories.empty()) {
     const TrajectoryRow& tr = e.trajectories.front();
     const double half = (tr.high - tr.low) / 2;
-    r.smallest_effect = tr.differences.size() > 1 ? fmt::format("a change of held-out loss of {:.4f} (95 %, {} seeds)", half, tr.differences.size())
-                                                  : "one seed: no statement about held-out loss; ops are held to their bounds";
+    r.smallest_effect =
+        tr.differences.size() > 1
+            ? fmt::format("a change of held-out loss of {:.4f} (95 %, {} seeds)", half,
+                          tr.differences.size())
+            : "one seed: no statement about held-out loss; ops are held to their bounds";
   }
   r.environment = environment();
   r.environment["data"] = stage.experiment.data->digest.hex();

@@ -4,11 +4,13 @@
 
 namespace twinrun {
 
-Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& options, Progress* progress, const StopFlag* stop) {
+Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& options,
+                           Progress* progress, const StopFlag* stop) {
   TWINRUN_ASSIGN(Experiment experiment, make_experiment(scenario));
   Stage stage(options, progress, stop, std::move(experiment));
 
-  for (const auto run : {preflight, write_snapshot, run_references, run_subject, check_emulator, localise, compare_meaning, compare_trajectories}) {
+  for (const auto run : {preflight, write_snapshot, run_references, run_subject, check_emulator,
+                         localise, compare_meaning, compare_trajectories}) {
     TWINRUN_RETURN_IF_ERROR(run(stage));
     if (stage.stopped()) return Diagnosis{{}, true};
   }

@@ -16,11 +16,11 @@ namespace twinrun {
 
 struct DiagnoseOptions {
   std::string baseline = "cpu", subject = "tpu";
-  std::string directory;           // report.json, report.md, init.h5, runs/*.h5
+  std::string directory;  // report.json, report.md, init.h5, runs/*.h5
   bool quick = false;
   int threads = 1;
-  std::vector<FaultSpec> faults;   // of the subject
-  std::string command;             // as typed, for the report
+  std::vector<FaultSpec> faults;  // of the subject
+  std::string command;            // as typed, for the report
 };
 
 struct Diagnosis {
@@ -28,7 +28,8 @@ struct Diagnosis {
   bool interrupted = false;
 };
 
-Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& options, Progress* progress, const StopFlag* stop);
+Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& options,
+                           Progress* progress, const StopFlag* stop);
 
 // What diagnose would do: runs, samples, FLOPs, disk; seconds from one measured step of R.
 struct PlanRow {

@@ -11,7 +11,8 @@ namespace twinrun {
 
 Result<std::vector<PlanRow>> plan(const Scenario& scenario, const DiagnoseOptions& options) {
   TWINRUN_ASSIGN(const Experiment e, make_experiment(scenario));
-  TWINRUN_ASSIGN(const auto cpu, make_backend(options.baseline, backend_options(scenario, options.threads)));
+  TWINRUN_ASSIGN(const auto cpu,
+                 make_backend(options.baseline, backend_options(scenario, options.threads)));
   const Program whole = e.whole();
   RunOptions probe;
   probe.steps = std::min<int64_t>(3, scenario.train.steps);
@@ -27,10 +28,14 @@ Result<std::vector<PlanRow>> plan(const Scenario& scenario, const DiagnoseOption
   const std::string all = fmt::format("batch {}", scenario.train.batch);
   const std::string one = fmt::format("batch {}", scenario.train.batch / cores);
   const std::string split = fmt::format("{} cores x {}", cores, scenario.train.batch / cores);
-  const auto row = [&](const std::string& name, const std::string& engine, const std::string& settings, int64_t n, double part) {
-    return PlanRow{name, engine, settings, n, flops * part, per_step * part * static_cast<double>(n), state_mb};
+  const auto row = [&](const std::string& name, const std::string& engine,
+                       const std::string& settings, int64_t n, double part) {
+    return PlanRow{name,    engine,       settings,
+                   n,       flops * part, per_step * part * static_cast<double>(n),
+                   state_mb};
   };
-  std::vector<PlanRow> rows = {row("R", options.baseline, all, steps, 1), row("R2", options.baseline, all, steps, 1)};
+  std::vector<PlanRow> rows = {row("R", options.baseline, all, steps, 1),
+                               row("R2", options.baseline, all, steps, 1)};
   if (cores > 1) {
     rows.push_back(row("R1", options.baseline, one, steps, share));
     rows.push_back(row("S", options.baseline, split, steps, 1));
@@ -38,8 +43,10 @@ Result<std::vector<PlanRow>> plan(const Scenario& scenario, const DiagnoseOption
   }
   rows.push_back(row("T", options.subject, split, steps, 1));
   for (int seed = 1; seed < scenario.diagnose.seeds && !options.quick; ++seed) {
-    for (const auto& [name, engine] : {std::pair<std::string, std::string>{"R", options.baseline}, {"T", options.subject}}) {
-      rows.push_back(row(fmt::format("{}#{}", name, seed), engine, name == "R" ? all : split, steps, 1));
+    for (const auto& [name, engine] :
+         {std::pair<std::string, std::string>{"R", options.baseline}, {"T", options.subject}}) {
+      rows.push_back(
+          row(fmt::format("{}#{}", name, seed), engine, name == "R" ? all : split, steps, 1));
       rows.back().megabytes = 0;
     }
   }

@@ -12,7 +12,8 @@ Status check_data_lasts(const Experiment& e) {
 Status preflight(Stage& stage) {
   const Experiment& e = stage.experiment;
   if (stage.options.subject == "cpu:f64") {
-    return Error{"cpu:f64 is the oracle that judges others; it cannot be the subject", "--subject", "give it as --baseline, or use `twinrun train --engine cpu:f64`"};
+    return Error{"cpu:f64 is the oracle that judges others; it cannot be the subject", "--subject",
+                 "give it as --baseline, or use `twinrun train --engine cpu:f64`"};
   }
   TWINRUN_RETURN_IF_ERROR(check_data_lasts(e));
   if (stage.options.faults.empty()) return Ok{};

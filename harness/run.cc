@@ -13,8 +13,10 @@ namespace twinrun {
 namespace {
 
 bool finite(const Tensor& t) {
-  if (t.dtype() == DType::kF32) return std::ranges::all_of(t.as<float>(), [](float v) { return std::isfinite(v); });
-  if (t.dtype() == DType::kF64) return std::ranges::all_of(t.as<double>(), [](double v) { return std::isfinite(v); });
+  if (t.dtype() == DType::kF32)
+    return std::ranges::all_of(t.as<float>(), [](float v) { return std::isfinite(v); });
+  if (t.dtype() == DType::kF64)
+    return std::ranges::all_of(t.as<double>(), [](double v) { return std::isfinite(v); });
   return true;
 }
 
@@ -25,16 +27,19 @@ class BirthSink : public TraceSink {
     if (birth) return;
     for (size_t r = 0; r < event.outputs.size(); ++r) {
       if (finite(event.outputs[r])) continue;
-      const auto operands_finite = [&](const std::vector<Tensor>& in) { return std::ranges::all_of(in, finite); };
-      const bool clean = event.op().kind == OpKind::kAllReduce ? std::ranges::all_of(event.inputs, operands_finite)
-                                                               : operands_finite(event.inputs[r]);
+      const auto operands_finite = [&](const std::vector<Tensor>& in) {
+        return std::ranges::all_of(in, finite);
+      };
+      const bool clean = event.op().kind == OpKind::kAllReduce
+                             ? std::ranges::all_of(event.inputs, operands_finite)
+                             : operands_finite(event.inputs[r]);
       if (!clean) continue;
       bool nan = false;
       if (event.outputs[r].dtype() == DType::kF32) {
         for (float v : event.outputs[r].as<float>()) nan = nan || v != v;
       }
-      birth = Birth{event.step, static_cast<int>(r), event.op().name, std::string(to_string(event.op().phase)),
-                    nan ? "NaN" : "Inf"};
+      birth = Birth{event.step, static_cast<int>(r), event.op().name,
+                    std::string(to_string(event.op().phase)), nan ? "NaN" : "Inf"};
       return;
     }
   }
@@ -42,7 +47,8 @@ class BirthSink : public TraceSink {
 };
 
 double as_double(const Tensor& scalar) {
-  return scalar.dtype() == DType::kF64 ? scalar.as<double>()[0] : static_cast<double>(scalar.as<float>()[0]);
+  return scalar.dtype() == DType::kF64 ? scalar.as<double>()[0]
+                                       : static_cast<double>(scalar.as<float>()[0]);
 }
 
 double square_sum(const Tensor& t) {
@@ -79,11 +85,13 @@ void restart_from_replica0(States& states) {
   for (size_t r = 1; r < states.size(); ++r) states[r] = states[0];
 }
 
-void report_step(Progress& progress, int64_t log_every, int64_t done, int64_t first, const StepScalars& last) {
+void report_step(Progress& progress, int64_t log_every, int64_t done, int64_t first,
+                 const StepScalars& last) {
   progress.step(done - first, fmt::format("loss {:.4g}", last.loss));
   if (log_every > 0 && done % log_every == 0) {
-    progress.log(fmt::format("after step {}: loss {:.9g}, learning rate {:.4g}, gradient norm {:.4g}", done - 1, last.loss,
-                             last.learning_rate, last.gradient_norm));
+    progress.log(
+        fmt::format("after step {}: loss {:.9g}, learning rate {:.4g}, gradient norm {:.4g}",
+                    done - 1, last.loss, last.learning_rate, last.gradient_norm));
   }
 }
 
@@ -119,12 +127,14 @@ struct Runner {
     TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
     TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, experiment.scenario, batch, step));
     const States before = result.states;
-    TraceSink* sink = options.observer == nullptr ? nullptr : options.observer->begin_step(step, before, inputs);
+    TraceSink* sink =
+        options.observer == nullptr ? nullptr : options.observer->begin_step(step, before, inputs);
     StepOutputs outputs;
     TWINRUN_RETURN_IF_ERROR(engine.step(step, result.states, inputs, outputs, sink, options.hooks));
     if (options.observer != nullptr) options.observer->end_step(step, result.states, outputs);
     const int64_t loop = experiment.scenario.tpu.iterations_per_loop;
-    if (result.states.size() > 1 && ((loop > 0 && (step + 1) % loop == 0) || step + 1 == experiment.scenario.train.steps)) {
+    if (result.states.size() > 1 &&
+        ((loop > 0 && (step + 1) % loop == 0) || step + 1 == experiment.scenario.train.steps)) {
       restart_from_replica0(result.states);
     }
     const float rate = learning_rate(experiment.scenario.optimizer, step);
@@ -137,8 +147,9 @@ struct Runner {
     if (!std::isfinite(s.loss) || !std::isfinite(s.gradient_norm)) {
       result.birth = find_birth(engine, step, before, inputs, options.hooks);
       if (!result.birth) result.birth = Birth{step, 0, "", "", "loss"};
-      result.file.ended = fmt::format("diverged: {} born at step {} in {} on core {}", result.birth->what, step,
-                                      result.birth->op, result.birth->replica);
+      result.file.ended =
+          fmt::format("diverged: {} born at step {} in {} on core {}", result.birth->what, step,
+                      result.birth->op, result.birth->replica);
       return false;
     }
     return true;
@@ -147,14 +158,16 @@ struct Runner {
 
 }  // namespace
 
-std::optional<Birth> find_birth(Engine& engine, int64_t step, States states, const StepInputs& inputs, OpHooks* hooks) {
+std::optional<Birth> find_birth(Engine& engine, int64_t step, States states,
+                                const StepInputs& inputs, OpHooks* hooks) {
   BirthSink sink;
   StepOutputs outputs;
   if (!engine.step(step, states, inputs, outputs, &sink, hooks)) return std::nullopt;
   return sink.birth;
 }
 
-Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend, const RunOptions& options) {
+Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend,
+                        const RunOptions& options) {
   const Scenario& s = experiment.scenario;
   Runner run(experiment, program, options);
   TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend.prepare(program));
@@ -169,7 +182,8 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   file.first_step = options.first_step;
   file.scenario = resolved_toml(s);
   file.scenario_digest = scenario_digest(s).hex();
-  file.engine_settings = fmt::format("cores={} batch={} {}", file.cores, total, capabilities.settings);
+  file.engine_settings =
+      fmt::format("cores={} batch={} {}", file.cores, total, capabilities.settings);
   file.environment = environment();
   file.environment["data"] = experiment.data->digest.hex();
   file.ended = "completed";
@@ -186,18 +200,27 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
     }
     TWINRUN_ASSIGN(const bool go_on, run.one_step(*engine, feed, step));
     done = step + 1;
-    if (options.progress != nullptr) report_step(*options.progress, s.train.log_every, done, options.first_step, file.steps.back());
+    if (options.progress != nullptr)
+      report_step(*options.progress, s.train.log_every, done, options.first_step,
+                  file.steps.back());
     if (!go_on) break;
-    if (done < last && s.train.eval_every > 0 && done % s.train.eval_every == 0) TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
-    if (done < last && s.train.checkpoint_every > 0 && done % s.train.checkpoint_every == 0) TWINRUN_RETURN_IF_ERROR(run.keep(done, true));
+    if (done < last && s.train.eval_every > 0 && done % s.train.eval_every == 0)
+      TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
+    if (done < last && s.train.checkpoint_every > 0 && done % s.train.checkpoint_every == 0)
+      TWINRUN_RETURN_IF_ERROR(run.keep(done, true));
   }
   // An interrupt may come where a periodic evaluation or checkpoint has just been made.
-  if (file.evaluations.empty() || file.evaluations.back().step != done) TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
-  if (file.checkpoints.empty() || file.checkpoints.back().step != done) TWINRUN_RETURN_IF_ERROR(run.keep(done, false));
-  run.result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (file.evaluations.empty() || file.evaluations.back().step != done)
+    TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
+  if (file.checkpoints.empty() || file.checkpoints.back().step != done)
+    TWINRUN_RETURN_IF_ERROR(run.keep(done, false));
+  run.result.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (options.progress != nullptr) {
     const Evaluation* e = file.evaluations.empty() ? nullptr : &file.evaluations.back();
-    options.progress->end(e == nullptr ? file.ended : fmt::format("held-out loss {:.4f}, accuracy {:.2f} %", e->loss, 100 * e->accuracy));
+    options.progress->end(e == nullptr ? file.ended
+                                       : fmt::format("held-out loss {:.4f}, accuracy {:.2f} %",
+                                                     e->loss, 100 * e->accuracy));
   }
   return std::move(run.result);
 }

@@ -29,14 +29,15 @@ class StepObserver {
  public:
   virtual ~StepObserver() = default;
   virtual TraceSink* begin_step(int64_t step, const States& before, const StepInputs& inputs) = 0;
-  virtual void end_step(int64_t /*step*/, const States& /*after*/, const StepOutputs& /*outputs*/) {}
+  virtual void end_step(int64_t /*step*/, const States& /*after*/, const StepOutputs& /*outputs*/) {
+  }
 };
 
 struct RunOptions {
-  std::string name;                       // for progress
-  int64_t steps = 0;                      // first step not to run; 0: the scenario's
-  int threads = 1;                        // of evaluation
-  std::optional<States> start;            // default: the seeded initial state
+  std::string name;             // for progress
+  int64_t steps = 0;            // first step not to run; 0: the scenario's
+  int threads = 1;              // of evaluation
+  std::optional<States> start;  // default: the seeded initial state
   int64_t first_step = 0;
   OpHooks* hooks = nullptr;
   StepObserver* observer = nullptr;
@@ -54,9 +55,11 @@ struct RunResult {
   double seconds = 0;
 };
 
-Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend, const RunOptions& options);
+Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend,
+                        const RunOptions& options);
 
 // The first non-finite value of one step, found by watching every op.
-std::optional<Birth> find_birth(Engine& engine, int64_t step, States states, const StepInputs& inputs, OpHooks* hooks);
+std::optional<Birth> find_birth(Engine& engine, int64_t step, States states,
+                                const StepInputs& inputs, OpHooks* hooks);
 
 }  // namespace twinrun

@@ -1,11 +1,11 @@
 #include "harness/stages.h"
-#include "harness/trajectory.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "harness/trajectory.h"
 #include "program/analysis/liveness.h"
 
 namespace twinrun {
@@ -16,12 +16,14 @@ std::string run_path(const Stage& stage, const std::string& name) {
 }
 
 // Runs, keeps and writes one corner of the experiment.
-Status corner(Stage& stage, const std::string& name, const Experiment& experiment, Program program, Backend& backend,
-              RunOptions options, bool keep = true) {
+Status corner(Stage& stage, const std::string& name, const Experiment& experiment, Program program,
+              Backend& backend, RunOptions options, bool keep = true) {
   const Capabilities c = backend.capabilities();
-  options.name = fmt::format("{:<4} {}{}", name, c.name,
-                             program.sharding.cores > 1 ? fmt::format(", {} cores x {}", program.sharding.cores, program.batch)
-                                                        : fmt::format(", batch {}", program.batch));
+  options.name =
+      fmt::format("{:<4} {}{}", name, c.name,
+                  program.sharding.cores > 1
+                      ? fmt::format(", {} cores x {}", program.sharding.cores, program.batch)
+                      : fmt::format(", batch {}", program.batch));
   options.progress = stage.progress;
   options.stop = stage.stop;
   options.threads = stage.options.threads;
@@ -40,15 +42,18 @@ Result<std::unique_ptr<Backend>> baseline(const Stage& stage, int threads, bool 
   return make_backend(stage.options.baseline, o);
 }
 Result<std::unique_ptr<Backend>> subject(const Stage& stage) {
-  return make_backend(stage.options.subject, backend_options(stage.experiment.scenario, stage.options.threads));
+  return make_backend(stage.options.subject,
+                      backend_options(stage.experiment.scenario, stage.options.threads));
 }
 
 // nullptr without faults: an engine may refuse hooks altogether.
-Result<std::unique_ptr<FaultHooks>> hooks_for(const std::vector<FaultSpec>& faults, const Program& program, uint64_t seed) {
+Result<std::unique_ptr<FaultHooks>> hooks_for(const std::vector<FaultSpec>& faults,
+                                              const Program& program, uint64_t seed) {
   if (faults.empty()) return std::unique_ptr<FaultHooks>();
   return FaultHooks::make(program, faults, seed);
 }
-Result<std::unique_ptr<FaultHooks>> hooks_for(const Stage& stage, const Program& program, uint64_t seed) {
+Result<std::unique_ptr<FaultHooks>> hooks_for(const Stage& stage, const Program& program,
+                                              uint64_t seed) {
   return hooks_for(stage.options.faults, program, seed);
 }
 
@@ -79,7 +84,8 @@ ProbePolicy policy_of(const Stage& stage, const Program& program) {
   const double seconds = cores * (step_flops(program) * 2 / 1e10 + elements * 1.5e-8);
   constexpr double kBudgetSeconds = 20;  // of one core: the choice may not depend on the machine
   const auto steps = static_cast<double>(stage.experiment.scenario.train.steps);
-  policy.every = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps * seconds / kBudgetSeconds)));
+  policy.every =
+      std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps * seconds / kBudgetSeconds)));
   return policy;
 }
 
@@ -98,9 +104,11 @@ double relative_distance(const Program& program, const States& a, const States& 
 
 // One step's gradient from the initial state: relative distance of `a`'s from `b`'s.
 Result<double> gradient_drift(Stage& stage, const Program& program, Backend& a, Backend& b) {
-  Feed feed(stage.experiment.data->train, stage.experiment.feed_options(stage.experiment.scenario.train.batch));
+  Feed feed(stage.experiment.data->train,
+            stage.experiment.feed_options(stage.experiment.scenario.train.batch));
   TWINRUN_ASSIGN(const Batch batch, feed.batch(0));
-  TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, stage.experiment.scenario, batch, 0));
+  TWINRUN_ASSIGN(const StepInputs inputs,
+                 step_inputs(program, stage.experiment.scenario, batch, 0));
   StepOutputs outputs[2];
   Backend* backends[2] = {&a, &b};
   for (int i = 0; i < 2; ++i) {
@@ -127,8 +135,8 @@ BackendOptions backend_options(const Scenario& scenario, int threads) {
   o.threads = threads;
   o.tpu.poison = scenario.tpu.poison;
   const std::string& p = scenario.tpu.precision;
-  o.tpu.precision = p == "f32"    ? DotPrecision::kF32
-                    : p == "high" ? DotPrecision::kBf16x3
+  o.tpu.precision = p == "f32"       ? DotPrecision::kF32
+                    : p == "high"    ? DotPrecision::kBf16x3
                     : p == "highest" ? DotPrecision::kBf16x6
                                      : DotPrecision::kBf16;
   return o;
@@ -136,10 +144,14 @@ BackendOptions backend_options(const Scenario& scenario, int threads) {
 
 Status write_snapshot(Stage& stage) {
   std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(stage.options.directory) / "runs", error);
-  if (error) return Error{"cannot create the folder: " + error.message(), stage.options.directory, "choose another with -o"};
+  std::filesystem::create_directories(std::filesystem::path(stage.options.directory) / "runs",
+                                      error);
+  if (error)
+    return Error{"cannot create the folder: " + error.message(), stage.options.directory,
+                 "choose another with -o"};
   const Program program = stage.experiment.whole();
-  Checkpoint c = to_checkpoint(program, initial_states(program, stage.experiment.scenario.seed), stage.experiment.scenario, 0);
+  Checkpoint c = to_checkpoint(program, initial_states(program, stage.experiment.scenario.seed),
+                               stage.experiment.scenario, 0);
   c.scenario = resolved_toml(stage.experiment.scenario);
   c.scenario_digest = scenario_digest(stage.experiment.scenario).hex();
   return write_checkpoint((std::filesystem::path(stage.options.directory) / "init.h5").string(), c);
@@ -159,11 +171,12 @@ Status run_references(Stage& stage) {
   again.evaluate = true;
   TWINRUN_RETURN_IF_ERROR(corner(stage, "R2", e, e.whole(), *poisoned, again));
   stage.evidence.reference_parts = first_difference(r.file, stage.runs["R2"].file);
-  stage.evidence.controls.push_back({fmt::format("R = R' (other thread count: {} and {}; poisoned memory)", threads, other),
-                                     !stage.evidence.reference_parts, true,
-                                     stage.evidence.reference_parts
-                                         ? fmt::format("states part after step {}", *stage.evidence.reference_parts)
-                                         : fmt::format("{} state digests equal", r.file.state_digests.size())});
+  stage.evidence.controls.push_back(
+      {fmt::format("R = R' (other thread count: {} and {}; poisoned memory)", threads, other),
+       !stage.evidence.reference_parts, true,
+       stage.evidence.reference_parts
+           ? fmt::format("states part after step {}", *stage.evidence.reference_parts)
+           : fmt::format("{} state digests equal", r.file.state_digests.size())});
   if (r.birth) {
     stage.evidence.reference_birth = r.birth;
     stage.evidence.reference_birth_run = "R";
@@ -224,8 +237,10 @@ Status run_subject(Stage& stage) {
   if (t.birth) stage.evidence.subject_birth = t.birth;
   stage.evidence.engine_drift = relative_distance(program, t.states, stage.runs["S"].states);
   stage.evidence.t_equals_s = t.file.state_digests == stage.runs["S"].file.state_digests;
-  const bool one_core_equal = !stage.sharded() || stage.runs["E1"].file.state_digests == stage.runs["R1"].file.state_digests;
-  stage.evidence.identical = t.file.state_digests == stage.runs["R"].file.state_digests && one_core_equal;
+  const bool one_core_equal = !stage.sharded() || stage.runs["E1"].file.state_digests ==
+                                                      stage.runs["R1"].file.state_digests;
+  stage.evidence.identical =
+      t.file.state_digests == stage.runs["R"].file.state_digests && one_core_equal;
 
   // T': the first three steps once more.
   TWINRUN_ASSIGN(const auto fresh, hooks_for(stage, program, e.scenario.seed));
@@ -238,14 +253,17 @@ Status run_subject(Stage& stage) {
   TWINRUN_ASSIGN(const RunResult repeated, train(e, program, *engine, again));
   const auto parts = first_difference(repeated.file, t.file);
   stage.evidence.subject_parts = parts;
-  stage.evidence.controls.push_back({"T = T' (the subject again, first steps)", !parts, true,
-                                     parts ? fmt::format("states part after step {}", *parts)
-                                           : fmt::format("{} state digests equal", repeated.file.state_digests.size())});
+  stage.evidence.controls.push_back(
+      {"T = T' (the subject again, first steps)", !parts, true,
+       parts ? fmt::format("states part after step {}", *parts)
+             : fmt::format("{} state digests equal", repeated.file.state_digests.size())});
   return Ok{};
 }
 
 Status check_emulator(Stage& stage) {
-  if (stage.options.subject != "tpu" || stage.options.baseline != "cpu" || !stage.runs.contains("T")) return Ok{};
+  if (stage.options.subject != "tpu" || stage.options.baseline != "cpu" ||
+      !stage.runs.contains("T"))
+    return Ok{};
   const Experiment& e = stage.experiment;
   BackendOptions o = backend_options(e.scenario, stage.options.threads);
   o.tpu.precision = DotPrecision::kF32;
@@ -257,15 +275,18 @@ Status check_emulator(Stage& stage) {
   TWINRUN_ASSIGN(const RunResult f32, train(e, stage.programs["S"], *degenerate, run));
   const auto parts = first_difference(f32.file, stage.runs["S"].file);
   stage.evidence.emulator_fails = parts.has_value();
-  stage.evidence.controls.push_back({"emulator at precision f32 = S, first steps", !parts, true,
-                                     parts ? fmt::format("states part after step {}", *parts)
-                                           : fmt::format("{} state digests equal", f32.file.state_digests.size())});
+  stage.evidence.controls.push_back(
+      {"emulator at precision f32 = S, first steps", !parts, true,
+       parts ? fmt::format("states part after step {}", *parts)
+             : fmt::format("{} state digests equal", f32.file.state_digests.size())});
   TWINRUN_ASSIGN(const auto cpu, baseline(stage, stage.options.threads));
   TWINRUN_ASSIGN(const auto declared, subject(stage));
   o.tpu.precision = DotPrecision::kBf16x6;
   TWINRUN_ASSIGN(const auto highest, make_backend("tpu", o));
-  TWINRUN_ASSIGN(stage.evidence.default_drift, gradient_drift(stage, stage.programs["S"], *declared, *cpu));
-  TWINRUN_ASSIGN(stage.evidence.highest_drift, gradient_drift(stage, stage.programs["S"], *highest, *cpu));
+  TWINRUN_ASSIGN(stage.evidence.default_drift,
+                 gradient_drift(stage, stage.programs["S"], *declared, *cpu));
+  TWINRUN_ASSIGN(stage.evidence.highest_drift,
+                 gradient_drift(stage, stage.programs["S"], *highest, *cpu));
   return Ok{};
 }
 
@@ -273,7 +294,8 @@ Status localise(Stage& stage) {
   Evidence& e = stage.evidence;
   e.command = stage.options.command;
   if (!stage.probe_t) return Ok{};
-  e.worst_ratio = std::max(stage.probe_t->worst_ratio(), stage.probe_e1 ? stage.probe_e1->worst_ratio() : 0.0);
+  e.worst_ratio =
+      std::max(stage.probe_t->worst_ratio(), stage.probe_e1 ? stage.probe_e1->worst_ratio() : 0.0);
   const bool found = !stage.probe_t->violations().empty();
   if (found || e.subject_birth) {
     e.violations = stage.probe_t->violations();
@@ -284,7 +306,8 @@ Status localise(Stage& stage) {
     if (!e.localised && clean) {
       // Probes left a gap: go through it step by step from the last state known to be good.
       TWINRUN_ASSIGN(const auto engine, subject(stage));
-      TWINRUN_ASSIGN(const auto hooks, hooks_for(stage, stage.programs["T"], stage.experiment.scenario.seed));
+      TWINRUN_ASSIGN(const auto hooks,
+                     hooks_for(stage, stage.programs["T"], stage.experiment.scenario.seed));
       Lockstep closer(stage.programs["T"], engine->capabilities(), ProbePolicy{}, &stage.pool);
       RunOptions o;
       o.hooks = hooks.get();
@@ -293,7 +316,8 @@ Status localise(Stage& stage) {
       o.first_step = clean->first;
       o.steps = bad + 1;
       o.evaluate = false;
-      TWINRUN_RETURN_IF_ERROR(corner(stage, "T*", stage.experiment, stage.programs["T"], *engine, o, false));
+      TWINRUN_RETURN_IF_ERROR(
+          corner(stage, "T*", stage.experiment, stage.programs["T"], *engine, o, false));
       stage.runs.erase("T*");
       if (!closer.violations().empty()) {
         e.violations = closer.violations();
@@ -312,13 +336,17 @@ Status compare_meaning(Stage& stage) {
   const Experiment& e = stage.experiment;
   const Program whole = e.whole();
   std::vector<ProbeState> states;
-  states.emplace_back(0, to_checkpoint(whole, initial_states(whole, e.scenario.seed), e.scenario, 0));
+  states.emplace_back(0,
+                      to_checkpoint(whole, initial_states(whole, e.scenario.seed), e.scenario, 0));
   const RunResult& r = stage.runs["R"];
-  states.emplace_back(e.scenario.train.steps - 1, to_checkpoint(whole, r.states, e.scenario, e.scenario.train.steps));
-  if (stage.progress != nullptr) stage.progress->begin("switches: meaning of the sharded program, in binary64", 1);
+  states.emplace_back(e.scenario.train.steps - 1,
+                      to_checkpoint(whole, r.states, e.scenario, e.scenario.train.steps));
+  if (stage.progress != nullptr)
+    stage.progress->begin("switches: meaning of the sharded program, in binary64", 1);
   TWINRUN_ASSIGN(stage.evidence.meaning, probe_meaning(e, states, stage.options.threads));
   if (stage.progress != nullptr) {
-    stage.progress->end(fmt::format("one-step gradient drift S - R {:.3g}", stage.evidence.meaning.drift));
+    stage.progress->end(
+        fmt::format("one-step gradient drift S - R {:.3g}", stage.evidence.meaning.drift));
   }
   return Ok{};
 }
@@ -334,8 +362,10 @@ Status compare_trajectories(Stage& stage) {
   TWINRUN_ASSIGN(const auto cpu, baseline(stage, stage.options.threads));
   TWINRUN_ASSIGN(const auto engine, subject(stage));
   for (int i = 1; wanted && i < s.diagnose.seeds; ++i) {
-    TWINRUN_ASSIGN(const Experiment other, with_seed(stage.experiment, s.seed + static_cast<uint64_t>(i)));
-    const auto loss_of = [&](const std::string& name, Program program, Backend& backend, OpHooks* hooks) -> Result<double> {
+    TWINRUN_ASSIGN(const Experiment other,
+                   with_seed(stage.experiment, s.seed + static_cast<uint64_t>(i)));
+    const auto loss_of = [&](const std::string& name, Program program, Backend& backend,
+                             OpHooks* hooks) -> Result<double> {
       RunOptions o;
       o.digest_states = false;
       o.hooks = hooks;
@@ -361,10 +391,13 @@ Status compare_trajectories(Stage& stage) {
     stage.t_losses.push_back(t);
   }
   const Margin margin = choose_margin(s.diagnose.margin, stage.r_losses);
-  e.trajectories.push_back(compare_paired("T - R", "what the user sees", stage.t_losses, stage.r_losses, margin));
+  e.trajectories.push_back(
+      compare_paired("T - R", "what the user sees", stage.t_losses, stage.r_losses, margin));
   if (stage.sharded() && e.meaning.differs()) {
-    e.trajectories.push_back(compare_paired("S - R", "what sharding alone does, on cpu", stage.s_losses, stage.r_losses, margin));
-    e.trajectories.push_back(compare_paired("T - S", "what the engine adds", stage.t_losses, stage.s_losses, margin));
+    e.trajectories.push_back(compare_paired("S - R", "what sharding alone does, on cpu",
+                                            stage.s_losses, stage.r_losses, margin));
+    e.trajectories.push_back(
+        compare_paired("T - S", "what the engine adds", stage.t_losses, stage.s_losses, margin));
   }
   return Ok{};
 }

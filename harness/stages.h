@@ -19,7 +19,7 @@ struct Stage {
   const StopFlag* stop;
   Experiment experiment;
   ThreadPool pool;
-  std::map<std::string, RunResult> runs;        // R R2 R1 E1 S T
+  std::map<std::string, RunResult> runs;  // R R2 R1 E1 S T
   std::map<std::string, Program> programs;
   std::vector<double> r_losses, s_losses, t_losses;  // held-out, per seed
   Evidence evidence;
@@ -32,14 +32,14 @@ struct Stage {
   bool sharded() const { return experiment.sharding.cores > 1; }
 };
 
-Status preflight(Stage& stage);            // what can be known to fail before anything is run or written
-Status write_snapshot(Stage& stage);       // init.h5
-Status run_references(Stage& stage);       // R, R', R1 on the baseline; S
-Status run_subject(Stage& stage);          // E1, T under lockstep; T'
-Status check_emulator(Stage& stage);       // the degenerate setting equals cpu, bit for bit
-Status localise(Stage& stage);             // the first wrong step, where probes left gaps
-Status compare_meaning(Stage& stage);      // switches
-Status compare_trajectories(Stage& stage); // paired seeds
+Status preflight(Stage& stage);       // what can be known to fail before anything is run or written
+Status write_snapshot(Stage& stage);  // init.h5
+Status run_references(Stage& stage);  // R, R', R1 on the baseline; S
+Status run_subject(Stage& stage);     // E1, T under lockstep; T'
+Status check_emulator(Stage& stage);  // the degenerate setting equals cpu, bit for bit
+Status localise(Stage& stage);        // the first wrong step, where probes left gaps
+Status compare_meaning(Stage& stage);       // switches
+Status compare_trajectories(Stage& stage);  // paired seeds
 Report make_report(Stage& stage, const Judgement& judgement);
 Status write_results(const Stage& stage, const Report& report);
 

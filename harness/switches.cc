@@ -16,8 +16,10 @@ Result<States> spread(const Checkpoint& checkpoint, const Program& program) {
   ReplicaState one;
   for (const StateVar& var : program.state) {
     const auto it = checkpoint.tensors.find(var.name);
-    if (it == checkpoint.tensors.end()) return Error{"no tensor '" + var.name + "'", "probe state", ""};
-    one.vars.push_back(it->second.replica_axis ? it->second.value.rows(0, 1).reshaped(var.type.dims) : it->second.value);
+    if (it == checkpoint.tensors.end())
+      return Error{"no tensor '" + var.name + "'", "probe state", ""};
+    one.vars.push_back(it->second.replica_axis ? it->second.value.rows(0, 1).reshaped(var.type.dims)
+                                               : it->second.value);
   }
   return States(static_cast<size_t>(program.sharding.cores), one);
 }
@@ -30,7 +32,8 @@ struct Prober {
     TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend->prepare(program));
     Feed feed(experiment.data->train, experiment.feed_options(experiment.scenario.train.batch));
     TWINRUN_ASSIGN(const Batch batch, feed.batch(at.first));
-    TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, experiment.scenario, batch, at.first));
+    TWINRUN_ASSIGN(const StepInputs inputs,
+                   step_inputs(program, experiment.scenario, batch, at.first));
     TWINRUN_ASSIGN(States states, spread(at.second, program));
     StepOutputs outputs;
     TWINRUN_RETURN_IF_ERROR(engine->step(at.first, states, inputs, outputs));
@@ -65,39 +68,45 @@ std::vector<ShardingCause> sharding_causes(const Experiment& e) {
   const bool mean_loss = e.scenario.loss.reduction == LossReduction::kMean;
   const bool mean_reduce = s.reduction == Reduction::kMean;
   if (mean_loss != mean_reduce) {
-    causes.push_back(
-        {"reduction",
-         mean_loss ? fmt::format("each replica's loss is a mean, and the {} replicas' gradients are summed: the update is {} times the "
-                                 "whole batch's",
-                                 s.cores, s.cores)
-                   : fmt::format("the loss is summed over the batch, but each replica's is scaled by 1/{}: the update is 1/{} of the "
-                                 "whole batch's",
-                                 s.cores, s.cores),
-         mean_loss ? "set tpu.reduction = \"mean\" (or divide the loss by the total batch and keep the sum)"
-                   : "set tpu.reduction = \"sum\" (or make the loss a mean)"});
+    causes.push_back({"reduction",
+                      mean_loss
+                          ? fmt::format("each replica's loss is a mean, and the {} replicas' "
+                                        "gradients are summed: the update is {} times the "
+                                        "whole batch's",
+                                        s.cores, s.cores)
+                          : fmt::format("the loss is summed over the batch, but each replica's is "
+                                        "scaled by 1/{}: the update is 1/{} of the "
+                                        "whole batch's",
+                                        s.cores, s.cores),
+                      mean_loss ? "set tpu.reduction = \"mean\" (or divide the loss by the total "
+                                  "batch and keep the sum)"
+                                : "set tpu.reduction = \"sum\" (or make the loss a mean)"});
   }
-  const bool batch_statistics =
-      std::ranges::any_of(e.forward.graph.ops(), [](const Op& op) { return op.attrs.batch_statistic; });
+  const bool batch_statistics = std::ranges::any_of(
+      e.forward.graph.ops(), [](const Op& op) { return op.attrs.batch_statistic; });
   if (batch_statistics && s.batchnorm == BatchNormSync::kPerCore) {
     const int64_t per_core = e.scenario.train.batch / s.cores;
-    causes.push_back({"batch_norm",
-                      fmt::format("each core normalises by the statistics of its own {} samples, not of all {}", per_core,
-                                  e.scenario.train.batch),
-                      "set tpu.batchnorm = \"synced\", or raise train.batch (the guide asks for 32 per core)"});
+    causes.push_back(
+        {"batch_norm",
+         fmt::format("each core normalises by the statistics of its own {} samples, not of all {}",
+                     per_core, e.scenario.train.batch),
+         "set tpu.batchnorm = \"synced\", or raise train.batch (the guide asks for 32 per core)"});
   }
   return causes;
 }
 
 Sharding restore(const Experiment& e, Sharding s, const std::string& cause) {
   if (cause == "reduction") {
-    s.reduction = e.scenario.loss.reduction == LossReduction::kMean ? Reduction::kMean : Reduction::kSum;
+    s.reduction =
+        e.scenario.loss.reduction == LossReduction::kMean ? Reduction::kMean : Reduction::kSum;
   } else if (cause == "batch_norm") {
     s.batchnorm = BatchNormSync::kSynced;
   }
   return s;
 }
 
-Result<MeaningResult> probe_meaning(const Experiment& e, const std::vector<ProbeState>& states, int threads) {
+Result<MeaningResult> probe_meaning(const Experiment& e, const std::vector<ProbeState>& states,
+                                    int threads) {
   MeaningResult result;
   result.causes = sharding_causes(e);
   BackendOptions options;
@@ -126,19 +135,27 @@ Result<MeaningResult> probe_meaning(const Experiment& e, const std::vector<Probe
   const size_t all = v.size() - 1;
   for (size_t c = 0; c < n; ++c) {
     const size_t bit = size_t{1} << c;
-    double shapley = 0;  // how much of the squared drift restoring c removes, averaged over the orders of restoring
+    double shapley =
+        0;  // how much of the squared drift restoring c removes, averaged over the orders of restoring
     for (size_t mask = 0; mask < v.size(); ++mask) {
       if ((mask & bit) != 0) continue;
       const auto before = static_cast<size_t>(__builtin_popcountll(mask));
-      shapley += factorial(before) * factorial(n - before - 1) / factorial(n) * (v[mask] - v[mask | bit]);
+      shapley +=
+          factorial(before) * factorial(n - before - 1) / factorial(n) * (v[mask] - v[mask | bit]);
     }
     const double share = v.front() > 0 ? shapley / v.front() : 0;
     const double restored = std::sqrt(v[bit]), alone = std::sqrt(v[all & ~bit]);
-    SwitchRow in_s{result.causes[c].name, "restored in S", result.drift, restored, kMeaningThreshold,
-                   restored < result.drift && (restored <= kMeaningThreshold || share > 0.5), share, ""};
+    SwitchRow in_s{result.causes[c].name,
+                   "restored in S",
+                   result.drift,
+                   restored,
+                   kMeaningThreshold,
+                   restored < result.drift && (restored <= kMeaningThreshold || share > 0.5),
+                   share,
+                   ""};
     in_s.note = restored <= kMeaningThreshold ? "drift gone" : "drift remains";
-    SwitchRow in_r{result.causes[c].name, "introduced alone", result.residual, alone, kMeaningThreshold,
-                   alone > kMeaningThreshold, share, ""};
+    SwitchRow in_r{result.causes[c].name, "introduced alone",        result.residual, alone,
+                   kMeaningThreshold,     alone > kMeaningThreshold, share,           ""};
     in_r.note = alone > kMeaningThreshold ? "drift appears" : "no drift";
     result.rows.push_back(std::move(in_s));
     result.rows.push_back(std::move(in_r));

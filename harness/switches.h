@@ -30,17 +30,18 @@ Sharding restore(const Experiment& experiment, Sharding sharding, const std::str
 inline constexpr double kMeaningThreshold = 0x1p-26;
 
 struct MeaningResult {
-  double drift = 0;       // root mean square over the probed states
-  double residual = 0;    // with every cause restored
-  std::vector<SwitchRow> rows;      // two per cause: restored, introduced alone
+  double drift = 0;             // root mean square over the probed states
+  double residual = 0;          // with every cause restored
+  std::vector<SwitchRow> rows;  // two per cause: restored, introduced alone
   std::vector<ShardingCause> causes;
-  std::vector<int64_t> steps;       // where it was probed
+  std::vector<int64_t> steps;  // where it was probed
   bool differs() const { return drift > kMeaningThreshold; }
 };
 
 // A state of the sharded or the whole program by tensor name, replica 0, and the step that it starts.
 using ProbeState = std::pair<int64_t, Checkpoint>;
 
-Result<MeaningResult> probe_meaning(const Experiment& experiment, const std::vector<ProbeState>& states, int threads);
+Result<MeaningResult> probe_meaning(const Experiment& experiment,
+                                    const std::vector<ProbeState>& states, int threads);
 
 }  // namespace twinrun

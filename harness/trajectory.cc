@@ -25,13 +25,16 @@ double deviation_of(const std::vector<double>& v) {
 
 Margin choose_margin(double user_margin, const std::vector<double>& reference_losses) {
   if (user_margin > 0) return {user_margin, "diagnose.margin", true};
-  if (reference_losses.size() < 2) return {0, "none: one seed, and diagnose.margin is not set", false};
+  if (reference_losses.size() < 2)
+    return {0, "none: one seed, and diagnose.margin is not set", false};
   return {2 * deviation_of(reference_losses),
-          fmt::format("2 standard deviations between {} seeds of R", reference_losses.size()), false};
+          fmt::format("2 standard deviations between {} seeds of R", reference_losses.size()),
+          false};
 }
 
-TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning, const std::vector<double>& a,
-                             const std::vector<double>& b, const Margin& margin) {
+TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning,
+                             const std::vector<double>& a, const std::vector<double>& b,
+                             const Margin& margin) {
   TrajectoryRow row;
   row.pair = pair;
   row.meaning = meaning;
@@ -54,7 +57,8 @@ TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning
   if (n < 2) return row;
   const boost::math::students_t t(n - 1);
   const double error = deviation_of(row.differences) / std::sqrt(n);
-  const double wide = boost::math::quantile(t, 0.975) * error, narrow = boost::math::quantile(t, 0.95) * error;
+  const double wide = boost::math::quantile(t, 0.975) * error,
+               narrow = boost::math::quantile(t, 0.95) * error;
   row.low = row.mean - wide;
   row.high = row.mean + wide;
   if (margin.value > 0 && row.mean - narrow > -margin.value && row.mean + narrow < margin.value) {

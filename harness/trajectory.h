@@ -13,7 +13,7 @@ namespace twinrun {
 
 struct Margin {
   double value = 0;
-  std::string source;   // "diagnose.margin", "2 standard deviations between 3 seeds of R"
+  std::string source;  // "diagnose.margin", "2 standard deviations between 3 seeds of R"
   bool of_user = false;
 };
 
@@ -22,7 +22,8 @@ Margin choose_margin(double user_margin, const std::vector<double>& reference_lo
 
 // Paired differences a[i] - b[i]. Two one-sided t tests at 5 % inside +-margin: "equivalent" (needs two pairs or more); the 95 % interval
 // wholly beyond the margin: "outside"; with one pair, or neither: "undetermined". Bit-equal losses: "identical".
-TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning, const std::vector<double>& a,
-                             const std::vector<double>& b, const Margin& margin);
+TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning,
+                             const std::vector<double>& a, const std::vector<double>& b,
+                             const Margin& margin);
 
 }  // namespace twinrun

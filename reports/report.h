@@ -17,31 +17,41 @@ namespace twinrun {
 
 inline constexpr int kReportSchema = 1;
 
-enum class VerdictClass : uint8_t { kIdentical, kNoise, kSharding, kEngineBug, kNondeterministic, kInconclusive };
-std::string_view to_string(VerdictClass verdict);  // "IDENTICAL" "NOISE" "SHARDING" "ENGINE_BUG" "NONDETERMINISTIC" "INCONCLUSIVE"
+enum class VerdictClass : uint8_t {
+  kIdentical,
+  kNoise,
+  kSharding,
+  kEngineBug,
+  kNondeterministic,
+  kInconclusive
+};
+std::string_view to_string(
+    VerdictClass
+        verdict);  // "IDENTICAL" "NOISE" "SHARDING" "ENGINE_BUG" "NONDETERMINISTIC" "INCONCLUSIVE"
 // 0 0 10 20 30 125 (interfaces.md)
 int exit_code(VerdictClass verdict);
 
 // One claim. Every finding quotes its number, where the bound comes from, and the command that shows it again.
 struct Finding {
   VerdictClass verdict = VerdictClass::kNoise;
-  std::string cause;          // "reduction", "batch_norm", "precision", "rounding", "seed", "engine:conv1/kernel.grad", ...
-  std::string sentence;       // one sentence for an engineer who has never seen the tool
+  std::string
+      cause;  // "reduction", "batch_norm", "precision", "rounding", "seed", "engine:conv1/kernel.grad", ...
+  std::string sentence;         // one sentence for an engineer who has never seen the tool
   std::optional<int64_t> step;  // from 0
-  std::string phase;          // forward | gradient | collective | update | ""
-  std::string op;             // "conv1/kernel.grad"
-  std::string op_kind;        // "convolution_kernel_grad"
+  std::string phase;            // forward | gradient | collective | update | ""
+  std::string op;               // "conv1/kernel.grad"
+  std::string op_kind;          // "convolution_kernel_grad"
   std::optional<int> core;
-  std::string elements;       // "12 of 4608 elements, first [0,3,1,7]"
-  std::string fingerprint;    // "x8 of the expected value", "stale by one step", ...
+  std::string elements;         // "12 of 4608 elements, first [0,3,1,7]"
+  std::string fingerprint;      // "x8 of the expected value", "stale by one step", ...
   std::optional<double> share;  // of the squared drift, 0..1
-  char level = 'A';           // evidence level: A op trace and declared contract, B op trace, C tensors only
-  double number = 0;          // the statistic
-  double bound = 0;           // what an honest engine stays within
-  std::string bound_source;   // "gamma_17 of f32 accumulation, docs/bounds.md#dots"
-  std::string hex;            // "subject 0x3f8147ae, oracle 1.0099999904 (0x3f8147ad)"
+  char level = 'A';  // evidence level: A op trace and declared contract, B op trace, C tensors only
+  double number = 0;         // the statistic
+  double bound = 0;          // what an honest engine stays within
+  std::string bound_source;  // "gamma_17 of f32 accumulation, docs/bounds.md#dots"
+  std::string hex;           // "subject 0x3f8147ae, oracle 1.0099999904 (0x3f8147ad)"
   std::vector<std::string> evidence;
-  std::string reproduce;      // command line
+  std::string reproduce;  // command line
 };
 
 struct RunSummary {
@@ -59,7 +69,7 @@ struct RunSummary {
 };
 
 struct Control {
-  std::string name;     // "R = R' (2 threads, poisoned memory)"
+  std::string name;  // "R = R' (2 threads, poisoned memory)"
   bool passed = true;
   bool run = true;
   std::string detail;
@@ -74,36 +84,37 @@ struct ProbeRow {
 };
 
 struct EngineProbe {
-  std::string pair;      // "T" or "E1"
+  std::string pair;  // "T" or "E1"
   std::string engine;
   int64_t steps_probed = 0, steps = 0, ops = 0, elements = 0, untestable = 0;
-  std::string policy;    // "every step", "steps 0-2 and every 10th"
-  std::vector<ProbeRow> rows;      // worst first
-  double dot_residual = -1;        // median over dots of operand_residual
-  std::string dot_residual_text;   // "2^-9.2 (declared: 1 bf16 pass, about 2^-9)"
+  std::string policy;             // "every step", "steps 0-2 and every 10th"
+  std::vector<ProbeRow> rows;     // worst first
+  double dot_residual = -1;       // median over dots of operand_residual
+  std::string dot_residual_text;  // "2^-9.2 (declared: 1 bf16 pass, about 2^-9)"
 };
 
 // One cause switched on the reference, judged on one step from the same state.
 struct SwitchRow {
   std::string cause;      // "reduction"
   std::string direction;  // "restored in S" | "introduced in R"
-  double drift_before = 0, drift_after = 0;  // relative one-step drift of the update: |dS - dR| / |dR|
-  double envelope = 0;    // of rounding
+  double drift_before = 0,
+         drift_after = 0;  // relative one-step drift of the update: |dS - dR| / |dR|
+  double envelope = 0;     // of rounding
   bool explains = false;
-  double share = 0;       // Shapley share of the squared drift
+  double share = 0;  // Shapley share of the squared drift
   std::string note;
 };
 
 // A comparison of two kinds of runs over paired seeds.
 struct TrajectoryRow {
-  std::string pair;      // "T - R"
-  std::string meaning;   // "what the user sees"
-  std::string metric;    // "held-out loss"
-  std::vector<double> differences;  // per seed
+  std::string pair;                    // "T - R"
+  std::string meaning;                 // "what the user sees"
+  std::string metric;                  // "held-out loss"
+  std::vector<double> differences;     // per seed
   double mean = 0, low = 0, high = 0;  // confidence interval (95 %)
   double margin = 0;
-  std::string margin_source;   // "diagnose.margin", "spread between 3 seeds of R"
-  std::string outcome;   // "outside" | "equivalent" | "undetermined" | "identical"
+  std::string margin_source;  // "diagnose.margin", "spread between 3 seeds of R"
+  std::string outcome;        // "outside" | "equivalent" | "undetermined" | "identical"
 };
 
 struct Series {
@@ -113,25 +124,26 @@ struct Series {
 
 struct Report {
   std::string scenario_name, scenario_description, scenario_digest, scenario_toml;
-  std::string subject;       // "tpu, 8 cores, precision default"
-  std::string command;       // as typed
+  std::string subject;  // "tpu, 8 cores, precision default"
+  std::string command;  // as typed
   VerdictClass verdict = VerdictClass::kInconclusive;
-  std::string headline;      // one sentence
-  std::string confidence;    // "certain: ..." | "95 %: ..." | ...
+  std::string headline;    // one sentence
+  std::string confidence;  // "certain: ..." | "95 %: ..." | ...
   std::vector<Finding> findings;
   std::vector<RunSummary> runs;
   std::vector<Control> controls;
   std::vector<EngineProbe> probes;
   std::vector<SwitchRow> switches;
   std::vector<TrajectoryRow> trajectories;
-  double unexplained = 0;               // held-out loss: (T - S) - (E1 - R1), what the engine adds on many cores but not on one
+  double unexplained =
+      0;  // held-out loss: (T - S) - (E1 - R1), what the engine adds on many cores but not on one
   std::string smallest_effect;          // what this diagnosis could have seen
   std::vector<std::string> next_steps;  // what to run next
   std::vector<std::string> ruled_out;   // causes with the reason
   std::vector<std::string> notes;
-  std::string program_excerpt;          // text form of the ops that matter
+  std::string program_excerpt;  // text form of the ops that matter
   std::map<std::string, std::string> environment;
-  std::string directory;                // where the files lie
+  std::string directory;  // where the files lie
 };
 
 struct TerminalOptions {

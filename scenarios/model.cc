@@ -26,7 +26,8 @@ void append(Layers& net, const LayerSpec& layer) {
   if (layer.kind == "dense") {
     net.dense(layer.name, layer.units, layer.bias);
   } else if (layer.kind == "conv2d") {
-    net.conv2d(layer.name, layer.filters, layer.kernel, layer.stride == 0 ? 1 : layer.stride, same, layer.bias);
+    net.conv2d(layer.name, layer.filters, layer.kernel, layer.stride == 0 ? 1 : layer.stride, same,
+               layer.bias);
   } else if (layer.kind == "max_pool") {
     net.pool(layer.name, layer.window, pool_stride, same, Reducer::kMax);
   } else if (layer.kind == "avg_pool") {
@@ -52,7 +53,8 @@ Result<Program> build(const Scenario& s, const Dims& sample, int64_t batch, Mode
       line = layer.line;
       append(net, layer);
     }
-    const Reducer reduction = s.loss.reduction == LossReduction::kMean ? Reducer::kMean : Reducer::kSum;
+    const Reducer reduction =
+        s.loss.reduction == LossReduction::kMean ? Reducer::kMean : Reducer::kSum;
     if (s.loss.kind == "mean_squared_error") {
       net.mean_squared_error(s.data.classes, reduction);
     } else {
@@ -60,7 +62,8 @@ Result<Program> build(const Scenario& s, const Dims& sample, int64_t batch, Mode
     }
     return net.finish(optimizer_of(s.optimizer));
   } catch (const GraphError& e) {
-    return Error{e.what(), line > 0 ? fmt::format("{}:{}: [model]", s.file, line) : s.file + ": [model]",
+    return Error{e.what(),
+                 line > 0 ? fmt::format("{}:{}: [model]", s.file, line) : s.file + ": [model]",
                  "change the layer or the one before it; shapes are batch first"};
   }
 }
@@ -69,8 +72,14 @@ Result<Program> build(const Scenario& s, const Dims& sample, int64_t batch, Mode
 // below 2^-45, far under binary32's rounding; series in the order written.
 double log2_of(double x) {
   int exponent = 0;
-  while (x >= 1.5) { x *= 0.5; ++exponent; }
-  while (x < 0.75) { x *= 2.0; --exponent; }
+  while (x >= 1.5) {
+    x *= 0.5;
+    ++exponent;
+  }
+  while (x < 0.75) {
+    x *= 2.0;
+    --exponent;
+  }
   const double t = (x - 1.0) / (x + 1.0), t2 = t * t;  // ln x = 2 atanh t
   double sum = 0;
   for (int k = 33; k >= 1; k -= 2) sum = sum * t2 + 1.0 / k;
@@ -100,7 +109,8 @@ Sharding sharding_of(const Scenario& s) {
   Sharding sharding;
   sharding.cores = s.tpu.cores;
   sharding.reduction = s.tpu.reduction == LossReduction::kMean ? Reduction::kMean : Reduction::kSum;
-  sharding.batchnorm = s.tpu.batchnorm == "synced" ? BatchNormSync::kSynced : BatchNormSync::kPerCore;
+  sharding.batchnorm =
+      s.tpu.batchnorm == "synced" ? BatchNormSync::kSynced : BatchNormSync::kPerCore;
   return sharding;
 }
 

@@ -22,34 +22,34 @@ enum class LossReduction : uint8_t { kMean, kSum };
 
 // [data]
 struct DataSpec {
-  std::string source = "digits";    // digits | idx
-  std::string dir;                  // idx: folder of the IDX files
-  std::vector<std::string> files;   // idx: explicit {images, labels} instead of the standard names
-  Dims shape;                       // of one sample; digits: [28,28,1]
+  std::string source = "digits";   // digits | idx
+  std::string dir;                 // idx: folder of the IDX files
+  std::vector<std::string> files;  // idx: explicit {images, labels} instead of the standard names
+  Dims shape;                      // of one sample; digits: [28,28,1]
   int64_t classes = 10;
-  int64_t train = 0;                // samples; 0: all the source has (idx), 4096 (digits)
-  int64_t eval = 0;                 // held-out samples; 0: all (idx), 1024 (digits)
+  int64_t train = 0;  // samples; 0: all the source has (idx), 4096 (digits)
+  int64_t eval = 0;   // held-out samples; 0: all (idx), 1024 (digits)
   bool shuffle = true;
   bool drop_remainder = true;
   bool repeat = true;
-  int64_t prefetch = 2;             // batches read ahead on a thread; 0: none
+  int64_t prefetch = 2;  // batches read ahead on a thread; 0: none
 };
 
 // One [[model.layers]] entry. Keys that a kind does not have are errors.
 struct LayerSpec {
-  std::string kind;  // dense conv2d max_pool avg_pool flatten relu batch_norm dropout
-  std::string name;  // default: kind without '2d' and a count from 1, as in "dense1"
-  int64_t units = 0;                // dense
-  int64_t filters = 0;              // conv2d
-  int64_t kernel = 0;               // conv2d: square
-  int64_t window = 2;               // pools: square
-  int64_t stride = 0;               // conv2d: 1, pools: window
-  std::string padding = "same";     // conv2d, pools: same | valid
-  bool bias = true;                 // dense, conv2d
-  double rate = 0.5;                // dropout: share of zeros
-  double momentum = 0.99;           // batch_norm: of the running statistics
-  double epsilon = 1e-3;            // batch_norm
-  int line = 0;                     // in the file, for errors
+  std::string kind;              // dense conv2d max_pool avg_pool flatten relu batch_norm dropout
+  std::string name;              // default: kind without '2d' and a count from 1, as in "dense1"
+  int64_t units = 0;             // dense
+  int64_t filters = 0;           // conv2d
+  int64_t kernel = 0;            // conv2d: square
+  int64_t window = 2;            // pools: square
+  int64_t stride = 0;            // conv2d: 1, pools: window
+  std::string padding = "same";  // conv2d, pools: same | valid
+  bool bias = true;              // dense, conv2d
+  double rate = 0.5;             // dropout: share of zeros
+  double momentum = 0.99;        // batch_norm: of the running statistics
+  double epsilon = 1e-3;         // batch_norm
+  int line = 0;                  // in the file, for errors
 };
 
 struct ModelSpec {
@@ -57,15 +57,16 @@ struct ModelSpec {
 };
 
 struct LossSpec {
-  std::string kind = "softmax_cross_entropy";  // softmax_cross_entropy | mean_squared_error (against one-hot)
+  std::string kind =
+      "softmax_cross_entropy";  // softmax_cross_entropy | mean_squared_error (against one-hot)
   LossReduction reduction = LossReduction::kMean;
 };
 
 struct OptimizerConfig {
   std::string kind = "sgd";  // sgd | momentum | adam
   double lr = 0.01;
-  double momentum = 0.9;     // momentum
-  bool nesterov = false;     // momentum
+  double momentum = 0.9;                              // momentum
+  bool nesterov = false;                              // momentum
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // adam; epsilon is TF's "epsilon hat"
   std::string schedule = "constant";  // constant | exponential: lr * rate^(step / decay_steps)
   double decay_rate = 0.96;
@@ -90,15 +91,15 @@ struct TpuSpec {
 };
 
 struct DiagnoseSpec {
-  double margin = 0;     // held-out loss that the user does not mind; 0: from the spread between seeds
-  int seeds = 3;         // paired runs behind a statement about trajectories
+  double margin = 0;  // held-out loss that the user does not mind; 0: from the spread between seeds
+  int seeds = 3;      // paired runs behind a statement about trajectories
   std::string probe = "auto";  // auto | every | N (every Nth step)
 };
 
 struct Scenario {
   std::string name;
   std::string description;
-  std::string file;      // where it was read from, for errors; not part of the digest
+  std::string file;  // where it was read from, for errors; not part of the digest
   uint64_t seed = 0;
   DataSpec data;
   ModelSpec model;
@@ -113,7 +114,8 @@ using Overrides = std::vector<std::pair<std::string, std::string>>;  // --set KE
 
 // A library name ("digits_cnn") or a path to a TOML file.
 Result<Scenario> load_scenario(std::string_view name_or_path, const Overrides& overrides = {});
-Result<Scenario> parse_scenario(std::string_view text, std::string_view file, const Overrides& overrides = {});
+Result<Scenario> parse_scenario(std::string_view text, std::string_view file,
+                                const Overrides& overrides = {});
 
 // Every key with its value, in a fixed order. parse_scenario(resolved_toml(s)) equals s.
 std::string resolved_toml(const Scenario& scenario);

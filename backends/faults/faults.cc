@@ -26,12 +26,16 @@ bool is_dot(const Op& op) { return class_of(op.kind) == OpClass::kDot; }
 bool applies(FaultKind kind, const Op& op) {
   if (op.kind == OpKind::kParameter || class_of(op.kind) == OpClass::kSource) return false;
   switch (kind) {
-    case FaultKind::kDropKTail: return is_dot(op);
-    case FaultKind::kDropCore: return op.kind == OpKind::kAllReduce;
+    case FaultKind::kDropKTail:
+      return is_dot(op);
+    case FaultKind::kDropCore:
+      return op.kind == OpKind::kAllReduce;
     case FaultKind::kTruncateBf16:
-    case FaultKind::kScale: return op.type.dtype == DType::kF32;
+    case FaultKind::kScale:
+      return op.type.dtype == DType::kF32;
     case FaultKind::kStaleWeights:
-    case FaultKind::kBitFlip: return true;
+    case FaultKind::kBitFlip:
+      return true;
   }
   return false;
 }
@@ -60,8 +64,9 @@ int64_t tail_of(int64_t k, std::optional<double> magnitude) {
 }
 
 Error bad(std::string_view text, std::string what, std::string fix = "") {
-  return Error{std::move(what), "--fault " + std::string(text),
-               fix.empty() ? "KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M]" : std::move(fix)};
+  return Error{
+      std::move(what), "--fault " + std::string(text),
+      fix.empty() ? "KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M]" : std::move(fix)};
 }
 
 template <typename T>
@@ -70,15 +75,18 @@ bool parse_number(std::string_view text, T& out) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-Status set_key(FaultSpec& spec, std::string_view key, std::string_view value, std::string_view text) {
+Status set_key(FaultSpec& spec, std::string_view key, std::string_view value,
+               std::string_view text) {
   int64_t n = 0;
   double m = 0;
   if (key == "magnitude") {
-    if (!parse_number(value, m) || !std::isfinite(m)) return bad(text, "magnitude '" + std::string(value) + "' is no finite number");
+    if (!parse_number(value, m) || !std::isfinite(m))
+      return bad(text, "magnitude '" + std::string(value) + "' is no finite number");
     const bool count = spec.kind == FaultKind::kDropKTail || spec.kind == FaultKind::kBitFlip;
     if (count && (m < 0 || m > 1e9 || m != std::floor(m))) {
-      return bad(text, "magnitude '" + std::string(value) + "' is no count: this kind takes " +
-                           (spec.kind == FaultKind::kBitFlip ? "a bit number" : "a number of terms"));
+      return bad(text,
+                 "magnitude '" + std::string(value) + "' is no count: this kind takes " +
+                     (spec.kind == FaultKind::kBitFlip ? "a bit number" : "a number of terms"));
     }
     spec.magnitude = m;
     return Ok{};
@@ -88,7 +96,8 @@ Status set_key(FaultSpec& spec, std::string_view key, std::string_view value, st
     return bad(text, "unknown key '" + std::string(key) + "' (allowed: " + join(known, ", ") + ")",
                "did you mean '" + nearest(key, known) + "'?");
   }
-  if (!parse_number(value, n) || n < 0 || n > (key == "core" ? int64_t{1} << 20 : int64_t{1} << 60) || (key == "every" && n == 0)) {
+  if (!parse_number(value, n) || n < 0 ||
+      n > (key == "core" ? int64_t{1} << 20 : int64_t{1} << 60) || (key == "every" && n == 0)) {
     return bad(text, std::string(key) + " '" + std::string(value) + "' is no count");
   }
   if (key == "core") {
@@ -119,8 +128,9 @@ Result<FaultSpec> parse_fault(std::string_view text) {
   const std::string_view kind = text.substr(0, at);
   const auto found = std::ranges::find(kNames, kind);
   if (found == kNames.end()) {
-    return bad(text, "unknown kind '" + std::string(kind) + "' (known: " + join(fault_kinds(), ", ") + ")",
-               "did you mean '" + nearest(kind, fault_kinds()) + "'?");
+    return bad(
+        text, "unknown kind '" + std::string(kind) + "' (known: " + join(fault_kinds(), ", ") + ")",
+        "did you mean '" + nearest(kind, fault_kinds()) + "'?");
   }
   spec.kind = static_cast<FaultKind>(found - kNames.begin());
   std::string_view rest = text.substr(at + 1);
@@ -130,7 +140,8 @@ Result<FaultSpec> parse_fault(std::string_view text) {
     rest = rest.substr(rest.find(',') + 1);
     const std::string_view item = rest.substr(0, rest.find(','));
     const size_t equals = item.find('=');
-    if (equals == std::string_view::npos) return bad(text, "'" + std::string(item) + "' is not KEY=VALUE");
+    if (equals == std::string_view::npos)
+      return bad(text, "'" + std::string(item) + "' is not KEY=VALUE");
     TWINRUN_RETURN_IF_ERROR(set_key(spec, item.substr(0, equals), item.substr(equals + 1), text));
   }
   return spec;
@@ -140,9 +151,9 @@ struct FaultHooks::Impl {
   std::vector<FaultSpec> faults;
   uint64_t seed = 0;
   int cores = 1;
-  std::vector<std::vector<size_t>> by_op;                  // [value] -> indices into faults
-  std::vector<ValueId> update_of;                          // [value] -> the state it replaces, or kNoValue
-  std::map<std::pair<ValueId, int>, Tensor> previous;      // stale: what this op gave one step before
+  std::vector<std::vector<size_t>> by_op;  // [value] -> indices into faults
+  std::vector<ValueId> update_of;          // [value] -> the state it replaces, or kNoValue
+  std::map<std::pair<ValueId, int>, Tensor> previous;  // stale: what this op gave one step before
   std::vector<Activation> log;
   mutable std::mutex mutex;
 
@@ -170,7 +181,8 @@ struct FaultHooks::Impl {
 FaultHooks::FaultHooks() : impl_(std::make_unique<Impl>()) {}
 FaultHooks::~FaultHooks() = default;
 
-Result<std::unique_ptr<FaultHooks>> FaultHooks::make(const Program& program, std::vector<FaultSpec> faults, uint64_t seed) {
+Result<std::unique_ptr<FaultHooks>> FaultHooks::make(const Program& program,
+                                                     std::vector<FaultSpec> faults, uint64_t seed) {
   std::unique_ptr<FaultHooks> hooks(new FaultHooks());
   Impl& impl = *hooks->impl_;
   impl.seed = seed;
@@ -183,8 +195,10 @@ Result<std::unique_ptr<FaultHooks>> FaultHooks::make(const Program& program, std
   for (size_t f = 0; f < faults.size(); ++f) {
     const FaultSpec& fault = faults[f];
     if (fault.core && *fault.core >= impl.cores) {
-      return bad(fault.text, "core " + std::to_string(*fault.core) + " does not exist (cores 0 to " +
-                                 std::to_string(impl.cores - 1) + ")", "name an existing core");
+      return bad(fault.text,
+                 "core " + std::to_string(*fault.core) + " does not exist (cores 0 to " +
+                     std::to_string(impl.cores - 1) + ")",
+                 "name an existing core");
     }
     std::vector<std::string> names;
     bool named = false, hit = false;
@@ -203,9 +217,11 @@ Result<std::unique_ptr<FaultHooks>> FaultHooks::make(const Program& program, std
     if (!hit) {
       const std::string closest = nearest(fault.glob, names);
       return bad(fault.text,
-                 named ? "'" + fault.glob + "' matches ops, but none that " + std::string(kNames[static_cast<size_t>(fault.kind)]) + " can act on"
+                 named ? "'" + fault.glob + "' matches ops, but none that " +
+                             std::string(kNames[static_cast<size_t>(fault.kind)]) + " can act on"
                        : "no op matches '" + fault.glob + "'",
-                 closest.empty() ? "this program has no op for this kind of fault" : "the nearest op it can act on is '" + closest + "'");
+                 closest.empty() ? "this program has no op for this kind of fault"
+                                 : "the nearest op it can act on is '" + closest + "'");
     }
   }
   impl.faults = std::move(faults);
@@ -228,7 +244,8 @@ void FaultHooks::before(const OpSite& site, std::vector<Tensor>& inputs) {
     if (fault.kind == FaultKind::kTruncateBf16 && is_dot(site.op())) {
       for (Tensor& t : inputs) t = truncated(t);
     } else if (fault.kind == FaultKind::kDropKTail) {
-      inputs = without_k_tail(site.op(), inputs, tail_of(k_size(site.op(), inputs), fault.magnitude));
+      inputs =
+          without_k_tail(site.op(), inputs, tail_of(k_size(site.op(), inputs), fault.magnitude));
     } else if (fault.kind == FaultKind::kDropCore) {
       const auto core = static_cast<size_t>(fault.core.value_or(impl_->cores - 1));
       inputs[core] = Tensor::zeros(inputs[core].type());
@@ -262,8 +279,10 @@ void FaultHooks::after(const OpSite& site, const std::vector<Tensor>& inputs, Te
       output = output.clone();
       const size_t bits = size_of(output.dtype()) * 8;
       const auto bit = static_cast<size_t>(fault.magnitude.value_or(22.0)) % bits;
-      const uint32_t r = draw({impl_->seed, 0xFA017u}, static_cast<uint32_t>(site.step), static_cast<uint32_t>(site.id), 0);
-      const auto element = static_cast<size_t>(bounded(r, static_cast<uint32_t>(output.elements())));
+      const uint32_t r = draw({impl_->seed, 0xFA017u}, static_cast<uint32_t>(site.step),
+                              static_cast<uint32_t>(site.id), 0);
+      const auto element =
+          static_cast<size_t>(bounded(r, static_cast<uint32_t>(output.elements())));
       output.raw()[element * (bits / 8) + bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
     } else {
       continue;
@@ -275,7 +294,8 @@ void FaultHooks::after(const OpSite& site, const std::vector<Tensor>& inputs, Te
 std::vector<Activation> FaultHooks::activations() const {
   std::lock_guard lock(impl_->mutex);
   std::vector<Activation> sorted = impl_->log;
-  std::ranges::stable_sort(sorted, {}, [](const Activation& a) { return std::tuple(a.step, a.op, a.replica); });
+  std::ranges::stable_sort(sorted, {},
+                           [](const Activation& a) { return std::tuple(a.step, a.op, a.replica); });
   return sorted;
 }
 

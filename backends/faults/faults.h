@@ -20,20 +20,21 @@ namespace twinrun {
 
 enum class FaultKind : uint8_t {
   kTruncateBf16,  // operands of a dot (else the result) cut to bf16 toward zero
-  kDropKTail,     // the last partial tile of 128 of a dot's K (a whole one if K is a multiple) left out; magnitude: its size
-  kScale,         // result times magnitude (default 8)
-  kDropCore,      // one core's part missing from an all-reduce (default: the last core)
+  kDropKTail,  // the last partial tile of 128 of a dot's K (a whole one if K is a multiple) left out; magnitude: its size
+  kScale,      // result times magnitude (default 8)
+  kDropCore,   // one core's part missing from an all-reduce (default: the last core)
   kStaleWeights,  // the result is that of the step before; for an update: the old weights
-  kBitFlip,       // bit `magnitude` (default 22, the top of the fraction) of one element, chosen by the seed
+  kBitFlip,  // bit `magnitude` (default 22, the top of the fraction) of one element, chosen by the seed
 };
 
 struct FaultSpec {
   FaultKind kind = FaultKind::kScale;
-  std::string glob;                 // over op names of all phases; * and ?
+  std::string glob;  // over op names of all phases; * and ?
   std::optional<int> core;
-  std::optional<int64_t> step, from, every;  // at most one; bit_flip without one: step 0; others: every step
+  std::optional<int64_t> step, from,
+      every;  // at most one; bit_flip without one: step 0; others: every step
   std::optional<double> magnitude;
-  std::string text;                 // as given
+  std::string text;  // as given
   bool active_at(int64_t step) const;
 };
 
@@ -51,7 +52,8 @@ struct Activation {
 
 class FaultHooks : public OpHooks {
  public:
-  static Result<std::unique_ptr<FaultHooks>> make(const Program& program, std::vector<FaultSpec> faults, uint64_t seed);
+  static Result<std::unique_ptr<FaultHooks>> make(const Program& program,
+                                                  std::vector<FaultSpec> faults, uint64_t seed);
   ~FaultHooks() override;
 
   bool watches(const Program& program, ValueId id, int64_t step) override;

@@ -9,10 +9,18 @@ namespace {
 Arithmetic arithmetic_of(const TpuOptions& options) {
   Arithmetic a;
   switch (options.precision) {
-    case DotPrecision::kF32: a.dot = DotArithmetic::kF32; break;
-    case DotPrecision::kBf16: a.dot = DotArithmetic::kBf16; break;
-    case DotPrecision::kBf16x3: a.dot = DotArithmetic::kBf16x3; break;
-    case DotPrecision::kBf16x6: a.dot = DotArithmetic::kBf16x6; break;
+    case DotPrecision::kF32:
+      a.dot = DotArithmetic::kF32;
+      break;
+    case DotPrecision::kBf16:
+      a.dot = DotArithmetic::kBf16;
+      break;
+    case DotPrecision::kBf16x3:
+      a.dot = DotArithmetic::kBf16x3;
+      break;
+    case DotPrecision::kBf16x6:
+      a.dot = DotArithmetic::kBf16x6;
+      break;
   }
   a.flush = options.precision != DotPrecision::kF32;
   a.poison = options.poison;
@@ -35,11 +43,12 @@ class TpuBackend : public Backend {
 
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
     if (program.sharding.cores > tpu::kMaxCores) {
-      return Error{"a program of " + std::to_string(program.sharding.cores) + " cores; the engine has " +
-                       std::to_string(tpu::kMaxCores),
+      return Error{"a program of " + std::to_string(program.sharding.cores) +
+                       " cores; the engine has " + std::to_string(tpu::kMaxCores),
                    "tpu.cores", ""};
     }
-    return std::unique_ptr<Engine>(std::make_unique<Interpreter>(program, arithmetic_of(options_.tpu), options_));
+    return std::unique_ptr<Engine>(
+        std::make_unique<Interpreter>(program, arithmetic_of(options_.tpu), options_));
   }
 
  private:
@@ -48,6 +57,8 @@ class TpuBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_tpu_backend(const BackendOptions& options) { return std::make_unique<TpuBackend>(options); }
+std::unique_ptr<Backend> make_tpu_backend(const BackendOptions& options) {
+  return std::make_unique<TpuBackend>(options);
+}
 
 }  // namespace twinrun

@@ -39,15 +39,15 @@ struct Parsed {
     return values[key].as<T>();
   }
 };
-Parsed parse(const Args& args, const char* usage, const char* example, po::options_description visible,
-             const std::vector<std::string>& positional);
+Parsed parse(const Args& args, const char* usage, const char* example,
+             po::options_description visible, const std::vector<std::string>& positional);
 
 // Prints "twinrun: where: what" and the fix to stderr; returns the code.
 int fail(const Error& error, int code = kExitUsage);
 
 // Options that several verbs share.
-void add_scenario_options(po::options_description& options);     // SCENARIO, --set
-void add_common_options(po::options_description& options);       // --threads, --json, -q, -v
+void add_scenario_options(po::options_description& options);  // SCENARIO, --set
+void add_common_options(po::options_description& options);    // --threads, --json, -q, -v
 Result<Scenario> scenario_of(const Parsed& parsed);
 Result<int> threads_of(const Parsed& parsed);
 
@@ -62,8 +62,8 @@ void remember_command_line(int argc, char** argv);
 const StopFlag& install_stop_flag();
 
 bool stdout_is_terminal();
-bool colors_wanted();   // NO_COLOR unset or empty, TERM not dumb
-bool use_color();       // wanted, and stdout is a terminal
-int terminal_width();   // of stdout; 80 elsewhere
+bool colors_wanted();  // NO_COLOR unset or empty, TERM not dumb
+bool use_color();      // wanted, and stdout is a terminal
+int terminal_width();  // of stdout; 80 elsewhere
 
 }  // namespace twinrun::cli

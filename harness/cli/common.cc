@@ -27,7 +27,8 @@ void on_signal(int) {
 
 std::string quoted(const std::string& word) {
   const bool plain = !word.empty() && std::ranges::all_of(word, [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::string_view("-_=./,:@%+").find(c) != std::string_view::npos;
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("-_=./,:@%+").find(c) != std::string_view::npos;
   });
   if (plain) return word;
   std::string out = "'";
@@ -51,8 +52,8 @@ const StopFlag& install_stop_flag() {
   return stop;
 }
 
-Parsed parse(const Args& args, const char* usage, const char* example, po::options_description visible,
-             const std::vector<std::string>& positional) {
+Parsed parse(const Args& args, const char* usage, const char* example,
+             po::options_description visible, const std::vector<std::string>& positional) {
   Parsed parsed;
   visible.add_options()("help,h", "this text");
   po::options_description all;
@@ -69,13 +70,19 @@ Parsed parse(const Args& args, const char* usage, const char* example, po::optio
   std::vector<std::string> known;
   for (const auto& option : visible.options()) known.push_back("--" + option->long_name());
   try {
-    po::store(po::command_line_parser(args).options(all).positional(places).style(
-                  po::command_line_style::unix_style & ~po::command_line_style::allow_guessing).run(), parsed.values);
+    po::store(
+        po::command_line_parser(args)
+            .options(all)
+            .positional(places)
+            .style(po::command_line_style::unix_style & ~po::command_line_style::allow_guessing)
+            .run(),
+        parsed.values);
     po::notify(parsed.values);
   } catch (const po::unknown_option& e) {
     std::string name = e.get_option_name();
     name = name.substr(0, name.find('='));
-    parsed.exit = fail({fmt::format("unknown option '{}'", name), "", fmt::format("did you mean {}? See --help", nearest(name, known))});
+    parsed.exit = fail({fmt::format("unknown option '{}'", name), "",
+                        fmt::format("did you mean {}? See --help", nearest(name, known))});
     return parsed;
   } catch (const po::error& e) {
     parsed.exit = fail({e.what(), "", fmt::format("usage: {}", usage)});
@@ -91,7 +98,8 @@ Parsed parse(const Args& args, const char* usage, const char* example, po::optio
   }
   if (parsed.has(kSurplus)) {
     const auto words = parsed.get<std::vector<std::string>>(kSurplus);
-    parsed.exit = fail({fmt::format("one word too many: '{}'", words.front()), "", fmt::format("usage: {}", usage)});
+    parsed.exit = fail({fmt::format("one word too many: '{}'", words.front()), "",
+                        fmt::format("usage: {}", usage)});
     return parsed;
   }
   for (const auto& name : positional) {
@@ -104,18 +112,22 @@ Parsed parse(const Args& args, const char* usage, const char* example, po::optio
 
 int fail(const Error& error, int code) {
   const bool color = isatty(STDERR_FILENO) != 0 && colors_wanted();
-  fmt::print(stderr, "{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "", error.message());
+  fmt::print(stderr, "{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
+             error.message());
   return code;
 }
 
 void add_scenario_options(po::options_description& options) {
-  options.add_options()("set", po::value<std::vector<std::string>>()->composing(),
-                        "KEY=VALUE: override a key of the scenario (repeatable), e.g. train.steps=20");
+  options.add_options()(
+      "set", po::value<std::vector<std::string>>()->composing(),
+      "KEY=VALUE: override a key of the scenario (repeatable), e.g. train.steps=20");
 }
 void add_common_options(po::options_description& options) {
-  options.add_options()("threads", po::value<int>(), "host threads (default: all cores); never changes a bit")(
-      "json", po::bool_switch(), "one JSON document on stdout, nothing else there")("quiet,q", po::bool_switch(), "no progress")(
-      "verbose,v", po::bool_switch(), "a line every train.log_every steps");
+  options.add_options()("threads", po::value<int>(),
+                        "host threads (default: all cores); never changes a bit")(
+      "json", po::bool_switch(), "one JSON document on stdout, nothing else there")(
+      "quiet,q", po::bool_switch(), "no progress")("verbose,v", po::bool_switch(),
+                                                   "a line every train.log_every steps");
 }
 
 Result<Scenario> scenario_of(const Parsed& parsed) {
@@ -124,7 +136,8 @@ Result<Scenario> scenario_of(const Parsed& parsed) {
     for (const auto& item : parsed.get<std::vector<std::string>>("set")) {
       const size_t equals = item.find('=');
       if (equals == std::string::npos || equals == 0) {
-        return Error{fmt::format("'{}' is not KEY=VALUE", item), "--set", "for example --set train.steps=20"};
+        return Error{fmt::format("'{}' is not KEY=VALUE", item), "--set",
+                     "for example --set train.steps=20"};
       }
       overrides.emplace_back(item.substr(0, equals), item.substr(equals + 1));
     }
@@ -133,25 +146,31 @@ Result<Scenario> scenario_of(const Parsed& parsed) {
 }
 
 Result<int> threads_of(const Parsed& parsed) {
-  if (!parsed.has("threads")) return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (!parsed.has("threads"))
+    return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const int n = parsed.get<int>("threads");
-  if (n < 1 || n > 1024) return Error{fmt::format("{} threads", n), "--threads", "allowed: 1 to 1024"};
+  if (n < 1 || n > 1024)
+    return Error{fmt::format("{} threads", n), "--threads", "allowed: 1 to 1024"};
   return n;
 }
 
 Status check_output(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return Error{"is a folder, a file is to be written", path, "name a file inside it"};
+  if (fs::is_directory(path, ignored))
+    return Error{"is a folder, a file is to be written", path, "name a file inside it"};
   const fs::path parent = fs::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
   std::string probe = folder + "/.twinrun-probe-XXXXXX";
   const int fd = mkstemp(probe.data());
   if (fd < 0) {
     const int why = errno;
-    return Error{fmt::format("cannot create a file here: {}", std::strerror(why)), path,
-                 why == ENOENT ? fmt::format("create the folder: mkdir -p '{}'", folder)
-                               : fmt::format("make '{}' a folder that you may write to, or write elsewhere with -o", folder)};
+    return Error{
+        fmt::format("cannot create a file here: {}", std::strerror(why)), path,
+        why == ENOENT
+            ? fmt::format("create the folder: mkdir -p '{}'", folder)
+            : fmt::format("make '{}' a folder that you may write to, or write elsewhere with -o",
+                          folder)};
   }
   close(fd);
   unlink(probe.c_str());
@@ -161,13 +180,16 @@ Status check_output(const std::string& path) {
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) != 0; }
 bool colors_wanted() {
   const char* term = std::getenv("TERM");
-  const char* no_color = std::getenv("NO_COLOR");  // no-color.org: "when present and not an empty string"
-  return (no_color == nullptr || *no_color == '\0') && term != nullptr && std::string_view(term) != "dumb";
+  const char* no_color =
+      std::getenv("NO_COLOR");  // no-color.org: "when present and not an empty string"
+  return (no_color == nullptr || *no_color == '\0') && term != nullptr &&
+         std::string_view(term) != "dumb";
 }
 bool use_color() { return stdout_is_terminal() && colors_wanted(); }
 int terminal_width() {
   winsize size{};
-  if (stdout_is_terminal() && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) return std::min<int>(size.ws_col, 120);
+  if (stdout_is_terminal() && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40)
+    return std::min<int>(size.ws_col, 120);
   return 80;
 }
 

@@ -23,14 +23,15 @@ Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed) {
 Result<std::vector<std::string>> fail_on(const Parsed& parsed) {
   std::vector<std::string> classes;
   if (!parsed.has("fail-on")) return classes;
-  const std::vector<std::string> known = {"sharding", "engine_bug", "nondeterministic", "inconclusive", "noise"};
+  const std::vector<std::string> known = {"sharding", "engine_bug", "nondeterministic",
+                                          "inconclusive", "noise"};
   const auto text = parsed.get<std::string>("fail-on");
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(',', at), text.size());
     const std::string item = text.substr(at, end - at);
     if (std::ranges::find(known, item) == known.end()) {
-      return Error{fmt::format("unknown class '{}' (known: {})", item, join(known, ", ")), "--fail-on",
-                   fmt::format("did you mean '{}'?", nearest(item, known))};
+      return Error{fmt::format("unknown class '{}' (known: {})", item, join(known, ", ")),
+                   "--fail-on", fmt::format("did you mean '{}'?", nearest(item, known))};
     }
     classes.push_back(item);
     at = end + 1;
@@ -42,20 +43,23 @@ int dry_run(const Scenario& scenario, const DiagnoseOptions& options) {
   const auto rows = plan(scenario, options);
   if (!rows) return fail(rows.error());
   double seconds = 0, megabytes = 0;
-  fmt::print("  {:<4} {:<4} {:<40} {:>6} {:>11} {:>12} {:>9}\n", "run", "on", "as", "steps", "GFLOP/step", "time", "disk");
+  fmt::print("  {:<4} {:<4} {:<40} {:>6} {:>11} {:>12} {:>9}\n", "run", "on", "as", "steps",
+             "GFLOP/step", "time", "disk");
   for (const PlanRow& row : *rows) {
-    fmt::print("  {:<4} {:<4} {:<40} {:>6} {:>11.3g} {:>12} {:>6.1f} MB\n", row.name, row.engine, row.settings, row.steps,
-               row.flops / 1e9, duration_text(row.seconds), row.megabytes);
+    fmt::print("  {:<4} {:<4} {:<40} {:>6} {:>11.3g} {:>12} {:>6.1f} MB\n", row.name, row.engine,
+               row.settings, row.steps, row.flops / 1e9, duration_text(row.seconds), row.megabytes);
     seconds += row.seconds;
     megabytes += row.megabytes;
   }
-  fmt::print("  in all about {} and {:.1f} MB in {}\n", duration_text(seconds), megabytes, options.directory);
+  fmt::print("  in all about {} and {:.1f} MB in {}\n", duration_text(seconds), megabytes,
+             options.directory);
   return 0;
 }
 
 std::string lower(std::string_view text) {
   std::string out(text);
-  std::ranges::transform(out, out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ranges::transform(out, out.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return out;
 }
 
@@ -64,17 +68,23 @@ std::string lower(std::string_view text) {
 int diagnose_verb(const Args& args) {
   po::options_description options("options");
   add_scenario_options(options);
-  options.add_options()("baseline", po::value<std::string>()->default_value("cpu"), "the reference engine")(
+  options.add_options()("baseline", po::value<std::string>()->default_value("cpu"),
+                        "the reference engine")(
       "subject", po::value<std::string>()->default_value("tpu"), "the engine under test")(
-      "out,o", po::value<std::string>(), "folder of the results (default twinrun-results/NAME-DIGEST8)")(
+      "out,o", po::value<std::string>(),
+      "folder of the results (default twinrun-results/NAME-DIGEST8)")(
       "fault", po::value<std::vector<std::string>>()->composing(),
-      "KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M]: make the subject wrong on purpose (repeatable)")(
-      "quick", po::bool_switch(), "no seeds: verdict engine bug, exact agreement or inconclusive only")(
+      "KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M]: make the subject wrong on "
+      "purpose (repeatable)")("quick", po::bool_switch(),
+                              "no seeds: verdict engine bug, exact agreement or inconclusive only")(
       "dry-run", po::bool_switch(), "what would run, how long, how much disk")(
-      "fail-on", po::value<std::string>(), "classes that count as bad, e.g. engine_bug,sharding; all others exit 0");
+      "fail-on", po::value<std::string>(),
+      "classes that count as bad, e.g. engine_bug,sharding; all others exit 0");
   add_common_options(options);
-  const Parsed parsed = parse(args, "twinrun diagnose SCENARIO [OPTIONS]",
-                              "twinrun diagnose digits_mlp --fault 'truncate_bf16@dense1/kernel.grad,from=5'", options, {"SCENARIO"});
+  const Parsed parsed =
+      parse(args, "twinrun diagnose SCENARIO [OPTIONS]",
+            "twinrun diagnose digits_mlp --fault 'truncate_bf16@dense1/kernel.grad,from=5'",
+            options, {"SCENARIO"});
   if (parsed.exit) return *parsed.exit;
 
   const auto scenario = scenario_of(parsed);
@@ -93,7 +103,8 @@ int diagnose_verb(const Args& args) {
   const auto bad = fail_on(parsed);
   if (!bad) return fail(bad.error());
   o.directory = parsed.has("out") ? parsed.get<std::string>("out")
-                                  : fmt::format("twinrun-results/{}-{}", scenario->name, scenario_digest(*scenario).hex().substr(0, 8));
+                                  : fmt::format("twinrun-results/{}-{}", scenario->name,
+                                                scenario_digest(*scenario).hex().substr(0, 8));
   for (const auto& engine : {o.baseline, o.subject}) {
     if (const auto backend = make_backend(engine, {}); !backend) return fail(backend.error());
   }
@@ -105,7 +116,8 @@ int diagnose_verb(const Args& args) {
   const auto diagnosis = diagnose(*scenario, o, &printer, &stop);
   if (!diagnosis) return fail(diagnosis.error());
   if (diagnosis->interrupted) {
-    return fail({"interrupted; the runs that were finished lie in " + o.directory + "/runs", "", "the same command begins again"},
+    return fail({"interrupted; the runs that were finished lie in " + o.directory + "/runs", "",
+                 "the same command begins again"},
                 kExitInterrupted);
   }
   const Report& report = diagnosis->report;
@@ -114,7 +126,8 @@ int diagnose_verb(const Args& args) {
   } else {
     fmt::print("{}", to_terminal(report, {terminal_width(), use_color()}));
   }
-  const bool counts = !parsed.has("fail-on") || std::ranges::find(*bad, lower(to_string(report.verdict))) != bad->end();
+  const bool counts = !parsed.has("fail-on") ||
+                      std::ranges::find(*bad, lower(to_string(report.verdict))) != bad->end();
   return counts ? exit_code(report.verdict) : 0;
 }
 

@@ -20,8 +20,14 @@ nlohmann::ordered_json json_of(const Diff& d) {
   j["tensors_compared"] = d.tensors_compared;
   j["tensors"] = nlohmann::ordered_json::array();
   for (const auto& t : d.tensors) {
-    j["tensors"].push_back({{"name", t.name}, {"types", t.types}, {"elements", t.elements}, {"different", t.different},
-                            {"max_ulps", t.max_ulps}, {"max_abs", t.max_abs}, {"relative", t.relative}, {"first", t.first}});
+    j["tensors"].push_back({{"name", t.name},
+                            {"types", t.types},
+                            {"elements", t.elements},
+                            {"different", t.different},
+                            {"max_ulps", t.max_ulps},
+                            {"max_abs", t.max_abs},
+                            {"relative", t.relative},
+                            {"first", t.first}});
   }
   j["notes"] = d.notes;
   return j;
@@ -32,10 +38,12 @@ void print(const Diff& d, const std::string& a, const std::string& b) {
   for (const auto& note : d.notes) fmt::print("note: {}\n", note);
   if (d.kind == "run") {
     if (d.first_step) fmt::print("states part after step {}\n", *d.first_step);
-    if (d.first_loss) fmt::print("losses part at step {}, largest gap {:.6g}\n", *d.first_loss, d.max_loss_gap);
+    if (d.first_loss)
+      fmt::print("losses part at step {}, largest gap {:.6g}\n", *d.first_loss, d.max_loss_gap);
     if (d.eval_loss_a) {
-      fmt::print("held-out loss {:.6f} against {:.6f}, accuracy {:.2f} % against {:.2f} %\n", *d.eval_loss_a, *d.eval_loss_b,
-                 100 * *d.eval_accuracy_a, 100 * *d.eval_accuracy_b);
+      fmt::print("held-out loss {:.6f} against {:.6f}, accuracy {:.2f} % against {:.2f} %\n",
+                 *d.eval_loss_a, *d.eval_loss_b, 100 * *d.eval_accuracy_a,
+                 100 * *d.eval_accuracy_b);
     }
   }
   if (d.same) {
@@ -43,11 +51,13 @@ void print(const Diff& d, const std::string& a, const std::string& b) {
     return;
   }
   if (!d.tensors.empty()) {
-    fmt::print("{} of {} tensors differ\n  {:<32} {:>16} {:>9} {:>10} {:>10}  {}\n", d.tensors.size(), d.tensors_compared, "tensor",
-               "elements", "relative", "max |a-b|", "max ulps", "first");
+    fmt::print("{} of {} tensors differ\n  {:<32} {:>16} {:>9} {:>10} {:>10}  {}\n",
+               d.tensors.size(), d.tensors_compared, "tensor", "elements", "relative", "max |a-b|",
+               "max ulps", "first");
     for (const auto& t : d.tensors) {
-      fmt::print("  {:<32} {:>16} {:>9.2e} {:>10.2e} {:>10}  {}\n", t.name, fmt::format("{}/{}", t.different, t.elements), t.relative,
-                 t.max_abs, t.max_ulps, t.first.empty() ? t.types : t.first);
+      fmt::print("  {:<32} {:>16} {:>9.2e} {:>10.2e} {:>10}  {}\n", t.name,
+                 fmt::format("{}/{}", t.different, t.elements), t.relative, t.max_abs, t.max_ulps,
+                 t.first.empty() ? t.types : t.first);
     }
   }
 }
@@ -57,7 +67,8 @@ void print(const Diff& d, const std::string& a, const std::string& b) {
 int diff_verb(const Args& args) {
   po::options_description options("options");
   options.add_options()("json", po::bool_switch(), "one JSON document on stdout");
-  const Parsed parsed = parse(args, "twinrun diff A B", "twinrun diff runs/R.h5 runs/T.h5", options, {"A", "B"});
+  const Parsed parsed =
+      parse(args, "twinrun diff A B", "twinrun diff runs/R.h5 runs/T.h5", options, {"A", "B"});
   if (parsed.exit) return *parsed.exit;
   const auto a = parsed.get<std::string>("A"), b = parsed.get<std::string>("B");
   const auto d = diff_files(a, b);

@@ -1,16 +1,19 @@
+#include "harness/doctor.h"
+
 #include <fmt/format.h>
 
 #include "backends/kernels/kernels.h"
 #include "harness/cli/cli.h"
-#include "harness/doctor.h"
 #include "harness/environment.h"
 
 namespace twinrun::cli {
 
 int doctor_verb(const Args& args) {
   po::options_description options("options");
-  options.add_options()("engine,e", po::value<std::string>()->default_value("tpu"), "engine to examine");
-  const Parsed parsed = parse(args, "twinrun doctor [--engine ENGINE]", "twinrun doctor --engine tpu", options, {});
+  options.add_options()("engine,e", po::value<std::string>()->default_value("tpu"),
+                        "engine to examine");
+  const Parsed parsed =
+      parse(args, "twinrun doctor [--engine ENGINE]", "twinrun doctor --engine tpu", options, {});
   if (parsed.exit) return *parsed.exit;
   const auto rows = doctor(parsed.get<std::string>("engine"));
   if (!rows) return fail(rows.error());

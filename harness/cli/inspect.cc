@@ -16,30 +16,45 @@ using Json = nlohmann::ordered_json;
 Json json_of(const Checkpoint& c) {
   Json tensors = Json::object();
   for (const auto& [name, t] : c.tensors) {
-    tensors[name] = {{"type", to_string(t.value.type())}, {"role", t.role}, {"replica_axis", t.replica_axis}, {"digest", digest(t.value).hex()}};
+    tensors[name] = {{"type", to_string(t.value.type())},
+                     {"role", t.role},
+                     {"replica_axis", t.replica_axis},
+                     {"digest", digest(t.value).hex()}};
   }
-  return {{"schema", 1},        {"kind", "checkpoint"},  {"step", c.step},     {"seed", c.seed},
-          {"contract", c.contract}, {"engine", c.engine}, {"cores", c.cores},   {"scenario_digest", c.scenario_digest},
-          {"root_digest", c.root_digest().hex()}, {"tensors", tensors}};
+  return {{"schema", 1},
+          {"kind", "checkpoint"},
+          {"step", c.step},
+          {"seed", c.seed},
+          {"contract", c.contract},
+          {"engine", c.engine},
+          {"cores", c.cores},
+          {"scenario_digest", c.scenario_digest},
+          {"root_digest", c.root_digest().hex()},
+          {"tensors", tensors}};
 }
 
 void print(const Checkpoint& c) {
-  fmt::print("checkpoint after {} steps, seed {}, contract {}, {}\nroot digest {}\nscenario    {}\n", c.step, c.seed, c.contract,
-             c.engine.empty() ? "snapshot" : c.engine, c.root_digest().hex(), c.scenario_digest);
+  fmt::print(
+      "checkpoint after {} steps, seed {}, contract {}, {}\nroot digest {}\nscenario    {}\n",
+      c.step, c.seed, c.contract, c.engine.empty() ? "snapshot" : c.engine, c.root_digest().hex(),
+      c.scenario_digest);
   for (const auto& [name, t] : c.tensors) {
-    fmt::print("  {:<34} {:<10} {:<24} {}{}\n", name, t.role, to_string(t.value.type()), digest(t.value).hex(),
-               t.replica_axis ? "  (replicas differ)" : "");
+    fmt::print("  {:<34} {:<10} {:<24} {}{}\n", name, t.role, to_string(t.value.type()),
+               digest(t.value).hex(), t.replica_axis ? "  (replicas differ)" : "");
   }
 }
 
 void print(const RunFile& r) {
-  fmt::print("run on {} ({}), steps {} to {}, {}\nrun digest   {}\nscenario     {}\n", r.engine, r.engine_settings, r.first_step,
-             r.first_step + static_cast<int64_t>(r.steps.size()), r.ended, r.root_digest().hex(), r.scenario_digest);
+  fmt::print("run on {} ({}), steps {} to {}, {}\nrun digest   {}\nscenario     {}\n", r.engine,
+             r.engine_settings, r.first_step, r.first_step + static_cast<int64_t>(r.steps.size()),
+             r.ended, r.root_digest().hex(), r.scenario_digest);
   for (const auto& [key, value] : r.environment) fmt::print("  {:<12} {}\n", key, value);
   for (const auto& e : r.evaluations) {
-    fmt::print("after {:>6} steps: held-out loss {:.6f}, accuracy {:.2f} %\n", e.step, e.loss, 100 * e.accuracy);
+    fmt::print("after {:>6} steps: held-out loss {:.6f}, accuracy {:.2f} %\n", e.step, e.loss,
+               100 * e.accuracy);
   }
-  for (const auto& c : r.checkpoints) fmt::print("checkpoint after {} steps: {}\n", c.step, c.root_digest().hex());
+  for (const auto& c : r.checkpoints)
+    fmt::print("checkpoint after {} steps: {}\n", c.step, c.root_digest().hex());
 }
 
 int inspect_scenario(const Parsed& parsed) {
@@ -58,19 +73,31 @@ int inspect_scenario(const Parsed& parsed) {
     return 0;
   }
   int64_t parameters = 0;
-  for (const auto& var : whole.state) parameters += var.role == StateRole::kParameter ? var.type.elements() : 0;
+  for (const auto& var : whole.state)
+    parameters += var.role == StateRole::kParameter ? var.type.elements() : 0;
   if (parsed.get<bool>("json")) {
-    const Json j = {{"schema", 1}, {"kind", "scenario"}, {"name", scenario->name}, {"scenario_digest", scenario_digest(*scenario).hex()},
-                    {"root_digest", to_checkpoint(whole, initial_states(whole, scenario->seed), *scenario, 0).root_digest().hex()},
-                    {"program_digest", digest(program).hex()}, {"parameters", parameters}, {"flops_per_step", step_flops(whole)},
-                    {"data", e->data->description}};
+    const Json j = {
+        {"schema", 1},
+        {"kind", "scenario"},
+        {"name", scenario->name},
+        {"scenario_digest", scenario_digest(*scenario).hex()},
+        {"root_digest", to_checkpoint(whole, initial_states(whole, scenario->seed), *scenario, 0)
+                            .root_digest()
+                            .hex()},
+        {"program_digest", digest(program).hex()},
+        {"parameters", parameters},
+        {"flops_per_step", step_flops(whole)},
+        {"data", e->data->description}};
     fmt::print("{}\n", j.dump(2));
     return 0;
   }
-  fmt::print("{}: {}\n  data        {}\n  parameters  {}\n  per step    {:.3g} GFLOP at batch {}\n  sharded     {} cores x {}, {} ops\n"
-             "  digest      {}\n  program     {}\n",
-             scenario->name, scenario->description, e->data->description, parameters, step_flops(whole) / 1e9, scenario->train.batch,
-             program.sharding.cores, program.batch, program.graph.size(), scenario_digest(*scenario).hex(), digest(program).hex());
+  fmt::print(
+      "{}: {}\n  data        {}\n  parameters  {}\n  per step    {:.3g} GFLOP at batch {}\n  "
+      "sharded     {} cores x {}, {} ops\n"
+      "  digest      {}\n  program     {}\n",
+      scenario->name, scenario->description, e->data->description, parameters,
+      step_flops(whole) / 1e9, scenario->train.batch, program.sharding.cores, program.batch,
+      program.graph.size(), scenario_digest(*scenario).hex(), digest(program).hex());
   return 0;
 }
 
@@ -79,14 +106,17 @@ int inspect_scenario(const Parsed& parsed) {
 int inspect_verb(const Args& args) {
   po::options_description options("options");
   add_scenario_options(options);
-  options.add_options()("resolved", po::bool_switch(), "a scenario with every key filled in, as TOML")(
-      "program", po::bool_switch(), "the sharded training step of a scenario, in text")("json", po::bool_switch(),
-                                                                                        "one JSON document on stdout");
-  const Parsed parsed = parse(args, "twinrun inspect FILE|SCENARIO [OPTIONS]", "twinrun inspect runs/T.h5", options, {"SCENARIO"});
+  options.add_options()("resolved", po::bool_switch(),
+                        "a scenario with every key filled in, as TOML")(
+      "program", po::bool_switch(), "the sharded training step of a scenario, in text")(
+      "json", po::bool_switch(), "one JSON document on stdout");
+  const Parsed parsed = parse(args, "twinrun inspect FILE|SCENARIO [OPTIONS]",
+                              "twinrun inspect runs/T.h5", options, {"SCENARIO"});
   if (parsed.exit) return *parsed.exit;
   const auto what = parsed.get<std::string>("SCENARIO");
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(what, ignored) || what.ends_with(".toml")) return inspect_scenario(parsed);
+  if (!std::filesystem::is_regular_file(what, ignored) || what.ends_with(".toml"))
+    return inspect_scenario(parsed);
   const auto kind = file_kind(what);
   if (!kind) return fail(kind.error());
   const bool json = parsed.get<bool>("json"), resolved = parsed.get<bool>("resolved");
@@ -107,15 +137,23 @@ int inspect_verb(const Args& args) {
   if (resolved) {
     fmt::print("{}", r->scenario);
   } else if (json) {
-    Json j = {{"schema", 1},   {"kind", "run"},          {"engine", r->engine},
-              {"engine_settings", r->engine_settings},   {"cores", r->cores},
-              {"first_step", r->first_step},             {"steps", r->steps.size()},
-              {"ended", r->ended},                       {"scenario_digest", r->scenario_digest},
-              {"root_digest", r->root_digest().hex()},   {"environment", r->environment}};
+    Json j = {{"schema", 1},
+              {"kind", "run"},
+              {"engine", r->engine},
+              {"engine_settings", r->engine_settings},
+              {"cores", r->cores},
+              {"first_step", r->first_step},
+              {"steps", r->steps.size()},
+              {"ended", r->ended},
+              {"scenario_digest", r->scenario_digest},
+              {"root_digest", r->root_digest().hex()},
+              {"environment", r->environment}};
     j["evaluations"] = Json::array();
-    for (const auto& e : r->evaluations) j["evaluations"].push_back({{"step", e.step}, {"loss", e.loss}, {"accuracy", e.accuracy}});
+    for (const auto& e : r->evaluations)
+      j["evaluations"].push_back({{"step", e.step}, {"loss", e.loss}, {"accuracy", e.accuracy}});
     j["checkpoints"] = Json::array();
-    for (const auto& c : r->checkpoints) j["checkpoints"].push_back({{"step", c.step}, {"root_digest", c.root_digest().hex()}});
+    for (const auto& c : r->checkpoints)
+      j["checkpoints"].push_back({{"step", c.step}, {"root_digest", c.root_digest().hex()}});
     fmt::print("{}\n", j.dump(2));
   } else {
     print(*r);

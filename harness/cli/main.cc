@@ -23,7 +23,8 @@ struct Verb {
   int (*run)(const Args&);
 };
 constexpr std::array kVerbs = {
-    Verb{"diagnose", "train on the reference and on the engine, compare, give a verdict", diagnose_verb},
+    Verb{"diagnose", "train on the reference and on the engine, compare, give a verdict",
+         diagnose_verb},
     Verb{"snapshot", "write the seeded initial checkpoint", snapshot_verb},
     Verb{"train", "one run on one engine", train_verb},
     Verb{"diff", "where two runs or checkpoints part, and by how much", diff_verb},
@@ -33,11 +34,16 @@ constexpr std::array kVerbs = {
 };
 
 void print_help() {
-  fmt::print("twinrun: is it noise, my sharding, or a bug in the engine?\n\nusage: twinrun VERB [OPTIONS]; twinrun VERB --help\n\n");
+  fmt::print(
+      "twinrun: is it noise, my sharding, or a bug in the engine?\n\nusage: twinrun VERB "
+      "[OPTIONS]; twinrun VERB --help\n\n");
   for (const Verb& verb : kVerbs) fmt::print("  {:<11} {}\n", verb.name, verb.what);
-  fmt::print("\n  --version   version, contract, instruction set, build\n\nexample:\n  twinrun diagnose digits_cnn\n\n"
-             "exit codes of diagnose: 0 identical or noise, 10 sharding, 20 engine bug, 30 reference not deterministic,\n"
-             "125 inconclusive or engine not available, 128 usage or bad input, 130 interrupted\n");
+  fmt::print(
+      "\n  --version   version, contract, instruction set, build\n\nexample:\n  twinrun diagnose "
+      "digits_cnn\n\n"
+      "exit codes of diagnose: 0 identical or noise, 10 sharding, 20 engine bug, 30 reference not "
+      "deterministic,\n"
+      "125 inconclusive or engine not available, 128 usage or bad input, 130 interrupted\n");
 }
 
 int run(int argc, char** argv) {
@@ -60,7 +66,8 @@ int run(int argc, char** argv) {
 }
 
 Error stdout_error() {
-  return {fmt::format("cannot write: {}", std::strerror(errno)), "standard output", "free space, or write elsewhere"};
+  return {fmt::format("cannot write: {}", std::strerror(errno)), "standard output",
+          "free space, or write elsewhere"};
 }
 
 }  // namespace
@@ -75,14 +82,17 @@ int main(int argc, char** argv) {
   try {
     const int code = twinrun::cli::run(argc, argv);
     // What was printed may have stayed in the buffer until now: a full disk behind a redirection is no success.
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return twinrun::cli::fail(twinrun::cli::stdout_error());
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      return twinrun::cli::fail(twinrun::cli::stdout_error());
     return code;
   } catch (const std::system_error& e) {
     if (std::ferror(stdout) != 0) return twinrun::cli::fail(twinrun::cli::stdout_error());
-    return twinrun::cli::fail({fmt::format("internal error: {}", e.what()), "", "please report it with the command line"});
+    return twinrun::cli::fail({fmt::format("internal error: {}", e.what()), "",
+                               "please report it with the command line"});
   } catch (const std::bad_alloc&) {
     return twinrun::cli::fail({"out of memory", "", "lower train.batch"});
   } catch (const std::exception& e) {
-    return twinrun::cli::fail({fmt::format("internal error: {}", e.what()), "", "please report it with the command line"});
+    return twinrun::cli::fail({fmt::format("internal error: {}", e.what()), "",
+                               "please report it with the command line"});
   }
 }

@@ -27,7 +27,8 @@ bool erasable() {
 // A line that wraps could not be erased.
 std::string cut_to_terminal(std::string line) {
   winsize size{};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 && line.size() >= size.ws_col) line.resize(size.ws_col - 1);
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 && line.size() >= size.ws_col)
+    line.resize(size.ws_col - 1);
   return line;
 }
 
@@ -53,16 +54,18 @@ void ProgressPrinter::step(int64_t done, const std::string& detail) {
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const double rate = static_cast<double>(done) / seconds;
   fmt::print(stderr, "\r\x1b[K{}",
-             cut_to_terminal(fmt::format("  {}  {}/{}  {} steps/s  {} left  {}", what_, done, total_,
-                                         rate < 100 ? fmt::format("{:.3g}", rate) : fmt::format("{:.0f}", rate),
-                                         duration_text(static_cast<double>(total_ - done) / rate), detail)));
+             cut_to_terminal(
+                 fmt::format("  {}  {}/{}  {} steps/s  {} left  {}", what_, done, total_,
+                             rate < 100 ? fmt::format("{:.3g}", rate) : fmt::format("{:.0f}", rate),
+                             duration_text(static_cast<double>(total_ - done) / rate), detail)));
   std::fflush(stderr);
 }
 
 void ProgressPrinter::end(const std::string& result) {
   if (quiet_) return;
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-  fmt::print(stderr, "{}  {:<34} {:>9}  {}\n", terminal_ ? "\r\x1b[K" : "", what_, duration_text(seconds), result);
+  fmt::print(stderr, "{}  {:<34} {:>9}  {}\n", terminal_ ? "\r\x1b[K" : "", what_,
+             duration_text(seconds), result);
 }
 
 }  // namespace twinrun::cli

@@ -15,10 +15,14 @@ int scenarios_verb(const Args& args) {
     return 0;
   }
   if (args[0] == "--help" || args[0] == "-h") {
-    fmt::print("usage: twinrun scenarios [show NAME]\n\nexample:\n  twinrun scenarios show digits_cnn > mine.toml\n");
+    fmt::print(
+        "usage: twinrun scenarios [show NAME]\n\nexample:\n  twinrun scenarios show digits_cnn > "
+        "mine.toml\n");
     return 0;
   }
-  if (args.size() != 2 || args[0] != "show") return fail({"expected nothing, or: show NAME", "scenarios", "twinrun scenarios show digits_cnn"});
+  if (args.size() != 2 || args[0] != "show")
+    return fail(
+        {"expected nothing, or: show NAME", "scenarios", "twinrun scenarios show digits_cnn"});
   std::vector<std::string> names;
   for (const auto& file : library_files()) {
     if (file.name == args[1]) {
@@ -27,8 +31,8 @@ int scenarios_verb(const Args& args) {
     }
     names.emplace_back(file.name);
   }
-  return fail({fmt::format("no scenario '{}' (known: {})", args[1], join(names, ", ")), "scenarios show",
-               fmt::format("did you mean '{}'?", nearest(args[1], names))});
+  return fail({fmt::format("no scenario '{}' (known: {})", args[1], join(names, ", ")),
+               "scenarios show", fmt::format("did you mean '{}'?", nearest(args[1], names))});
 }
 
 }  // namespace twinrun::cli

@@ -22,14 +22,20 @@ struct Start {
 // interruption made.
 RunFile joined(RunFile before, RunFile after, const TrainSpec& train) {
   const int64_t step = after.first_step;
-  const auto occasional = [&](int64_t at, int64_t every) { return at > step || (at == step && (every == 0 || at % every != 0)); };
-  std::erase_if(before.evaluations, [&](const Evaluation& e) { return occasional(e.step, train.eval_every); });
-  std::erase_if(before.checkpoints, [&](const Checkpoint& c) { return occasional(c.step, train.checkpoint_every); });
+  const auto occasional = [&](int64_t at, int64_t every) {
+    return at > step || (at == step && (every == 0 || at % every != 0));
+  };
+  std::erase_if(before.evaluations,
+                [&](const Evaluation& e) { return occasional(e.step, train.eval_every); });
+  std::erase_if(before.checkpoints,
+                [&](const Checkpoint& c) { return occasional(c.step, train.checkpoint_every); });
   std::erase_if(before.trace, [&](const OpTraceRow& row) { return row.step >= step; });
   const auto done = static_cast<size_t>(step - before.first_step);
   before.steps.resize(std::min(done, before.steps.size()));
   before.state_digests.resize(std::min(done, before.state_digests.size()));
-  const auto prepend = [](auto& to, auto& from) { to.insert(to.begin(), from.begin(), from.end()); };
+  const auto prepend = [](auto& to, auto& from) {
+    to.insert(to.begin(), from.begin(), from.end());
+  };
   prepend(after.steps, before.steps);
   prepend(after.state_digests, before.state_digests);
   prepend(after.evaluations, before.evaluations);
@@ -40,7 +46,8 @@ RunFile joined(RunFile before, RunFile after, const TrainSpec& train) {
 }
 
 // How long a run is and how often it reports may change on the way; what decides the bits may not.
-Status check_same_scenario(const Checkpoint& checkpoint, const Scenario& now, const std::string& path) {
+Status check_same_scenario(const Checkpoint& checkpoint, const Scenario& now,
+                           const std::string& path) {
   TWINRUN_ASSIGN(Scenario stored, parse_scenario(checkpoint.scenario, path));
   stored.train.steps = now.train.steps;
   stored.train.log_every = now.train.log_every;
@@ -48,13 +55,16 @@ Status check_same_scenario(const Checkpoint& checkpoint, const Scenario& now, co
   stored.train.checkpoint_every = now.train.checkpoint_every;
   stored.diagnose = now.diagnose;
   if (scenario_digest(stored) == scenario_digest(now)) return Ok{};
-  return Error{"the checkpoint was made by another scenario (digest " + checkpoint.scenario_digest + ", this one " +
-                   scenario_digest(now).hex() + ")",
-               path, "resume with the same scenario and --set values (train.steps may grow); `twinrun inspect --resolved` shows the stored ones"};
+  return Error{"the checkpoint was made by another scenario (digest " + checkpoint.scenario_digest +
+                   ", this one " + scenario_digest(now).hex() + ")",
+               path,
+               "resume with the same scenario and --set values (train.steps may grow); `twinrun "
+               "inspect --resolved` shows the stored ones"};
 }
 
 // --init: a snapshot or any checkpoint, training begins at its step. --resume: the last checkpoint of a run file.
-Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& program, const Scenario& scenario) {
+Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& program,
+                                      const Scenario& scenario) {
   Checkpoint checkpoint;
   std::optional<RunFile> history;
   if (parsed.has("resume")) {
@@ -62,7 +72,8 @@ Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& progr
     TWINRUN_ASSIGN(const std::string kind, file_kind(path));
     if (kind == "run") {
       TWINRUN_ASSIGN(RunFile run, read_run(path));
-      if (run.checkpoints.empty()) return Error{"the run holds no checkpoint", path, "start again without --resume"};
+      if (run.checkpoints.empty())
+        return Error{"the run holds no checkpoint", path, "start again without --resume"};
       checkpoint = run.checkpoints.back();
       history = std::move(run);
     } else {
@@ -77,7 +88,8 @@ Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& progr
   auto states = from_checkpoint(checkpoint, program);
   if (!states) {
     Error error = states.error();
-    error.where = parsed.get<std::string>(parsed.has("resume") ? "resume" : "init") + ": " + error.where;
+    error.where =
+        parsed.get<std::string>(parsed.has("resume") ? "resume" : "init") + ": " + error.where;
     return error;
   }
   return std::optional<Start>(Start{*states, checkpoint.step, std::move(history)});
@@ -88,24 +100,33 @@ Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& progr
 int train_verb(const Args& args) {
   po::options_description options("options");
   add_scenario_options(options);
-  options.add_options()("engine,e", po::value<std::string>()->default_value("cpu"), "cpu, cpu:f64, tpu")(
-      "cores", po::value<int>(), "1: the whole batch on one core (default on cpu); N: sharded (default on tpu: tpu.cores)")(
+  options.add_options()("engine,e", po::value<std::string>()->default_value("cpu"),
+                        "cpu, cpu:f64, tpu")(
+      "cores", po::value<int>(),
+      "1: the whole batch on one core (default on cpu); N: sharded (default on tpu: tpu.cores)")(
       "init", po::value<std::string>(), "begin from this checkpoint instead of the seed")(
-      "resume", po::value<std::string>(), "go on from the last checkpoint of a run (or from a checkpoint)")(
-      "fault", po::value<std::vector<std::string>>()->composing(), "make the engine wrong on purpose, see `twinrun diagnose --help`")(
+      "resume", po::value<std::string>(),
+      "go on from the last checkpoint of a run (or from a checkpoint)")(
+      "fault", po::value<std::vector<std::string>>()->composing(),
+      "make the engine wrong on purpose, see `twinrun diagnose --help`")(
       "out,o", po::value<std::string>()->default_value("run.h5"), "run file to write");
   add_common_options(options);
-  const Parsed parsed = parse(args, "twinrun train SCENARIO --engine ENGINE [OPTIONS] -o run.h5",
-                              "twinrun train digits_mlp --engine tpu --cores 8 -o t.h5", options, {"SCENARIO"});
+  const Parsed parsed =
+      parse(args, "twinrun train SCENARIO --engine ENGINE [OPTIONS] -o run.h5",
+            "twinrun train digits_mlp --engine tpu --cores 8 -o t.h5", options, {"SCENARIO"});
   if (parsed.exit) return *parsed.exit;
   auto scenario = scenario_of(parsed);
   if (!scenario) return fail(scenario.error());
   const auto threads = threads_of(parsed);
   if (!threads) return fail(threads.error());
   const auto engine = parsed.get<std::string>("engine");
-  const int cores = parsed.has("cores") ? parsed.get<int>("cores") : engine == "tpu" ? scenario->tpu.cores : 1;
+  const int cores = parsed.has("cores") ? parsed.get<int>("cores")
+                    : engine == "tpu"   ? scenario->tpu.cores
+                                        : 1;
   if (cores < 1 || scenario->train.batch % cores != 0) {
-    return fail({fmt::format("train.batch = {} does not divide over {} cores", scenario->train.batch, cores), "--cores", "a divisor of the batch"});
+    return fail({fmt::format("train.batch = {} does not divide over {} cores",
+                             scenario->train.batch, cores),
+                 "--cores", "a divisor of the batch"});
   }
   auto backend = make_backend(engine, backend_options(*scenario, *threads));
   if (!backend) return fail(backend.error());
@@ -143,12 +164,15 @@ int train_verb(const Args& args) {
     o.start = (*start)->states;
     o.first_step = (*start)->step;
     if (o.first_step >= scenario->train.steps) {
-      return fail({fmt::format("the checkpoint is after step {}, the scenario ends at {}", o.first_step, scenario->train.steps),
+      return fail({fmt::format("the checkpoint is after step {}, the scenario ends at {}",
+                               o.first_step, scenario->train.steps),
                    parsed.has("resume") ? "--resume" : "--init", "raise train.steps"});
     }
   }
   // A crash must not cost the run: periodic checkpoints are on disk at once, beside the run file.
-  o.on_checkpoint = [&](const Checkpoint& c) { return write_checkpoint(path + ".checkpoint.h5", c); };
+  o.on_checkpoint = [&](const Checkpoint& c) {
+    return write_checkpoint(path + ".checkpoint.h5", c);
+  };
   auto result = train(*experiment, program, **backend, o);
   if (!result) return fail(result.error(), 1);
   if (*start && (*start)->history && (*start)->history->engine == result->file.engine &&
@@ -162,23 +186,34 @@ int train_verb(const Args& args) {
   const Evaluation e = file.evaluations.empty() ? Evaluation{} : file.evaluations.back();
   if (parsed.get<bool>("json")) {
     // NaN and infinities become null: JSON has no other word for them.
-    const nlohmann::ordered_json j = {{"schema", 1}, {"file", path}, {"engine", file.engine}, {"cores", file.cores},
-                                      {"steps", file.steps.size()}, {"eval_loss", e.loss}, {"eval_accuracy", e.accuracy},
+    const nlohmann::ordered_json j = {{"schema", 1},
+                                      {"file", path},
+                                      {"engine", file.engine},
+                                      {"cores", file.cores},
+                                      {"steps", file.steps.size()},
+                                      {"eval_loss", e.loss},
+                                      {"eval_accuracy", e.accuracy},
                                       {"root_digest", file.root_digest().hex()},
-                                      {"state_digest", file.checkpoints.back().root_digest().hex()}, {"ended", file.ended}};
+                                      {"state_digest", file.checkpoints.back().root_digest().hex()},
+                                      {"ended", file.ended}};
     fmt::print("{}\n", j.dump());
   } else {
-    fmt::print("{}: {} steps on {} ({}), held-out loss {:.5f}, accuracy {:.2f} %\n  state digest {}  run digest {}\n", path,
-               file.steps.size(), file.engine, file.engine_settings, e.loss, 100 * e.accuracy,
-               file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
+    fmt::print(
+        "{}: {} steps on {} ({}), held-out loss {:.5f}, accuracy {:.2f} %\n  state digest {}  run "
+        "digest {}\n",
+        path, file.steps.size(), file.engine, file.engine_settings, e.loss, 100 * e.accuracy,
+        file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
     if (!faults.empty()) {
       const auto log = (*hooks)->activations();
       fmt::print("  faults changed bits {} times{}\n", log.size(),
-                 log.empty() ? "" : fmt::format(", first in {} at step {}", log.front().op, log.front().step));
+                 log.empty()
+                     ? ""
+                     : fmt::format(", first in {} at step {}", log.front().op, log.front().step));
     }
   }
   if (file.ended == "interrupted") {
-    fmt::print(stderr, "interrupted after step {}; go on with --resume {}\n", file.first_step + static_cast<int64_t>(file.steps.size()), path);
+    fmt::print(stderr, "interrupted after step {}; go on with --resume {}\n",
+               file.first_step + static_cast<int64_t>(file.steps.size()), path);
     return kExitInterrupted;
   }
   if (result->birth) return fail({file.ended, path, "lower optimizer.lr"}, 1);

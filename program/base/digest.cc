@@ -51,8 +51,7 @@ struct DigestBuilder::State {
   XXH3_state_t xxh;
 };
 
-DigestBuilder::DigestBuilder()
-    : state_(std::make_unique<State>()) {
+DigestBuilder::DigestBuilder() : state_(std::make_unique<State>()) {
   XXH3_128bits_reset(&state_->xxh);
 }
 DigestBuilder::~DigestBuilder() = default;

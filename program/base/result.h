@@ -27,7 +27,7 @@ struct Error {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::in_place_index<0>, std::move(value)) {}       // NOLINT
+  Result(T value) : value_(std::in_place_index<0>, std::move(value)) {}      // NOLINT
   Result(Error error) : value_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
 
   explicit operator bool() const { return value_.index() == 0; }
@@ -55,8 +55,8 @@ using Status = Result<Ok>;
   auto tmp = (expr);                        \
   if (!tmp.ok()) return tmp.error();        \
   lhs = *std::move(tmp)
-#define TWINRUN_RETURN_IF_ERROR(expr) \
-  do {                                \
-    auto status_ = (expr);            \
+#define TWINRUN_RETURN_IF_ERROR(expr)          \
+  do {                                         \
+    auto status_ = (expr);                     \
     if (!status_.ok()) return status_.error(); \
   } while (false)

@@ -16,7 +16,8 @@ Tensor Tensor::empty(TensorType type) {
   Tensor t;
   t.elements_ = type.elements();
   const size_t bytes = (type.bytes() + kAlignment - 1) / kAlignment * kAlignment;
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes ? bytes : kAlignment));
+  auto* memory =
+      static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes ? bytes : kAlignment));
   if (memory == nullptr) throw std::bad_alloc();
   t.storage_ = std::shared_ptr<std::byte>(memory, [](std::byte* p) { std::free(p); });
   t.data_ = memory;

@@ -18,7 +18,7 @@ namespace twinrun {
 // f64 exists for the oracle alone: no program of a user contains it.
 enum class DType : uint8_t { kF32, kBF16, kI32, kPred, kF64 };
 
-size_t size_of(DType dtype);             // bytes per element
+size_t size_of(DType dtype);              // bytes per element
 std::string_view to_string(DType dtype);  // "f32", "bf16", "i32", "pred", "f64"
 std::optional<DType> parse_dtype(std::string_view text);
 

@@ -25,13 +25,14 @@ std::vector<bool> reaches(const Graph& graph, const std::vector<ValueId>& wrt) {
 
 std::vector<ValueId> differentiate(Graph& graph, ValueId loss, const std::vector<ValueId>& wrt) {
   if (!graph.type(loss).dims.empty()) {
-    throw GraphError(graph.op(loss).name + ": the loss is " + to_string(graph.type(loss)) + ", not a scalar");
+    throw GraphError(graph.op(loss).name + ": the loss is " + to_string(graph.type(loss)) +
+                     ", not a scalar");
   }
   const std::vector<bool> needed = reaches(graph, wrt);
   GraphBuilder root(graph, "", Phase::kGradient);
   std::vector<ValueId> cotangent(static_cast<size_t>(graph.size()), kNoValue);
-  cotangent[static_cast<size_t>(loss)] =
-      root.derived(graph.op(loss).name, Phase::kGradient).constant(1.0, graph.type(loss).dtype, "grad_seed");
+  cotangent[static_cast<size_t>(loss)] = root.derived(graph.op(loss).name, Phase::kGradient)
+                                             .constant(1.0, graph.type(loss).dtype, "grad_seed");
 
   for (ValueId id = loss; id >= 0; --id) {
     const ValueId dy = cotangent[static_cast<size_t>(id)];
@@ -46,9 +47,10 @@ std::vector<ValueId> differentiate(Graph& graph, ValueId loss, const std::vector
       const ValueId operand = op.operands[i];
       if (d[i] == kNoValue || !needed[static_cast<size_t>(operand)]) continue;
       ValueId& slot = cotangent[static_cast<size_t>(operand)];
-      slot = slot == kNoValue
-                 ? d[i]
-                 : root.derived(graph.op(operand).name, Phase::kGradient).add(slot, d[i], "grad_sum");
+      slot =
+          slot == kNoValue
+              ? d[i]
+              : root.derived(graph.op(operand).name, Phase::kGradient).add(slot, d[i], "grad_sum");
     }
   }
   std::vector<ValueId> result;

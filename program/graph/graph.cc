@@ -19,13 +19,18 @@ bool infer_batched(const Op& op, const Graph& graph) {
   }();
   switch (op.kind) {
     case OpKind::kParameter:
-    case OpKind::kBroadcastInDim: return op.batched;
+    case OpKind::kBroadcastInDim:
+      return op.batched;
     case OpKind::kReduce:
       return any && std::find(op.attrs.dims.begin(), op.attrs.dims.end(), 0) == op.attrs.dims.end();
-    case OpKind::kTranspose: return any && op.attrs.dims[0] == 0;
-    case OpKind::kDotGeneral: return operand(0) && op.attrs.lhs_contract != 0;
-    case OpKind::kConvolutionKernelGrad: return false;
-    default: return any;
+    case OpKind::kTranspose:
+      return any && op.attrs.dims[0] == 0;
+    case OpKind::kDotGeneral:
+      return operand(0) && op.attrs.lhs_contract != 0;
+    case OpKind::kConvolutionKernelGrad:
+      return false;
+    default:
+      return any;
   }
 }
 
@@ -68,7 +73,8 @@ void Graph::rename(ValueId id, std::string name) {
 }
 
 GraphBuilder GraphBuilder::scope(std::string_view name) const {
-  return GraphBuilder(*graph_, scope_.empty() ? std::string(name) : scope_ + "/" + std::string(name), phase_);
+  return GraphBuilder(
+      *graph_, scope_.empty() ? std::string(name) : scope_ + "/" + std::string(name), phase_);
 }
 
 GraphBuilder GraphBuilder::derived(std::string base, Phase phase) const {
@@ -77,8 +83,8 @@ GraphBuilder GraphBuilder::derived(std::string base, Phase phase) const {
   return b;
 }
 
-ValueId GraphBuilder::emit(OpKind kind, std::vector<ValueId> operands, Attrs attrs, std::string_view local,
-                           bool batched) {
+ValueId GraphBuilder::emit(OpKind kind, std::vector<ValueId> operands, Attrs attrs,
+                           std::string_view local, bool batched) {
   Op op;
   op.kind = kind;
   op.operands = std::move(operands);
@@ -118,7 +124,8 @@ ValueId GraphBuilder::iota(Dims shape, int64_t dim, DType dtype, std::string_vie
   a.dtype = dtype;
   return emit(OpKind::kIota, {}, a, local);
 }
-ValueId GraphBuilder::broadcast(ValueId x, Dims shape, Dims dims, bool batched, std::string_view local) {
+ValueId GraphBuilder::broadcast(ValueId x, Dims shape, Dims dims, bool batched,
+                                std::string_view local) {
   Attrs a;
   a.shape = std::move(shape);
   a.dims = std::move(dims);
@@ -151,7 +158,9 @@ ValueId GraphBuilder::convert(ValueId x, DType dtype, std::string_view local) {
   a.dtype = dtype;
   return emit(OpKind::kConvert, {x}, a, local);
 }
-ValueId GraphBuilder::unary(OpKind kind, ValueId x, std::string_view local) { return emit(kind, {x}, {}, local); }
+ValueId GraphBuilder::unary(OpKind kind, ValueId x, std::string_view local) {
+  return emit(kind, {x}, {}, local);
+}
 ValueId GraphBuilder::binary(OpKind kind, ValueId a, ValueId b, std::string_view local) {
   return emit(kind, {a, b}, {}, local);
 }
@@ -165,33 +174,35 @@ ValueId GraphBuilder::compare(CompareKind kind, ValueId a, ValueId b, std::strin
   attrs.compare = kind;
   return emit(OpKind::kCompare, {a, b}, attrs, local);
 }
-ValueId GraphBuilder::dot(ValueId a, ValueId b, int lhs_contract, int rhs_contract, std::string_view local) {
+ValueId GraphBuilder::dot(ValueId a, ValueId b, int lhs_contract, int rhs_contract,
+                          std::string_view local) {
   Attrs attrs;
   attrs.lhs_contract = lhs_contract;
   attrs.rhs_contract = rhs_contract;
   return emit(OpKind::kDotGeneral, {a, b}, attrs, local);
 }
-ValueId GraphBuilder::convolution(ValueId x, ValueId w, const Window& window, std::string_view local) {
+ValueId GraphBuilder::convolution(ValueId x, ValueId w, const Window& window,
+                                  std::string_view local) {
   Attrs attrs;
   attrs.window = window;
   return emit(OpKind::kConvolution, {x, w}, attrs, local);
 }
-ValueId GraphBuilder::convolution_input_grad(ValueId dy, ValueId w, Dims x_dims, const Window& window,
-                                             std::string_view local) {
+ValueId GraphBuilder::convolution_input_grad(ValueId dy, ValueId w, Dims x_dims,
+                                             const Window& window, std::string_view local) {
   Attrs attrs;
   attrs.window = window;
   attrs.shape = std::move(x_dims);
   return emit(OpKind::kConvolutionInputGrad, {dy, w}, attrs, local);
 }
-ValueId GraphBuilder::convolution_kernel_grad(ValueId x, ValueId dy, Dims w_dims, const Window& window,
-                                              std::string_view local) {
+ValueId GraphBuilder::convolution_kernel_grad(ValueId x, ValueId dy, Dims w_dims,
+                                              const Window& window, std::string_view local) {
   Attrs attrs;
   attrs.window = window;
   attrs.shape = std::move(w_dims);
   return emit(OpKind::kConvolutionKernelGrad, {x, dy}, attrs, local);
 }
-ValueId GraphBuilder::reduce(ValueId x, Dims dims, Reducer reducer, std::string_view local, bool batch_statistic,
-                             bool stop_gradient) {
+ValueId GraphBuilder::reduce(ValueId x, Dims dims, Reducer reducer, std::string_view local,
+                             bool batch_statistic, bool stop_gradient) {
   Attrs attrs;
   attrs.dims = std::move(dims);
   attrs.reducer = reducer;
@@ -199,25 +210,28 @@ ValueId GraphBuilder::reduce(ValueId x, Dims dims, Reducer reducer, std::string_
   attrs.stop_gradient = stop_gradient;
   return emit(OpKind::kReduce, {x}, attrs, local);
 }
-ValueId GraphBuilder::reduce_window(ValueId x, const Window& window, Reducer reducer, std::string_view local) {
+ValueId GraphBuilder::reduce_window(ValueId x, const Window& window, Reducer reducer,
+                                    std::string_view local) {
   Attrs attrs;
   attrs.window = window;
   attrs.reducer = reducer;
   return emit(OpKind::kReduceWindow, {x}, attrs, local);
 }
-ValueId GraphBuilder::select_and_scatter(ValueId x, ValueId dy, const Window& window, std::string_view local) {
+ValueId GraphBuilder::select_and_scatter(ValueId x, ValueId dy, const Window& window,
+                                         std::string_view local) {
   Attrs attrs;
   attrs.window = window;
   return emit(OpKind::kSelectAndScatter, {x, dy}, attrs, local);
 }
-ValueId GraphBuilder::avg_pool_grad(ValueId dy, Dims x_dims, const Window& window, std::string_view local) {
+ValueId GraphBuilder::avg_pool_grad(ValueId dy, Dims x_dims, const Window& window,
+                                    std::string_view local) {
   Attrs attrs;
   attrs.window = window;
   attrs.shape = std::move(x_dims);
   return emit(OpKind::kAvgPoolGrad, {dy}, attrs, local);
 }
-ValueId GraphBuilder::rng_uniform(ValueId step, ValueId sample_ids, Dims shape, uint64_t seed, uint32_t stream,
-                                  std::string_view local) {
+ValueId GraphBuilder::rng_uniform(ValueId step, ValueId sample_ids, Dims shape, uint64_t seed,
+                                  uint32_t stream, std::string_view local) {
   Attrs attrs;
   attrs.shape = std::move(shape);
   attrs.seed = seed;

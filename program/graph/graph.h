@@ -58,7 +58,8 @@ class GraphBuilder {
   // n / max(1, n - 1) for n = `count` elements behind a batch statistic; shard() keeps the count true.
   ValueId bessel(int64_t count, std::string_view local = "bessel");
   ValueId iota(Dims shape, int64_t dim, DType dtype = DType::kI32, std::string_view local = "iota");
-  ValueId broadcast(ValueId x, Dims shape, Dims dims, bool batched, std::string_view local = "broadcast");
+  ValueId broadcast(ValueId x, Dims shape, Dims dims, bool batched,
+                    std::string_view local = "broadcast");
   ValueId broadcast_scalar(ValueId x, ValueId like, std::string_view local = "broadcast");
   // x holds the trailing dimension (a bias, a per-channel scale) of `like`.
   ValueId broadcast_trailing(ValueId x, ValueId like, std::string_view local = "broadcast");
@@ -68,20 +69,33 @@ class GraphBuilder {
   ValueId convert(ValueId x, DType dtype, std::string_view local = "convert");
   ValueId unary(OpKind kind, ValueId x, std::string_view local = "");
   ValueId binary(OpKind kind, ValueId a, ValueId b, std::string_view local = "");
-  ValueId add(ValueId a, ValueId b, std::string_view l = "") { return binary(OpKind::kAdd, a, b, l); }
-  ValueId sub(ValueId a, ValueId b, std::string_view l = "") { return binary(OpKind::kSubtract, a, b, l); }
-  ValueId mul(ValueId a, ValueId b, std::string_view l = "") { return binary(OpKind::kMultiply, a, b, l); }
-  ValueId div(ValueId a, ValueId b, std::string_view l = "") { return binary(OpKind::kDivide, a, b, l); }
+  ValueId add(ValueId a, ValueId b, std::string_view l = "") {
+    return binary(OpKind::kAdd, a, b, l);
+  }
+  ValueId sub(ValueId a, ValueId b, std::string_view l = "") {
+    return binary(OpKind::kSubtract, a, b, l);
+  }
+  ValueId mul(ValueId a, ValueId b, std::string_view l = "") {
+    return binary(OpKind::kMultiply, a, b, l);
+  }
+  ValueId div(ValueId a, ValueId b, std::string_view l = "") {
+    return binary(OpKind::kDivide, a, b, l);
+  }
   // x times (or plus, ...) a constant splat.
   ValueId binary_scalar(OpKind kind, ValueId x, double value, std::string_view local = "");
   ValueId compare(CompareKind kind, ValueId a, ValueId b, std::string_view local = "compare");
-  ValueId dot(ValueId a, ValueId b, int lhs_contract = 1, int rhs_contract = 0, std::string_view local = "dot_general");
-  ValueId convolution(ValueId x, ValueId w, const Window& window, std::string_view local = "convolution");
-  ValueId convolution_input_grad(ValueId dy, ValueId w, Dims x_dims, const Window&, std::string_view local);
-  ValueId convolution_kernel_grad(ValueId x, ValueId dy, Dims w_dims, const Window&, std::string_view local);
-  ValueId reduce(ValueId x, Dims dims, Reducer reducer, std::string_view local = "reduce", bool batch_statistic = false,
-                 bool stop_gradient = false);
-  ValueId reduce_window(ValueId x, const Window& window, Reducer reducer, std::string_view local = "reduce_window");
+  ValueId dot(ValueId a, ValueId b, int lhs_contract = 1, int rhs_contract = 0,
+              std::string_view local = "dot_general");
+  ValueId convolution(ValueId x, ValueId w, const Window& window,
+                      std::string_view local = "convolution");
+  ValueId convolution_input_grad(ValueId dy, ValueId w, Dims x_dims, const Window&,
+                                 std::string_view local);
+  ValueId convolution_kernel_grad(ValueId x, ValueId dy, Dims w_dims, const Window&,
+                                  std::string_view local);
+  ValueId reduce(ValueId x, Dims dims, Reducer reducer, std::string_view local = "reduce",
+                 bool batch_statistic = false, bool stop_gradient = false);
+  ValueId reduce_window(ValueId x, const Window& window, Reducer reducer,
+                        std::string_view local = "reduce_window");
   ValueId select_and_scatter(ValueId x, ValueId dy, const Window& window, std::string_view local);
   ValueId avg_pool_grad(ValueId dy, Dims x_dims, const Window& window, std::string_view local);
   ValueId rng_uniform(ValueId step, ValueId sample_ids, Dims shape, uint64_t seed, uint32_t stream,
@@ -89,7 +103,8 @@ class GraphBuilder {
   ValueId all_reduce(ValueId x, std::string_view local = "all_reduce");
 
  private:
-  ValueId emit(OpKind kind, std::vector<ValueId> operands, Attrs attrs, std::string_view local, bool batched = false);
+  ValueId emit(OpKind kind, std::vector<ValueId> operands, Attrs attrs, std::string_view local,
+               bool batched = false);
 
   Graph* graph_;
   std::string scope_;

@@ -19,7 +19,8 @@ std::vector<Tensor> initial_state(const Program& program, uint64_t seed) {
       const double fans = static_cast<double>(var.init.fan_in + var.init.fan_out);
       const auto limit = static_cast<float>(std::sqrt(6.0 / fans));
       const RandomKey key{seed, kStreamInit + parameter};
-      for (size_t i = 0; i < w.size(); ++i) w[i] = (2.0f * uniform(draw(key, 0, 0, i)) - 1.0f) * limit;
+      for (size_t i = 0; i < w.size(); ++i)
+        w[i] = (2.0f * uniform(draw(key, 0, 0, i)) - 1.0f) * limit;
     }
     if (var.role == StateRole::kParameter) ++parameter;
     out.push_back(std::move(t));

@@ -67,15 +67,19 @@ void Layers::dense(const std::string& name, int64_t units, bool bias) {
   }
 }
 
-void Layers::conv2d(const std::string& name, int64_t filters, int64_t kernel, int64_t stride, bool same, bool bias) {
+void Layers::conv2d(const std::string& name, int64_t filters, int64_t kernel, int64_t stride,
+                    bool same, bool bias) {
   if (shape().size() != 4) {
-    throw GraphError(name + ": conv2d needs [batch, height, width, channels], found " + to_string(shape()));
+    throw GraphError(name + ": conv2d needs [batch, height, width, channels], found " +
+                     to_string(shape()));
   }
   const int64_t channels = shape()[3];
   const Window window = make_window(shape(), kernel, stride, same);
   GraphBuilder b = root_.scope(name);
-  const ValueId w = state(name + "/kernel", {kernel, kernel, channels, filters}, StateRole::kParameter,
-                          {Initializer::Kind::kGlorotUniform, 0, kernel * kernel * channels, kernel * kernel * filters});
+  const ValueId w =
+      state(name + "/kernel", {kernel, kernel, channels, filters}, StateRole::kParameter,
+            {Initializer::Kind::kGlorotUniform, 0, kernel * kernel * channels,
+             kernel * kernel * filters});
   x_ = b.convolution(x_, w, window);
   if (bias) {
     const ValueId c = state(name + "/bias", {filters}, StateRole::kParameter, {});
@@ -83,9 +87,11 @@ void Layers::conv2d(const std::string& name, int64_t filters, int64_t kernel, in
   }
 }
 
-void Layers::pool(const std::string& name, int64_t window, int64_t stride, bool same, Reducer reducer) {
+void Layers::pool(const std::string& name, int64_t window, int64_t stride, bool same,
+                  Reducer reducer) {
   if (shape().size() != 4) {
-    throw GraphError(name + ": pooling needs [batch, height, width, channels], found " + to_string(shape()));
+    throw GraphError(name + ": pooling needs [batch, height, width, channels], found " +
+                     to_string(shape()));
   }
   x_ = root_.scope(name).reduce_window(x_, make_window(shape(), window, stride, same), reducer);
 }
@@ -96,46 +102,56 @@ void Layers::flatten(const std::string& name) {
   x_ = root_.scope(name).reshape(x_, {shape()[0], features});
 }
 
-void Layers::relu(const std::string& name) { x_ = root_.scope(name).binary_scalar(OpKind::kMaximum, x_, 0.0); }
+void Layers::relu(const std::string& name) {
+  x_ = root_.scope(name).binary_scalar(OpKind::kMaximum, x_, 0.0);
+}
 
 void Layers::update_statistic(const std::string& name, ValueId batch_value, double momentum) {
   StateVar& var = program_.state[static_cast<size_t>(program_.state_index(name))];
   GraphBuilder b = GraphBuilder(program_.graph, "", Phase::kUpdate).derived(name, Phase::kUpdate);
   const ValueId gap = b.sub(var.id, batch_value, "gap");
-  var.next = b.sub(var.id, b.binary_scalar(OpKind::kMultiply, gap, 1.0 - momentum, "part"), "update");
+  var.next =
+      b.sub(var.id, b.binary_scalar(OpKind::kMultiply, gap, 1.0 - momentum, "part"), "update");
 }
 
 void Layers::batch_norm(const std::string& name, double momentum, double epsilon) {
   const Dims dims = shape();
   const int64_t channels = dims.back();
   GraphBuilder b = root_.scope(name);
-  const ValueId gamma = state(name + "/gamma", {channels}, StateRole::kParameter, {Initializer::Kind::kConstant, 1});
+  const ValueId gamma =
+      state(name + "/gamma", {channels}, StateRole::kParameter, {Initializer::Kind::kConstant, 1});
   const ValueId beta = state(name + "/beta", {channels}, StateRole::kParameter, {});
   ValueId mean = state(name + "/moving_mean", {channels}, StateRole::kStatistic, {});
-  ValueId variance =
-      state(name + "/moving_variance", {channels}, StateRole::kStatistic, {Initializer::Kind::kConstant, 1});
+  ValueId variance = state(name + "/moving_variance", {channels}, StateRole::kStatistic,
+                           {Initializer::Kind::kConstant, 1});
   ValueId centred = kNoValue;
-  const auto centre = [&] { return b.sub(x_, b.broadcast_trailing(mean, x_, "mean_broadcast"), "centre"); };
+  const auto centre = [&] {
+    return b.sub(x_, b.broadcast_trailing(mean, x_, "mean_broadcast"), "centre");
+  };
   if (mode_ == Mode::kTraining) {
     Dims reduced;
     for (int64_t i = 0; i + 1 < static_cast<int64_t>(dims.size()); ++i) reduced.push_back(i);
     mean = b.reduce(x_, reduced, Reducer::kMean, "mean", /*batch_statistic=*/true);
     centred = centre();
-    variance = b.reduce(b.mul(centred, centred, "square"), reduced, Reducer::kMean, "variance", true);
+    variance =
+        b.reduce(b.mul(centred, centred, "square"), reduced, Reducer::kMean, "variance", true);
     update_statistic(name + "/moving_mean", mean, momentum);
     ValueId unbiased = variance;
     if (dims.size() == 4) {
       GraphBuilder u = GraphBuilder(program_.graph, name, Phase::kUpdate);
-      unbiased = u.mul(variance, u.broadcast_scalar(u.bessel(dims[0] * dims[1] * dims[2]), variance, "bessels"),
-                       "unbiased_variance");
+      unbiased = u.mul(
+          variance, u.broadcast_scalar(u.bessel(dims[0] * dims[1] * dims[2]), variance, "bessels"),
+          "unbiased_variance");
     }
     update_statistic(name + "/moving_variance", unbiased, momentum);
   } else {
     centred = centre();
   }
-  const ValueId inverse = b.unary(OpKind::kRsqrt, b.binary_scalar(OpKind::kAdd, variance, epsilon, "add_epsilon"));
+  const ValueId inverse =
+      b.unary(OpKind::kRsqrt, b.binary_scalar(OpKind::kAdd, variance, epsilon, "add_epsilon"));
   const ValueId scale = b.mul(gamma, inverse, "scale");
-  const ValueId scaled = b.mul(centred, b.broadcast_trailing(scale, x_, "scale_broadcast"), "normalize");
+  const ValueId scaled =
+      b.mul(centred, b.broadcast_trailing(scale, x_, "scale_broadcast"), "normalize");
   x_ = b.add(scaled, b.broadcast_trailing(beta, x_, "beta_broadcast"), "shift");
 }
 
@@ -153,15 +169,17 @@ void Layers::dropout(const std::string& name, double rate) {
 
 ValueId Layers::one_hot(GraphBuilder b, int64_t classes) {
   const int64_t batch = program_.batch;
-  const ValueId index = b.broadcast(b.iota({classes}, 0, DType::kI32, "classes"), {batch, classes}, {1}, true, "class_index");
+  const ValueId index = b.broadcast(b.iota({classes}, 0, DType::kI32, "classes"), {batch, classes},
+                                    {1}, true, "class_index");
   const ValueId labels = b.broadcast(labels_, {batch, classes}, {0}, true, "label_broadcast");
   return b.convert(b.compare(CompareKind::kEq, index, labels, "is_label"), DType::kF32, "one_hot");
 }
 
 void Layers::check_logits(const char* loss, int64_t classes) {
   if (shape().size() != 2 || shape()[1] != classes) {
-    throw GraphError(std::string(loss) + " over " + std::to_string(classes) + " classes needs a last layer of shape [batch, " +
-                     std::to_string(classes) + "], found " + to_string(shape()));
+    throw GraphError(std::string(loss) + " over " + std::to_string(classes) +
+                     " classes needs a last layer of shape [batch, " + std::to_string(classes) +
+                     "], found " + to_string(shape()));
   }
   program_.outputs.push_back({"logits", x_});
 }
@@ -170,12 +188,18 @@ void Layers::softmax_cross_entropy(int64_t classes, Reducer reduction) {
   check_logits("softmax_cross_entropy", classes);
   GraphBuilder b = root_.scope("loss");
   const Dims full = shape();
-  const auto rows = [&](ValueId v, std::string_view local) { return b.broadcast(v, full, {0}, true, local); };
-  const ValueId largest = b.reduce(x_, {1}, Reducer::kMax, "largest", false, /*stop_gradient=*/true);
+  const auto rows = [&](ValueId v, std::string_view local) {
+    return b.broadcast(v, full, {0}, true, local);
+  };
+  const ValueId largest =
+      b.reduce(x_, {1}, Reducer::kMax, "largest", false, /*stop_gradient=*/true);
   const ValueId shifted = b.sub(x_, rows(largest, "largest_broadcast"), "shift");
-  const ValueId total = b.reduce(b.unary(OpKind::kExponential, shifted), {1}, Reducer::kSum, "sum_exp");
-  const ValueId log_softmax = b.sub(shifted, rows(b.unary(OpKind::kLog, total), "log_broadcast"), "log_softmax");
-  const ValueId picked = b.reduce(b.mul(log_softmax, one_hot(b, classes), "pick"), {1}, Reducer::kSum, "picked");
+  const ValueId total =
+      b.reduce(b.unary(OpKind::kExponential, shifted), {1}, Reducer::kSum, "sum_exp");
+  const ValueId log_softmax =
+      b.sub(shifted, rows(b.unary(OpKind::kLog, total), "log_broadcast"), "log_softmax");
+  const ValueId picked =
+      b.reduce(b.mul(log_softmax, one_hot(b, classes), "pick"), {1}, Reducer::kSum, "picked");
   program_.loss = b.reduce(b.unary(OpKind::kNegate, picked, "per_sample"), {0}, reduction, "value");
   program_.outputs.push_back({"loss", program_.loss});
 }

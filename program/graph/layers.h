@@ -20,8 +20,9 @@ class Layers {
   // sample: sizes of one sample, [h, w, c] or [features]. Throws GraphError from any layer that does not fit.
   Layers(Mode mode, int64_t batch, Dims sample, uint64_t seed);
 
-  void dense(const std::string& name, int64_t units, bool bias);              // needs [batch, features]
-  void conv2d(const std::string& name, int64_t filters, int64_t kernel, int64_t stride, bool same, bool bias);
+  void dense(const std::string& name, int64_t units, bool bias);  // needs [batch, features]
+  void conv2d(const std::string& name, int64_t filters, int64_t kernel, int64_t stride, bool same,
+              bool bias);
   void pool(const std::string& name, int64_t window, int64_t stride, bool same, Reducer reducer);
   void flatten(const std::string& name);
   void relu(const std::string& name);
@@ -34,7 +35,8 @@ class Layers {
 
   // Losses over the batch; labels are i32 classes.
   void softmax_cross_entropy(int64_t classes, Reducer reduction);
-  void mean_squared_error(int64_t classes, Reducer reduction);  // against one-hot; mean over classes per sample
+  void mean_squared_error(int64_t classes,
+                          Reducer reduction);  // against one-hot; mean over classes per sample
 
   const Dims& shape() const;  // of the current value, batch first
   Program finish(const OptimizerSpec& optimizer);

@@ -57,7 +57,16 @@ inline constexpr int kOpKinds = 0
 #undef X
     ;
 
-enum class OpClass : uint8_t { kSource, kMove, kElementwise, kDot, kReduce, kWindow, kRandom, kCollective };
+enum class OpClass : uint8_t {
+  kSource,
+  kMove,
+  kElementwise,
+  kDot,
+  kReduce,
+  kWindow,
+  kRandom,
+  kCollective
+};
 
 std::string_view name_of(OpKind kind);  // "dot_general"
 int operand_count(OpKind kind);
@@ -85,19 +94,21 @@ struct Window {
 };
 
 struct Attrs {
-  Dims dims;                    // broadcast map, permutation, reduced dimensions, iota dimension
-  Dims shape;                   // the result's (or the operand's) sizes where they don't follow from the operands
-  DType dtype = DType::kF32;    // constant, iota, convert
-  double value = 0;             // constant
+  Dims dims;   // broadcast map, permutation, reduced dimensions, iota dimension
+  Dims shape;  // the result's (or the operand's) sizes where they don't follow from the operands
+  DType dtype = DType::kF32;  // constant, iota, convert
+  double value = 0;           // constant
   Reducer reducer = Reducer::kSum;
   CompareKind compare = CompareKind::kEq;
   int lhs_contract = 1, rhs_contract = 0;
   Window window;
-  uint64_t seed = 0;            // rng_uniform
+  uint64_t seed = 0;  // rng_uniform
   uint32_t stream = 0;
-  bool batch_statistic = false; // reduce: a mean over the batch that `synced` batch norm all-reduces
-  int64_t bessel_count = 0;     // constant: n > 0 makes it n / max(1, n - 1), n elements behind a batch statistic; shard() keeps
-                                // n true
+  bool batch_statistic =
+      false;  // reduce: a mean over the batch that `synced` batch norm all-reduces
+  int64_t bessel_count =
+      0;  // constant: n > 0 makes it n / max(1, n - 1), n elements behind a batch statistic; shard() keeps
+      // n true
   bool stop_gradient = false;
 };
 
@@ -108,10 +119,10 @@ struct Op {
   OpKind kind = OpKind::kParameter;
   std::vector<ValueId> operands;
   Attrs attrs;
-  TensorType type;      // of the result
-  bool batched = false; // the outermost dimension counts samples
+  TensorType type;       // of the result
+  bool batched = false;  // the outermost dimension counts samples
   Phase phase = Phase::kForward;
-  std::string name;     // unique in its graph: "conv1/convolution", "conv1/kernel.grad"
+  std::string name;  // unique in its graph: "conv1/convolution", "conv1/kernel.grad"
 };
 
 }  // namespace twinrun

@@ -52,8 +52,9 @@ struct Update {
     const ValueId lrs = spread(b, lr, g, "lr");
     ValueId step = kNoValue;
     if (spec.nesterov) {
-      const ValueId ahead = b.mul(b.binary_scalar(OpKind::kMultiply, next, spec.momentum, "nesterov_decay"), lrs,
-                                  "nesterov_ahead");
+      const ValueId ahead =
+          b.mul(b.binary_scalar(OpKind::kMultiply, next, spec.momentum, "nesterov_decay"), lrs,
+                "nesterov_ahead");
       step = b.add(b.mul(g, lrs, "nesterov_gradient"), ahead, "update_step");
     } else {
       step = b.mul(next, lrs, "update_step");
@@ -74,8 +75,10 @@ struct Update {
     };
     const ValueId m = toward(mi, g, 1 - spec.beta1, "adam_m");
     const ValueId v = toward(vi, b.mul(g, g, "adam_square"), 1 - spec.beta2, "adam_v");
-    const ValueId root = b.binary_scalar(OpKind::kAdd, b.unary(OpKind::kSqrt, v, "adam_sqrt"), spec.epsilon, "adam_denominator");
-    const ValueId step = b.div(b.mul(m, spread(b, alpha, m, "adam_alpha"), "adam_numerator"), root, "update_step");
+    const ValueId root = b.binary_scalar(OpKind::kAdd, b.unary(OpKind::kSqrt, v, "adam_sqrt"),
+                                         spec.epsilon, "adam_denominator");
+    const ValueId step =
+        b.div(b.mul(m, spread(b, alpha, m, "adam_alpha"), "adam_numerator"), root, "update_step");
     program.state[static_cast<size_t>(parameter)].next = b.sub(w.id, step, "update");
   }
 
@@ -88,26 +91,36 @@ struct Update {
     const ValueId p2 = program.state[static_cast<size_t>(i2)].id;
     const ValueId one = b.constant(1.0, DType::kF32, "one");
     const ValueId root = b.unary(OpKind::kSqrt, b.sub(one, p2, "one_minus_beta2_power"), "root");
-    const ValueId alpha = b.div(b.mul(lr, root, "lr_root"), b.sub(one, p1, "one_minus_beta1_power"), "alpha");
-    program.state[static_cast<size_t>(i1)].next = b.binary_scalar(OpKind::kMultiply, p1, spec.beta1, "beta1_power.update");
-    program.state[static_cast<size_t>(i2)].next = b.binary_scalar(OpKind::kMultiply, p2, spec.beta2, "beta2_power.update");
+    const ValueId alpha =
+        b.div(b.mul(lr, root, "lr_root"), b.sub(one, p1, "one_minus_beta1_power"), "alpha");
+    program.state[static_cast<size_t>(i1)].next =
+        b.binary_scalar(OpKind::kMultiply, p1, spec.beta1, "beta1_power.update");
+    program.state[static_cast<size_t>(i2)].next =
+        b.binary_scalar(OpKind::kMultiply, p2, spec.beta2, "beta2_power.update");
     return alpha;
   }
 };
 
 }  // namespace
 
-void append_update(Program& program, const std::vector<int>& parameters, const std::vector<ValueId>& grads,
-                   ValueId learning_rate) {
+void append_update(Program& program, const std::vector<int>& parameters,
+                   const std::vector<ValueId>& grads, ValueId learning_rate) {
   Update update{program, learning_rate};
   const OptimizerSpec spec = program.optimizer;
-  const ValueId alpha = spec.kind == OptimizerSpec::Kind::kAdam ? update.adam_alpha(spec) : kNoValue;
+  const ValueId alpha =
+      spec.kind == OptimizerSpec::Kind::kAdam ? update.adam_alpha(spec) : kNoValue;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (grads[i] == kNoValue) continue;
     switch (spec.kind) {
-      case OptimizerSpec::Kind::kSgd: update.sgd(parameters[i], grads[i]); break;
-      case OptimizerSpec::Kind::kMomentum: update.momentum(parameters[i], grads[i], spec); break;
-      case OptimizerSpec::Kind::kAdam: update.adam(parameters[i], grads[i], alpha, spec); break;
+      case OptimizerSpec::Kind::kSgd:
+        update.sgd(parameters[i], grads[i]);
+        break;
+      case OptimizerSpec::Kind::kMomentum:
+        update.momentum(parameters[i], grads[i], spec);
+        break;
+      case OptimizerSpec::Kind::kAdam:
+        update.adam(parameters[i], grads[i], alpha, spec);
+        break;
     }
   }
 }

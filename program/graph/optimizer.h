@@ -11,7 +11,7 @@
 namespace twinrun {
 
 // Appends the update of parameter state[i] by gradient grads[i] (kNoValue: no update) for every i; adds slots to the state.
-void append_update(Program& program, const std::vector<int>& parameters, const std::vector<ValueId>& grads,
-                   ValueId learning_rate);
+void append_update(Program& program, const std::vector<int>& parameters,
+                   const std::vector<ValueId>& grads, ValueId learning_rate);
 
 }  // namespace twinrun

@@ -9,10 +9,14 @@ namespace twinrun {
 
 std::string_view to_string(StateRole role) {
   switch (role) {
-    case StateRole::kParameter: return "parameter";
-    case StateRole::kSlot: return "slot";
-    case StateRole::kStatistic: return "statistic";
-    case StateRole::kCounter: return "counter";
+    case StateRole::kParameter:
+      return "parameter";
+    case StateRole::kSlot:
+      return "slot";
+    case StateRole::kStatistic:
+      return "statistic";
+    case StateRole::kCounter:
+      return "counter";
   }
   return "?";
 }
@@ -59,13 +63,16 @@ Program training_step(const Program& forward) {
     if (grads[i] == kNoValue) continue;
     const std::string name = p.state[static_cast<size_t>(parameters[i])].name;
     if (std::find(raw.begin(), raw.begin() + static_cast<std::ptrdiff_t>(i), raw[i]) !=
-        raw.begin() + static_cast<std::ptrdiff_t>(i)) {  // two parameters share it: each gets a name of its own
+        raw.begin() + static_cast<std::ptrdiff_t>(
+                          i)) {  // two parameters share it: each gets a name of its own
       const Dims dims = p.graph.type(grads[i]).dims;
-      grads[i] = GraphBuilder(p.graph).derived(name, Phase::kGradient).reshape(grads[i], dims, "grad");
+      grads[i] =
+          GraphBuilder(p.graph).derived(name, Phase::kGradient).reshape(grads[i], dims, "grad");
     }
     if (p.graph.find(name + ".grad") == kNoValue) p.graph.rename(grads[i], name + ".grad");
     if (cores > 1 && p.sharding.reduce_gradients) {
-      grads[i] = GraphBuilder(p.graph).derived(name + ".grad", Phase::kCollective).all_reduce(grads[i]);
+      grads[i] =
+          GraphBuilder(p.graph).derived(name + ".grad", Phase::kCollective).all_reduce(grads[i]);
     }
     p.outputs.push_back({name + ".grad", grads[i]});
   }
@@ -74,7 +81,8 @@ Program training_step(const Program& forward) {
   for (const auto& input : p.inputs) {
     if (input.name == "learning_rate") learning_rate = input.id;
   }
-  if (learning_rate == kNoValue) throw GraphError("training_step: the program has no input learning_rate");
+  if (learning_rate == kNoValue)
+    throw GraphError("training_step: the program has no input learning_rate");
   append_update(p, parameters, grads, learning_rate);
   return prune(p);
 }

@@ -22,7 +22,7 @@ std::string_view to_string(StateRole role);  // "parameter", "slot", "statistic"
 // How the initial checkpoint is drawn; formulas in docs/numerics.md.
 struct Initializer {
   enum class Kind : uint8_t { kConstant, kGlorotUniform } kind = Kind::kConstant;
-  double value = 0;                    // constant
+  double value = 0;  // constant
   int64_t fan_in = 0, fan_out = 0;
 };
 
@@ -52,9 +52,10 @@ enum class BatchNormSync : uint8_t { kPerCore, kSynced };
 // What sharding means. `cores` = 1 is the whole program.
 struct Sharding {
   int cores = 1;
-  Reduction reduction = Reduction::kMean;  // kMean scales each replica's loss by 1/cores before autodiff
+  Reduction reduction =
+      Reduction::kMean;  // kMean scales each replica's loss by 1/cores before autodiff
   BatchNormSync batchnorm = BatchNormSync::kPerCore;
-  bool reduce_gradients = true;            // false: the all-reduce is missing (a cause to be told apart)
+  bool reduce_gradients = true;  // false: the all-reduce is missing (a cause to be told apart)
   bool operator==(const Sharding&) const = default;
 };
 
@@ -78,7 +79,7 @@ struct Program {
 
   const StateVar* find_state(std::string_view name) const;
   const Output* find_output(std::string_view name) const;
-  int state_index(std::string_view name) const;  // -1 if absent
+  int state_index(std::string_view name) const;        // -1 if absent
   void renumber(const std::vector<ValueId>& renamed);  // after its ops moved to another graph
 };
 
@@ -98,7 +99,9 @@ Program rebatch(const Program& forward, int64_t batch);
 Program training_step(const Program& forward);
 
 // n / max(1, n - 1): what turns a biased variance over n elements into an unbiased one.
-inline double bessel_factor(int64_t n) { return static_cast<double>(n) / static_cast<double>(n > 1 ? n - 1 : 1); }
+inline double bessel_factor(int64_t n) {
+  return static_cast<double>(n) / static_cast<double>(n > 1 ? n - 1 : 1);
+}
 
 // Without the ops that neither an output nor a next state needs (inputs and state stay).
 Program prune(const Program& program);

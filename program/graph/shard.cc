@@ -10,13 +10,14 @@ Program copy_forward(const Program& forward, int64_t new_batch, const Sharding& 
   out.graph = Graph();
   out.batch = new_batch;
   out.sharding = sharding;
-  const bool sync = forward.sharding.cores == 1 && sharding.cores > 1 && sharding.batchnorm == BatchNormSync::kSynced;
+  const bool sync = forward.sharding.cores == 1 && sharding.cores > 1 &&
+                    sharding.batchnorm == BatchNormSync::kSynced;
   std::vector<ValueId> renamed(static_cast<size_t>(forward.graph.size()), kNoValue);
 
   const auto scale = [&](int64_t size, const Op& op) {
     if (size % forward.batch != 0) {
-      throw GraphError(op.name + ": outermost size " + std::to_string(size) + " is no multiple of the batch " +
-                       std::to_string(forward.batch));
+      throw GraphError(op.name + ": outermost size " + std::to_string(size) +
+                       " is no multiple of the batch " + std::to_string(forward.batch));
     }
     return size / forward.batch * new_batch;
   };
@@ -29,7 +30,8 @@ Program copy_forward(const Program& forward, int64_t new_batch, const Sharding& 
       if (!op.attrs.shape.empty()) op.attrs.shape[0] = scale(op.attrs.shape[0], op);
     }
     if (op.attrs.bessel_count > 0) {
-      op.attrs.bessel_count = op.attrs.bessel_count / forward.batch * new_batch * (sync ? sharding.cores : 1);
+      op.attrs.bessel_count =
+          op.attrs.bessel_count / forward.batch * new_batch * (sync ? sharding.cores : 1);
       op.attrs.value = bessel_factor(op.attrs.bessel_count);
     }
     const std::string name = op.name;
@@ -56,8 +58,8 @@ Program rebatch(const Program& forward, int64_t batch) {
 Program shard(const Program& forward, const Sharding& sharding) {
   if (forward.sharding.cores != 1) throw GraphError("shard: the program is sharded already");
   if (sharding.cores < 1 || forward.batch % sharding.cores != 0) {
-    throw GraphError("shard: a batch of " + std::to_string(forward.batch) + " does not divide over " +
-                     std::to_string(sharding.cores) + " cores");
+    throw GraphError("shard: a batch of " + std::to_string(forward.batch) +
+                     " does not divide over " + std::to_string(sharding.cores) + " cores");
   }
   return copy_forward(forward, forward.batch / sharding.cores, sharding);
 }

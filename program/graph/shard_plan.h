@@ -11,7 +11,9 @@ struct ShardPlan {
   int64_t batch = 0;  // total
   int64_t per_core() const { return batch / cores; }
   // Rows [first, second) of the global batch that `core` gets.
-  std::pair<int64_t, int64_t> rows(int core) const { return {core * per_core(), (core + 1) * per_core()}; }
+  std::pair<int64_t, int64_t> rows(int core) const {
+    return {core * per_core(), (core + 1) * per_core()};
+  }
 };
 
 }  // namespace twinrun

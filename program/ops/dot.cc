@@ -12,7 +12,8 @@ TensorType infer_dot(const Op& op, std::span<const TensorType> in) {
   const int64_t ka = in[0].dims[static_cast<size_t>(op.attrs.lhs_contract)];
   const int64_t kb = in[1].dims[static_cast<size_t>(op.attrs.rhs_contract)];
   if (ka != kb) {
-    throw GraphError(op.name + ": contracted sizes " + std::to_string(ka) + " and " + std::to_string(kb) + " differ");
+    throw GraphError(op.name + ": contracted sizes " + std::to_string(ka) + " and " +
+                     std::to_string(kb) + " differ");
   }
   return {in[0].dtype,
           {in[0].dims[static_cast<size_t>(1 - op.attrs.lhs_contract)],
@@ -23,8 +24,10 @@ TensorType infer_dot(const Op& op, std::span<const TensorType> in) {
 void gradient_dot(GradientArgs& g) {
   const ValueId a = g.op.operands[0], b = g.op.operands[1];
   const int la = g.op.attrs.lhs_contract, lb = g.op.attrs.rhs_contract;
-  g.d[0] = la == 1 ? g.b.dot(g.dy, b, 1, 1 - lb, "grad_lhs") : g.b.dot(b, g.dy, 1 - lb, 1, "grad_lhs");
-  g.d[1] = lb == 0 ? g.b.dot(a, g.dy, 1 - la, 0, "grad_rhs") : g.b.dot(g.dy, a, 0, 1 - la, "grad_rhs");
+  g.d[0] =
+      la == 1 ? g.b.dot(g.dy, b, 1, 1 - lb, "grad_lhs") : g.b.dot(b, g.dy, 1 - lb, 1, "grad_lhs");
+  g.d[1] =
+      lb == 0 ? g.b.dot(a, g.dy, 1 - la, 0, "grad_rhs") : g.b.dot(g.dy, a, 0, 1 - la, "grad_rhs");
 }
 
 void check_image(const Op& op, const TensorType& t, const char* what) {
@@ -38,12 +41,15 @@ TensorType infer_convolution(const Op& op, std::span<const TensorType> in) {
   check_image(op, in[1], "kernel");
   const Window& w = op.attrs.window;
   if (in[0].dims[3] != in[1].dims[2] || in[1].dims[0] != w.size[0] || in[1].dims[1] != w.size[1]) {
-    throw GraphError(op.name + ": convolution of " + to_string(in[0]) + " with " + to_string(in[1]));
+    throw GraphError(op.name + ": convolution of " + to_string(in[0]) + " with " +
+                     to_string(in[1]));
   }
-  const TensorType out{in[0].dtype, {in[0].dims[0], w.out(in[0].dims[1], 0), w.out(in[0].dims[2], 1), in[1].dims[3]}};
+  const TensorType out{
+      in[0].dtype,
+      {in[0].dims[0], w.out(in[0].dims[1], 0), w.out(in[0].dims[2], 1), in[1].dims[3]}};
   if (out.dims[1] < 1 || out.dims[2] < 1) {
-    throw GraphError(op.name + ": a " + std::to_string(w.size[0]) + "x" + std::to_string(w.size[1]) +
-                     " kernel does not fit into " + to_string(in[0]));
+    throw GraphError(op.name + ": a " + std::to_string(w.size[0]) + "x" +
+                     std::to_string(w.size[1]) + " kernel does not fit into " + to_string(in[0]));
   }
   return out;
 }
@@ -68,10 +74,14 @@ TensorType infer_kernel_grad(const Op& op, std::span<const TensorType> in) {
 
 OpDef dot_def(OpKind kind) {
   switch (kind) {
-    case OpKind::kDotGeneral: return {infer_dot, gradient_dot};
-    case OpKind::kConvolution: return {infer_convolution, gradient_convolution};
-    case OpKind::kConvolutionInputGrad: return {infer_input_grad};
-    default: return {infer_kernel_grad};
+    case OpKind::kDotGeneral:
+      return {infer_dot, gradient_dot};
+    case OpKind::kConvolution:
+      return {infer_convolution, gradient_convolution};
+    case OpKind::kConvolutionInputGrad:
+      return {infer_input_grad};
+    default:
+      return {infer_kernel_grad};
   }
 }
 

@@ -16,12 +16,13 @@ TensorType infer_unary(const Op& op, std::span<const TensorType> in) {
 
 TensorType infer_binary(const Op& op, std::span<const TensorType> in) {
   if (in[0] != in[1]) {
-    throw GraphError(op.name + ": " + std::string(name_of(op.kind)) + " of " + to_string(in[0]) + " and " +
-                     to_string(in[1]));
+    throw GraphError(op.name + ": " + std::string(name_of(op.kind)) + " of " + to_string(in[0]) +
+                     " and " + to_string(in[1]));
   }
   const bool integer_allowed = op.kind != OpKind::kDivide;
   if (!is_float(in[0].dtype) && !(integer_allowed && in[0].dtype == DType::kI32)) {
-    throw GraphError(op.name + ": " + std::string(name_of(op.kind)) + " of " + to_string(in[0].dtype).data());
+    throw GraphError(op.name + ": " + std::string(name_of(op.kind)) + " of " +
+                     to_string(in[0].dtype).data());
   }
   return in[0];
 }
@@ -33,10 +34,13 @@ TensorType infer_compare(const Op& op, std::span<const TensorType> in) {
   return {DType::kPred, in[0].dims};
 }
 
-TensorType infer_convert(const Op& op, std::span<const TensorType> in) { return {op.attrs.dtype, in[0].dims}; }
+TensorType infer_convert(const Op& op, std::span<const TensorType> in) {
+  return {op.attrs.dtype, in[0].dims};
+}
 
 ValueId like(GradientArgs& g, double value, ValueId x, std::string_view local) {
-  return g.b.broadcast_scalar(g.b.constant(value, g.b.type(x).dtype, local), x, std::string(local) + "s");
+  return g.b.broadcast_scalar(g.b.constant(value, g.b.type(x).dtype, local), x,
+                              std::string(local) + "s");
 }
 
 void gradient_add(GradientArgs& g) { g.d[0] = g.d[1] = g.dy; }
@@ -74,37 +78,53 @@ void gradient_exponential(GradientArgs& g) { g.d[0] = g.b.mul(g.dy, g.self, "gra
 void gradient_log(GradientArgs& g) { g.d[0] = g.b.div(g.dy, g.op.operands[0], "grad"); }
 // d tanh = (1 - y^2) dy
 void gradient_tanh(GradientArgs& g) {
-  const ValueId slope = g.b.sub(like(g, 1, g.self, "one"), g.b.mul(g.self, g.self, "square"), "slope");
+  const ValueId slope =
+      g.b.sub(like(g, 1, g.self, "one"), g.b.mul(g.self, g.self, "square"), "slope");
   g.d[0] = g.b.mul(g.dy, slope, "grad");
 }
 // d logistic = y (1 - y) dy
 void gradient_logistic(GradientArgs& g) {
-  const ValueId slope = g.b.mul(g.self, g.b.sub(like(g, 1, g.self, "one"), g.self, "rest"), "slope");
+  const ValueId slope =
+      g.b.mul(g.self, g.b.sub(like(g, 1, g.self, "one"), g.self, "rest"), "slope");
   g.d[0] = g.b.mul(g.dy, slope, "grad");
 }
 void gradient_convert(GradientArgs& g) {
   const DType from = g.b.type(g.op.operands[0]).dtype;
-  if (is_float(from) && is_float(g.op.attrs.dtype)) g.d[0] = g.b.convert(g.dy, from, "grad_convert");
+  if (is_float(from) && is_float(g.op.attrs.dtype))
+    g.d[0] = g.b.convert(g.dy, from, "grad_convert");
 }
 
 }  // namespace
 
 OpDef elementwise_def(OpKind kind) {
   switch (kind) {
-    case OpKind::kAdd: return {infer_binary, gradient_add};
-    case OpKind::kSubtract: return {infer_binary, gradient_subtract};
-    case OpKind::kMultiply: return {infer_binary, gradient_multiply};
-    case OpKind::kDivide: return {infer_binary, gradient_divide};
+    case OpKind::kAdd:
+      return {infer_binary, gradient_add};
+    case OpKind::kSubtract:
+      return {infer_binary, gradient_subtract};
+    case OpKind::kMultiply:
+      return {infer_binary, gradient_multiply};
+    case OpKind::kDivide:
+      return {infer_binary, gradient_divide};
     case OpKind::kMaximum:
-    case OpKind::kMinimum: return {infer_binary, gradient_extremum};
-    case OpKind::kCompare: return {infer_compare};
-    case OpKind::kConvert: return {infer_convert, gradient_convert};
-    case OpKind::kSqrt: return {infer_unary, gradient_sqrt};
-    case OpKind::kRsqrt: return {infer_unary, gradient_rsqrt};
-    case OpKind::kExponential: return {infer_unary, gradient_exponential};
-    case OpKind::kLog: return {infer_unary, gradient_log};
-    case OpKind::kTanh: return {infer_unary, gradient_tanh};
-    default: return {infer_unary, gradient_logistic};
+    case OpKind::kMinimum:
+      return {infer_binary, gradient_extremum};
+    case OpKind::kCompare:
+      return {infer_compare};
+    case OpKind::kConvert:
+      return {infer_convert, gradient_convert};
+    case OpKind::kSqrt:
+      return {infer_unary, gradient_sqrt};
+    case OpKind::kRsqrt:
+      return {infer_unary, gradient_rsqrt};
+    case OpKind::kExponential:
+      return {infer_unary, gradient_exponential};
+    case OpKind::kLog:
+      return {infer_unary, gradient_log};
+    case OpKind::kTanh:
+      return {infer_unary, gradient_tanh};
+    default:
+      return {infer_unary, gradient_logistic};
   }
 }
 

@@ -6,8 +6,10 @@
 namespace twinrun {
 
 int64_t k_size(const Op& op, const std::vector<Tensor>& inputs) {
-  if (op.kind == OpKind::kDotGeneral) return inputs[0].dims()[static_cast<size_t>(op.attrs.lhs_contract)];
-  const Dims& d = inputs[1].dims();  // w [kh, kw, ci, co], or dy [n, oh, ow, co] of a kernel gradient
+  if (op.kind == OpKind::kDotGeneral)
+    return inputs[0].dims()[static_cast<size_t>(op.attrs.lhs_contract)];
+  const Dims& d =
+      inputs[1].dims();  // w [kh, kw, ci, co], or dy [n, oh, ow, co] of a kernel gradient
   return op.kind == OpKind::kConvolutionInputGrad ? d[0] * d[1] * d[3] : d[0] * d[1] * d[2];
 }
 
@@ -17,7 +19,8 @@ std::vector<Tensor> without_k_tail(const Op& op, const std::vector<Tensor>& inpu
   t = t.clone();
   const size_t size = size_of(t.dtype());
   const auto zero = [&](int64_t begin, int64_t end) {  // zero bits are zero in every dtype
-    std::memset(t.raw() + static_cast<size_t>(begin) * size, 0, static_cast<size_t>(end - begin) * size);
+    std::memset(t.raw() + static_cast<size_t>(begin) * size, 0,
+                static_cast<size_t>(end - begin) * size);
   };
   const Dims& d = t.dims();
   const int64_t k_total = k_size(op, inputs);

@@ -33,7 +33,8 @@ void gradient_broadcast(GradientArgs& g) {
   for (int64_t i = 0; i < static_cast<int64_t>(to.size()); ++i) {
     const auto at = std::find(g.op.attrs.dims.begin(), g.op.attrs.dims.end(), i);
     const bool new_dim = at == g.op.attrs.dims.end();
-    const bool repeated = !new_dim && from[static_cast<size_t>(at - g.op.attrs.dims.begin())] == 1 &&
+    const bool repeated = !new_dim &&
+                          from[static_cast<size_t>(at - g.op.attrs.dims.begin())] == 1 &&
                           to[static_cast<size_t>(i)] != 1;
     if (new_dim || repeated) reduced.push_back(i);
   }
@@ -46,7 +47,8 @@ void gradient_broadcast(GradientArgs& g) {
 TensorType infer_reshape(const Op& op, std::span<const TensorType> in) {
   const TensorType out{in[0].dtype, op.attrs.shape};
   if (out.elements() != in[0].elements()) {
-    throw GraphError(op.name + ": cannot reshape " + to_string(in[0]) + " to " + to_string(op.attrs.shape));
+    throw GraphError(op.name + ": cannot reshape " + to_string(in[0]) + " to " +
+                     to_string(op.attrs.shape));
   }
   return out;
 }
@@ -57,7 +59,8 @@ void gradient_reshape(GradientArgs& g) {
 TensorType infer_transpose(const Op& op, std::span<const TensorType> in) {
   Dims out(in[0].dims.size());
   std::vector<bool> seen(out.size(), false);
-  if (op.attrs.dims.size() != out.size()) throw GraphError(op.name + ": permutation of another rank");
+  if (op.attrs.dims.size() != out.size())
+    throw GraphError(op.name + ": permutation of another rank");
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t from = op.attrs.dims[i];
     if (from < 0 || from >= static_cast<int64_t>(out.size()) || seen[static_cast<size_t>(from)]) {
@@ -78,13 +81,14 @@ void gradient_transpose(GradientArgs& g) {
 
 TensorType infer_select(const Op& op, std::span<const TensorType> in) {
   if (in[0].dtype != DType::kPred || in[0].dims != in[1].dims || in[1] != in[2]) {
-    throw GraphError(op.name + ": select of " + to_string(in[0]) + ", " + to_string(in[1]) + " and " +
-                     to_string(in[2]));
+    throw GraphError(op.name + ": select of " + to_string(in[0]) + ", " + to_string(in[1]) +
+                     " and " + to_string(in[2]));
   }
   return in[1];
 }
 void gradient_select(GradientArgs& g) {
-  const ValueId zero = g.b.broadcast_scalar(g.b.constant(0, g.b.type(g.dy).dtype, "zero"), g.dy, "zeros");
+  const ValueId zero =
+      g.b.broadcast_scalar(g.b.constant(0, g.b.type(g.dy).dtype, "zero"), g.dy, "zeros");
   g.d[1] = g.b.select(g.op.operands[0], g.dy, zero, "grad_true");
   g.d[2] = g.b.select(g.op.operands[0], zero, g.dy, "grad_false");
 }
@@ -104,12 +108,18 @@ void gradient_abs(GradientArgs& g) {
 
 OpDef movement_def(OpKind kind) {
   switch (kind) {
-    case OpKind::kBroadcastInDim: return {infer_broadcast, gradient_broadcast};
-    case OpKind::kReshape: return {infer_reshape, gradient_reshape};
-    case OpKind::kTranspose: return {infer_transpose, gradient_transpose};
-    case OpKind::kSelect: return {infer_select, gradient_select};
-    case OpKind::kNegate: return {infer_same, gradient_negate};
-    default: return {infer_same, gradient_abs};
+    case OpKind::kBroadcastInDim:
+      return {infer_broadcast, gradient_broadcast};
+    case OpKind::kReshape:
+      return {infer_reshape, gradient_reshape};
+    case OpKind::kTranspose:
+      return {infer_transpose, gradient_transpose};
+    case OpKind::kSelect:
+      return {infer_select, gradient_select};
+    case OpKind::kNegate:
+      return {infer_same, gradient_negate};
+    default:
+      return {infer_same, gradient_abs};
   }
 }
 

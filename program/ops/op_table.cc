@@ -18,14 +18,22 @@ constexpr std::array<Row, kOpKinds> kRows = {{
 
 OpDef make_def(OpKind kind) {
   switch (class_of(kind)) {
-    case OpClass::kSource: return source_def(kind);
-    case OpClass::kMove: return movement_def(kind);
-    case OpClass::kElementwise: return elementwise_def(kind);
-    case OpClass::kDot: return dot_def(kind);
-    case OpClass::kReduce: return reduce_def(kind);
-    case OpClass::kWindow: return window_def(kind);
-    case OpClass::kRandom: return random_def(kind);
-    case OpClass::kCollective: return collective_def(kind);
+    case OpClass::kSource:
+      return source_def(kind);
+    case OpClass::kMove:
+      return movement_def(kind);
+    case OpClass::kElementwise:
+      return elementwise_def(kind);
+    case OpClass::kDot:
+      return dot_def(kind);
+    case OpClass::kReduce:
+      return reduce_def(kind);
+    case OpClass::kWindow:
+      return window_def(kind);
+    case OpClass::kRandom:
+      return random_def(kind);
+    case OpClass::kCollective:
+      return collective_def(kind);
   }
   return {};
 }
@@ -38,10 +46,14 @@ OpClass class_of(OpKind kind) { return kRows[static_cast<size_t>(kind)].cls; }
 
 std::string_view to_string(Phase phase) {
   switch (phase) {
-    case Phase::kForward: return "forward";
-    case Phase::kGradient: return "gradient";
-    case Phase::kCollective: return "collective";
-    case Phase::kUpdate: return "update";
+    case Phase::kForward:
+      return "forward";
+    case Phase::kGradient:
+      return "gradient";
+    case Phase::kCollective:
+      return "collective";
+    case Phase::kUpdate:
+      return "update";
   }
   return "?";
 }
@@ -76,10 +88,12 @@ double flops(const Graph& graph, ValueId id) {
       const auto dy = static_cast<double>(graph.type(op.operands[1]).elements());
       return 2 * dy * n / static_cast<double>(op.type.dims[3]);
     }
-    case OpKind::kReduce: return static_cast<double>(graph.type(op.operands[0]).elements());
+    case OpKind::kReduce:
+      return static_cast<double>(graph.type(op.operands[0]).elements());
     case OpKind::kReduceWindow:
       return n * static_cast<double>(op.attrs.window.size[0] * op.attrs.window.size[1]);
-    default: break;
+    default:
+      break;
   }
   const OpClass cls = class_of(op.kind);
   return cls == OpClass::kSource || cls == OpClass::kMove ? 0 : n;

@@ -14,7 +14,8 @@ TensorType infer_reduce(const Op& op, std::span<const TensorType> in) {
     }
   }
   if (out.size() + op.attrs.dims.size() != in[0].dims.size()) {
-    throw GraphError(op.name + ": reduce of " + to_string(in[0]) + " over " + to_string(op.attrs.dims));
+    throw GraphError(op.name + ": reduce of " + to_string(in[0]) + " over " +
+                     to_string(op.attrs.dims));
   }
   return {in[0].dtype, out};
 }

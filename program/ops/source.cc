@@ -22,9 +22,12 @@ TensorType infer_iota(const Op& op, std::span<const TensorType>) {
 
 OpDef source_def(OpKind kind) {
   switch (kind) {
-    case OpKind::kParameter: return {infer_parameter};
-    case OpKind::kConstant: return {infer_constant};
-    default: return {infer_iota};
+    case OpKind::kParameter:
+      return {infer_parameter};
+    case OpKind::kConstant:
+      return {infer_constant};
+    default:
+      return {infer_iota};
   }
 }
 

@@ -5,12 +5,13 @@ namespace twinrun {
 namespace {
 
 TensorType infer_reduce_window(const Op& op, std::span<const TensorType> in) {
-  if (in[0].rank() != 4) throw GraphError(op.name + ": pooling of " + to_string(in[0]) + " (allowed: rank 4)");
+  if (in[0].rank() != 4)
+    throw GraphError(op.name + ": pooling of " + to_string(in[0]) + " (allowed: rank 4)");
   const Window& w = op.attrs.window;
   const Dims out{in[0].dims[0], w.out(in[0].dims[1], 0), w.out(in[0].dims[2], 1), in[0].dims[3]};
   if (out[1] < 1 || out[2] < 1) {
-    throw GraphError(op.name + ": a " + std::to_string(w.size[0]) + "x" + std::to_string(w.size[1]) +
-                     " window does not fit into " + to_string(in[0]));
+    throw GraphError(op.name + ": a " + std::to_string(w.size[0]) + "x" +
+                     std::to_string(w.size[1]) + " window does not fit into " + to_string(in[0]));
   }
   return {in[0].dtype, out};
 }
@@ -30,9 +31,12 @@ TensorType infer_avg_pool_grad(const Op& op, std::span<const TensorType> in) {
 
 OpDef window_def(OpKind kind) {
   switch (kind) {
-    case OpKind::kReduceWindow: return {infer_reduce_window, gradient_reduce_window};
-    case OpKind::kSelectAndScatter: return {infer_select_and_scatter};
-    default: return {infer_avg_pool_grad};
+    case OpKind::kReduceWindow:
+      return {infer_reduce_window, gradient_reduce_window};
+    case OpKind::kSelectAndScatter:
+      return {infer_select_and_scatter};
+    default:
+      return {infer_avg_pool_grad};
   }
 }
 

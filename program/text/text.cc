@@ -15,56 +15,71 @@ std::string_view text_of(CompareKind c) {
 }
 std::string text_of(const Window& w) {
   std::string out = fmt::format("window={}x{}", w.size[0], w.size[1]);
-  if (w.stride[0] != 1 || w.stride[1] != 1) out += fmt::format(" stride={}x{}", w.stride[0], w.stride[1]);
+  if (w.stride[0] != 1 || w.stride[1] != 1)
+    out += fmt::format(" stride={}x{}", w.stride[0], w.stride[1]);
   if (w.pad_low[0] || w.pad_low[1] || w.pad_high[0] || w.pad_high[1]) {
-    out += fmt::format(" pad={}_{}x{}_{}", w.pad_low[0], w.pad_high[0], w.pad_low[1], w.pad_high[1]);
+    out +=
+        fmt::format(" pad={}_{}x{}_{}", w.pad_low[0], w.pad_high[0], w.pad_low[1], w.pad_high[1]);
   }
-  if (w.dilation[0] != 1 || w.dilation[1] != 1) out += fmt::format(" dilate={}x{}", w.dilation[0], w.dilation[1]);
+  if (w.dilation[0] != 1 || w.dilation[1] != 1)
+    out += fmt::format(" dilate={}x{}", w.dilation[0], w.dilation[1]);
   return out;
 }
 
 std::string attributes(const Op& op) {
   const Attrs& a = op.attrs;
   switch (op.kind) {
-    case OpKind::kConstant: return fmt::format(" {}", a.value);
-    case OpKind::kIota: return fmt::format(" dim={}", a.dims[0]);
+    case OpKind::kConstant:
+      return fmt::format(" {}", a.value);
+    case OpKind::kIota:
+      return fmt::format(" dim={}", a.dims[0]);
     case OpKind::kBroadcastInDim:
-    case OpKind::kTranspose: return fmt::format(" dims={}", to_string(a.dims));
-    case OpKind::kReduce: return fmt::format(" {} dims={}", text_of(a.reducer), to_string(a.dims));
-    case OpKind::kReduceWindow: return fmt::format(" {} {}", text_of(a.reducer), text_of(a.window));
-    case OpKind::kCompare: return fmt::format(" {}", text_of(a.compare));
-    case OpKind::kDotGeneral: return fmt::format(" contract={}x{}", a.lhs_contract, a.rhs_contract);
+    case OpKind::kTranspose:
+      return fmt::format(" dims={}", to_string(a.dims));
+    case OpKind::kReduce:
+      return fmt::format(" {} dims={}", text_of(a.reducer), to_string(a.dims));
+    case OpKind::kReduceWindow:
+      return fmt::format(" {} {}", text_of(a.reducer), text_of(a.window));
+    case OpKind::kCompare:
+      return fmt::format(" {}", text_of(a.compare));
+    case OpKind::kDotGeneral:
+      return fmt::format(" contract={}x{}", a.lhs_contract, a.rhs_contract);
     case OpKind::kConvolution:
     case OpKind::kConvolutionInputGrad:
     case OpKind::kConvolutionKernelGrad:
     case OpKind::kSelectAndScatter:
-    case OpKind::kAvgPoolGrad: return " " + text_of(a.window);
-    case OpKind::kRngUniform: return fmt::format(" seed={} stream={}", a.seed, a.stream);
-    default: return "";
+    case OpKind::kAvgPoolGrad:
+      return " " + text_of(a.window);
+    case OpKind::kRngUniform:
+      return fmt::format(" seed={} stream={}", a.seed, a.stream);
+    default:
+      return "";
   }
 }
 
 }  // namespace
 
 std::string to_text(const Program& p) {
-  std::string out = fmt::format("program cores={} reduction={} batchnorm={} gradients={} batch={}\n", p.sharding.cores,
-                                p.sharding.reduction == Reduction::kMean ? "mean" : "sum",
-                                p.sharding.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced",
-                                p.sharding.reduce_gradients ? "all_reduced" : "local", p.batch);
+  std::string out =
+      fmt::format("program cores={} reduction={} batchnorm={} gradients={} batch={}\n",
+                  p.sharding.cores, p.sharding.reduction == Reduction::kMean ? "mean" : "sum",
+                  p.sharding.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced",
+                  p.sharding.reduce_gradients ? "all_reduced" : "local", p.batch);
   for (ValueId id = 0; id < p.graph.size(); ++id) {
     const Op& op = p.graph.op(id);
     std::string operands;
     for (ValueId operand : op.operands) {
       operands += fmt::format("{}%{}", operands.empty() ? "" : ", ", operand);
     }
-    out += fmt::format("%{} = {}({}){} : {}  # {} {}\n", id, name_of(op.kind), operands, attributes(op),
-                       to_string(op.type), to_string(op.phase), op.name);
+    out += fmt::format("%{} = {}({}){} : {}  # {} {}\n", id, name_of(op.kind), operands,
+                       attributes(op), to_string(op.type), to_string(op.phase), op.name);
   }
   for (const auto& var : p.state) {
-    out += fmt::format("state {} {} {} %{} -> %{}\n", var.name, to_string(var.role), to_string(var.type), var.id,
-                       var.next == kNoValue ? var.id : var.next);
+    out += fmt::format("state {} {} {} %{} -> %{}\n", var.name, to_string(var.role),
+                       to_string(var.type), var.id, var.next == kNoValue ? var.id : var.next);
   }
-  for (const auto& output : p.outputs) out += fmt::format("output {} %{}\n", output.name, output.id);
+  for (const auto& output : p.outputs)
+    out += fmt::format("output {} %{}\n", output.name, output.id);
   return out;
 }
 

@@ -29,7 +29,7 @@ struct Dataset {
   Digest digest;            // of all four tensors
 };
 
-struct DataRequest {       // mirrors [data] of the scenario; kept apart so that data/ needs no scenario
+struct DataRequest {  // mirrors [data] of the scenario; kept apart so that data/ needs no scenario
   std::string source = "digits";
   std::string dir;
   std::vector<std::string> files;
@@ -37,7 +37,7 @@ struct DataRequest {       // mirrors [data] of the scenario; kept apart so that
   int64_t classes = 10;
   int64_t train = 0, eval = 0;
   uint64_t seed = 0;
-  std::string where;       // prefix of error locations, e.g. "mnist_quick.toml: [data]"
+  std::string where;  // prefix of error locations, e.g. "mnist_quick.toml: [data]"
 };
 
 Result<Dataset> open_dataset(const DataRequest& request);
