@@ -21,15 +21,13 @@ void TensorPool::give(Tensor&& tensor) {
   const Tensor held = std::move(tensor);
   tensor = Tensor();
   // Results are 64-byte aligned; a caller's tensor may not be.
-  if (!held.valid() || held.owners() != 1 || reinterpret_cast<uintptr_t>(held.raw()) % 64 != 0)
-    return;
+  if (!held.valid() || held.owners() != 1 || reinterpret_cast<uintptr_t>(held.raw()) % 64 != 0) return;
   idle_[held.elements() * 8 + static_cast<int64_t>(held.dtype())].push_back({held, steps_});
 }
 
 void TensorPool::end_step() {
   ++steps_;
-  for (auto& [size, list] : idle_)
-    std::erase_if(list, [&](const Idle& i) { return i.since + 2 < steps_; });
+  for (auto& [size, list] : idle_) std::erase_if(list, [&](const Idle& i) { return i.since + 2 < steps_; });
 }
 
 struct Interpreter::OpRun {
@@ -60,21 +58,16 @@ Interpreter::Interpreter(Program program, Arithmetic arithmetic, const BackendOp
     double work = static_cast<double>(op.type.elements()) + flops(graph, id) / 16;
     for (ValueId operand : op.operands) work += static_cast<double>(graph.type(operand).elements());
     small_[i] = work * program_.sharding.cores < 1 << 15;
-    if (op.kind == OpKind::kParameter || op.kind == OpKind::kRngUniform ||
-        op.kind == OpKind::kAllReduce)
-      continue;
+    if (op.kind == OpKind::kParameter || op.kind == OpKind::kRngUniform || op.kind == OpKind::kAllReduce) continue;
     constant_[i] = true;
-    for (ValueId operand : op.operands)
-      constant_[i] = constant_[i] && constant_[static_cast<size_t>(operand)];
+    for (ValueId operand : op.operands) constant_[i] = constant_[i] && constant_[static_cast<size_t>(operand)];
   }
   plan_ = plan_fusion(program_, constant_);
-  for (const FusionGroup& group : plan_.groups)
-    kernels_.emplace_back(graph, group, arithmetic_.flush);
+  for (const FusionGroup& group : plan_.groups) kernels_.emplace_back(graph, group, arithmetic_.flush);
   unit_dies_.resize(plan_.order.size());
   for (ValueId id = 0; id < graph.size(); ++id) {
     const int last = plan_.last_use[static_cast<size_t>(id)];
-    if (last >= 0 && last < static_cast<int>(plan_.order.size()))
-      unit_dies_[static_cast<size_t>(last)].push_back(id);
+    if (last >= 0 && last < static_cast<int>(plan_.order.size())) unit_dies_[static_cast<size_t>(last)].push_back(id);
   }
   values_.assign(static_cast<size_t>(program_.sharding.cores), std::vector<Tensor>(n));
 }
@@ -89,12 +82,10 @@ Status Interpreter::bind(const States& states, const StepInputs& inputs) {
   const size_t cores = values_.size();
   if (states.size() != cores || inputs.size() != cores) {
     return Error{"the program has " + std::to_string(cores) + " replicas, got state for " +
-                     std::to_string(states.size()) + " and inputs for " +
-                     std::to_string(inputs.size()),
+                     std::to_string(states.size()) + " and inputs for " + std::to_string(inputs.size()),
                  "engine step", ""};
   }
-  const auto put = [&](size_t replica, ValueId id, const Tensor& value,
-                       const std::string& name) -> Status {
+  const auto put = [&](size_t replica, ValueId id, const Tensor& value, const std::string& name) -> Status {
     if (!value.valid() || value.type() != program_.graph.type(id)) {
       return Error{"expected " + to_string(program_.graph.type(id)) + ", got " +
                        (value.valid() ? to_string(value.type()) : "nothing"),
@@ -104,13 +95,11 @@ Status Interpreter::bind(const States& states, const StepInputs& inputs) {
     return Ok{};
   };
   for (size_t r = 0; r < cores; ++r) {
-    if (states[r].vars.size() != program_.state.size() ||
-        inputs[r].size() != program_.inputs.size()) {
+    if (states[r].vars.size() != program_.state.size() || inputs[r].size() != program_.inputs.size()) {
       return Error{"state or inputs of another program", "engine step", ""};
     }
     for (size_t i = 0; i < program_.state.size(); ++i) {
-      TWINRUN_RETURN_IF_ERROR(
-          put(r, program_.state[i].id, states[r].vars[i], program_.state[i].name));
+      TWINRUN_RETURN_IF_ERROR(put(r, program_.state[i].id, states[r].vars[i], program_.state[i].name));
     }
     for (size_t i = 0; i < program_.inputs.size(); ++i) {
       TWINRUN_RETURN_IF_ERROR(put(r, program_.inputs[i].id, inputs[r][i], program_.inputs[i].name));
@@ -159,8 +148,7 @@ void Interpreter::run_op(OpRun& run) {
     run.inputs[r].clear();
     for (ValueId operand : op.operands) {
       run.inputs[r].push_back(values_[r][static_cast<size_t>(operand)]);
-      uniform =
-          uniform && run.inputs[r].back().raw() == run.inputs[0][run.inputs[r].size() - 1].raw();
+      uniform = uniform && run.inputs[r].back().raw() == run.inputs[0][run.inputs[r].size() - 1].raw();
     }
   }
   if (op.kind == OpKind::kAllReduce) return run_collective(run);
@@ -181,16 +169,14 @@ void Interpreter::run_op(OpRun& run) {
   } else if (runs == 1 || small_[static_cast<size_t>(run.id)]) {
     for (size_t r = 0; r < runs; ++r) run_replica(run, static_cast<int>(r));
   } else {
-    pool_.parallel_for(static_cast<int64_t>(runs),
-                       [&](int64_t r) { run_replica(run, static_cast<int>(r)); });
+    pool_.parallel_for(static_cast<int64_t>(runs), [&](int64_t r) { run_replica(run, static_cast<int>(r)); });
   }
   if (uniform) run.outputs.assign(cores, Tensor(run.outputs[0]));
   if (constant) cached = run.outputs[0];
 }
 
 void Interpreter::store(OpRun& run) {
-  for (size_t r = 0; r < values_.size(); ++r)
-    values_[r][static_cast<size_t>(run.id)] = std::move(run.outputs[r]);
+  for (size_t r = 0; r < values_.size(); ++r) values_[r][static_cast<size_t>(run.id)] = std::move(run.outputs[r]);
   for (auto& inputs : run.inputs) inputs.clear();  // so that dying values have no other owner
 }
 
@@ -200,8 +186,7 @@ void Interpreter::run_group(size_t index) {
   bool uniform = true;
   for (ValueId id : group.sources) {
     const auto* first = values_[0][static_cast<size_t>(id)].raw();
-    for (size_t r = 1; r < cores; ++r)
-      uniform = uniform && values_[r][static_cast<size_t>(id)].raw() == first;
+    for (size_t r = 1; r < cores; ++r) uniform = uniform && values_[r][static_cast<size_t>(id)].raw() == first;
   }
   const size_t jobs = uniform ? 1 : cores;
   sources_.clear();
@@ -215,8 +200,7 @@ void Interpreter::run_group(size_t index) {
   }
   kernels_[index].run({&pool_, arithmetic_}, static_cast<int64_t>(jobs), sources_, stored_);
   for (size_t r = jobs; r < cores; ++r) {
-    for (ValueId id : group.stored)
-      values_[r][static_cast<size_t>(id)] = values_[0][static_cast<size_t>(id)];
+    for (ValueId id : group.stored) values_[r][static_cast<size_t>(id)] = values_[0][static_cast<size_t>(id)];
   }
 }
 
@@ -230,8 +214,7 @@ bool Interpreter::find_watched(int64_t step, OpHooks* hooks) {
   watched_.assign(static_cast<size_t>(program_.graph.size()), false);
   bool any = false;
   for (ValueId id = 0; hooks != nullptr && id < program_.graph.size(); ++id) {
-    if (program_.graph.op(id).kind == OpKind::kParameter || dead_[static_cast<size_t>(id)])
-      continue;
+    if (program_.graph.op(id).kind == OpKind::kParameter || dead_[static_cast<size_t>(id)]) continue;
     if (!hooks->watches(program_, id, step)) continue;
     watched_[static_cast<size_t>(id)] = any = true;
   }
@@ -240,8 +223,7 @@ bool Interpreter::find_watched(int64_t step, OpHooks* hooks) {
 
 void Interpreter::step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks) {
   for (ValueId id = 0; id < program_.graph.size(); ++id) {
-    if (program_.graph.op(id).kind == OpKind::kParameter || dead_[static_cast<size_t>(id)])
-      continue;
+    if (program_.graph.op(id).kind == OpKind::kParameter || dead_[static_cast<size_t>(id)]) continue;
     OpRun run{step, id, watched_[static_cast<size_t>(id)] ? hooks : nullptr};
     run_op(run);
     if (sink != nullptr) sink->on_op({step, &program_, id, run.inputs, run.outputs});
@@ -274,11 +256,9 @@ void Interpreter::collect(States& states, StepOutputs& outputs) {
   outputs.assign(cores, {});
   Values next(cores);
   for (size_t r = 0; r < cores; ++r) {
-    for (const auto& output : program_.outputs)
-      outputs[r].push_back(values_[r][static_cast<size_t>(output.id)]);
+    for (const auto& output : program_.outputs) outputs[r].push_back(values_[r][static_cast<size_t>(output.id)]);
     for (const StateVar& var : program_.state) {
-      next[r].push_back(var.next == kNoValue ? Tensor()
-                                             : values_[r][static_cast<size_t>(var.next)]);
+      next[r].push_back(var.next == kNoValue ? Tensor() : values_[r][static_cast<size_t>(var.next)]);
     }
   }
   for (auto& values : values_) {
@@ -292,8 +272,8 @@ void Interpreter::collect(States& states, StepOutputs& outputs) {
   memory_.end_step();
 }
 
-Status Interpreter::step(int64_t step, States& states, const StepInputs& inputs,
-                         StepOutputs& outputs, TraceSink* sink, OpHooks* hooks) {
+Status Interpreter::step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+                         TraceSink* sink, OpHooks* hooks) {
   TWINRUN_RETURN_IF_ERROR(bind(states, inputs));
   if (find_watched(step, hooks) || sink != nullptr) {
     step_by_ops(step, sink, hooks);
