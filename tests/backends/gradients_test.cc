@@ -225,7 +225,8 @@ TEST(Gradients, NoKindIsForgotten) {
       OpKind::kConvert};  // Gradients.ConvertPassesThrough: rounding has no slope to measure
   for (const Case& c : cases()) {
     std::map<std::string, std::pair<double, double>> ranges;
-    for (const Op& op : program_of(c, ranges).graph.ops()) covered.insert(op.kind);
+    const Program program = program_of(c, ranges);
+    for (const Op& op : program.graph.ops()) covered.insert(op.kind);
   }
   for (int i = 0; i < kOpKinds; ++i) {
     const auto kind = static_cast<OpKind>(i);

@@ -242,6 +242,17 @@ TEST(DiagnoseSlow, LibraryScenariosKeepTheirWord) {
   }
 }
 
+// Four samples a core: the demo's own scenario, its batch norm undone by syncing.
+TEST(DiagnoseSlow, SmallBatchNormNamesTheShareThatSyncingRemoves) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, {"diagnose", "digits_cnn", "--set", "train.batch=32", "--json",
+                                     "-q", "-o", "out"});
+  EXPECT_EQ(o.code, 10) << o.err;
+  const auto& finding = json_of(o.out)["findings"][0];
+  EXPECT_EQ(finding["cause"], "batch_norm");
+  EXPECT_NEAR(finding["share"].get<double>(), 1, 1e-6);
+}
+
 // Open: three seeds do not decide at its learning rate (0.02 instead of 0.05 would).
 TEST(DiagnoseSlow, LitmusPrecisionKeepsItsWord) {
   const Folder folder;
