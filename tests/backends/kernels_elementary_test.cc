@@ -1,58 +1,27 @@
 // exp, log and tanh against MPFR, which rounds correctly: bits must be equal.
 // TWINRUN_ELEMENTARY_SAMPLES sets the number of random arguments per function (the proof over all
-// 2^32 arguments is a program of its own).
+// 2^32 arguments is tests/prove).
 #include <gtest/gtest.h>
-#include <mpfr.h>
-
 #include <cstdlib>
 #include <random>
 
 #include "backends/kernels/arithmetic.h"
 #include "backends/kernels/elementary.h"
 #include "program/base/bits.h"
+#include "tests/prove/correctly_rounded.h"
 
 namespace twinrun {
 namespace {
 
-using MpfrFunction = int (*)(mpfr_ptr, mpfr_srcptr, mpfr_rnd_t);
 using ArrayFunction = void (*)(const float*, float*, int64_t);
-
-// Rounds once to binary32, denormals included.
-class Truth {
- public:
-  explicit Truth(MpfrFunction f) : f_(f) {
-    mpfr_set_emin(-148);
-    mpfr_set_emax(128);
-    mpfr_init2(x_, 24);
-    mpfr_init2(y_, 24);
-  }
-  ~Truth() {
-    mpfr_clear(x_);
-    mpfr_clear(y_);
-    mpfr_set_emin(mpfr_get_emin_min());
-    mpfr_set_emax(mpfr_get_emax_max());
-  }
-  Truth(const Truth&) = delete;
-  Truth& operator=(const Truth&) = delete;
-  float operator()(float x) {
-    mpfr_set_flt(x_, x, MPFR_RNDN);
-    const int t = f_(y_, x_, MPFR_RNDN);
-    mpfr_subnormalize(y_, t, MPFR_RNDN);
-    return canonical(mpfr_get_flt(y_, MPFR_RNDN));
-  }
-
- private:
-  MpfrFunction f_;
-  mpfr_t x_, y_;
-};
 
 int64_t samples() {
   const char* text = std::getenv("TWINRUN_ELEMENTARY_SAMPLES");
   return text != nullptr ? std::atoll(text) : 200000;
 }
 
-void check(const char* name, ArrayFunction ours, MpfrFunction theirs) {
-  Truth truth(theirs);
+void check(const char* name, ArrayFunction ours, CorrectlyRounded::Function theirs) {
+  const CorrectlyRounded truth(theirs);
   std::vector<float> x, y(kElementaryChunk);
   int64_t wrong = 0;
   const auto flush_batch = [&] {

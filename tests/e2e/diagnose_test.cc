@@ -248,7 +248,8 @@ TEST(DiagnoseSlow, SmallBatchNormNamesTheShareThatSyncingRemoves) {
   const Outcome o = twinrun(folder, {"diagnose", "digits_cnn", "--set", "train.batch=32", "--json",
                                      "-q", "-o", "out"});
   EXPECT_EQ(o.code, 10) << o.err;
-  const auto& finding = json_of(o.out)["findings"][0];
+  const auto report = json_of(o.out);
+  const auto& finding = report["findings"][0];
   EXPECT_EQ(finding["cause"], "batch_norm");
   EXPECT_NEAR(finding["share"].get<double>(), 1, 1e-6);
 }

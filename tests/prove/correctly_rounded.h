@@ -1,0 +1,45 @@
+// The truth about a function of one variable: MPFR's result, rounded once to binary32, denormals
+// included, canonical NaN. Used by the proof and by the sample of it among the tests.
+//
+//   const CorrectlyRounded truth(mpfr_exp);     // one per thread: it sets the exponent range
+//   truth(1.0f) == 2.7182817f;
+#pragma once
+
+#include <mpfr.h>
+
+#include "program/base/bits.h"
+
+namespace twinrun {
+
+class CorrectlyRounded {
+ public:
+  using Function = int (*)(mpfr_ptr, mpfr_srcptr, mpfr_rnd_t);
+
+  explicit CorrectlyRounded(Function f)
+      : f_(f), emin_(mpfr_get_emin()), emax_(mpfr_get_emax()) {
+    mpfr_set_emin(-148);  // with 24 bits: binary32, whose denormals mpfr_subnormalize makes
+    mpfr_set_emax(128);
+    mpfr_inits2(24, x_, y_, static_cast<mpfr_ptr>(nullptr));
+  }
+  ~CorrectlyRounded() {
+    mpfr_clears(x_, y_, static_cast<mpfr_ptr>(nullptr));
+    mpfr_set_emin(emin_);
+    mpfr_set_emax(emax_);
+  }
+  CorrectlyRounded(const CorrectlyRounded&) = delete;
+  CorrectlyRounded& operator=(const CorrectlyRounded&) = delete;
+
+  float operator()(float x) const {
+    mpfr_set_flt(x_, x, MPFR_RNDN);
+    const int ternary = f_(y_, x_, MPFR_RNDN);
+    mpfr_subnormalize(y_, ternary, MPFR_RNDN);
+    return canonical(mpfr_get_flt(y_, MPFR_RNDN));
+  }
+
+ private:
+  Function f_;
+  mpfr_exp_t emin_, emax_;
+  mutable mpfr_t x_, y_;
+};
+
+}  // namespace twinrun

@@ -1,0 +1,305 @@
+// Proves that an elementary function is correctly rounded for all 2^32 arguments, with and without
+// flushing. `./dev prove-math [FUNCTION..]`; can be interrupted and goes on where it was.
+//
+// The functions are monotone, and rounding is: if f rounds to y at a and at b, it rounds to y at
+// every argument between them. So our result is computed at every argument, and MPFR is asked at
+// both ends of each run of equal results; where it disagrees, at every argument of the run. Runs
+// never cross a sign, and a NaN among the truths at the ends sends the whole run to MPFR unless
+// arguments say by themselves that it is one (NaN; log of what is below zero).
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "backends/kernels/arithmetic.h"
+#include "backends/kernels/elementary.h"
+#include "program/base/digest.h"
+#include "program/base/names.h"
+#include "program/base/thread_pool.h"
+#include "tests/prove/correctly_rounded.h"
+
+namespace twinrun {
+namespace {
+
+struct Function {
+  const char* name;
+  void (*ours)(const float*, float*, int64_t);
+  CorrectlyRounded::Function truth;
+  bool odd;       // f(-x) = -f(x): MPFR sees the positive arguments only
+  bool positive;  // defined for x >= 0 (and -0) only
+};
+constexpr Function kFunctions[] = {{"exp", exp_array, mpfr_exp, false, false},
+                                   {"log", log_array, mpfr_log, false, true},
+                                   {"tanh", tanh_array, mpfr_tanh, true, false}};
+
+constexpr uint32_t kChunk = 1u << 20;  // arguments; 4096 chunks, of one sign and one binade each
+constexpr int kChunks = 4096;
+
+std::atomic<bool> stop = false;
+
+struct Count {
+  int64_t wrong = 0, asked = 0;
+};
+
+bool is_nan(uint32_t bits) { return (bits & 0x7FFFFFFFu) > 0x7F800000u; }
+
+class Chunk {
+ public:
+  Chunk(const Function& f, uint32_t first) : f_(f), first_(first), y_(kChunk) {}
+
+  Count prove() {
+    compute(first_, false);
+    const bool by_symmetry = f_.odd && (first_ & 0x80000000u) != 0;
+    if (by_symmetry) {
+      symmetry();
+    } else {
+      against_mpfr();
+    }
+    flushed();
+    return count_;
+  }
+
+ private:
+  void compute(uint32_t first, bool flush) {
+    const FlushScope scope(flush);
+    float x[kElementaryChunk];
+    for (uint32_t i = 0; i < kChunk; i += kElementaryChunk) {
+      for (uint32_t j = 0; j < kElementaryChunk; ++j) x[j] = from_bits(first + i + j);
+      f_.ours(x, y_.data() + i, kElementaryChunk);
+    }
+  }
+
+  // Arguments whose result is NaN by definition.
+  bool undefined(uint32_t x) const {
+    return is_nan(x) || (f_.positive && x > 0x80000000u);
+  }
+
+  void wrong(uint32_t x, float want, float got) {
+    if (++count_.wrong <= 3) {
+      std::cerr << fmt::format("{}({:a}) [0x{:08x}] is {:a}, ours {:a}\n", f_.name, from_bits(x), x,
+                               want, got);
+    }
+  }
+  bool ask(uint32_t i) {
+    ++count_.asked;
+    return to_bits(truth_(from_bits(first_ + i))) == to_bits(y_[i]);
+  }
+  void against_mpfr() {
+    for (uint32_t i = 0, end; i < kChunk; i = end) {
+      const uint32_t bits = to_bits(y_[i]);
+      const bool nan = undefined(first_ + i);
+      for (end = i + 1; end < kChunk && to_bits(y_[end]) == bits && undefined(first_ + end) == nan;)
+        ++end;
+      if (nan) {
+        if (bits != kCanonicalNaN) wrong(first_ + i, from_bits(kCanonicalNaN), y_[i]);
+        continue;
+      }
+      if (bits != kCanonicalNaN && ask(i) && (end == i + 1 || ask(end - 1))) continue;
+      for (uint32_t j = i; j < end; ++j) {
+        if (!ask(j)) wrong(first_ + j, truth_(from_bits(first_ + j)), y_[j]);
+      }
+    }
+  }
+  void symmetry() {
+    const std::vector<float> negative = y_;
+    compute(first_ & 0x7FFFFFFFu, false);
+    for (uint32_t i = 0; i < kChunk; ++i) {
+      const uint32_t want = is_nan(first_ + i) ? kCanonicalNaN : to_bits(y_[i]) ^ 0x80000000u;
+      if (to_bits(negative[i]) != want) wrong(first_ + i, from_bits(want), negative[i]);
+    }
+    y_ = negative;
+  }
+  // With FTZ and DAZ: f at the flushed argument, flushed if it is tiny after rounding with
+  // unbounded exponent. That differs from flushing the binary32 result only where that result is
+  // the smallest normal number, so MPFR is asked there.
+  void flushed() {
+    const std::vector<float> kept = y_;
+    compute(first_, true);
+    for (uint32_t i = 0; i < kChunk; ++i) {
+      const uint32_t x = first_ + i;
+      const bool denormal = (x & 0x7F800000u) == 0;
+      float want = kept[i];
+      if (denormal) f_.ours(&(want = from_bits(x & 0x80000000u)), &want, 1);
+      if ((to_bits(want) & 0x7FFFFFFFu) == 0x00800000u && !is_nan(x) && !denormal) {
+        ++count_.asked;
+        if (tiny(from_bits(x))) want = std::copysign(0.0f, want);
+      }
+      want = flush(want);
+      if (to_bits(want) != to_bits(y_[i])) wrong(x, want, y_[i]);
+    }
+  }
+  // |f(x)| < 2^-126 after rounding to 24 bits with unbounded exponent.
+  bool tiny(float x) const {
+    const mpfr_exp_t emin = mpfr_get_emin();
+    mpfr_set_emin(-1000);
+    mpfr_t in, out;
+    mpfr_inits2(24, in, out, static_cast<mpfr_ptr>(nullptr));
+    mpfr_set_flt(in, x, MPFR_RNDN);
+    f_.truth(out, in, MPFR_RNDN);
+    const bool result = mpfr_regular_p(out) && mpfr_get_exp(out) < -125;
+    mpfr_clears(in, out, static_cast<mpfr_ptr>(nullptr));
+    mpfr_set_emin(emin);
+    return result;
+  }
+
+  const Function& f_;
+  uint32_t first_;
+  std::vector<float> y_;
+  CorrectlyRounded truth_{f_.truth};
+  Count count_;
+};
+
+// What has been proved so far: a line per chunk, valid for this very program.
+class Progress {
+ public:
+  Progress(const std::string& folder, const std::string& name, const std::string& program)
+      : path_(folder + "/" + name + ".txt") {
+    std::ifstream in(path_);
+    std::string line;
+    if (std::getline(in, line) && line == header(program)) {
+      int chunk;
+      Count c;
+      double seconds;
+      while (in >> chunk >> c.wrong >> c.asked >> seconds && chunk >= 0 && chunk < kChunks) {
+        add(chunk, c, seconds);
+      }
+      out_.open(path_, std::ios::app);
+    } else {
+      out_.open(path_, std::ios::trunc);
+      out_ << header(program) << std::endl;
+    }
+    if (!out_) throw std::runtime_error("cannot write " + path_);
+  }
+  bool has(int chunk) const { return done_.contains(chunk); }
+  void record(int chunk, Count c, double seconds) {
+    const std::scoped_lock lock(mutex_);
+    add(chunk, c, seconds);
+    out_ << chunk << ' ' << c.wrong << ' ' << c.asked << ' ' << seconds << std::endl;
+  }
+  size_t done() const { return done_.size(); }
+  Count total() const { return total_; }
+  double seconds() const { return seconds_; }
+
+ private:
+  static std::string header(const std::string& program) { return "prove_math " + program; }
+  void add(int chunk, Count c, double seconds) {
+    if (!done_.emplace(chunk, true).second) return;
+    total_.wrong += c.wrong, total_.asked += c.asked, seconds_ += seconds;
+  }
+
+  std::string path_;
+  std::ofstream out_;
+  std::mutex mutex_;
+  std::map<int, bool> done_;
+  Count total_;
+  double seconds_ = 0;
+};
+
+std::string own_digest() {
+  std::ifstream in("/proc/self/exe", std::ios::binary);
+  std::ostringstream bytes;
+  bytes << in.rdbuf();
+  const std::string text = bytes.str();
+  return digest_bytes(text.data(), text.size()).hex();
+}
+
+// True: proved.
+bool prove(const Function& f, const std::string& folder, ThreadPool& pool) {
+  using Clock = std::chrono::steady_clock;
+  Progress progress(folder, f.name, own_digest());
+  if (progress.done() > 0) {
+    std::cerr << fmt::format("{}: going on after {} of {} chunks\n", f.name, progress.done(),
+                             kChunks);
+  }
+  std::vector<int> left;
+  for (int c = 0; c < kChunks; ++c) {
+    if (!progress.has(c)) left.push_back(c);
+  }
+  const auto start = Clock::now();
+  std::atomic<int> finished = 0;
+  pool.parallel_for(static_cast<int64_t>(left.size()), [&](int64_t i) {
+    if (stop) return;
+    const int chunk = left[static_cast<size_t>(i)];
+    const auto begin = Clock::now();
+    const Count c = Chunk(f, static_cast<uint32_t>(chunk) * kChunk).prove();
+    progress.record(chunk, c, std::chrono::duration<double>(Clock::now() - begin).count());
+    const int n = ++finished;
+    if (n % 128 == 0) {
+      const double elapsed = std::chrono::duration<double>(Clock::now() - start).count();
+      std::cerr << fmt::format("{}: {:.0f} %, about {:.0f} s left\n", f.name,
+                               100.0 * (kChunks - static_cast<int>(left.size()) + n) / kChunks,
+                               elapsed / n * (static_cast<double>(left.size()) - n));
+    }
+  });
+  if (progress.done() < kChunks) {
+    std::cerr << fmt::format("{}: stopped after {} of {} chunks; run it again to go on\n", f.name,
+                             progress.done(), kChunks);
+    return false;
+  }
+  const Count total = progress.total();
+  std::cout << fmt::format(
+                   "{}: 4294967296 arguments, {} wrong; MPFR asked {} times; {:.0f} s of one core",
+                   f.name, total.wrong, total.asked, progress.seconds())
+            << std::endl;
+  return total.wrong == 0;
+}
+
+int run(int argc, char** argv) {
+  std::string folder;
+  std::vector<const Function*> chosen;
+  std::vector<std::string> names;
+  for (const Function& f : kFunctions) names.emplace_back(f.name);
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (i == 1) {
+      folder = word;
+      continue;
+    }
+    const auto at = std::ranges::find(names, word);
+    if (at == names.end()) {
+      std::cerr << fmt::format("prove_math: no function '{}': {}; did you mean {}?\n", word,
+                               join(names, ", "), nearest(word, names));
+      return 128;
+    }
+    chosen.push_back(&kFunctions[at - names.begin()]);
+  }
+  if (folder.empty()) {
+    std::cerr << "usage: prove_math FOLDER [FUNCTION..]\nFOLDER keeps what has been proved; "
+                 "functions: "
+              << join(names, ", ") << "\n";
+    return 128;
+  }
+  if (chosen.empty()) {
+    for (const Function& f : kFunctions) chosen.push_back(&f);
+  }
+  ::mkdir(folder.c_str(), 0777);
+  std::signal(SIGINT, [](int) { stop = true; });
+  std::signal(SIGTERM, [](int) { stop = true; });
+  ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  bool proved = true;
+  for (const Function* f : chosen) proved = !stop && prove(*f, folder, pool) && proved;
+  return stop ? 130 : proved ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace twinrun
+
+int main(int argc, char** argv) {
+  try {
+    return twinrun::run(argc, argv);
+  } catch (const std::exception& e) {
+    std::cerr << "prove_math: " << e.what() << "\n";
+    return 128;
+  }
+}
