@@ -3,6 +3,7 @@
 //
 //   OracleResult r = eval_op(capabilities, op, inputs);         // inputs: the tensors that the subject read
 //   |subject[i] - r.value[i]| <= r.radius[i]                    // for every honest engine
+//   replay(capabilities, op, inputs, subject, pool).outside     // how often it does not hold
 #pragma once
 
 #include <span>
@@ -24,6 +25,10 @@ struct OracleResult {
 OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
                      ThreadPool* pool);
 
+// The values alone: binary64; integers and predicates as themselves.
+Tensor eval_value(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
+                  ThreadPool* pool);
+
 // The largest |subject - value| / radius over elements, and where. Elements with NaN or Inf on exactly one side count as
 // infinite; equal infinities and NaN on both sides as 0.
 struct OracleVerdict {
@@ -34,7 +39,11 @@ struct OracleVerdict {
   int64_t untestable = 0;                     // infinite radius
   int64_t elements = 0;
 };
-OracleVerdict judge(const OracleResult& oracle, const Tensor& subject);
+OracleVerdict judge(const OracleResult& oracle, const Tensor& subject, ThreadPool* pool = nullptr);
+
+// judge(eval_op(...)), without keeping values and radii where an op allows it.
+OracleVerdict replay(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
+                     const Tensor& subject, ThreadPool* pool);
 
 // Size of the rounding of operands itself, which the radius leaves out: root mean square of (subject - f64 value on unrounded
 // operands) over root mean square of sqrt(sum (a*b)^2). About 2^-9 for bf16 operands. Dots and convolutions only.

@@ -20,7 +20,7 @@ struct Case {
   ThreadPool* pool;
 
   bool agrees(const Capabilities& with, const std::vector<Tensor>& operands) const {
-    return judge(eval_op(with, op, operands, pool), subject).outside == 0;
+    return replay(with, op, operands, subject, pool).outside == 0;
   }
 };
 

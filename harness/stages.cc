@@ -77,12 +77,13 @@ ProbePolicy policy_of(const Stage& stage, const Program& program) {
     return policy;
   }
   policy.screen = true;
-  // Replaying a step costs about this much on one core: two f64 products per dot, an interval per element.
+  // Replaying a step costs about this much on one core, as measured: two f64 products per dot, an
+  // interval per element.
   double elements = 0;
   for (const Op& op : program.graph.ops()) elements += static_cast<double>(op.type.elements());
   const double cores = program.sharding.cores;
-  const double seconds = cores * (step_flops(program) * 2 / 1e10 + elements * 1.5e-8);
-  constexpr double kBudgetSeconds = 20;  // of one core: the choice may not depend on the machine
+  const double seconds = cores * (step_flops(program) * 1.5e-10 + elements * 2.5e-9);
+  constexpr double kBudgetSeconds = 5;  // of one core: the choice may not depend on the machine
   const auto steps = static_cast<double>(stage.experiment.scenario.train.steps);
   policy.every =
       std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps * seconds / kBudgetSeconds)));
@@ -159,7 +160,7 @@ Status write_snapshot(Stage& stage) {
 
 Status run_references(Stage& stage) {
   const Experiment& e = stage.experiment;
-  const int threads = stage.options.threads, other = threads == 1 ? 2 : threads - 1;
+  const int threads = stage.options.threads, other = threads + 1;
   TWINRUN_ASSIGN(const auto cpu, baseline(stage, threads));
   TWINRUN_RETURN_IF_ERROR(corner(stage, "R", e, e.whole(), *cpu, {}));
   if (stage.stopped()) return Ok{};

@@ -168,36 +168,42 @@ double integer_node(const Call& call, int64_t i) {
   }
 }
 
-// Where in the operand the result's element i comes from: strides of the operand per result
-// dimension.
-class Source {
- public:
-  Source(const Op& op, const Dims& from) : dims_(op.type.dims), strides_(dims_.size(), 0) {
-    std::vector<int64_t> stride(from.size(), 1);
-    for (size_t d = from.size(); d-- > 1;) stride[d - 1] = stride[d] * from[d];
-    if (op.kind == OpKind::kTranspose) {
-      for (size_t d = 0; d < dims_.size(); ++d) {
-        strides_[d] = stride[static_cast<size_t>(op.attrs.dims[d])];
-      }
-    } else {
-      for (size_t d = 0; d < from.size(); ++d) {
-        if (from[d] != 1) strides_[static_cast<size_t>(op.attrs.dims[d])] = stride[d];
-      }
+// f(i, at, count, step): elements i, i + 1, .. i + count - 1 of the result come from at, at + step, ..
+// of the operand; runs along the last dimension that make up [begin, end).
+template <typename F>
+void for_each_run(const Op& op, const Dims& from, int64_t begin, int64_t end, F f) {
+  const Dims& dims = op.type.dims;
+  if (dims.empty()) return f(begin, int64_t{0}, end - begin, int64_t{0});
+  std::vector<int64_t> stride(from.size(), 1), step(dims.size(), 0), index(dims.size(), 0);
+  for (size_t d = from.size(); d-- > 1;) stride[d - 1] = stride[d] * from[d];
+  if (op.kind == OpKind::kTranspose) {
+    for (size_t d = 0; d < dims.size(); ++d) step[d] = stride[static_cast<size_t>(op.attrs.dims[d])];
+  } else {
+    for (size_t d = 0; d < from.size(); ++d) {
+      if (from[d] != 1) step[static_cast<size_t>(op.attrs.dims[d])] = stride[d];
     }
   }
-  int64_t operator()(int64_t i) const {
-    int64_t at = 0;
-    for (size_t d = dims_.size(); d-- > 0;) {
-      at += i % dims_[d] * strides_[d];
-      i /= dims_[d];
-    }
-    return at;
+  int64_t at = 0, rest = begin;
+  for (size_t d = dims.size(); d-- > 0;) {
+    index[d] = rest % dims[d];
+    at += index[d] * step[d];
+    rest /= dims[d];
   }
-
- private:
-  const Dims& dims_;
-  std::vector<int64_t> strides_;
-};
+  const size_t last = dims.size() - 1;
+  for (int64_t i = begin; i < end;) {
+    const int64_t count = std::min(end - i, dims[last] - index[last]);
+    f(i, at, count, step[last]);
+    i += count;
+    at -= index[last] * step[last];
+    index[last] = 0;
+    for (size_t d = last; d-- > 0;) {  // the next index of the dimensions outside
+      at += step[d];
+      if (++index[d] < dims[d]) break;
+      at -= step[d] * dims[d];
+      index[d] = 0;
+    }
+  }
+}
 
 double random_element(const Call& call, int64_t i) {
   const auto samples = static_cast<int64_t>(call.inputs[1].elements());
@@ -209,16 +215,19 @@ double random_element(const Call& call, int64_t i) {
   return uniform(draw(key, step, sample, static_cast<uint64_t>(i % per_sample)));
 }
 
-}  // namespace
+template <typename F>
+void each(int64_t begin, int64_t end, F f) {
+  for (int64_t i = begin; i < end; ++i) f(i);
+}
 
-void eval_source(const Call& call) {
+void eval_source(const Call& call, int64_t begin, int64_t end) {
   const Op& op = call.op;
   if (op.kind == OpKind::kIota) {
     int64_t inner = 1;
     const auto axis = static_cast<size_t>(op.attrs.dims[0]);
     for (size_t d = axis + 1; d < op.type.dims.size(); ++d) inner *= op.type.dims[d];
     const int64_t size = op.type.dims[axis];
-    for_each_element(call.pool, op.type.elements(), [&](int64_t i) {
+    each(begin, end, [&](int64_t i) {
       call.set(
           i,
           {converted(static_cast<double>(i / inner % size), DType::kI32, op.type.dtype, false), 0});
@@ -226,32 +235,53 @@ void eval_source(const Call& call) {
     return;
   }
   const double constant = converted(op.attrs.value, DType::kF64, op.type.dtype, false);
-  for_each_element(call.pool, op.type.elements(), [&](int64_t i) {
+  each(begin, end, [&](int64_t i) {
     call.set(i, {op.kind == OpKind::kConstant ? constant : random_element(call, i), 0});
   });
 }
 
-void eval_move(const Call& call) {
+template <typename T>
+bool select_typed(const Call& call, int64_t begin, int64_t end) {
+  const uint8_t* mask = call.inputs[0].as<uint8_t>().data() + begin;
+  const T *yes = call.inputs[1].as<T>().data() + begin, *no = call.inputs[2].as<T>().data() + begin;
+  double* const value = call.out.value.data() + (begin - call.first);
+  for (int64_t i = 0; i < end - begin; ++i)
+    value[i] = static_cast<double>(mask[i] != 0 ? yes[i] : no[i]);
+  std::fill_n(call.out.radius.data() + (begin - call.first), end - begin, 0.0);
+  return true;
+}
+// select, where it is common: both sides binary32, or both binary64.
+bool select_run(const Call& call, int64_t begin, int64_t end) {
+  const DType dtype = call.inputs[1].dtype();
+  if (call.inputs[0].dtype() != DType::kPred || call.inputs[2].dtype() != dtype) return false;
+  if (dtype == DType::kF64) return select_typed<double>(call, begin, end);
+  return dtype == DType::kF32 && select_typed<float>(call, begin, end);
+}
+
+void eval_move(const Call& call, int64_t begin, int64_t end) {
   const Op& op = call.op;
-  const int64_t n = op.type.elements();
   const Tensor& x = call.inputs[0];
   switch (op.kind) {
     case OpKind::kBroadcastInDim:
-    case OpKind::kTranspose: {
-      const Source source(op, x.dims());
-      for_each_element(call.pool, n, [&](int64_t i) { call.set(i, {element(x, source(i)), 0}); });
+    case OpKind::kTranspose:
+      for_each_run(op, x.dims(), begin, end,
+                   [&](int64_t i, int64_t at, int64_t count, int64_t step) {
+                     elements(x, at, count, call.out.value.data() + (i - call.first), step);
+                   });
+      std::fill_n(call.out.radius.data() + (begin - call.first), end - begin, 0.0);
       return;
-    }
     case OpKind::kReshape:
-      for_each_element(call.pool, n, [&](int64_t i) { call.set(i, {element(x, i), 0}); });
+      elements(x, begin, end - begin, call.out.value.data() + (begin - call.first));
+      std::fill_n(call.out.radius.data() + (begin - call.first), end - begin, 0.0);
       return;
     case OpKind::kSelect:
-      for_each_element(call.pool, n, [&](int64_t i) {
+      if (select_run(call, begin, end)) return;
+      each(begin, end, [&](int64_t i) {
         call.set(i, {element(call.inputs[element(x, i) != 0 ? 1 : 2], i), 0});
       });
       return;
     default:  // negate, abs
-      for_each_element(call.pool, n, [&](int64_t i) {
+      each(begin, end, [&](int64_t i) {
         const double a = element(x, i);
         if (op.type.dtype == DType::kI32) return call.set(i, {integer_node(call, i), 0});
         call.set(i, {op.kind == OpKind::kAbs ? std::fabs(a) : -a, 0});
@@ -259,26 +289,42 @@ void eval_move(const Call& call) {
   }
 }
 
-void eval_elementwise(const Call& call) {
+void eval_elementwise(const Call& call, int64_t begin, int64_t end) {
   const Op& op = call.op;
-  const int64_t n = op.type.elements();
   if (op.kind == OpKind::kConvert) {
     const DType from = call.inputs[0].dtype();
-    for_each_element(call.pool, n, [&](int64_t i) {
+    each(begin, end, [&](int64_t i) {
       call.set(
           i, {converted(element(call.inputs[0], i), from, op.type.dtype, call.declared.flush), 0});
     });
   } else if (op.kind == OpKind::kCompare) {
     const bool floats = call.inputs[0].dtype() != DType::kI32;
-    for_each_element(call.pool, n, [&](int64_t i) {
+    each(begin, end, [&](int64_t i) {
       const double a = floats ? operand(call, 0, i) : element(call.inputs[0], i);
       const double b = floats ? operand(call, 1, i) : element(call.inputs[1], i);
       call.set(i, {compare(op.attrs.compare, a, b) ? 1.0 : 0.0, 0});
     });
   } else if (op.type.dtype == DType::kI32) {
-    for_each_element(call.pool, n, [&](int64_t i) { call.set(i, {integer_node(call, i), 0}); });
+    each(begin, end, [&](int64_t i) { call.set(i, {integer_node(call, i), 0}); });
   } else {
-    for_each_element(call.pool, n, [&](int64_t i) { call.set(i, float_node(call, i)); });
+    each(begin, end, [&](int64_t i) { call.set(i, float_node(call, i)); });
+  }
+}
+
+}  // namespace
+
+void eval_pointwise(const Call& call, int64_t begin, int64_t end) {
+  switch (class_of(call.op.kind)) {
+    case OpClass::kSource:
+    case OpClass::kRandom:
+      return eval_source(call, begin, end);
+    case OpClass::kMove:
+      return eval_move(call, begin, end);
+    default:
+      for (int64_t i = begin; i < end; i += kVectorStretch) {
+        const int64_t stop = std::min(end, i + kVectorStretch);
+        if (!eval_vectors(call, i, stop)) eval_elementwise(call, i, stop);
+      }
   }
 }
 

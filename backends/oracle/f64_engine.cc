@@ -16,21 +16,6 @@ Tensor widened(const Tensor& t) {
   return out;
 }
 
-Tensor from_values(const TensorType& type, const std::vector<double>& values) {
-  const bool exact = type.dtype == DType::kI32 || type.dtype == DType::kPred;
-  Tensor out = Tensor::empty({exact ? type.dtype : DType::kF64, type.dims});
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (type.dtype == DType::kI32) {
-      out.as<int32_t>()[i] = static_cast<int32_t>(values[i]);
-    } else if (type.dtype == DType::kPred) {
-      out.as<uint8_t>()[i] = values[i] != 0;
-    } else {
-      out.as<double>()[i] = values[i];
-    }
-  }
-  return out;
-}
-
 class F64Engine : public Engine {
  public:
   F64Engine(Program program, Capabilities declared, int threads)
@@ -79,7 +64,7 @@ class F64Engine : public Engine {
       if (r > 0 && (same || op.kind == OpKind::kAllReduce)) {
         outputs[r] = outputs[0];
       } else {
-        outputs[r] = from_values(op.type, eval_op(declared_, op, contributions.empty() ? inputs[r] : contributions, &pool_).value);
+        outputs[r] = eval_value(declared_, op, contributions.empty() ? inputs[r] : contributions, &pool_);
       }
     }
     if (sink != nullptr) sink->on_op({step, &program_, id, inputs, outputs});

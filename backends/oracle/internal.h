@@ -20,11 +20,12 @@ struct Call {
   OracleResult& out;
 
   bool wide = false;  // operands are binary64: cpu:f64 as an engine
+  int64_t first = 0;  // the element that `out` begins with
 
   Storage storage() const { return {op.type.dtype, declared.flush, wide}; }
   void set(int64_t i, Estimate e) const {
-    out.value[static_cast<size_t>(i)] = e.value;
-    out.radius[static_cast<size_t>(i)] = e.radius;
+    out.value[static_cast<size_t>(i - first)] = e.value;
+    out.radius[static_cast<size_t>(i - first)] = e.radius;
   }
 };
 
@@ -46,6 +47,19 @@ inline double element(const Tensor& t, int64_t i) {
   return 0;
 }
 
+// Elements [at, at + step, ..) as numbers.
+inline void elements(const Tensor& t, int64_t at, int64_t count, double* to, int64_t step = 1) {
+  if (t.dtype() == DType::kF32) {
+    const float* from = t.as<float>().data() + at;
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<double>(from[i * step]);
+  } else if (t.dtype() == DType::kF64) {
+    const double* from = t.as<double>().data() + at;
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i * step];
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i] = element(t, at + i * step);
+  }
+}
+
 // A binary32 denormal becomes a zero of its sign.
 inline double flushed(double x) { return std::fabs(x) < kMinNormal ? std::copysign(0.0, x) : x; }
 // As an arithmetic op of the declared engine reads it.
@@ -59,19 +73,24 @@ inline void in_pieces(ThreadPool* pool, int64_t pieces, const std::function<void
   for (int64_t i = 0; i < pieces; ++i) run(i);
 }
 
+inline constexpr int64_t kRange = 1 << 15;  // elements of a piece
+
 // f(i) for every i in [0, n), in ranges.
 template <typename F>
 void for_each_element(ThreadPool* pool, int64_t n, F f) {
-  constexpr int64_t kRange = 1 << 15;
   in_pieces(pool, (n + kRange - 1) / kRange, [&](int64_t piece) {
     const int64_t end = std::min(n, (piece + 1) * kRange);
     for (int64_t i = piece * kRange; i < end; ++i) f(i);
   });
 }
 
-void eval_source(const Call& call);  // constant, iota, rng_uniform
-void eval_move(const Call& call);    // broadcast, reshape, transpose, select, negate, abs
-void eval_elementwise(const Call& call);
+// Sources, moves and elementwise ops: elements [begin, end) on their own.
+void eval_pointwise(const Call& call, int64_t begin, int64_t end);
+// At most kVectorStretch elements of + - * / sqrt max min compare, by vector instructions; the same
+// estimates. False: another op, or something is neither zero nor well inside
+// the normal range.
+inline constexpr int64_t kVectorStretch = 256;
+bool eval_vectors(const Call& call, int64_t begin, int64_t end);
 void eval_dot(const Call& call);
 void eval_reduce(const Call& call);
 void eval_window(const Call& call);  // reduce_window, select_and_scatter, avg_pool_grad

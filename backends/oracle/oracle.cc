@@ -1,11 +1,125 @@
 #include "backends/oracle.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "backends/oracle/internal.h"
 
 namespace twinrun {
+namespace {
+
+bool any_wide(std::span<const Tensor> inputs) {
+  return std::ranges::any_of(inputs, [](const Tensor& t) { return t.dtype() == DType::kF64; });
+}
+
+// Each element of the result depends on elements of the operands alone, and is cheap to have again.
+bool pointwise(OpKind kind) {
+  const OpClass c = class_of(kind);
+  return kind != OpKind::kParameter && (c == OpClass::kSource || c == OpClass::kRandom ||
+                                        c == OpClass::kMove || c == OpClass::kElementwise);
+}
+
+// Whether every |x - value| is at most most * radius, all of them numbers: then none is new.
+bool none_beyond(const float* x, const double* value, const double* radius, int64_t n,
+                 double most) {
+  const __m256d factor = _mm256_set1_pd(most), sign = _mm256_set1_pd(-0.0),
+                huge = _mm256_set1_pd(oracle::kInfinity);
+  __m256d bad = _mm256_setzero_pd();
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    const __m256d r = _mm256_loadu_pd(radius + i);
+    const __m256d gap = _mm256_andnot_pd(
+        sign, _mm256_sub_pd(_mm256_cvtps_pd(_mm_loadu_ps(x + i)), _mm256_loadu_pd(value + i)));
+    bad = _mm256_or_pd(bad, _mm256_cmp_pd(gap, _mm256_mul_pd(r, factor), _CMP_NLE_UQ));
+    bad = _mm256_or_pd(bad, _mm256_cmp_pd(r, huge, _CMP_NLT_UQ));
+  }
+  bool good = _mm256_movemask_pd(bad) == 0;
+  for (; i < n; ++i) {
+    good = good && std::fabs(x[i] - value[i]) <= radius[i] * most && oracle::finite(radius[i]);
+  }
+  return good;
+}
+
+// Elements [begin, end) of the subject; value and radius begin there.
+void judge_range(const double* value, const double* radius, const Tensor& subject, int64_t begin,
+                 int64_t end, OracleVerdict& verdict) {
+  verdict.elements += end - begin;
+  const bool f32 = subject.dtype() == DType::kF32;
+  constexpr int64_t kStretch = 256;
+  for (int64_t from = begin; from < end; from += kStretch) {
+    const int64_t to = std::min(end, from + kStretch);
+    // Once there is a worst, a stretch without a worse one is passed over. A quotient that rounds
+    // up to the worst so far is not worse.
+    if (f32 && verdict.worst_element >= 0 && verdict.worst <= 1 &&
+        none_beyond(subject.as<float>().data() + from, value + (from - begin),
+                    radius + (from - begin), to - from, verdict.worst)) {
+      continue;
+    }
+    for (int64_t i = from; i < to; ++i) {
+      const double v = value[i - begin], r = radius[i - begin];
+      const double x = oracle::element(subject, i);
+      if (!oracle::finite(r)) {
+        ++verdict.untestable;
+        continue;
+      }
+      double ratio;
+      if (x == v || (x != x && v != v)) {  // +0 and -0 are one number here
+        ratio = 0;
+      } else if (!oracle::finite(x) || !oracle::finite(v)) {
+        ratio = oracle::kInfinity;
+      } else {
+        ratio = r > 0 ? std::fabs(x - v) / r : oracle::kInfinity;
+      }
+      if (ratio > 1) ++verdict.outside;
+      if (verdict.worst_element < 0 || ratio > verdict.worst) {
+        verdict.worst = ratio;
+        verdict.worst_element = i;
+        verdict.subject = x;
+        verdict.value = v;
+        verdict.radius = r;
+      }
+    }
+  }
+}
+
+// The verdicts of ranges of the subject, one after the other: the first of equally bad elements is
+// the worst, whoever did the work.
+template <typename F>
+OracleVerdict in_ranges(const Tensor& subject, ThreadPool* pool, F of_range) {
+  const int64_t n = subject.elements(), ranges = (n + oracle::kRange - 1) / oracle::kRange;
+  std::vector<OracleVerdict> parts(static_cast<size_t>(ranges));
+  oracle::in_pieces(pool, ranges, [&](int64_t i) {
+    parts[static_cast<size_t>(i)] =
+        of_range(i * oracle::kRange, std::min(n, (i + 1) * oracle::kRange));
+  });
+  OracleVerdict all;
+  for (const OracleVerdict& part : parts) {
+    const int64_t outside = all.outside + part.outside,
+                  untestable = all.untestable + part.untestable;
+    if (part.worst_element >= 0 && (all.worst_element < 0 || part.worst > all.worst)) all = part;
+    all.outside = outside, all.untestable = untestable;
+  }
+  all.elements = n;
+  return all;
+}
+
+// f(estimates, begin, end) for blocks of a pointwise op: they stay in L1.
+template <typename F>
+void in_blocks(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
+               ThreadPool* pool, int64_t begin, int64_t end, F f) {
+  constexpr int64_t kBlock = 1024;
+  static thread_local OracleResult block{std::vector<double>(kBlock), std::vector<double>(kBlock)};
+  const bool wide = any_wide(inputs);
+  for (int64_t i = begin; i < end; i += kBlock) {
+    const int64_t stop = std::min(end, i + kBlock);
+    oracle::eval_pointwise({declared, op, inputs, pool, block, wide, i}, i, stop);
+    f(block, i, stop);
+  }
+}
+
+}  // namespace
 
 OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
                      ThreadPool* pool) {
@@ -13,40 +127,18 @@ OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const
   const auto n = static_cast<size_t>(op.type.elements());
   result.value.resize(n);
   result.radius.resize(n);
-  const bool wide = std::ranges::any_of(inputs, [](const Tensor& t) { return t.dtype() == DType::kF64; });
-  const oracle::Call call{declared, op, inputs, pool, result, wide};
+  const oracle::Call call{declared, op, inputs, pool, result, any_wide(inputs)};
+  if (pointwise(op.kind)) {
+    const auto size = static_cast<int64_t>(n);
+    oracle::in_pieces(pool, (size + oracle::kRange - 1) / oracle::kRange, [&](int64_t piece) {
+      oracle::eval_pointwise(call, piece * oracle::kRange,
+                             std::min(size, (piece + 1) * oracle::kRange));
+    });
+    return result;
+  }
   switch (op.kind) {
     case OpKind::kParameter:  // given, not computed: nothing to hold it against
       std::fill(result.radius.begin(), result.radius.end(), oracle::kInfinity);
-      break;
-    case OpKind::kConstant:
-    case OpKind::kIota:
-    case OpKind::kRngUniform:
-      oracle::eval_source(call);
-      break;
-    case OpKind::kBroadcastInDim:
-    case OpKind::kReshape:
-    case OpKind::kTranspose:
-    case OpKind::kSelect:
-    case OpKind::kNegate:
-    case OpKind::kAbs:
-      oracle::eval_move(call);
-      break;
-    case OpKind::kConvert:
-    case OpKind::kAdd:
-    case OpKind::kSubtract:
-    case OpKind::kMultiply:
-    case OpKind::kDivide:
-    case OpKind::kMaximum:
-    case OpKind::kMinimum:
-    case OpKind::kCompare:
-    case OpKind::kSqrt:
-    case OpKind::kRsqrt:
-    case OpKind::kExponential:
-    case OpKind::kLog:
-    case OpKind::kTanh:
-    case OpKind::kLogistic:
-      oracle::eval_elementwise(call);
       break;
     case OpKind::kDotGeneral:
     case OpKind::kConvolution:
@@ -65,39 +157,66 @@ OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const
     case OpKind::kAllReduce:
       oracle::eval_all_reduce(call);
       break;
+    default:
+      break;
   }
   return result;
 }
 
-OracleVerdict judge(const OracleResult& oracle, const Tensor& subject) {
-  OracleVerdict verdict;
-  verdict.elements = subject.elements();
-  for (int64_t i = 0; i < verdict.elements; ++i) {
-    const double value = oracle.value[static_cast<size_t>(i)];
-    const double radius = oracle.radius[static_cast<size_t>(i)];
-    const double x = oracle::element(subject, i);
-    if (!oracle::finite(radius)) {
-      ++verdict.untestable;
-      continue;
-    }
-    double ratio;
-    if (x == value || (x != x && value != value)) {  // +0 and -0 are one number here
-      ratio = 0;
-    } else if (!oracle::finite(x) || !oracle::finite(value)) {
-      ratio = oracle::kInfinity;
+Tensor eval_value(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
+                  ThreadPool* pool) {
+  const DType dtype = op.type.dtype;
+  const bool exact = dtype == DType::kI32 || dtype == DType::kPred;
+  Tensor out = Tensor::empty({exact ? dtype : DType::kF64, op.type.dims});
+  const auto put = [&](const double* values, int64_t begin, int64_t end) {
+    if (dtype == DType::kI32) {
+      std::transform(values, values + (end - begin), out.as<int32_t>().data() + begin,
+                     [](double x) { return static_cast<int32_t>(x); });
+    } else if (dtype == DType::kPred) {
+      std::transform(values, values + (end - begin), out.as<uint8_t>().data() + begin,
+                     [](double x) { return x != 0; });
     } else {
-      ratio = radius > 0 ? std::fabs(x - value) / radius : oracle::kInfinity;
+      std::copy_n(values, end - begin, out.as<double>().data() + begin);
     }
-    if (ratio > 1) ++verdict.outside;
-    if (verdict.worst_element < 0 || ratio > verdict.worst) {
-      verdict.worst = ratio;
-      verdict.worst_element = i;
-      verdict.subject = x;
-      verdict.value = value;
-      verdict.radius = radius;
-    }
+  };
+  if (!pointwise(op.kind)) {
+    const OracleResult result = eval_op(declared, op, inputs, pool);
+    in_ranges(out, pool, [&](int64_t begin, int64_t end) {
+      put(result.value.data() + begin, begin, end);
+      return OracleVerdict{};
+    });
+    return out;
   }
-  return verdict;
+  in_ranges(out, pool, [&](int64_t begin, int64_t end) {
+    in_blocks(declared, op, inputs, pool, begin, end,
+              [&](const OracleResult& block, int64_t from, int64_t to) {
+                put(block.value.data(), from, to);
+              });
+    return OracleVerdict{};
+  });
+  return out;
+}
+
+OracleVerdict judge(const OracleResult& oracle, const Tensor& subject, ThreadPool* pool) {
+  return in_ranges(subject, pool, [&](int64_t begin, int64_t end) {
+    OracleVerdict verdict;
+    judge_range(oracle.value.data() + begin, oracle.radius.data() + begin, subject, begin, end,
+                verdict);
+    return verdict;
+  });
+}
+
+OracleVerdict replay(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
+                     const Tensor& subject, ThreadPool* pool) {
+  if (!pointwise(op.kind)) return judge(eval_op(declared, op, inputs, pool), subject, pool);
+  return in_ranges(subject, pool, [&](int64_t begin, int64_t end) {
+    OracleVerdict verdict;
+    in_blocks(declared, op, inputs, pool, begin, end,
+              [&](const OracleResult& block, int64_t from, int64_t to) {
+                judge_range(block.value.data(), block.radius.data(), subject, from, to, verdict);
+              });
+    return verdict;
+  });
 }
 
 }  // namespace twinrun

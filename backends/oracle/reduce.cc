@@ -62,12 +62,10 @@ double reduce_depth(const Capabilities& declared, int64_t n) {
   return static_cast<double>(chain + tree + segments - 1);
 }
 
-// For every element of a tensor in row-major order: the flat index of the reduction that it belongs
-// to.
+// For runs along the last dimension of a tensor: the flat index of the reduction that each belongs to.
 class Targets {
  public:
-  Targets(const Dims& dims, const Dims& reduced)
-      : dims_(dims), strides_(dims.size(), 0), index_(dims.size(), 0) {
+  Targets(const Dims& dims, const Dims& reduced) : dims_(dims), strides_(dims.size(), 0) {
     int64_t stride = 1;
     for (size_t d = dims.size(); d-- > 0;) {
       if (std::find(reduced.begin(), reduced.end(), static_cast<int64_t>(d)) != reduced.end())
@@ -76,22 +74,88 @@ class Targets {
       stride *= dims[d];
     }
   }
-  int64_t next() {
-    const int64_t at = at_;
-    for (size_t d = dims_.size(); d-- > 0;) {
-      at_ += strides_[d];
-      if (++index_[d] < dims_[d]) break;
-      at_ -= strides_[d] * dims_[d];
-      index_[d] = 0;
+  int64_t run() const { return dims_.empty() ? 1 : dims_.back(); }  // elements
+  int64_t step() const { return dims_.empty() ? 0 : strides_.back(); }  // 0: a run is reduced to one
+  int64_t of_run(int64_t row) const {
+    int64_t at = 0;
+    for (size_t d = dims_.empty() ? 0 : dims_.size() - 1; d-- > 0;) {
+      at += row % dims_[d] * strides_[d];
+      row /= dims_[d];
     }
     return at;
   }
 
  private:
   const Dims& dims_;
-  std::vector<int64_t> strides_, index_;
-  int64_t at_ = 0;
+  std::vector<int64_t> strides_;
 };
+
+// Sums side by side.
+struct SumArray {
+  std::vector<double> value, magnitude;
+  std::vector<uint8_t> tiny_term;
+  explicit SumArray(size_t n) : value(n), magnitude(n), tiny_term(n) {}
+
+  void add_run(const double* x, int64_t n, int64_t at, int64_t step) {
+    double* v = value.data() + at;
+    double* m = magnitude.data() + at;
+    double total = 0, least = kInfinity;
+    for (int64_t i = 0; i < n; ++i) total += std::fabs(x[i]);
+    for (int64_t i = 0; i < n; ++i) {
+      const double size = std::fabs(x[i]);
+      least = size != 0 && size < least ? size : least;
+    }
+    if (!finite(total) || least < kMinNormal) {
+      for (int64_t i = 0; i < n; ++i) {
+        v[i * step] += x[i];
+        if (finite(x[i])) m[i * step] += std::fabs(x[i]);
+        if (x[i] != 0 && std::fabs(x[i]) < kMinNormal)
+          tiny_term[static_cast<size_t>(at + i * step)] = 1;
+      }
+    } else if (step == 0) {
+      for (int64_t i = 0; i < n; ++i) *v += x[i];
+      *m += total;
+    } else {
+      for (int64_t i = 0; i < n; ++i) {
+        v[i] += x[i];
+        m[i] += std::fabs(x[i]);
+      }
+    }
+  }
+  void add(const SumArray& other) {
+    for (size_t i = 0; i < value.size(); ++i) {
+      value[i] += other.value[i];
+      magnitude[i] += other.magnitude[i];
+      tiny_term[i] |= other.tiny_term[i];
+    }
+  }
+};
+
+// The sums of x over the reduced dimensions. How the rows are dealt to groups depends on the shape
+// alone, and so do the digits.
+SumArray sums_of(const Call& call, int64_t outputs) {
+  const Tensor& x = call.inputs[0];
+  const Targets targets(x.dims(), call.op.attrs.dims);
+  const int64_t run = targets.run(), rows = run == 0 ? 0 : x.elements() / run;
+  const int64_t groups =
+      std::clamp<int64_t>(std::min(x.elements() / kRange, (int64_t{1} << 21) / (outputs + 1)), 1,
+                          std::clamp<int64_t>(rows, 1, 16));
+  std::vector<SumArray> parts(static_cast<size_t>(groups), SumArray(static_cast<size_t>(outputs)));
+  in_pieces(call.pool, groups, [&](int64_t g) {
+    SumArray& mine = parts[static_cast<size_t>(g)];
+    double buffer[1024];
+    for (int64_t row = rows * g / groups; row < rows * (g + 1) / groups; ++row) {
+      const int64_t at = targets.of_run(row);
+      for (int64_t from = 0; from < run; from += 1024) {
+        const int64_t n = std::min<int64_t>(1024, run - from);
+        elements(x, row * run + from, n, buffer);
+        mine.add_run(buffer, n, at + from * targets.step(), targets.step());
+      }
+    }
+  });
+  for (int64_t g = 1; g < groups; ++g) parts[0].add(parts[static_cast<size_t>(g)]);
+  return std::move(parts[0]);
+}
 
 double larger(double a, double b) { return a != a ? a : b != b ? b : a < b ? b : a; }
 
@@ -210,31 +274,36 @@ void eval_reduce(const Call& call) {
   const Op& op = call.op;
   const Tensor& x = call.inputs[0];
   const int64_t outputs = op.type.elements();
-  std::vector<Sum> sums(static_cast<size_t>(outputs));
-  Targets targets(x.dims(), op.attrs.dims);
   if (op.attrs.reducer == Reducer::kMax || op.type.dtype == DType::kI32) {
-    std::vector<double> most(static_cast<size_t>(outputs), -kInfinity);
+    const Targets targets(x.dims(), op.attrs.dims);
+    std::vector<double> most(static_cast<size_t>(outputs), -kInfinity), total(most.size());
     const bool integers = op.type.dtype == DType::kI32;
-    for (int64_t i = 0; i < x.elements(); ++i) {
-      const auto at = static_cast<size_t>(targets.next());
-      const double v = integers ? element(x, i) : operand(call, 0, i);
-      most[at] = larger(most[at], v);
-      sums[at].value += v;
+    const int64_t run = targets.run(), rows = run == 0 ? 0 : x.elements() / run;
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t first = targets.of_run(row);
+      for (int64_t i = 0; i < run; ++i) {
+        const auto at = static_cast<size_t>(first + i * targets.step());
+        const double v = integers ? element(x, row * run + i) : operand(call, 0, row * run + i);
+        most[at] = larger(most[at], v);
+        total[at] += v;
+      }
     }
     for (int64_t i = 0; i < outputs; ++i) {
       const auto u = static_cast<size_t>(i);
-      const double total = static_cast<int32_t>(static_cast<uint32_t>(
-          static_cast<int64_t>(op.attrs.reducer == Reducer::kMax ? 0.0 : sums[u].value)));
-      call.set(i, {op.attrs.reducer == Reducer::kMax ? most[u] : total, 0});
+      if (op.attrs.reducer == Reducer::kMax) {
+        call.set(i, {most[u], 0});
+      } else {
+        const auto wrapped = static_cast<uint32_t>(static_cast<int64_t>(total[u]));
+        call.set(i, {static_cast<double>(static_cast<int32_t>(wrapped)), 0});
+      }
     }
     return;
   }
-  for (int64_t i = 0; i < x.elements(); ++i) {
-    const auto at = static_cast<size_t>(targets.next());
-    sums[at].add(element(x, i));
-  }
+  const SumArray sums = sums_of(call, outputs);
+  const int64_t terms = outputs == 0 ? 0 : x.elements() / outputs;
   for (int64_t i = 0; i < outputs; ++i) {
-    const Sum& s = sums[static_cast<size_t>(i)];
+    const auto u = static_cast<size_t>(i);
+    const Sum s{sums.value[u], sums.magnitude[u], terms, sums.tiny_term[u] != 0};
     const double depth = reduce_depth(call.declared, s.terms);
     if (op.attrs.reducer == Reducer::kSum) {
       call.set(i, stored_sum(s, depth, call.storage()));

@@ -276,6 +276,77 @@ double error_against_mpfr(double computed, float x,
   return error;
 }
 
+// The vector code and the scalar code are two ways to one estimate: one NaN in a stretch sends all of
+// it the scalar way.
+TEST(Oracle, VectorsAreWhatElementsAre) {
+  constexpr int64_t kSize = 5000, kStride = 256;
+  std::mt19937_64 random(3);
+  Tensor a = Tensor::empty({DType::kF32, {kSize}}), b = a.clone();
+  for (size_t i = 0; i < kSize; ++i) {
+    // Any sign, sizes over 40 binades, short numbers now and then (ties, exact results), zeros.
+    const auto draw = [&] {
+      const uint64_t r = random();
+      const auto exponent = static_cast<uint32_t>(107 + r % 40) << 23;
+      const auto fraction = static_cast<uint32_t>(r >> 32) & (r % 3 == 0 ? 0x7FF000u : 0x7FFFFFu);
+      const float x = from_bits(static_cast<uint32_t>(r >> 31 & 1) << 31 | exponent | fraction);
+      return r % 11 == 0 ? 0.0f : x;
+    };
+    a.as<float>()[i] = draw();
+    do b.as<float>()[i] = draw();
+    while (b.as<float>()[i] == 0);  // a quotient by zero would send its stretch the scalar way
+  }
+  for (OpKind kind : {OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply, OpKind::kDivide,
+                      OpKind::kMaximum, OpKind::kMinimum, OpKind::kSqrt, OpKind::kCompare}) {
+    for (const Mode& m : {mode(DotPrecision::kF32, false), mode(DotPrecision::kBf16, true)}) {
+      for (int compare = 0; compare < (kind == OpKind::kCompare ? 6 : 1); ++compare) {
+        Op op;
+        op.kind = kind;
+        op.attrs.compare = static_cast<CompareKind>(compare);
+        op.type = {kind == OpKind::kCompare ? DType::kPred : DType::kF32, {kSize}};
+        std::vector<Tensor> in = {a.clone()}, spoilt;
+        if (kind != OpKind::kSqrt) in.push_back(b);
+        if (kind == OpKind::kSqrt) {
+          for (float& x : in[0].as<float>()) x = std::fabs(x);
+        }
+        spoilt = in;
+        spoilt[0] = in[0].clone();
+        for (size_t i = 0; i < kSize; i += kStride) spoilt[0].as<float>()[i] = NAN;
+        const OracleResult fast = eval_op(m.declared, op, in, nullptr);
+        const OracleResult slow = eval_op(m.declared, op, spoilt, nullptr);
+        for (size_t i = 0; i < kSize; ++i) {
+          if (i % kStride == 0) continue;
+          ASSERT_EQ(fast.value[i], slow.value[i]) << name_of(kind) << " " << i;
+          ASSERT_EQ(fast.radius[i], slow.radius[i]) << name_of(kind) << " " << i;
+        }
+      }
+    }
+  }
+}
+
+// replay() is judge(eval_op()), with fewer passes over memory: the same verdict, element and all.
+TEST(Oracle, ReplayIsTheJudgeOfTheValues) {
+  std::mt19937_64 random(5);
+  for (int kind = 0; kind < kOpKinds; ++kind) {
+    for (DataClass data : kDataClasses) {
+      for (const OpCase& c : op_cases(static_cast<OpKind>(kind), data, 4)) {
+        const Mode m = modes()[random() % modes().size()];
+        Tensor subject = honest(c, m.arithmetic).clone();
+        if (subject.elements() > 0 && subject.dtype() == DType::kF32) {
+          float& x = subject.as<float>()[random() % static_cast<size_t>(subject.elements())];
+          x = from_bits(to_bits(x) ^ (1u << (random() % 24)));
+        }
+        const OracleVerdict one = judge(eval_op(m.declared, c.op, c.inputs, nullptr), subject);
+        const OracleVerdict two = replay(m.declared, c.op, c.inputs, subject, nullptr);
+        EXPECT_EQ(one.worst, two.worst) << name_of(c.op.kind);
+        EXPECT_EQ(one.worst_element, two.worst_element) << name_of(c.op.kind);
+        EXPECT_EQ(one.outside, two.outside) << name_of(c.op.kind);
+        EXPECT_EQ(one.untestable, two.untestable) << name_of(c.op.kind);
+        EXPECT_EQ(one.elements, two.elements) << name_of(c.op.kind);
+      }
+    }
+  }
+}
+
 TEST(OracleElementary, AgreesWithMpfr) {
   std::mt19937_64 random(7);
   double worst[3] = {};
