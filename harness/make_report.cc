@@ -40,6 +40,7 @@ RunSummary summary(const std::string& name, const RunResult& run, const Program&
     s.eval_accuracy = run.file.evaluations.back().accuracy;
   }
   s.seconds = run.seconds;
+  s.kept = run.kept;
   s.ended = run.file.ended;
   return s;
 }

@@ -21,6 +21,8 @@ struct DiagnoseOptions {
   int threads = 1;
   std::vector<FaultSpec> faults;  // of the subject
   std::string command;            // as typed, for the report
+  std::string cache;              // folder of reference runs kept for later; "": none
+  bool fresh = false;             // compute them again
 };
 
 struct Diagnosis {

@@ -53,6 +53,7 @@ struct RunResult {
   States states;
   std::optional<Birth> birth;  // set if the run ended in NaN or Inf
   double seconds = 0;
+  bool kept = false;  // from an earlier diagnosis (harness/reference_cache.h): no time was spent
 };
 
 Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend,

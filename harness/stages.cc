@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "harness/reference_cache.h"
 #include "harness/trajectory.h"
 #include "program/analysis/liveness.h"
 
@@ -15,15 +16,18 @@ std::string run_path(const Stage& stage, const std::string& name) {
   return (std::filesystem::path(stage.options.directory) / "runs" / (name + ".h5")).string();
 }
 
+std::string title(const std::string& name, const Capabilities& engine, const Program& program) {
+  return fmt::format("{:<4} {}{}", name, engine.name,
+                     program.sharding.cores > 1
+                         ? fmt::format(", {} cores x {}", program.sharding.cores, program.batch)
+                         : fmt::format(", batch {}", program.batch));
+}
+
 // Runs, keeps and writes one corner of the experiment.
 Status corner(Stage& stage, const std::string& name, const Experiment& experiment, Program program,
               Backend& backend, RunOptions options, bool keep = true) {
   const Capabilities c = backend.capabilities();
-  options.name =
-      fmt::format("{:<4} {}{}", name, c.name,
-                  program.sharding.cores > 1
-                      ? fmt::format(", {} cores x {}", program.sharding.cores, program.batch)
-                      : fmt::format(", batch {}", program.batch));
+  options.name = title(name, c, program);
   options.progress = stage.progress;
   options.stop = stage.stop;
   options.threads = stage.options.threads;
@@ -33,6 +37,32 @@ Status corner(Stage& stage, const std::string& name, const Experiment& experimen
     stage.programs[name] = std::move(program);
   }
   stage.runs[name] = std::move(result);
+  return Ok{};
+}
+
+// A corner of the baseline, from the cache if it is there.
+Status reference(Stage& stage, const std::string& name, const Experiment& experiment,
+                 Program program, Backend& backend, RunOptions options, bool keep = true) {
+  const ReferenceCache cache(stage.options.cache, stage.options.fresh);
+  const std::string& engine = stage.options.baseline;
+  if (auto run = cache.find(experiment, program, engine, options)) {
+    if (stage.progress != nullptr) {
+      const Evaluation& e = run->file.evaluations.back();
+      stage.progress->begin(title(name, backend.capabilities(), program), 0);
+      stage.progress->end(fmt::format("held-out loss {:.4f}, accuracy {:.2f} % (kept)", e.loss,
+                                      100 * e.accuracy));
+    }
+    if (keep) {
+      TWINRUN_RETURN_IF_ERROR(write_run(run_path(stage, name), run->file));
+      stage.programs[name] = std::move(program);
+    }
+    stage.runs[name] = std::move(*run);
+    return Ok{};
+  }
+  const Program copy = program;
+  TWINRUN_RETURN_IF_ERROR(
+      corner(stage, name, experiment, std::move(program), backend, options, keep));
+  cache.keep(experiment, copy, engine, options, stage.runs[name]);
   return Ok{};
 }
 
@@ -162,7 +192,7 @@ Status run_references(Stage& stage) {
   const Experiment& e = stage.experiment;
   const int threads = stage.options.threads, other = threads + 1;
   TWINRUN_ASSIGN(const auto cpu, baseline(stage, threads));
-  TWINRUN_RETURN_IF_ERROR(corner(stage, "R", e, e.whole(), *cpu, {}));
+  TWINRUN_RETURN_IF_ERROR(reference(stage, "R", e, e.whole(), *cpu, {}));
   if (stage.stopped()) return Ok{};
   const RunResult& r = stage.runs["R"];
 
@@ -185,9 +215,9 @@ Status run_references(Stage& stage) {
   if (stage.stopped() || stage.evidence.reference_parts || r.birth) return Ok{};
 
   if (stage.sharded()) {
-    TWINRUN_RETURN_IF_ERROR(corner(stage, "R1", e, e.per_core(), *cpu, {}));
+    TWINRUN_RETURN_IF_ERROR(reference(stage, "R1", e, e.per_core(), *cpu, {}));
     if (stage.stopped()) return Ok{};
-    TWINRUN_RETURN_IF_ERROR(corner(stage, "S", e, e.sharded(e.sharding), *cpu, {}));
+    TWINRUN_RETURN_IF_ERROR(reference(stage, "S", e, e.sharded(e.sharding), *cpu, {}));
     if (stage.runs["S"].birth) {
       stage.evidence.reference_birth = stage.runs["S"].birth;
       stage.evidence.reference_birth_run = "S";
@@ -371,7 +401,8 @@ Status compare_trajectories(Stage& stage) {
       o.digest_states = false;
       o.hooks = hooks;
       const std::string key = fmt::format("{}#{}", name, i);
-      TWINRUN_RETURN_IF_ERROR(corner(stage, key, other, std::move(program), backend, o, false));
+      const auto run = name == "T" ? corner : reference;
+      TWINRUN_RETURN_IF_ERROR(run(stage, key, other, std::move(program), backend, o, false));
       const double loss = final_loss(stage.runs[key]);
       stage.runs.erase(key);
       return loss;

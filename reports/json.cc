@@ -87,6 +87,7 @@ Json of(const RunSummary& r) {
           {"eval_loss_hex", hex64(r.eval_loss)},
           {"eval_accuracy", number(r.eval_accuracy)},
           {"seconds", number(r.seconds)},
+          {"kept", r.kept},
           {"ended", r.ended},
           {"losses", numbers(r.losses)}};
 }

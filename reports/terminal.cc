@@ -249,7 +249,7 @@ class Screen {
       name = text::clip(name, 24, o_.unicode ? "…" : "~");
       t.add({name, cell(run.engine), cell(run.meaning), text::count(run.steps),
              text::number(run.eval_loss, 5), text::percent(run.eval_accuracy),
-             cell(text::digest8(run.root_digest)), text::duration(run.seconds),
+             cell(text::digest8(run.root_digest)), run.kept ? "kept" : text::duration(run.seconds),
              run.ended == "completed" ? "" : cell(run.ended)});
     }
     table(t);

@@ -5,6 +5,7 @@
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/pipeline.h"
+#include "harness/reference_cache.h"
 #include "program/base/names.h"
 
 namespace twinrun::cli {
@@ -77,6 +78,7 @@ int diagnose_verb(const Args& args) {
       "KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M]: make the subject wrong on "
       "purpose (repeatable)")("quick", po::bool_switch(),
                               "no seeds: verdict engine bug, exact agreement or inconclusive only")(
+      "fresh", po::bool_switch(), "compute kept reference runs again")(
       "dry-run", po::bool_switch(), "what would run, how long, how much disk")(
       "fail-on", po::value<std::string>(),
       "classes that count as bad, e.g. engine_bug,sharding; all others exit 0");
@@ -94,6 +96,8 @@ int diagnose_verb(const Args& args) {
   o.subject = parsed.get<std::string>("subject");
   o.quick = parsed.get<bool>("quick");
   o.command = command_line();
+  o.cache = reference_cache_folder();
+  o.fresh = parsed.get<bool>("fresh");
   const auto threads = threads_of(parsed);
   if (!threads) return fail(threads.error());
   o.threads = *threads;

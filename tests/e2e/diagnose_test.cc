@@ -174,6 +174,51 @@ TEST(Diagnose, ThreadsNeverChangeABit) {
   EXPECT_EQ(one, digests("3"));
 }
 
+TEST(Diagnose, ReferenceRunsAreKeptAndNeverChangeAVerdict) {
+  const Folder folder;
+  const std::map<std::string, std::string> cache = {{"TWINRUN_CACHE", folder / "cache"}};
+  const auto diagnose = [&](const std::string& out, const Words& more) {
+    const Words words = with({"diagnose", "digits_mlp", "--json", "-o", out}, kShort);
+    const Outcome o = twinrun(folder, with(words, more), cache);
+    EXPECT_EQ(o.code, 0) << o.err;
+    return o;
+  };
+  const auto kept = [](const Outcome& o) { return o.says("(kept)"); };
+  const auto content = [](const Outcome& o) {
+    auto report = json_of(o.out);
+    std::map<std::string, std::string> digests;
+    for (const auto& run : report["runs"]) digests[run["name"]] = run["root_digest"];
+    return std::pair(digests, report["verdict"]["headline"].get<std::string>());
+  };
+  const Outcome first = diagnose("a", {}), second = diagnose("b", {}),
+                fresh = diagnose("c", {"--fresh"});
+  EXPECT_FALSE(kept(first));
+  EXPECT_TRUE(kept(second)) << second.err;
+  EXPECT_FALSE(kept(fresh));
+  EXPECT_EQ(content(first), content(second));
+  EXPECT_EQ(content(first), content(fresh));
+
+  // Another scenario has nothing there; what is damaged is computed again.
+  EXPECT_FALSE(kept(diagnose("d", {"--set", "seed=5"})));
+  for (const auto& entry : fs::directory_iterator(folder / "cache")) {
+    std::string bytes = read_text(entry.path());
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    bytes.resize(bytes.size() * 3 / 4);
+    write_text(entry.path(), bytes);
+  }
+  const Outcome damaged = diagnose("e", {});
+  EXPECT_FALSE(kept(damaged));
+  EXPECT_EQ(content(first), content(damaged));
+
+  // A subject with a fault is held against the kept reference, and found.
+  const Outcome fault = twinrun(
+      folder,
+      with({"diagnose", "digits_mlp", "-o", "f", "--fault", "scale@dense2/kernel.grad"}, kShort),
+      cache);
+  EXPECT_EQ(fault.code, 20);
+  EXPECT_TRUE(kept(fault));
+}
+
 // ---- faults that the documentation names
 
 struct Fault {

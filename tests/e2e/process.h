@@ -79,6 +79,7 @@ struct Outcome {
 inline void set_environment(const std::map<std::string, std::string>& environment) {
   ::unsetenv("NO_COLOR");
   ::setenv("TERM", "xterm", 1);
+  ::setenv("TWINRUN_CACHE", "", 1);  // nothing from another test, nothing of the user's
   for (const auto& [key, value] : environment) ::setenv(key.c_str(), value.c_str(), 1);
 }
 

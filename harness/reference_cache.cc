@@ -1,0 +1,112 @@
+#include "harness/reference_cache.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "backends/kernels/kernels.h"
+#include "program/base/digest.h"
+
+namespace twinrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Two builds may differ where a contract is still version 0, or where one of them has a bug.
+Digest digest_of_this_executable() {
+  static const Digest once = [] {
+    std::ifstream in("/proc/self/exe", std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    return digest_bytes(bytes.data(), bytes.size());
+  }();
+  return once;
+}
+
+void remove_oldest(const fs::path& folder, int64_t limit) {
+  std::error_code ignored;
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  int64_t total = 0;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() != ".h5" || !entry.is_regular_file(ignored)) continue;
+    files.emplace_back(entry.last_write_time(ignored), entry.path());
+    total += static_cast<int64_t>(entry.file_size(ignored));
+  }
+  std::ranges::sort(files);
+  for (const auto& [time, path] : files) {
+    if (total <= limit) return;
+    total -= static_cast<int64_t>(fs::file_size(path, ignored));
+    fs::remove(path, ignored);
+  }
+}
+
+}  // namespace
+
+std::string ReferenceCache::path(const Experiment& experiment, const Program& program,
+                                 const std::string& engine, const RunOptions& options) const {
+  DigestBuilder key;
+  key.add("reference run 1");
+  key.add(digest_of_this_executable());
+  key.add(resolved_toml(experiment.scenario));
+  key.add(experiment.data->digest);
+  key.add(engine);
+  key.add(to_string(active_isa()));
+  for (const int64_t number : {int64_t{kContractVersion}, program.batch,
+                               int64_t{program.sharding.cores}, int64_t{options.digest_states}}) {
+    key.add(std::to_string(number));
+  }
+  return (fs::path(folder_) / (key.finish().hex() + ".h5")).string();
+}
+
+std::optional<RunResult> ReferenceCache::find(const Experiment& experiment, const Program& program,
+                                              const std::string& engine,
+                                              const RunOptions& options) const {
+  if (folder_.empty() || fresh_) return std::nullopt;
+  const std::string file = path(experiment, program, engine, options);
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return std::nullopt;
+  auto run = read_run(file);
+  const auto whole = [&] {
+    const auto steps = static_cast<size_t>(experiment.scenario.train.steps);
+    return run->ended == "completed" && run->steps.size() == steps && !run->checkpoints.empty() &&
+           !run->evaluations.empty() && run->contract == kContractVersion &&
+           run->state_digests.size() == (options.digest_states ? steps : 0) &&
+           run->scenario_digest == scenario_digest(experiment.scenario).hex();
+  };
+  if (run && whole()) {
+    if (auto states = from_checkpoint(run->checkpoints.back(), program)) {
+      fs::last_write_time(file, fs::file_time_type::clock::now(), ignored);
+      RunResult result;
+      result.file = std::move(*run);
+      result.states = std::move(*states);
+      result.kept = true;
+      return result;
+    }
+  }
+  fs::remove(file, ignored);
+  return std::nullopt;
+}
+
+void ReferenceCache::keep(const Experiment& experiment, const Program& program,
+                          const std::string& engine, const RunOptions& options,
+                          const RunResult& result) const {
+  if (folder_.empty() || result.file.ended != "completed" || result.birth) return;
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error || !write_run(path(experiment, program, engine, options), result.file)) return;
+  remove_oldest(folder_, kLimit);
+}
+
+std::string reference_cache_folder() {
+  const auto variable = [](const char* name) -> const char* { return std::getenv(name); };
+  if (const char* own = variable("TWINRUN_CACHE")) return own;
+  if (const char* cache = variable("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
+    return (fs::path(cache) / "twinrun" / "references").string();
+  if (const char* home = variable("HOME"); home != nullptr && *home == '/')
+    return (fs::path(home) / ".cache" / "twinrun" / "references").string();
+  return "";
+}
+
+}  // namespace twinrun
