@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "harness/fingerprint.h"
 #include "program/base/bits.h"
+#include "program/base/thread_pool.h"
 
 namespace twinrun {
 namespace {
@@ -29,7 +31,98 @@ double value_at(const Tensor& t, int64_t i) {
   return 0;
 }
 
-TensorDiff diff_tensors(const std::string& name, const Tensor& a, const Tensor& b) {
+// What a stretch of two tensors adds to their difference.
+struct Gap {
+  double squares = 0, norm = 0, largest = 0;
+  int64_t different = 0, ulps = 0, nans = 0, first = -1;
+  void add(const Gap& next) {
+    squares += next.squares, norm += next.norm;
+    largest = std::max(largest, next.largest), ulps = std::max(ulps, next.ulps);
+    different += next.different, nans += next.nans;
+    if (first < 0) first = next.first;
+  }
+};
+
+Gap gap_of_elements(const Tensor& a, const Tensor& b, int64_t begin, int64_t end) {
+  Gap g;
+  const size_t size = size_of(a.dtype());
+  for (int64_t i = begin; i < end; ++i) {
+    const double y = value_at(b, i);
+    if (y == y) g.norm += y * y;
+    const size_t at = static_cast<size_t>(i) * size;
+    if (std::memcmp(a.raw() + at, b.raw() + at, size) == 0) continue;
+    const double x = value_at(a, i);
+    if (g.different++ == 0) g.first = i;
+    if (x != x || y != y) {
+      ++g.nans;
+      continue;
+    }
+    g.largest = std::max(g.largest, std::abs(x - y));
+    if (a.dtype() == DType::kF32)
+      g.ulps = std::max(g.ulps, ulp_distance(static_cast<float>(x), static_cast<float>(y)));
+    g.squares += (x - y) * (x - y);
+  }
+  return g;
+}
+
+// The same for kGroup finite binary32 numbers a time, in lanes that the compiler makes vectors of.
+constexpr int64_t kLanes = 8, kGroup = 512;
+std::optional<Gap> gap_of_group(const float* a, const float* b, int64_t begin) {
+  constexpr uint32_t kExponent = 0x7F800000u;
+  uint32_t special = 0, different = 0, ulps[kLanes] = {};
+  double squares[kLanes] = {}, norm[kLanes] = {}, largest[kLanes] = {};
+  const auto in_order = [](uint32_t u) {  // neighbours differ by one, -0 is 0
+    return static_cast<int32_t>((u & 0x80000000u) != 0 ? 0x80000000u - u : u);
+  };
+  for (int64_t i = 0; i < kGroup; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const float x = a[i + l], y = b[i + l];
+      const uint32_t u = to_bits(x), v = to_bits(y);
+      special |=
+          static_cast<uint32_t>((u & kExponent) == kExponent || (v & kExponent) == kExponent);
+      different += static_cast<uint32_t>(u != v);
+      const int32_t m = in_order(u), n = in_order(v);
+      const uint32_t distance = m > n ? static_cast<uint32_t>(m) - static_cast<uint32_t>(n)
+                                      : static_cast<uint32_t>(n) - static_cast<uint32_t>(m);
+      ulps[l] = distance > ulps[l] ? distance : ulps[l];
+      const double gap = static_cast<double>(x) - static_cast<double>(y);
+      const double size = gap < 0 ? -gap : gap;
+      squares[l] += gap * gap;
+      norm[l] += static_cast<double>(y) * static_cast<double>(y);
+      largest[l] = size > largest[l] ? size : largest[l];
+    }
+  }
+  if (special != 0) return std::nullopt;
+  Gap g;
+  for (int64_t l = 0; l < kLanes; ++l) {
+    g.squares += squares[l], g.norm += norm[l];
+    g.largest = std::max(g.largest, largest[l]);
+    g.ulps = std::max(g.ulps, int64_t{ulps[l]});
+  }
+  g.different = different;
+  if (different != 0) {
+    int64_t i = 0;
+    while (to_bits(a[i]) == to_bits(b[i])) ++i;
+    g.first = begin + i;
+  }
+  return g;
+}
+
+Gap gap_of(const Tensor& a, const Tensor& b, int64_t begin, int64_t end) {
+  if (a.dtype() != DType::kF32) return gap_of_elements(a, b, begin, end);
+  const float *x = a.as<float>().data(), *y = b.as<float>().data();
+  Gap all;
+  int64_t i = begin;
+  for (; i + kGroup <= end; i += kGroup) {
+    const auto group = gap_of_group(x + i, y + i, i);
+    all.add(group ? *group : gap_of_elements(a, b, i, i + kGroup));
+  }
+  all.add(gap_of_elements(a, b, i, end));
+  return all;
+}
+
+TensorDiff diff_tensors(const std::string& name, const Tensor& a, const Tensor& b,
+                        ThreadPool& pool) {
   TensorDiff d;
   d.name = name;
   d.types = to_string(a.type());
@@ -40,32 +133,28 @@ TensorDiff diff_tensors(const std::string& name, const Tensor& a, const Tensor& 
     d.relative = INFINITY;
     return d;
   }
-  double gap = 0, norm = 0;
-  const size_t size = size_of(a.dtype());
-  for (int64_t i = 0; i < a.elements(); ++i) {
-    const double y = value_at(b, i);
-    if (y == y) norm += y * y;
-    const size_t at = static_cast<size_t>(i) * size;
-    if (std::memcmp(a.raw() + at, b.raw() + at, size) == 0) continue;
-    const double x = value_at(a, i);
-    if (d.different++ == 0)
-      d.first = fmt::format("{} {:.9g} against {:.9g}", index_text(a.dims(), i), x, y);
-    if (x != x || y != y) {
-      ++d.nans;
-      continue;
-    }
-    d.max_abs = std::max(d.max_abs, std::abs(x - y));
-    if (a.dtype() == DType::kF32)
-      d.max_ulps = std::max(d.max_ulps, ulp_distance(static_cast<float>(x), static_cast<float>(y)));
-    gap += (x - y) * (x - y);
+  constexpr int64_t kPiece = 1 << 18;
+  const int64_t pieces = (d.elements + kPiece - 1) / kPiece;
+  std::vector<Gap> gaps(static_cast<size_t>(pieces));
+  pool.parallel_for(pieces, [&](int64_t i) {
+    gaps[static_cast<size_t>(i)] = gap_of(a, b, i * kPiece, std::min(d.elements, (i + 1) * kPiece));
+  });
+  Gap all;
+  for (const Gap& gap : gaps) all.add(gap);
+  d.different = all.different, d.nans = all.nans;
+  d.max_ulps = all.ulps, d.max_abs = all.largest;
+  if (all.first >= 0) {
+    d.first = fmt::format("{} {:.9g} against {:.9g}", index_text(a.dims(), all.first),
+                          value_at(a, all.first), value_at(b, all.first));
   }
-  d.relative = norm > 0 ? std::sqrt(gap / norm) : std::sqrt(gap);
+  d.relative = all.norm > 0 ? std::sqrt(all.squares / all.norm) : std::sqrt(all.squares);
   return d;
 }
 
 }  // namespace
 
 Diff diff_checkpoints(const Checkpoint& a, const Checkpoint& b) {
+  ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   Diff d;
   d.kind = "checkpoint";
   if (a.contract != b.contract)
@@ -79,7 +168,7 @@ Diff diff_checkpoints(const Checkpoint& a, const Checkpoint& b) {
       d.tensors.push_back(
           {name, "only in A", x.value.elements(), x.value.elements(), 0, 0, INFINITY});
     } else if (!x.value.same_bits(y->second.value)) {
-      d.tensors.push_back(diff_tensors(name, x.value, y->second.value));
+      d.tensors.push_back(diff_tensors(name, x.value, y->second.value, pool));
     }
   }
   for (const auto& [name, y] : b.tensors) {

@@ -49,8 +49,8 @@ Status reference(Stage& stage, const std::string& name, const Experiment& experi
     if (stage.progress != nullptr) {
       const Evaluation& e = run->file.evaluations.back();
       stage.progress->begin(title(name, backend.capabilities(), program), 0);
-      stage.progress->end(fmt::format("held-out loss {:.4f}, accuracy {:.2f} % (kept)", e.loss,
-                                      100 * e.accuracy));
+      stage.progress->end(
+          fmt::format("held-out loss {:.4f}, accuracy {:.2f} % (kept)", e.loss, 100 * e.accuracy));
     }
     if (keep) {
       TWINRUN_RETURN_IF_ERROR(write_run(run_path(stage, name), run->file));

@@ -66,7 +66,7 @@ struct RunSummary {
   double seconds = 0;
   std::string ended = "completed";
   std::vector<float> losses;  // per step
-  bool kept = false;  // a reference run of an earlier diagnosis, read back
+  bool kept = false;          // a reference run of an earlier diagnosis, read back
 };
 
 struct Control {

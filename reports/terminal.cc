@@ -444,10 +444,11 @@ class Screen {
   void accounts() {
     if (r_.unexplained != 0) {
       title("Unexplained");
-      paragraph(fmt::format("{} of held-out loss: what the engine adds on many cores (T - S) beyond what "
-                            "it adds on one (E1 - R1)",
-                            text::number(r_.unexplained)),
-                kIndent);
+      paragraph(
+          fmt::format("{} of held-out loss: what the engine adds on many cores (T - S) beyond what "
+                      "it adds on one (E1 - R1)",
+                      text::number(r_.unexplained)),
+          kIndent);
     }
     const auto list = [&](std::string_view name, const std::vector<std::string>& items,
                           size_t most) {

@@ -177,7 +177,8 @@ void for_each_run(const Op& op, const Dims& from, int64_t begin, int64_t end, F 
   std::vector<int64_t> stride(from.size(), 1), step(dims.size(), 0), index(dims.size(), 0);
   for (size_t d = from.size(); d-- > 1;) stride[d - 1] = stride[d] * from[d];
   if (op.kind == OpKind::kTranspose) {
-    for (size_t d = 0; d < dims.size(); ++d) step[d] = stride[static_cast<size_t>(op.attrs.dims[d])];
+    for (size_t d = 0; d < dims.size(); ++d)
+      step[d] = stride[static_cast<size_t>(op.attrs.dims[d])];
   } else {
     for (size_t d = 0; d < from.size(); ++d) {
       if (from[d] != 1) step[static_cast<size_t>(op.attrs.dims[d])] = stride[d];

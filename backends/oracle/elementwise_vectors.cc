@@ -15,8 +15,8 @@ constexpr double kSmallest = 0x1p-120, kLargest = 0x1p120;
 __m256d size_of(__m256d x) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), x); }
 // half_ulp_f32 of normal binary32 sizes: the binade, 24 lower.
 __m256d half_ulp(__m256d size) {
-  const __m256i binade = _mm256_and_si256(_mm256_castpd_si256(size),
-                                          _mm256_set1_epi64x(int64_t{0x7FF} << 52));
+  const __m256i binade =
+      _mm256_and_si256(_mm256_castpd_si256(size), _mm256_set1_epi64x(int64_t{0x7FF} << 52));
   return _mm256_castsi256_pd(_mm256_sub_epi64(binade, _mm256_set1_epi64x(int64_t{24} << 52)));
 }
 
@@ -43,9 +43,8 @@ void store(double* to, __m256d x, int64_t n) {
 // Lanes that are neither zero nor inside [kSmallest, kLargest].
 __m256d outside(__m256d x) {
   const __m256d size = size_of(x);
-  const __m256d inside =
-      _mm256_and_pd(_mm256_cmp_pd(size, _mm256_set1_pd(kSmallest), _CMP_GE_OQ),
-                    _mm256_cmp_pd(size, _mm256_set1_pd(kLargest), _CMP_LE_OQ));
+  const __m256d inside = _mm256_and_pd(_mm256_cmp_pd(size, _mm256_set1_pd(kSmallest), _CMP_GE_OQ),
+                                       _mm256_cmp_pd(size, _mm256_set1_pd(kLargest), _CMP_LE_OQ));
   const __m256d zero = _mm256_cmp_pd(x, _mm256_setzero_pd(), _CMP_EQ_OQ);
   return _mm256_andnot_pd(_mm256_or_pd(inside, zero), _mm256_set1_pd(-0.0));
 }
@@ -68,9 +67,8 @@ bool rounded(const T* a, const T* b, int64_t n, double* value, double* radius, F
     }
     const __m256d nearest = _mm256_cvtps_pd(_mm256_cvtpd_ps(v));
     const __m256d gap = size_of(_mm256_sub_pd(v, nearest));
-    const __m256d no_choice =
-        _mm256_or_pd(_mm256_cmp_pd(v, nearest, _CMP_EQ_OQ),
-                     _mm256_cmp_pd(gap, half_ulp(size), _CMP_EQ_OQ));
+    const __m256d no_choice = _mm256_or_pd(_mm256_cmp_pd(v, nearest, _CMP_EQ_OQ),
+                                           _mm256_cmp_pd(gap, half_ulp(size), _CMP_EQ_OQ));
     store(value + i, _mm256_blendv_pd(v, nearest, no_choice), left);
     store(radius + i, _mm256_andnot_pd(no_choice, r), left);
   }

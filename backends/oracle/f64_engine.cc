@@ -19,15 +19,20 @@ Tensor widened(const Tensor& t) {
 class F64Engine : public Engine {
  public:
   F64Engine(Program program, Capabilities declared, int threads)
-      : program_(std::move(program)), declared_(std::move(declared)), pool_(threads), last_use_(last_uses(program_)), dead_(dead_values(program_)) {}
+      : program_(std::move(program)),
+        declared_(std::move(declared)),
+        pool_(threads),
+        last_use_(last_uses(program_)),
+        dead_(dead_values(program_)) {}
 
   const Program& program() const override { return program_; }
 
-  Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs, TraceSink* sink,
-              OpHooks* hooks) override {
+  Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+              TraceSink* sink, OpHooks* hooks) override {
     if (hooks != nullptr) return Error{"cpu:f64 takes no faults: it is the oracle", "cpu:f64", ""};
     const auto cores = static_cast<size_t>(program_.sharding.cores);
-    std::vector<std::vector<Tensor>> values(cores, std::vector<Tensor>(static_cast<size_t>(program_.graph.size())));
+    std::vector<std::vector<Tensor>> values(
+        cores, std::vector<Tensor>(static_cast<size_t>(program_.graph.size())));
     for (size_t r = 0; r < cores; ++r) {
       for (size_t i = 0; i < program_.state.size(); ++i) {
         values[r][static_cast<size_t>(program_.state[i].id)] = widened(states[r].vars[i]);
@@ -39,10 +44,12 @@ class F64Engine : public Engine {
     for (ValueId id = 0; id < program_.graph.size(); ++id) run_op(step, id, values, sink);
     outputs.assign(cores, {});
     for (size_t r = 0; r < cores; ++r) {
-      for (const auto& output : program_.outputs) outputs[r].push_back(values[r][static_cast<size_t>(output.id)]);
+      for (const auto& output : program_.outputs)
+        outputs[r].push_back(values[r][static_cast<size_t>(output.id)]);
       for (size_t i = 0; i < program_.state.size(); ++i) {
         const StateVar& var = program_.state[i];
-        states[r].vars[i] = values[r][static_cast<size_t>(var.next == kNoValue ? var.id : var.next)];
+        states[r].vars[i] =
+            values[r][static_cast<size_t>(var.next == kNoValue ? var.id : var.next)];
       }
     }
     return Ok{};
@@ -55,23 +62,27 @@ class F64Engine : public Engine {
     std::vector<std::vector<Tensor>> inputs(values.size());
     std::vector<Tensor> outputs(values.size()), contributions;
     for (size_t r = 0; r < values.size(); ++r) {
-      for (ValueId operand : op.operands) inputs[r].push_back(values[r][static_cast<size_t>(operand)]);
+      for (ValueId operand : op.operands)
+        inputs[r].push_back(values[r][static_cast<size_t>(operand)]);
       if (op.kind == OpKind::kAllReduce) contributions.push_back(inputs[r][0]);
     }
     for (size_t r = 0; r < values.size(); ++r) {
       bool same = r > 0;
-      for (size_t i = 0; same && i < inputs[r].size(); ++i) same = inputs[r][i].raw() == inputs[0][i].raw();
+      for (size_t i = 0; same && i < inputs[r].size(); ++i)
+        same = inputs[r][i].raw() == inputs[0][i].raw();
       if (r > 0 && (same || op.kind == OpKind::kAllReduce)) {
         outputs[r] = outputs[0];
       } else {
-        outputs[r] = eval_value(declared_, op, contributions.empty() ? inputs[r] : contributions, &pool_);
+        outputs[r] =
+            eval_value(declared_, op, contributions.empty() ? inputs[r] : contributions, &pool_);
       }
     }
     if (sink != nullptr) sink->on_op({step, &program_, id, inputs, outputs});
     for (size_t r = 0; r < values.size(); ++r) {
       values[r][static_cast<size_t>(id)] = outputs[r];
       for (ValueId operand : op.operands) {
-        if (last_use_[static_cast<size_t>(operand)] == id) values[r][static_cast<size_t>(operand)] = Tensor();
+        if (last_use_[static_cast<size_t>(operand)] == id)
+          values[r][static_cast<size_t>(operand)] = Tensor();
       }
     }
   }

@@ -75,7 +75,9 @@ class Targets {
     }
   }
   int64_t run() const { return dims_.empty() ? 1 : dims_.back(); }  // elements
-  int64_t step() const { return dims_.empty() ? 0 : strides_.back(); }  // 0: a run is reduced to one
+  int64_t step() const {
+    return dims_.empty() ? 0 : strides_.back();
+  }  // 0: a run is reduced to one
   int64_t of_run(int64_t row) const {
     int64_t at = 0;
     for (size_t d = dims_.empty() ? 0 : dims_.size() - 1; d-- > 0;) {

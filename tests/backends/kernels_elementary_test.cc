@@ -2,6 +2,7 @@
 // TWINRUN_ELEMENTARY_SAMPLES sets the number of random arguments per function (the proof over all
 // 2^32 arguments is tests/prove).
 #include <gtest/gtest.h>
+
 #include <cstdlib>
 #include <random>
 

@@ -290,8 +290,8 @@ TEST(DiagnoseSlow, LibraryScenariosKeepTheirWord) {
 // Four samples a core: the demo's own scenario, its batch norm undone by syncing.
 TEST(DiagnoseSlow, SmallBatchNormNamesTheShareThatSyncingRemoves) {
   const Folder folder;
-  const Outcome o = twinrun(folder, {"diagnose", "digits_cnn", "--set", "train.batch=32", "--json",
-                                     "-q", "-o", "out"});
+  const Outcome o = twinrun(
+      folder, {"diagnose", "digits_cnn", "--set", "train.batch=32", "--json", "-q", "-o", "out"});
   EXPECT_EQ(o.code, 10) << o.err;
   const auto report = json_of(o.out);
   const auto& finding = report["findings"][0];

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "program/base/bits.h"
 #include "tests/harness/tiny.h"
@@ -70,6 +71,35 @@ TEST(DiffCheckpoints, ZerosOfTwoSignsDiffer) {
   EXPECT_FALSE(d.same);
   EXPECT_EQ(d.tensors.at(0).different, 1);
   EXPECT_EQ(d.tensors.at(0).max_abs, 0);
+}
+
+// Groups, pieces, threads and what is left over: the figures of one element after the other.
+TEST(DiffCheckpoints, LargeTensorsThreads) {
+  constexpr size_t kSize = (1 << 18) * 2 + 1234;
+  std::mt19937 random(5);
+  std::vector<float> a(kSize);
+  for (float& x : a) x = static_cast<float>(random()) * 0x1p-31f - 1.0f;
+  a[300000] = std::numeric_limits<float>::infinity();
+  std::vector<float> b = a;
+  for (size_t i = 777; i < kSize; i += 1 + random() % 5000)
+    b[i] = i % 10 == 0 ? -b[i] : std::nextafter(b[i], 2.0f);
+  a[400001] = 1, b[400001] = std::numeric_limits<float>::quiet_NaN();
+  int64_t different = 0, ulps = 0;
+  double largest = 0;
+  for (size_t i = 0; i < kSize; ++i) {
+    if (to_bits(a[i]) == to_bits(b[i])) continue;
+    ++different;
+    if (b[i] != b[i]) continue;
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
+    ulps = std::max(ulps, ulp_distance(a[i], b[i]));
+  }
+  const Diff d = diff_checkpoints(checkpoint_of({{"k", a}}), checkpoint_of({{"k", b}}));
+  ASSERT_EQ(d.tensors.size(), 1u);
+  EXPECT_EQ(d.tensors[0].different, different);
+  EXPECT_EQ(d.tensors[0].nans, 1);
+  EXPECT_EQ(d.tensors[0].max_ulps, ulps);
+  EXPECT_EQ(d.tensors[0].max_abs, largest);
+  EXPECT_EQ(d.tensors[0].first.substr(0, 5), "[777]");
 }
 
 TEST(DiffCheckpoints, LargestRelativeDistanceFirst) {

@@ -15,8 +15,7 @@ class CorrectlyRounded {
  public:
   using Function = int (*)(mpfr_ptr, mpfr_srcptr, mpfr_rnd_t);
 
-  explicit CorrectlyRounded(Function f)
-      : f_(f), emin_(mpfr_get_emin()), emax_(mpfr_get_emax()) {
+  explicit CorrectlyRounded(Function f) : f_(f), emin_(mpfr_get_emin()), emax_(mpfr_get_emax()) {
     mpfr_set_emin(-148);  // with 24 bits: binary32, whose denormals mpfr_subnormalize makes
     mpfr_set_emax(128);
     mpfr_inits2(24, x_, y_, static_cast<mpfr_ptr>(nullptr));

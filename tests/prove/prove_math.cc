@@ -81,9 +81,7 @@ class Chunk {
   }
 
   // Arguments whose result is NaN by definition.
-  bool undefined(uint32_t x) const {
-    return is_nan(x) || (f_.positive && x > 0x80000000u);
-  }
+  bool undefined(uint32_t x) const { return is_nan(x) || (f_.positive && x > 0x80000000u); }
 
   void wrong(uint32_t x, float want, float got) {
     if (++count_.wrong <= 3) {

@@ -37,8 +37,8 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
                   "hex", "evidence", "reproduce"}));
   EXPECT_EQ(keys_of(j["runs"][0]),
             (Keys{"name", "engine", "settings", "meaning", "root_digest", "steps", "train_loss",
-                  "train_loss_hex", "eval_loss", "eval_loss_hex", "eval_accuracy", "seconds", "kept",
-                  "ended", "losses"}));
+                  "train_loss_hex", "eval_loss", "eval_loss_hex", "eval_accuracy", "seconds",
+                  "kept", "ended", "losses"}));
   EXPECT_EQ(keys_of(j["controls"][0]), (Keys{"name", "run", "passed", "detail"}));
   EXPECT_EQ(keys_of(j["probes"][0]),
             (Keys{"pair", "engine", "policy", "steps_probed", "steps", "ops", "elements",
