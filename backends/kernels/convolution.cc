@@ -1,5 +1,7 @@
 // convolution and convolution_input_grad: M = output pixels, read straight from slabs; K = (kh, kw,
 // channel); N = channels.
+#include <atomic>
+
 #include "backends/kernels/gemm.h"
 #include "backends/kernels/image_view.h"
 #include "backends/kernels/kernel_list.h"
@@ -91,6 +93,99 @@ void multiply(const GemmPlan& plan, const Patches& patches, const MatrixB& b, in
   });
 }
 
+// ---- input gradients of strided convolutions
+//
+// Of a pixel's taps only those hit dy whose distance is a multiple of the stride; the contract
+// multiplies the zeros between, too. Pixels of one phase (y mod stride, x mod stride) share their
+// taps, and taken alone they are the input gradient of a convolution without stride: less work by
+// the product of the strides. Leaving out a term (+-0) times a finite weight changes a chain in one
+// way only, the sign of a zero, and if the full chain ends in -0, so does the short one. So: finite
+// weights, blocks of 32 k that hold whole taps, and no -0 in the result; else the long way.
+
+bool phases_apply(const GemmPlan& plan, const Window& w, int64_t channels, const float* weights,
+                  int64_t count) {
+  if (w.stride[0] == 1 && w.stride[1] == 1) return false;
+  if (w.dilation[0] != 1 || w.dilation[1] != 1) return false;
+  if (plan.bf16 && channels % 32 != 0) return false;
+  uint32_t large = 0;  // a bf16 term of the largest numbers is infinite
+  for (int64_t i = 0; i < count; ++i)
+    large |= static_cast<uint32_t>((to_bits(weights[i]) & 0x7F800000u) >= 0x7F000000u);
+  return large == 0;
+}
+
+// Along one axis: the pixels phase, phase + stride, .. and the taps that they share.
+struct Phase {
+  int64_t pixels, first_tap, taps, base;  // tap t of pixel j reads dy at base + j - t
+  Phase(int64_t phase, int64_t size, int64_t kernel, int64_t stride, int64_t pad_low)
+      : pixels(phase < size ? (size - phase + stride - 1) / stride : 0),
+        first_tap((phase + pad_low) % stride),
+        taps(first_tap < kernel ? (kernel - first_tap + stride - 1) / stride : 0),
+        base((phase + pad_low - first_tap) / stride) {}
+};
+
+PatchGeometry phase_geometry(const Dims& dy, const Phase (&phases)[2]) {
+  PatchGeometry g{};
+  g.images = dy[0], g.height = dy[1], g.width = dy[2], g.channels = dy[3];
+  for (int i = 0; i < 2; ++i) {
+    g.taps[i] = phases[i].taps;
+    g.out[i] = phases[i].pixels;
+    g.step[i] = 1;
+    g.tap_step[i] = -1;
+    g.first[i] = phases[i].taps - 1;
+    g.spread[i] = 1;
+    g.low[i] = phases[i].taps - 1 - phases[i].base;
+  }
+  g.columns = g.out[1] + g.first[1];
+  g.pitch = pitch_of(g.channels, 1);
+  return g;
+}
+
+// One pass of dx [n, h, w, ci] from dy and w [kh, kw, ci, co]; false: there is a -0, nothing is
+// promised of c.
+bool multiply_phases(const GemmPlan& plan, const Op& op, const Tensor& dy_tensor, const float* dy,
+                     const float* weights, const Dims& w, const Dims& x, Terms terms, float* c) {
+  const Window& window = op.attrs.window;
+  const int64_t ci = w[2], co = w[3];
+  std::atomic<bool> good = true;
+  for (int64_t py = 0; py < window.stride[0]; ++py) {
+    for (int64_t px = 0; px < window.stride[1]; ++px) {
+      const Phase phases[2] = {{py, x[1], w[0], window.stride[0], window.pad_low[0]},
+                               {px, x[2], w[1], window.stride[1], window.pad_low[1]}};
+      const int64_t rows = phases[0].pixels, columns = phases[1].pixels;
+      if (rows == 0 || columns == 0) continue;
+      const int64_t count = phases[0].taps * phases[1].taps;
+      const auto elements = static_cast<size_t>(x[0] * rows * columns * ci);
+      float* const pixels = scratch<float>(Scratch::kPhasePixels, elements);
+      if (count == 0) {
+        std::fill_n(pixels, elements, 0.0f);
+      } else {
+        float* const taps =
+            scratch<float>(Scratch::kPhaseTaps, static_cast<size_t>(count * ci * co));
+        for (int64_t t = 0; t < count; ++t) {
+          const int64_t kh = phases[0].first_tap + t / phases[1].taps * window.stride[0];
+          const int64_t kw = phases[1].first_tap + t % phases[1].taps * window.stride[1];
+          std::copy_n(weights + (kh * w[1] + kw) * ci * co, ci * co, taps + t * ci * co);
+        }
+        const PatchGeometry g = phase_geometry(dy_tensor.dims(), phases);
+        multiply(plan, {g, dy}, {taps, co, 1, co, ci * co}, ci, terms, pixels);
+      }
+      for_pieces(plan.context, x[0] * rows, x[0] * rows * columns * ci, [&](int64_t piece) {
+        const int64_t image = piece / rows, y = piece % rows * window.stride[0] + py;
+        const float* from = pixels + piece * columns * ci;
+        uint32_t negative_zero = 0;
+        for (int64_t i = 0; i < columns * ci; ++i)
+          negative_zero |= static_cast<uint32_t>(to_bits(from[i]) == 0x80000000u);
+        if (negative_zero != 0) good = false;
+        for (int64_t j = 0; j < columns; ++j) {
+          float* to = c + ((image * x[1] + y) * x[2] + j * window.stride[1] + px) * ci;
+          std::copy_n(from + j * ci, ci, to);
+        }
+      });
+    }
+  }
+  return good;
+}
+
 }  // namespace
 
 void run_convolution(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output) {
@@ -112,7 +207,11 @@ void run_convolution(const KernelContext& context, const Op& op, Inputs inputs, 
   const bool plain = kh == 1 && kw == 1 && g.step[0] == 1 && g.step[1] == 1 && g.spread[0] == 1 &&
                      g.spread[1] == 1 && g.low[0] == 0 && g.low[1] == 0 && g.out[0] == g.height &&
                      g.out[1] == g.width;
+  const bool by_phases = !forward && phases_apply(plan, window, co, weights, inputs[1].elements());
   run_passes(plan, result.data(), output.elements(), [&](Terms terms, float* c) {
+    if (by_phases &&
+        multiply_phases(plan, op, inputs[0], data, weights, w, output.dims(), terms, c))
+      return;
     if (plain) {
       dense_gemm(plan, {output.elements() / n, n, k, {data, k, 1}, b, c, n}, terms);
     } else {

@@ -24,6 +24,8 @@ enum class Scratch {
   kTiles,
   kLanes,
   kBlocks,
+  kPhaseTaps,
+  kPhasePixels,
   kCount
 };
 

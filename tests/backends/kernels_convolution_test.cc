@@ -1,6 +1,9 @@
 // The three convolutions bit for bit against seven nested loops.
 #include <gtest/gtest.h>
 
+#include <random>
+#include <string>
+
 #include "tests/backends/kernels_naive.h"
 
 namespace twinrun {
@@ -30,6 +33,13 @@ const Case kCases[] = {
     {1, 16, 40, 3, 2, 3, 4, {{2, 3}, {1, 2}, {0, 1}, {1, 0}, {1, 1}}},
     {70, 8, 8, 1, 3, 3, 2, window(3, 3, 1, 1, 1, 1)},
     {1, 3, 3, 512, 2, 2, 3, window(2, 2, 1, 0, 1, 1)},
+    // Strides whose input gradient goes phase by phase, in bf16 too (co in multiples of 32).
+    {2, 9, 8, 6, 3, 3, 32, window(3, 3, 2, 1, 1, 1)},
+    {1, 13, 11, 20, 3, 3, 64, window(3, 3, 2, 0, 1, 1)},
+    {2, 8, 8, 5, 1, 1, 32, window(1, 1, 2, 0, 0, 1)},
+    {1, 10, 9, 3, 2, 5, 32, {{2, 5}, {3, 2}, {0, 2}, {1, 2}, {1, 1}}},
+    {1, 7, 7, 4, 2, 2, 32, window(2, 2, 3, 0, 1, 1)},
+    {2, 8, 6, 3, 7, 7, 32, window(7, 7, 2, 3, 3, 1)},
 };
 
 struct Tensors {
@@ -106,9 +116,9 @@ Tensor expected(OpKind kind, const Case& c, const Tensor& p, const Tensor& q,
   });
 }
 
-void check(const Case& c, Data data, const Arithmetic& arithmetic) {
+void check(const Case& c, const Tensor& x, const Tensor& w, const Tensor& dy,
+           const Arithmetic& arithmetic, const std::string& what) {
   const Tensors t(c);
-  const Tensor x = tensor(t.x, data, 1), w = tensor(t.w, data, 2), dy = tensor(t.y, data, 3);
   for (OpKind kind :
        {OpKind::kConvolution, OpKind::kConvolutionInputGrad, OpKind::kConvolutionKernelGrad}) {
     const Tensor& p = kind == OpKind::kConvolutionInputGrad ? dy : x;
@@ -128,17 +138,47 @@ void check(const Case& c, Data data, const Arithmetic& arithmetic) {
       const int64_t i = first_difference(want, got);
       ASSERT_EQ(i, -1) << to_string(isa) << " case "
                        << (&c >= kCases && &c < std::end(kCases) ? &c - kCases : -1) << " kind "
-                       << static_cast<int>(kind) << " data " << static_cast<int>(data) << ": want "
+                       << static_cast<int>(kind) << " data " << what << ": want "
                        << want.as<float>()[static_cast<size_t>(i)] << " got "
                        << got.as<float>()[static_cast<size_t>(i)];
     }
   }
 }
 
+void check(const Case& c, Data data, const Arithmetic& arithmetic) {
+  const Tensors t(c);
+  check(c, tensor(t.x, data, 1), tensor(t.w, data, 2), tensor(t.y, data, 3), arithmetic,
+        std::to_string(static_cast<int>(data)));
+}
+
 TEST(Convolution, F32) {
   for (const Case& c : kCases) {
     check(c, Data::kUniform, {});
+    check(c, Data::kSmall, {});
     check(c, Data::kSpecial, {});
+  }
+}
+
+// Products that round to -0: what zeros between strides make of it depends on every one of them.
+TEST(Convolution, NegativeZeros) {
+  const float values[] = {1e-25f, -1e-25f, 0.0f, -0.0f, 1.0f, -1.0f};
+  const auto of = [&](const Dims& dims, size_t kinds, uint32_t seed) {
+    std::mt19937 random(seed);
+    Tensor t = Tensor::empty({DType::kF32, dims});
+    for (float& x : t.as<float>()) x = values[random() % kinds];
+    return t;
+  };
+  for (const Case& c : kCases) {
+    if (c.window.stride[0] == 1 && c.window.stride[1] == 1) continue;
+    const Tensors t(c);
+    for (const size_t kinds : {2u, 6u}) {
+      for (const Arithmetic& arithmetic :
+           {Arithmetic{}, Arithmetic{.flush = true},
+            Arithmetic{.dot = DotArithmetic::kBf16, .flush = true}}) {
+        check(c, of(t.x, kinds, 1), of(t.w, kinds, 2), of(t.y, kinds, 3), arithmetic,
+              "zeros " + std::to_string(kinds));
+      }
+    }
   }
 }
 
@@ -155,7 +195,7 @@ TEST(Convolution, Bf16) {
 }
 
 TEST(Convolution, Splittings) {
-  for (const Case& c : {kCases[0], kCases[5]}) {
+  for (const Case& c : {kCases[0], kCases[5], kCases[12], kCases[15]}) {
     check(c, Data::kSpecial, {.dot = DotArithmetic::kBf16x3, .flush = true});
     check(c, Data::kUniform, {.dot = DotArithmetic::kBf16x6, .flush = true});
   }
