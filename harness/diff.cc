@@ -69,11 +69,9 @@ Gap gap_of_elements(const Tensor& a, const Tensor& b, int64_t begin, int64_t end
 constexpr int64_t kLanes = 8, kGroup = 512;
 std::optional<Gap> gap_of_group(const float* a, const float* b, int64_t begin) {
   constexpr uint32_t kExponent = 0x7F800000u;
-  uint32_t special = 0, different = 0, ulps[kLanes] = {};
+  uint32_t special = 0, different = 0;
+  int64_t ulps[kLanes] = {};
   double squares[kLanes] = {}, norm[kLanes] = {}, largest[kLanes] = {};
-  const auto in_order = [](uint32_t u) {  // neighbours differ by one, -0 is 0
-    return static_cast<int32_t>((u & 0x80000000u) != 0 ? 0x80000000u - u : u);
-  };
   for (int64_t i = 0; i < kGroup; i += kLanes) {
     for (int64_t l = 0; l < kLanes; ++l) {
       const float x = a[i + l], y = b[i + l];
@@ -81,9 +79,7 @@ std::optional<Gap> gap_of_group(const float* a, const float* b, int64_t begin) {
       special |=
           static_cast<uint32_t>((u & kExponent) == kExponent || (v & kExponent) == kExponent);
       different += static_cast<uint32_t>(u != v);
-      const int32_t m = in_order(u), n = in_order(v);
-      const uint32_t distance = m > n ? static_cast<uint32_t>(m) - static_cast<uint32_t>(n)
-                                      : static_cast<uint32_t>(n) - static_cast<uint32_t>(m);
+      const int64_t steps = ordered(x) - ordered(y), distance = steps < 0 ? -steps : steps;
       ulps[l] = distance > ulps[l] ? distance : ulps[l];
       const double gap = static_cast<double>(x) - static_cast<double>(y);
       const double size = gap < 0 ? -gap : gap;
@@ -97,7 +93,7 @@ std::optional<Gap> gap_of_group(const float* a, const float* b, int64_t begin) {
   for (int64_t l = 0; l < kLanes; ++l) {
     g.squares += squares[l], g.norm += norm[l];
     g.largest = std::max(g.largest, largest[l]);
-    g.ulps = std::max(g.ulps, int64_t{ulps[l]});
+    g.ulps = std::max(g.ulps, ulps[l]);
   }
   g.different = different;
   if (different != 0) {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "backends/kernels/kernels.h"
@@ -14,16 +12,6 @@ namespace twinrun {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Two builds may differ where a contract is still version 0, or where one of them has a bug.
-Digest digest_of_this_executable() {
-  static const Digest once = [] {
-    std::ifstream in("/proc/self/exe", std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-    return digest_bytes(bytes.data(), bytes.size());
-  }();
-  return once;
-}
 
 void remove_oldest(const fs::path& folder, int64_t limit) {
   std::error_code ignored;
@@ -48,7 +36,7 @@ std::string ReferenceCache::path(const Experiment& experiment, const Program& pr
                                  const std::string& engine, const RunOptions& options) const {
   DigestBuilder key;
   key.add("reference run 1");
-  key.add(digest_of_this_executable());
+  key.add(digest_of_executable());  // contract 0 may move, and a build may have a bug
   key.add(resolved_toml(experiment.scenario));
   key.add(experiment.data->digest);
   key.add(engine);

@@ -166,6 +166,12 @@ std::optional<Birth> find_birth(Engine& engine, int64_t step, States states,
   return sink.birth;
 }
 
+std::string outcome(const RunFile& file) {
+  if (file.evaluations.empty()) return file.ended;
+  const Evaluation& e = file.evaluations.back();
+  return fmt::format("held-out loss {:.4f}, accuracy {:.2f} %", e.loss, 100 * e.accuracy);
+}
+
 Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend,
                         const RunOptions& options) {
   const Scenario& s = experiment.scenario;
@@ -216,12 +222,7 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
     TWINRUN_RETURN_IF_ERROR(run.keep(done, false));
   run.result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (options.progress != nullptr) {
-    const Evaluation* e = file.evaluations.empty() ? nullptr : &file.evaluations.back();
-    options.progress->end(e == nullptr ? file.ended
-                                       : fmt::format("held-out loss {:.4f}, accuracy {:.2f} %",
-                                                     e->loss, 100 * e->accuracy));
-  }
+  if (options.progress != nullptr) options.progress->end(outcome(file));
   return std::move(run.result);
 }
 

@@ -23,15 +23,8 @@ std::string title(const std::string& name, const Capabilities& engine, const Pro
                          : fmt::format(", batch {}", program.batch));
 }
 
-// Runs, keeps and writes one corner of the experiment.
-Status corner(Stage& stage, const std::string& name, const Experiment& experiment, Program program,
-              Backend& backend, RunOptions options, bool keep = true) {
-  const Capabilities c = backend.capabilities();
-  options.name = title(name, c, program);
-  options.progress = stage.progress;
-  options.stop = stage.stop;
-  options.threads = stage.options.threads;
-  TWINRUN_ASSIGN(RunResult result, train(experiment, program, backend, options));
+// A corner of the experiment that is there: written, if it is to be kept.
+Status take(Stage& stage, const std::string& name, Program program, RunResult result, bool keep) {
   if (keep) {
     TWINRUN_RETURN_IF_ERROR(write_run(run_path(stage, name), result.file));
     stage.programs[name] = std::move(program);
@@ -40,30 +33,33 @@ Status corner(Stage& stage, const std::string& name, const Experiment& experimen
   return Ok{};
 }
 
+// Runs one corner.
+Status corner(Stage& stage, const std::string& name, const Experiment& experiment, Program program,
+              Backend& backend, RunOptions options, bool keep = true) {
+  options.name = title(name, backend.capabilities(), program);
+  options.progress = stage.progress;
+  options.stop = stage.stop;
+  options.threads = stage.options.threads;
+  TWINRUN_ASSIGN(RunResult result, train(experiment, program, backend, options));
+  return take(stage, name, std::move(program), std::move(result), keep);
+}
+
 // A corner of the baseline, from the cache if it is there.
 Status reference(Stage& stage, const std::string& name, const Experiment& experiment,
                  Program program, Backend& backend, RunOptions options, bool keep = true) {
   const ReferenceCache cache(stage.options.cache, stage.options.fresh);
   const std::string& engine = stage.options.baseline;
-  if (auto run = cache.find(experiment, program, engine, options)) {
-    if (stage.progress != nullptr) {
-      const Evaluation& e = run->file.evaluations.back();
-      stage.progress->begin(title(name, backend.capabilities(), program), 0);
-      stage.progress->end(
-          fmt::format("held-out loss {:.4f}, accuracy {:.2f} % (kept)", e.loss, 100 * e.accuracy));
-    }
-    if (keep) {
-      TWINRUN_RETURN_IF_ERROR(write_run(run_path(stage, name), run->file));
-      stage.programs[name] = std::move(program);
-    }
-    stage.runs[name] = std::move(*run);
+  auto kept = cache.find(experiment, program, engine, options);
+  if (!kept) {
+    TWINRUN_RETURN_IF_ERROR(corner(stage, name, experiment, program, backend, options, keep));
+    cache.keep(experiment, program, engine, options, stage.runs[name]);
     return Ok{};
   }
-  const Program copy = program;
-  TWINRUN_RETURN_IF_ERROR(
-      corner(stage, name, experiment, std::move(program), backend, options, keep));
-  cache.keep(experiment, copy, engine, options, stage.runs[name]);
-  return Ok{};
+  if (stage.progress != nullptr) {
+    stage.progress->begin(title(name, backend.capabilities(), program), 0);
+    stage.progress->end(outcome(kept->file) + " (kept)");
+  }
+  return take(stage, name, std::move(program), std::move(*kept), keep);
 }
 
 Result<std::unique_ptr<Backend>> baseline(const Stage& stage, int threads, bool poison = false) {

@@ -74,6 +74,12 @@ void for_ranges(const KernelContext& context, int64_t n, int64_t cost, F&& run) 
   for_pieces(context, pieces, work, [&](int64_t i) { run(n * i / pieces, n * (i + 1) / pieces); });
 }
 
+// What an operation reads or leaves under flushing.
+template <bool kFlush>
+inline float flushed(float x) {
+  return kFlush ? flush(x) : x;
+}
+
 // Element types as kernels see them.
 struct F32 {
   using type = float;

@@ -15,11 +15,6 @@ namespace {
 
 constexpr int64_t kChunk = kElementaryChunk;
 
-template <bool kFlush>
-inline float flushed(float x) {
-  return kFlush ? flush(x) : x;
-}
-
 struct Add {
   template <bool>
   static float of(float a, float b) {

@@ -10,11 +10,6 @@
 namespace twinrun {
 namespace {
 
-template <bool kFlush>
-inline float flushed(float x) {
-  return kFlush ? flush(x) : x;
-}
-
 int32_t saturated(float x) {
   if (x != x) return 0;
   if (x >= 0x1p31f) return std::numeric_limits<int32_t>::max();

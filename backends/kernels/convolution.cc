@@ -123,28 +123,11 @@ struct Phase {
         base((phase + pad_low - first_tap) / stride) {}
 };
 
-PatchGeometry phase_geometry(const Dims& dy, const Phase (&phases)[2]) {
-  PatchGeometry g{};
-  g.images = dy[0], g.height = dy[1], g.width = dy[2], g.channels = dy[3];
-  for (int i = 0; i < 2; ++i) {
-    g.taps[i] = phases[i].taps;
-    g.out[i] = phases[i].pixels;
-    g.step[i] = 1;
-    g.tap_step[i] = -1;
-    g.first[i] = phases[i].taps - 1;
-    g.spread[i] = 1;
-    g.low[i] = phases[i].taps - 1 - phases[i].base;
-  }
-  g.columns = g.out[1] + g.first[1];
-  g.pitch = pitch_of(g.channels, 1);
-  return g;
-}
-
 // One pass of dx [n, h, w, ci] from dy and w [kh, kw, ci, co]; false: there is a -0, nothing is
 // promised of c.
-bool multiply_phases(const GemmPlan& plan, const Op& op, const Tensor& dy_tensor, const float* dy,
-                     const float* weights, const Dims& w, const Dims& x, Terms terms, float* c) {
-  const Window& window = op.attrs.window;
+bool multiply_phases(const GemmPlan& plan, const Window& window, const Dims& dy_dims,
+                     const float* dy, const Dims& w, const float* weights, const Dims& x,
+                     Terms terms, float* c) {
   const int64_t ci = w[2], co = w[3];
   std::atomic<bool> good = true;
   for (int64_t py = 0; py < window.stride[0]; ++py) {
@@ -166,7 +149,9 @@ bool multiply_phases(const GemmPlan& plan, const Op& op, const Tensor& dy_tensor
           const int64_t kw = phases[1].first_tap + t % phases[1].taps * window.stride[1];
           std::copy_n(weights + (kh * w[1] + kw) * ci * co, ci * co, taps + t * ci * co);
         }
-        const PatchGeometry g = phase_geometry(dy_tensor.dims(), phases);
+        const Window stepless{.pad_low = {phases[0].base, phases[1].base}};
+        const PatchGeometry g = input_grad_geometry(dy_dims, {x[0], rows, columns, ci},
+                                                    phases[0].taps, phases[1].taps, stepless);
         multiply(plan, {g, dy}, {taps, co, 1, co, ci * co}, ci, terms, pixels);
       }
       for_pieces(plan.context, x[0] * rows, x[0] * rows * columns * ci, [&](int64_t piece) {
@@ -210,7 +195,7 @@ void run_convolution(const KernelContext& context, const Op& op, Inputs inputs, 
   const bool by_phases = !forward && phases_apply(plan, window, co, weights, inputs[1].elements());
   run_passes(plan, result.data(), output.elements(), [&](Terms terms, float* c) {
     if (by_phases &&
-        multiply_phases(plan, op, inputs[0], data, weights, w, output.dims(), terms, c))
+        multiply_phases(plan, window, inputs[0].dims(), data, w, weights, output.dims(), terms, c))
       return;
     if (plain) {
       dense_gemm(plan, {output.elements() / n, n, k, {data, k, 1}, b, c, n}, terms);

@@ -3,11 +3,14 @@
 #include <cstring>
 
 namespace twinrun {
+namespace {
 
 // Pixels whose distance is a multiple of half a page would share few cache sets.
 int64_t pitch_of(int64_t channels, int64_t step) {
   return channels * step % 512 == 0 ? channels + 16 : channels;
 }
+
+}  // namespace
 
 PatchGeometry forward_geometry(const Dims& x, int64_t kh, int64_t kw, const Window& window) {
   PatchGeometry g{};

@@ -49,9 +49,6 @@ PatchGeometry forward_geometry(const Dims& x, int64_t kh, int64_t kw, const Wind
 PatchGeometry input_grad_geometry(const Dims& dy, const Dims& x, int64_t kh, int64_t kw,
                                   const Window& window);
 
-// Floats from a pixel to the next in a slab, so that pixels do not share cache sets.
-int64_t pitch_of(int64_t channels, int64_t step);
-
 void copy_slab(const PatchGeometry& g, Term term, const float* data, int64_t image, int64_t y0,
                int64_t y1, bool poison, float* slab);
 

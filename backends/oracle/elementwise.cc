@@ -242,21 +242,22 @@ void eval_source(const Call& call, int64_t begin, int64_t end) {
 }
 
 template <typename T>
-bool select_typed(const Call& call, int64_t begin, int64_t end) {
+void select_typed(const Call& call, int64_t begin, int64_t end) {
   const uint8_t* mask = call.inputs[0].as<uint8_t>().data() + begin;
   const T *yes = call.inputs[1].as<T>().data() + begin, *no = call.inputs[2].as<T>().data() + begin;
-  double* const value = call.out.value.data() + (begin - call.first);
+  double* const value = call.value(begin);
   for (int64_t i = 0; i < end - begin; ++i)
     value[i] = static_cast<double>(mask[i] != 0 ? yes[i] : no[i]);
-  std::fill_n(call.out.radius.data() + (begin - call.first), end - begin, 0.0);
-  return true;
+  call.exact(begin, end);
 }
 // select, where it is common: both sides binary32, or both binary64.
 bool select_run(const Call& call, int64_t begin, int64_t end) {
   const DType dtype = call.inputs[1].dtype();
   if (call.inputs[0].dtype() != DType::kPred || call.inputs[2].dtype() != dtype) return false;
-  if (dtype == DType::kF64) return select_typed<double>(call, begin, end);
-  return dtype == DType::kF32 && select_typed<float>(call, begin, end);
+  if (dtype != DType::kF32 && dtype != DType::kF64) return false;
+  dtype == DType::kF32 ? select_typed<float>(call, begin, end)
+                       : select_typed<double>(call, begin, end);
+  return true;
 }
 
 void eval_move(const Call& call, int64_t begin, int64_t end) {
@@ -267,13 +268,13 @@ void eval_move(const Call& call, int64_t begin, int64_t end) {
     case OpKind::kTranspose:
       for_each_run(op, x.dims(), begin, end,
                    [&](int64_t i, int64_t at, int64_t count, int64_t step) {
-                     elements(x, at, count, call.out.value.data() + (i - call.first), step);
+                     elements(x, at, count, call.value(i), step);
                    });
-      std::fill_n(call.out.radius.data() + (begin - call.first), end - begin, 0.0);
+      call.exact(begin, end);
       return;
     case OpKind::kReshape:
-      elements(x, begin, end - begin, call.out.value.data() + (begin - call.first));
-      std::fill_n(call.out.radius.data() + (begin - call.first), end - begin, 0.0);
+      elements(x, begin, end - begin, call.value(begin));
+      call.exact(begin, end);
       return;
     case OpKind::kSelect:
       if (select_run(call, begin, end)) return;

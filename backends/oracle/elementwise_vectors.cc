@@ -148,8 +148,8 @@ template <typename T>
 bool of_type(const Call& call, int64_t begin, int64_t end) {
   const T* a = call.inputs[0].as<T>().data() + begin;
   const T* b = call.inputs.size() > 1 ? call.inputs[1].as<T>().data() + begin : a;
-  double* const value = call.out.value.data() + (begin - call.first);
-  double* const radius = call.out.radius.data() + (begin - call.first);
+  double* const value = call.value(begin);
+  double* const radius = call.radius(begin);
   return call.op.kind == OpKind::kCompare
              ? compare_stretch(call.op.attrs.compare, a, b, end - begin, value, radius)
              : stretch(call.op.kind, a, b, end - begin, value, radius);

@@ -23,10 +23,13 @@ struct Call {
   int64_t first = 0;  // the element that `out` begins with
 
   Storage storage() const { return {op.type.dtype, declared.flush, wide}; }
+  double* value(int64_t i) const { return out.value.data() + (i - first); }
+  double* radius(int64_t i) const { return out.radius.data() + (i - first); }
   void set(int64_t i, Estimate e) const {
-    out.value[static_cast<size_t>(i - first)] = e.value;
-    out.radius[static_cast<size_t>(i - first)] = e.radius;
+    *value(i) = e.value;
+    *radius(i) = e.radius;
   }
+  void exact(int64_t begin, int64_t end) const { std::fill_n(radius(begin), end - begin, 0.0); }
 };
 
 // Element i as a number; bits are kept, denormals too.
@@ -75,12 +78,17 @@ inline void in_pieces(ThreadPool* pool, int64_t pieces, const std::function<void
 
 inline constexpr int64_t kRange = 1 << 15;  // elements of a piece
 
+// f(begin, end) for ranges that make up [0, n), whoever runs them.
+template <typename F>
+void in_ranges(ThreadPool* pool, int64_t n, F f) {
+  in_pieces(pool, (n + kRange - 1) / kRange,
+            [&](int64_t piece) { f(piece * kRange, std::min(n, (piece + 1) * kRange)); });
+}
 // f(i) for every i in [0, n), in ranges.
 template <typename F>
 void for_each_element(ThreadPool* pool, int64_t n, F f) {
-  in_pieces(pool, (n + kRange - 1) / kRange, [&](int64_t piece) {
-    const int64_t end = std::min(n, (piece + 1) * kRange);
-    for (int64_t i = piece * kRange; i < end; ++i) f(i);
+  in_ranges(pool, n, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(i);
   });
 }
 

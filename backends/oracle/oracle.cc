@@ -87,12 +87,11 @@ void judge_range(const double* value, const double* radius, const Tensor& subjec
 // The verdicts of ranges of the subject, one after the other: the first of equally bad elements is
 // the worst, whoever did the work.
 template <typename F>
-OracleVerdict in_ranges(const Tensor& subject, ThreadPool* pool, F of_range) {
-  const int64_t n = subject.elements(), ranges = (n + oracle::kRange - 1) / oracle::kRange;
-  std::vector<OracleVerdict> parts(static_cast<size_t>(ranges));
-  oracle::in_pieces(pool, ranges, [&](int64_t i) {
-    parts[static_cast<size_t>(i)] =
-        of_range(i * oracle::kRange, std::min(n, (i + 1) * oracle::kRange));
+OracleVerdict judge_ranges(const Tensor& subject, ThreadPool* pool, F of_range) {
+  const int64_t n = subject.elements();
+  std::vector<OracleVerdict> parts(static_cast<size_t>((n + oracle::kRange - 1) / oracle::kRange));
+  oracle::in_ranges(pool, n, [&](int64_t begin, int64_t end) {
+    of_range(begin, end, parts[static_cast<size_t>(begin / oracle::kRange)]);
   });
   OracleVerdict all;
   for (const OracleVerdict& part : parts) {
@@ -129,10 +128,8 @@ OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const
   result.radius.resize(n);
   const oracle::Call call{declared, op, inputs, pool, result, any_wide(inputs)};
   if (pointwise(op.kind)) {
-    const auto size = static_cast<int64_t>(n);
-    oracle::in_pieces(pool, (size + oracle::kRange - 1) / oracle::kRange, [&](int64_t piece) {
-      oracle::eval_pointwise(call, piece * oracle::kRange,
-                             std::min(size, (piece + 1) * oracle::kRange));
+    oracle::in_ranges(pool, op.type.elements(), [&](int64_t begin, int64_t end) {
+      oracle::eval_pointwise(call, begin, end);
     });
     return result;
   }
@@ -181,41 +178,35 @@ Tensor eval_value(const Capabilities& declared, const Op& op, std::span<const Te
   };
   if (!pointwise(op.kind)) {
     const OracleResult result = eval_op(declared, op, inputs, pool);
-    in_ranges(out, pool, [&](int64_t begin, int64_t end) {
+    oracle::in_ranges(pool, out.elements(), [&](int64_t begin, int64_t end) {
       put(result.value.data() + begin, begin, end);
-      return OracleVerdict{};
     });
     return out;
   }
-  in_ranges(out, pool, [&](int64_t begin, int64_t end) {
+  oracle::in_ranges(pool, out.elements(), [&](int64_t begin, int64_t end) {
     in_blocks(declared, op, inputs, pool, begin, end,
               [&](const OracleResult& block, int64_t from, int64_t to) {
                 put(block.value.data(), from, to);
               });
-    return OracleVerdict{};
   });
   return out;
 }
 
 OracleVerdict judge(const OracleResult& oracle, const Tensor& subject, ThreadPool* pool) {
-  return in_ranges(subject, pool, [&](int64_t begin, int64_t end) {
-    OracleVerdict verdict;
+  return judge_ranges(subject, pool, [&](int64_t begin, int64_t end, OracleVerdict& verdict) {
     judge_range(oracle.value.data() + begin, oracle.radius.data() + begin, subject, begin, end,
                 verdict);
-    return verdict;
   });
 }
 
 OracleVerdict replay(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
                      const Tensor& subject, ThreadPool* pool) {
   if (!pointwise(op.kind)) return judge(eval_op(declared, op, inputs, pool), subject, pool);
-  return in_ranges(subject, pool, [&](int64_t begin, int64_t end) {
-    OracleVerdict verdict;
+  return judge_ranges(subject, pool, [&](int64_t begin, int64_t end, OracleVerdict& verdict) {
     in_blocks(declared, op, inputs, pool, begin, end,
               [&](const OracleResult& block, int64_t from, int64_t to) {
                 judge_range(block.value.data(), block.radius.data(), subject, from, to, verdict);
               });
-    return verdict;
   });
 }
 

@@ -4,6 +4,8 @@
 #include <xxhash.h>
 
 #include <cstdio>
+#include <fstream>
+#include <sstream>
 
 namespace twinrun {
 namespace {
@@ -38,6 +40,16 @@ std::optional<Digest> Digest::parse(std::string_view hex) {
 }
 
 Digest digest_bytes(const void* data, size_t bytes) { return from_xxh(XXH3_128bits(data, bytes)); }
+
+Digest digest_of_executable() {
+  static const Digest once = [] {
+    std::ostringstream bytes;
+    bytes << std::ifstream("/proc/self/exe", std::ios::binary).rdbuf();
+    const std::string_view file = bytes.view();
+    return digest_bytes(file.data(), file.size());
+  }();
+  return once;
+}
 
 Digest digest(const Tensor& tensor) {
   DigestBuilder b;

@@ -9,7 +9,7 @@
 #include "backends/kernels/arithmetic.h"
 #include "backends/kernels/elementary.h"
 #include "program/base/bits.h"
-#include "tests/prove/correctly_rounded.h"
+#include "tests/reference/correctly_rounded.h"
 
 namespace twinrun {
 namespace {

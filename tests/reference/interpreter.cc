@@ -1,8 +1,7 @@
 #include "tests/reference/interpreter.h"
 
-#include <mpfr.h>
-
 #include "program/base/philox.h"
+#include "tests/reference/correctly_rounded.h"
 #include "tests/reference/pieces.h"
 
 namespace twinrun {
@@ -17,30 +16,9 @@ using namespace reference;
 
 // ---- elementary functions
 
-template <typename F>
-float by_mpfr(float x, bool flush, F function) {
-  if (flush) x = twinrun::flush(x);
-  mpfr_t in, out;
-  mpfr_inits2(24, in, out, static_cast<mpfr_ptr>(nullptr));
-  mpfr_set_flt(in, x, MPFR_RNDN);
-  const mpfr_exp_t emin = mpfr_get_emin(), emax = mpfr_get_emax();
-  float result;
-  if (flush) {  // rounded with unbounded exponent first
-    function(out, in);
-    const bool tiny =
-        mpfr_cmpabs(out, in) == 0 ? false : mpfr_regular_p(out) && mpfr_get_exp(out) < -125;
-    result = tiny ? (mpfr_signbit(out) ? -0.0f : 0.0f) : mpfr_get_flt(out, MPFR_RNDN);
-  } else {
-    mpfr_set_emin(-148);
-    mpfr_set_emax(128);
-    const int ternary = function(out, in);
-    mpfr_subnormalize(out, mpfr_check_range(out, ternary, MPFR_RNDN), MPFR_RNDN);
-    result = mpfr_get_flt(out, MPFR_RNDN);
-    mpfr_set_emin(emin);
-    mpfr_set_emax(emax);
-  }
-  mpfr_clears(in, out, static_cast<mpfr_ptr>(nullptr));
-  return canonical(result);
+float by_mpfr(float x, bool flush, CorrectlyRounded::Function function) {
+  const CorrectlyRounded truth(function);
+  return flush ? truth.flushed(x) : truth(x);
 }
 
 // ---- sources and moves
@@ -281,13 +259,13 @@ Tensor elementwise(const Op& op, std::span<const Tensor> inputs, const Scalar& s
 }  // namespace
 
 float reference_exp(float x, bool flush) {
-  return by_mpfr(x, flush, [](mpfr_ptr y, mpfr_srcptr v) { return mpfr_exp(y, v, MPFR_RNDN); });
+  return by_mpfr(x, flush, mpfr_exp);
 }
 float reference_log(float x, bool flush) {
-  return by_mpfr(x, flush, [](mpfr_ptr y, mpfr_srcptr v) { return mpfr_log(y, v, MPFR_RNDN); });
+  return by_mpfr(x, flush, mpfr_log);
 }
 float reference_tanh(float x, bool flush) {
-  return by_mpfr(x, flush, [](mpfr_ptr y, mpfr_srcptr v) { return mpfr_tanh(y, v, MPFR_RNDN); });
+  return by_mpfr(x, flush, mpfr_tanh);
 }
 
 Tensor reference_op(const Op& op, std::span<const Tensor> inputs, ReferenceArithmetic arithmetic) {

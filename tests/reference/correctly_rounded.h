@@ -1,8 +1,9 @@
 // The truth about a function of one variable: MPFR's result, rounded once to binary32, denormals
-// included, canonical NaN. Used by the proof and by the sample of it among the tests.
+// included, canonical NaN. Used by the naive interpreter, the proof of exp, log and tanh, and the
+// sample of it among the tests.
 //
 //   const CorrectlyRounded truth(mpfr_exp);     // one per thread: it sets the exponent range
-//   truth(1.0f) == 2.7182817f;
+//   truth(1.0f) == 2.7182817f;   truth.flushed(-88.0f) == 0;
 #pragma once
 
 #include <mpfr.h>
@@ -33,6 +34,20 @@ class CorrectlyRounded {
     const int ternary = f_(y_, x_, MPFR_RNDN);
     mpfr_subnormalize(y_, ternary, MPFR_RNDN);
     return canonical(mpfr_get_flt(y_, MPFR_RNDN));
+  }
+
+  // Under FTZ and DAZ: of the flushed argument, zero if tiny after rounding with unbounded exponent.
+  float flushed(float x) const {
+    mpfr_set_flt(x_, flush(x), MPFR_RNDN);
+    const mpfr_exp_t emin = mpfr_get_emin(), emax = mpfr_get_emax();
+    mpfr_set_emin(emin_);
+    mpfr_set_emax(emax_);
+    f_(y_, x_, MPFR_RNDN);
+    const bool tiny = mpfr_regular_p(y_) && mpfr_get_exp(y_) < -125;
+    const float result = tiny ? (mpfr_signbit(y_) ? -0.0f : 0.0f) : mpfr_get_flt(y_, MPFR_RNDN);
+    mpfr_set_emin(emin);
+    mpfr_set_emax(emax);
+    return canonical(result);
   }
 
  private:
