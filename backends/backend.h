@@ -50,7 +50,8 @@ struct BackendOptions {
   TpuOptions tpu;
 };
 
-// One replica's state, in the order of Program::state. Tensors are immutable and may be shared by replicas.
+// One replica's state, in the order of Program::state. Tensors may be shared by replicas. A step may write into those that
+// nobody but the States it is given holds; whoever keeps a copy of a Tensor keeps its bits.
 struct ReplicaState {
   std::vector<Tensor> vars;
 };

@@ -63,10 +63,16 @@ Interpreter::Interpreter(Program program, Arithmetic arithmetic, const BackendOp
     for (ValueId operand : op.operands) constant_[i] = constant_[i] && constant_[static_cast<size_t>(operand)];
   }
   plan_ = plan_fusion(program_, constant_);
-  for (const FusionGroup& group : plan_.groups) kernels_.emplace_back(graph, group, arithmetic_.flush);
+  memory_plan_ = plan_memory(program_, plan_, constant_);
+  for (const FusionGroup& group : plan_.groups) {
+    std::vector<bool> over;
+    for (ValueId id : group.stored) over.push_back(memory_plan_.takes[static_cast<size_t>(id)] != kNoValue);
+    kernels_.emplace_back(graph, group, arithmetic_.flush, over);
+  }
   unit_dies_.resize(plan_.order.size());
   for (ValueId id = 0; id < graph.size(); ++id) {
     const int last = plan_.last_use[static_cast<size_t>(id)];
+    if (memory_plan_.offset[static_cast<size_t>(id)] >= 0) continue;
     if (last >= 0 && last < static_cast<int>(plan_.order.size())) unit_dies_[static_cast<size_t>(last)].push_back(id);
   }
   values_.assign(static_cast<size_t>(program_.sharding.cores), std::vector<Tensor>(n));
@@ -78,34 +84,54 @@ Tensor Interpreter::fresh(const TensorType& type) {
   return t;
 }
 
-Status Interpreter::bind(const States& states, const StepInputs& inputs) {
+// Where a result goes.
+Tensor Interpreter::place(size_t replica, ValueId id) {
+  const int64_t offset = memory_plan_.offset[static_cast<size_t>(id)];
+  if (!in_arena_ || offset < 0) return fresh(program_.graph.type(id));
+  Tensor t = arenas_[replica].at(static_cast<size_t>(offset), program_.graph.type(id));
+  if (poison_memory_ && memory_plan_.takes[static_cast<size_t>(id)] == kNoValue) std::memset(t.raw(), 0xFF, t.bytes());
+  return t;
+}
+
+Status Interpreter::check(const States& states, const StepInputs& inputs) const {
   const size_t cores = values_.size();
   if (states.size() != cores || inputs.size() != cores) {
     return Error{"the program has " + std::to_string(cores) + " replicas, got state for " +
                      std::to_string(states.size()) + " and inputs for " + std::to_string(inputs.size()),
                  "engine step", ""};
   }
-  const auto put = [&](size_t replica, ValueId id, const Tensor& value, const std::string& name) -> Status {
-    if (!value.valid() || value.type() != program_.graph.type(id)) {
-      return Error{"expected " + to_string(program_.graph.type(id)) + ", got " +
-                       (value.valid() ? to_string(value.type()) : "nothing"),
-                   name, ""};
-    }
-    values_[replica][static_cast<size_t>(id)] = value;
-    return Ok{};
+  const auto fits = [&](ValueId id, const Tensor& value, const std::string& name) -> Status {
+    if (value.valid() && value.type() == program_.graph.type(id)) return Ok{};
+    return Error{"expected " + to_string(program_.graph.type(id)) + ", got " +
+                     (value.valid() ? to_string(value.type()) : "nothing"),
+                 name, ""};
   };
   for (size_t r = 0; r < cores; ++r) {
     if (states[r].vars.size() != program_.state.size() || inputs[r].size() != program_.inputs.size()) {
       return Error{"state or inputs of another program", "engine step", ""};
     }
     for (size_t i = 0; i < program_.state.size(); ++i) {
-      TWINRUN_RETURN_IF_ERROR(put(r, program_.state[i].id, states[r].vars[i], program_.state[i].name));
+      TWINRUN_RETURN_IF_ERROR(fits(program_.state[i].id, states[r].vars[i], program_.state[i].name));
     }
     for (size_t i = 0; i < program_.inputs.size(); ++i) {
-      TWINRUN_RETURN_IF_ERROR(put(r, program_.inputs[i].id, inputs[r][i], program_.inputs[i].name));
+      TWINRUN_RETURN_IF_ERROR(fits(program_.inputs[i].id, inputs[r][i], program_.inputs[i].name));
     }
   }
   return Ok{};
+}
+
+// A state that is about to be replaced moves in: if nobody else holds it, its memory is ours.
+void Interpreter::bind(States& states, const StepInputs& inputs) {
+  for (size_t r = 0; r < values_.size(); ++r) {
+    for (size_t i = 0; i < program_.state.size(); ++i) {
+      const StateVar& var = program_.state[i];
+      Tensor& given = states[r].vars[i];
+      values_[r][static_cast<size_t>(var.id)] = var.next == kNoValue ? given : std::exchange(given, {});
+    }
+    for (size_t i = 0; i < program_.inputs.size(); ++i) {
+      values_[r][static_cast<size_t>(program_.inputs[i].id)] = inputs[r][i];
+    }
+  }
 }
 
 void Interpreter::run_replica(OpRun& run, int replica) {
@@ -125,11 +151,10 @@ void Interpreter::run_replica(OpRun& run, int replica) {
 }
 
 void Interpreter::run_collective(OpRun& run) {
-  const Op& op = program_.graph.op(run.id);
   std::vector<Tensor> contributions;
   for (const auto& in : run.inputs) contributions.push_back(in[0]);
   const OpSite site{run.step, -1, &program_, run.id};
-  Tensor output = fresh(op.type);
+  Tensor output = place(0, run.id);
   if (run.hooks != nullptr) run.hooks->before(site, contributions);
   if (run.hooks == nullptr || !run.hooks->replace(site, contributions, output)) {
     all_reduce_sum({&pool_, arithmetic_}, contributions, output);
@@ -162,7 +187,7 @@ void Interpreter::run_op(OpRun& run) {
   const size_t runs = uniform ? 1 : cores;
   for (size_t r = 0; r < runs; ++r) {
     const bool alias = op.kind == OpKind::kReshape && run.hooks == nullptr;
-    run.outputs[r] = alias ? run.inputs[r][0].reshaped(op.type.dims) : fresh(op.type);
+    run.outputs[r] = alias ? run.inputs[r][0].reshaped(op.type.dims) : place(r, run.id);
   }
   if (op.kind == OpKind::kReshape && run.hooks == nullptr) {
     // done: the same memory under another shape
@@ -180,6 +205,15 @@ void Interpreter::store(OpRun& run) {
   for (auto& inputs : run.inputs) inputs.clear();  // so that dying values have no other owner
 }
 
+// Does each replica's value, or the one of all, belong to nobody but values_?
+bool Interpreter::held_by_us(ValueId id, bool uniform) const {
+  const long owners = uniform ? static_cast<long>(values_.size()) : 1;
+  return std::ranges::all_of(values_, [&](const std::vector<Tensor>& values) {
+    const Tensor& value = values[static_cast<size_t>(id)];
+    return value.owners() == owners && reinterpret_cast<uintptr_t>(value.raw()) % 64 == 0;
+  });
+}
+
 void Interpreter::run_group(size_t index) {
   const FusionGroup& group = plan_.groups[index];
   const size_t cores = values_.size();
@@ -190,13 +224,18 @@ void Interpreter::run_group(size_t index) {
   }
   const size_t jobs = uniform ? 1 : cores;
   sources_.clear();
-  stored_.clear();
   for (size_t r = 0; r < jobs; ++r) {
     for (ValueId id : group.sources) sources_.push_back(values_[r][static_cast<size_t>(id)].raw());
-    for (ValueId id : group.stored) {
-      Tensor& result = values_[r][static_cast<size_t>(id)] = fresh(program_.graph.type(id));
-      stored_.push_back(result.raw());
-    }
+  }
+  for (ValueId id : group.stored) {
+    const auto i = static_cast<size_t>(id);
+    const ValueId source = memory_plan_.takes[i];
+    const bool in_place = memory_plan_.offset[i] < 0 && source != kNoValue && held_by_us(source, uniform);
+    for (size_t r = 0; r < jobs; ++r) values_[r][i] = in_place ? values_[r][static_cast<size_t>(source)] : place(r, id);
+  }
+  stored_.clear();
+  for (size_t r = 0; r < jobs; ++r) {
+    for (ValueId id : group.stored) stored_.push_back(values_[r][static_cast<size_t>(id)].raw());
   }
   kernels_[index].run({&pool_, arithmetic_}, static_cast<int64_t>(jobs), sources_, stored_);
   for (size_t r = jobs; r < cores; ++r) {
@@ -233,6 +272,8 @@ void Interpreter::step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks) {
 }
 
 void Interpreter::step_by_units() {
+  while (arenas_.size() < values_.size()) arenas_.push_back(Tensor::empty({DType::kPred, {memory_plan_.bytes}}));
+  in_arena_ = true;
   OpRun run;
   for (size_t i = 0; i < plan_.order.size(); ++i) {
     const FusionUnit& unit = plan_.order[i];
@@ -245,14 +286,12 @@ void Interpreter::step_by_units() {
     }
     release(unit_dies_[i]);
   }
+  in_arena_ = false;
 }
 
 // The results leave; whatever else the step held is free for the next one.
 void Interpreter::collect(States& states, StepOutputs& outputs) {
   const size_t cores = values_.size();
-  for (auto& replica : outputs) {
-    for (Tensor& old : replica) memory_.give(std::move(old));
-  }
   outputs.assign(cores, {});
   Values next(cores);
   for (size_t r = 0; r < cores; ++r) {
@@ -266,7 +305,7 @@ void Interpreter::collect(States& states, StepOutputs& outputs) {
   }
   for (size_t r = 0; r < cores; ++r) {
     for (size_t i = 0; i < program_.state.size(); ++i) {
-      if (next[r][i].valid()) memory_.give(std::exchange(states[r].vars[i], std::move(next[r][i])));
+      if (next[r][i].valid()) states[r].vars[i] = std::move(next[r][i]);
     }
   }
   memory_.end_step();
@@ -274,7 +313,11 @@ void Interpreter::collect(States& states, StepOutputs& outputs) {
 
 Status Interpreter::step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
                          TraceSink* sink, OpHooks* hooks) {
-  TWINRUN_RETURN_IF_ERROR(bind(states, inputs));
+  TWINRUN_RETURN_IF_ERROR(check(states, inputs));
+  bind(states, inputs);
+  for (auto& replica : outputs) {
+    for (Tensor& old : replica) memory_.give(std::move(old));  // of the step before: its memory serves this one
+  }
   if (find_watched(step, hooks) || sink != nullptr) {
     step_by_ops(step, sink, hooks);
   } else {

@@ -112,8 +112,12 @@ void Suite::measure(const std::function<void()>& ours, const std::function<void(
     ratios.push_back(current_.ours_work / a.seconds.back() /
                      (current_.peer_work / b.seconds.back()));
   }
-  const BenchRow row{current_, in_unit(current_, current_.ours_work, median(a.seconds)),
-                     in_unit(current_, current_.peer_work, median(b.seconds)), median(ratios)};
+  record(in_unit(current_, current_.ours_work, median(a.seconds)),
+         in_unit(current_, current_.peer_work, median(b.seconds)), median(ratios));
+}
+
+void Suite::record(double ours, double peer, double ratio) {
+  const BenchRow row{current_, ours, peer, ratio};
   rows_.push_back(row);
   print_heading();
   if (options_.json) return;

@@ -53,6 +53,8 @@ class Suite {
   bool begin(BenchCase what);
   // Both are called until a sample takes long enough; samples alternate.
   void measure(const std::function<void()>& ours, const std::function<void()>& peer);
+  // A row of figures that were not timed here.
+  void record(double ours, double peer, double ratio);
   // A peer that is not there, with the word that says so.
   void skip(const std::string& name, const std::string& why);
   // The machine; with --json the whole document.
@@ -100,5 +102,7 @@ void bench_elementary(Suite& suite);
 void bench_digest(Suite& suite);
 void bench_diff(Suite& suite);
 void bench_step(Suite& suite);
+// What a measured copy of this program does (--steps MODEL BATCH THREADS): a step of engine cpu for every line of stdin.
+int bench_steps_on_request(const std::string& model, int64_t batch, int threads);
 
 }  // namespace twinrun

@@ -52,6 +52,9 @@ twinrun::Suite::Options parse(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 5 && std::string_view(argv[1]) == "--steps") {
+    return twinrun::bench_steps_on_request(argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
+  }
   twinrun::Suite suite(parse(argc, argv));
   twinrun::bench_dot_f32(suite);
   twinrun::bench_dot_bf16(suite);

@@ -1,74 +1,48 @@
-// A whole training step, engine cpu, against PyTorch: the MNIST tutorial's CNN (scenario
-// mnist_tutorial: two 5x5 convolutions, two dense layers, dropout, SGD) at batch 128 on random
-// images. PyTorch runs bench/torch_step.py in a child process, a step for every line it is sent, so
-// that its samples alternate with ours; it is in channels_last layout.
+// Whole training steps: against PyTorch in f32 and in mixed precision, against ourselves (tpu against cpu, eight cores
+// against one, with digests against without), and their memory. Random images; the models are scenarios. PyTorch runs
+// bench/torch_step.py in a child process, a step for every line it is sent, so that its samples alternate with ours, at
+// its best setting as far as this machine has it: channels_last, OpenBLAS built for OpenMP, an allocator that keeps its
+// pages.
 //
 //   twinrun_bench --filter '^step'
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "backends/backend.h"
 #include "bench/bench.h"
+#include "bench/child.h"
+#include "checkpoints/checkpoint.h"
 #include "harness/experiment.h"
 #include "scenarios/model.h"
 
 namespace twinrun {
 namespace {
 
-constexpr int64_t kBatch = 128;
-
-// A child that answers a line with a line. If it cannot be started, its first answer is missing.
-class Child {
- public:
-  Child(const char* script, int threads) {
-    int to[2], from[2];
-    if (pipe(to) != 0) return;
-    if (pipe(from) != 0) return;
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(to[0], 0);
-      dup2(from[1], 1);
-      for (const int fd : {to[0], to[1], from[0], from[1]}) close(fd);
-      const std::string count = std::to_string(threads);
-      setenv("OMP_NUM_THREADS", count.c_str(), 1);
-      setenv("OPENBLAS_NUM_THREADS", count.c_str(), 1);
-      execl("/usr/bin/python3", "python3", script, count.c_str(), nullptr);
-      _exit(127);
-    }
-    close(to[0]);
-    close(from[1]);
-    to_ = fdopen(to[1], "w");
-    from_ = fdopen(from[0], "r");
-  }
-  ~Child() {
-    if (to_ != nullptr) fclose(to_);
-    if (from_ != nullptr) fclose(from_);
-    if (pid_ > 0) waitpid(pid_, nullptr, 0);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
-  bool answers() {
-    char line[64];
-    return from_ != nullptr && std::fgets(line, sizeof line, from_) != nullptr;
-  }
-  bool step() {
-    std::fputs("step\n", to_);
-    std::fflush(to_);
-    return answers();
-  }
-
- private:
-  pid_t pid_ = -1;
-  FILE *to_ = nullptr, *from_ = nullptr;
+struct Model {
+  std::string name;      // of torch_step.py, too
+  std::string scenario;  // a name of the library or a file
+  int64_t batch;
+  std::string text() const { return fmt::format("{} b{}", name, batch); }
 };
 
+std::vector<Model> models() {
+  const std::string own = TWINRUN_BENCH_DIR "/scenarios/";
+  return {{"mnist_tutorial", "mnist_tutorial", 128},
+          {"use_tpus", own + "use_tpus.toml", 200},
+          {"mlp_bn", own + "mlp_bn.toml", 128},
+          {"mlp_bn", own + "mlp_bn.toml", 1024}};
+}
+
+// One of our engines, prepared, with data.
 struct OurStep {
+  Scenario scenario;
+  Program program;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Engine> engine;
   States states;
@@ -81,52 +55,181 @@ struct OurStep {
   }
 };
 
-Result<OurStep> prepare_step(int threads) {
-  TWINRUN_ASSIGN(const Scenario scenario,
-                 load_scenario("mnist_tutorial",
-                               {{"train.batch", std::to_string(kBatch)}, {"tpu.cores", "1"}}));
-  TWINRUN_ASSIGN(const Program forward, build_training(scenario, {28, 28, 1}));
-  const Program program = training_step(forward);
+Result<OurStep> prepare_step(const Model& model, const std::string& engine, int cores, int threads) {
   OurStep ours;
-  TWINRUN_ASSIGN(ours.backend, make_backend("cpu", {.threads = threads}));
-  TWINRUN_ASSIGN(ours.engine, ours.backend->prepare(program));
-  ours.states = initial_states(program, scenario.seed);
+  TWINRUN_ASSIGN(ours.scenario, load_scenario(model.scenario, {{"train.batch", std::to_string(model.batch)},
+                                                               {"tpu.cores", std::to_string(cores)}}));
+  TWINRUN_ASSIGN(const Program forward, build_training(ours.scenario, {28, 28, 1}));
+  ours.program = training_step(forward);
+  TWINRUN_ASSIGN(ours.backend, make_backend(engine, {.threads = threads}));
+  TWINRUN_ASSIGN(ours.engine, ours.backend->prepare(ours.program));
+  ours.states = initial_states(ours.program, ours.scenario.seed);
   Batch batch;
-  batch.images = random_tensor({DType::kF32, {kBatch, 28, 28, 1}}, 1);
-  batch.labels = Tensor::empty({DType::kI32, {kBatch}});
-  batch.sample_ids = Tensor::empty({DType::kI32, {kBatch}});
-  for (int32_t i = 0; i < kBatch; ++i) {
+  batch.images = random_tensor({DType::kF32, {model.batch, 28, 28, 1}}, 1);
+  batch.labels = Tensor::empty({DType::kI32, {model.batch}});
+  batch.sample_ids = Tensor::empty({DType::kI32, {model.batch}});
+  for (int32_t i = 0; i < model.batch; ++i) {
     batch.labels.as<int32_t>()[static_cast<size_t>(i)] = i % 10;
     batch.sample_ids.as<int32_t>()[static_cast<size_t>(i)] = i;
   }
-  TWINRUN_ASSIGN(ours.inputs, step_inputs(program, scenario, batch, 0));
+  TWINRUN_ASSIGN(ours.inputs, step_inputs(ours.program, ours.scenario, batch, 0));
   return ours;
+}
+
+Child torch_of(const Model& model, const std::string& precision, int threads) {
+  const std::string count = std::to_string(threads);
+  std::vector<std::pair<std::string, std::string>> environment = {
+      {"OMP_NUM_THREADS", count},
+      {"OPENBLAS_NUM_THREADS", count},
+      {"GLIBC_TUNABLES", "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4000000000:"
+                         "glibc.malloc.top_pad=268435456"}};
+  const char* const blas = "/usr/lib/x86_64-linux-gnu/openblas-openmp";
+  if (std::filesystem::exists(blas)) environment.emplace_back("LD_LIBRARY_PATH", blas);
+  return Child({"/usr/bin/python3", TWINRUN_BENCH_DIR "/torch_step.py", model.name, std::to_string(model.batch),
+                precision, count},
+               environment);
+}
+
+// Two of our own steps, or skipped with the reason.
+void measure_pair(Suite& suite, const BenchCase& what, Result<OurStep> ours, Result<OurStep> peer,
+                  const std::function<void(OurStep&)>& after = {}) {
+  if (!ours.ok() || !peer.ok()) return suite.skip(what.name, (ours.ok() ? peer : ours).error().what);
+  suite.measure(
+      [&] {
+        ours->run();
+        if (after) after(*ours);
+      },
+      [&] { peer->run(); });
+}
+
+void against_torch(Suite& suite, const std::string& engine, const std::string& precision, double target) {
+  suite.section(fmt::format("step, engine {}; peer: PyTorch {}", engine, precision));
+  for (const Model& model : models()) {
+    for (const int threads : suite.threads()) {
+      const std::string name = fmt::format("step {} {}", engine, model.text());
+      if (!suite.begin({.name = name, .threads = threads, .unit = "step/s", .target = target, .scale = 1})) continue;
+      Child torch = torch_of(model, precision, threads);
+      if (!torch.answer()) {
+        suite.skip(name, "no PyTorch (python3-torch)");
+        continue;
+      }
+      Result<OurStep> ours = prepare_step(model, engine, 1, threads);
+      if (!ours.ok()) {
+        suite.skip(name, ours.error().what);
+        continue;
+      }
+      suite.measure([&] { ours->run(); }, [&] { torch.ask(); });
+    }
+  }
+}
+
+void against_ourselves(Suite& suite) {
+  const std::vector<Model> all = models();
+  suite.section("step, engine tpu x1; peer: our own cpu");
+  for (const Model& model : {all[0], all[1]}) {
+    for (const int threads : suite.threads()) {
+      BenchCase what{.name = "step tpu/cpu " + model.text(), .threads = threads, .unit = "step/s", .scale = 1};
+      if (machine_has_amx()) what.target = model.name == "use_tpus" ? 3.0 : 1.5;
+      if (suite.begin(what)) {
+        measure_pair(suite, what, prepare_step(model, "tpu", 1, threads), prepare_step(model, "cpu", 1, threads));
+      }
+    }
+  }
+  suite.section("step, engine tpu x8; peer: tpu x1 at the same total batch");
+  for (Model model : {all[0], all[3]}) {
+    model.batch = 1024;
+    for (const int threads : suite.threads()) {
+      const BenchCase what{.name = "step tpu8/tpu1 " + model.text(),
+                           .threads = threads,
+                           .unit = "step/s",
+                           .target = 1 / 1.15,
+                           .scale = 1};
+      if (suite.begin(what)) {
+        measure_pair(suite, what, prepare_step(model, "tpu", 8, threads), prepare_step(model, "tpu", 1, threads));
+      }
+    }
+  }
+  suite.section("step with the digests of all states, engine cpu; peer: the step alone");
+  for (const Model& model : all) {
+    for (const int threads : suite.threads()) {
+      const BenchCase what{.name = "step digests " + model.text(),
+                           .threads = threads,
+                           .unit = "step/s",
+                           .target = 0.98,
+                           .scale = 1};
+      if (!suite.begin(what)) continue;
+      measure_pair(suite, what, prepare_step(model, "cpu", 1, threads), prepare_step(model, "cpu", 1, threads),
+                   [](OurStep& ours) {
+                     to_checkpoint(ours.program, ours.states, ours.scenario, ours.step).root_digest();
+                   });
+    }
+  }
+}
+
+int64_t peak_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    int64_t kib = 0;
+    if (word == "VmHWM:" && status >> kib) return kib;
+  }
+  return 0;
+}
+
+// What five steps add to the resident size of a fresh process, MiB.
+std::optional<double> added_mib(Child child) {
+  const std::optional<std::string> before = child.answer();
+  if (!before) return std::nullopt;
+  std::optional<std::string> after;
+  for (int i = 0; i < 5; ++i) after = child.ask();
+  if (!after) return std::nullopt;
+  const auto kib = [](const std::string& line) { return std::atof(line.substr(line.find(' ') + 1).c_str()); };
+  return (kib(*after) - kib(*before)) / 1024;
+}
+
+void memory(Suite& suite) {
+  suite.section("peak memory of training, beyond the process's own; peer: PyTorch f32 (ratio: its MiB over ours)");
+  const int threads = suite.threads().back();
+  for (const Model& model : models()) {
+    const BenchCase what{
+        .name = "memory cpu " + model.text(), .threads = threads, .unit = "MiB", .target = 1 / 0.7};
+    if (!suite.begin(what)) continue;
+    const std::optional<double> ours =
+        added_mib(Child({"/proc/self/exe", "--steps", model.name, std::to_string(model.batch), std::to_string(threads)}, {}));
+    const std::optional<double> peer = added_mib(torch_of(model, "f32", threads));
+    if (ours && peer) {
+      suite.record(*ours, *peer, *peer / *ours);
+    } else {
+      suite.skip(what.name, peer ? "our own process failed" : "no PyTorch (python3-torch)");
+    }
+  }
 }
 
 }  // namespace
 
-void bench_step(Suite& suite) {
-  suite.section("step: mnist_tutorial at batch 128, engine cpu; peer: PyTorch, channels_last");
-  std::signal(SIGPIPE, SIG_IGN);
-  for (const int threads : suite.threads()) {
-    if (!suite.begin({.name = "step mnist_tutorial batch 128",
-                      .threads = threads,
-                      .unit = "step/s",
-                      .scale = 1})) {
-      continue;
+int bench_steps_on_request(const std::string& name, int64_t batch, int threads) {
+  fmt::print("ready {}\n", peak_kib());
+  std::fflush(stdout);
+  for (const Model& model : models()) {
+    if (model.name != name || model.batch != batch) continue;
+    Result<OurStep> ours = prepare_step(model, "cpu", 1, threads);
+    if (!ours.ok()) return 1;
+    while (std::getchar() != EOF) {
+      for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
+      ours->run();
+      fmt::print("{} {}\n", ours->step, peak_kib());
+      std::fflush(stdout);
     }
-    Child torch(TWINRUN_BENCH_DIR "/torch_step.py", threads);
-    if (!torch.answers()) {
-      suite.skip("step mnist_tutorial batch 128", "no PyTorch (python3-torch)");
-      continue;
-    }
-    Result<OurStep> ours = prepare_step(threads);
-    if (!ours.ok()) {
-      suite.skip("step mnist_tutorial batch 128", ours.error().what);
-      continue;
-    }
-    suite.measure([&] { ours->run(); }, [&] { torch.step(); });
+    return 0;
   }
+  return 1;
+}
+
+void bench_step(Suite& suite) {
+  std::signal(SIGPIPE, SIG_IGN);
+  against_torch(suite, "cpu", "f32", 1.2);
+  against_torch(suite, "tpu", "amp", 1.0);
+  against_ourselves(suite);
+  memory(suite);
 }
 
 }  // namespace twinrun

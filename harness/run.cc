@@ -101,6 +101,7 @@ struct Runner {
   const RunOptions& options;
   Evaluator evaluator;
   RunResult result;
+  StepOutputs outputs;  // kept from step to step: the engine uses their memory again
 
   Runner(const Experiment& e, const Program& p, const RunOptions& o)
       : experiment(e), program(p), options(o), evaluator(e, o.threads) {}
@@ -122,21 +123,46 @@ struct Runner {
     return Ok{};
   }
 
+  void end_of_loop(States& states, int64_t step) const {
+    const int64_t loop = experiment.scenario.tpu.iterations_per_loop;
+    if (states.size() > 1 &&
+        ((loop > 0 && (step + 1) % loop == 0) || step + 1 == experiment.scenario.train.steps)) {
+      restart_from_replica0(states);
+    }
+  }
+
+  Result<StepInputs> inputs_of(Feed& feed, int64_t step) const {
+    TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
+    return step_inputs(program, experiment.scenario, batch, step);
+  }
+
+  // The state before a step, by running to it again: nobody kept it.
+  Result<States> state_before(Engine& engine, Feed& feed, int64_t step) const {
+    States states = start();
+    StepOutputs again;
+    for (int64_t i = options.first_step; i < step; ++i) {
+      TWINRUN_ASSIGN(const StepInputs inputs, inputs_of(feed, i));
+      TWINRUN_RETURN_IF_ERROR(engine.step(i, states, inputs, again));
+      end_of_loop(states, i);
+    }
+    return states;
+  }
+
+  States start() const {
+    return options.start ? *options.start : initial_states(program, experiment.scenario.seed);
+  }
+
   // Returns false when the run is over.
   Result<bool> one_step(Engine& engine, Feed& feed, int64_t step) {
-    TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
-    TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, experiment.scenario, batch, step));
-    const States before = result.states;
+    TWINRUN_ASSIGN(const StepInputs inputs, inputs_of(feed, step));
+    // Who holds a state keeps the engine from updating it in place.
+    const bool watched = options.observer != nullptr || options.hooks != nullptr;
+    States before = watched ? result.states : States{};
     TraceSink* sink =
         options.observer == nullptr ? nullptr : options.observer->begin_step(step, before, inputs);
-    StepOutputs outputs;
     TWINRUN_RETURN_IF_ERROR(engine.step(step, result.states, inputs, outputs, sink, options.hooks));
     if (options.observer != nullptr) options.observer->end_step(step, result.states, outputs);
-    const int64_t loop = experiment.scenario.tpu.iterations_per_loop;
-    if (result.states.size() > 1 &&
-        ((loop > 0 && (step + 1) % loop == 0) || step + 1 == experiment.scenario.train.steps)) {
-      restart_from_replica0(result.states);
-    }
+    end_of_loop(result.states, step);
     const float rate = learning_rate(experiment.scenario.optimizer, step);
     const StepScalars s = scalars_of(program, outputs, rate);
     result.file.steps.push_back(s);
@@ -144,15 +170,16 @@ struct Runner {
       result.file.state_digests.push_back(
           to_checkpoint(program, result.states, experiment.scenario, step + 1).root_digest());
     }
-    if (!std::isfinite(s.loss) || !std::isfinite(s.gradient_norm)) {
-      result.birth = find_birth(engine, step, before, inputs, options.hooks);
-      if (!result.birth) result.birth = Birth{step, 0, "", "", "loss"};
-      result.file.ended =
-          fmt::format("diverged: {} born at step {} in {} on core {}", result.birth->what, step,
-                      result.birth->op, result.birth->replica);
-      return false;
+    if (std::isfinite(s.loss) && std::isfinite(s.gradient_norm)) return true;
+    if (!watched) {
+      TWINRUN_ASSIGN(before, state_before(engine, feed, step));
     }
-    return true;
+    result.birth = find_birth(engine, step, before, inputs, options.hooks);
+    if (!result.birth) result.birth = Birth{step, 0, "", "", "loss"};
+    result.file.ended =
+        fmt::format("diverged: {} born at step {} in {} on core {}", result.birth->what, step,
+                    result.birth->op, result.birth->replica);
+    return false;
   }
 };
 
@@ -194,7 +221,7 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   file.environment["data"] = experiment.data->digest.hex();
   file.ended = "completed";
 
-  run.result.states = options.start ? *options.start : initial_states(program, s.seed);
+  run.result.states = run.start();
   const int64_t last = options.steps > 0 ? options.steps : s.train.steps;
   const auto begin = std::chrono::steady_clock::now();
   if (options.progress != nullptr) options.progress->begin(options.name, last - options.first_step);

@@ -51,6 +51,7 @@ struct FusedKernel::Compiler {
   FusedKernel& k;
   const Graph& graph;
   const FusionGroup& group;
+  const std::vector<bool>& over;
   std::map<ValueId, Place> places;                                    // of the group's ops
   std::map<std::tuple<ValueId, int64_t, int64_t>, Place> broadcasts;  // what has been expanded
   using Key = std::tuple<OpKind, DType, CompareKind, std::vector<std::pair<int, size_t>>>;
@@ -131,7 +132,10 @@ struct FusedKernel::Compiler {
     }
     const ValueId typed = op.operands[op.kind == OpKind::kSelect ? 1 : 0];
     node.kernel = block_kernel(op, graph.type(typed).dtype, k.flush_);
-    node.out = keep ? Place{target, size_of(op.type.dtype)} : Place{buffer(), 0};
+    const Place kept{target, size_of(op.type.dtype)};
+    const bool late = keep && !over.empty() && over[static_cast<size_t>(stored - group.stored.begin())];
+    node.out = keep && !late ? kept : Place{buffer(), 0};
+    if (late) k.late_.push_back({node.out, kept});
     places[fused.id] = node.out;
     k.cost_ += block_cost(op.kind);
     k.nodes_.push_back(node);
@@ -146,6 +150,7 @@ struct FusedKernel::Compiler {
       for (int j = 0; j < k.nodes_[i].inputs; ++j) last[k.nodes_[i].in[j].index] = i;
     }
     for (const Fold& fold : k.folds_) last[fold.in.index] = k.nodes_.size();
+    for (const Late& late : k.late_) last[late.from.index] = k.nodes_.size();
     std::vector<int> free;
     int count = 0;
     const auto take = [&](Place& place) {
@@ -177,16 +182,17 @@ struct FusedKernel::Compiler {
       free.insert(free.end(), over.begin(), over.end());
     }
     for (Fold& fold : k.folds_) renamed(fold.in);
+    for (Late& late : k.late_) renamed(late.from);
     k.buffers_ = count;
   }
 };
 
-FusedKernel::FusedKernel(const Graph& graph, const FusionGroup& group, bool flush)
+FusedKernel::FusedKernel(const Graph& graph, const FusionGroup& group, bool flush, const std::vector<bool>& over)
     : flush_(flush),
       elements_(group.elements),
       sources_(static_cast<int>(group.sources.size())),
       stored_(static_cast<int>(group.stored.size())) {
-  Compiler compiler{*this, graph, group, {}, {}, {}};
+  Compiler compiler{*this, graph, group, over, {}, {}, {}};
   compiler.choose_block();
   for (const FusedOp& op : group.ops) compiler.compile(op);
   compiler.share_buffers();
@@ -285,7 +291,6 @@ void FusedKernel::piece(const Pass& pass, int64_t job, int64_t begin, int64_t en
       block.n = n;
       node.kernel(block);
     }
-    if (columns_ == 0) continue;
     const int64_t segment = at / unit_, start = segment * unit_;
     const auto folds = static_cast<int64_t>(folds_.size());
     for (int64_t f = 0; f < folds; ++f) {
@@ -295,6 +300,9 @@ void FusedKernel::piece(const Pass& pass, int64_t job, int64_t begin, int64_t en
       if (at + n != std::min(start + unit_, elements_)) continue;
       fold_tree(fold, lane, (at + n - start) / columns_);
       std::copy_n(lane, columns_, pass.sums + ((job * folds + f) * pass.segments + segment) * columns_);
+    }
+    for (const Late& late : late_) {
+      std::memcpy(pointer(late.to, at), table[late.from.index], static_cast<size_t>(n) * late.to.moves);
     }
   }
 }

@@ -17,9 +17,11 @@ namespace twinrun {
 
 class FusedKernel {
  public:
-  FusedKernel(const Graph& graph, const FusionGroup& group, bool flush);
+  // over[i]: stored[i] may lie where a source lies that is read in step with it: it is written after the reads of its
+  // block.
+  FusedKernel(const Graph& graph, const FusionGroup& group, bool flush, const std::vector<bool>& over = {});
   // sources[job * group.sources.size() + i], stored[job * group.stored.size() + i]: the tensors' elements. No two overlap
-  // but for sources.
+  // but for sources, and as `over` says.
   void run(const KernelContext& context, int64_t jobs, std::span<const std::byte* const> sources,
            std::span<std::byte* const> stored) const;
   // Work of one job, in elements touched.
@@ -50,6 +52,9 @@ class FusedKernel {
     int64_t rows = 0;
     int stored = 0;
   };
+  struct Late {  // a result that waits in a buffer for the end of its block
+    Place from, to;
+  };
   struct Compiler;
   struct Pass;
 
@@ -68,6 +73,7 @@ class FusedKernel {
   std::vector<View> views_;  // expanded block by block
   std::vector<Node> nodes_;
   std::vector<Fold> folds_;
+  std::vector<Late> late_;
   std::vector<Place> full_;  // sources that are no broadcasts
 };
 

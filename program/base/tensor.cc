@@ -59,6 +59,16 @@ Tensor Tensor::rows(int64_t begin, int64_t end) const {
   return t;
 }
 
+Tensor Tensor::at(size_t offset, TensorType type) const {
+  assert(offset + type.bytes() <= bytes());
+  Tensor t;
+  t.type_ = std::move(type);
+  t.elements_ = t.type_.elements();
+  t.storage_ = storage_;
+  t.data_ = data_ + offset;
+  return t;
+}
+
 Tensor Tensor::reshaped(Dims dims) const {
   Tensor t = *this;
   t.type_.dims = std::move(dims);

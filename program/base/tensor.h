@@ -44,6 +44,8 @@ class Tensor {
   Tensor clone() const;
   // Rows [begin, end) of the outermost dimension, sharing storage.
   Tensor rows(int64_t begin, int64_t end) const;
+  // A tensor of that type `offset` bytes into this one's memory, sharing storage.
+  Tensor at(size_t offset, TensorType type) const;
   // The same elements under another shape of equal size, sharing storage.
   Tensor reshaped(Dims dims) const;
   // True if types and bits are equal.

@@ -57,10 +57,11 @@ void gradient_divide(GradientArgs& g) {
   g.d[0] = g.b.div(g.dy, g.op.operands[1], "grad_lhs");
   g.d[1] = g.b.unary(OpKind::kNegate, g.b.mul(g.d[0], g.self, "grad_product"), "grad_rhs");
 }
-// The gradient goes to the operand that was chosen; ties go to the second, so that relu = maximum(x, 0) has x > 0.
+// The gradient goes to the operand that was chosen; ties go to the second, so that relu = maximum(x, 0) has x > 0. Asked of
+// the result y, not of the first operand, which then need not be kept: y > b exactly where a > b, NaNs and zeros included.
 void gradient_extremum(GradientArgs& g) {
   const auto kind = g.op.kind == OpKind::kMaximum ? CompareKind::kGt : CompareKind::kLt;
-  const ValueId mask = g.b.compare(kind, g.op.operands[0], g.op.operands[1], "grad_mask");
+  const ValueId mask = g.b.compare(kind, g.self, g.op.operands[1], "grad_mask");
   const ValueId zeros = like(g, 0, g.dy, "zero");
   g.d[0] = g.b.select(mask, g.dy, zeros, "grad_lhs");
   g.d[1] = g.b.select(mask, zeros, g.dy, "grad_rhs");

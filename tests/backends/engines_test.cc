@@ -78,6 +78,45 @@ TEST(EnginesThreads, DigestsDoNotDependOnThem) {
   }
 }
 
+// States that nobody else holds are updated in place; those that somebody holds are left alone, whole or in part.
+TEST(Engines, AStateThatIsHeldKeepsItsBits) {
+  for (const Program& program : {training_step(cnn()), sharded(cnn(), 8)}) {
+    Trial free("cpu", program, {.threads = 2}), held("cpu", program, {.threads = 2});
+    std::vector<States> kept;
+    std::vector<Tensor> copies;
+    for (int step = 0; step < 4; ++step) {
+      feed(free, step);
+      free.step(step);
+      feed(held, step);
+      kept.push_back(held.states);
+      for (const ReplicaState& state : held.states) {
+        for (const Tensor& t : state.vars) copies.push_back(t.clone());
+      }
+      held.step(step);
+    }
+    EXPECT_EQ(free.digest(), held.digest());
+    size_t i = 0;
+    for (const States& states : kept) {
+      for (const ReplicaState& state : states) {
+        for (const Tensor& t : state.vars) EXPECT_TRUE(t.same_bits(copies[i++]));
+      }
+    }
+  }
+}
+
+TEST(Engines, StatesAreUpdatedInPlace) {
+  Trial t("cpu", training_step(cnn()));
+  for (int step = 0; step < 2; ++step) {
+    feed(t, step);
+    t.step(step);
+  }
+  const auto kernel = static_cast<size_t>(t.program().state_index("conv1/kernel"));
+  const std::byte* before = t.states[0].vars[kernel].raw();
+  feed(t, 2);
+  t.step(2);
+  EXPECT_EQ(t.states[0].vars[kernel].raw(), before);
+}
+
 TEST(Engines, PoisonChangesNothing) {
   for (const Program& program : {training_step(cnn()), sharded(cnn(), 8)}) {
     for (const std::string engine : {"cpu", "tpu"}) {

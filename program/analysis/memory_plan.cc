@@ -1,0 +1,142 @@
+#include "program/analysis/memory_plan.h"
+
+#include <algorithm>
+
+namespace twinrun {
+namespace {
+
+constexpr int64_t kLine = 64;
+// Places of large values do not begin at the same offset in a page: loads and stores that go through them in step would
+// wait for one another.
+constexpr int64_t kPage = 4096, kStagger = 9 * kLine;
+
+// A stretch of memory with everything that lies in it, one after the other.
+struct Block {
+  int64_t bytes = 0;
+  int first = 0, last = 0;  // units: written, last read
+  int64_t offset = -1;
+};
+
+class MemoryPlanner {
+ public:
+  MemoryPlanner(const Program& program, const FusionPlan& fusion, const std::vector<bool>& constant)
+      : program_(program), fusion_(fusion), n_(static_cast<size_t>(program.graph.size())), block_(n_, -1) {
+    plan_.offset.assign(n_, -1);
+    plan_.takes.assign(n_, kNoValue);
+    last_ = fusion.last_use;
+    prolong_what_reshapes_show();
+    for (size_t i = 0; i < fusion.order.size(); ++i) visit(fusion.order[i], static_cast<int>(i), constant);
+    place();
+    for (size_t id = 0; id < n_; ++id) {
+      if (block_[id] >= 0) plan_.offset[id] = blocks_[static_cast<size_t>(block_[id])].offset;
+    }
+  }
+  MemoryPlan plan() { return std::move(plan_); }
+
+ private:
+  static size_t at(ValueId id) { return static_cast<size_t>(id); }
+  const Graph& graph() const { return program_.graph; }
+
+  // A reshape that is a unit of its own shows its operand's memory.
+  void prolong_what_reshapes_show() {
+    for (size_t i = fusion_.order.size(); i-- > 0;) {
+      const ValueId id = fusion_.order[i].op;
+      if (id == kNoValue || graph().op(id).kind != OpKind::kReshape) continue;
+      int& operand = last_[at(graph().op(id).operands[0])];
+      operand = std::max(operand, last_[at(id)]);
+    }
+  }
+
+  bool outlives(ValueId id) const { return last_[at(id)] >= static_cast<int>(fusion_.order.size()); }
+
+  void visit(const FusionUnit& unit, int now, const std::vector<bool>& constant) {
+    if (unit.group < 0) {
+      if (graph().op(unit.op).kind != OpKind::kReshape && !constant[at(unit.op)]) store(unit.op, now);
+      return;
+    }
+    const FusionGroup& group = fusion_.groups[static_cast<size_t>(unit.group)];
+    std::vector<ValueId> taken;
+    for (ValueId id : group.stored) {
+      const ValueId source = source_to_take(group, id, now, taken);
+      if (source != kNoValue) taken.push_back(source);
+      plan_.takes[at(id)] = source;
+      if (source == kNoValue || outlives(id)) {
+        store(id, now);
+      } else {
+        block_[at(id)] = block_[at(source)];
+        Block& block = blocks_[static_cast<size_t>(block_[at(id)])];
+        block.last = std::max(block.last, last_[at(id)]);
+      }
+    }
+  }
+
+  void store(ValueId id, int now) {
+    if (outlives(id)) return;
+    const int64_t bytes = std::max<int64_t>(1, (static_cast<int64_t>(graph().type(id).bytes()) + kLine - 1) / kLine) * kLine;
+    block_[at(id)] = static_cast<int>(blocks_.size());
+    blocks_.push_back({bytes + (bytes >= kPage ? kStagger : 0), now, last_[at(id)]});
+  }
+
+  ValueId source_to_take(const FusionGroup& group, ValueId id, int now, const std::vector<ValueId>& taken) const {
+    if (graph().op(id).kind == OpKind::kReduce) return kNoValue;
+    const auto fits = [&](ValueId source) {
+      return last_[at(source)] == now && graph().type(source).bytes() == graph().type(id).bytes() &&
+             std::ranges::find(taken, source) == taken.end() && read_in_step(group, source);
+    };
+    if (outlives(id)) {
+      for (const StateVar& var : program_.state) {
+        if (var.next == id && std::ranges::find(group.sources, var.id) != group.sources.end() && fits(var.id)) return var.id;
+      }
+      return kNoValue;
+    }
+    if (program_.sharding.cores > 1) return kNoValue;
+    for (ValueId source : group.sources) {
+      if (block_[at(source)] >= 0 && fits(source)) return source;
+    }
+    return kNoValue;
+  }
+
+  // Every op of the group that reads it needs element i for its element i.
+  bool read_in_step(const FusionGroup& group, ValueId source) const {
+    for (const FusedOp& op : group.ops) {
+      for (const Access& read : op.operands) {
+        if (read.source == source && (read.inner != 1 || read.period != group.elements)) return false;
+      }
+    }
+    return true;
+  }
+
+  // The largest first, each at the lowest place that is free all its life.
+  void place() {
+    std::vector<Block*> order;
+    for (Block& block : blocks_) order.push_back(&block);
+    std::ranges::stable_sort(order, std::greater<>(), &Block::bytes);
+    std::vector<const Block*> placed;  // by offset
+    for (Block* block : order) {
+      int64_t offset = 0;
+      for (const Block* other : placed) {
+        if (other->last < block->first || block->last < other->first) continue;
+        if (other->offset >= offset + block->bytes) break;
+        offset = std::max(offset, other->offset + other->bytes);
+      }
+      block->offset = offset;
+      plan_.bytes = std::max(plan_.bytes, offset + block->bytes);
+      placed.insert(std::ranges::upper_bound(placed, offset, {}, &Block::offset), block);
+    }
+  }
+
+  const Program& program_;
+  const FusionPlan& fusion_;
+  size_t n_;
+  std::vector<int> last_, block_;
+  std::vector<Block> blocks_;
+  MemoryPlan plan_;
+};
+
+}  // namespace
+
+MemoryPlan plan_memory(const Program& program, const FusionPlan& fusion, const std::vector<bool>& constant) {
+  return MemoryPlanner(program, fusion, constant).plan();
+}
+
+}  // namespace twinrun

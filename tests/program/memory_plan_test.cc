@@ -1,0 +1,118 @@
+// The memory plan: values that are needed at the same time never share memory, and memory is taken over only where a
+// result may be written over what it was computed from.
+#include "program/analysis/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/program/models.h"
+
+namespace twinrun {
+namespace {
+
+struct Planned {
+  Program program;
+  FusionPlan fusion;
+  MemoryPlan memory;
+  std::vector<int> born, last;  // units
+
+  explicit Planned(Program p) : program(std::move(p)) {
+    const auto n = static_cast<size_t>(program.graph.size());
+    const std::vector<bool> constant(n, false);
+    fusion = plan_fusion(program, constant);
+    memory = plan_memory(program, fusion, constant);
+    born.assign(n, -1);
+    last = fusion.last_use;
+    for (size_t u = 0; u < fusion.order.size(); ++u) {
+      const FusionUnit& unit = fusion.order[u];
+      if (unit.group < 0) born[static_cast<size_t>(unit.op)] = static_cast<int>(u);
+      if (unit.group < 0) continue;
+      for (ValueId id : fusion.groups[static_cast<size_t>(unit.group)].stored) born[static_cast<size_t>(id)] = static_cast<int>(u);
+    }
+  }
+  // Through reshapes: whose memory a value lies in.
+  ValueId root(ValueId id) const {
+    while (program.graph.op(id).kind == OpKind::kReshape && born[static_cast<size_t>(id)] >= 0) {
+      id = program.graph.op(id).operands[0];
+    }
+    return id;
+  }
+};
+
+std::vector<Program> programs() {
+  return {training_step(models::mlp()), training_step(models::mlp(8, models::adam())),
+          training_step(models::cnn(16, models::momentum())),
+          training_step(shard(models::cnn(16, models::momentum()), {.cores = 8})),
+          training_step(shard(models::mlp(8, models::adam()), {.cores = 4, .batchnorm = BatchNormSync::kSynced}))};
+}
+
+TEST(MemoryPlan, WhatIsNeededAtOnceLiesApart) {
+  for (const Program& program : programs()) {
+    const Planned p(program);
+    const auto n = static_cast<size_t>(p.program.graph.size());
+    std::vector<int> last = p.last;
+    for (ValueId id = p.program.graph.size() - 1; id >= 0; --id) {
+      if (p.born[static_cast<size_t>(id)] < 0) continue;
+      int& of_root = last[static_cast<size_t>(p.root(id))];
+      of_root = std::max(of_root, last[static_cast<size_t>(id)]);
+    }
+    int planned = 0;
+    for (size_t a = 0; a < n; ++a) {
+      if (p.memory.offset[a] < 0) continue;
+      ++planned;
+      const int64_t a0 = p.memory.offset[a], a1 = a0 + static_cast<int64_t>(p.program.graph.type(static_cast<ValueId>(a)).bytes());
+      EXPECT_EQ(a0 % 64, 0);
+      EXPECT_LE(a1, p.memory.bytes);
+      EXPECT_LT(last[a], static_cast<int>(p.fusion.order.size())) << "outlives the step";
+      for (size_t b = 0; b < n; ++b) {
+        if (b == a || p.memory.offset[b] < 0 || p.memory.takes[b] == static_cast<ValueId>(a)) continue;
+        const int64_t b0 = p.memory.offset[b], b1 = b0 + static_cast<int64_t>(p.program.graph.type(static_cast<ValueId>(b)).bytes());
+        const bool together = p.born[b] >= p.born[a] && p.born[b] <= last[a];  // b is written while a is needed
+        EXPECT_FALSE(together && b0 < a1 && a0 < b1)
+            << p.program.graph.op(static_cast<ValueId>(b)).name << " is written over "
+            << p.program.graph.op(static_cast<ValueId>(a)).name;
+      }
+    }
+    EXPECT_GT(planned, 5);
+  }
+}
+
+TEST(MemoryPlan, EverythingThatDiesHasAPlace) {
+  for (const Program& program : programs()) {
+    const Planned p(program);
+    for (size_t id = 0; id < p.born.size(); ++id) {
+      if (p.born[id] < 0 || p.root(static_cast<ValueId>(id)) != static_cast<ValueId>(id)) continue;
+      EXPECT_TRUE(p.memory.offset[id] >= 0 || p.last[id] == static_cast<int>(p.fusion.order.size()))
+          << p.program.graph.op(static_cast<ValueId>(id)).name;
+    }
+  }
+}
+
+TEST(MemoryPlan, StatesAreUpdatedInPlace) {
+  for (const Program& program : {training_step(models::mlp(8, models::adam())),
+                                 training_step(shard(models::cnn(16, models::momentum()), {.cores = 8}))}) {
+    const Planned p(program);
+    for (const StateVar& var : p.program.state) {
+      if (var.role == StateRole::kParameter) EXPECT_EQ(p.memory.takes[static_cast<size_t>(var.next)], var.id) << var.name;
+    }
+  }
+}
+
+// Replica 0 would overwrite what replica 1 has yet to read.
+TEST(MemoryPlan, ReplicasTakeNothingInTheArena) {
+  const Planned p(training_step(shard(models::cnn(16, models::momentum()), {.cores = 8})));
+  for (size_t id = 0; id < p.born.size(); ++id) {
+    if (p.memory.offset[id] >= 0) EXPECT_EQ(p.memory.takes[id], kNoValue);
+  }
+}
+
+TEST(MemoryPlan, MemoryIsUsedAgain) {
+  const Planned p(training_step(models::cnn(16, models::momentum())));
+  int64_t sum = 0;
+  for (size_t id = 0; id < p.born.size(); ++id) {
+    if (p.memory.offset[id] >= 0) sum += static_cast<int64_t>(p.program.graph.type(static_cast<ValueId>(id)).bytes());
+  }
+  EXPECT_LT(p.memory.bytes, sum / 2);
+}
+
+}  // namespace
+}  // namespace twinrun
