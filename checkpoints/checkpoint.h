@@ -16,7 +16,7 @@
 
 namespace twinrun {
 
-inline constexpr int kContractVersion = 0;  // docs/numerics.md; 0 until frozen
+inline constexpr int kContractVersion = 1;  // docs/numerics.md, "The version"
 inline constexpr int kCheckpointSchema = 1;
 
 struct CheckpointTensor {

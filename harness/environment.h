@@ -6,7 +6,7 @@
 
 namespace twinrun {
 
-std::string version_text();  // "twinrun 0.1.0 (contract 0, isa avx512, Release)"
+std::string version_text();  // "twinrun 0.1.0 (contract 1, isa avx512, Release)"
 std::map<std::string, std::string>
 environment();  // cpu, cores, isa, os, compiler, build, contract, version
 

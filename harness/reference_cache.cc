@@ -36,7 +36,7 @@ std::string ReferenceCache::path(const Experiment& experiment, const Program& pr
                                  const std::string& engine, const RunOptions& options) const {
   DigestBuilder key;
   key.add("reference run 1");
-  key.add(digest_of_executable());  // contract 0 may move, and a build may have a bug
+  key.add(digest_of_executable());  // a build may have a bug, or mend one
   key.add(resolved_toml(experiment.scenario));
   key.add(experiment.data->digest);
   key.add(engine);

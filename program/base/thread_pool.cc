@@ -1,71 +1,94 @@
 #include "program/base/thread_pool.h"
 
+#include <immintrin.h>
+
+#include <chrono>
+#include <limits>
+
 namespace twinrun {
 namespace {
+
+// Longer than what a training step does between two parallel parts, shorter than anybody would notice.
+constexpr auto kAwake = std::chrono::microseconds(100);
+
+constexpr uint32_t kClosed = std::numeric_limits<uint32_t>::max();  // as the next piece: none yet
 
 thread_local bool inside_piece = false;
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads) {
+ThreadPool::ThreadPool(int threads)
+    : threads_(threads < 1 ? 1 : threads),
+      spins_(static_cast<unsigned>(threads_) <= std::thread::hardware_concurrency()) {
   for (int i = 1; i < threads_; ++i) workers_.emplace_back([this] { work(); });
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  start_.notify_all();
+  stop_ = true;
+  ++round_;
+  round_.notify_all();
   for (auto& worker : workers_) worker.join();
+}
+
+// Waking a thread costs more than a small matrix product: stay awake for a while, then sleep.
+template <typename F>
+void ThreadPool::wait_until(const std::atomic<uint32_t>& word, F happened) const {
+  using Clock = std::chrono::steady_clock;
+  for (const auto begin = Clock::now(); spins_ && Clock::now() - begin < kAwake;) {
+    for (int i = 0; i < 32; ++i) {
+      if (happened(word.load())) return;
+      _mm_pause();
+    }
+  }
+  for (uint32_t value = word.load(); !happened(value); value = word.load()) word.wait(value);
 }
 
 void ThreadPool::drain() {
   inside_piece = true;
-  std::unique_lock lock(mutex_);
-  while (next_ < pieces_) {
-    const int64_t piece = next_++;
-    const auto* run = run_;
-    lock.unlock();
+  for (uint64_t ticket = ticket_.load();;) {
+    const auto piece = static_cast<uint32_t>(ticket);
+    const uint32_t pieces = pieces_.load();
+    const auto* run = run_.load();
+    if (piece >= pieces) {
+      const uint64_t now = ticket_.load();
+      if (now == ticket) break;
+      ticket = now;  // the two were of different rounds
+      continue;
+    }
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
     (*run)(piece);
-    lock.lock();
-    if (++finished_ == pieces_) done_.notify_all();
+    if (finished_.fetch_add(1) + 1 == pieces) finished_.notify_all();
+    ticket = ticket_.load();
   }
   inside_piece = false;
 }
 
 void ThreadPool::work() {
-  uint64_t seen = 0;
-  for (;;) {
-    {
-      std::unique_lock lock(mutex_);
-      start_.wait(lock, [&] { return stop_ || round_ != seen; });
-      if (stop_) return;
-      seen = round_;
-    }
+  for (uint32_t seen = 0;;) {
+    wait_until(round_, [&](uint32_t round) { return round != seen; });
+    if (stop_) return;
+    seen = round_.load();
     drain();
   }
 }
 
 void ThreadPool::parallel_for(int64_t pieces, const std::function<void(int64_t)>& run) {
   if (pieces <= 0) return;
-  if (pieces == 1 || threads_ == 1 || inside_piece) {
+  if (pieces == 1 || threads_ == 1 || inside_piece || pieces > std::numeric_limits<int32_t>::max()) {
     for (int64_t i = 0; i < pieces; ++i) run(i);
     return;
   }
-  {
-    std::lock_guard lock(mutex_);
-    run_ = &run;
-    pieces_ = pieces;
-    next_ = finished_ = 0;
-    ++round_;
-  }
-  start_.notify_all();
+  const auto count = static_cast<uint32_t>(pieces);
+  const uint32_t round = round_.load() + 1;
+  ticket_ = uint64_t{round} << 32 | kClosed;  // nobody may take a piece while the two below change
+  run_ = &run;
+  pieces_ = count;
+  finished_ = 0;
+  ticket_ = uint64_t{round} << 32;
+  round_ = round;
+  round_.notify_all();
   drain();
-  std::unique_lock lock(mutex_);
-  done_.wait(lock, [&] { return finished_ == pieces_; });
-  pieces_ = next_ = finished_ = 0;
-  run_ = nullptr;
+  wait_until(finished_, [&](uint32_t finished) { return finished == count; });
 }
 
 }  // namespace twinrun

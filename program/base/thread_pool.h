@@ -5,10 +5,9 @@
 //   A parallel_for inside a piece runs in place: no oversubscription, no deadlock.
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -27,14 +26,19 @@ class ThreadPool {
  private:
   void work();
   void drain();
+  template <typename F>
+  void wait_until(const std::atomic<uint32_t>& word, F happened) const;
 
-  int threads_;
-  std::mutex mutex_;
-  std::condition_variable start_, done_;
-  const std::function<void(int64_t)>* run_ = nullptr;
-  int64_t pieces_ = 0, next_ = 0, finished_ = 0;
-  uint64_t round_ = 0;
-  bool stop_ = false;
+  const int threads_;
+  const bool spins_;  // there is a core for each thread: waiting awake takes nothing from anybody
+  // A round is one parallel_for. Who takes a piece (moves ticket_ on) has read run_ and pieces_ before; they belong to
+  // that round, because the caller changes them only while ticket_ offers nothing.
+  std::atomic<const std::function<void(int64_t)>*> run_ = nullptr;
+  std::atomic<uint32_t> pieces_ = 0;
+  std::atomic<uint64_t> ticket_ = 0;    // round, next piece
+  std::atomic<uint32_t> round_ = 0;     // what workers wait for
+  std::atomic<uint32_t> finished_ = 0;  // pieces of this round; what the caller waits for
+  std::atomic<bool> stop_ = false;
   std::vector<std::thread> workers_;
 };
 

@@ -78,6 +78,38 @@ TEST(EnginesThreads, DigestsDoNotDependOnThem) {
   }
 }
 
+// A sample's logits do not know its batch: convolution, running statistics, pooling, dense layers, fused as they come.
+TEST(Engines, ARowHasTheSameBitsInAnyBatch) {
+  const Tensor images = small::generic_f32({128, 12, 12, 3}, -1, 1, 5);
+  for (const std::string engine : {"cpu", "tpu"}) {
+    const auto logits = [&](int64_t first, int64_t batch) {
+      Layers net(Mode::kInference, batch, {12, 12, 3}, 7);
+      net.conv2d("conv1", 8, 3, 1, /*same=*/true, /*bias=*/true);
+      net.batch_norm("bn1", 0.9, 1e-3);
+      net.relu("relu1");
+      net.pool("pool1", 2, 2, false, Reducer::kMax);
+      net.flatten("flatten1");
+      net.dense("dense1", 32, true);
+      net.dense("dense2", kClasses, true);
+      net.softmax_cross_entropy(kClasses, Reducer::kMean);
+      Trial t(engine, net.finish({}), {.threads = 2});
+      const std::vector<int32_t> none(static_cast<size_t>(batch), 0);
+      t.set("images", images.rows(first, first + batch));
+      t.set("labels", small::i32({batch}, none));
+      t.set("sample_ids", small::i32({batch}, none));
+      t.step();
+      return t.output("logits").clone();
+    };
+    const Tensor all = logits(0, 128);
+    for (int64_t batch : {1, 7}) {
+      for (int64_t first : {int64_t{0}, int64_t{50}, 128 - batch}) {
+        EXPECT_TRUE(logits(first, batch).same_bits(all.rows(first, first + batch)))
+            << engine << " batch " << batch << " from " << first;
+      }
+    }
+  }
+}
+
 // States that nobody else holds are updated in place; those that somebody holds are left alone, whole or in part.
 TEST(Engines, AStateThatIsHeldKeepsItsBits) {
   for (const Program& program : {training_step(cnn()), sharded(cnn(), 8)}) {

@@ -201,6 +201,39 @@ TEST(Convolution, Splittings) {
   }
 }
 
+// An image's result and an image's input gradient do not know how many images come along.
+TEST(Convolution, AnImageHasTheSameBitsInAnyBatch) {
+  for (const int64_t stride : {1, 2}) {
+    const Case whole{128, 9, 8, 5, 3, 3, 32, window(3, 3, stride, 1, 1, 1)};
+    const Tensors all(whole);
+    const Tensor x = tensor(all.x, Data::kUniform, 1), w = tensor(all.w, Data::kUniform, 2),
+                 dy = tensor(all.y, Data::kUniform, 3);
+    for (DotArithmetic dot : {DotArithmetic::kF32, DotArithmetic::kBf16, DotArithmetic::kBf16x3}) {
+      ThreadPool pool(2);
+      const KernelContext context{&pool, {.dot = dot, .flush = dot != DotArithmetic::kF32}};
+      const auto of = [&](OpKind kind, int64_t batch, int64_t first) {
+        Op op;
+        op.kind = kind;
+        op.type = {DType::kF32, kind == OpKind::kConvolution ? all.y : all.x};
+        op.type.dims[0] = batch;
+        op.attrs.shape = op.type.dims;
+        op.attrs.window = whole.window;
+        const Tensor& in = kind == OpKind::kConvolution ? x : dy;
+        return run(context, op, {in.rows(first, first + batch), w});
+      };
+      for (OpKind kind : {OpKind::kConvolution, OpKind::kConvolutionInputGrad}) {
+        const Tensor together = of(kind, 128, 0);
+        for (int64_t batch : {1, 7}) {
+          for (int64_t first : {int64_t{0}, int64_t{50}, 128 - batch}) {
+            EXPECT_EQ(first_difference(of(kind, batch, first), together.rows(first, first + batch)), -1)
+                << name_of(kind) << " stride " << stride << " batch " << batch << " from " << first;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Convolution, PoisonIsNeverSeen) {
   for (const Case& c : kCases) check(c, Data::kUniform, {.poison = true});
 }
