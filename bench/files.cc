@@ -1,6 +1,7 @@
 // What the comparison of runs costs: XXH3-128 of a tensor against libxxhash, and `twinrun diff` of two
 // checkpoints against h5diff, as processes, files in the page cache.
-//   The checkpoints (256 MiB each, ten elements apart) are written to a temporary folder first.
+//   The checkpoints (1 GiB each in 64 tensors) are written to a temporary folder first: equal, ten elements of one tensor
+//   apart, ten elements of every tensor apart.
 //
 //   twinrun_bench --filter '^(digest|diff)'
 #include <benchmark/benchmark.h>
@@ -40,12 +41,12 @@ struct TemporaryFolder {
   }
 };
 
-// 16 tensors of 16 MiB.
-Checkpoint checkpoint_of(bool changed) {
+// 64 tensors of 16 MiB, of which the first `changed` are not those of the original.
+Checkpoint checkpoint_of(int changed) {
   Checkpoint c;
-  for (uint32_t i = 0; i < 16; ++i) {
-    Tensor t = floats_of(16 * kMiB, i + 1);
-    if (changed && i == 7) {
+  for (int i = 0; i < 64; ++i) {
+    Tensor t = floats_of(16 * kMiB, static_cast<uint32_t>(i + 1));
+    if (i < changed) {
       for (size_t j = 0; j < 10; ++j) t.as<float>()[j * 1000] += 1.0f;
     }
     c.tensors[fmt::format("dense{}/kernel", i)] = {t, "parameter"};
@@ -77,32 +78,36 @@ void bench_digest(Suite& suite) {
 void bench_diff(Suite& suite) {
   suite.section("diff: `twinrun diff A B`, digests verified; peer: `h5diff A B`");
 #ifdef TWINRUN_H5DIFF
-  constexpr double kBytes = 2.0 * 256 * kMiB;
-  if (!suite.begin(
-          {.name = "diff 2 x 256 MiB", .unit = "GB/s", .ours_work = kBytes, .peer_work = kBytes})) {
-    return;
-  }
-  const TemporaryFolder folder;
-  const std::string a = folder.path + "/a.h5", b = folder.path + "/b.h5";
-  if (!folder.made || !write_checkpoint(a, checkpoint_of(false)).ok() ||
-      !write_checkpoint(b, checkpoint_of(true)).ok()) {
-    return suite.skip("diff 2 x 256 MiB", "no room for two files in " + folder.path);
-  }
-  const auto line_of = [&](const char* program) {
-    return fmt::format("{} {} {} > {}/out 2>&1", program, a, b, folder.path);
-  };
-  const auto command = [&](const char* program) {
-    return [line = line_of(program)] { benchmark::DoNotOptimize(std::system(line.c_str())); };
-  };
-  for (const char* program : {TWINRUN_BINARY " diff", TWINRUN_H5DIFF}) {
-    const int status = std::system(line_of(program).c_str());
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 1) {  // 1: they differ
-      return suite.skip("diff 2 x 256 MiB", fmt::format("{}: status {}", program, status));
+  constexpr double kBytes = 2.0 * 1024 * kMiB;
+  for (const auto& [what, changed] : {std::pair<const char*, int>{"equal", 0}, {"one tensor of 64 differs", 1}, {"all differ", 64}}) {
+    const std::string name = fmt::format("diff 2 x 1 GiB, {}", what);
+    if (!suite.begin({.name = name, .unit = "GB/s", .ours_work = kBytes, .peer_work = kBytes, .target = 20})) continue;
+    const TemporaryFolder folder;
+    const std::string a = folder.path + "/a.h5", b = folder.path + "/b.h5";
+    if (!folder.made || !write_checkpoint(a, checkpoint_of(0)).ok() ||
+        !write_checkpoint(b, checkpoint_of(changed)).ok()) {
+      suite.skip(name, "no room for two files in " + folder.path);
+      continue;
+    }
+    const auto line_of = [&](const char* program) {
+      return fmt::format("{} {} {} > {}/out 2>&1", program, a, b, folder.path);
+    };
+    const auto command = [&](const char* program) {
+      return [line = line_of(program)] { benchmark::DoNotOptimize(std::system(line.c_str())); };
+    };
+    bool agree = true;
+    for (const char* program : {TWINRUN_BINARY " diff", TWINRUN_H5DIFF}) {
+      const int status = std::system(line_of(program).c_str());
+      agree = agree && WIFEXITED(status) && WEXITSTATUS(status) == (changed > 0 ? 1 : 0);  // 1: they differ
+    }
+    if (agree) {
+      suite.measure(command(TWINRUN_BINARY " diff"), command(TWINRUN_H5DIFF));
+    } else {
+      suite.skip(name, "the two programs do not agree");
     }
   }
-  suite.measure(command(TWINRUN_BINARY " diff"), command(TWINRUN_H5DIFF));
 #else
-  suite.skip("diff 2 x 256 MiB", "h5diff was not found (hdf5-tools)");
+  suite.skip("diff 2 x 1 GiB", "h5diff was not found (hdf5-tools)");
 #endif
 }
 

@@ -6,32 +6,40 @@
 
 namespace twinrun {
 
-Digest Checkpoint::root_digest() const {
+Digest CheckpointHeader::root_digest() const {
   DigestBuilder builder;
   for (const auto& [name, tensor] : tensors) {
     builder.add(name);
-    builder.add(to_string(tensor.value.type()));
+    builder.add(to_string(tensor.type));
     const uint8_t axis = tensor.replica_axis ? 1 : 0;
     builder.add_bytes(&axis, 1);
-    builder.add(digest(tensor.value));
+    builder.add(tensor.digest);
   }
   checkpoint_format::add_int(builder, step);
   builder.add_bytes(&seed, sizeof seed);
   return builder.finish();
 }
 
+CheckpointHeader Checkpoint::header() const {
+  CheckpointHeader h{step, seed, contract, scenario, scenario_digest, engine, cores, {}};
+  for (const auto& [name, tensor] : tensors) {
+    h.tensors[name] = {tensor.value.type(), tensor.role, tensor.replica_axis, digest(tensor.value)};
+  }
+  return h;
+}
+
 namespace checkpoint_format {
 namespace {
 
 // Over what the root digest leaves out because it must not change the state's identity.
-Digest header_digest(const Checkpoint& checkpoint) {
+Digest header_digest(const CheckpointHeader& header) {
   DigestBuilder builder;
-  builder.add(checkpoint.scenario);
-  builder.add(checkpoint.scenario_digest);
-  builder.add(checkpoint.engine);
-  add_int(builder, checkpoint.cores);
-  add_int(builder, checkpoint.contract);
-  for (const auto& [name, tensor] : checkpoint.tensors) {
+  builder.add(header.scenario);
+  builder.add(header.scenario_digest);
+  builder.add(header.engine);
+  add_int(builder, header.cores);
+  add_int(builder, header.contract);
+  for (const auto& [name, tensor] : header.tensors) {
     builder.add(name);
     builder.add(tensor.role);
   }
@@ -56,23 +64,24 @@ Status check_names(const Checkpoint& checkpoint, const std::string& where) {
   return Ok{};
 }
 
-Status write_tensor(Hdf5Group& group, std::string_view name, const CheckpointTensor& tensor) {
+Status write_tensor(Hdf5Group& group, std::string_view name, const Tensor& value,
+                    const CheckpointHeader::Entry& entry) {
   const size_t slash = name.find('/');
   const std::string first(name.substr(0, slash));
   if (slash != std::string_view::npos) {
     TWINRUN_ASSIGN(const bool exists, group.has(first));
     TWINRUN_ASSIGN(Hdf5Group below, exists ? group.group(first) : group.create_group(first));
-    return write_tensor(below, name.substr(slash + 1), tensor);
+    return write_tensor(below, name.substr(slash + 1), value, entry);
   }
-  TWINRUN_ASSIGN(Hdf5Dataset dataset, group.write_tensor(first, tensor.value));
-  TWINRUN_RETURN_IF_ERROR(dataset.set_text("xxh3_128", digest(tensor.value).hex()));
-  TWINRUN_RETURN_IF_ERROR(dataset.set_text("role", tensor.role));
-  return dataset.set_int("replica_axis", tensor.replica_axis ? 1 : 0);
+  TWINRUN_ASSIGN(Hdf5Dataset dataset, group.write_tensor(first, value));
+  TWINRUN_RETURN_IF_ERROR(dataset.set_text("xxh3_128", entry.digest.hex()));
+  TWINRUN_RETURN_IF_ERROR(dataset.set_text("role", entry.role));
+  return dataset.set_int("replica_axis", entry.replica_axis ? 1 : 0);
 }
 
-// Reads one level of /state; `seen` refuses an object that can be reached twice, and so cycles.
-Status read_state(const Hdf5Group& group, const std::string& prefix, std::set<uint64_t>& seen,
-                  std::map<std::string, CheckpointTensor>& tensors) {
+// Lists one level of /state; `seen` refuses an object that can be reached twice, and so cycles.
+Status list_state(const Hdf5Group& group, const std::string& prefix, std::set<uint64_t>& seen,
+                  std::map<std::string, CheckpointHeader::Entry>& tensors) {
   constexpr size_t kLongestName = 4096;
   if (prefix.size() > kLongestName) {
     return Error{"groups are nested too deeply", group.where(), kDamagedFix};
@@ -86,18 +95,17 @@ Status read_state(const Hdf5Group& group, const std::string& prefix, std::set<ui
     const std::string name = prefix + child.name;
     if (child.is_group) {
       TWINRUN_ASSIGN(const Hdf5Group below, group.group(child.name));
-      TWINRUN_RETURN_IF_ERROR(read_state(below, name + "/", seen, tensors));
+      TWINRUN_RETURN_IF_ERROR(list_state(below, name + "/", seen, tensors));
       continue;
     }
     TWINRUN_ASSIGN(const Hdf5Dataset dataset, group.dataset(child.name));
-    CheckpointTensor tensor;
-    TWINRUN_ASSIGN(tensor.value, dataset.read_tensor());
-    TWINRUN_ASSIGN(const Digest stored, read_digest(dataset, "xxh3_128"));
-    TWINRUN_RETURN_IF_ERROR(check_digest(stored, digest(tensor.value), name, dataset.where()));
+    CheckpointHeader::Entry tensor;
+    TWINRUN_ASSIGN(tensor.type, dataset.tensor_type());
+    TWINRUN_ASSIGN(tensor.digest, read_digest(dataset, "xxh3_128"));
     TWINRUN_ASSIGN(tensor.role, dataset.text("role"));
     TWINRUN_ASSIGN(const int axis, read_int(dataset, "replica_axis", 0));
     tensor.replica_axis = axis != 0;
-    if (axis > 1 || (tensor.replica_axis && tensor.value.dims().empty())) {
+    if (axis > 1 || (tensor.replica_axis && tensor.type.dims.empty())) {
       return Error{
           fmt::format("replica_axis is {}, 0 or (for all but scalars) 1 is expected", axis),
           dataset.where(), kDamagedFix};
@@ -105,6 +113,40 @@ Status read_state(const Hdf5Group& group, const std::string& prefix, std::set<ui
     tensors.emplace(name, std::move(tensor));
   }
   return Ok{};
+}
+
+Result<CheckpointHeader> read_header(const Hdf5Group& group) {
+  CheckpointHeader header;
+  TWINRUN_ASSIGN(header.contract, read_preamble(group, kCheckpointFormat, kCheckpointSchema));
+  TWINRUN_ASSIGN(header.step, group.integer("step"));
+  TWINRUN_ASSIGN(header.seed, group.unsigned_integer("seed"));
+  TWINRUN_ASSIGN(header.scenario, group.text("scenario"));
+  TWINRUN_ASSIGN(header.scenario_digest, group.text("scenario_digest"));
+  TWINRUN_ASSIGN(header.engine, group.text("engine"));
+  TWINRUN_ASSIGN(header.cores, read_int(group, "cores", 1));
+  TWINRUN_ASSIGN(const Digest root, read_digest(group, "root_digest"));
+  TWINRUN_ASSIGN(const Digest own, read_digest(group, "header_digest"));
+  TWINRUN_ASSIGN(const Hdf5Group state, group.group("state"));
+  std::set<uint64_t> seen;
+  TWINRUN_RETURN_IF_ERROR(list_state(state, "", seen, header.tensors));
+  TWINRUN_RETURN_IF_ERROR(check_digest(root, header.root_digest(), "root_digest", group.where()));
+  TWINRUN_RETURN_IF_ERROR(
+      check_digest(own, header_digest(header), "header_digest", group.where()));
+  return header;
+}
+
+// The tensor of that name below `group`.
+Result<Tensor> read_entry(const Hdf5Group& group, std::string_view name,
+                          const CheckpointHeader::Entry& entry, std::string_view whole) {
+  const size_t slash = name.find('/');
+  if (slash != std::string_view::npos) {
+    TWINRUN_ASSIGN(const Hdf5Group below, group.group(std::string(name.substr(0, slash))));
+    return read_entry(below, name.substr(slash + 1), entry, whole);
+  }
+  TWINRUN_ASSIGN(const Hdf5Dataset dataset, group.dataset(std::string(name)));
+  TWINRUN_ASSIGN(Tensor value, dataset.read_tensor(entry.type));
+  TWINRUN_RETURN_IF_ERROR(check_digest(entry.digest, digest(value), whole, dataset.where()));
+  return value;
 }
 
 }  // namespace
@@ -172,33 +214,25 @@ Status write_group(Hdf5Group& group, const Checkpoint& checkpoint) {
   TWINRUN_RETURN_IF_ERROR(group.set_text("scenario_digest", checkpoint.scenario_digest));
   TWINRUN_RETURN_IF_ERROR(group.set_text("engine", checkpoint.engine));
   TWINRUN_RETURN_IF_ERROR(group.set_int("cores", checkpoint.cores));
-  TWINRUN_RETURN_IF_ERROR(group.set_text("root_digest", checkpoint.root_digest().hex()));
-  TWINRUN_RETURN_IF_ERROR(group.set_text("header_digest", header_digest(checkpoint).hex()));
+  const CheckpointHeader header = checkpoint.header();
+  TWINRUN_RETURN_IF_ERROR(group.set_text("root_digest", header.root_digest().hex()));
+  TWINRUN_RETURN_IF_ERROR(group.set_text("header_digest", header_digest(header).hex()));
   TWINRUN_ASSIGN(Hdf5Group state, group.create_group("state"));
-  for (const auto& [name, tensor] : checkpoint.tensors) {
-    TWINRUN_RETURN_IF_ERROR(write_tensor(state, name, tensor));
+  for (const auto& [name, entry] : header.tensors) {
+    TWINRUN_RETURN_IF_ERROR(
+        write_tensor(state, name, checkpoint.tensors.at(name).value, entry));
   }
   return Ok{};
 }
 
 Result<Checkpoint> read_group(const Hdf5Group& group) {
-  Checkpoint checkpoint;
-  TWINRUN_ASSIGN(checkpoint.contract, read_preamble(group, kCheckpointFormat, kCheckpointSchema));
-  TWINRUN_ASSIGN(checkpoint.step, group.integer("step"));
-  TWINRUN_ASSIGN(checkpoint.seed, group.unsigned_integer("seed"));
-  TWINRUN_ASSIGN(checkpoint.scenario, group.text("scenario"));
-  TWINRUN_ASSIGN(checkpoint.scenario_digest, group.text("scenario_digest"));
-  TWINRUN_ASSIGN(checkpoint.engine, group.text("engine"));
-  TWINRUN_ASSIGN(checkpoint.cores, read_int(group, "cores", 1));
-  TWINRUN_ASSIGN(const Digest root, read_digest(group, "root_digest"));
-  TWINRUN_ASSIGN(const Digest header, read_digest(group, "header_digest"));
+  TWINRUN_ASSIGN(const CheckpointHeader h, read_header(group));
+  Checkpoint checkpoint{h.step, h.seed, h.contract, h.scenario, h.scenario_digest, h.engine, h.cores, {}};
   TWINRUN_ASSIGN(const Hdf5Group state, group.group("state"));
-  std::set<uint64_t> seen;
-  TWINRUN_RETURN_IF_ERROR(read_state(state, "", seen, checkpoint.tensors));
-  TWINRUN_RETURN_IF_ERROR(
-      check_digest(root, checkpoint.root_digest(), "root_digest", group.where()));
-  TWINRUN_RETURN_IF_ERROR(
-      check_digest(header, header_digest(checkpoint), "header_digest", group.where()));
+  for (const auto& [name, entry] : h.tensors) {
+    TWINRUN_ASSIGN(Tensor value, read_entry(state, name, entry, name));
+    checkpoint.tensors[name] = {std::move(value), entry.role, entry.replica_axis};
+  }
   return checkpoint;
 }
 
@@ -218,6 +252,37 @@ Result<Checkpoint> read_checkpoint(const std::string& path) {
     TWINRUN_ASSIGN(const Hdf5File file, Hdf5File::open(path));
     TWINRUN_ASSIGN(const Hdf5Group root, file.root());
     return checkpoint_format::read_group(root);
+  });
+}
+
+struct CheckpointFile::Impl {
+  std::string path;
+  Hdf5File file;
+  Hdf5Group state;
+  CheckpointHeader header;
+};
+
+CheckpointFile::CheckpointFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CheckpointFile::~CheckpointFile() = default;
+CheckpointFile::CheckpointFile(CheckpointFile&&) noexcept = default;
+CheckpointFile& CheckpointFile::operator=(CheckpointFile&&) noexcept = default;
+
+Result<CheckpointFile> CheckpointFile::open(const std::string& path) {
+  return checkpoint_format::guarded(path, [&]() -> Result<CheckpointFile> {
+    TWINRUN_ASSIGN(Hdf5File file, Hdf5File::open(path));
+    TWINRUN_ASSIGN(const Hdf5Group root, file.root());
+    TWINRUN_ASSIGN(CheckpointHeader header, checkpoint_format::read_header(root));
+    TWINRUN_ASSIGN(Hdf5Group state, root.group("state"));
+    return CheckpointFile(std::unique_ptr<Impl>(
+        new Impl{path, std::move(file), std::move(state), std::move(header)}));
+  });
+}
+
+const CheckpointHeader& CheckpointFile::header() const { return impl_->header; }
+
+Result<Tensor> CheckpointFile::read(const std::string& name) const {
+  return checkpoint_format::guarded(impl_->path, [&]() -> Result<Tensor> {
+    return checkpoint_format::read_entry(impl_->state, name, impl_->header.tensors.at(name), name);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "harness/fingerprint.h"
@@ -147,9 +148,10 @@ TensorDiff diff_tensors(const std::string& name, const Tensor& a, const Tensor& 
   return d;
 }
 
-}  // namespace
+using ReadTensor = std::function<Result<Tensor>(const std::string&)>;
 
-Diff diff_checkpoints(const Checkpoint& a, const Checkpoint& b) {
+Result<Diff> diff_states(const CheckpointHeader& a, const ReadTensor& read_a, const CheckpointHeader& b,
+                         const ReadTensor& read_b, bool verify) {
   ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   Diff d;
   d.kind = "checkpoint";
@@ -157,24 +159,42 @@ Diff diff_checkpoints(const Checkpoint& a, const Checkpoint& b) {
     d.notes.push_back(fmt::format("contract {} against {}", a.contract, b.contract));
   if (a.scenario_digest != b.scenario_digest) d.notes.push_back("made by different scenarios");
   if (a.step != b.step) d.notes.push_back(fmt::format("after {} steps against {}", a.step, b.step));
+  const auto only = [&](const std::string& name, const CheckpointHeader::Entry& entry, const char* where) {
+    d.tensors.push_back({name, where, entry.type.elements(), entry.type.elements(), 0, 0, INFINITY});
+  };
   for (const auto& [name, x] : a.tensors) {
     const auto y = b.tensors.find(name);
     ++d.tensors_compared;
     if (y == b.tensors.end()) {
-      d.tensors.push_back(
-          {name, "only in A", x.value.elements(), x.value.elements(), 0, 0, INFINITY});
-    } else if (!x.value.same_bits(y->second.value)) {
-      d.tensors.push_back(diff_tensors(name, x.value, y->second.value, pool));
+      only(name, x, "only in A");
+      continue;
     }
+    const bool equal = x.type == y->second.type && x.digest == y->second.digest;
+    if (equal && !verify) {
+      ++d.tensors_unread;
+      continue;
+    }
+    TWINRUN_ASSIGN(const Tensor u, read_a(name));
+    TWINRUN_ASSIGN(const Tensor v, read_b(name));
+    if (!u.same_bits(v)) d.tensors.push_back(diff_tensors(name, u, v, pool));
   }
   for (const auto& [name, y] : b.tensors) {
-    if (!a.tensors.contains(name))
-      d.tensors.push_back(
-          {name, "only in B", y.value.elements(), y.value.elements(), 0, 0, INFINITY});
+    if (!a.tensors.contains(name)) only(name, y, "only in B");
   }
   std::ranges::stable_sort(d.tensors, std::greater<>(), &TensorDiff::relative);
   d.same = d.tensors.empty();
   return d;
+}
+
+}  // namespace
+
+Diff diff_checkpoints(const Checkpoint& a, const Checkpoint& b) {
+  const auto reader = [](const Checkpoint& c) {
+    return [&c](const std::string& name) -> Result<Tensor> { return c.tensors.at(name).value; };
+  };
+  Result<Diff> d = diff_states(a.header(), reader(a), b.header(), reader(b), false);
+  d->tensors_unread = 0;  // they are in memory
+  return *std::move(d);
 }
 
 Diff diff_runs(const RunFile& a, const RunFile& b) {
@@ -220,7 +240,7 @@ Diff diff_runs(const RunFile& a, const RunFile& b) {
   return d;
 }
 
-Result<Diff> diff_files(const std::string& a, const std::string& b) {
+Result<Diff> diff_files(const std::string& a, const std::string& b, bool verify) {
   TWINRUN_ASSIGN(const std::string kind_a, file_kind(a));
   TWINRUN_ASSIGN(const std::string kind_b, file_kind(b));
   if (kind_a != kind_b) {
@@ -232,9 +252,11 @@ Result<Diff> diff_files(const std::string& a, const std::string& b) {
     TWINRUN_ASSIGN(const RunFile y, read_run(b));
     return diff_runs(x, y);
   }
-  TWINRUN_ASSIGN(const Checkpoint x, read_checkpoint(a));
-  TWINRUN_ASSIGN(const Checkpoint y, read_checkpoint(b));
-  return diff_checkpoints(x, y);
+  TWINRUN_ASSIGN(const CheckpointFile x, CheckpointFile::open(a));
+  TWINRUN_ASSIGN(const CheckpointFile y, CheckpointFile::open(b));
+  return diff_states(
+      x.header(), [&](const std::string& name) { return x.read(name); }, y.header(),
+      [&](const std::string& name) { return y.read(name); }, verify);
 }
 
 }  // namespace twinrun

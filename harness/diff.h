@@ -1,6 +1,7 @@
 // Two runs or two checkpoints: where they part, by how much.
 //
 //   auto d = diff_files("A.h5", "B.h5");      // both runs, or both checkpoints
+//   Of two checkpoints only tensors whose digests differ are read.
 //   d->same;  d->first_step;  d->tensors[0].name;
 #pragma once
 
@@ -33,10 +34,12 @@ struct Diff {
   std::optional<double> eval_loss_a, eval_loss_b, eval_accuracy_a, eval_accuracy_b;
   std::vector<TensorDiff> tensors;  // those that differ, largest relative distance first
   int64_t tensors_compared = 0;
+  int64_t tensors_unread = 0;  // of these: the digests in the files are equal
   std::vector<std::string> notes;  // other scenario, other contract, missing steps
 };
 
-Result<Diff> diff_files(const std::string& a, const std::string& b);
+// verify: read all tensors and check them against their digests.
+Result<Diff> diff_files(const std::string& a, const std::string& b, bool verify = false);
 Diff diff_checkpoints(const Checkpoint& a, const Checkpoint& b);
 Diff diff_runs(const RunFile& a, const RunFile& b);
 

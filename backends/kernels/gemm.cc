@@ -47,25 +47,92 @@ namespace {
 
 constexpr int64_t kPackedLimit = int64_t{4} << 20;  // floats of B packed at once
 constexpr int64_t kPieceRows = 252;                 // rows of A that stay in L2
+constexpr int64_t kFewRowsBlockK = 256;             // of k, where a piece packs its own B:
+constexpr int64_t kPiecePanels = 16;                // panels of B that stay in L2
 
-// Copies rows [m0, m1) and k in [k0, k1) of A next to each other; the padding of each line keeps
-// lines out of one another's cache set. Returns the view's row stride and writes its offsets.
-int64_t copy_a(const MatrixA& a, Term term, int64_t m0, int64_t m1, int64_t k0, int64_t k1,
-               float* out, int64_t* offsets) {
+// Rows of A over one k block, as tiles read them.
+struct RowBlock {
+  const float* data;
+  int64_t row_stride;
+};
+
+// Rows [m0, m1) and k in [k0, k1) of A: in place where tiles can read them there, else copied next to each other; the
+// padding of each line keeps lines out of one another's cache set. Writes the offsets of k.
+RowBlock rows_of_a(const MatrixA& a, Term term, int64_t m0, int64_t m1, int64_t k0, int64_t k1, int64_t* offsets) {
   const int64_t m = m1 - m0, k = k1 - k0;
+  auto* out = scratch<float>(Scratch::kPackedA, static_cast<size_t>((m + 32) * (kBlockK + 32)));
   if (a.k_stride == 1) {
-    const int64_t pitch = (k + 15) / 16 * 16 + 16;
-    for (int64_t i = 0; i < m; ++i)
-      copy_term(term, a.data + (m0 + i) * a.row_stride + k0, out + i * pitch, k);
     for (int64_t q = 0; q < k; ++q) offsets[q] = q;
-    return pitch;
+    // Rows a multiple of 1 KiB apart share few cache sets.
+    const bool in_place = term == Term::kWhole && a.row_stride % 256 != 0;
+    if (in_place) return {a.data + m0 * a.row_stride + k0, a.row_stride};
+    const int64_t pitch = (k + 15) / 16 * 16 + 16;
+    for (int64_t i = 0; i < m; ++i) {
+      copy_term(term, a.data + (m0 + i) * a.row_stride + k0, out + i * pitch, k);
+    }
+    return {out, pitch};
   }
   const int64_t pitch = (m + 15) / 16 * 16 + 16;
   for (int64_t q = 0; q < k; ++q) {
     copy_term(term, a.data + (k0 + q) * a.k_stride + m0, out + q * pitch, m);
     offsets[q] = q * pitch;
   }
-  return 1;
+  return {out, 1};
+}
+
+// Rows [m0, m1) of C, columns [n0, n1), over all k in blocks; packed(k0, k1) gives those columns of B.
+template <typename F>
+void piece_of_c(const GemmPlan& plan, const DenseProblem& p, Terms terms, int64_t m0, int64_t m1, int64_t n0,
+                int64_t n1, int64_t block, F packed) {
+  const int64_t most_rows = plan.kernels.rows;
+  auto* offsets = scratch<int64_t>(Scratch::kOffsets, kBlockK);
+  auto* tiles = scratch<RowTile>(Scratch::kTiles, static_cast<size_t>(m1 - m0));
+  const int64_t tile_count = (m1 - m0 + most_rows - 1) / most_rows;
+  for (int64_t k0 = 0; k0 < p.k; k0 += block) {
+    const int64_t k1 = std::min(p.k, k0 + block);
+    const RowBlock a = rows_of_a(p.a, terms.a, m0, m1, k0, k1, offsets);
+    for (int64_t i = 0; i < tile_count; ++i) {
+      const int64_t begin = (m1 - m0) * i / tile_count, end = (m1 - m0) * (i + 1) / tile_count;
+      tiles[i] = {begin * a.row_stride, m0 + begin, static_cast<int>(end - begin)};
+    }
+    multiply_block(plan,
+                   {a.data, a.row_stride, offsets, k1 - k0, packed(k0, k1), p.c + n0, p.c_stride, n1 - n0, k0 == 0,
+                    k1 == p.k},
+                   tiles, tile_count);
+  }
+}
+
+// Few rows: a piece is some columns and packs its own B, which is used while it lies in L2.
+void few_rows(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
+  const int64_t panel = plan.panel(), panels = (p.n + panel - 1) / panel, threads = threads_of(plan.context);
+  const int64_t rounds = (panels + kPiecePanels * threads - 1) / (kPiecePanels * threads);
+  const int64_t pieces = std::min(panels, rounds * threads);
+  for_pieces(plan.context, pieces, p.m * p.n * p.k / 16, [&](int64_t piece) {
+    const int64_t n0 = panels * piece / pieces * panel;
+    const int64_t n1 = std::min(p.n, panels * (piece + 1) / pieces * panel);
+    auto* b = scratch<float>(Scratch::kPackedB, static_cast<size_t>(kFewRowsBlockK * (n1 - n0 + panel)));
+    piece_of_c(plan, p, terms, 0, p.m, n0, n1, kFewRowsBlockK, [&](int64_t k0, int64_t k1) {
+      pack_b(plan, p.b, terms.b, k0, k1, n0, n1, b);
+      return b;
+    });
+  });
+}
+
+// Many rows: B is packed once by all threads, pieces are rows.
+void many_rows(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
+  const int64_t panel = plan.panel(), most_rows = plan.kernels.rows;
+  const int64_t columns = std::max(panel, kPackedLimit / p.k / panel * panel);
+  const int64_t threads = threads_of(plan.context);
+  for (int64_t n0 = 0; n0 < p.n; n0 += columns) {
+    const int64_t n1 = std::min(p.n, n0 + columns);
+    const PackedB b(plan, p.b, terms.b, p.k, n0, n1);
+    const int64_t rounds = std::max<int64_t>(1, (p.m + kPieceRows * threads - 1) / (kPieceRows * threads));
+    const int64_t pieces = std::min((p.m + most_rows - 1) / most_rows, rounds * threads);
+    for_pieces(plan.context, pieces, p.m * (n1 - n0) * p.k / 16, [&](int64_t piece) {
+      piece_of_c(plan, p, terms, p.m * piece / pieces, p.m * (piece + 1) / pieces, n0, n1, kBlockK,
+                 [&](int64_t k0, int64_t) { return b.block(k0); });
+    });
+  }
 }
 
 }  // namespace
@@ -76,45 +143,7 @@ void dense_gemm(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
     for (int64_t i = 0; i < p.m; ++i) std::fill_n(p.c + i * p.c_stride, p.n, 0.0f);
     return;
   }
-  const int64_t panel = plan.panel(), most_rows = plan.kernels.rows;
-  const int64_t columns = std::max(panel, kPackedLimit / p.k / panel * panel);
-  const int64_t threads = threads_of(plan.context);
-  for (int64_t n0 = 0; n0 < p.n; n0 += columns) {
-    const int64_t n1 = std::min(p.n, n0 + columns);
-    const PackedB packed(plan, p.b, terms.b, p.k, n0, n1);
-    // Pieces: blocks of rows, and of columns where the rows are too few for all threads.
-    const int64_t rounds =
-        std::max<int64_t>(1, (p.m + kPieceRows * threads - 1) / (kPieceRows * threads));
-    const int64_t row_tiles = (p.m + most_rows - 1) / most_rows;
-    const int64_t row_pieces = std::min(row_tiles, rounds * threads);
-    const int64_t panels = (n1 - n0 + panel - 1) / panel;
-    const int64_t column_pieces = row_pieces >= threads ? 1 : std::min(panels, threads);
-    for_pieces(plan.context, row_pieces * column_pieces, p.m * (n1 - n0) * p.k / 16,
-               [&](int64_t piece) {
-                 const int64_t r = piece / column_pieces, s = piece % column_pieces;
-                 const int64_t m0 = p.m * r / row_pieces, m1 = p.m * (r + 1) / row_pieces;
-                 const int64_t j0 = panels * s / column_pieces * panel;
-                 const int64_t j1 = std::min(n1 - n0, panels * (s + 1) / column_pieces * panel);
-                 auto* a = scratch<float>(Scratch::kPackedA,
-                                          static_cast<size_t>((m1 - m0 + 32) * (kBlockK + 32)));
-                 auto* offsets = scratch<int64_t>(Scratch::kOffsets, kBlockK);
-                 auto* tiles = scratch<RowTile>(Scratch::kTiles, static_cast<size_t>(m1 - m0));
-                 const int64_t tile_count = (m1 - m0 + most_rows - 1) / most_rows;
-                 for (int64_t k0 = 0; k0 < p.k; k0 += kBlockK) {
-                   const int64_t k1 = std::min(p.k, k0 + kBlockK);
-                   const int64_t stride = copy_a(p.a, terms.a, m0, m1, k0, k1, a, offsets);
-                   for (int64_t i = 0; i < tile_count; ++i) {
-                     const int64_t begin = (m1 - m0) * i / tile_count,
-                                   end = (m1 - m0) * (i + 1) / tile_count;
-                     tiles[i] = {begin * stride, m0 + begin, static_cast<int>(end - begin)};
-                   }
-                   multiply_block(plan,
-                                  {a, stride, offsets, k1 - k0, packed.block(k0) + j0 * (k1 - k0),
-                                   p.c + n0 + j0, p.c_stride, j1 - j0, k0 == 0, k1 == p.k},
-                                  tiles, tile_count);
-                 }
-               });
-  }
+  p.m <= kPieceRows ? few_rows(plan, p, terms) : many_rows(plan, p, terms);
 }
 
 }  // namespace twinrun

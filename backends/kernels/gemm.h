@@ -43,7 +43,7 @@ struct MatrixB {
 };
 
 // Size of k blocks. A multiple of 32, so that bf16 blocks never straddle one.
-inline constexpr int64_t kBlockK = 256;
+inline constexpr int64_t kBlockK = 512;
 
 struct GemmPlan {
   const KernelContext& context;

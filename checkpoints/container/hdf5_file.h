@@ -94,6 +94,9 @@ class Hdf5Dataset : public Hdf5Node {
  public:
   // float32, int32, float64; uint16 with the attribute dtype = "bfloat16"; uint8 with "pred".
   Result<Tensor> read_tensor() const;
+  // In two steps: what it declares, once it is known that the file holds it; then its elements.
+  Result<TensorType> tensor_type() const;
+  Result<Tensor> read_tensor(const TensorType& checked) const;
   Result<std::vector<int64_t>> read_i64() const;          // rank 1
   Result<std::vector<std::string>> read_strings() const;  // rank 1, zero padding removed
 

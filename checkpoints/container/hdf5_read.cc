@@ -305,7 +305,7 @@ Result<int64_t> Hdf5Dataset::checked_length(uint64_t element_bytes) const {
                ""};
 }
 
-Result<Tensor> Hdf5Dataset::read_tensor() const {
+Result<TensorType> Hdf5Dataset::tensor_type() const {
   const Quiet quiet;
   const Hdf5Id type(H5Dget_type(id_.get()));
   if (!type.valid()) return hdf5_error("cannot read the element type", where_);
@@ -318,18 +318,31 @@ Result<Tensor> Hdf5Dataset::read_tensor() const {
     if (H5Tequal(type.get(), storage.file_type) <= 0) continue;
     if (attribute != (storage.attribute == nullptr ? "" : storage.attribute)) continue;
     TWINRUN_ASSIGN(Dims dims, checked_dims(size_of(storage.dtype)));
-    Tensor tensor = Tensor::empty({storage.dtype, std::move(dims)});
-    if (tensor.elements() != 0 &&
-        H5Dread(id_.get(), storage.memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, tensor.raw()) < 0) {
-      return hdf5_error("cannot read the data", where_);
-    }
-    return tensor;
+    return TensorType{storage.dtype, std::move(dims)};
   }
   return Error{
       fmt::format("has elements of {} with dtype '{}'; allowed are float32, int32, float64, "
                   "uint16 with dtype 'bfloat16', uint8 with dtype 'pred'",
                   describe(type.get()), attribute),
       where_, "rewrite it as one of these, little-endian"};
+}
+
+Result<Tensor> Hdf5Dataset::read_tensor(const TensorType& checked) const {
+  const Quiet quiet;
+  Tensor tensor = Tensor::empty(checked);
+  for (const Storage& storage : storages()) {
+    if (storage.dtype != checked.dtype) continue;
+    if (tensor.elements() != 0 &&
+        H5Dread(id_.get(), storage.memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, tensor.raw()) < 0) {
+      return hdf5_error("cannot read the data", where_);
+    }
+  }
+  return tensor;
+}
+
+Result<Tensor> Hdf5Dataset::read_tensor() const {
+  TWINRUN_ASSIGN(const TensorType type, tensor_type());
+  return read_tensor(type);
 }
 
 Result<std::vector<int64_t>> Hdf5Dataset::read_i64() const {

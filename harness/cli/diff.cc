@@ -18,6 +18,7 @@ nlohmann::ordered_json json_of(const Diff& d) {
   j["first_loss"] = d.first_loss ? nlohmann::ordered_json(*d.first_loss) : nullptr;
   j["max_loss_gap"] = d.max_loss_gap;
   j["tensors_compared"] = d.tensors_compared;
+  j["tensors_unread"] = d.tensors_unread;
   j["tensors"] = nlohmann::ordered_json::array();
   for (const auto& t : d.tensors) {
     j["tensors"].push_back({{"name", t.name},
@@ -47,7 +48,8 @@ void print(const Diff& d, const std::string& a, const std::string& b) {
     }
   }
   if (d.same) {
-    fmt::print("the same: {} tensors, bit for bit\n", d.tensors_compared);
+    fmt::print("the same: {} tensors, bit for bit{}\n", d.tensors_compared,
+               d.tensors_unread > 0 ? " by their digests (--verify reads them too)" : "");
     return;
   }
   if (!d.tensors.empty()) {
@@ -66,12 +68,13 @@ void print(const Diff& d, const std::string& a, const std::string& b) {
 
 int diff_verb(const Args& args) {
   po::options_description options("options");
-  options.add_options()("json", po::bool_switch(), "one JSON document on stdout");
+  options.add_options()("json", po::bool_switch(), "one JSON document on stdout")(
+      "verify", po::bool_switch(), "read tensors whose digests are equal, too, and check them");
   const Parsed parsed =
       parse(args, "twinrun diff A B", "twinrun diff runs/R.h5 runs/T.h5", options, {"A", "B"});
   if (parsed.exit) return *parsed.exit;
   const auto a = parsed.get<std::string>("A"), b = parsed.get<std::string>("B");
-  const auto d = diff_files(a, b);
+  const auto d = diff_files(a, b, parsed.get<bool>("verify"));
   if (!d) return fail(d.error());
   if (parsed.get<bool>("json")) {
     fmt::print("{}\n", json_of(*d).dump(2));

@@ -15,6 +15,9 @@ constexpr uint32_t kClosed = std::numeric_limits<uint32_t>::max();  // as the ne
 
 thread_local bool inside_piece = false;
 
+// Who had work last, in the whole process: the workers of other pools then go to sleep at once.
+std::atomic<const ThreadPool*> latest = nullptr;
+
 }  // namespace
 
 ThreadPool::ThreadPool(int threads)
@@ -34,7 +37,7 @@ ThreadPool::~ThreadPool() {
 template <typename F>
 void ThreadPool::wait_until(const std::atomic<uint32_t>& word, F happened) const {
   using Clock = std::chrono::steady_clock;
-  for (const auto begin = Clock::now(); spins_ && Clock::now() - begin < kAwake;) {
+  for (const auto begin = Clock::now(); spins_ && latest.load() == this && Clock::now() - begin < kAwake;) {
     for (int i = 0; i < 32; ++i) {
       if (happened(word.load())) return;
       _mm_pause();
@@ -78,6 +81,7 @@ void ThreadPool::parallel_for(int64_t pieces, const std::function<void(int64_t)>
     for (int64_t i = 0; i < pieces; ++i) run(i);
     return;
   }
+  latest = this;
   const auto count = static_cast<uint32_t>(pieces);
   const uint32_t round = round_.load() + 1;
   ticket_ = uint64_t{round} << 32 | kClosed;  // nobody may take a piece while the two below change
