@@ -3,13 +3,20 @@
 namespace twinrun {
 
 GemmPlan::GemmPlan(const KernelContext& context)
+    : GemmPlan(context, gemm_kernels(active_isa(), context.arithmetic.dot != DotArithmetic::kF32)) {
+}
+GemmPlan::GemmPlan(const KernelContext& context, const GemmKernels& kernels)
     : context(context),
-      kernels(gemm_kernels(active_isa())),
       bf16(context.arithmetic.dot != DotArithmetic::kF32),
-      flush(context.arithmetic.flush || bf16) {}
+      flush(context.arithmetic.flush || bf16),
+      kernels(kernels) {}
 
 void multiply_block(const GemmPlan& plan, const BlockProduct& p, const RowTile* tiles,
                     int64_t tile_count) {
+  if (plan.amx()) {
+    auto* images = scratch<uint16_t>(Scratch::kTileImages, kImageTiles * kImageSize);
+    return plan.kernels.block(p, tiles, tile_count, images, plan.context.arithmetic.poison);
+  }
   const GemmTileFunction tile = plan.bf16 ? plan.kernels.bf16 : plan.kernels.f32;
   const int64_t panel = plan.panel();
   const FlushScope scope(plan.flush);
@@ -92,7 +99,8 @@ void dense_gemm(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
     for_pieces(plan.context, row_pieces * column_pieces, p.m * (n1 - n0) * p.k / 16,
                [&](int64_t piece) {
                  const int64_t r = piece / column_pieces, s = piece % column_pieces;
-                 const int64_t m0 = p.m * r / row_pieces, m1 = p.m * (r + 1) / row_pieces;
+                 const int64_t m0 = plan.cut(p.m, r, row_pieces);
+                 const int64_t m1 = plan.cut(p.m, r + 1, row_pieces);
                  const int64_t j0 = panels * s / column_pieces * panel;
                  const int64_t j1 = std::min(n1 - n0, panels * (s + 1) / column_pieces * panel);
                  auto* a = scratch<float>(Scratch::kPackedA,
@@ -104,12 +112,12 @@ void dense_gemm(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
                    const int64_t k1 = std::min(p.k, k0 + kBlockK);
                    const int64_t stride = copy_a(p.a, terms.a, m0, m1, k0, k1, a, offsets);
                    for (int64_t i = 0; i < tile_count; ++i) {
-                     const int64_t begin = (m1 - m0) * i / tile_count,
-                                   end = (m1 - m0) * (i + 1) / tile_count;
+                     const int64_t begin = plan.cut(m1 - m0, i, tile_count),
+                                   end = plan.cut(m1 - m0, i + 1, tile_count);
                      tiles[i] = {begin * stride, m0 + begin, static_cast<int>(end - begin)};
                    }
                    multiply_block(plan,
-                                  {a, stride, offsets, k1 - k0, packed.block(k0) + j0 * (k1 - k0),
+                                  {a, stride, offsets, k1 - k0, packed.block(k0, k1, j0),
                                    p.c + n0 + j0, p.c_stride, j1 - j0, k0 == 0, k1 == p.k},
                                   tiles, tile_count);
                  }

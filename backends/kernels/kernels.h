@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "program/base/result.h"
 #include "program/base/tensor.h"
 #include "program/base/thread_pool.h"
 #include "program/graph/op.h"
@@ -28,12 +29,18 @@ struct Arithmetic {
   bool poison = false;  // NaN in the padding cells of dot tiles (must not change a bit)
 };
 
-enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAmx };
+// kAmxModel: the tiles of AMX modelled in plain C++, slow; only force_isa reaches it.
+enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAmx, kAmxModel };
 std::string_view to_string(Isa isa);
-// The best that this machine has, or what TWINRUN_ISA says ("scalar|avx2|avx512|amx"); asking for more than the machine has
-// falls back to the best and doctor says so.
+// The best that this machine has, or what TWINRUN_ISA says ("scalar|avx2|avx512|amx"); asking for more than the machine
+// has falls back to the best.
 Isa active_isa();
 void force_isa(Isa isa);  // tests
+// An error if TWINRUN_ISA names no instruction set. Whoever does not ask gets the best there is.
+Status check_isa_request();
+// Why bf16 dots do without AMX tiles: "no AMX", "the kernel refused tiles", "self test failed", "TWINRUN_ISA asks for
+// less"; empty where they can be used.
+std::string_view amx_refusal();
 
 struct KernelContext {
   ThreadPool* pool = nullptr;
