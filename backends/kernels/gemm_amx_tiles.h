@@ -22,8 +22,6 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kTileWords = 256;
-
 // The bf16 that a binary32 with nothing below its upper half holds.
 TWINRUN_INLINE uint32_t upper_half(float x) { return __builtin_bit_cast(uint32_t, x) >> 16; }
 TWINRUN_INLINE uint32_t pair_of(float even, float odd) {

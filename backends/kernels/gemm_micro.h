@@ -60,6 +60,7 @@ using GemmTileFunction = void (*)(const GemmTile& tile);
 using GemmBlockFunction = void (*)(const BlockProduct& product, const RowTile* tiles, int64_t count,
                                    uint16_t* images, bool poison);
 inline constexpr int64_t kImageTiles = 8, kImageSize = 32 * kBlockK;
+inline constexpr int64_t kTileWords = 256;  // an AMX tile: 16 rows of 16 words
 
 struct GemmKernels {
   int rows;               // largest tile

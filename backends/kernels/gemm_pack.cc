@@ -68,8 +68,6 @@ void pack_strided(const MatrixB& b, Term term, const float* src, int64_t length,
 // ---- tile images of B (gemm_amx_tiles.h): panels of two tiles side by side, block of 32 k after
 // block; the last panel may be one tile wide.
 
-constexpr int64_t kTileWords = 256;
-
 // Where the tile of columns [j, j + 16) and of k block 0 begins; `step` to the next k block's.
 struct TileColumn {
   uint32_t* first;

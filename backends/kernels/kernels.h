@@ -17,8 +17,8 @@
 namespace twinrun {
 
 enum class DotArithmetic : uint8_t {
-  kF32,      // one fma chain per output (cpu; tpu.precision = "f32")
-  kBf16,     // bf16 operands, blocks of 32 in AMX order
+  kF32,   // one fma chain per output (cpu; tpu.precision = "f32")
+  kBf16,  // bf16 operands, blocks of 32 in AMX order
   kBf16x3,
   kBf16x6,
 };
@@ -48,10 +48,12 @@ struct KernelContext {
 };
 
 // Every kind of ops.def but parameter and all_reduce. Parallelises over context.pool.
-void run_kernel(const KernelContext& context, const Op& op, std::span<const Tensor> inputs, Tensor& output);
+void run_kernel(const KernelContext& context, const Op& op, std::span<const Tensor> inputs,
+                Tensor& output);
 
 // The contract's ring (numerics.md rule 7) over the contributions of N >= 1 replicas.
-void all_reduce_sum(const KernelContext& context, std::span<const Tensor> contributions, Tensor& output);
+void all_reduce_sum(const KernelContext& context, std::span<const Tensor> contributions,
+                    Tensor& output);
 
 // Correctly rounded binary32 elementary functions (NaN in, canonical NaN out).
 float exp_f32(float x);
