@@ -82,6 +82,9 @@ Result<std::vector<DoctorRow>> doctor(const std::string& engine) {
   TWINRUN_ASSIGN(const auto backend, make_backend(engine, BackendOptions{}));
   std::vector<DoctorRow> rows;
   for (const auto& [key, value] : environment()) rows.push_back({key, true, value});
+  const std::string_view refusal = amx_refusal();
+  rows.push_back(
+      {"amx tiles", true, refusal.empty() ? "used" : fmt::format("not used: {}", refusal)});
   TWINRUN_ASSIGN(DoctorRow known, known_answer(*backend));
   rows.push_back(std::move(known));
   TWINRUN_ASSIGN(DoctorRow same, same_bits(engine));

@@ -72,7 +72,8 @@ void multiply(const GemmPlan& plan, const Patches& patches, const MatrixB& b, in
       }
       for (int64_t y = y0; y < y1; ++y) {
         for (int64_t t = 0; t < column_tiles; ++t) {
-          const int64_t x0 = g.out[1] * t / column_tiles, x1 = g.out[1] * (t + 1) / column_tiles;
+          const int64_t x0 = plan.cut(g.out[1], t, column_tiles),
+                        x1 = plan.cut(g.out[1], t + 1, column_tiles);
           tiles[count++] = {at + g.position(y - y0, x0), image * pixels + y * g.out[1] + x0,
                             static_cast<int>(x1 - x0)};
         }
@@ -86,7 +87,7 @@ void multiply(const GemmPlan& plan, const Patches& patches, const MatrixB& b, in
         offsets[q - k0] = g.tap(tap / g.taps[1], tap % g.taps[1]) + q % g.channels;
       }
       multiply_block(plan,
-                     {base, g.step[1] * g.pitch, offsets, k1 - k0, packed.block(k0), c, n, n,
+                     {base, g.step[1] * g.pitch, offsets, k1 - k0, packed.block(k0, k1, 0), c, n, n,
                       k0 == 0, k1 == k},
                      tiles, count);
     }

@@ -18,16 +18,16 @@ struct Problem {
 };
 
 // Row tiles: a tile's rows must be neighbours in the slab.
-int64_t row_tiles(const PatchGeometry& g, int most_rows, RowTile* tiles) {
+int64_t row_tiles(const GemmPlan& plan, const PatchGeometry& g, RowTile* tiles) {
   const bool joined =
       g.pitch == g.channels && g.tap_step[1] == 1;  // taps of a kernel row follow one another
   const int64_t run = joined ? g.taps[1] * g.channels : g.channels;
-  const int64_t parts = (run + most_rows - 1) / most_rows;
+  const int64_t parts = (run + plan.kernels.rows - 1) / plan.kernels.rows;
   int64_t count = 0;
   for (int64_t i = 0; i < g.taps[0]; ++i) {
     for (int64_t j = 0; j < g.taps[1]; j += joined ? g.taps[1] : 1) {
       for (int64_t p = 0; p < parts; ++p) {
-        const int64_t begin = run * p / parts, end = run * (p + 1) / parts;
+        const int64_t begin = plan.cut(run, p, parts), end = plan.cut(run, p + 1, parts);
         tiles[count++] = {g.tap(i, j) + begin, (i * g.taps[1] + j) * g.channels + begin,
                           static_cast<int>(end - begin)};
       }
@@ -88,7 +88,7 @@ void segment_sum(const GemmPlan& plan, const Problem& p, Terms terms, int64_t se
 void multiply(const GemmPlan& plan, const Problem& p, Terms terms, float* c) {
   const int64_t segments = (p.k + kSegment - 1) / kSegment, threads = threads_of(plan.context);
   RowTile* tiles = scratch<RowTile>(Scratch::kTiles, static_cast<size_t>(p.m));
-  const int64_t tile_count = row_tiles(p.g, plan.kernels.rows, tiles);
+  const int64_t tile_count = row_tiles(plan, p.g, tiles);
   const int64_t elements = p.m * p.n;
   // As many segments side by side as memory allows; more pieces by rows where the segments are few.
   const int64_t group = std::clamp<int64_t>(kPartialLimit / elements, 1, segments);

@@ -3,13 +3,20 @@
 namespace twinrun {
 
 GemmPlan::GemmPlan(const KernelContext& context)
+    : GemmPlan(context, gemm_kernels(active_isa(), context.arithmetic.dot != DotArithmetic::kF32)) {
+}
+GemmPlan::GemmPlan(const KernelContext& context, const GemmKernels& kernels)
     : context(context),
-      kernels(gemm_kernels(active_isa())),
       bf16(context.arithmetic.dot != DotArithmetic::kF32),
-      flush(context.arithmetic.flush || bf16) {}
+      flush(context.arithmetic.flush || bf16),
+      kernels(kernels) {}
 
 void multiply_block(const GemmPlan& plan, const BlockProduct& p, const RowTile* tiles,
                     int64_t tile_count) {
+  if (plan.amx()) {
+    auto* images = scratch<uint16_t>(Scratch::kTileImages, kImageTiles * kImageSize);
+    return plan.kernels.block(p, tiles, tile_count, images, plan.context.arithmetic.poison);
+  }
   const GemmTileFunction tile = plan.bf16 ? plan.kernels.bf16 : plan.kernels.f32;
   const int64_t panel = plan.panel();
   const FlushScope scope(plan.flush);
@@ -92,7 +99,7 @@ void piece_of_c(const GemmPlan& plan, const DenseProblem& p, Terms terms, int64_
     const int64_t k1 = std::min(p.k, k0 + block);
     const RowBlock a = rows_of_a(p.a, terms.a, m0, m1, k0, k1, offsets);
     for (int64_t i = 0; i < tile_count; ++i) {
-      const int64_t begin = (m1 - m0) * i / tile_count, end = (m1 - m0) * (i + 1) / tile_count;
+      const int64_t begin = plan.cut(m1 - m0, i, tile_count), end = plan.cut(m1 - m0, i + 1, tile_count);
       tiles[i] = {begin * a.row_stride, m0 + begin, static_cast<int>(end - begin)};
     }
     multiply_block(plan,
@@ -110,7 +117,8 @@ void few_rows(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
   for_pieces(plan.context, pieces, p.m * p.n * p.k / 16, [&](int64_t piece) {
     const int64_t n0 = panels * piece / pieces * panel;
     const int64_t n1 = std::min(p.n, panels * (piece + 1) / pieces * panel);
-    auto* b = scratch<float>(Scratch::kPackedB, static_cast<size_t>(kFewRowsBlockK * (n1 - n0 + panel)));
+    auto* b = scratch<float>(Scratch::kPackedB,
+                             static_cast<size_t>(plan.packed_size(plan.packed_columns(n1 - n0), kFewRowsBlockK)));
     piece_of_c(plan, p, terms, 0, p.m, n0, n1, kFewRowsBlockK, [&](int64_t k0, int64_t k1) {
       pack_b(plan, p.b, terms.b, k0, k1, n0, n1, b);
       return b;
@@ -129,8 +137,8 @@ void many_rows(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
     const int64_t rounds = std::max<int64_t>(1, (p.m + kPieceRows * threads - 1) / (kPieceRows * threads));
     const int64_t pieces = std::min((p.m + most_rows - 1) / most_rows, rounds * threads);
     for_pieces(plan.context, pieces, p.m * (n1 - n0) * p.k / 16, [&](int64_t piece) {
-      piece_of_c(plan, p, terms, p.m * piece / pieces, p.m * (piece + 1) / pieces, n0, n1, kBlockK,
-                 [&](int64_t k0, int64_t) { return b.block(k0); });
+      piece_of_c(plan, p, terms, plan.cut(p.m, piece, pieces), plan.cut(p.m, piece + 1, pieces), n0, n1, kBlockK,
+                 [&](int64_t k0, int64_t k1) { return b.block(k0, k1, 0); });
     });
   }
 }

@@ -16,7 +16,11 @@
 
 namespace twinrun {
 
-const GemmKernels& gemm_kernels(Isa isa);
+const GemmKernels& gemm_kernels(Isa isa, bool bf16);
+
+// Whether block products of these AMX tiles have the bits of the modelled ones, on a fixed set of
+// products: cancellation, flushing, infinities, NaN, odd k.
+bool keeps_amx_order(GemmBlockFunction block);
 
 // Which part of an operand takes part: the binary32 itself, or the bf16 terms of its splitting
 // (first = bf16(x), second = bf16(x - first), third = bf16((x - first) - second)).
@@ -35,30 +39,39 @@ struct MatrixA {
 };
 
 // Element (k, column) of B at data + (k / run) * run_stride + (k % run) * k_stride + column *
-// column_stride.
+// column_stride; one of k_stride and column_stride is 1.
 struct MatrixB {
   const float* data;
   int64_t column_stride, k_stride;
   int64_t run, run_stride;
 };
 
-// Size of k blocks. A multiple of 32, so that bf16 blocks never straddle one.
-inline constexpr int64_t kBlockK = 512;
-
 struct GemmPlan {
   const KernelContext& context;
-  const GemmKernels& kernels;
   bool bf16;   // in AMX order
   bool flush;  // MXCSR while computing
+  const GemmKernels& kernels;
   explicit GemmPlan(const KernelContext& context);
+  GemmPlan(const KernelContext& context, const GemmKernels& kernels);  // tests
+  bool amx() const { return kernels.block != nullptr; }
   int panel() const { return 2 * kernels.lanes; }
+  // Where part i of `parts` parts of n rows begins: at a whole tile for AMX, else parts are even.
+  int64_t cut(int64_t n, int64_t i, int64_t parts) const {
+    if (!amx()) return n * i / parts;
+    const int64_t tiles = (n + kernels.rows - 1) / kernels.rows;
+    return std::min(n, tiles * i / parts * kernels.rows);
+  }
   int64_t packed_columns(int64_t n) const {
     return (n + kernels.lanes - 1) / kernels.lanes * kernels.lanes;
+  }
+  // Floats that k rows of packed columns take.
+  int64_t packed_size(int64_t columns, int64_t k) const {
+    return amx() ? columns * ((k + 31) / 32 * 16) : columns * k;
   }
 };
 
 // Packs columns [n0, n1) of k in [k0, k1) into panels of panel() columns, the last one perhaps of
-// lanes: panel p begins at p * panel() * (k1 - k0).
+// lanes: panel p begins at packed_size(p * panel(), k1 - k0).
 void pack_b(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64_t k1, int64_t n0,
             int64_t n1, float* out);
 
@@ -66,32 +79,17 @@ void pack_b(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64
 class PackedB {
  public:
   PackedB(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k, int64_t n0, int64_t n1);
-  const float* block(int64_t k0) const { return data_ + k0 * columns_; }
+  // Columns from j0 on, a multiple of panel().
+  const float* block(int64_t k0, int64_t k1, int64_t j0) const {
+    return data_ + plan_.packed_size(columns_, k0) + plan_.packed_size(j0, k1 - k0);
+  }
 
  private:
+  const GemmPlan& plan_;
   float* data_;
   int64_t columns_;
 };
 
-// A row tile of a piece of work: where its first row lies in A (elements) and in C (rows).
-struct RowTile {
-  int64_t a;
-  int64_t c_row;
-  int rows;
-};
-
-// C[tiles, n] over one k block. `b` as pack_b leaves it, `offsets` one per k.
-struct BlockProduct {
-  const float* a;
-  int64_t row_stride;
-  const int64_t* offsets;
-  int64_t k;
-  const float* b;
-  float* c;
-  int64_t c_stride;
-  int64_t n;
-  bool start, finish;
-};
 void multiply_block(const GemmPlan& plan, const BlockProduct& product, const RowTile* tiles,
                     int64_t tile_count);
 

@@ -2,17 +2,41 @@
 // instruction set can include it. Innermost thing on the data's path: gemm.cc and convolution.cc
 // cut their work into tiles and call these.
 //
-//   const GemmKernels& k = gemm_kernels(active_isa());
+//   const GemmKernels& k = gemm_kernels(active_isa(), false);
 //   k.f32(tile);                                  // tile.rows <= k.rows, tile.cols <= 2 * k.lanes
 //
 // A is never transposed: element (row, k) lies at a + row * row_stride + k_offset[k], so that dense
 // rows, image patches and transposed operands are all read in place. B is packed: [k][width], width
-// = lanes or 2 * lanes, whichever holds cols.
+// = lanes or 2 * lanes, whichever holds cols; where there is a block function, as bf16 in tile
+// images (gemm_amx_tiles.h).
 #pragma once
 
 #include <stdint.h>
 
 namespace twinrun {
+
+// Size of k blocks. A multiple of 32, so that bf16 blocks never straddle one.
+inline constexpr int64_t kBlockK = 512;
+
+// A row tile of a piece of work: where its first row lies in A (elements) and in C (rows).
+struct RowTile {
+  int64_t a;
+  int64_t c_row;
+  int rows;
+};
+
+// C[tiles, n] over one k block. `b` as pack_b leaves it, `offsets` one per k.
+struct BlockProduct {
+  const float* a;
+  int64_t row_stride;
+  const int64_t* offsets;
+  int64_t k;
+  const float* b;
+  float* c;
+  int64_t c_stride;
+  int64_t n;
+  bool start, finish;
+};
 
 struct GemmTile {
   const float* a;
@@ -31,15 +55,25 @@ struct GemmTile {
 
 using GemmTileFunction = void (*)(const GemmTile& tile);
 
+// A whole block product. `images` holds kImageTiles row tiles of kImageSize bf16; `poison` fills the
+// rows that a tile does not have with NaN.
+using GemmBlockFunction = void (*)(const BlockProduct& product, const RowTile* tiles, int64_t count,
+                                   uint16_t* images, bool poison);
+inline constexpr int64_t kImageTiles = 8, kImageSize = 32 * kBlockK;
+inline constexpr int64_t kTileWords = 256;  // an AMX tile: 16 rows of 16 words
+
 struct GemmKernels {
   int rows;               // largest tile
   int lanes;              // floats per vector
   GemmTileFunction f32;   // one fma chain per output
   GemmTileFunction bf16;  // AMX order on operands already rounded; run it under FTZ and DAZ
+  GemmBlockFunction block = nullptr;  // AMX: instead of both
 };
 
 extern const GemmKernels kGemmScalar;
 extern const GemmKernels kGemmAvx2;
 extern const GemmKernels kGemmAvx512;
+extern const GemmKernels kGemmAmx;
+extern const GemmKernels kGemmAmxModel;
 
 }  // namespace twinrun

@@ -1,7 +1,8 @@
-// Operands on their way into tiles: bf16 terms, panels of B.
+// Operands on their way into tiles: bf16 terms, panels of B, tile images of B.
 #include <cstring>
 
 #include "backends/kernels/gemm.h"
+#include "backends/kernels/transpose8.h"
 
 namespace twinrun {
 namespace {
@@ -22,23 +23,21 @@ inline float rest(float x, float y) {
   return z - y;
 }
 
-// 8 x 8 transposition: columns 0..7 of src (stride apart) at k..k+7 to dst[k][column].
-inline void transpose8(const float* src, int64_t stride, float* dst, int64_t width) {
-  __m256 r[8], t[8];
-  for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(src + i * stride);
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xEE);
-    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xEE);
-  }
-  for (int i = 0; i < 4; ++i) {
-    _mm256_storeu_ps(dst + i * width, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-    _mm256_storeu_ps(dst + (i + 4) * width, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+// Calls f(of), of(x) being that term of x.
+template <typename F>
+inline void with_term(Term term, F&& f) {
+  switch (term) {
+    case Term::kWhole:
+      return f([](float x) { return x; });
+    case Term::kFirst:
+      return f([](float x) { return bf16_term(x); });
+    case Term::kSecond:
+      return f([](float x) { return bf16_term(rest(x, bf16_term(x))); });
+    case Term::kThird:
+      return f([](float x) {
+        const float r = rest(x, bf16_term(x));
+        return bf16_term(rest(r, bf16_term(r)));
+      });
   }
 }
 
@@ -66,36 +65,119 @@ void pack_strided(const MatrixB& b, Term term, const float* src, int64_t length,
   for (int64_t k = 0; k < length; ++k) copy_term(term, out + k * width, out + k * width, columns);
 }
 
+// ---- tile images of B (gemm_amx_tiles.h): panels of two tiles side by side, block of 32 k after
+// block; the last panel may be one tile wide.
+
+// Where the tile of columns [j, j + 16) and of k block 0 begins; `step` to the next k block's.
+struct TileColumn {
+  uint32_t* first;
+  int64_t step;
+  TileColumn(const GemmPlan& plan, uint32_t* out, int64_t j, int64_t n, int64_t k) {
+    const int64_t panel = j / 32 * 32;
+    step = n - panel > 16 ? 2 * kTileWords : kTileWords;
+    first = out + plan.packed_size(panel, k) + (j - panel) / 16 * kTileWords;
+  }
+};
+
+// Rows of B that are neighbours in columns: two of them are one row of a tile.
+template <typename Of>
+void pack_pairs_of_rows(const GemmPlan& plan, const MatrixB& b, Of of, int64_t k0, int64_t k1,
+                        int64_t n0, int64_t n1, uint32_t edge, uint32_t* out) {
+  const auto row = [&](int64_t k) {
+    return b.data + k / b.run * b.run_stride + k % b.run * b.k_stride;
+  };
+  for (int64_t k = k0; k < (k1 - k0 + 31) / 32 * 32 + k0; k += 2) {
+    const float* const even = k < k1 ? row(k) + n0 : nullptr;
+    const float* const odd = k + 1 < k1 ? row(k + 1) + n0 : nullptr;
+    for (int64_t j = 0; j < n1 - n0; j += 16) {
+      const TileColumn tile(plan, out, j, n1 - n0, k1 - k0);
+      uint32_t* const to = tile.first + (k - k0) / 32 * tile.step + (k - k0) % 32 / 2 * 16;
+      const int64_t columns = std::min<int64_t>(16, n1 - n0 - j);
+      const auto pair = [&](int64_t i) {
+        return to_bits(of(even[j + i])) >> 16 | to_bits(of(odd[j + i]));
+      };
+      if (odd != nullptr && columns == 16) {
+        for (int64_t i = 0; i < 16; ++i) to[i] = pair(i);
+      } else if (odd != nullptr) {
+        for (int64_t i = 0; i < columns; ++i) to[i] = pair(i);
+      } else {
+        for (int64_t i = 0; i < columns; ++i)
+          to[i] = even == nullptr ? 0 : to_bits(of(even[j + i])) >> 16;
+      }
+      std::fill(to + columns, to + 16, edge);
+    }
+  }
+}
+
+// Columns whose k are neighbours: a tile is gathered column by column and transposed.
+template <typename Of>
+void pack_pairs_of_columns(const GemmPlan& plan, const MatrixB& b, Of of, int64_t k0, int64_t k1,
+                           int64_t n0, int64_t n1, uint32_t edge, uint32_t* out) {
+  alignas(64) uint32_t pairs[kTileWords];
+  for (int64_t j = 0; j < n1 - n0; j += 16) {
+    const TileColumn tile(plan, out, j, n1 - n0, k1 - k0);
+    const int64_t columns = std::min<int64_t>(16, n1 - n0 - j);
+    std::fill(pairs + columns * 16, pairs + kTileWords, edge);
+    for (int64_t block = k0; block < k1; block += 32) {
+      const int64_t end = std::min(block + 32, k1);
+      for (int64_t i = 0; i < columns; ++i) {
+        uint16_t column[32] = {};
+        for (int64_t k = block; k < end;) {
+          const int64_t within = k % b.run, length = std::min(b.run - within, end - k);
+          const float* const from =
+              b.data + k / b.run * b.run_stride + within + (n0 + j + i) * b.column_stride;
+          uint16_t* const to = column + (k - block);
+          const auto half = [&](int64_t q) {
+            return static_cast<uint16_t>(to_bits(of(from[q])) >> 16);
+          };
+          if (length == 32) {
+            for (int64_t q = 0; q < 32; ++q) to[q] = half(q);
+          } else {
+            for (int64_t q = 0; q < length; ++q) to[q] = half(q);
+          }
+          k += length;
+        }
+        std::memcpy(pairs + i * 16, column, sizeof column);
+      }
+      transpose16(pairs, tile.first + (block - k0) / 32 * tile.step);
+    }
+  }
+}
+
+void pack_pairs(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64_t k1,
+                int64_t n0, int64_t n1, uint32_t* out) {
+  const uint32_t edge = plan.context.arithmetic.poison ? 0x7FC07FC0u : 0;
+  with_term(term, [&](auto of) {
+    if (b.column_stride == 1) {
+      pack_pairs_of_rows(plan, b, of, k0, k1, n0, n1, edge, out);
+    } else {
+      pack_pairs_of_columns(plan, b, of, k0, k1, n0, n1, edge, out);
+    }
+  });
+}
+
 }  // namespace
 
 void copy_term(Term term, const float* src, float* dst, int64_t n) {
-  switch (term) {
-    case Term::kWhole:
-      if (n == 32) {  // one panel row: no call
-        for (int64_t i = 0; i < 32; ++i) dst[i] = src[i];
-      } else if (n == 16) {
-        for (int64_t i = 0; i < 16; ++i) dst[i] = src[i];
-      } else {
-        std::memcpy(dst, src, static_cast<size_t>(n) * sizeof(float));
-      }
-      return;
-    case Term::kFirst:
-      for (int64_t i = 0; i < n; ++i) dst[i] = bf16_term(src[i]);
-      return;
-    case Term::kSecond:
-      for (int64_t i = 0; i < n; ++i) dst[i] = bf16_term(rest(src[i], bf16_term(src[i])));
-      return;
-    case Term::kThird:
-      for (int64_t i = 0; i < n; ++i) {
-        const float r = rest(src[i], bf16_term(src[i]));
-        dst[i] = bf16_term(rest(r, bf16_term(r)));
-      }
-      return;
+  if (term == Term::kWhole) {
+    if (n == 32) {  // one panel row: no call
+      for (int64_t i = 0; i < 32; ++i) dst[i] = src[i];
+    } else if (n == 16) {
+      for (int64_t i = 0; i < 16; ++i) dst[i] = src[i];
+    } else {
+      std::memcpy(dst, src, static_cast<size_t>(n) * sizeof(float));
+    }
+    return;
   }
+  with_term(term, [&](auto of) {
+    for (int64_t i = 0; i < n; ++i) dst[i] = of(src[i]);
+  });
 }
 
 void pack_b(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64_t k1, int64_t n0,
             int64_t n1, float* out) {
+  if (plan.amx())
+    return pack_pairs(plan, b, term, k0, k1, n0, n1, reinterpret_cast<uint32_t*>(out));
   const int64_t panel = plan.panel(), lanes = plan.kernels.lanes;
   const int64_t last = n0 + (n1 - n0 - 1) / panel * panel;  // where the last panel begins
   const int64_t last_width = n1 - last > lanes ? panel : lanes;
@@ -133,8 +215,8 @@ void pack_b(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64
 
 PackedB::PackedB(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k, int64_t n0,
                  int64_t n1)
-    : columns_(plan.packed_columns(n1 - n0)) {
-  data_ = scratch<float>(Scratch::kPackedB, static_cast<size_t>(k * columns_));
+    : plan_(plan), columns_(plan.packed_columns(n1 - n0)) {
+  data_ = scratch<float>(Scratch::kPackedB, static_cast<size_t>(plan.packed_size(columns_, k)));
   const int64_t panel = plan.panel();
   const int64_t blocks = (k + kBlockK - 1) / kBlockK;
   const int64_t span = panel * 8;  // columns per piece
@@ -142,7 +224,8 @@ PackedB::PackedB(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k, i
   for_pieces(plan.context, blocks * spans, k * columns_, [&](int64_t piece) {
     const int64_t k0 = piece / spans * kBlockK, k1 = std::min(k, k0 + kBlockK);
     const int64_t j0 = piece % spans * span, j1 = std::min(n1 - n0, j0 + span);
-    pack_b(plan, b, term, k0, k1, n0 + j0, n0 + j1, data_ + k0 * columns_ + j0 * (k1 - k0));
+    pack_b(plan, b, term, k0, k1, n0 + j0, n0 + j1,
+           data_ + plan.packed_size(columns_, k0) + plan.packed_size(j0, k1 - k0));
   });
 }
 

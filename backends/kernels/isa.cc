@@ -1,38 +1,46 @@
 #include <atomic>
 #include <cstdlib>
-#include <string_view>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "backends/kernels/amx_probe.h"
 #include "backends/kernels/gemm.h"
+#include "program/base/names.h"
 
 namespace twinrun {
 namespace {
 
-Isa best_isa() {
+constexpr Isa kNamed[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
+
+Isa best_vectors() {
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                      __builtin_cpu_supports("avx512cd");
-  return avx512 ? Isa::kAvx512 : Isa::kAvx2;
+  return has_avx512() ? Isa::kAvx512 : Isa::kAvx2;
 #else
   return Isa::kScalar;
 #endif
 }
 
-Isa limited(Isa wanted) { return wanted < best_isa() ? wanted : best_isa(); }
-
-Isa initial_isa() {
+std::string_view requested_name() {
   const char* text = std::getenv("TWINRUN_ISA");
-  if (text != nullptr) {
-    for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
-      if (to_string(isa) == text) return limited(isa);
-    }
+  return text == nullptr ? "" : text;
+}
+std::optional<Isa> named(std::string_view name) {
+  for (Isa isa : kNamed) {
+    if (to_string(isa) == name) return isa;
   }
-  return best_isa();
+  return std::nullopt;
+}
+
+// Below kAmx nothing is asked of the tiles.
+Isa limited(Isa wanted) {
+  if (wanted == Isa::kAmxModel) return wanted;
+  if (wanted == Isa::kAmx && amx_refusal().empty()) return wanted;
+  return std::min(wanted, best_vectors());
 }
 
 std::atomic<Isa>& current() {
-  static std::atomic<Isa> isa{initial_isa()};
+  static std::atomic<Isa> isa{limited(named(requested_name()).value_or(Isa::kAmx))};
   return isa;
 }
 
@@ -48,6 +56,8 @@ std::string_view to_string(Isa isa) {
       return "avx512";
     case Isa::kAmx:
       return "amx";
+    case Isa::kAmxModel:
+      return "amx-model";
   }
   return "?";
 }
@@ -55,16 +65,34 @@ std::string_view to_string(Isa isa) {
 Isa active_isa() { return current().load(std::memory_order_relaxed); }
 void force_isa(Isa isa) { current().store(limited(isa), std::memory_order_relaxed); }
 
-// A tile set for AMX takes the place of kGemmAvx512's bf16 member here.
-const GemmKernels& gemm_kernels(Isa isa) {
+Status check_isa_request() {
+  const std::string_view name = requested_name();
+  if (name.empty() || named(name)) return Ok{};
+  std::vector<std::string> known;
+  for (Isa isa : kNamed) known.emplace_back(to_string(isa));
+  return Error{
+      "unknown instruction set '" + std::string(name) + "' (known: " + join(known, ", ") + ")",
+      "TWINRUN_ISA", "did you mean '" + nearest(name, known) + "'? Unset: the best there is"};
+}
+
+std::string_view amx_refusal() {
+  if (named(requested_name()).value_or(Isa::kAmx) < Isa::kAmx) return "TWINRUN_ISA asks for less";
+  static const std::string_view refusal = probe_amx();
+  return refusal;
+}
+
+const GemmKernels& gemm_kernels(Isa isa, bool bf16) {
   switch (isa) {
     case Isa::kScalar:
       return kGemmScalar;
     case Isa::kAvx2:
       return kGemmAvx2;
     case Isa::kAvx512:
-    case Isa::kAmx:
       return kGemmAvx512;
+    case Isa::kAmx:
+      return bf16 ? kGemmAmx : kGemmAvx512;
+    case Isa::kAmxModel:
+      return bf16 ? kGemmAmxModel : gemm_kernels(best_vectors(), bf16);
   }
   return kGemmScalar;
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "program/base/result.h"
 #include "program/base/tensor.h"
 #include "program/base/thread_pool.h"
 #include "program/graph/op.h"
@@ -16,8 +17,8 @@
 namespace twinrun {
 
 enum class DotArithmetic : uint8_t {
-  kF32,      // one fma chain per output (cpu; tpu.precision = "f32")
-  kBf16,     // bf16 operands, blocks of 32 in AMX order
+  kF32,   // one fma chain per output (cpu; tpu.precision = "f32")
+  kBf16,  // bf16 operands, blocks of 32 in AMX order
   kBf16x3,
   kBf16x6,
 };
@@ -28,12 +29,18 @@ struct Arithmetic {
   bool poison = false;  // NaN in the padding cells of dot tiles (must not change a bit)
 };
 
-enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAmx };
+// kAmxModel: the tiles of AMX modelled in plain C++, slow; only force_isa reaches it.
+enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAmx, kAmxModel };
 std::string_view to_string(Isa isa);
-// The best that this machine has, or what TWINRUN_ISA says ("scalar|avx2|avx512|amx"); asking for more than the machine has
-// falls back to the best and doctor says so.
+// The best that this machine has, or what TWINRUN_ISA says ("scalar|avx2|avx512|amx"); asking for more than the machine
+// has falls back to the best.
 Isa active_isa();
 void force_isa(Isa isa);  // tests
+// An error if TWINRUN_ISA names no instruction set. Whoever does not ask gets the best there is.
+Status check_isa_request();
+// Why bf16 dots do without AMX tiles: "no AMX", "the kernel refused tiles", "self test failed", "TWINRUN_ISA asks for
+// less"; empty where they can be used.
+std::string_view amx_refusal();
 
 struct KernelContext {
   ThreadPool* pool = nullptr;
@@ -41,10 +48,12 @@ struct KernelContext {
 };
 
 // Every kind of ops.def but parameter and all_reduce. Parallelises over context.pool.
-void run_kernel(const KernelContext& context, const Op& op, std::span<const Tensor> inputs, Tensor& output);
+void run_kernel(const KernelContext& context, const Op& op, std::span<const Tensor> inputs,
+                Tensor& output);
 
 // The contract's ring (numerics.md rule 7) over the contributions of N >= 1 replicas.
-void all_reduce_sum(const KernelContext& context, std::span<const Tensor> contributions, Tensor& output);
+void all_reduce_sum(const KernelContext& context, std::span<const Tensor> contributions,
+                    Tensor& output);
 
 // Correctly rounded binary32 elementary functions (NaN in, canonical NaN out).
 float exp_f32(float x);

@@ -22,6 +22,7 @@ enum class Scratch {
   kOperandB,
   kResult,
   kTiles,
+  kTileImages,
   kLanes,
   kBlocks,
   kPhaseTaps,

@@ -10,6 +10,7 @@
 #include <new>
 #include <system_error>
 
+#include "backends/kernels/kernels.h"
 #include "harness/cli/cli.h"
 #include "harness/environment.h"
 #include "program/base/names.h"
@@ -52,6 +53,7 @@ int run(int argc, char** argv) {
     print_help();
     return words.empty() ? kExitUsage : 0;
   }
+  if (const Status isa = check_isa_request(); !isa) return fail(isa.error());
   if (words[0] == "--version") {
     fmt::print("{}\n", version_text());
     return 0;

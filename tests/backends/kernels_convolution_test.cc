@@ -131,7 +131,7 @@ void check(const Case& c, const Tensor& x, const Tensor& w, const Tensor& dy,
                                                                     : t.w};
     op.attrs.shape = op.type.dims;
     const Tensor want = expected(kind, c, p, q, arithmetic);
-    for (Isa isa : kIsas) {
+    for (Isa isa : isas(arithmetic.dot)) {
       const IsaScope scope(isa);
       ThreadPool pool(2);
       const Tensor got = run({&pool, arithmetic}, op, {p, q});

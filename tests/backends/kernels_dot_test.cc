@@ -44,7 +44,7 @@ void check(const Shape& s, Data data, const Arithmetic& arithmetic) {
       const Tensor a = tensor(lc == 1 ? Dims{s.m, s.k} : Dims{s.k, s.m}, data, 1);
       const Tensor b = tensor(rc == 0 ? Dims{s.k, s.n} : Dims{s.n, s.k}, data, 2);
       const Tensor want = expected(s, a, b, lc, rc, arithmetic);
-      for (Isa isa : kIsas) {
+      for (Isa isa : isas(arithmetic.dot)) {
         const IsaScope scope(isa);
         ThreadPool pool(2);
         const KernelContext context{&pool, arithmetic};

@@ -216,6 +216,14 @@ class IsaScope {
  private:
   Isa saved_;
 };
-inline constexpr Isa kIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
+// Those whose tiles differ for such a dot. The real AMX tiles where there are some;
+// kernels_amx_test.cc says so where there are none.
+inline std::vector<Isa> isas(DotArithmetic dot) {
+  std::vector<Isa> list = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
+  if (dot == DotArithmetic::kF32) return list;
+  list.push_back(Isa::kAmxModel);
+  if (amx_refusal().empty()) list.push_back(Isa::kAmx);
+  return list;
+}
 
 }  // namespace twinrun::naive

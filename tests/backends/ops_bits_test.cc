@@ -86,7 +86,7 @@ TEST_P(OpBits, KernelEqualsReference) {
         for (const Mode& mode : kModes) {
           if (!dot && mode.kernel.dot != DotArithmetic::kF32) continue;
           const Tensor want = reference_result(c, mode.reference);
-          for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+          for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmxModel, Isa::kAmx}) {
             if (!dot && isa != Isa::kAmx) continue;
             force_isa(isa);
             if (active_isa() != isa && isa != Isa::kAmx)

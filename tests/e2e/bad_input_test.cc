@@ -275,5 +275,26 @@ TEST(BadPlace, FullFileSystem) {
   EXPECT_EQ(std::system(("umount " + folder / "disk").c_str()), 0);
 }
 
+TEST(BadEnvironment, UnknownInstructionSet) {
+  const Folder folder;
+  for (const Words& words :
+       {Words{"doctor"}, Words{"scenarios"}, Words{"--version"}, Words{"snapshot", "digits_mlp"}}) {
+    for (const char* name : {"avx521", "AVX512", "amx-model", "avx2 "}) {
+      const Outcome o = twinrun(folder, words, {{"TWINRUN_ISA", name}});
+      EXPECT_EQ(o.code, 128) << words[0];
+      EXPECT_EQ(o.out, "");
+      const std::string start = "twinrun: TWINRUN_ISA: unknown instruction set '";
+      EXPECT_TRUE(o.err.starts_with(start + name + "' (known: scalar, avx2, avx512, amx)"))
+          << o.err;
+      EXPECT_TRUE(o.says("fix: did you mean '")) << o.err;
+    }
+    EXPECT_TRUE(folder.entries().empty());
+  }
+  EXPECT_EQ(twinrun(folder, {"--help"}, {{"TWINRUN_ISA", "avx521"}}).code, 0);
+  EXPECT_EQ(twinrun(folder, {"--version"}, {{"TWINRUN_ISA", ""}}).code, 0);
+  const Outcome scalar = twinrun(folder, {"--version"}, {{"TWINRUN_ISA", "scalar"}});
+  EXPECT_TRUE(scalar.prints("isa scalar")) << scalar.out;
+}
+
 }  // namespace
 }  // namespace twinrun::e2e

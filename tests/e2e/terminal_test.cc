@@ -1,4 +1,5 @@
 // What a person sees: live progress on a terminal, colour or none, help on every verb.
+#include <algorithm>
 #include <regex>
 
 #include "tests/e2e/process.h"
@@ -157,6 +158,23 @@ TEST(Doctor, IsContentWithBothEngines) {
     EXPECT_FALSE(o.prints("FAILED")) << o.out;
     EXPECT_TRUE(o.prints("known answer")) << o.out;
   }
+}
+
+// Tiles are used, or it says why not.
+TEST(Doctor, TellsOfAmx) {
+  const Folder folder;
+  const auto row = [&](const char* isa) {
+    const Outcome o = twinrun(folder, {"doctor", "--engine", "cpu"}, {{"TWINRUN_ISA", isa}});
+    EXPECT_EQ(o.code, 0) << o.out;
+    std::smatch found;
+    return std::regex_search(o.out, found, std::regex("ok +amx tiles +([^\n]*)")) ? found.str(1)
+                                                                                  : o.out;
+  };
+  EXPECT_EQ(row("avx512"), "not used: TWINRUN_ISA asks for less");
+  const Words known = {"used", "not used: no AMX", "not used: the kernel refused tiles",
+                       "not used: self test failed"};
+  EXPECT_EQ(std::ranges::count(known, row("amx")), 1) << row("amx");
+  EXPECT_EQ(row("amx"), row(""));
 }
 
 }  // namespace

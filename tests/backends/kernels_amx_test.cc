@@ -1,0 +1,297 @@
+// AMX tiles: the modelled unit and, where the machine has some, the real ones against the vector
+// tiles on shapes of many tiles, panels and k blocks; and the self test, which must notice every
+// other order; and the machine code for the real ones, trapped. kernels_{dot,convolution,digest}_test.cc and ops_bits_test.cc run them too.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "backends/kernels/amx_probe.h"
+#include "backends/kernels/gemm.h"
+#include "backends/kernels/gemm_amx_model.h"
+#include "backends/kernels/gemm_amx_tiles.h"
+#include "tests/backends/amx_trap.h"
+#include "tests/backends/kernels_naive.h"
+
+namespace twinrun {
+namespace {
+
+using namespace naive;
+
+// ---- the self test, on units that are not quite AMX
+
+// A TDPBF16PS of other steps: chain(c, a, b, m, n) is the new element of C.
+template <typename Chain>
+void each_element(float* c, const uint16_t* a, const uint16_t* b, Chain chain) {
+  for (int m = 0; m < 16; ++m) {
+    for (int n = 0; n < 16; ++n) {
+      float x[32], y[32];
+      for (int k = 0; k < 32; ++k) {
+        x[k] = bf16_to_f32(a[m * 32 + k]);
+        y[k] = bf16_to_f32(b[k / 2 * 32 + 2 * n + k % 2]);
+      }
+      c[m * 16 + n] = chain(c[m * 16 + n], x, y);
+    }
+  }
+}
+constexpr NaiveArithmetic kFlushing{true}, kIeee{false};
+
+float as_told(float c, const float* x, const float* y, const NaiveArithmetic& n, float even,
+              float odd) {
+  for (int k = 0; k < 32; k += 2) even = n.fma(x[k], y[k], even);
+  for (int k = 1; k < 32; k += 2) odd = n.fma(x[k], y[k], odd);
+  return n.add(c, n.add(even, odd));
+}
+
+template <float (*kChain)(float, const float*, const float*)>
+class Unit : public TileModel {
+ public:
+  template <int C, int A, int B>
+  void dot() {
+    dot_with<C, A, B>(
+        [](float* c, const uint16_t* a, const uint16_t* b) { each_element(c, a, b, kChain); });
+  }
+};
+template <float (*kChain)(float, const float*, const float*)>
+bool passes() {
+  return keeps_amx_order(multiply_tiles<Unit<kChain>>);
+}
+
+float faithful(float c, const float* x, const float* y) {
+  return as_told(c, x, y, kFlushing, 0, 0);
+}
+float seeded_even(float c, const float* x, const float* y) {
+  return as_told(0, x, y, kFlushing, c, 0);
+}
+float seeded_odd(float c, const float* x, const float* y) {
+  return as_told(0, x, y, kFlushing, 0, c);
+}
+float no_flush(float c, const float* x, const float* y) { return as_told(c, x, y, kIeee, 0, 0); }
+float even_then_odd(float c, const float* x, const float* y) {
+  float even = 0, odd = 0;
+  for (int k = 0; k < 32; k += 2) even = kFlushing.fma(x[k], y[k], even);
+  for (int k = 1; k < 32; k += 2) odd = kFlushing.fma(x[k], y[k], odd);
+  return kFlushing.add(kFlushing.add(c, even), odd);
+}
+float one_chain(float c, const float* x, const float* y) {
+  for (int k = 0; k < 32; ++k) c = kFlushing.fma(x[k], y[k], c);
+  return c;
+}
+float pairs_odd_first(float c, const float* x, const float* y) {  // VDPBF16PS
+  for (int k = 0; k < 32; k += 2)
+    c = kFlushing.fma(x[k], y[k], kFlushing.fma(x[k + 1], y[k + 1], c));
+  return c;
+}
+float backwards(float c, const float* x, const float* y) {
+  float chain[2] = {0, 0};
+  for (int k = 31; k >= 0; --k) chain[k % 2] = kFlushing.fma(x[k], y[k], chain[k % 2]);
+  return kFlushing.add(c, kFlushing.add(chain[0], chain[1]));
+}
+float wide_sum(float c, const float* x, const float* y) {
+  double sum = 0;
+  for (int k = 0; k < 32; ++k) sum += static_cast<double>(x[k]) * y[k];
+  return kFlushing.add(c, flush(static_cast<float>(sum)));
+}
+// Tiny before rounding: 2^-126 - 2^-151 is a zero, too.
+float flushed_before_rounding(float c, const float* x, const float* y) {
+  const auto fma = [](float a, float b, float acc) {
+    const Quad exact = Quad(flush(a)) * flush(b) + acc;
+    const Quad size = exact < 0 ? -exact : exact;
+    return size != 0 && size < Quad(0x1p-126) ? zero_like(exact) : kFlushing.fma(a, b, acc);
+  };
+  float chain[2] = {0, 0};
+  for (int k = 0; k < 32; ++k) chain[k % 2] = fma(x[k], y[k], chain[k % 2]);
+  return kFlushing.add(c, kFlushing.add(chain[0], chain[1]));
+}
+// IEEE rounding first, which can give 2^-126, and only then the look at the exponent.
+float flushed_after_ieee(float c, const float* x, const float* y) {
+  float chain[2] = {0, 0};
+  for (int k = 0; k < 32; ++k)
+    chain[k % 2] = flush(kIeee.fma(flush(x[k]), flush(y[k]), chain[k % 2]));
+  return flush(flush(c) + flush(chain[0] + chain[1]));
+}
+
+TEST(AmxSelfTest, AcceptsTheOrderAndNothingElse) {
+  EXPECT_TRUE(passes<faithful>());
+  EXPECT_TRUE(keeps_amx_order(kGemmAmxModel.block));
+  EXPECT_FALSE(passes<seeded_even>());
+  EXPECT_FALSE(passes<seeded_odd>());
+  EXPECT_FALSE(passes<no_flush>());
+  EXPECT_FALSE(passes<even_then_odd>());
+  EXPECT_FALSE(passes<one_chain>());
+  EXPECT_FALSE(passes<pairs_odd_first>());
+  EXPECT_FALSE(passes<backwards>());
+  EXPECT_FALSE(passes<wide_sum>());
+  EXPECT_FALSE(passes<flushed_before_rounding>());
+  EXPECT_FALSE(passes<flushed_after_ieee>());
+}
+
+// The real instruction knows one rounding mode, and always flushes.
+TEST(AmxModel, IgnoresMxcsr) {
+  uint16_t a[512], b[512];
+  for (int i = 0; i < 512; ++i) {
+    a[i] = static_cast<uint16_t>(0x3F80 + i % 90);
+    b[511 - i] = a[i];
+  }
+  float want[256] = {};
+  tile_dot_model(want, a, b);
+  const unsigned saved = _mm_getcsr();
+  for (const unsigned mode : {0x1F80u, 0x3F80u, 0x5F80u, 0x7F80u, 0xFFC0u}) {
+    float c[256] = {};
+    _mm_setcsr(mode);
+    tile_dot_model(c, a, b);
+    const unsigned after = _mm_getcsr();
+    _mm_setcsr(saved);
+    EXPECT_EQ(after, mode);
+    EXPECT_EQ(std::memcmp(c, want, sizeof c), 0) << mode;
+  }
+}
+
+// ---- whole operations
+
+struct Case {
+  Op op;
+  Dims lhs, rhs;
+};
+
+Case dot_case(int64_t m, int64_t n, int64_t k, int lc, int rc) {
+  Case c;
+  c.op.kind = OpKind::kDotGeneral;
+  c.op.attrs.lhs_contract = lc;
+  c.op.attrs.rhs_contract = rc;
+  c.op.type = {DType::kF32, {m, n}};
+  c.lhs = lc == 1 ? Dims{m, k} : Dims{k, m};
+  c.rhs = rc == 0 ? Dims{k, n} : Dims{n, k};
+  return c;
+}
+
+Case convolution_case(OpKind kind, const Dims& x, int64_t co, const Window& window) {
+  const Dims w{window.size[0], window.size[1], x[3], co};
+  const Dims y{x[0], window.out(x[1], 0), window.out(x[2], 1), co};
+  Case c;
+  c.op.kind = kind;
+  c.op.attrs.window = window;
+  c.op.type = {DType::kF32, kind == OpKind::kConvolution            ? y
+                            : kind == OpKind::kConvolutionInputGrad ? x
+                                                                    : w};
+  c.op.attrs.shape = c.op.type.dims;
+  c.lhs = kind == OpKind::kConvolutionInputGrad ? y : x;
+  c.rhs = kind == OpKind::kConvolutionKernelGrad ? y : w;
+  return c;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  const int64_t sizes[][3] = {{1, 1, 1},     {1, 300, 77},   {300, 1, 77},   {32, 32, 32},
+                              {33, 17, 289}, {48, 49, 256},  {600, 40, 257}, {70, 133, 300},
+                              {31, 64, 511}, {17, 16, 5000}, {2, 300, 33},   {290, 31, 31}};
+  for (const auto& [m, n, k] : sizes) {
+    for (int contract = 0; contract < 4; ++contract)
+      list.push_back(dot_case(m, n, k, contract / 2, contract % 2));
+  }
+  const struct {
+    Dims x;
+    int64_t co;
+    Window window;
+  } images[] = {
+      {{3, 28, 28, 1}, 32, {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}}},
+      {{2, 33, 40, 3}, 17, {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}}},
+      {{2, 14, 14, 32}, 64, {{5, 5}, {1, 1}, {2, 2}, {2, 2}, {1, 1}}},
+      {{2, 17, 70, 16}, 33, {{3, 3}, {2, 2}, {0, 0}, {1, 1}, {1, 1}}},
+      {{1, 19, 50, 5}, 48, {{3, 2}, {1, 3}, {2, 1}, {2, 0}, {2, 2}}},
+      {{1, 12, 9, 512}, 20, {{2, 2}, {1, 1}, {0, 0}, {1, 1}, {1, 1}}},
+      {{1, 15, 15, 20}, 64, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}}},
+      {{4, 8, 8, 7}, 9, {{1, 1}, {1, 1}, {0, 0}, {0, 0}, {1, 1}}},
+      {{2, 9, 9, 40}, 6, {{3, 3}, {1, 1}, {0, 0}, {0, 0}, {1, 1}}},
+      {{40, 12, 11, 3}, 4, {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}}},
+  };
+  for (const auto& image : images) {
+    for (OpKind kind :
+         {OpKind::kConvolution, OpKind::kConvolutionInputGrad, OpKind::kConvolutionKernelGrad})
+      list.push_back(convolution_case(kind, image.x, image.co, image.window));
+  }
+  return list;
+}
+
+void expect_vector_bits(Isa tiles) {
+  const Isa vectors = amx_refusal() == "TWINRUN_ISA asks for less" ? active_isa() : Isa::kAvx512;
+  const std::vector<Case> list = cases();
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Case& c = list[i];
+    for (const Data data : {Data::kUniform, Data::kSpecial}) {
+      const Tensor lhs = tensor(c.lhs, data, 1, 3), rhs = tensor(c.rhs, data, 2, 1);
+      const auto passes = static_cast<DotArithmetic>(1 + (data == Data::kSpecial ? i % 3 : 0));
+      const auto result = [&](Isa isa, int threads, bool poison) {
+        const IsaScope scope(isa);
+        ThreadPool pool(threads);
+        return run({&pool, {.dot = passes, .flush = true, .poison = poison}}, c.op, {lhs, rhs}, 1);
+      };
+      const Tensor want = result(vectors, 2, false);
+      for (const int threads : {1, 2, 3, 8}) {
+        if (data == Data::kSpecial && threads != 2) continue;
+        const Tensor got = result(tiles, threads, threads % 2 == 0);
+        ASSERT_EQ(first_difference(want, got), -1)
+            << "case " << i << " data " << static_cast<int>(data) << " passes "
+            << static_cast<int>(passes) << " threads " << threads;
+      }
+    }
+  }
+}
+
+TEST(AmxModel, EqualsTheVectorTiles) { expect_vector_bits(Isa::kAmxModel); }
+
+TEST(AmxTiles, EqualTheVectorTiles) {
+  if (!amx_refusal().empty()) GTEST_SKIP() << "no AMX tiles were run: " << amx_refusal();
+  const IsaScope scope(Isa::kAmx);
+  ASSERT_EQ(active_isa(), Isa::kAmx);
+  expect_vector_bits(Isa::kAmx);
+}
+
+TEST(AmxTiles, PassTheirSelfTest) {
+  if (!amx_refusal().empty()) GTEST_SKIP() << "no AMX tiles were run: " << amx_refusal();
+  EXPECT_TRUE(keeps_amx_order(kGemmAmx.block));
+}
+
+// ---- the machine code for AMX, trapped and done in software where there is no AMX
+
+TEST(AmxTrap, SelfTest) {
+  if (!has_avx512()) GTEST_SKIP() << "gemm_amx.cc needs AVX-512";
+  if (amx_refusal() != "no AMX") GTEST_SKIP() << "nothing would trap here";
+  const AmxTrap trap;
+  EXPECT_TRUE(keeps_amx_order(kGemmAmx.block));
+  EXPECT_GT(trap.dots(), 500);
+  EXPECT_FALSE(AmxTrap::configured());
+}
+
+TEST(AmxTrap, DenseProducts) {
+  if (!has_avx512()) GTEST_SKIP() << "gemm_amx.cc needs AVX-512";
+  if (amx_refusal() != "no AMX") GTEST_SKIP() << "nothing would trap here";
+  const int64_t m = 331, n = 70, k = 300;
+  const Tensor a = tensor({m, k}, Data::kSpecial, 1), b = tensor({k, n}, Data::kSpecial, 2);
+  const float *pa = a.as<float>().data(), *pb = b.as<float>().data();
+  ThreadPool pool(2);
+  const KernelContext context{&pool, {.dot = DotArithmetic::kBf16, .flush = true, .poison = true}};
+  for (const MatrixA& lhs : {MatrixA{pa, k, 1}, MatrixA{pa, 1, m}}) {
+    for (const MatrixB& rhs : {MatrixB{pb, 1, n, k, 0}, MatrixB{pb, k, 1, k, 0}}) {
+      const auto result = [&](const GemmKernels& kernels) {
+        Tensor c = Tensor::zeros({DType::kF32, {m, n}});
+        dense_gemm(GemmPlan(context, kernels), {m, n, k, lhs, rhs, c.as<float>().data(), n},
+                   {Term::kFirst, Term::kFirst});
+        return c;
+      };
+      const AmxTrap trap;
+      const Tensor got = result(kGemmAmx);
+      EXPECT_EQ(trap.dots(), (331 + 15) / 16 * 5 * 10);
+      EXPECT_EQ(first_difference(result(kGemmAvx512), got), -1);
+    }
+  }
+}
+
+TEST(AmxTiles, AreNotUsedWhereTheyAreRefused) {
+  if (amx_refusal().empty()) GTEST_SKIP() << "this machine has AMX tiles";
+  const IsaScope scope(Isa::kAmx);
+  EXPECT_NE(active_isa(), Isa::kAmx);
+  EXPECT_EQ(gemm_kernels(active_isa(), true).block, nullptr);
+}
+
+}  // namespace
+}  // namespace twinrun
