@@ -64,14 +64,16 @@ struct RowBlock {
 };
 
 // Rows [m0, m1) and k in [k0, k1) of A: in place where tiles can read them there, else copied next to each other; the
-// padding of each line keeps lines out of one another's cache set. Writes the offsets of k.
-RowBlock rows_of_a(const MatrixA& a, Term term, int64_t m0, int64_t m1, int64_t k0, int64_t k1, int64_t* offsets) {
+// padding of each line keeps lines out of one another's cache set. `once`: they are read only once. Writes the offsets
+// of k.
+RowBlock rows_of_a(const MatrixA& a, Term term, int64_t m0, int64_t m1, int64_t k0, int64_t k1, bool once,
+                   int64_t* offsets) {
   const int64_t m = m1 - m0, k = k1 - k0;
   auto* out = scratch<float>(Scratch::kPackedA, static_cast<size_t>((m + 32) * (kBlockK + 32)));
   if (a.k_stride == 1) {
     for (int64_t q = 0; q < k; ++q) offsets[q] = q;
-    // Rows a multiple of 1 KiB apart share few cache sets.
-    const bool in_place = term == Term::kWhole && a.row_stride % 256 != 0;
+    // Rows a multiple of 1 KiB apart share few cache sets; rows that are not in a cache come faster as a stream.
+    const bool in_place = term == Term::kWhole && a.row_stride % 256 != 0 && !once;
     if (in_place) return {a.data + m0 * a.row_stride + k0, a.row_stride};
     const int64_t pitch = (k + 15) / 16 * 16 + 16;
     for (int64_t i = 0; i < m; ++i) {
@@ -97,7 +99,7 @@ void piece_of_c(const GemmPlan& plan, const DenseProblem& p, Terms terms, int64_
   const int64_t tile_count = (m1 - m0 + most_rows - 1) / most_rows;
   for (int64_t k0 = 0; k0 < p.k; k0 += block) {
     const int64_t k1 = std::min(p.k, k0 + block);
-    const RowBlock a = rows_of_a(p.a, terms.a, m0, m1, k0, k1, offsets);
+    const RowBlock a = rows_of_a(p.a, terms.a, m0, m1, k0, k1, n1 - n0 <= plan.panel(), offsets);
     for (int64_t i = 0; i < tile_count; ++i) {
       const int64_t begin = plan.cut(m1 - m0, i, tile_count), end = plan.cut(m1 - m0, i + 1, tile_count);
       tiles[i] = {begin * a.row_stride, m0 + begin, static_cast<int>(end - begin)};

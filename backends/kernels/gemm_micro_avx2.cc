@@ -36,6 +36,6 @@ struct Avx2 {
 
 }  // namespace
 
-const GemmKernels kGemmAvx2 = {6, 8, TileTable<Avx2, 6>::f32, TileTable<Avx2, 6>::bf16};
+const GemmKernels kGemmAvx2 = {6, 8, TileTable<Avx2, 6>::f32, TileTable<Avx2, 3>::bf16_halves};
 
 }  // namespace twinrun

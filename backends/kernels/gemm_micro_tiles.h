@@ -97,48 +97,42 @@ void f32_tile(const GemmTile& t) {
 template <class V, int R, int NV>
 void bf16_tile(const GemmTile& t) {
   alignas(64) float sums[R * NV * V::kLanes];
-  alignas(64) float evens[R * NV * V::kLanes];
-  typename V::reg acc[R][NV];
+  typename V::reg even[R][NV], odd[R][NV];
   fetch_next<R, NV>(t, V::kLanes);
   if (t.start) {
-    clear<V, R, NV>(acc);
+    clear<V, R, NV>(even);
   } else {
-    load_c<V, R, NV>(acc, t);
+    load_c<V, R, NV>(even, t);
   }
   TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-    TWINRUN_UNROLL for (int v = 0; v < NV; ++v)
-        V::store(sums + (i * NV + v) * V::kLanes, acc[i][v]);
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) V::store(sums + (i * NV + v) * V::kLanes, even[i][v]);
   }
   constexpr int64_t kWidth = NV * V::kLanes;
   for (int64_t k0 = 0; k0 < t.k; k0 += 32) {
     const int64_t n = t.k - k0 < 32 ? t.k - k0 : 32;
     const float* b = t.b + k0 * kWidth;
     const int64_t* offset = t.k_offset + k0;
-    clear<V, R, NV>(acc);
-    for (int64_t k = 0; k < n; k += 2)
-      step<V, R, NV>(acc, t.a + offset[k], t.row_stride, b + k * kWidth);
-    TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-      TWINRUN_UNROLL for (int v = 0; v < NV; ++v) {
-        if (n < 31) acc[i][v] = V::add(acc[i][v], V::zero());
-        V::store(evens + (i * NV + v) * V::kLanes, acc[i][v]);
-      }
+    clear<V, R, NV>(even);
+    clear<V, R, NV>(odd);
+    int64_t k = 0;
+    for (; k + 2 <= n; k += 2) {
+      step<V, R, NV>(even, t.a + offset[k], t.row_stride, b + k * kWidth);
+      step<V, R, NV>(odd, t.a + offset[k + 1], t.row_stride, b + (k + 1) * kWidth);
     }
-    clear<V, R, NV>(acc);
-    for (int64_t k = 1; k < n; k += 2)
-      step<V, R, NV>(acc, t.a + offset[k], t.row_stride, b + k * kWidth);
+    if (k < n) step<V, R, NV>(even, t.a + offset[k], t.row_stride, b + k * kWidth);
     TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
       TWINRUN_UNROLL for (int v = 0; v < NV; ++v) {
-        const int at = (i * NV + v) * V::kLanes;
-        if (n < 32) acc[i][v] = V::add(acc[i][v], V::zero());
-        V::store(sums + at, V::add(V::load(sums + at), V::add(V::load(evens + at), acc[i][v])));
+        float* const sum = sums + (i * NV + v) * V::kLanes;
+        if (n < 31) even[i][v] = V::add(even[i][v], V::zero());
+        if (n < 32) odd[i][v] = V::add(odd[i][v], V::zero());
+        V::store(sum, V::add(V::load(sum), V::add(even[i][v], odd[i][v])));
       }
     }
   }
   TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) acc[i][v] =
-        V::load(sums + (i * NV + v) * V::kLanes);
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) even[i][v] = V::load(sums + (i * NV + v) * V::kLanes);
   }
-  store_c<V, R, NV>(acc, t);
+  store_c<V, R, NV>(even, t);
 }
 
 template <class V, int R>
@@ -152,6 +146,19 @@ struct TileTable {
     if (t.rows < R) return TileTable<V, R - 1>::bf16(t);
     if (t.cols > V::kLanes) return bf16_tile<V, R, 2>(t);
     bf16_tile<V, R, 1>(t);
+  }
+  // Two chains per output: half as many rows at a time.
+  static void bf16_halves(const GemmTile& t) {
+    if (t.rows <= R) return bf16(t);
+    GemmTile part = t;
+    part.rows = (t.rows + 1) / 2;
+    part.next_c = nullptr;
+    bf16(part);
+    part.a += part.rows * t.row_stride;
+    part.c += part.rows * t.c_stride;
+    part.rows = t.rows - part.rows;
+    part.next_c = t.next_c;
+    bf16(part);
   }
 };
 template <class V>

@@ -169,8 +169,13 @@ void copy_term(Term term, const float* src, float* dst, int64_t n) {
     }
     return;
   }
+  int64_t done = 0;
+  if (const auto round = gemm_kernels(active_isa(), false).round; term == Term::kFirst && round != nullptr) {
+    done = n / 16 * 16;
+    round(src, dst, done);
+  }
   with_term(term, [&](auto of) {
-    for (int64_t i = 0; i < n; ++i) dst[i] = of(src[i]);
+    for (int64_t i = done; i < n; ++i) dst[i] = of(src[i]);
   });
 }
 
