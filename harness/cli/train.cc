@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "backends/faults/faults.h"
@@ -95,6 +96,23 @@ Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& progr
   return std::optional<Start>(Start{*states, checkpoint.step, std::move(history)});
 }
 
+// Writes checkpoints while training goes on, one at a time (HDF5 sees one thread); an error shows at the next one or at
+// the end. What is being written stays as it is: the engine updates in place only what nobody else holds.
+class CheckpointWriter {
+ public:
+  explicit CheckpointWriter(std::string path) : path_(std::move(path)) {}
+  Status write(const Checkpoint& checkpoint) {
+    TWINRUN_RETURN_IF_ERROR(finish());
+    pending_ = std::async(std::launch::async, [path = path_, checkpoint] { return write_checkpoint(path, checkpoint); });
+    return Ok{};
+  }
+  Status finish() { return pending_.valid() ? pending_.get() : Status(Ok{}); }
+
+ private:
+  std::string path_;
+  std::future<Status> pending_;
+};
+
 }  // namespace
 
 int train_verb(const Args& args) {
@@ -169,12 +187,13 @@ int train_verb(const Args& args) {
                    parsed.has("resume") ? "--resume" : "--init", "raise train.steps"});
     }
   }
-  // A crash must not cost the run: periodic checkpoints are on disk at once, beside the run file.
-  o.on_checkpoint = [&](const Checkpoint& c) {
-    return write_checkpoint(path + ".checkpoint.h5", c);
-  };
+  // A crash must not cost the run: periodic checkpoints go to disk at once, beside the run file.
+  CheckpointWriter checkpoints(path + ".checkpoint.h5");
+  o.on_checkpoint = [&](const Checkpoint& c) { return checkpoints.write(c); };
   auto result = train(*experiment, program, **backend, o);
+  const Status kept = checkpoints.finish();
   if (!result) return fail(result.error(), 1);
+  if (!kept) return fail(kept.error());
   if (*start && (*start)->history && (*start)->history->engine == result->file.engine &&
       (*start)->history->engine_settings == result->file.engine_settings) {
     result->file = joined(std::move(*(*start)->history), std::move(result->file), scenario->train);
