@@ -1,14 +1,16 @@
 // What the comparison of runs costs: XXH3-128 of a tensor against libxxhash, and `twinrun diff` of two
 // checkpoints against h5diff, as processes, files in the page cache.
 //   The checkpoints (1 GiB each in 64 tensors) are written to a temporary folder first: equal, ten elements of one tensor
-//   apart, ten elements of every tensor apart.
+//   apart, ten elements of every tensor apart. And a whole `twinrun diagnose` against single runs of `twinrun train`.
 //
-//   twinrun_bench --filter '^(digest|diff)'
+//   twinrun_bench --filter '^(digest|diff|diagnose)'
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <algorithm>
 #include <filesystem>
 
 #include "bench/bench.h"
@@ -27,7 +29,6 @@ Tensor floats_of(int64_t bytes, uint32_t seed) {
   return random_tensor({DType::kF32, {bytes / 1024 / 4, 1024}}, seed);
 }
 
-#ifdef TWINRUN_H5DIFF
 // A folder that goes away with its scope.
 struct TemporaryFolder {
   std::string path = (std::filesystem::temp_directory_path() / "twinrun_bench_XXXXXX").string();
@@ -41,6 +42,13 @@ struct TemporaryFolder {
   }
 };
 
+double seconds_of_command(const std::string& line) {
+  const auto start = std::chrono::steady_clock::now();
+  benchmark::DoNotOptimize(std::system(line.c_str()));
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+#ifdef TWINRUN_H5DIFF
 // 64 tensors of 16 MiB, of which the first `changed` are not those of the original.
 Checkpoint checkpoint_of(int changed) {
   Checkpoint c;
@@ -109,6 +117,26 @@ void bench_diff(Suite& suite) {
 #else
   suite.skip("diff 2 x 1 GiB", "h5diff was not found (hdf5-tools)");
 #endif
+}
+
+// Everything that a diagnosis does but ensembles: one seed. Nothing is taken from earlier ones.
+void bench_diagnose(Suite& suite) {
+  suite.section("diagnose, all cores, nothing kept; peer: six times a single `twinrun train` on the reference");
+  if (!suite.begin({.name = "diagnose digits_cnn, one seed", .threads = suite.threads().back(), .unit = "s", .target = 1})) {
+    return;
+  }
+  const TemporaryFolder folder;
+  const std::string twinrun = "TWINRUN_CACHE= " TWINRUN_BINARY;
+  std::vector<double> ours, peer, ratios;
+  for (int i = 0; i < 3; ++i) {
+    ours.push_back(seconds_of_command(fmt::format(
+        "{} diagnose digits_cnn --set diagnose.seeds=1 -q -o {}/d{} > {}/out 2>&1", twinrun, folder.path, i, folder.path)));
+    peer.push_back(6 * seconds_of_command(fmt::format("{} train digits_cnn -q -o {}/r.h5 > {}/out 2>&1", twinrun, folder.path,
+                                                      folder.path)));
+    ratios.push_back(peer.back() / ours.back());
+  }
+  for (std::vector<double>* figures : {&ours, &peer, &ratios}) std::ranges::sort(*figures);
+  suite.record(ours[1], peer[1], ratios[1]);
 }
 
 }  // namespace twinrun

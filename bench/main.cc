@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
   twinrun::bench_elementary(suite);
   twinrun::bench_digest(suite);
   twinrun::bench_diff(suite);
+  twinrun::bench_diagnose(suite);
   twinrun::bench_step(suite);
   suite.finish();
 }
