@@ -19,6 +19,7 @@
 #include "bench/child.h"
 #include "checkpoints/checkpoint.h"
 #include "harness/experiment.h"
+#include "program/base/digest.h"
 #include "scenarios/model.h"
 
 namespace twinrun {
@@ -166,6 +167,44 @@ void against_ourselves(Suite& suite) {
   }
 }
 
+// What recording every op's result would cost: the step op by op, as a watched one runs, and a digest of each result.
+class DigestSink : public TraceSink {
+ public:
+  void on_op(const OpEvent& event) override {
+    const std::byte* last = nullptr;
+    for (const Tensor& t : event.outputs) {
+      if (t.raw() != last) sum ^= digest(t).low;  // one object on all replicas: once
+      last = t.raw();
+    }
+  }
+  uint64_t sum = 0;
+};
+
+void op_digests(Suite& suite) {
+  suite.section("step with the digests of all ops' results, engine cpu, op by op; peer: the step alone");
+  for (const Model& model : {models()[0], models()[3]}) {
+    for (const int threads : suite.threads()) {
+      const BenchCase what{.name = "step op digests " + model.text(),
+                           .threads = threads,
+                           .unit = "step/s",
+                           .target = 1 / 1.1,
+                           .scale = 1};
+      if (!suite.begin(what)) continue;
+      Result<OurStep> ours = prepare_step(model, "cpu", 1, threads), peer = prepare_step(model, "cpu", 1, threads);
+      if (!ours.ok() || !peer.ok()) {
+        suite.skip(what.name, "it cannot be prepared");
+        continue;
+      }
+      DigestSink sink;
+      suite.measure(
+          [&] {
+            if (!ours->engine->step(ours->step++, ours->states, ours->inputs, ours->outputs, &sink).ok()) std::abort();
+          },
+          [&] { peer->run(); });
+    }
+  }
+}
+
 int64_t peak_kib() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -229,6 +268,7 @@ void bench_step(Suite& suite) {
   against_torch(suite, "cpu", "f32", 1.2);
   against_torch(suite, "tpu", "amp", 1.0);
   against_ourselves(suite);
+  op_digests(suite);
   memory(suite);
 }
 

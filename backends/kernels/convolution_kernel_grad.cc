@@ -72,12 +72,16 @@ void segment_sum(const GemmPlan& plan, const Problem& p, Terms terms, int64_t se
   const int64_t begin = segment * kSegment, end = std::min(p.k, begin + kSegment);
   const bool poison = plan.context.arithmetic.poison;
   int64_t offsets[kBlockK];
-  auto* b =
+  // Where dy has as many channels as a panel has columns, it is packed already.
+  const bool packed = !plan.amx() && terms.b == Term::kWhole &&
+                      (p.n == plan.panel() || p.n == plan.kernels.lanes);
+  auto* copy =
       scratch<float>(Scratch::kPackedA, static_cast<size_t>(kBlockK * plan.packed_columns(p.n)));
   for (int64_t k0 = begin; k0 < end; k0 += kBlockK) {
     const int64_t k1 = std::min(end, k0 + kBlockK);
     copy_patches(p, terms.a, poison, k0, k1, offsets);
-    pack_b(plan, {p.dy, 1, p.n, p.k, 0}, terms.b, k0, k1, 0, p.n, b);
+    if (!packed) pack_b(plan, {p.dy, 1, p.n, p.k, 0}, terms.b, k0, k1, 0, p.n, copy);
+    const float* b = packed ? p.dy + k0 * p.n : copy;
     multiply_block(plan,
                    {scratch<float>(Scratch::kSlab, 0), 1, offsets, k1 - k0, b, c, p.n, p.n,
                     k0 == begin, whole && k1 == end},

@@ -153,7 +153,10 @@ void dense_gemm(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
     for (int64_t i = 0; i < p.m; ++i) std::fill_n(p.c + i * p.c_stride, p.n, 0.0f);
     return;
   }
-  p.m <= kPieceRows ? few_rows(plan, p, terms) : many_rows(plan, p, terms);
+  const int64_t panels = (p.n + plan.panel() - 1) / plan.panel();
+  const int64_t row_tiles = (p.m + plan.kernels.rows - 1) / plan.kernels.rows;
+  const bool columns_for_all = panels >= std::min<int64_t>(threads_of(plan.context), row_tiles);
+  p.m <= kPieceRows && columns_for_all ? few_rows(plan, p, terms) : many_rows(plan, p, terms);
 }
 
 }  // namespace twinrun

@@ -173,19 +173,21 @@ class GoldenRunsThreads : public testing::TestWithParam<int> {};
 TEST_P(GoldenRunsThreads, NeverChangeABit) { expect_golden(corners("digits_mlp", GetParam())); }
 INSTANTIATE_TEST_SUITE_P(Counts, GoldenRunsThreads, testing::Values(1, 2, 3, 8));
 
-// Scalar code is for proof: five steps of it.
-TEST(GoldenRunsScalar, FiveSteps) {
+// Scalar code and the model of AMX tiles are for proof: five steps of each.
+TEST(GoldenRunsProof, FiveSteps) {
   const Experiment e = load("digits_mlp");
   const Isa before = active_isa();
   for (const auto& [engine, sharded] :
        {std::pair<const char*, bool>{"cpu", false}, {"cpu", true}, {"tpu", true}}) {
     const std::vector<Digest> fast = states_of(e, engine, sharded, 1, 5, false);
-    force_isa(Isa::kScalar);
-    const bool there = active_isa() == Isa::kScalar;
-    const std::vector<Digest> slow = states_of(e, engine, sharded, 2, 5, false);
-    force_isa(before);
-    ASSERT_TRUE(there);
-    EXPECT_EQ(fast, slow) << engine << (sharded ? ", sharded" : "");
+    for (Isa isa : {Isa::kScalar, Isa::kAmxModel}) {
+      force_isa(isa);
+      const bool there = active_isa() == isa;
+      const std::vector<Digest> slow = states_of(e, engine, sharded, 2, 5, false);
+      force_isa(before);
+      ASSERT_TRUE(there);
+      EXPECT_EQ(fast, slow) << engine << (sharded ? ", sharded, " : ", ") << to_string(isa);
+    }
   }
 }
 
