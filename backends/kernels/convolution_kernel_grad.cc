@@ -8,6 +8,7 @@ namespace twinrun {
 namespace {
 
 constexpr int64_t kSegment = 4096;
+constexpr int64_t kFewTiles = 6;
 constexpr int64_t kPartialLimit = int64_t{8} << 20;  // floats of segment sums held at once
 
 struct Problem {
@@ -72,19 +73,19 @@ void segment_sum(const GemmPlan& plan, const Problem& p, Terms terms, int64_t se
   const int64_t begin = segment * kSegment, end = std::min(p.k, begin + kSegment);
   const bool poison = plan.context.arithmetic.poison;
   int64_t offsets[kBlockK];
-  // Where dy has as many channels as a panel has columns, it is packed already.
-  const bool packed = !plan.amx() && terms.b == Term::kWhole &&
-                      (p.n == plan.panel() || p.n == plan.kernels.lanes);
+  // Few rows do not pay for packing dy.
+  const bool in_place = !plan.amx() && terms.b == Term::kWhole && p.n % plan.kernels.lanes == 0 &&
+                        (count <= kFewTiles || p.n <= plan.panel());
   auto* copy =
       scratch<float>(Scratch::kPackedA, static_cast<size_t>(kBlockK * plan.packed_columns(p.n)));
   for (int64_t k0 = begin; k0 < end; k0 += kBlockK) {
     const int64_t k1 = std::min(end, k0 + kBlockK);
     copy_patches(p, terms.a, poison, k0, k1, offsets);
-    if (!packed) pack_b(plan, {p.dy, 1, p.n, p.k, 0}, terms.b, k0, k1, 0, p.n, copy);
-    const float* b = packed ? p.dy + k0 * p.n : copy;
+    if (!in_place) pack_b(plan, {p.dy, 1, p.n, p.k, 0}, terms.b, k0, k1, 0, p.n, copy);
+    const float* b = in_place ? p.dy + k0 * p.n : copy;
     multiply_block(plan,
                    {scratch<float>(Scratch::kSlab, 0), 1, offsets, k1 - k0, b, c, p.n, p.n,
-                    k0 == begin, whole && k1 == end},
+                    k0 == begin, whole && k1 == end, in_place ? p.n : 0},
                    tiles, count);
   }
 }

@@ -28,8 +28,9 @@ void multiply_block(const GemmPlan& plan, const BlockProduct& p, const RowTile* 
   t.start = p.start;
   t.finish = p.finish;
   for (int64_t j = 0; j < p.n; j += panel) {
-    t.b = p.b + j * p.k;
     t.cols = static_cast<int>(std::min(panel, p.n - j));
+    t.b = p.b_stride > 0 ? p.b + j : p.b + j * p.k;
+    t.b_stride = p.b_stride > 0 ? p.b_stride : plan.packed_columns(t.cols);
     for (int64_t i = 0; i < tile_count; ++i) {
       t.a = p.a + tiles[i].a;
       t.c = p.c + tiles[i].c_row * p.c_stride + j;

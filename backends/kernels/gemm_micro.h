@@ -25,7 +25,8 @@ struct RowTile {
   int rows;
 };
 
-// C[tiles, n] over one k block. `b` as pack_b leaves it, `offsets` one per k.
+// C[tiles, n] over one k block. `b` as pack_b leaves it, or, where b_stride > 0, rows of n columns b_stride apart, n a
+// multiple of lanes (not for AMX); `offsets` one per k.
 struct BlockProduct {
   const float* a;
   int64_t row_stride;
@@ -36,6 +37,7 @@ struct BlockProduct {
   int64_t c_stride;
   int64_t n;
   bool start, finish;
+  int64_t b_stride = 0;
 };
 
 struct GemmTile {
@@ -44,6 +46,7 @@ struct GemmTile {
   const int64_t* k_offset;
   int64_t k;  // bf16: the tile begins at a multiple of 32 of its segment
   const float* b;
+  int64_t b_stride;  // from a k to the next: the packed width, or more
   float* c;
   int64_t c_stride;
   const float* next_c;  // the tile to come, worth fetching; may be null

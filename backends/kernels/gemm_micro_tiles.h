@@ -83,10 +83,10 @@ void f32_tile(const GemmTile& t) {
     load_c<V, R, NV>(acc, t);
   }
   const float* b = t.b;
-  const int64_t stride = t.row_stride;
+  const int64_t stride = t.row_stride, b_stride = t.b_stride;
   for (const int64_t *offset = t.k_offset, *end = offset + t.k; offset != end; ++offset) {
     step<V, R, NV>(acc, t.a + *offset, stride, b);
-    b += NV * V::kLanes;
+    b += b_stride;
   }
   store_c<V, R, NV>(acc, t);
 }
@@ -107,19 +107,19 @@ void bf16_tile(const GemmTile& t) {
   TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
     TWINRUN_UNROLL for (int v = 0; v < NV; ++v) V::store(sums + (i * NV + v) * V::kLanes, even[i][v]);
   }
-  constexpr int64_t kWidth = NV * V::kLanes;
+  const int64_t b_stride = t.b_stride;
   for (int64_t k0 = 0; k0 < t.k; k0 += 32) {
     const int64_t n = t.k - k0 < 32 ? t.k - k0 : 32;
-    const float* b = t.b + k0 * kWidth;
+    const float* b = t.b + k0 * b_stride;
     const int64_t* offset = t.k_offset + k0;
     clear<V, R, NV>(even);
     clear<V, R, NV>(odd);
     int64_t k = 0;
     for (; k + 2 <= n; k += 2) {
-      step<V, R, NV>(even, t.a + offset[k], t.row_stride, b + k * kWidth);
-      step<V, R, NV>(odd, t.a + offset[k + 1], t.row_stride, b + (k + 1) * kWidth);
+      step<V, R, NV>(even, t.a + offset[k], t.row_stride, b + k * b_stride);
+      step<V, R, NV>(odd, t.a + offset[k + 1], t.row_stride, b + (k + 1) * b_stride);
     }
-    if (k < n) step<V, R, NV>(even, t.a + offset[k], t.row_stride, b + k * kWidth);
+    if (k < n) step<V, R, NV>(even, t.a + offset[k], t.row_stride, b + k * b_stride);
     TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
       TWINRUN_UNROLL for (int v = 0; v < NV; ++v) {
         float* const sum = sums + (i * NV + v) * V::kLanes;
