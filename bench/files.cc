@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <algorithm>
 #include <filesystem>
 
 #include "bench/bench.h"
@@ -87,9 +87,13 @@ void bench_diff(Suite& suite) {
   suite.section("diff: `twinrun diff A B`, digests verified; peer: `h5diff A B`");
 #ifdef TWINRUN_H5DIFF
   constexpr double kBytes = 2.0 * 1024 * kMiB;
-  for (const auto& [what, changed] : {std::pair<const char*, int>{"equal", 0}, {"one tensor of 64 differs", 1}, {"all differ", 64}}) {
+  for (const auto& [what, changed] : {std::pair<const char*, int>{"equal", 0},
+                                      {"one tensor of 64 differs", 1},
+                                      {"all differ", 64}}) {
     const std::string name = fmt::format("diff 2 x 1 GiB, {}", what);
-    if (!suite.begin({.name = name, .unit = "GB/s", .ours_work = kBytes, .peer_work = kBytes, .target = 20})) continue;
+    if (!suite.begin(
+            {.name = name, .unit = "GB/s", .ours_work = kBytes, .peer_work = kBytes, .target = 20}))
+      continue;
     const TemporaryFolder folder;
     const std::string a = folder.path + "/a.h5", b = folder.path + "/b.h5";
     if (!folder.made || !write_checkpoint(a, checkpoint_of(0)).ok() ||
@@ -106,7 +110,8 @@ void bench_diff(Suite& suite) {
     bool agree = true;
     for (const char* program : {TWINRUN_BINARY " diff", TWINRUN_H5DIFF}) {
       const int status = std::system(line_of(program).c_str());
-      agree = agree && WIFEXITED(status) && WEXITSTATUS(status) == (changed > 0 ? 1 : 0);  // 1: they differ
+      agree = agree && WIFEXITED(status) &&
+              WEXITSTATUS(status) == (changed > 0 ? 1 : 0);  // 1: they differ
     }
     if (agree) {
       suite.measure(command(TWINRUN_BINARY " diff"), command(TWINRUN_H5DIFF));
@@ -121,18 +126,25 @@ void bench_diff(Suite& suite) {
 
 // Everything that a diagnosis does but ensembles: one seed. Nothing is taken from earlier ones.
 void bench_diagnose(Suite& suite) {
-  suite.section("diagnose, all cores, nothing kept; peer: six times a single `twinrun train` on the reference");
-  if (!suite.begin({.name = "diagnose digits_cnn, one seed", .threads = suite.threads().back(), .unit = "s", .target = 1})) {
+  suite.section(
+      "diagnose, all cores, nothing kept; peer: six times a single `twinrun train` on the "
+      "reference");
+  if (!suite.begin({.name = "diagnose digits_cnn, one seed",
+                    .threads = suite.threads().back(),
+                    .unit = "s",
+                    .target = 1})) {
     return;
   }
   const TemporaryFolder folder;
   const std::string twinrun = "TWINRUN_CACHE= " TWINRUN_BINARY;
   std::vector<double> ours, peer, ratios;
   for (int i = 0; i < 3; ++i) {
-    ours.push_back(seconds_of_command(fmt::format(
-        "{} diagnose digits_cnn --set diagnose.seeds=1 -q -o {}/d{} > {}/out 2>&1", twinrun, folder.path, i, folder.path)));
-    peer.push_back(6 * seconds_of_command(fmt::format("{} train digits_cnn -q -o {}/r.h5 > {}/out 2>&1", twinrun, folder.path,
-                                                      folder.path)));
+    ours.push_back(seconds_of_command(
+        fmt::format("{} diagnose digits_cnn --set diagnose.seeds=1 -q -o {}/d{} > {}/out 2>&1",
+                    twinrun, folder.path, i, folder.path)));
+    peer.push_back(6 *
+                   seconds_of_command(fmt::format("{} train digits_cnn -q -o {}/r.h5 > {}/out 2>&1",
+                                                  twinrun, folder.path, folder.path)));
     ratios.push_back(peer.back() / ours.back());
   }
   for (std::vector<double>* figures : {&ours, &peer, &ratios}) std::ranges::sort(*figures);

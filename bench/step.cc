@@ -56,10 +56,12 @@ struct OurStep {
   }
 };
 
-Result<OurStep> prepare_step(const Model& model, const std::string& engine, int cores, int threads) {
+Result<OurStep> prepare_step(const Model& model, const std::string& engine, int cores,
+                             int threads) {
   OurStep ours;
-  TWINRUN_ASSIGN(ours.scenario, load_scenario(model.scenario, {{"train.batch", std::to_string(model.batch)},
-                                                               {"tpu.cores", std::to_string(cores)}}));
+  TWINRUN_ASSIGN(ours.scenario,
+                 load_scenario(model.scenario, {{"train.batch", std::to_string(model.batch)},
+                                                {"tpu.cores", std::to_string(cores)}}));
   TWINRUN_ASSIGN(const Program forward, build_training(ours.scenario, {28, 28, 1}));
   ours.program = training_step(forward);
   TWINRUN_ASSIGN(ours.backend, make_backend(engine, {.threads = threads}));
@@ -82,19 +84,21 @@ Child torch_of(const Model& model, const std::string& precision, int threads) {
   std::vector<std::pair<std::string, std::string>> environment = {
       {"OMP_NUM_THREADS", count},
       {"OPENBLAS_NUM_THREADS", count},
-      {"GLIBC_TUNABLES", "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4000000000:"
-                         "glibc.malloc.top_pad=268435456"}};
+      {"GLIBC_TUNABLES",
+       "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4000000000:"
+       "glibc.malloc.top_pad=268435456"}};
   const char* const blas = "/usr/lib/x86_64-linux-gnu/openblas-openmp";
   if (std::filesystem::exists(blas)) environment.emplace_back("LD_LIBRARY_PATH", blas);
-  return Child({"/usr/bin/python3", TWINRUN_BENCH_DIR "/torch_step.py", model.name, std::to_string(model.batch),
-                precision, count},
+  return Child({"/usr/bin/python3", TWINRUN_BENCH_DIR "/torch_step.py", model.name,
+                std::to_string(model.batch), precision, count},
                environment);
 }
 
 // Two of our own steps, or skipped with the reason.
 void measure_pair(Suite& suite, const BenchCase& what, Result<OurStep> ours, Result<OurStep> peer,
                   const std::function<void(OurStep&)>& after = {}) {
-  if (!ours.ok() || !peer.ok()) return suite.skip(what.name, (ours.ok() ? peer : ours).error().what);
+  if (!ours.ok() || !peer.ok())
+    return suite.skip(what.name, (ours.ok() ? peer : ours).error().what);
   suite.measure(
       [&] {
         ours->run();
@@ -103,12 +107,15 @@ void measure_pair(Suite& suite, const BenchCase& what, Result<OurStep> ours, Res
       [&] { peer->run(); });
 }
 
-void against_torch(Suite& suite, const std::string& engine, const std::string& precision, double target) {
+void against_torch(Suite& suite, const std::string& engine, const std::string& precision,
+                   double target) {
   suite.section(fmt::format("step, engine {}; peer: PyTorch {}", engine, precision));
   for (const Model& model : models()) {
     for (const int threads : suite.threads()) {
       const std::string name = fmt::format("step {} {}", engine, model.text());
-      if (!suite.begin({.name = name, .threads = threads, .unit = "step/s", .target = target, .scale = 1})) continue;
+      if (!suite.begin(
+              {.name = name, .threads = threads, .unit = "step/s", .target = target, .scale = 1}))
+        continue;
       Child torch = torch_of(model, precision, threads);
       if (!torch.answer()) {
         suite.skip(name, "no PyTorch (python3-torch)");
@@ -129,10 +136,12 @@ void against_ourselves(Suite& suite) {
   suite.section("step, engine tpu x1; peer: our own cpu");
   for (const Model& model : {all[0], all[1]}) {
     for (const int threads : suite.threads()) {
-      BenchCase what{.name = "step tpu/cpu " + model.text(), .threads = threads, .unit = "step/s", .scale = 1};
+      BenchCase what{
+          .name = "step tpu/cpu " + model.text(), .threads = threads, .unit = "step/s", .scale = 1};
       if (machine_has_amx()) what.target = model.name == "use_tpus" ? 3.0 : 1.5;
       if (suite.begin(what)) {
-        measure_pair(suite, what, prepare_step(model, "tpu", 1, threads), prepare_step(model, "cpu", 1, threads));
+        measure_pair(suite, what, prepare_step(model, "tpu", 1, threads),
+                     prepare_step(model, "cpu", 1, threads));
       }
     }
   }
@@ -146,7 +155,8 @@ void against_ourselves(Suite& suite) {
                            .target = 1 / 1.15,
                            .scale = 1};
       if (suite.begin(what)) {
-        measure_pair(suite, what, prepare_step(model, "tpu", 8, threads), prepare_step(model, "tpu", 1, threads));
+        measure_pair(suite, what, prepare_step(model, "tpu", 8, threads),
+                     prepare_step(model, "tpu", 1, threads));
       }
     }
   }
@@ -159,10 +169,11 @@ void against_ourselves(Suite& suite) {
                            .target = 0.98,
                            .scale = 1};
       if (!suite.begin(what)) continue;
-      measure_pair(suite, what, prepare_step(model, "cpu", 1, threads), prepare_step(model, "cpu", 1, threads),
-                   [](OurStep& ours) {
-                     to_checkpoint(ours.program, ours.states, ours.scenario, ours.step).root_digest();
-                   });
+      measure_pair(
+          suite, what, prepare_step(model, "cpu", 1, threads),
+          prepare_step(model, "cpu", 1, threads), [](OurStep& ours) {
+            to_checkpoint(ours.program, ours.states, ours.scenario, ours.step).root_digest();
+          });
     }
   }
 }
@@ -181,7 +192,8 @@ class DigestSink : public TraceSink {
 };
 
 void op_digests(Suite& suite) {
-  suite.section("step with the digests of all ops' results, engine cpu, op by op; peer: the step alone");
+  suite.section(
+      "step with the digests of all ops' results, engine cpu, op by op; peer: the step alone");
   for (const Model& model : {models()[0], models()[3]}) {
     for (const int threads : suite.threads()) {
       const BenchCase what{.name = "step op digests " + model.text(),
@@ -190,7 +202,8 @@ void op_digests(Suite& suite) {
                            .target = 1 / 1.1,
                            .scale = 1};
       if (!suite.begin(what)) continue;
-      Result<OurStep> ours = prepare_step(model, "cpu", 1, threads), peer = prepare_step(model, "cpu", 1, threads);
+      Result<OurStep> ours = prepare_step(model, "cpu", 1, threads),
+                      peer = prepare_step(model, "cpu", 1, threads);
       if (!ours.ok() || !peer.ok()) {
         suite.skip(what.name, "it cannot be prepared");
         continue;
@@ -198,7 +211,9 @@ void op_digests(Suite& suite) {
       DigestSink sink;
       suite.measure(
           [&] {
-            if (!ours->engine->step(ours->step++, ours->states, ours->inputs, ours->outputs, &sink).ok()) std::abort();
+            if (!ours->engine->step(ours->step++, ours->states, ours->inputs, ours->outputs, &sink)
+                     .ok())
+              std::abort();
           },
           [&] { peer->run(); });
     }
@@ -221,19 +236,25 @@ std::optional<double> added_mib(Child child) {
   std::optional<std::string> after;
   for (int i = 0; i < 5; ++i) after = child.ask();
   if (!after) return std::nullopt;
-  const auto kib = [](const std::string& line) { return std::atof(line.substr(line.find(' ') + 1).c_str()); };
+  const auto kib = [](const std::string& line) {
+    return std::atof(line.substr(line.find(' ') + 1).c_str());
+  };
   return (kib(*after) - kib(*before)) / 1024;
 }
 
 void memory(Suite& suite) {
-  suite.section("peak memory of training, beyond the process's own; peer: PyTorch f32 (ratio: its MiB over ours)");
+  suite.section(
+      "peak memory of training, beyond the process's own; peer: PyTorch f32 (ratio: its MiB over "
+      "ours)");
   const int threads = suite.threads().back();
   for (const Model& model : models()) {
     const BenchCase what{
         .name = "memory cpu " + model.text(), .threads = threads, .unit = "MiB", .target = 1 / 0.7};
     if (!suite.begin(what)) continue;
     const std::optional<double> ours =
-        added_mib(Child({"/proc/self/exe", "--steps", model.name, std::to_string(model.batch), std::to_string(threads)}, {}));
+        added_mib(Child({"/proc/self/exe", "--steps", model.name, std::to_string(model.batch),
+                         std::to_string(threads)},
+                        {}));
     const std::optional<double> peer = added_mib(torch_of(model, "f32", threads));
     if (ours && peer) {
       suite.record(*ours, *peer, *peer / *ours);

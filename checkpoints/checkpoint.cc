@@ -130,8 +130,7 @@ Result<CheckpointHeader> read_header(const Hdf5Group& group) {
   std::set<uint64_t> seen;
   TWINRUN_RETURN_IF_ERROR(list_state(state, "", seen, header.tensors));
   TWINRUN_RETURN_IF_ERROR(check_digest(root, header.root_digest(), "root_digest", group.where()));
-  TWINRUN_RETURN_IF_ERROR(
-      check_digest(own, header_digest(header), "header_digest", group.where()));
+  TWINRUN_RETURN_IF_ERROR(check_digest(own, header_digest(header), "header_digest", group.where()));
   return header;
 }
 
@@ -219,15 +218,15 @@ Status write_group(Hdf5Group& group, const Checkpoint& checkpoint) {
   TWINRUN_RETURN_IF_ERROR(group.set_text("header_digest", header_digest(header).hex()));
   TWINRUN_ASSIGN(Hdf5Group state, group.create_group("state"));
   for (const auto& [name, entry] : header.tensors) {
-    TWINRUN_RETURN_IF_ERROR(
-        write_tensor(state, name, checkpoint.tensors.at(name).value, entry));
+    TWINRUN_RETURN_IF_ERROR(write_tensor(state, name, checkpoint.tensors.at(name).value, entry));
   }
   return Ok{};
 }
 
 Result<Checkpoint> read_group(const Hdf5Group& group) {
   TWINRUN_ASSIGN(const CheckpointHeader h, read_header(group));
-  Checkpoint checkpoint{h.step, h.seed, h.contract, h.scenario, h.scenario_digest, h.engine, h.cores, {}};
+  Checkpoint checkpoint{h.step,   h.seed,  h.contract, h.scenario, h.scenario_digest,
+                        h.engine, h.cores, {}};
   TWINRUN_ASSIGN(const Hdf5Group state, group.group("state"));
   for (const auto& [name, entry] : h.tensors) {
     TWINRUN_ASSIGN(Tensor value, read_entry(state, name, entry, name));

@@ -150,8 +150,8 @@ TensorDiff diff_tensors(const std::string& name, const Tensor& a, const Tensor& 
 
 using ReadTensor = std::function<Result<Tensor>(const std::string&)>;
 
-Result<Diff> diff_states(const CheckpointHeader& a, const ReadTensor& read_a, const CheckpointHeader& b,
-                         const ReadTensor& read_b, bool verify) {
+Result<Diff> diff_states(const CheckpointHeader& a, const ReadTensor& read_a,
+                         const CheckpointHeader& b, const ReadTensor& read_b, bool verify) {
   ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   Diff d;
   d.kind = "checkpoint";
@@ -159,8 +159,10 @@ Result<Diff> diff_states(const CheckpointHeader& a, const ReadTensor& read_a, co
     d.notes.push_back(fmt::format("contract {} against {}", a.contract, b.contract));
   if (a.scenario_digest != b.scenario_digest) d.notes.push_back("made by different scenarios");
   if (a.step != b.step) d.notes.push_back(fmt::format("after {} steps against {}", a.step, b.step));
-  const auto only = [&](const std::string& name, const CheckpointHeader::Entry& entry, const char* where) {
-    d.tensors.push_back({name, where, entry.type.elements(), entry.type.elements(), 0, 0, INFINITY});
+  const auto only = [&](const std::string& name, const CheckpointHeader::Entry& entry,
+                        const char* where) {
+    d.tensors.push_back(
+        {name, where, entry.type.elements(), entry.type.elements(), 0, 0, INFINITY});
   };
   for (const auto& [name, x] : a.tensors) {
     const auto y = b.tensors.find(name);

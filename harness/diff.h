@@ -34,7 +34,7 @@ struct Diff {
   std::optional<double> eval_loss_a, eval_loss_b, eval_accuracy_a, eval_accuracy_b;
   std::vector<TensorDiff> tensors;  // those that differ, largest relative distance first
   int64_t tensors_compared = 0;
-  int64_t tensors_unread = 0;  // of these: the digests in the files are equal
+  int64_t tensors_unread = 0;      // of these: the digests in the files are equal
   std::vector<std::string> notes;  // other scenario, other contract, missing steps
 };
 

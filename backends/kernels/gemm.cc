@@ -67,8 +67,8 @@ struct RowBlock {
 // Rows [m0, m1) and k in [k0, k1) of A: in place where tiles can read them there, else copied next to each other; the
 // padding of each line keeps lines out of one another's cache set. `once`: they are read only once. Writes the offsets
 // of k.
-RowBlock rows_of_a(const MatrixA& a, Term term, int64_t m0, int64_t m1, int64_t k0, int64_t k1, bool once,
-                   int64_t* offsets) {
+RowBlock rows_of_a(const MatrixA& a, Term term, int64_t m0, int64_t m1, int64_t k0, int64_t k1,
+                   bool once, int64_t* offsets) {
   const int64_t m = m1 - m0, k = k1 - k0;
   auto* out = scratch<float>(Scratch::kPackedA, static_cast<size_t>((m + 32) * (kBlockK + 32)));
   if (a.k_stride == 1) {
@@ -92,8 +92,8 @@ RowBlock rows_of_a(const MatrixA& a, Term term, int64_t m0, int64_t m1, int64_t 
 
 // Rows [m0, m1) of C, columns [n0, n1), over all k in blocks; packed(k0, k1) gives those columns of B.
 template <typename F>
-void piece_of_c(const GemmPlan& plan, const DenseProblem& p, Terms terms, int64_t m0, int64_t m1, int64_t n0,
-                int64_t n1, int64_t block, F packed) {
+void piece_of_c(const GemmPlan& plan, const DenseProblem& p, Terms terms, int64_t m0, int64_t m1,
+                int64_t n0, int64_t n1, int64_t block, F packed) {
   const int64_t most_rows = plan.kernels.rows;
   auto* offsets = scratch<int64_t>(Scratch::kOffsets, kBlockK);
   auto* tiles = scratch<RowTile>(Scratch::kTiles, static_cast<size_t>(m1 - m0));
@@ -102,26 +102,28 @@ void piece_of_c(const GemmPlan& plan, const DenseProblem& p, Terms terms, int64_
     const int64_t k1 = std::min(p.k, k0 + block);
     const RowBlock a = rows_of_a(p.a, terms.a, m0, m1, k0, k1, n1 - n0 <= plan.panel(), offsets);
     for (int64_t i = 0; i < tile_count; ++i) {
-      const int64_t begin = plan.cut(m1 - m0, i, tile_count), end = plan.cut(m1 - m0, i + 1, tile_count);
+      const int64_t begin = plan.cut(m1 - m0, i, tile_count),
+                    end = plan.cut(m1 - m0, i + 1, tile_count);
       tiles[i] = {begin * a.row_stride, m0 + begin, static_cast<int>(end - begin)};
     }
     multiply_block(plan,
-                   {a.data, a.row_stride, offsets, k1 - k0, packed(k0, k1), p.c + n0, p.c_stride, n1 - n0, k0 == 0,
-                    k1 == p.k},
+                   {a.data, a.row_stride, offsets, k1 - k0, packed(k0, k1), p.c + n0, p.c_stride,
+                    n1 - n0, k0 == 0, k1 == p.k},
                    tiles, tile_count);
   }
 }
 
 // Few rows: a piece is some columns and packs its own B, which is used while it lies in L2.
 void few_rows(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
-  const int64_t panel = plan.panel(), panels = (p.n + panel - 1) / panel, threads = threads_of(plan.context);
+  const int64_t panel = plan.panel(), panels = (p.n + panel - 1) / panel,
+                threads = threads_of(plan.context);
   const int64_t rounds = (panels + kPiecePanels * threads - 1) / (kPiecePanels * threads);
   const int64_t pieces = std::min(panels, rounds * threads);
   for_pieces(plan.context, pieces, p.m * p.n * p.k / 16, [&](int64_t piece) {
     const int64_t n0 = panels * piece / pieces * panel;
     const int64_t n1 = std::min(p.n, panels * (piece + 1) / pieces * panel);
-    auto* b = scratch<float>(Scratch::kPackedB,
-                             static_cast<size_t>(plan.packed_size(plan.packed_columns(n1 - n0), kFewRowsBlockK)));
+    auto* b = scratch<float>(Scratch::kPackedB, static_cast<size_t>(plan.packed_size(
+                                                    plan.packed_columns(n1 - n0), kFewRowsBlockK)));
     piece_of_c(plan, p, terms, 0, p.m, n0, n1, kFewRowsBlockK, [&](int64_t k0, int64_t k1) {
       pack_b(plan, p.b, terms.b, k0, k1, n0, n1, b);
       return b;
@@ -137,11 +139,12 @@ void many_rows(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
   for (int64_t n0 = 0; n0 < p.n; n0 += columns) {
     const int64_t n1 = std::min(p.n, n0 + columns);
     const PackedB b(plan, p.b, terms.b, p.k, n0, n1);
-    const int64_t rounds = std::max<int64_t>(1, (p.m + kPieceRows * threads - 1) / (kPieceRows * threads));
+    const int64_t rounds =
+        std::max<int64_t>(1, (p.m + kPieceRows * threads - 1) / (kPieceRows * threads));
     const int64_t pieces = std::min((p.m + most_rows - 1) / most_rows, rounds * threads);
     for_pieces(plan.context, pieces, p.m * (n1 - n0) * p.k / 16, [&](int64_t piece) {
-      piece_of_c(plan, p, terms, plan.cut(p.m, piece, pieces), plan.cut(p.m, piece + 1, pieces), n0, n1, kBlockK,
-                 [&](int64_t k0, int64_t k1) { return b.block(k0, k1, 0); });
+      piece_of_c(plan, p, terms, plan.cut(p.m, piece, pieces), plan.cut(p.m, piece + 1, pieces), n0,
+                 n1, kBlockK, [&](int64_t k0, int64_t k1) { return b.block(k0, k1, 0); });
     });
   }
 }
@@ -157,7 +160,7 @@ void dense_gemm(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
   const int64_t panels = (p.n + plan.panel() - 1) / plan.panel();
   const int64_t row_tiles = (p.m + plan.kernels.rows - 1) / plan.kernels.rows;
   const bool columns_for_all = panels >= std::min<int64_t>(threads_of(plan.context), row_tiles);
-  p.m <= kPieceRows && columns_for_all ? few_rows(plan, p, terms) : many_rows(plan, p, terms);
+  p.m <= kPieceRows&& columns_for_all ? few_rows(plan, p, terms) : many_rows(plan, p, terms);
 }
 
 }  // namespace twinrun

@@ -36,18 +36,21 @@ void round_bf16(const float* src, float* dst, int64_t n) {
   for (int64_t i = 0; i < n; i += 16) {
     const __m512 x = _mm512_loadu_ps(src + i);
     const __m512i u = _mm512_castps_si512(x);
-    const __m512i half = _mm512_add_epi32(
-        _mm512_set1_epi32(0x7FFF), _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1)));
-    __m512i r = _mm512_and_si512(_mm512_add_epi32(u, half), _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)));
+    const __m512i half =
+        _mm512_add_epi32(_mm512_set1_epi32(0x7FFF),
+                         _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1)));
+    __m512i r = _mm512_and_si512(_mm512_add_epi32(u, half),
+                                 _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)));
     r = _mm512_mask_and_epi32(r, _mm512_testn_epi32_mask(u, exponent), u, sign);
-    r = _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_epi32(0x7FC00000));
+    r = _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
+                              _mm512_set1_epi32(0x7FC00000));
     _mm512_storeu_si512(dst + i, r);
   }
 }
 
 }  // namespace
 
-const GemmKernels kGemmAvx512 = {14,      16, TileTable<Avx512, 14>::f32, TileTable<Avx512, 7>::bf16_halves,
-                                 nullptr, round_bf16};
+const GemmKernels kGemmAvx512 = {
+    14, 16, TileTable<Avx512, 14>::f32, TileTable<Avx512, 7>::bf16_halves, nullptr, round_bf16};
 
 }  // namespace twinrun

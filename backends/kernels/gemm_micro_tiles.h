@@ -105,7 +105,8 @@ void bf16_tile(const GemmTile& t) {
     load_c<V, R, NV>(even, t);
   }
   TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) V::store(sums + (i * NV + v) * V::kLanes, even[i][v]);
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v)
+        V::store(sums + (i * NV + v) * V::kLanes, even[i][v]);
   }
   const int64_t b_stride = t.b_stride;
   for (int64_t k0 = 0; k0 < t.k; k0 += 32) {
@@ -130,7 +131,8 @@ void bf16_tile(const GemmTile& t) {
     }
   }
   TWINRUN_UNROLL for (int i = 0; i < R; ++i) {
-    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) even[i][v] = V::load(sums + (i * NV + v) * V::kLanes);
+    TWINRUN_UNROLL for (int v = 0; v < NV; ++v) even[i][v] =
+        V::load(sums + (i * NV + v) * V::kLanes);
   }
   store_c<V, R, NV>(even, t);
 }

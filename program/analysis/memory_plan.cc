@@ -20,12 +20,16 @@ struct Block {
 class MemoryPlanner {
  public:
   MemoryPlanner(const Program& program, const FusionPlan& fusion, const std::vector<bool>& constant)
-      : program_(program), fusion_(fusion), n_(static_cast<size_t>(program.graph.size())), block_(n_, -1) {
+      : program_(program),
+        fusion_(fusion),
+        n_(static_cast<size_t>(program.graph.size())),
+        block_(n_, -1) {
     plan_.offset.assign(n_, -1);
     plan_.takes.assign(n_, kNoValue);
     last_ = fusion.last_use;
     prolong_what_reshapes_show();
-    for (size_t i = 0; i < fusion.order.size(); ++i) visit(fusion.order[i], static_cast<int>(i), constant);
+    for (size_t i = 0; i < fusion.order.size(); ++i)
+      visit(fusion.order[i], static_cast<int>(i), constant);
     place();
     for (size_t id = 0; id < n_; ++id) {
       if (block_[id] >= 0) plan_.offset[id] = blocks_[static_cast<size_t>(block_[id])].offset;
@@ -47,11 +51,14 @@ class MemoryPlanner {
     }
   }
 
-  bool outlives(ValueId id) const { return last_[at(id)] >= static_cast<int>(fusion_.order.size()); }
+  bool outlives(ValueId id) const {
+    return last_[at(id)] >= static_cast<int>(fusion_.order.size());
+  }
 
   void visit(const FusionUnit& unit, int now, const std::vector<bool>& constant) {
     if (unit.group < 0) {
-      if (graph().op(unit.op).kind != OpKind::kReshape && !constant[at(unit.op)]) store(unit.op, now);
+      if (graph().op(unit.op).kind != OpKind::kReshape && !constant[at(unit.op)])
+        store(unit.op, now);
       return;
     }
     const FusionGroup& group = fusion_.groups[static_cast<size_t>(unit.group)];
@@ -72,12 +79,15 @@ class MemoryPlanner {
 
   void store(ValueId id, int now) {
     if (outlives(id)) return;
-    const int64_t bytes = std::max<int64_t>(1, (static_cast<int64_t>(graph().type(id).bytes()) + kLine - 1) / kLine) * kLine;
+    const int64_t bytes =
+        std::max<int64_t>(1, (static_cast<int64_t>(graph().type(id).bytes()) + kLine - 1) / kLine) *
+        kLine;
     block_[at(id)] = static_cast<int>(blocks_.size());
     blocks_.push_back({bytes + (bytes >= kPage ? kStagger : 0), now, last_[at(id)]});
   }
 
-  ValueId source_to_take(const FusionGroup& group, ValueId id, int now, const std::vector<ValueId>& taken) const {
+  ValueId source_to_take(const FusionGroup& group, ValueId id, int now,
+                         const std::vector<ValueId>& taken) const {
     if (graph().op(id).kind == OpKind::kReduce) return kNoValue;
     const auto fits = [&](ValueId source) {
       return last_[at(source)] == now && graph().type(source).bytes() == graph().type(id).bytes() &&
@@ -85,7 +95,9 @@ class MemoryPlanner {
     };
     if (outlives(id)) {
       for (const StateVar& var : program_.state) {
-        if (var.next == id && std::ranges::find(group.sources, var.id) != group.sources.end() && fits(var.id)) return var.id;
+        if (var.next == id && std::ranges::find(group.sources, var.id) != group.sources.end() &&
+            fits(var.id))
+          return var.id;
       }
       return kNoValue;
     }
@@ -100,7 +112,8 @@ class MemoryPlanner {
   bool read_in_step(const FusionGroup& group, ValueId source) const {
     for (const FusedOp& op : group.ops) {
       for (const Access& read : op.operands) {
-        if (read.source == source && (read.inner != 1 || read.period != group.elements)) return false;
+        if (read.source == source && (read.inner != 1 || read.period != group.elements))
+          return false;
       }
     }
     return true;
@@ -135,7 +148,8 @@ class MemoryPlanner {
 
 }  // namespace
 
-MemoryPlan plan_memory(const Program& program, const FusionPlan& fusion, const std::vector<bool>& constant) {
+MemoryPlan plan_memory(const Program& program, const FusionPlan& fusion,
+                       const std::vector<bool>& constant) {
   return MemoryPlanner(program, fusion, constant).plan();
 }
 

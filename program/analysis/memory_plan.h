@@ -26,6 +26,7 @@ struct MemoryPlan {
 
 // With several replicas only state variables are taken: a value of the arena may be shared by replicas of which one
 // would overwrite what others have yet to read.
-MemoryPlan plan_memory(const Program& program, const FusionPlan& fusion, const std::vector<bool>& constant);
+MemoryPlan plan_memory(const Program& program, const FusionPlan& fusion,
+                       const std::vector<bool>& constant);
 
 }  // namespace twinrun

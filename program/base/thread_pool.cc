@@ -37,7 +37,8 @@ ThreadPool::~ThreadPool() {
 template <typename F>
 void ThreadPool::wait_until(const std::atomic<uint32_t>& word, F happened) const {
   using Clock = std::chrono::steady_clock;
-  for (const auto begin = Clock::now(); spins_ && latest.load() == this && Clock::now() - begin < kAwake;) {
+  for (const auto begin = Clock::now();
+       spins_ && latest.load() == this && Clock::now() - begin < kAwake;) {
     for (int i = 0; i < 32; ++i) {
       if (happened(word.load())) return;
       _mm_pause();
@@ -77,7 +78,8 @@ void ThreadPool::work() {
 
 void ThreadPool::parallel_for(int64_t pieces, const std::function<void(int64_t)>& run) {
   if (pieces <= 0) return;
-  if (pieces == 1 || threads_ == 1 || inside_piece || pieces > std::numeric_limits<int32_t>::max()) {
+  if (pieces == 1 || threads_ == 1 || inside_piece ||
+      pieces > std::numeric_limits<int32_t>::max()) {
     for (int64_t i = 0; i < pieces; ++i) run(i);
     return;
   }

@@ -26,7 +26,8 @@ struct Planned {
       const FusionUnit& unit = fusion.order[u];
       if (unit.group < 0) born[static_cast<size_t>(unit.op)] = static_cast<int>(u);
       if (unit.group < 0) continue;
-      for (ValueId id : fusion.groups[static_cast<size_t>(unit.group)].stored) born[static_cast<size_t>(id)] = static_cast<int>(u);
+      for (ValueId id : fusion.groups[static_cast<size_t>(unit.group)].stored)
+        born[static_cast<size_t>(id)] = static_cast<int>(u);
     }
   }
   // Through reshapes: whose memory a value lies in.
@@ -42,7 +43,8 @@ std::vector<Program> programs() {
   return {training_step(models::mlp()), training_step(models::mlp(8, models::adam())),
           training_step(models::cnn(16, models::momentum())),
           training_step(shard(models::cnn(16, models::momentum()), {.cores = 8})),
-          training_step(shard(models::mlp(8, models::adam()), {.cores = 4, .batchnorm = BatchNormSync::kSynced}))};
+          training_step(shard(models::mlp(8, models::adam()),
+                              {.cores = 4, .batchnorm = BatchNormSync::kSynced}))};
 }
 
 TEST(MemoryPlan, WhatIsNeededAtOnceLiesApart) {
@@ -59,14 +61,20 @@ TEST(MemoryPlan, WhatIsNeededAtOnceLiesApart) {
     for (size_t a = 0; a < n; ++a) {
       if (p.memory.offset[a] < 0) continue;
       ++planned;
-      const int64_t a0 = p.memory.offset[a], a1 = a0 + static_cast<int64_t>(p.program.graph.type(static_cast<ValueId>(a)).bytes());
+      const int64_t a0 = p.memory.offset[a],
+                    a1 = a0 + static_cast<int64_t>(
+                                  p.program.graph.type(static_cast<ValueId>(a)).bytes());
       EXPECT_EQ(a0 % 64, 0);
       EXPECT_LE(a1, p.memory.bytes);
       EXPECT_LT(last[a], static_cast<int>(p.fusion.order.size())) << "outlives the step";
       for (size_t b = 0; b < n; ++b) {
-        if (b == a || p.memory.offset[b] < 0 || p.memory.takes[b] == static_cast<ValueId>(a)) continue;
-        const int64_t b0 = p.memory.offset[b], b1 = b0 + static_cast<int64_t>(p.program.graph.type(static_cast<ValueId>(b)).bytes());
-        const bool together = p.born[b] >= p.born[a] && p.born[b] <= last[a];  // b is written while a is needed
+        if (b == a || p.memory.offset[b] < 0 || p.memory.takes[b] == static_cast<ValueId>(a))
+          continue;
+        const int64_t b0 = p.memory.offset[b],
+                      b1 = b0 + static_cast<int64_t>(
+                                    p.program.graph.type(static_cast<ValueId>(b)).bytes());
+        const bool together =
+            p.born[b] >= p.born[a] && p.born[b] <= last[a];  // b is written while a is needed
         EXPECT_FALSE(together && b0 < a1 && a0 < b1)
             << p.program.graph.op(static_cast<ValueId>(b)).name << " is written over "
             << p.program.graph.op(static_cast<ValueId>(a)).name;
@@ -88,11 +96,13 @@ TEST(MemoryPlan, EverythingThatDiesHasAPlace) {
 }
 
 TEST(MemoryPlan, StatesAreUpdatedInPlace) {
-  for (const Program& program : {training_step(models::mlp(8, models::adam())),
-                                 training_step(shard(models::cnn(16, models::momentum()), {.cores = 8}))}) {
+  for (const Program& program :
+       {training_step(models::mlp(8, models::adam())),
+        training_step(shard(models::cnn(16, models::momentum()), {.cores = 8}))}) {
     const Planned p(program);
     for (const StateVar& var : p.program.state) {
-      if (var.role == StateRole::kParameter) EXPECT_EQ(p.memory.takes[static_cast<size_t>(var.next)], var.id) << var.name;
+      if (var.role == StateRole::kParameter)
+        EXPECT_EQ(p.memory.takes[static_cast<size_t>(var.next)], var.id) << var.name;
     }
   }
 }
@@ -109,7 +119,8 @@ TEST(MemoryPlan, MemoryIsUsedAgain) {
   const Planned p(training_step(models::cnn(16, models::momentum())));
   int64_t sum = 0;
   for (size_t id = 0; id < p.born.size(); ++id) {
-    if (p.memory.offset[id] >= 0) sum += static_cast<int64_t>(p.program.graph.type(static_cast<ValueId>(id)).bytes());
+    if (p.memory.offset[id] >= 0)
+      sum += static_cast<int64_t>(p.program.graph.type(static_cast<ValueId>(id)).bytes());
   }
   EXPECT_LT(p.memory.bytes, sum / 2);
 }
