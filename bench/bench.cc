@@ -4,7 +4,6 @@
 //   spinning (OpenMP and OpenBLAS keep theirs awake for up to 26 ms).
 #include "bench/bench.h"
 
-#include <cpuid.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -206,9 +205,6 @@ void expect_close(const std::string& name, const float* ours, const float* peer,
   std::exit(1);
 }
 
-bool machine_has_amx() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> 22 & 1u) != 0;
-}
+bool machine_has_amx() { return amx_refusal().empty(); }
 
 }  // namespace twinrun
