@@ -5,8 +5,8 @@
 // pages.
 //
 //   twinrun_bench --filter '^step'
+#include <benchmark/benchmark.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -51,8 +51,8 @@ struct OurStep {
   StepOutputs outputs;
   int64_t step = 0;
 
-  void run() {
-    if (!engine->step(step++, states, inputs, outputs).ok()) std::abort();
+  void run(TraceSink* sink = nullptr) {
+    if (!engine->step(step++, states, inputs, outputs, sink).ok()) std::abort();
   }
 };
 
@@ -94,19 +94,6 @@ Child torch_of(const Model& model, const std::string& precision, int threads) {
                environment);
 }
 
-// Two of our own steps, or skipped with the reason.
-void measure_pair(Suite& suite, const BenchCase& what, Result<OurStep> ours, Result<OurStep> peer,
-                  const std::function<void(OurStep&)>& after = {}) {
-  if (!ours.ok() || !peer.ok())
-    return suite.skip(what.name, (ours.ok() ? peer : ours).error().what);
-  suite.measure(
-      [&] {
-        ours->run();
-        if (after) after(*ours);
-      },
-      [&] { peer->run(); });
-}
-
 void against_torch(Suite& suite, const std::string& engine, const std::string& precision,
                    double target) {
   suite.section(fmt::format("step, engine {}; peer: PyTorch {}", engine, precision));
@@ -131,93 +118,79 @@ void against_torch(Suite& suite, const std::string& engine, const std::string& p
   }
 }
 
-void against_ourselves(Suite& suite) {
-  const std::vector<Model> all = models();
-  suite.section("step, engine tpu x1; peer: our own cpu");
-  for (const Model& model : {all[0], all[1]}) {
+// Which of our engines, on how many cores.
+struct Setup {
+  std::string engine;
+  int cores = 1;
+};
+
+// A row per model and thread count: `run` on one of our engines, against the plain step of another.
+void rows(Suite& suite, const std::string& name, const std::vector<Model>& models,
+          const std::function<std::optional<double>(const Model&)>& target, const Setup& ours,
+          const Setup& peer, const std::function<void(OurStep&)>& run) {
+  for (const Model& model : models) {
     for (const int threads : suite.threads()) {
-      BenchCase what{
-          .name = "step tpu/cpu " + model.text(), .threads = threads, .unit = "step/s", .scale = 1};
-      if (machine_has_amx()) what.target = model.name == "use_tpus" ? 3.0 : 1.5;
-      if (suite.begin(what)) {
-        measure_pair(suite, what, prepare_step(model, "tpu", 1, threads),
-                     prepare_step(model, "cpu", 1, threads));
-      }
-    }
-  }
-  suite.section("step, engine tpu x8; peer: tpu x1 at the same total batch");
-  for (Model model : {all[0], all[3]}) {
-    model.batch = 1024;
-    for (const int threads : suite.threads()) {
-      const BenchCase what{.name = "step tpu8/tpu1 " + model.text(),
+      const BenchCase what{.name = fmt::format("step {} {}", name, model.text()),
                            .threads = threads,
                            .unit = "step/s",
-                           .target = 1 / 1.15,
-                           .scale = 1};
-      if (suite.begin(what)) {
-        measure_pair(suite, what, prepare_step(model, "tpu", 8, threads),
-                     prepare_step(model, "tpu", 1, threads));
-      }
-    }
-  }
-  suite.section("step with the digests of all states, engine cpu; peer: the step alone");
-  for (const Model& model : all) {
-    for (const int threads : suite.threads()) {
-      const BenchCase what{.name = "step digests " + model.text(),
-                           .threads = threads,
-                           .unit = "step/s",
-                           .target = 0.98,
+                           .target = target(model),
                            .scale = 1};
       if (!suite.begin(what)) continue;
-      measure_pair(
-          suite, what, prepare_step(model, "cpu", 1, threads),
-          prepare_step(model, "cpu", 1, threads), [](OurStep& ours) {
-            to_checkpoint(ours.program, ours.states, ours.scenario, ours.step).root_digest();
-          });
+      Result<OurStep> a = prepare_step(model, ours.engine, ours.cores, threads);
+      Result<OurStep> b = prepare_step(model, peer.engine, peer.cores, threads);
+      if (a.ok() && b.ok()) {
+        suite.measure([&] { run(*a); }, [&] { b->run(); });
+      } else {
+        suite.skip(what.name, (a.ok() ? b : a).error().what);
+      }
     }
   }
 }
 
-// What recording every op's result would cost: the step op by op, as a watched one runs, and a digest of each result.
+// What recording every op's result would cost.
 class DigestSink : public TraceSink {
  public:
   void on_op(const OpEvent& event) override {
     const std::byte* last = nullptr;
     for (const Tensor& t : event.outputs) {
-      if (t.raw() != last) sum ^= digest(t).low;  // one object on all replicas: once
+      if (t.raw() != last)
+        benchmark::DoNotOptimize(digest(t).low);  // one object on all replicas: once
       last = t.raw();
     }
   }
-  uint64_t sum = 0;
 };
 
-void op_digests(Suite& suite) {
+void against_ourselves(Suite& suite) {
+  const std::vector<Model> all = models();
+  const auto plain = [](OurStep& step) { step.run(); };
+  const auto target = [](double value) {
+    return [value](const Model&) { return std::optional(value); };
+  };
+
+  suite.section("step, engine tpu x1; peer: our own cpu");
+  const auto tiles = [](const Model& model) -> std::optional<double> {
+    if (!machine_has_amx()) return std::nullopt;
+    return model.name == "use_tpus" ? 3.0 : 1.5;
+  };
+  rows(suite, "tpu/cpu", {all[0], all[1]}, tiles, {"tpu"}, {"cpu"}, plain);
+
+  suite.section("step, engine tpu x8; peer: tpu x1 at the same total batch");
+  std::vector<Model> large = {all[0], all[3]};
+  for (Model& model : large) model.batch = 1024;
+  rows(suite, "tpu8/tpu1", large, target(1 / 1.15), {"tpu", 8}, {"tpu"}, plain);
+
+  suite.section("step with the digests of all states, engine cpu; peer: the step alone");
+  rows(suite, "digests", all, target(0.98), {"cpu"}, {"cpu"}, [](OurStep& step) {
+    step.run();
+    to_checkpoint(step.program, step.states, step.scenario, step.step).root_digest();
+  });
+
   suite.section(
       "step with the digests of all ops' results, engine cpu, op by op; peer: the step alone");
-  for (const Model& model : {models()[0], models()[3]}) {
-    for (const int threads : suite.threads()) {
-      const BenchCase what{.name = "step op digests " + model.text(),
-                           .threads = threads,
-                           .unit = "step/s",
-                           .target = 1 / 1.1,
-                           .scale = 1};
-      if (!suite.begin(what)) continue;
-      Result<OurStep> ours = prepare_step(model, "cpu", 1, threads),
-                      peer = prepare_step(model, "cpu", 1, threads);
-      if (!ours.ok() || !peer.ok()) {
-        suite.skip(what.name, "it cannot be prepared");
-        continue;
-      }
-      DigestSink sink;
-      suite.measure(
-          [&] {
-            if (!ours->engine->step(ours->step++, ours->states, ours->inputs, ours->outputs, &sink)
-                     .ok())
-              std::abort();
-          },
-          [&] { peer->run(); });
-    }
-  }
+  rows(suite, "op digests", {all[0], all[3]}, target(1 / 1.1), {"cpu"}, {"cpu"}, [](OurStep& step) {
+    DigestSink sink;
+    step.run(&sink);
+  });
 }
 
 int64_t peak_kib() {
@@ -289,7 +262,6 @@ void bench_step(Suite& suite) {
   against_torch(suite, "cpu", "f32", 1.2);
   against_torch(suite, "tpu", "amp", 1.0);
   against_ourselves(suite);
-  op_digests(suite);
   memory(suite);
 }
 

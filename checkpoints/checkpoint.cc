@@ -20,11 +20,17 @@ Digest CheckpointHeader::root_digest() const {
   return builder.finish();
 }
 
-CheckpointHeader Checkpoint::header() const {
-  CheckpointHeader h{step, seed, contract, scenario, scenario_digest, engine, cores, {}};
+CheckpointHeader Checkpoint::outline() const {
+  CheckpointHeader h{*this, {}};
   for (const auto& [name, tensor] : tensors) {
-    h.tensors[name] = {tensor.value.type(), tensor.role, tensor.replica_axis, digest(tensor.value)};
+    h.tensors[name] = {tensor.value.type(), tensor.role, tensor.replica_axis, {}};
   }
+  return h;
+}
+
+CheckpointHeader Checkpoint::header() const {
+  CheckpointHeader h = outline();
+  for (auto& [name, entry] : h.tensors) entry.digest = digest(tensors.at(name).value);
   return h;
 }
 
@@ -225,8 +231,7 @@ Status write_group(Hdf5Group& group, const Checkpoint& checkpoint) {
 
 Result<Checkpoint> read_group(const Hdf5Group& group) {
   TWINRUN_ASSIGN(const CheckpointHeader h, read_header(group));
-  Checkpoint checkpoint{h.step,   h.seed,  h.contract, h.scenario, h.scenario_digest,
-                        h.engine, h.cores, {}};
+  Checkpoint checkpoint{h, {}};
   TWINRUN_ASSIGN(const Hdf5Group state, group.group("state"));
   for (const auto& [name, entry] : h.tensors) {
     TWINRUN_ASSIGN(Tensor value, read_entry(state, name, entry, name));

@@ -27,26 +27,8 @@ struct CheckpointTensor {
   bool replica_axis = false;  // true: the outermost dimension counts replicas, whose values differ
 };
 
-// What a checkpoint says of itself, without its elements.
-struct CheckpointHeader {
-  struct Entry {
-    TensorType type;
-    std::string role;
-    bool replica_axis = false;
-    Digest digest;  // of the tensor
-  };
-  int64_t step = 0;
-  uint64_t seed = 0;
-  int contract = kContractVersion;
-  std::string scenario, scenario_digest, engine;
-  int cores = 1;
-  std::map<std::string, Entry> tensors;
-
-  // Over (name, type, replica axis, tensor digest) in name order, then step and seed. Independent of engine and text.
-  Digest root_digest() const;
-};
-
-struct Checkpoint {
+// Of which run it is.
+struct CheckpointOrigin {
   int64_t step = 0;  // steps done
   uint64_t seed = 0;
   int contract = kContractVersion;
@@ -54,9 +36,27 @@ struct Checkpoint {
   std::string scenario_digest;  // hex
   std::string engine;           // "cpu", "tpu", ... or "" for a snapshot
   int cores = 1;
+};
+
+// What a checkpoint says of itself, without its elements.
+struct CheckpointHeader : CheckpointOrigin {
+  struct Entry {
+    TensorType type;
+    std::string role;
+    bool replica_axis = false;
+    Digest digest;  // of the tensor
+  };
+  std::map<std::string, Entry> tensors;
+
+  // Over (name, type, replica axis, tensor digest) in name order, then step and seed. Independent of engine and text.
+  Digest root_digest() const;
+};
+
+struct Checkpoint : CheckpointOrigin {
   std::map<std::string, CheckpointTensor> tensors;  // by hierarchical name, "conv1/kernel"
 
-  CheckpointHeader header() const;  // digests every tensor
+  CheckpointHeader outline() const;  // no tensor's digest
+  CheckpointHeader header() const;   // digests every tensor
   Digest root_digest() const { return header().root_digest(); }
 };
 

@@ -71,7 +71,7 @@ struct GemmKernels {
   GemmTileFunction f32;   // one fma chain per output
   GemmTileFunction bf16;  // AMX order on operands already rounded; run it under FTZ and DAZ
   GemmBlockFunction block = nullptr;  // AMX: instead of both
-  // dst[i] = bf16(src[i]) for a multiple of 16 elements; null: as the compiler makes it. dst may be src.
+  // dst[i] = bf16(src[i]), where that is faster than the floor's code; dst may be src.
   void (*round)(const float* src, float* dst, int64_t n) = nullptr;
 };
 

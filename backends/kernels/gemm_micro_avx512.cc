@@ -1,6 +1,7 @@
 // Tiles of 14 x 32 for AVX-512F: 28 accumulators, two columns of B, one broadcast of A.
 #include <immintrin.h>
 
+#include "backends/kernels/bf16_bits.h"
 #include "backends/kernels/gemm_micro_tiles.h"
 
 namespace twinrun {
@@ -29,23 +30,10 @@ struct Avx512 {
   }
 };
 
-// Nearest even on the upper 16 bits; exponent 0 becomes a signed zero, NaN canonical.
 void round_bf16(const float* src, float* dst, int64_t n) {
-  const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80000000u));
-  const __m512i exponent = _mm512_set1_epi32(0x7F800000);
-  for (int64_t i = 0; i < n; i += 16) {
-    const __m512 x = _mm512_loadu_ps(src + i);
-    const __m512i u = _mm512_castps_si512(x);
-    const __m512i half =
-        _mm512_add_epi32(_mm512_set1_epi32(0x7FFF),
-                         _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1)));
-    __m512i r = _mm512_and_si512(_mm512_add_epi32(u, half),
-                                 _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)));
-    r = _mm512_mask_and_epi32(r, _mm512_testn_epi32_mask(u, exponent), u, sign);
-    r = _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
-                              _mm512_set1_epi32(0x7FC00000));
-    _mm512_storeu_si512(dst + i, r);
-  }
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i)
+    dst[i] = __builtin_bit_cast(float, bf16_bits(__builtin_bit_cast(uint32_t, src[i])));
 }
 
 }  // namespace

@@ -1,20 +1,13 @@
 // Operands on their way into tiles: bf16 terms, panels of B, tile images of B.
 #include <cstring>
 
+#include "backends/kernels/bf16_bits.h"
 #include "backends/kernels/gemm.h"
 #include "backends/kernels/transpose8.h"
 
 namespace twinrun {
 namespace {
 
-// Nearest even on the upper 16 bits; exponent 0 becomes a signed zero, NaN canonical. On bits, so
-// that it vectorises.
-inline uint32_t bf16_bits(uint32_t u) {
-  const uint32_t magnitude = u & 0x7FFFFFFFu;
-  uint32_t r = (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
-  r = magnitude < 0x00800000u ? u & 0x80000000u : r;
-  return magnitude > 0x7F800000u ? kCanonicalNaN : r;
-}
 inline float bf16_term(float x) { return from_bits(bf16_bits(to_bits(x))); }
 // x - y under FTZ and DAZ; exact where it is not a NaN, as y is x rounded.
 inline float rest(float x, float y) {
@@ -169,13 +162,10 @@ void copy_term(Term term, const float* src, float* dst, int64_t n) {
     }
     return;
   }
-  int64_t done = 0;
-  if (const auto round = gemm_kernels(active_isa(), false).round; term == Term::kFirst && round != nullptr) {
-    done = n / 16 * 16;
-    round(src, dst, done);
-  }
+  const auto round = gemm_kernels(active_isa(), false).round;
+  if (term == Term::kFirst && round != nullptr) return round(src, dst, n);
   with_term(term, [&](auto of) {
-    for (int64_t i = done; i < n; ++i) dst[i] = of(src[i]);
+    for (int64_t i = 0; i < n; ++i) dst[i] = of(src[i]);
   });
 }
 

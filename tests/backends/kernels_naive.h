@@ -15,6 +15,7 @@
 
 #include "backends/kernels/kernels.h"
 #include "program/base/bits.h"
+#include "tests/support/isa_scope.h"
 
 namespace twinrun::naive {
 
@@ -207,15 +208,6 @@ inline int64_t first_difference(const Tensor& a, const Tensor& b) {
   return -1;
 }
 
-// Sets an instruction set for a scope.
-class IsaScope {
- public:
-  explicit IsaScope(Isa isa) : saved_(active_isa()) { force_isa(isa); }
-  ~IsaScope() { force_isa(saved_); }
-
- private:
-  Isa saved_;
-};
 // Those whose tiles differ for such a dot. The real AMX tiles where there are some;
 // kernels_amx_test.cc says so where there are none.
 inline std::vector<Isa> isas(DotArithmetic dot) {

@@ -13,9 +13,9 @@
 #include <map>
 #include <sstream>
 
-#include "backends/kernels/kernels.h"
 #include "scenarios/library.h"
 #include "tests/harness/tiny.h"
+#include "tests/support/isa_scope.h"
 
 namespace twinrun {
 namespace {
@@ -144,16 +144,11 @@ class GoldenSettings : public testing::TestWithParam<std::tuple<Isa, int, bool>>
  protected:
   void expect(bool convolutional) {
     const auto [isa, threads, shift] = GetParam();
-    const Isa before = active_isa();
-    force_isa(isa);
-    const bool there = active_isa() == isa;
-    if (there) {
-      for (const std::string& name : self_contained(convolutional)) {
-        expect_golden(corners(name, threads, shift));
-      }
+    const IsaScope scope(isa);
+    if (!scope.there()) GTEST_SKIP() << "this CPU has no " << to_string(isa);
+    for (const std::string& name : self_contained(convolutional)) {
+      expect_golden(corners(name, threads, shift));
     }
-    force_isa(before);
-    if (!there) GTEST_SKIP() << "this CPU has no " << to_string(isa);
   }
 };
 class GoldenRunsSlow : public GoldenSettings {};
@@ -176,17 +171,14 @@ INSTANTIATE_TEST_SUITE_P(Counts, GoldenRunsThreads, testing::Values(1, 2, 3, 8))
 // Scalar code and the model of AMX tiles are for proof: five steps of each.
 TEST(GoldenRunsProof, FiveSteps) {
   const Experiment e = load("digits_mlp");
-  const Isa before = active_isa();
   for (const auto& [engine, sharded] :
        {std::pair<const char*, bool>{"cpu", false}, {"cpu", true}, {"tpu", true}}) {
     const std::vector<Digest> fast = states_of(e, engine, sharded, 1, 5, false);
     for (Isa isa : {Isa::kScalar, Isa::kAmxModel}) {
-      force_isa(isa);
-      const bool there = active_isa() == isa;
-      const std::vector<Digest> slow = states_of(e, engine, sharded, 2, 5, false);
-      force_isa(before);
-      ASSERT_TRUE(there);
-      EXPECT_EQ(fast, slow) << engine << (sharded ? ", sharded, " : ", ") << to_string(isa);
+      const IsaScope scope(isa);
+      ASSERT_TRUE(scope.there());
+      EXPECT_EQ(states_of(e, engine, sharded, 2, 5, false), fast)
+          << engine << (sharded ? ", sharded, " : ", ") << to_string(isa);
     }
   }
 }
