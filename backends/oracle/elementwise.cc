@@ -1,6 +1,7 @@
 // Sources, moves and elementwise ops: one node, or a formula of two or three, per element.
 #include "backends/oracle/elementary.h"
 #include "backends/oracle/internal.h"
+#include "backends/oracle/stretches.h"
 #include "program/base/philox.h"
 
 namespace twinrun::oracle {
@@ -270,6 +271,17 @@ void eval_move(const Call& call, int64_t begin, int64_t end) {
                    [&](int64_t i, int64_t at, int64_t count, int64_t step) {
                      elements(x, at, count, call.value(i), step);
                    });
+      call.exact(begin, end);
+      return;
+    case OpKind::kConcatenate:
+    case OpKind::kSlice:
+    case OpKind::kPad:
+    case OpKind::kGather:
+      for_each_stretch(op, call.inputs, begin, end,
+                       [&](int64_t i, int which, int64_t at, int64_t count) {
+                         if (which < 0) return void(std::fill_n(call.value(i), count, 0.0));
+                         elements(call.inputs[static_cast<size_t>(which)], at, count, call.value(i));
+                       });
       call.exact(begin, end);
       return;
     case OpKind::kReshape:
