@@ -16,6 +16,7 @@
 //   compare(a, b)           attrs.compare; f32 or i32 -> pred; comparisons with NaN are false but for ne
 //   sqrt                    correctly rounded; rsqrt = 1 / sqrt(x), each rounded; exponential, log, tanh correctly rounded
 //   logistic                1 / (1 + exp(-x)), each node rounded
+//   erf, log1p              the error function and log(1 + x), correctly rounded
 //   dot_general(a, b)       rank 2 x rank 2; contracts a's dimension attrs.lhs_contract with b's attrs.rhs_contract;
 //                           result [a's other, b's other]; k ascending
 //   convolution(x, w)       x [n,h,w,ci], w [kh,kw,ci,co] -> [n,oh,ow,co]; attrs.window; no flip (cross-correlation);
