@@ -40,6 +40,8 @@ void run_kernel(const KernelContext& context, const Op& op, std::span<const Tens
     case OpKind::kLog:
     case OpKind::kTanh:
     case OpKind::kLogistic:
+    case OpKind::kErf:
+    case OpKind::kLog1p:
       return run_elementwise(context, op, inputs, output);
     case OpKind::kDotGeneral:
       return run_dot(context, op, inputs, output);

@@ -75,7 +75,7 @@ Estimate rounded_once(double value, Storage storage) {
   return store({value, own_error(value)}, Final::kRounds, storage);
 }
 
-// exp, log or tanh as declared, stored in binary32.
+// exp, log, tanh, erf or log1p as declared, stored in binary32.
 Estimate elementary(double value, const Capabilities& declared, Storage storage) {
   if (!finite(value)) return {value, 0};
   const auto nearest = static_cast<double>(static_cast<float>(value));
@@ -138,6 +138,10 @@ Estimate float_node(const Call& call, int64_t i) {
       return declared(logarithm(a));
     case OpKind::kTanh:
       return declared(hyperbolic_tangent(a));
+    case OpKind::kErf:
+      return declared(error_function(a));
+    case OpKind::kLog1p:
+      return declared(logarithm_of_1_plus(a));
     case OpKind::kLogistic:
       return logistic(a, call.declared, storage);
     default:

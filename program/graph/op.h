@@ -21,6 +21,7 @@
 //   compare(a, b)           attrs.compare; f32 or i32 -> pred; comparisons with NaN are false but for ne
 //   sqrt                    correctly rounded; rsqrt = 1 / sqrt(x), each rounded; exponential, log, tanh correctly rounded
 //   logistic                1 / (1 + exp(-x)), each node rounded
+//   erf, log1p              the error function and log(1 + x), correctly rounded
 //   dot_general(a, b)       attrs.batch_dims leading dimensions in common, then two of each: contracts a's dimension
 //                           batch_dims + attrs.lhs_contract with b's batch_dims + attrs.rhs_contract; result [batch dims,
 //                           a's other, b's other]; k ascending

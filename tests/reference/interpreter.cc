@@ -275,6 +275,10 @@ float node(const Op& op, float a, float b, const Scalar& s) {
       return reference_log(a, s.flush);
     case OpKind::kTanh:
       return reference_tanh(a, s.flush);
+    case OpKind::kErf:
+      return reference_erf(a, s.flush);
+    case OpKind::kLog1p:
+      return reference_log1p(a, s.flush);
     case OpKind::kLogistic:
       return s.div(1.0f, s.add(1.0f, reference_exp(-a, s.flush)));
     default:
@@ -301,6 +305,12 @@ float reference_log(float x, bool flush) {
 }
 float reference_tanh(float x, bool flush) {
   return by_mpfr(x, flush, mpfr_tanh);
+}
+float reference_erf(float x, bool flush) {
+  return by_mpfr(x, flush, mpfr_erf);
+}
+float reference_log1p(float x, bool flush) {
+  return by_mpfr(x, flush, mpfr_log1p);
 }
 
 Tensor reference_op(const Op& op, std::span<const Tensor> inputs, ReferenceArithmetic arithmetic) {

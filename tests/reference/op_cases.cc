@@ -51,7 +51,7 @@ void edge_of_flush_dots(Cases& cases) {
   cases.add({}, {row, column});
 }
 
-// Where exp leaves and enters the normal range, and where tanh and logistic bend.
+// Where exp leaves and enters the normal range, and where the others bend or end.
 void elementary_ranges(Cases& cases) {
   for (double low : {-105.0, -87.3366, -10.0, 88.7228}) {
     const double width = low == -105.0 ? 195.0 : low == -10.0 ? 20.0 : 0.0002;
@@ -288,7 +288,7 @@ void elementwise(Cases& cases, OpKind kind, DType dtype) {
   if (dtype == DType::kF32 && cases.data() == DataClass::kTiny) {
     if (kind == OpKind::kMultiply || kind == OpKind::kDivide) edge_of_flush(cases, kind);
     if (kind == OpKind::kExponential || kind == OpKind::kTanh || kind == OpKind::kLogistic ||
-        kind == OpKind::kLog) {
+        kind == OpKind::kLog || kind == OpKind::kErf || kind == OpKind::kLog1p) {
       elementary_ranges(cases);
     }
   }
@@ -404,6 +404,8 @@ std::vector<OpCase> op_cases(OpKind kind, DataClass data, uint64_t seed) {
     case OpKind::kLog:
     case OpKind::kTanh:
     case OpKind::kLogistic:
+    case OpKind::kErf:
+    case OpKind::kLog1p:
       for (DType t : kFloats) elementwise(cases, kind, t);
       break;
     case OpKind::kDotGeneral:
