@@ -112,8 +112,9 @@ TEST(Initializer, Fans) {
 }
 
 TEST(Initializer, ConstantsAndIdentity) {
-  for (float x : drawn("zeros", {5}).as<float>()) EXPECT_EQ(to_bits(x), 0u);
-  for (float x : drawn("ones", {5}).as<float>()) EXPECT_EQ(x, 1);
+  const Tensor zeros = drawn("zeros", {5}), ones = drawn("ones", {5});
+  for (float x : zeros.as<float>()) EXPECT_EQ(to_bits(x), 0u);
+  for (float x : ones.as<float>()) EXPECT_EQ(x, 1);
   Initializer init = *named_initializer("identity", {3, 5});
   init.gain = 2.5;
   const Tensor t = drawn(init, {3, 5});
@@ -147,7 +148,8 @@ TEST(Initializer, UniformLaws) {
   Initializer init = *named_initializer("random_uniform", {1000});
   init.low = 2;
   init.high = 3;
-  for (float x : drawn(init, {1000}).as<float>()) EXPECT_TRUE(x >= 2 && x <= 3) << x;
+  const Tensor moved = drawn(init, {1000});
+  for (float x : moved.as<float>()) EXPECT_TRUE(x >= 2 && x <= 3) << x;
 }
 
 TEST(Initializer, NormalLaws) {
@@ -270,7 +272,10 @@ TEST(Initializer, QrFactorsTheMatrix) {
   for (int64_t c = 0; c < kColumns; ++c) {
     for (int64_t d = 0; d < kColumns; ++d) {
       EXPECT_NEAR(dot(q, c, q, d), c == d ? 1 : 0, kError);
-      if (c > d) EXPECT_NEAR(dot(q, c, a, d), 0, kError * 8);  // columns of a have a norm below 8
+      // Columns of a have a norm below 8.
+      if (c > d) {
+        EXPECT_NEAR(dot(q, c, a, d), 0, kError * 8);
+      }
     }
     EXPECT_GT(dot(q, c, a, c), 0.1);
   }
