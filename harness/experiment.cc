@@ -5,6 +5,7 @@
 #include "program/graph/initial_state.h"
 #include "program/graph/shard_plan.h"
 #include "scenarios/model.h"
+#include "scenarios/schedule.h"
 
 namespace twinrun {
 namespace {

@@ -102,8 +102,8 @@ const Key<OptimizerConfig> kOptimizer[] = {
     {"beta1", &OptimizerConfig::beta1, below(0, 1), "decay of the first moment", "adam"},
     {"beta2", &OptimizerConfig::beta2, below(0, 1), "decay of the second moment", "adam"},
     {"epsilon", &OptimizerConfig::epsilon, above(0), "TensorFlow's \"epsilon hat\"", "adam"},
-    {"schedule", &OptimizerConfig::schedule, one_of("constant|exponential"),
-     "`exponential`: lr * decay_rate^(step / decay_steps)"},
+    {"schedule", &OptimizerConfig::schedule, one_of("constant|exponential|cosine|piecewise|polynomial"),
+     "how the learning rate falls, as Keras's schedules do (formulas in numerics.md)"},
     {"decay_rate",
      &OptimizerConfig::decay_rate,
      {.low = 0, .high = 1, .above_low = true},
@@ -115,11 +115,69 @@ const Key<OptimizerConfig> kOptimizer[] = {
     {"decay_steps",
      &OptimizerConfig::decay_steps,
      at_least(1),
-     "of the exponential schedule",
+     "steps in which the rate falls by decay_rate (`exponential`), or to its end",
+     "exponential|cosine|polynomial",
+     false,
+     {},
+     "schedule"},
+    {"staircase",
+     &OptimizerConfig::staircase,
+     any(),
+     "only whole multiples of decay_steps count",
      "exponential",
      false,
      {},
      "schedule"},
+    {"alpha",
+     &OptimizerConfig::alpha,
+     between(0, 1),
+     "the last rate, as a share of lr",
+     "cosine",
+     false,
+     {},
+     "schedule"},
+    {"boundaries",
+     &OptimizerConfig::boundaries,
+     at_least(0),
+     "the last step of each rate but the last, ascending",
+     "piecewise",
+     true,
+     {},
+     "schedule"},
+    {"values",
+     &OptimizerConfig::values,
+     at_least(0),
+     "the rate after each boundary; up to the first it is lr",
+     "piecewise",
+     true,
+     {},
+     "schedule"},
+    {"end_lr",
+     &OptimizerConfig::end_lr,
+     at_least(0),
+     "the rate after decay_steps",
+     "polynomial",
+     false,
+     {},
+     "schedule"},
+    {"power",
+     &OptimizerConfig::power,
+     above(0),
+     "of the share of steps that is left",
+     "polynomial",
+     false,
+     {},
+     "schedule"},
+    {"cycle",
+     &OptimizerConfig::cycle,
+     any(),
+     "past decay_steps, fall again: towards its next multiple",
+     "polynomial",
+     false,
+     {},
+     "schedule"},
+    {"warmup_steps", &OptimizerConfig::warmup_steps, at_least(0),
+     "steps from a rate of 0 to lr on a line; the schedule counts its steps from their end"},
 };
 
 const Key<TrainSpec> kTrain[] = {
@@ -185,6 +243,7 @@ std::string row(const std::string& prefix, const Owner& initial, const Key<Owner
     std::string operator()(std::vector<std::string> Owner::*) const { return "strings"; }
     std::string operator()(Dims Owner::*) const { return "integers"; }
     std::string operator()(LossReduction Owner::*) const { return "string"; }
+    std::string operator()(std::vector<double> Owner::*) const { return "numbers"; }
   };
   std::string fallback(key.shown_default);
   if (fallback.empty()) fallback = "`" + toml_value(initial, key) + "`";
@@ -330,6 +389,11 @@ std::string toml_value(const Owner& owner, const Key<Owner>& key) {
     std::string operator()(const Dims& v) const {
       std::string out;
       for (int64_t item : v) out += fmt::format("{}{}", out.empty() ? "" : ", ", item);
+      return "[" + out + "]";
+    }
+    std::string operator()(const std::vector<double>& v) const {
+      std::string out;
+      for (double item : v) out += (out.empty() ? "" : ", ") + toml_number(item);
       return "[" + out + "]";
     }
     std::string operator()(LossReduction v) const {

@@ -47,7 +47,7 @@ struct Key {
   std::string_view name;
   std::variant<bool Owner::*, int Owner::*, int64_t Owner::*, uint64_t Owner::*, double Owner::*,
                std::string Owner::*, std::vector<std::string> Owner::*, Dims Owner::*,
-               LossReduction Owner::*>
+               LossReduction Owner::*, std::vector<double> Owner::*>
       member;
   Allowed allowed;
   std::string_view meaning;

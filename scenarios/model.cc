@@ -156,34 +156,6 @@ Result<Program> build(const Scenario& s, const SampleType& sample, int64_t batch
   }
 }
 
-// 2^x and log2(x) in binary64 without libm: their last bits may not depend on a C library (numerics.md rule 5). Errors stay
-// below 2^-45, far under binary32's rounding; series in the order written.
-double log2_of(double x) {
-  int exponent = 0;
-  while (x >= 1.5) {
-    x *= 0.5;
-    ++exponent;
-  }
-  while (x < 0.75) {
-    x *= 2.0;
-    --exponent;
-  }
-  const double t = (x - 1.0) / (x + 1.0), t2 = t * t;  // ln x = 2 atanh t
-  double sum = 0;
-  for (int k = 33; k >= 1; k -= 2) sum = sum * t2 + 1.0 / k;
-  return exponent + 2.0 * t * sum * 1.4426950408889634;
-}
-double exp2_of(double x) {
-  int exponent = static_cast<int>(x);
-  if (exponent > x) --exponent;
-  const double r = (x - exponent) * 0.6931471805599453;
-  double sum = 1;
-  for (int k = 20; k >= 1; --k) sum = 1.0 + sum * r / k;
-  for (; exponent > 0; --exponent) sum *= 2.0;
-  for (; exponent < 0; ++exponent) sum *= 0.5;
-  return sum;
-}
-
 }  // namespace
 
 Result<Program> build_training(const Scenario& scenario, const SampleType& sample) {
@@ -204,12 +176,6 @@ Sharding sharding_of(const Scenario& s) {
   sharding.batchwise = s.tpu.batchwise == "gathered" ? Scope::kGlobal : Scope::kPerCore;
   sharding.token_mean = s.tpu.token_mean == "global" ? Scope::kGlobal : Scope::kPerCore;
   return sharding;
-}
-
-float learning_rate(const OptimizerConfig& c, int64_t step) {
-  if (c.schedule != "exponential") return static_cast<float>(c.lr);
-  const double periods = static_cast<double>(step) / static_cast<double>(c.decay_steps);
-  return static_cast<float>(c.lr * exp2_of(periods * log2_of(c.decay_rate)));
 }
 
 }  // namespace twinrun

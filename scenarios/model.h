@@ -18,7 +18,4 @@ Result<Program> build_inference(const Scenario& scenario, const SampleType& samp
 
 Sharding sharding_of(const Scenario& scenario);
 
-// lr, or lr * rate^(step / decay_steps): real division, a defined double exp2/log2 (no libm), rounded to f32.
-float learning_rate(const OptimizerConfig& config, int64_t step);
-
 }  // namespace twinrun

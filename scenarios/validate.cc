@@ -142,6 +142,25 @@ Status validate_batch(const Source& source, const Scenario& s) {
   return Ok{};
 }
 
+Status validate_schedule(const Source& source, const Scenario& s) {
+  const OptimizerConfig& c = s.optimizer;
+  if (c.schedule != "piecewise") return Ok{};
+  if (c.boundaries.empty() || c.boundaries.size() != c.values.size()) {
+    return Error{fmt::format("values has {} rates for {} boundaries; allowed: one after each "
+                             "boundary, and at least one",
+                             c.values.size(), c.boundaries.size()),
+                 source.where("optimizer", "values"),
+                 "lr is the rate up to the first boundary and does not count"};
+  }
+  for (size_t i = 1; i < c.boundaries.size(); ++i) {
+    if (c.boundaries[i] > c.boundaries[i - 1]) continue;
+    return Error{fmt::format("boundaries has {} after {}; allowed: ascending steps",
+                             c.boundaries[i], c.boundaries[i - 1]),
+                 source.where("optimizer", "boundaries"), "sort them, each once"};
+  }
+  return Ok{};
+}
+
 }  // namespace
 
 Status validate(const Source& source, Scenario& s) {
@@ -149,6 +168,7 @@ Status validate(const Source& source, Scenario& s) {
   if (s.name.empty()) s.name = std::filesystem::path(source.file).stem().string();
   TWINRUN_RETURN_IF_ERROR(validate_data(source, s));
   TWINRUN_RETURN_IF_ERROR(validate_layers(source, s));
+  TWINRUN_RETURN_IF_ERROR(validate_schedule(source, s));
   return validate_batch(source, s);
 }
 
