@@ -7,19 +7,6 @@
 namespace twinrun {
 namespace {
 
-OptimizerSpec optimizer_of(const OptimizerConfig& c) {
-  OptimizerSpec spec;
-  spec.kind = c.kind == "adam"       ? OptimizerSpec::Kind::kAdam
-              : c.kind == "momentum" ? OptimizerSpec::Kind::kMomentum
-                                     : OptimizerSpec::Kind::kSgd;
-  spec.momentum = c.momentum;
-  spec.nesterov = c.nesterov;
-  spec.beta1 = c.beta1;
-  spec.beta2 = c.beta2;
-  spec.epsilon = c.epsilon;
-  return spec;
-}
-
 void append(Layers& net, const LayerSpec& layer) {
   const bool same = layer.padding == "same";
   const int64_t pool_stride = layer.stride == 0 ? layer.window : layer.stride;
@@ -60,7 +47,7 @@ Result<Program> build(const Scenario& s, const Dims& sample, int64_t batch, Mode
     } else {
       net.softmax_cross_entropy(s.data.classes, reduction);
     }
-    return net.finish(optimizer_of(s.optimizer));
+    return net.finish(optimizer_of(s));
   } catch (const GraphError& e) {
     return Error{e.what(),
                  line > 0 ? fmt::format("{}:{}: [model]", s.file, line) : s.file + ": [model]",
@@ -111,6 +98,8 @@ Sharding sharding_of(const Scenario& s) {
   sharding.reduction = s.tpu.reduction == LossReduction::kMean ? Reduction::kMean : Reduction::kSum;
   sharding.batchnorm =
       s.tpu.batchnorm == "synced" ? BatchNormSync::kSynced : BatchNormSync::kPerCore;
+  sharding.clipping = s.tpu.clipping == "before_all_reduce" ? Clipping::kBeforeAllReduce
+                                                            : Clipping::kAfterAllReduce;
   return sharding;
 }
 

@@ -17,6 +17,11 @@ Result<Program> build_inference(const Scenario& scenario, const Dims& sample, in
 
 Sharding sharding_of(const Scenario& scenario);
 
+// The optimizer as graph code takes it. `algebra` is that of the cpu reference unless the scenario names one (optimizer_spec.cc).
+OptimizerSpec optimizer_of(const Scenario& scenario);
+// Numbers whose default depends on the kind and that nobody has given.
+void fill_optimizer_defaults(OptimizerConfig& config);
+
 // lr, or lr * rate^(step / decay_steps): real division, a defined double exp2/log2 (no libm), rounded to f32.
 float learning_rate(const OptimizerConfig& config, int64_t step);
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "scenarios/model.h"
 #include "scenarios/reader.h"
 
 namespace twinrun {
@@ -95,6 +96,21 @@ Status validate_batch(const Source& source, const Scenario& s) {
   return Ok{};
 }
 
+Status validate_optimizer(const Source& source, Scenario& s) {
+  fill_optimizer_defaults(s.optimizer);
+  if (s.optimizer.ema_eval && s.optimizer.ema == 0) {
+    return Error{"ema_eval is true, but ema is 0: no average of the weights is kept",
+                 source.where("optimizer", "ema_eval"), "add ema = 0.999"};
+  }
+  if (s.train.accumulate > s.train.steps) {
+    return Error{fmt::format("accumulate is {}, but train.steps is {}: no update is ever made",
+                             s.train.accumulate, s.train.steps),
+                 source.where("train", "accumulate"),
+                 fmt::format("accumulate = {} or less", s.train.steps)};
+  }
+  return Ok{};
+}
+
 }  // namespace
 
 Status validate(const Source& source, Scenario& s) {
@@ -102,6 +118,7 @@ Status validate(const Source& source, Scenario& s) {
   if (s.name.empty()) s.name = std::filesystem::path(source.file).stem().string();
   TWINRUN_RETURN_IF_ERROR(validate_data(source, s));
   TWINRUN_RETURN_IF_ERROR(validate_layers(source, s));
+  TWINRUN_RETURN_IF_ERROR(validate_optimizer(source, s));
   return validate_batch(source, s);
 }
 

@@ -11,6 +11,10 @@ std::vector<Tensor> initial_state(const Program& program, uint64_t seed) {
   std::vector<Tensor> out;
   uint32_t parameter = 0;
   for (const StateVar& var : program.state) {
+    if (var.init.kind == Initializer::Kind::kCopy) {
+      out.push_back(out[static_cast<size_t>(var.init.source)]);
+      continue;
+    }
     Tensor t = Tensor::empty(var.type);
     std::span<float> w = t.as<float>();
     if (var.init.kind == Initializer::Kind::kConstant) {

@@ -2,6 +2,7 @@
 //   glorot_uniform  limit = sqrt(6 / (fan_in + fan_out)) (double, rounded to f32);  w[i] = (2 u - 1) * limit, one rounding,
 //                   u = uniform(draw({seed, kStreamInit + v}, 0, 0, i)), v the variable's index among the parameters
 //   constant        the value
+//   copy            another variable's initial value (averaged weights start as the weights)
 #pragma once
 
 #include <vector>

@@ -61,10 +61,14 @@ std::string attributes(const Op& op) {
 
 std::string to_text(const Program& p) {
   std::string out =
-      fmt::format("program cores={} reduction={} batchnorm={} gradients={} batch={}\n",
+      fmt::format("program cores={} reduction={} batchnorm={} gradients={}{}{} batch={}\n",
                   p.sharding.cores, p.sharding.reduction == Reduction::kMean ? "mean" : "sum",
                   p.sharding.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced",
-                  p.sharding.reduce_gradients ? "all_reduced" : "local", p.batch);
+                  p.sharding.reduce_gradients ? "all_reduced" : "local",
+                  p.sharding.clipping == Clipping::kBeforeAllReduce
+                      ? " clipping=before_all_reduce"
+                      : "",
+                  p.sharding.l2_once ? " l2=once" : "", p.batch);
   for (ValueId id = 0; id < p.graph.size(); ++id) {
     const Op& op = p.graph.op(id);
     std::string operands;
