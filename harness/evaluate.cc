@@ -6,7 +6,8 @@ namespace twinrun {
 
 Evaluator::Evaluator(const Experiment& experiment, int threads)
     : data_(experiment.data),
-      mean_loss_(experiment.scenario.loss.reduction == LossReduction::kMean) {
+      mean_loss_(experiment.scenario.loss.reduction == LossReduction::kMean),
+      averaged_(experiment.scenario.optimizer.ema_eval) {
   BackendOptions options;
   options.threads = threads;
   backend_ = *make_backend("cpu", options);
@@ -30,7 +31,8 @@ Result<Evaluation> Evaluator::evaluate(const Program& trained, const States& sta
     const Program& program = piece.engine->program();
     States mine(1);
     for (const StateVar& var : program.state) {
-      const int i = trained.state_index(var.name);
+      const int average = averaged_ ? trained.state_index(var.name + ".ema") : -1;
+      const int i = average >= 0 ? average : trained.state_index(var.name);
       if (i < 0)
         return Error{"the trained program has no state '" + var.name + "'", "evaluation", ""};
       Tensor value = states[0].vars[static_cast<size_t>(i)];

@@ -25,6 +25,7 @@ class Evaluator {
   };
   std::shared_ptr<const Dataset> data_;
   bool mean_loss_;
+  bool averaged_;  // optimizer.ema_eval: "<parameter>.ema" instead of the parameter
   std::unique_ptr<Backend> backend_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<Piece> pieces_;
