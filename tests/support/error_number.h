@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace twinrun {
@@ -49,14 +51,17 @@ struct Num {
   friend Num log(Num a) {
     return rounded(std::log(a.value), a.error / (a.value - a.error));
   }
-  friend Num max(Num a, Num b) { return chosen(std::max(a.value, b.value), a, b); }
-  friend Num min(Num a, Num b) { return chosen(std::min(a.value, b.value), a, b); }
-  friend Num abs(Num a) { return chosen(std::abs(a.value), a, a); }
-
-  static Num chosen(double value, Num a, Num b) {
-    Num result(value);
-    result.error = std::max(a.error, b.error);
-    return result;
+  // Where one is larger for certain it is the result; else either may be.
+  friend Num max(Num a, Num b) {
+    if (a.value < b.value) std::swap(a, b);
+    if (a.value - a.error <= b.value + b.error) a.error = std::max(a.error, b.error);
+    return a;
+  }
+  friend Num min(Num a, Num b) { return -max(-a, -b); }
+  friend Num abs(Num a) { return a.value < 0 ? -a : a; }
+  friend Num operator-(Num a) {
+    a.value = -a.value;
+    return a;
   }
 };
 
