@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "program/graph/initial_state.h"
+#include "program/graph/optimizer.h"
 #include "program/graph/shard_plan.h"
 #include "scenarios/model.h"
 #include "scenarios/schedule.h"
@@ -30,6 +31,17 @@ Result<Experiment> assemble(const Scenario& scenario, std::shared_ptr<const Data
 }
 
 }  // namespace
+
+bool Experiment::two_algebras() const {
+  return scenario.optimizer.algebra == "auto" && has_two_algebras(forward.optimizer);
+}
+
+Program Experiment::forward_of(Stack stack) const {
+  Program program = forward;
+  if (stack == Stack::kTpu && two_algebras())
+    program.optimizer.algebra = OptimizerSpec::Algebra::kXla;
+  return program;
+}
 
 FeedOptions Experiment::feed_options(int64_t batch) const {
   FeedOptions o;

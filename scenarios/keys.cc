@@ -10,6 +10,9 @@ namespace {
 using namespace allowed;
 
 constexpr std::string_view kPrecisions = "f32|default|high|highest";
+constexpr std::string_view kOptimizers =
+    "sgd|momentum|adam|adagrad|adadelta|rmsprop|adamax|adamw|adafactor|lars|lamb";
+
 const Key<Scenario> kTop[] = {
     {"name",
      &Scenario::name,
@@ -94,14 +97,39 @@ const Key<LossSpec> kLoss[] = {
 };
 
 const Key<OptimizerConfig> kOptimizer[] = {
-    {"kind", &OptimizerConfig::kind, one_of("sgd|momentum|adam"), "the update rule"},
+    {"kind", &OptimizerConfig::kind, one_of(kOptimizers), "the update rule (docs/optimizers.md)"},
     {"lr", &OptimizerConfig::lr, above(0), "learning rate"},
     {"momentum", &OptimizerConfig::momentum, below(0, 1), "share of the old velocity kept",
-     "momentum"},
-    {"nesterov", &OptimizerConfig::nesterov, any(), "Nesterov's form", "momentum"},
-    {"beta1", &OptimizerConfig::beta1, below(0, 1), "decay of the first moment", "adam"},
-    {"beta2", &OptimizerConfig::beta2, below(0, 1), "decay of the second moment", "adam"},
-    {"epsilon", &OptimizerConfig::epsilon, above(0), "TensorFlow's \"epsilon hat\"", "adam"},
+     "momentum|rmsprop|lars", false, "0.9; 0 (rmsprop)"},
+    {"nesterov", &OptimizerConfig::nesterov, any(), "Nesterov's form", "momentum|lars"},
+    {"beta1", &OptimizerConfig::beta1, below(0, 1),
+     "decay of the first moment; adafactor at 0 keeps none", "adam|adamax|adamw|adafactor|lamb",
+     false, "0.9; 0 (adafactor)"},
+    {"beta2", &OptimizerConfig::beta2, below(0, 1), "decay of the second moment",
+     "adam|adamax|adamw|lamb"},
+    {"epsilon", &OptimizerConfig::epsilon, at_least(0),
+     "added to what is divided by; adam, adamw: TensorFlow's \"epsilon hat\"",
+     "adam|adagrad|adadelta|rmsprop|adamax|adamw|lars|lamb", false,
+     "1e-8; 1e-7 (adagrad, adamw), 1e-10 (rmsprop), 1e-6 (lamb), 0 (lars)"},
+    {"rho", &OptimizerConfig::rho, below(0, 1), "decay of the average of squares",
+     "adadelta|rmsprop", false, "0.95 (adadelta), 0.9 (rmsprop)"},
+    {"initial_accumulator", &OptimizerConfig::initial_accumulator, at_least(0),
+     "what the sum of squares starts from", "adagrad"},
+    {"centered", &OptimizerConfig::centered, any(), "divide by the variance", "rmsprop"},
+    {"weight_decay", &OptimizerConfig::weight_decay, at_least(0),
+     "decoupled from the gradient (adamw), or part of the step that is scaled (lars, lamb)",
+     "adamw|lars|lamb", false, "0.004 (adamw), 1e-4 (lars), 0 (lamb)"},
+    {"trust_coefficient", &OptimizerConfig::trust_coefficient, above(0),
+     "of the ratio of norms (\"eeta\")", "lars"},
+    {"clipping_threshold", &OptimizerConfig::clipping_threshold, above(0),
+     "largest root mean square of the normalized gradient", "adafactor"},
+    {"relative_step", &OptimizerConfig::relative_step, any(),
+     "the rate is min(1 / sqrt(step + 1), 0.01); `lr` and `schedule` are not used", "adafactor"},
+    {"parameter_scale", &OptimizerConfig::parameter_scale, any(),
+     "times the weights' root mean square", "adafactor"},
+    {"algebra", &OptimizerConfig::algebra, one_of("auto|cpu|xla"),
+     "whose formula of the update: TensorFlow's CPU kernel's or XLA's; `auto`: each stack's own",
+     "rmsprop|adamax"},
     {"schedule", &OptimizerConfig::schedule, one_of("constant|exponential|cosine|piecewise|polynomial"),
      "how the learning rate falls, as Keras's schedules do (formulas in numerics.md)"},
     {"decay_rate",
@@ -178,6 +206,15 @@ const Key<OptimizerConfig> kOptimizer[] = {
      "schedule"},
     {"warmup_steps", &OptimizerConfig::warmup_steps, at_least(0),
      "steps from a rate of 0 to lr on a line; the schedule counts its steps from their end"},
+    {"clip", &OptimizerConfig::clip, one_of("none|value|norm|global_norm"),
+     "gradients: each element, each variable's norm, or the norm of all; see `tpu.clipping`"},
+    {"clip_at", &OptimizerConfig::clip_at, above(0), "largest magnitude or norm",
+     "value|norm|global_norm", true, {}, "clip"},
+    {"l2", &OptimizerConfig::l2, at_least(0),
+     "adds l2 / 2 * the sum of the kernels' squares to each core's loss"},
+    {"ema", &OptimizerConfig::ema, below(0, 1),
+     "decay of an exponential moving average of the weights; 0: none is kept"},
+    {"ema_eval", &OptimizerConfig::ema_eval, any(), "evaluate the averaged weights"},
 };
 
 const Key<TrainSpec> kTrain[] = {
@@ -187,12 +224,17 @@ const Key<TrainSpec> kTrain[] = {
      "samples per step over all cores: a multiple of `tpu.cores`",
      {},
      true},
-    {"steps", &TrainSpec::steps, between(1, 4294967295.0), "updates", {}, true},
+    {"steps", &TrainSpec::steps, between(1, 4294967295.0),
+     "batches trained on: updates, unless `accumulate` is more than 1", {}, true},
     {"log_every", &TrainSpec::log_every, at_least(1), "steps between progress lines"},
     {"eval_every", &TrainSpec::eval_every, at_least(0),
      "steps between evaluations on the held-out samples; 0: at the end only"},
     {"checkpoint_every", &TrainSpec::checkpoint_every, at_least(0),
      "steps between checkpoints; 0: at the end only"},
+    {"accumulate", &TrainSpec::accumulate, between(1, 1 << 20),
+     "steps whose gradients make one update"},
+    {"accumulate_reduction", &TrainSpec::accumulate_reduction, one_of("mean|sum"),
+     "of the gradients of those steps"},
 };
 
 const Key<TpuSpec> kTpu[] = {
@@ -215,6 +257,9 @@ const Key<TpuSpec> kTpu[] = {
     {"iterations_per_loop", &TpuSpec::iterations_per_loop, at_least(0),
      "steps between returns to the host; 0: all"},
     {"poison", &TpuSpec::poison, any(), "fill padding cells with NaN to show leaks"},
+    {"clipping", &TpuSpec::clipping, one_of("after_all_reduce|before_all_reduce"),
+     "where gradients are clipped; before: each core its own, which a mean reduction has scaled by "
+     "1/cores"},
 };
 
 const Key<DiagnoseSpec> kDiagnose[] = {

@@ -81,12 +81,31 @@ struct LossSpec {
   double temperature = 0.1;      // contrastive
 };
 
+inline constexpr double kByKind = -1;  // a number whose default depends on optimizer.kind
+
 struct OptimizerConfig {
-  std::string kind = "sgd";  // sgd | momentum | adam
+  // sgd | momentum | adam | adagrad | adadelta | rmsprop | adamax | adamw | adafactor | lars | lamb
+  std::string kind = "sgd";
   double lr = 0.01;
-  double momentum = 0.9;                              // momentum
-  bool nesterov = false;                              // momentum
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // adam; epsilon is TF's "epsilon hat"
+  double momentum = kByKind;            // momentum, lars, rmsprop
+  bool nesterov = false;                // momentum, lars
+  double beta1 = kByKind;               // adam, adamax, adamw, adafactor, lamb
+  double beta2 = 0.999;                 // adam, adamax, adamw, lamb
+  double rho = kByKind;                 // adadelta, rmsprop
+  double epsilon = kByKind;             // all that divide; adam's is TF's "epsilon hat"
+  double initial_accumulator = 0.1;     // adagrad
+  bool centered = false;                // rmsprop
+  double weight_decay = kByKind;        // adamw, lars, lamb
+  double trust_coefficient = 0.001;     // lars
+  double clipping_threshold = 1;        // adafactor
+  bool relative_step = false;           // adafactor
+  bool parameter_scale = true;          // adafactor
+  std::string algebra = "auto";         // rmsprop, adamax: auto | cpu | xla
+  std::string clip = "none";            // none | value | norm | global_norm
+  double clip_at = 0;                   // unless none
+  double l2 = 0;                        // weight of the L2 term in the loss
+  double ema = 0;                       // decay of the average of weights; 0: none
+  bool ema_eval = false;                // evaluate the averaged weights
   std::string schedule = "constant";  // constant | exponential | cosine | piecewise | polynomial
   double decay_rate = 0.96;
   int64_t decay_steps = 100000;
@@ -106,6 +125,8 @@ struct TrainSpec {
   int64_t log_every = 10;
   int64_t eval_every = 0;        // 0: at the end only
   int64_t checkpoint_every = 0;  // 0: at the end only
+  int64_t accumulate = 1;        // steps whose gradients make one update
+  LossReduction accumulate_reduction = LossReduction::kMean;  // of those gradients
 };
 
 struct TpuSpec {
@@ -118,6 +139,7 @@ struct TpuSpec {
   std::string precision = "default";               // f32 | default | high | highest
   int64_t iterations_per_loop = 0;                 // 0: one loop over all steps
   bool poison = false;                             // fill padding cells with NaN
+  std::string clipping = "after_all_reduce";       // after_all_reduce | before_all_reduce
 };
 
 struct DiagnoseSpec {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 
+#include "scenarios/model.h"
 #include "scenarios/reader.h"
 #include "scenarios/suggest.h"
 
@@ -161,6 +162,21 @@ Status validate_schedule(const Source& source, const Scenario& s) {
   return Ok{};
 }
 
+Status validate_optimizer(const Source& source, Scenario& s) {
+  fill_optimizer_defaults(s.optimizer);
+  if (s.optimizer.ema_eval && s.optimizer.ema == 0) {
+    return Error{"ema_eval is true, but ema is 0: no average of the weights is kept",
+                 source.where("optimizer", "ema_eval"), "add ema = 0.999"};
+  }
+  if (s.train.accumulate > s.train.steps) {
+    return Error{fmt::format("accumulate is {}, but train.steps is {}: no update is ever made",
+                             s.train.accumulate, s.train.steps),
+                 source.where("train", "accumulate"),
+                 fmt::format("accumulate = {} or less", s.train.steps)};
+  }
+  return Ok{};
+}
+
 }  // namespace
 
 Status validate(const Source& source, Scenario& s) {
@@ -169,6 +185,7 @@ Status validate(const Source& source, Scenario& s) {
   TWINRUN_RETURN_IF_ERROR(validate_data(source, s));
   TWINRUN_RETURN_IF_ERROR(validate_layers(source, s));
   TWINRUN_RETURN_IF_ERROR(validate_schedule(source, s));
+  TWINRUN_RETURN_IF_ERROR(validate_optimizer(source, s));
   return validate_batch(source, s);
 }
 
