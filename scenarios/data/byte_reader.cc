@@ -111,4 +111,21 @@ Result<std::unique_ptr<ByteReader>> ByteReader::open(const std::string& path) {
   return std::unique_ptr<ByteReader>(new RawReader(std::move(file), path));
 }
 
+Result<std::string> ByteReader::read_whole(const std::string& path, size_t most) {
+  TWINRUN_ASSIGN(const std::unique_ptr<ByteReader> reader, open(path));
+  constexpr size_t kPiece = 1 << 20;
+  std::string all;
+  while (true) {
+    const size_t have = all.size();
+    all.resize(have + kPiece);
+    TWINRUN_ASSIGN(const size_t got,
+                   reader->read(reinterpret_cast<uint8_t*>(all.data()) + have, kPiece));
+    all.resize(have + got);
+    if (all.size() > most) {
+      return Error{fmt::format("larger than {} bytes", most), path, "give a smaller file"};
+    }
+    if (got < kPiece) return all;
+  }
+}
+
 }  // namespace twinrun::data

@@ -23,6 +23,8 @@ class ByteReader {
   virtual bool gzip() const = 0;
 
   static Result<std::unique_ptr<ByteReader>> open(const std::string& path);
+  // The whole file, which may not have more than `most` bytes (of what a gzip file holds).
+  static Result<std::string> read_whole(const std::string& path, size_t most);
 };
 
 }  // namespace twinrun::data
