@@ -81,6 +81,15 @@ Status validate_data(const Source& source, Scenario& s) {
                  source.where("data", "classes"), fmt::format("classes = {}", rule.most_classes)};
   }
   TWINRUN_RETURN_IF_ERROR(validate_files(source, data, rule));
+  if (data.source == "tfrecord" && data.window > 0 && data.vocabulary == 0) {
+    return Error{"window is set, but vocabulary is not: only token ids are padded",
+                 source.where("data", "window"), "set vocabulary, or remove window"};
+  }
+  if (rule.vocabulary == 0 && data.vocabulary > 0 && data.shape.size() > 1) {
+    return Error{fmt::format("shape has {} sizes; token ids (vocabulary) have one, their number",
+                             data.shape.size()),
+                 source.where("data", "shape"), "leave shape out"};
+  }
   if (data.window == 0) data.window = rule.window;
   if (data.vocabulary == 0) data.vocabulary = rule.vocabulary;
   if (data.eval_feature.empty() != data.eval_label.empty()) {

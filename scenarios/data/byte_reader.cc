@@ -95,7 +95,7 @@ class GzipReader : public ByteReader {
 
 }  // namespace
 
-Result<std::unique_ptr<ByteReader>> ByteReader::open(const std::string& path) {
+Result<std::unique_ptr<ByteReader>> ByteReader::open(const std::string& path, Packing packing) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     return Error{"this is a folder, not a file", path, ""};
@@ -105,7 +105,7 @@ Result<std::unique_ptr<ByteReader>> ByteReader::open(const std::string& path) {
   uint8_t magic[2] = {};
   const size_t got = std::fread(magic, 1, 2, file.get());
   std::rewind(file.get());
-  if (got == 2 && magic[0] == 0x1f && magic[1] == 0x8b) {
+  if (packing == Packing::kByContent && got == 2 && magic[0] == 0x1f && magic[1] == 0x8b) {
     return std::unique_ptr<ByteReader>(new GzipReader(std::move(file), path));
   }
   return std::unique_ptr<ByteReader>(new RawReader(std::move(file), path));

@@ -57,6 +57,17 @@ Error placed(const DataRequest& request, Error error) {
   return error;
 }
 
+Status check_alike(const DataRequest& request, const Samples& train, const Samples& eval,
+                   const std::string& place) {
+  const bool labels = train.labels.dims().size() == eval.labels.dims().size();
+  if (labels && train.weights.valid() == eval.weights.valid()) return Ok{};
+  return Error{
+      fmt::format("the held-out samples have other {} than the training samples",
+                  labels ? "weights" : "labels"),
+      join_where(request.where, place),
+      labels ? "give weights to both, or to none" : "one label, or one per token, in both"};
+}
+
 Result<Pool> split_nine_to_one(const Samples& all, const DataRequest& request,
                                const std::string& place, std::string origin) {
   const int64_t n = all.count(), train = n * 9 / 10;
@@ -74,8 +85,15 @@ struct SourceEntry {
   Result<Pool> (*open)(const DataRequest&);
 };
 constexpr SourceEntry kSources[] = {
-    {"digits", digits_pool},     {"idx", idx_pool},   {"cifar10", cifar10_pool},
-    {"images32", images32_pool}, {"text", text_pool}, {"text_synthetic", text_synthetic_pool},
+    {"digits", digits_pool},
+    {"idx", idx_pool},
+    {"cifar10", cifar10_pool},
+    {"images32", images32_pool},
+    {"tfrecord", tfrecord_pool},
+    {"npy", npy_pool},
+    {"npz", npz_pool},
+    {"text", text_pool},
+    {"text_synthetic", text_synthetic_pool},
     {"phrases", phrases_pool},
 };
 

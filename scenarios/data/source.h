@@ -51,6 +51,10 @@ Status check_shape(const DataRequest& request, const Dims& shape);
 std::string path_of(const DataRequest& request, const std::string& name);
 Error placed(const DataRequest& request, Error error);
 
+// The error where held-out samples have other kinds of labels or weights than the training samples.
+Status check_alike(const DataRequest& request, const Samples& train, const Samples& eval,
+                   const std::string& place);
+
 // In file order: the first nine tenths train, the last is held out. `place` is for the error about
 // a single sample.
 Result<Pool> split_nine_to_one(const Samples& all, const DataRequest& request,
