@@ -68,7 +68,14 @@ class Collector {
     return Ok{};
   }
 
-  Result<Samples> samples() const {
+  Result<Samples> samples() {
+    if (request_.vocabulary > 0 && !per_token_.value_or(false)) {  // one label a sample, then zeros
+      const size_t width = raw_.tokens.size() / static_cast<size_t>(raw_.count);
+      for (size_t i = 0; i < raw_.labels.size() / width; ++i) {
+        raw_.labels[i] = raw_.labels[i * width];
+      }
+      raw_.labels.resize(static_cast<size_t>(raw_.count));
+    }
     return to_samples(request_, raw_, [this](int64_t i) {
       const auto after = std::ranges::upper_bound(firsts_, i, {}, &First::sample);
       return fmt::format("{}: record {}", (after - 1)->path, i - (after - 1)->sample);
@@ -190,10 +197,12 @@ class Collector {
           "int64_list of at least one",
           request_.feature, kind_of(feature), feature.has_int64_list() ? " of no values" : ""));
     }
-    if (raw_.count == 0) per_token_ = labels.size() > 1;
-    if (labels.size() != (per_token_ ? tokens.size() : 1)) {
-      return wrong_label(label, per_token_ ? fmt::format("one of {} per token", tokens.size())
-                                           : std::string("one class"));
+    // A single label of a single token leaves open of which kind the labels are.
+    if (!per_token_ && tokens.size() > 1) per_token_ = labels.size() > 1;
+    const bool each = per_token_.value_or(false);
+    if (labels.size() != (each ? tokens.size() : 1)) {
+      return wrong_label(
+          label, each ? fmt::format("{}, one per token", tokens.size()) : std::string("one class"));
     }
     if (padded() && tokens.size() > request_.window) {
       return fail(
@@ -201,11 +210,12 @@ class Collector {
           "raise data.window");
     }
     if (!padded()) TWINRUN_RETURN_IF_ERROR(fit(tokens.size(), "tokens"));
-    const auto room = static_cast<size_t>(padded() ? request_.window - tokens.size() : 0);
+    const auto width = static_cast<size_t>(raw_.sample[0]);
+    const size_t room = width - static_cast<size_t>(tokens.size());
     raw_.tokens.insert(raw_.tokens.end(), tokens.begin(), tokens.end());
     raw_.tokens.insert(raw_.tokens.end(), room, 0);
     raw_.labels.insert(raw_.labels.end(), labels.begin(), labels.end());
-    if (per_token_) raw_.labels.insert(raw_.labels.end(), room, 0);
+    raw_.labels.resize(raw_.tokens.size(), 0);  // samples() drops what is too much
     if (padded()) {
       raw_.weights.insert(raw_.weights.end(), static_cast<size_t>(tokens.size()), 1.0f);
       raw_.weights.insert(raw_.weights.end(), room, 0.0f);
@@ -216,8 +226,8 @@ class Collector {
   const DataRequest& request_;
   RawSamples raw_;
   std::vector<First> firsts_;
-  std::string place_;       // of the record that is being added
-  bool per_token_ = false;  // labels, as the first record has them
+  std::string place_;              // of the record that is being added
+  std::optional<bool> per_token_;  // kind of the labels, once a record tells it
 };
 
 Result<Samples> read_files(const DataRequest& request, const std::vector<std::string>& files) {
