@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
@@ -254,7 +255,7 @@ NamedArray to_array(std::string name, const Tensor& tensor) {
   return array;
 }
 
-Result<std::vector<std::byte>> read_whole_file(const std::string& path) {
+Result<std::vector<std::byte>> read_whole_file(const std::string& path, uint64_t most) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     return Error{fmt::format("cannot open: {}", std::strerror(errno)), path,
@@ -265,7 +266,7 @@ Result<std::vector<std::byte>> read_whole_file(const std::string& path) {
   int code = ::fstat(fd, &info) != 0 ? errno : 0;
   const bool regular = S_ISREG(info.st_mode);
   if (code == 0 && regular) {
-    bytes.resize(static_cast<size_t>(info.st_size));
+    bytes.resize(std::min(static_cast<uint64_t>(info.st_size), most));
     size_t done = 0;
     while (done < bytes.size()) {
       const ssize_t n = ::read(fd, bytes.data() + done, bytes.size() - done);

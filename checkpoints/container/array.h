@@ -75,7 +75,8 @@ std::optional<DType> natural_dtype(ElementType type);
 NamedArray to_array(std::string name, const Tensor& tensor);
 ElementType element_type(DType dtype);
 
-// The whole of a regular file. Errors name it and say what it is instead.
-Result<std::vector<std::byte>> read_whole_file(const std::string& path);
+// The whole of a regular file, or its first bytes. Errors name it and say what it is instead.
+Result<std::vector<std::byte>> read_whole_file(const std::string& path,
+                                               uint64_t most = ~uint64_t{0});
 
 }  // namespace twinrun
