@@ -85,15 +85,11 @@ struct SourceEntry {
   Result<Pool> (*open)(const DataRequest&);
 };
 constexpr SourceEntry kSources[] = {
-    {"digits", digits_pool},
-    {"idx", idx_pool},
-    {"cifar10", cifar10_pool},
-    {"images32", images32_pool},
-    {"tfrecord", tfrecord_pool},
-    {"npy", npy_pool},
-    {"npz", npz_pool},
-    {"text", text_pool},
-    {"text_synthetic", text_synthetic_pool},
+    {"digits", digits_pool},     {"idx", idx_pool},
+    {"cifar10", cifar10_pool},   {"images32", images32_pool},
+    {"tfrecord", tfrecord_pool}, {"npy", npy_pool},
+    {"npz", npz_pool},           {"hdf5", hdf5_pool},
+    {"text", text_pool},         {"text_synthetic", text_synthetic_pool},
     {"phrases", phrases_pool},
 };
 

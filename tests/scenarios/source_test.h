@@ -71,6 +71,7 @@ class SourceTest : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(dir_); }
 
   void write(const std::string& name, const std::string& bytes) const {
+    std::filesystem::remove(dir_ / name);  // writing over a file waits for the disk
     std::ofstream(dir_ / name, std::ios::binary | std::ios::trunc) << bytes;
   }
   static std::string fixture(const std::string& name) {
