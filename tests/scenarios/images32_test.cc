@@ -14,6 +14,7 @@ Dataset open(int64_t train, int64_t eval, uint64_t seed = 0) {
 }
 
 // The same pixels on every machine and compiler. A change here changes every run on them.
+// fixtures/procedural.py computes it a second time.
 TEST(Images32, GoldenDigest) {
   const Dataset data = open(500, 100);
   EXPECT_EQ(data.description, "images32: 500 + 100 of f32[32,32,3], 10 classes");

@@ -20,6 +20,7 @@ Dataset open(const DataRequest& request) {
   return data.ok() ? *data : Dataset{};
 }
 
+// fixtures/procedural.py computes it a second time.
 TEST(Phrases, GoldenDigest) {
   const Dataset data = open(phrases());
   EXPECT_EQ(data.description, "phrases: 4096 + 1024 of i32[16], 10 classes, vocabulary 64");

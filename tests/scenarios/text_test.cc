@@ -124,6 +124,7 @@ DataRequest synthetic(int64_t train, int64_t eval, int64_t window, uint64_t seed
 }
 
 // The same characters on every machine; a change here changes every run on them.
+// fixtures/procedural.py computes it a second time.
 TEST(TextSynthetic, GoldenDigest) {
   const auto data = open_dataset(synthetic(500, 100, 64));
   ASSERT_TRUE(data.ok()) << data.error().message();
