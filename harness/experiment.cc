@@ -59,6 +59,16 @@ Result<Experiment> make_experiment(const Scenario& s) {
   request.source = s.data.source;
   request.dir = s.data.dir;
   request.files = s.data.files;
+  request.eval_files = s.data.eval_files;
+  request.feature = s.data.feature;
+  request.label = s.data.label;
+  request.weight = s.data.weight;
+  request.eval_feature = s.data.eval_feature;
+  request.eval_label = s.data.eval_label;
+  request.eval_weight = s.data.eval_weight;
+  request.tokens = s.data.tokens;
+  request.window = s.data.window;
+  request.vocabulary = s.data.vocabulary;
   request.shape = s.data.shape;
   request.classes = s.data.classes;
   request.train = s.data.train;

@@ -26,48 +26,76 @@ const Key<Scenario> kTop[] = {
      "of initial weights, sample order, dropout and procedural data"},
 };
 
+constexpr std::string_view kSources =
+    "digits|idx|cifar10|images32|tfrecord|npy|npz|hdf5|text|text_synthetic|phrases";
+constexpr std::string_view kFileSources = "idx|cifar10|tfrecord|npy|npz|hdf5|text";
+constexpr std::string_view kClassSources =
+    "digits|idx|cifar10|images32|tfrecord|npy|npz|hdf5|phrases";
+
+// A key of [data] that only these sources have.
+constexpr Key<DataSpec> of_source(std::string_view only, std::string_view name, auto member,
+                                  Allowed allowed, std::string_view meaning,
+                                  std::string_view shown_default = {}) {
+  return {name, member, allowed, meaning, only, false, shown_default, "source"};
+}
+
 const Key<DataSpec> kData[] = {
-    {"source", &DataSpec::source, one_of("digits|idx"),
-     "`digits`: procedural handwritten digits, no download; `idx`: MNIST's IDX files, raw or gzip"},
-    {"dir",
-     &DataSpec::dir,
-     any(),
-     "folder of `train-*` and `t10k-*` files; where one pair is absent the other is split 9:1 in "
-     "file order",
-     "idx",
-     false,
-     {},
-     "source"},
-    {"files",
-     &DataSpec::files,
-     any(),
-     "images and labels, below `dir`, instead of the standard names; split 9:1 in file order",
-     "idx",
-     false,
-     {},
-     "source"},
-    {"shape",
-     &DataSpec::shape,
-     at_least(1),
-     "of one sample: height, width, channels",
-     {},
-     false,
-     "`[28, 28, 1]`"},
-    {"classes", &DataSpec::classes, between(2, 256), "number of labels (digits: at most 10)"},
+    {"source", &DataSpec::source, one_of(kSources),
+     "where samples come from: see [data.md](data.md). `digits`: procedural handwritten digits, no "
+     "download; `idx`: MNIST's IDX files, raw or gzip"},
+    of_source(kFileSources, "dir", &DataSpec::dir, any(),
+              "folder of the files. `idx`: `train-*` and `t10k-*`; where one pair is absent the "
+              "other is split 9:1 in file order"),
+    of_source("idx|tfrecord|npy|npz|hdf5|text", "files", &DataSpec::files, any(),
+              "files below `dir`. `idx`: images and labels instead of the standard names, split "
+              "9:1 in file order; `npy`: features, labels and perhaps weights; `tfrecord`: one or "
+              "more; the others: one"),
+    of_source("tfrecord|npy", "eval_files", &DataSpec::eval_files, any(),
+              "held-out files, like `files`; none: the last tenth is held out"),
+    of_source("tfrecord|npz|hdf5", "feature", &DataSpec::feature, any(),
+              "name of the features in the file"),
+    of_source("tfrecord|npz|hdf5", "label", &DataSpec::label, any(),
+              "name of the labels in the file"),
+    of_source("npz|hdf5", "weight", &DataSpec::weight, any(),
+              "name of the weights in the file; empty: none"),
+    of_source("npz|hdf5", "eval_feature", &DataSpec::eval_feature, any(),
+              "name of the held-out features; empty: the last tenth is held out"),
+    of_source("npz|hdf5", "eval_label", &DataSpec::eval_label, any(),
+              "name of the held-out labels"),
+    of_source("npz|hdf5", "eval_weight", &DataSpec::eval_weight, any(),
+              "name of the held-out weights"),
+    of_source("text", "tokens", &DataSpec::tokens, one_of("bytes|characters"),
+              "a token is a byte (256 of them), or a character (those of the file, sorted)"),
+    of_source("text|text_synthetic|phrases|tfrecord", "window", &DataSpec::window,
+              between(0, 1 << 20),
+              "tokens of a sample. `phrases`: of the longest; `tfrecord`: shorter samples are "
+              "padded and get weights; 0: all have one length",
+              "64 (texts), 16 (phrases), 0 (tfrecord)"),
+    of_source(
+        "tfrecord|npy|npz|hdf5|phrases", "vocabulary", &DataSpec::vocabulary, between(0, 1 << 24),
+        "token ids are 0 to `vocabulary` - 1; 0: the features are numbers", "64 (phrases), 0"),
+    of_source("digits|idx|cifar10|images32|tfrecord|npy|npz|hdf5", "shape", &DataSpec::shape,
+              at_least(1),
+              "of one sample: height, width, channels. `tfrecord`, `npy`, `npz`, `hdf5`: any; "
+              "empty: as in the file",
+              "`[28, 28, 1]` (digits, idx), `[32, 32, 3]` (cifar10, images32)"),
+    of_source(kClassSources, "classes", &DataSpec::classes, between(2, 1 << 20),
+              "number of labels (at most 10: digits, cifar10, images32; 256: idx). A text has its "
+              "vocabulary"),
     {"train",
      &DataSpec::train,
      at_least(0),
      "training samples; 0: all of the source",
      {},
      false,
-     "4096 (digits), 0 (idx)"},
+     "4096 (procedural sources), 0 (files)"},
     {"eval",
      &DataSpec::eval,
      at_least(0),
      "held-out samples; 0: all of the source",
      {},
      false,
-     "1024 (digits), 0 (idx)"},
+     "1024 (procedural sources), 0 (files)"},
     {"shuffle", &DataSpec::shuffle, any(), "a new order every epoch"},
     {"drop_remainder", &DataSpec::drop_remainder, any(),
      "an epoch ends with its last full batch; false: batches run on into the next epoch"},

@@ -22,13 +22,21 @@ enum class LossReduction : uint8_t { kMean, kSum };
 
 // [data]
 struct DataSpec {
-  std::string source = "digits";   // digits | idx
-  std::string dir;                 // idx: folder of the IDX files
-  std::vector<std::string> files;  // idx: explicit {images, labels} instead of the standard names
-  Dims shape;                      // of one sample; digits: [28,28,1]
+  std::string source = "digits";        // docs/data.md has them all
+  std::string dir;                      // of files: their folder
+  std::vector<std::string> files;       // below dir; idx: {images, labels}
+  std::vector<std::string> eval_files;  // held-out files; none: the last tenth is held out
+  std::string feature = "features";     // names in a file: of features, labels, weights (none: "")
+  std::string label = "labels";
+  std::string weight;
+  std::string eval_feature, eval_label, eval_weight;  // names of held-out arrays in the same file
+  std::string tokens = "bytes";                       // of a text: bytes | characters
+  int64_t window = 0;                                 // tokens of a sample
+  int64_t vocabulary = 0;  // token ids are 0..vocabulary-1; 0: the features are numbers
+  Dims shape;              // of one sample; digits: [28,28,1]
   int64_t classes = 10;
-  int64_t train = 0;  // samples; 0: all the source has (idx), 4096 (digits)
-  int64_t eval = 0;   // held-out samples; 0: all (idx), 1024 (digits)
+  int64_t train = 0;  // samples; 0: all the source has, 4096 of a procedural one
+  int64_t eval = 0;   // held-out samples; 0: all, 1024 of a procedural one
   bool shuffle = true;
   bool drop_remainder = true;
   bool repeat = true;
