@@ -128,9 +128,10 @@ Status pass_on(ForeignWeights weights, const ConvertOptions& options, WeightsFor
   return write_file_atomically(options.out, bytes);
 }
 
-// What --step says, else what a file of ours says in its metadata, else 0.
+// What --step says, else Keras's optimizer, else what a file of ours says in its metadata, else 0.
 int64_t step_of(const ConvertOptions& options, const ForeignWeights& weights) {
   if (options.step) return *options.step;
+  if (weights.iterations) return *weights.iterations;
   const auto& metadata = weights.metadata;
   const auto format = metadata.find("format"), step = metadata.find("step");
   int64_t value = 0;

@@ -39,8 +39,12 @@ Result<ForeignWeights> of_tree(Result<Hdf5Tree> tree, const std::string& path) {
 }
 
 ForeignWeights of_arrays(WeightsFormat format, ArrayFile file) {
-  return {format, std::move(file.arrays),   {},
-          {},     std::move(file.metadata), std::move(file.ignored)};
+  ForeignWeights out;
+  out.format = format;
+  out.arrays = std::move(file.arrays);
+  out.metadata = std::move(file.metadata);
+  out.ignored = std::move(file.ignored);
+  return out;
 }
 
 // A .keras archive or an .npz one.
