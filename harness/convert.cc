@@ -198,7 +198,8 @@ Result<Converted> convert(const ConvertOptions& options) {
   TWINRUN_RETURN_IF_ERROR(write_foreign(checkpoint, options, format, {}, out));
   for (const Conversion::Row& row : out.rows) {
     const auto it = std::ranges::find(done.conversion.rows, row.ours, &Conversion::Row::ours);
-    if (it != done.conversion.rows.end()) it->to = row.theirs + " " + row.from;
+    if (it == done.conversion.rows.end()) continue;
+    it->change += (it->change.empty() ? "" : ", ") + ("written as " + row.theirs);
   }
   done.conversion.notes.insert(done.conversion.notes.end(), out.notes.begin(), out.notes.end());
   return done;

@@ -24,8 +24,8 @@ Json json_of(const Converted& done, const std::string& path) {
   for (const auto& row : done.conversion.rows) {
     j["tensors"].push_back({{"ours", row.ours},
                             {"theirs", row.theirs},
-                            {"from", row.from},
-                            {"to", row.to},
+                            {"their_type", row.their_type},
+                            {"our_type", row.our_type},
                             {"matched_by", row.how},
                             {"change", row.change}});
   }
@@ -49,7 +49,7 @@ void print(const Converted& done, const std::string& path, bool quiet) {
     fmt::print("  {:<{}}  {:<{}}  {}\n", "ours", ours, "theirs", theirs, "type, matched by");
   for (const auto& row : done.conversion.rows) {
     if (quiet) break;
-    fmt::print("  {:<{}}  {:<{}}  {}, {}{}\n", row.ours, ours, row.theirs, theirs, row.from,
+    fmt::print("  {:<{}}  {:<{}}  {}, {}{}\n", row.ours, ours, row.theirs, theirs, row.their_type,
                row.how, row.change.empty() ? "" : "; " + row.change);
   }
   if (done.checkpoint) {

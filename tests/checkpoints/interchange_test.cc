@@ -218,6 +218,9 @@ TEST(Interchange, FilesThatAreNoWeights) {
   };
   EXPECT_NE(error_of("").find("no weights file that is known"), std::string::npos);
   EXPECT_NE(error_of("hello, this is text").find("allowed are"), std::string::npos);
+  const std::string escape = R"({"a\u001b[2J":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})";
+  const std::string length = {static_cast<char>(escape.size()), 0, 0, 0, 0, 0, 0, 0};
+  EXPECT_NE(error_of(length + escape).find("control characters"), std::string::npos);
   EXPECT_NE(error_of("PK\x05\x06 and no more").find("zip"), std::string::npos);
   EXPECT_NE(read_foreign_weights(folder.path()).error().message().find("no regular file"),
             std::string::npos);
