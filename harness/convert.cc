@@ -128,9 +128,10 @@ Status pass_on(ForeignWeights weights, const ConvertOptions& options, WeightsFor
   return write_file_atomically(options.out, bytes);
 }
 
-// What --step says, else what a file of ours says in its metadata, else 0.
+// What --step says, else Keras's optimizer, else what a file of ours says in its metadata, else 0.
 int64_t step_of(const ConvertOptions& options, const ForeignWeights& weights) {
   if (options.step) return *options.step;
+  if (weights.iterations) return *weights.iterations;
   const auto& metadata = weights.metadata;
   const auto format = metadata.find("format"), step = metadata.find("step");
   int64_t value = 0;
@@ -197,7 +198,8 @@ Result<Converted> convert(const ConvertOptions& options) {
   TWINRUN_RETURN_IF_ERROR(write_foreign(checkpoint, options, format, {}, out));
   for (const Conversion::Row& row : out.rows) {
     const auto it = std::ranges::find(done.conversion.rows, row.ours, &Conversion::Row::ours);
-    if (it != done.conversion.rows.end()) it->to = row.theirs + " " + row.from;
+    if (it == done.conversion.rows.end()) continue;
+    it->change += (it->change.empty() ? "" : ", ") + ("written as " + row.theirs);
   }
   done.conversion.notes.insert(done.conversion.notes.end(), out.notes.begin(), out.notes.end());
   return done;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "checkpoints/interchange/keras.h"
+#include "checkpoints/interchange/keras_adam.h"
 #include "program/base/names.h"
 
 namespace twinrun {
@@ -318,7 +319,9 @@ Result<Checkpoint> import_weights(Checkpoint initial, const ModelOutline& outlin
   for (const size_t i : matcher.unused()) {
     report.unused.push_back({theirs.arrays[i].name, nearest(theirs.arrays[i].name, outline.names)});
   }
-  note_optimizer(theirs, report);
+  if (!map.entries.empty() || !import_adam(initial, outline, theirs, report)) {
+    note_optimizer(theirs, report);
+  }
   for (const std::string& what : theirs.ignored) report.notes.push_back("not understood: " + what);
   return initial;
 }

@@ -28,9 +28,9 @@ struct ModelOutline {
 struct Conversion {
   struct Row {
     std::string ours, theirs;
-    std::string from, to;  // "float64[3,2]", "f32[3,2]"
-    std::string how;       // by which rule they were matched
-    std::string change;    // "float64 to float32, nearest; transposed [1,0]"; "" for none
+    std::string their_type, our_type;  // "float64[3,2]", "f32[3,2]"
+    std::string how;                   // by which rule they were matched
+    std::string change;  // "float64 to float32, nearest; transposed [1,0]"; "" for none
   };
   std::vector<Row> rows;
   // Ours that theirs lack and that keep the initial value: slots and counters.
