@@ -52,7 +52,7 @@ class ModelBuilder {
     if (s_.loss.kind == "softmax_cross_entropy") net_.softmax_cross_entropy(classes, loss);
     if (s_.loss.kind == "sigmoid_cross_entropy") net_.sigmoid_cross_entropy(classes, loss);
     if (s_.loss.kind == "mean_squared_error") net_.mean_squared_error(classes, loss);
-    if (s_.loss.kind == "triplet") net_.triplet(s_.loss.margin, loss);
+    if (s_.loss.kind == "triplet") net_.triplet(s_.loss.margin, s_.loss.mining == "hard", loss);
     if (s_.loss.kind == "contrastive") net_.contrastive(s_.loss.temperature, loss);
   }
 

@@ -86,6 +86,7 @@ struct LossSpec {
   double smoothing = 0;          // of labels
   std::string weights = "none";  // none | tokens
   double margin = 1.0;           // triplet
+  std::string mining = "all";    // triplet: all | hard
   double temperature = 0.1;      // contrastive
 };
 
