@@ -34,6 +34,9 @@ constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"decay", "decay_rate"},
     {"cross_replica_reduction", "reduction"},
     {"path", "dir"},
+    {"initial_learning_rate", "lr"},
+    {"end_learning_rate", "end_lr"},
+    {"warmup", "warmup_steps"},
 };
 
 template <typename Owner>
