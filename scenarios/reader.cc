@@ -42,6 +42,9 @@ constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"eeta", "trust_coefficient"},
     {"ema_decay", "ema"},
     {"use_ema", "ema"},
+    {"initial_learning_rate", "lr"},
+    {"end_learning_rate", "end_lr"},
+    {"warmup", "warmup_steps"},
 };
 
 template <typename Owner>
