@@ -34,6 +34,9 @@ constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"decay", "decay_rate"},
     {"cross_replica_reduction", "reduction"},
     {"path", "dir"},
+    {"vocab_size", "vocabulary"},
+    {"seq_len", "window"},
+    {"sequence_length", "window"},
 };
 
 template <typename Owner>

@@ -6,6 +6,7 @@
 // tokens are padded with token 0, label 0, weight 0.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <tf_example.pb.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -15,7 +16,6 @@
 #include "scenarios/data/raw_samples.h"
 #include "scenarios/data/record_reader.h"
 #include "scenarios/data/source.h"
-#include "tf_example.pb.h"
 
 namespace twinrun::data {
 namespace {
