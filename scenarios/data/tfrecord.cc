@@ -76,7 +76,7 @@ class Collector {
       }
       raw_.labels.resize(static_cast<size_t>(raw_.count));
     }
-    return to_samples(request_, raw_, [this](int64_t i) {
+    return to_samples(request_, raw_, [this](Part, int64_t i) {
       const auto after = std::ranges::upper_bound(firsts_, i, {}, &First::sample);
       return fmt::format("{}: record {}", (after - 1)->path, i - (after - 1)->sample);
     });
