@@ -25,7 +25,7 @@ std::vector<int64_t> widen(const NamedArray& array) {
     T value;
     std::memcpy(&value, array.bytes.data() + i * sizeof(T), sizeof(T));
     // A u64 beyond int64 stays out of every range that is allowed.
-    out[i] = static_cast<int64_t>(value);
+    out[i] = static_cast<int64_t>(value);  // NOLINT(bugprone-signed-char-misuse): a number
   }
   return out;
 }
