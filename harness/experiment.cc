@@ -3,26 +3,45 @@
 #include <algorithm>
 
 #include "program/graph/initial_state.h"
+#include "program/graph/optimizer.h"
 #include "program/graph/shard_plan.h"
 #include "scenarios/model.h"
+#include "scenarios/schedule.h"
 
 namespace twinrun {
 namespace {
+
+Dims of_one(const Tensor& t) { return {t.dims().begin() + 1, t.dims().end()}; }
+
+SampleType sample_type(const Dataset& data) {
+  return {of_one(data.train.features), data.train.features.dtype(), of_one(data.train.labels),
+          data.train.weights.valid(), data.vocabulary};
+}
 
 Result<Experiment> assemble(const Scenario& scenario, std::shared_ptr<const Dataset> data) {
   Experiment e;
   e.scenario = scenario;
   e.data = std::move(data);
-  const Dims& all = e.data->train.images.dims();
-  const Dims sample(all.begin() + 1, all.end());
+  const SampleType sample = sample_type(*e.data);
   TWINRUN_ASSIGN(e.forward, build_training(scenario, sample));
-  const int64_t eval = std::min<int64_t>(256, e.data->eval.images.dims()[0]);
+  const int64_t eval = std::min<int64_t>(256, e.data->eval.count());
   TWINRUN_ASSIGN(e.inference, build_inference(scenario, sample, eval));
   e.sharding = sharding_of(scenario);
   return e;
 }
 
 }  // namespace
+
+bool Experiment::two_algebras() const {
+  return scenario.optimizer.algebra == "auto" && has_two_algebras(forward.optimizer);
+}
+
+Program Experiment::forward_of(Stack stack) const {
+  Program program = forward;
+  if (stack == Stack::kTpu && two_algebras())
+    program.optimizer.algebra = OptimizerSpec::Algebra::kXla;
+  return program;
+}
 
 FeedOptions Experiment::feed_options(int64_t batch) const {
   FeedOptions o;
@@ -40,6 +59,16 @@ Result<Experiment> make_experiment(const Scenario& s) {
   request.source = s.data.source;
   request.dir = s.data.dir;
   request.files = s.data.files;
+  request.eval_files = s.data.eval_files;
+  request.feature = s.data.feature;
+  request.label = s.data.label;
+  request.weight = s.data.weight;
+  request.eval_feature = s.data.eval_feature;
+  request.eval_label = s.data.eval_label;
+  request.eval_weight = s.data.eval_weight;
+  request.tokens = s.data.tokens;
+  request.window = s.data.window;
+  request.vocabulary = s.data.vocabulary;
   request.shape = s.data.shape;
   request.classes = s.data.classes;
   request.train = s.data.train;
@@ -63,7 +92,7 @@ States initial_states(const Program& program, uint64_t seed) {
 
 Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch,
                                int64_t step) {
-  const int64_t rows = batch.labels.elements();
+  const int64_t rows = batch.labels.dims()[0];
   const ShardPlan plan{program.sharding.cores, rows};
   if (plan.per_core() * plan.cores != rows || plan.per_core() != program.batch) {
     return Error{"a batch of " + std::to_string(rows) + " samples for " +
@@ -77,11 +106,13 @@ Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario,
     const auto [begin, end] = plan.rows(core);
     for (const Input& input : program.inputs) {
       Tensor t;
-      if (input.name == "images") t = batch.images.rows(begin, end);
+      if (input.name == "images" || input.name == "tokens") t = batch.features.rows(begin, end);
       if (input.name == "labels") t = batch.labels.rows(begin, end);
+      if (input.name == "weights" && batch.weights.valid()) t = batch.weights.rows(begin, end);
       if (input.name == "sample_ids") t = batch.sample_ids.rows(begin, end);
       if (input.name == "step") t = step_scalar;
       if (input.name == "learning_rate") t = rate;
+      if (input.name == "replica_id") t = Tensor::scalar_i32(core);
       if (!t.valid()) return Error{"nothing feeds the input '" + input.name + "'", "program", ""};
       inputs[static_cast<size_t>(core)].push_back(std::move(t));
     }

@@ -5,19 +5,22 @@
 #pragma once
 
 #include "program/base/result.h"
-#include "program/graph/program.h"
+#include "program/graph/layers.h"
 #include "scenarios/scenario.h"
 
 namespace twinrun {
 
 // Forward pass with its loss, at the total batch. Errors name file, line and layer.
-Result<Program> build_training(const Scenario& scenario, const Dims& sample);
+Result<Program> build_training(const Scenario& scenario, const SampleType& sample);
 // The same model with running statistics and without dropout; its first state variables are those of build_training.
-Result<Program> build_inference(const Scenario& scenario, const Dims& sample, int64_t batch);
+Result<Program> build_inference(const Scenario& scenario, const SampleType& sample,
+                                int64_t batch);
 
 Sharding sharding_of(const Scenario& scenario);
 
-// lr, or lr * rate^(step / decay_steps): real division, a defined double exp2/log2 (no libm), rounded to f32.
-float learning_rate(const OptimizerConfig& config, int64_t step);
+// The optimizer as graph code takes it. `algebra` is that of the cpu reference unless the scenario names one (optimizer_spec.cc).
+OptimizerSpec optimizer_of(const Scenario& scenario);
+// Numbers whose default depends on the kind and that nobody has given.
+void fill_optimizer_defaults(OptimizerConfig& config);
 
 }  // namespace twinrun

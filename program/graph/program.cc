@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "program/analysis/liveness.h"
+#include "program/graph/accumulate.h"
+#include "program/graph/clip.h"
 #include "program/graph/optimizer.h"
 
 namespace twinrun {
@@ -38,43 +40,100 @@ const Output* Program::find_output(std::string_view name) const {
   return nullptr;
 }
 
+namespace {
+
+bool below(const std::string& name, const std::string& scope) {
+  return scope.empty() || name.starts_with(scope + "/");
+}
+
+// Adds l2 / 2 * the sum of the kernels' squares to each objective, on each core the whole term: TensorFlow's l2_loss in a
+// model's loss. Kernels are the parameters of rank 2 and more.
+void add_l2(Program& p, const std::vector<int>& parameters, std::vector<Objective>& objectives) {
+  double l2 = p.optimizer.l2;
+  if (l2 <= 0) return;
+  if (p.sharding.l2_once && p.sharding.reduction == Reduction::kSum) l2 /= p.sharding.cores;
+  GraphBuilder b(p.graph, "loss", Phase::kForward);
+  for (Objective& objective : objectives) {
+    ValueId total = kNoValue;
+    for (int i : parameters) {
+      const StateVar& w = p.state[static_cast<size_t>(i)];
+      if (w.type.rank() < 2 || !below(w.name, objective.scope)) continue;
+      Dims all;
+      for (int64_t d = 0; d < w.type.rank(); ++d) all.push_back(d);
+      const ValueId squares =
+          b.reduce(b.mul(w.id, w.id, "l2_squares"), all, Reducer::kSum, "l2_sum");
+      total = total == kNoValue ? squares : b.add(total, squares, "l2_total");
+    }
+    if (total == kNoValue) continue;
+    const ValueId plain = objective.loss;
+    objective.loss =
+        b.add(plain, b.binary_scalar(OpKind::kMultiply, total, l2 / 2, "l2"), "with_l2");
+    if (p.loss == plain) p.loss = objective.loss;
+    for (Output& output : p.outputs) {
+      if (output.id == plain && output.name.ends_with("loss")) output.id = objective.loss;
+    }
+  }
+}
+
+}  // namespace
+
 Program training_step(const Program& forward) {
   Program p = forward;
   const int cores = p.sharding.cores;
 
   std::vector<int> parameters;
-  std::vector<ValueId> wrt;
+  std::vector<std::string> names;
   for (size_t i = 0; i < p.state.size(); ++i) {
     if (p.state[i].role != StateRole::kParameter) continue;
     parameters.push_back(static_cast<int>(i));
-    wrt.push_back(p.state[i].id);
+    names.push_back(p.state[i].name);
   }
+  std::vector<Objective> objectives = p.objectives;
+  if (objectives.empty()) objectives.push_back({p.loss, ""});
+  add_l2(p, parameters, objectives);
 
-  // CrossShardOptimizer: MEAN scales the loss before autodiff; the all-reduce itself is a sum.
-  ValueId objective = p.loss;
-  if (cores > 1 && p.sharding.reduction == Reduction::kMean) {
-    GraphBuilder b(p.graph, "loss", Phase::kForward);
-    objective = b.binary_scalar(OpKind::kMultiply, p.loss, 1.0 / cores, "scale_by_cores");
+  std::vector<ValueId> grads(parameters.size(), kNoValue);
+  for (const Objective& objective : objectives) {
+    std::vector<size_t> mine;
+    std::vector<ValueId> wrt;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!below(names[i], objective.scope)) continue;
+      mine.push_back(i);
+      wrt.push_back(p.state[static_cast<size_t>(parameters[i])].id);
+    }
+    // CrossShardOptimizer: MEAN scales the loss before autodiff; the all-reduce itself is a sum.
+    ValueId scaled = objective.loss;
+    if (cores > 1 && p.sharding.reduction == Reduction::kMean) {
+      GraphBuilder b(p.graph, "loss", Phase::kForward);
+      scaled = b.binary_scalar(OpKind::kMultiply, objective.loss, 1.0 / cores, "scale_by_cores");
+    }
+    const std::vector<ValueId> found = differentiate(p.graph, scaled, wrt);
+    for (size_t i = 0; i < mine.size(); ++i) grads[mine[i]] = found[i];
   }
-  const std::vector<ValueId> raw = differentiate(p.graph, objective, wrt);
-  std::vector<ValueId> grads = raw;
+  const std::vector<ValueId> raw = grads;
 
   for (size_t i = 0; i < grads.size(); ++i) {
     if (grads[i] == kNoValue) continue;
-    const std::string name = p.state[static_cast<size_t>(parameters[i])].name;
-    if (std::find(raw.begin(), raw.begin() + static_cast<std::ptrdiff_t>(i), raw[i]) !=
-        raw.begin() + static_cast<std::ptrdiff_t>(
-                          i)) {  // two parameters share it: each gets a name of its own
+    const auto earlier = raw.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(raw.begin(), earlier, raw[i]) != earlier) {
+      // Two parameters share it: each gets a name of its own.
       const Dims dims = p.graph.type(grads[i]).dims;
       grads[i] =
-          GraphBuilder(p.graph).derived(name, Phase::kGradient).reshape(grads[i], dims, "grad");
+          GraphBuilder(p.graph).derived(names[i], Phase::kGradient).reshape(grads[i], dims, "grad");
     }
-    if (p.graph.find(name + ".grad") == kNoValue) p.graph.rename(grads[i], name + ".grad");
-    if (cores > 1 && p.sharding.reduce_gradients) {
-      grads[i] =
-          GraphBuilder(p.graph).derived(name + ".grad", Phase::kCollective).all_reduce(grads[i]);
-    }
-    p.outputs.push_back({name + ".grad", grads[i]});
+    if (p.graph.find(names[i] + ".grad") == kNoValue) p.graph.rename(grads[i], names[i] + ".grad");
+  }
+  const bool clip_first = cores > 1 && p.sharding.clipping == Clipping::kBeforeAllReduce;
+  if (clip_first) clip_gradients(p, names, grads, Phase::kGradient);
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (grads[i] == kNoValue || cores == 1 || !p.sharding.reduce_gradients) continue;
+    grads[i] =
+        GraphBuilder(p.graph).derived(names[i] + ".grad", Phase::kCollective).all_reduce(grads[i]);
+  }
+  const Accumulation accumulation = begin_accumulation(p, parameters, grads);
+  if (!clip_first) clip_gradients(p, names, grads, Phase::kUpdate);
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (grads[i] != kNoValue) p.outputs.push_back({names[i] + ".grad", grads[i]});
   }
 
   ValueId learning_rate = kNoValue;
@@ -84,6 +143,7 @@ Program training_step(const Program& forward) {
   if (learning_rate == kNoValue)
     throw GraphError("training_step: the program has no input learning_rate");
   append_update(p, parameters, grads, learning_rate);
+  end_accumulation(p, accumulation);
   return prune(p);
 }
 
@@ -113,6 +173,7 @@ void Program::renumber(const std::vector<ValueId>& renamed) {
   }
   for (auto& output : outputs) rename(output.id);
   rename(loss);
+  for (auto& objective : objectives) rename(objective.loss);
 }
 
 Digest digest(const Program& program) {

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,17 +21,41 @@ namespace twinrun {
 enum class StateRole : uint8_t { kParameter, kSlot, kStatistic, kCounter };
 std::string_view to_string(StateRole role);  // "parameter", "slot", "statistic", "counter"
 
-// How the initial checkpoint is drawn; formulas in docs/numerics.md.
+// How the initial checkpoint is drawn; formulas in docs/numerics.md, names in graph/initializer.h.
 struct Initializer {
-  enum class Kind : uint8_t { kConstant, kGlorotUniform } kind = Kind::kConstant;
-  double value = 0;  // constant
-  int64_t fan_in = 0, fan_out = 0;
+  enum class Kind : uint8_t {
+    kConstant,
+    kGlorotUniform,  // variance scaling 1, fan_avg, uniform
+    kRandomUniform,
+    kRandomNormal,
+    kTruncatedNormal,  // at two standard deviations
+    kVarianceScaling,
+    kOrthogonal,
+    kIdentity,
+    kCopy
+  } kind = Kind::kConstant;
+  double value = 0;                 // constant
+  int source = -1;                  // copy: index of an earlier state variable
+  int64_t fan_in = 0, fan_out = 0;  // glorot_uniform, variance_scaling
+  double low = -0.05, high = 0.05;  // random_uniform
+  double stddev = 0.05;             // random_normal, truncated_normal: before truncation
+  double gain = 1;                  // orthogonal, identity
+  double scale = 1;                 // variance_scaling
+  enum class Fan : uint8_t { kIn, kOut, kAverage } fan = Fan::kIn;
+  // kTruncatedNormal widens the law so that the variance is the wanted one after truncation (Keras, TF
+  // 2); the uncorrected one does not (TF 1's init_ops.py).
+  enum class Distribution : uint8_t {
+    kTruncatedNormal,
+    kTruncatedNormalUncorrected,
+    kUntruncatedNormal,
+    kUniform
+  } distribution = Distribution::kTruncatedNormal;
 };
 
 struct Input {
-  std::string name;  // images labels sample_ids step learning_rate
+  std::string name;  // images or tokens, labels, weights, sample_ids, step, learning_rate, replica_id
   ValueId id = kNoValue;
-  bool batched = false;
+  bool per_core = false;  // each core has rows of its own (or its own number), else all have the same
 };
 
 struct StateVar {
@@ -48,6 +74,11 @@ struct Output {
 
 enum class Reduction : uint8_t { kMean, kSum };
 enum class BatchNormSync : uint8_t { kPerCore, kSynced };
+enum class Scope : uint8_t { kPerCore, kGlobal };
+
+// Where gradients are clipped on several cores. Before the all-reduce each core clips its own, with a mean reduction already
+// scaled by 1/cores.
+enum class Clipping : uint8_t { kAfterAllReduce, kBeforeAllReduce };
 
 // What sharding means. `cores` = 1 is the whole program.
 struct Sharding {
@@ -55,17 +86,69 @@ struct Sharding {
   Reduction reduction =
       Reduction::kMean;  // kMean scales each replica's loss by 1/cores before autodiff
   BatchNormSync batchnorm = BatchNormSync::kPerCore;
+  int batchnorm_group = 0;  // kSynced: over groups of so many neighbouring cores; 0: all of them
+  Scope batchwise = Scope::kPerCore;   // layers and losses that look across samples: at a core's, or at all
+  Scope token_mean = Scope::kPerCore;  // weighted means: over a core's weights, or over all
   bool reduce_gradients = true;  // false: the all-reduce is missing (a cause to be told apart)
+  Clipping clipping = Clipping::kAfterAllReduce;
+  bool l2_once = false;  // under a sum, each core's L2 term is 1/cores of the whole (a cause to be told apart)
   bool operator==(const Sharding&) const = default;
 };
 
-// Optimizers as graph code; formulas with TF's epsilon placement in optimizer.cc.
+// Optimizers as graph code; formulas and sources: docs/optimizers.md. The members after `kind` are those of the rules that
+// have them.
 struct OptimizerSpec {
-  enum class Kind : uint8_t { kSgd, kMomentum, kAdam } kind = Kind::kSgd;
+  enum class Kind : uint8_t {
+    kSgd,
+    kMomentum,
+    kAdam,
+    kAdagrad,
+    kAdadelta,
+    kRmsprop,
+    kAdamax,
+    kAdamw,
+    kAdafactor,
+    kLars,
+    kLamb
+  } kind = Kind::kSgd;
   double momentum = 0.9;
   bool nesterov = false;
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  double rho = 0.9;                  // adadelta, rmsprop: decay of the average of squares
+  double initial_accumulator = 0.1;  // adagrad
+  bool centered = false;             // rmsprop
+  double weight_decay = 0;           // adamw, lars, lamb
+  double trust_coefficient = 0.001;  // lars
+  double clipping_threshold = 1;     // adafactor: of the update's root mean square
+  bool relative_step = false;        // adafactor: the rate follows the step count, not the input
+  bool parameter_scale = true;       // adafactor: the rate is times the weights' root mean square
+  enum class Algebra : uint8_t { kCpu, kXla } algebra = Algebra::kCpu;  // rmsprop, adamax: whose formula
+
+  // Around the rule.
+  enum class Clip : uint8_t { kNone, kValue, kNorm, kGlobalNorm } clip = Clip::kNone;
+  double clip_at = 0;
+  double l2 = 0;               // the loss gains l2 / 2 * the sum of the kernels' squares
+  int64_t accumulate = 1;      // steps whose gradients make one update
+  bool accumulate_mean = true;  // their mean, or their sum
+  double ema = 0;              // decay of the average of weights; 0: none is kept
 };
+
+// A place where samples of a batch meet before the gradients do: what sharding may give another meaning.
+struct Coupling {
+  std::string cause;  // "batch_norm", "batch_wise", "token_mean"
+  std::string layer;
+  bool operator==(const Coupling&) const = default;
+};
+
+// A loss and whose parameters descend it: those below `scope`, or all where it is empty. A GAN has two.
+struct Objective {
+  ValueId loss = kNoValue;
+  std::string scope;
+};
+
+struct Program;
+// Builds the forward pass again, for another batch per replica and another sharding.
+using Recipe = std::function<Program(int64_t batch, const Sharding&)>;
 
 struct Program {
   Graph graph;
@@ -75,7 +158,10 @@ struct Program {
   OptimizerSpec optimizer;
   Sharding sharding;
   int64_t batch = 0;  // samples per replica
-  ValueId loss = kNoValue;
+  ValueId loss = kNoValue;               // what is reported, and descended where there are no objectives
+  std::vector<Objective> objectives = {};
+  std::vector<Coupling> couplings = {};
+  std::shared_ptr<const Recipe> recipe = nullptr;  // nullptr: made by hand, cannot be sharded
 
   const StateVar* find_state(std::string_view name) const;
   const Output* find_output(std::string_view name) const;
@@ -87,21 +173,17 @@ struct Program {
 std::string to_text(const Program& program);
 Digest digest(const Program& program);
 
-// Rebatches `forward` to batch / cores per replica, puts all-reduces after batch statistics if synced, and records `sharding`
-// for training_step. Requires forward.sharding.cores == 1 and batch % cores == 0 (GraphError otherwise).
+// The forward pass of one of `sharding.cores` replicas, built by the recipe: batch / cores samples, collectives where the
+// sharding asks for them. Requires forward.sharding.cores == 1 and batch % cores == 0 (GraphError otherwise).
 Program shard(const Program& forward, const Sharding& sharding);
 
-// The same forward pass for another batch size.
+// The same forward pass for another batch per replica.
 Program rebatch(const Program& forward, int64_t batch);
 
-// Appends loss scaling, reverse-mode gradients, one all-reduce per gradient and the optimizer's update. State variables for
-// slots are appended to `state` in parameter order. Outputs gain "<parameter>.grad".
+// Appends the L2 term, loss scaling, reverse-mode gradients, clipping, one all-reduce per gradient, accumulation and the
+// optimizer's update. State variables for slots are appended to `state` in parameter order. Outputs gain "<parameter>.grad":
+// what the optimizer takes, reduced, accumulated and clipped.
 Program training_step(const Program& forward);
-
-// n / max(1, n - 1): what turns a biased variance over n elements into an unbiased one.
-inline double bessel_factor(int64_t n) {
-  return static_cast<double>(n) / static_cast<double>(n > 1 ? n - 1 : 1);
-}
 
 // Without the ops that neither an output nor a next state needs (inputs and state stay).
 Program prune(const Program& program);
