@@ -16,7 +16,14 @@ namespace {
 
 // Keras's class of a layer kind, as its files spell it.
 constexpr std::pair<std::string_view, std::string_view> kKerasClasses[] = {
-    {"dense", "dense"}, {"conv2d", "conv2d"}, {"batch_norm", "batch_normalization"}};
+    {"dense", "dense"},
+    {"conv2d", "conv2d"},
+    {"depthwise_conv2d", "depthwise_conv2d"},
+    {"conv2d_transpose", "conv2d_transpose"},
+    {"batch_norm", "batch_normalization"},
+    {"layer_norm", "layer_normalization"},
+    {"group_norm", "group_normalization"},
+    {"embedding", "embedding"}};
 
 struct Model {
   ModelOutline outline;
@@ -31,6 +38,13 @@ Result<Model> model_of(const Scenario& scenario) {
   for (const LayerSpec& layer : scenario.model.layers) {
     for (const auto& [kind, name] : kKerasClasses) {
       if (layer.kind == kind) model.outline.classes[layer.name] = name;
+    }
+    // Ours is [k, k, 1, channels x multiplier], Keras's [k, k, channels, multiplier]: the same order.
+    const StateVar* kernel = program.find_state(layer.name + "/kernel");
+    if (layer.kind == "depthwise_conv2d" && kernel != nullptr) {
+      const Dims& dims = kernel->type.dims;
+      model.outline.keras_dims[kernel->name] = {dims[0], dims[1], dims[3] / layer.multiplier,
+                                                layer.multiplier};
     }
   }
   model.initial = to_checkpoint(program, initial_states(program, scenario.seed), scenario, 0);

@@ -31,7 +31,7 @@ bool write_all(int fd, std::span<const std::byte> bytes) {
   return true;
 }
 
-uint64_t own_address_space() {
+[[maybe_unused]] uint64_t own_address_space() {
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   return pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));

@@ -20,7 +20,8 @@ float power_after(float beta, int64_t steps) {
 
 bool import_adam(Checkpoint& checkpoint, const ModelOutline& outline, const ForeignWeights& theirs,
                  Conversion& report) {
-  if (theirs.optimizer_name != "adam" || !theirs.iterations) return false;
+  if ((theirs.optimizer_name != "adam" && theirs.optimizer_name != "adamw") || !theirs.iterations)
+    return false;
   std::vector<std::string> slots;
   for (const std::string& name : outline.names) {
     const auto it = checkpoint.tensors.find(name);
@@ -33,10 +34,13 @@ bool import_adam(Checkpoint& checkpoint, const ModelOutline& outline, const Fore
   for (size_t i = 0; i < slots.size(); ++i) {
     const auto it = checkpoint.tensors.find(slots[i]);
     const NamedArray& array = theirs.optimizer[i + kBefore];
-    if (it == checkpoint.tensors.end() || it->second.value.dims() != array.dims) return false;
-    auto value = to_tensor(array, it->second.value.dtype(), "");
+    if (it == checkpoint.tensors.end()) return false;
+    const TensorType type = it->second.value.type();
+    const auto keras = outline.keras_dims.find(slots[i].substr(0, slots[i].rfind('.')));
+    if (array.dims != (keras == outline.keras_dims.end() ? type.dims : keras->second)) return false;
+    auto value = to_tensor(array, type.dtype, "");
     if (!value) return false;
-    values[slots[i]] = *std::move(value);
+    values[slots[i]] = value->reshaped(type.dims);
   }
   for (const char* name : powers) {
     const auto it = checkpoint.tensors.find(name);

@@ -10,7 +10,7 @@
 
 namespace twinrun {
 
-// True if all of it fitted: the file says "adam", the checkpoint has Adam's slots, all shapes agree.
+// True if all of it fitted: the file says "adam" or "adamw", the checkpoint has Adam's slots, all shapes agree.
 bool import_adam(Checkpoint& checkpoint, const ModelOutline& outline, const ForeignWeights& theirs,
                  Conversion& report);
 

@@ -308,6 +308,12 @@ Result<Checkpoint> import_weights(Checkpoint initial, const ModelOutline& outlin
     if (entry != nullptr && entry->moves()) {
       TWINRUN_ASSIGN(array, to_our_layout(std::move(array), *entry, type.dims, where));
     }
+    const auto keras = outline.keras_dims.find(name);
+    if (!theirs.layers.empty() && keras != outline.keras_dims.end() &&
+        array.dims == keras->second) {
+      array.dims = type.dims;
+      row.change += (row.change.empty() ? "" : ", ") + ("reshaped " + to_string(type.dims));
+    }
     if (array.dims != type.dims) {
       return Error{fmt::format("'{}' is {} here, '{}' is {} in the model", array.name,
                                describe(array), name, to_string(type)),
@@ -357,6 +363,11 @@ Result<ForeignWeights> export_weights(const Checkpoint& checkpoint, const ModelO
       TWINRUN_ASSIGN(array, to_their_layout(std::move(array), *entry, map.file));
       const std::string moved = change_of(entry, "");
       change += (change.empty() || moved.empty() ? "" : ", ") + moved;
+    }
+    const auto other = outline.keras_dims.find(name);
+    if (keras && other != outline.keras_dims.end()) {
+      array.dims = other->second;
+      change += (change.empty() ? "" : ", ") + ("reshaped " + to_string(array.dims));
     }
     if (array.type == ElementType::kBF16 && format != WeightsFormat::kSafetensors) {
       change += std::string(change.empty() ? "" : ", ") + "bfloat16 to float32, exact";

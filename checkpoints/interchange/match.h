@@ -23,6 +23,7 @@ namespace twinrun {
 struct ModelOutline {
   std::vector<std::string> names;              // of all state, in the program's order
   std::map<std::string, std::string> classes;  // Keras's class of a layer in snake case: "conv2d"
+  std::map<std::string, Dims> keras_dims;      // where Keras gives the same elements another shape
 };
 
 struct Conversion {

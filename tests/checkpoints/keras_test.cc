@@ -58,6 +58,44 @@ INSTANTIATE_TEST_SUITE_P(Keras, KerasFiles,
                            return name;
                          });
 
+// Layers of other classes; a depthwise kernel has the same elements under another shape. There and
+// back.
+TEST(Keras, OtherClassesAndShapes) {
+  samples::SmallModel model;
+  const auto layer = [&](const std::string& name, const char* kind,
+                         const std::map<std::string, Dims>& variables) {
+    for (const char* variable : {"kernel", "gamma", "bias", "beta"}) {
+      const auto it = variables.find(variable);
+      if (it != variables.end()) add_tensor(model, name + "/" + variable, it->second, "parameter");
+    }
+    model.outline.classes[name] = kind;
+  };
+  layer("conv1", "conv2d", {{"kernel", {1, 1, 1, 2}}, {"bias", {2}}});
+  layer("dw1", "depthwise_conv2d", {{"kernel", {3, 3, 1, 4}}, {"bias", {4}}});
+  layer("ct1", "conv2d_transpose", {{"kernel", {2, 2, 3, 4}}, {"bias", {3}}});
+  layer("gn1", "group_normalization", {{"gamma", {3}}, {"beta", {3}}});
+  layer("ln1", "layer_normalization", {{"gamma", {3}}, {"beta", {3}}});
+  layer("dense1", "dense", {{"kernel", {48, 10}}, {"bias", {10}}});
+  model.outline.keras_dims["dw1/kernel"] = {3, 3, 2, 2};
+  auto theirs = read_foreign_weights(fixture("keras3_layers.weights.h5"));
+  ASSERT_TRUE(theirs.ok()) << theirs.error().message();
+  Conversion report;
+  const auto c = import_weights(model.initial, model.outline, *theirs, {}, "f", report);
+  ASSERT_TRUE(c.ok()) << c.error().message();
+  for (size_t v = 0; v < model.outline.names.size(); ++v) {
+    const std::string& name = model.outline.names[v];
+    EXPECT_TRUE(samples::is_pattern(c->tensors.at(name).value, static_cast<int>(v))) << name;
+  }
+  const auto back = export_weights(*c, model.outline, WeightsFormat::kKeras3, {}, report);
+  ASSERT_TRUE(back.ok()) << back.error().message();
+  for (const NamedArray& array : back->arrays) {
+    const auto it = std::ranges::find(theirs->arrays, array.name, &NamedArray::name);
+    ASSERT_NE(it, theirs->arrays.end()) << array.name;
+    EXPECT_EQ(it->dims, array.dims) << array.name;
+    EXPECT_EQ(it->bytes, array.bytes) << array.name;
+  }
+}
+
 TEST(Keras, Bfloat16IsExact) {
   auto theirs = read_foreign_weights(fixture("keras3_bfloat16.weights.h5"));
   ASSERT_TRUE(theirs.ok()) << theirs.error().message();

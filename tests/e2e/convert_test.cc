@@ -68,6 +68,22 @@ TEST(Convert, WhatItMakesTrains) {
       twinrun(folder, {"train", small(), "--set", "train.steps=7", "--resume", "adam.h5"}).code, 0);
 }
 
+TEST(Convert, OtherLayersThatKerasHas) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, {"convert", fixture("keras3_layers.weights.h5"), "c.h5",
+                                     "--scenario", fixture("layers.toml"), "--json"});
+  ASSERT_EQ(o.code, 0) << o.err;
+  const auto j = json_of(o.out);
+  EXPECT_EQ(j["tensors"].size(), 12u);
+  EXPECT_EQ(j["tensors"][2]["change"], "reshaped [3,3,1,4]");
+  EXPECT_EQ(j["initial"].size(), 0u);
+  ASSERT_EQ(twinrun(folder, {"convert", "c.h5", "k.weights.h5", "-q"}).code, 0);
+  const Outcome again = twinrun(
+      folder, {"convert", "k.weights.h5", "d.h5", "--scenario", fixture("layers.toml"), "--json"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(json_of(again.out)["root_digest"], j["root_digest"]);
+}
+
 TEST(Convert, ARunGoesOutAndComesBack) {
   const Folder folder;
   const Outcome trained = twinrun(folder, {"train", small(), "-o", "run.h5", "--json"});
