@@ -14,7 +14,7 @@ namespace {
 template <typename T>
 NamedArray array(ElementType type, Dims dims, const std::vector<T>& values) {
   NamedArray out{"", type, std::move(dims), std::vector<std::byte>(values.size() * sizeof(T))};
-  std::memcpy(out.bytes.data(), values.data(), out.bytes.size());
+  if (!values.empty()) std::memcpy(out.bytes.data(), values.data(), out.bytes.size());
   return out;
 }
 
