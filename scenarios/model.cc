@@ -46,9 +46,7 @@ class ModelBuilder {
     run("", net_.features());
     line_ = 0;
     const LossOptions loss{reduction, s_.loss.smoothing, s_.loss.weights == "tokens"};
-    const int64_t classes = sample_.vocabulary > 0 && !sample_.labels.empty()
-                                ? sample_.vocabulary
-                                : s_.data.classes;
+    const int64_t classes = sample_.classes;
     if (s_.loss.kind == "softmax_cross_entropy") net_.softmax_cross_entropy(classes, loss);
     if (s_.loss.kind == "sigmoid_cross_entropy") net_.sigmoid_cross_entropy(classes, loss);
     if (s_.loss.kind == "mean_squared_error") net_.mean_squared_error(classes, loss);

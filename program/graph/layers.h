@@ -27,6 +27,7 @@ struct SampleType {
   Dims labels = {};            // i32: one class, or one per token
   bool weighted = false;       // f32 weights of the tokens, 0 at padding
   int64_t vocabulary = 0;      // token ids are below it
+  int64_t classes = 0;         // labels are below it
 };
 
 struct WeightOptions {
