@@ -123,7 +123,8 @@ class Matcher {
     for (size_t i = 0; i < used_.size(); ++i) {
       if (!used_[i]) index[plain(theirs_.arrays[i].name)].push_back(i);
     }
-    for (const auto& [ours, tensor] : initial_.tensors) {
+    for (const auto& known : initial_.tensors) {
+      const std::string& ours = known.first;
       const auto it = index.find(plain(ours));
       if (found_.contains(ours) || it == index.end()) continue;
       const auto exact = std::ranges::find_if(
