@@ -12,9 +12,7 @@ namespace {
 
 // `init_scale` is the one number that an initializer's name leaves open.
 Initializer initializer_of(const LayerSpec& layer) {
-  const bool table = layer.kind == "embedding" || layer.kind == "position_embedding";
-  const std::string name = !layer.init.empty() ? layer.init : table ? "random_uniform" : "glorot_uniform";
-  const Result<Initializer> named = named_initializer(name, {1, 1});
+  const Result<Initializer> named = named_initializer(layer.init, {1, 1});
   if (!named) throw GraphError(layer.name + ": " + named.error().what);
   Initializer init = *named;
   init.fan_in = init.fan_out = 0;  // the layer knows its kernel

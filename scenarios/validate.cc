@@ -176,6 +176,9 @@ Status validate_layers(const Source& source, Scenario& s) {
           source.where_layer(i, layer, "name"), "give this one another name"};
     }
     if (layer.stride == 0) layer.stride = layer.kind.ends_with("_pool") ? layer.window : 1;
+    if (layer.init.empty()) {
+      layer.init = layer.kind.ends_with("embedding") ? "random_uniform" : "glorot_uniform";
+    }
     TWINRUN_RETURN_IF_ERROR(check_input(source, s, i, lines));
   }
   return check_parts(source, s);
