@@ -1,0 +1,179 @@
+"""Deliberate mistakes of the kind that a port really makes. Each must lie outside the bounds, or the bounds say nothing.
+
+    models_jax.py digits_mlp.h5 out.h5 --wrong relu_leaks
+"""
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+
+def adam_epsilon_inside_root(m):
+    def adam(o):
+        return optax.inject_hyperparams(optax.adam, static_args=("b1", "b2"))(
+            learning_rate=0.0, b1=o["beta1"], b2=o["beta2"], eps=0.0, eps_root=o["epsilon"]), lambda _: {}
+    m["OPTIMIZERS"]["adam"] = adam
+
+
+def adam_epsilon_not_hat(m):
+    def adam(o):
+        return optax.inject_hyperparams(optax.adam, static_args=("b1", "b2"))(
+            learning_rate=0.0, b1=o["beta1"], b2=o["beta2"], eps=o["epsilon"]), lambda _: {}
+    m["OPTIMIZERS"]["adam"] = adam
+
+
+def momentum_dampened(m):
+    def momentum(o):
+        return optax.inject_hyperparams(lambda learning_rate: optax.chain(
+            optax.ema(o["momentum"], debias=False), optax.scale_by_learning_rate(learning_rate)))(learning_rate=0.0), lambda _: {}
+    m["OPTIMIZERS"]["momentum"] = momentum
+
+
+def batch_norm_bessel(m):
+    """Normalises by the unbiased variance, as if it were the running one."""
+    def batch_norm(c, layer, x):
+        name, axes = layer["name"], tuple(range(x.ndim - 1))
+        mean, variance = jnp.mean(x, axes), jnp.var(x, axes, ddof=1)
+        scale = lax.rsqrt(variance + layer["epsilon"]) * c.params[name + "/gamma"]
+        return (x - mean) * scale + c.params[name + "/beta"]
+    m["LAYERS"]["batch_norm"] = batch_norm
+
+
+def batch_norm_epsilon(m):
+    """Adds epsilon to the standard deviation, not to the variance."""
+    def batch_norm(c, layer, x):
+        name, axes = layer["name"], tuple(range(x.ndim - 1))
+        return ((x - jnp.mean(x, axes)) / (jnp.std(x, axes) + layer["epsilon"]) * c.params[name + "/gamma"]
+                + c.params[name + "/beta"])
+    m["LAYERS"]["batch_norm"] = batch_norm
+
+
+def batch_norm_momentum(m):
+    """Keras's momentum taken for PyTorch's: the running statistics move by the wrong share."""
+    right = m["LAYERS"]["batch_norm"]
+    m["LAYERS"]["batch_norm"] = lambda c, layer, x: right(c, {**layer, "momentum": 1 - layer["momentum"]}, x)
+
+
+def batch_norm_running_biased(m):
+    """The running variance of images without Bessel's correction."""
+    right = m["LAYERS"]["batch_norm"]
+
+    def batch_norm(c, layer, x):
+        flat = types.SimpleNamespace(**vars(c))
+        y = right(flat, layer, x)
+        name = layer["name"] + "/moving_variance"
+        n = x.size // x.shape[-1]
+        kept = layer["momentum"] * c.stats[name]
+        c.updates[name] = kept + (flat.updates[name] - kept) * ((n - 1) / n)
+        return y
+    m["LAYERS"]["batch_norm"] = batch_norm
+
+
+def padding_low(m):
+    """SAME with the odd cell on the low side: shows where a stride or an even window leaves one."""
+    def conv2d(c, layer, x):
+        s, k = layer["stride"] or 1, layer["kernel"]
+        pads = []
+        for size in x.shape[1:3]:
+            total = max(0, (-(-size // s) - 1) * s + k - size)
+            pads.append((total - total // 2, total // 2))
+        y = lax.conv_general_dilated(x, c.params[layer["name"] + "/kernel"], (s, s), pads,
+                                     dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return y + c.params[layer["name"] + "/bias"] if layer["bias"] else y
+    m["LAYERS"]["conv2d"] = conv2d
+
+
+def convolution_flipped(m):
+    """A mathematician's convolution: the kernel turned by half."""
+    right = m["LAYERS"]["conv2d"]
+
+    def conv2d(c, layer, x):
+        name = layer["name"] + "/kernel"
+        turned = types.SimpleNamespace(**{**vars(c), "params": {**c.params, name: c.params[name][::-1, ::-1]}})
+        return right(turned, layer, x)
+    m["LAYERS"]["conv2d"] = conv2d
+
+
+def flatten_channels_first(m):
+    m["LAYERS"]["flatten"] = lambda c, layer, x: jnp.moveaxis(x, -1, 1).reshape(x.shape[0], -1)
+
+
+def avg_pool_counts_padding(m):
+    def avg_pool(_, layer, x):
+        return m["window"](layer, x, 0.0, lax.add) / layer["window"] ** 2
+    m["LAYERS"]["avg_pool"] = avg_pool
+
+
+def relu_leaks(m):
+    m["LAYERS"]["relu"] = lambda c, layer, x: jax.nn.leaky_relu(x, 1e-3)
+
+
+def dropout_not_scaled(m):
+    def dropout(c, layer, x):
+        return jnp.where(c.random[layer["name"] + "/rng_uniform"] >= np.float32(layer["rate"]), x, 0.0)
+    m["LAYERS"]["dropout"] = dropout
+
+
+def loss_mean_over_classes(m):
+    right = m["LOSSES"]["softmax_cross_entropy"]
+    m["LOSSES"]["softmax_cross_entropy"] = lambda logits, labels: right(logits, labels) / logits.shape[-1]
+
+
+def loss_sum_over_classes(m):
+    right = m["LOSSES"]["mean_squared_error"]
+    m["LOSSES"]["mean_squared_error"] = lambda logits, labels: right(logits, labels) * logits.shape[-1]
+
+
+def loss_clipped(m):
+    """Keras's probabilities with their clip at 1e-7, in the place of logits."""
+    def softmax_cross_entropy(logits, labels):
+        p = jnp.clip(jax.nn.softmax(logits), 1e-7, 1 - 1e-7)
+        return -jnp.log(jnp.take_along_axis(p, labels[:, None], -1))[:, 0]
+    m["LOSSES"]["softmax_cross_entropy"] = softmax_cross_entropy
+
+
+def label_smoothing(m):
+    m["LOSSES"]["softmax_cross_entropy"] = lambda logits, labels: optax.softmax_cross_entropy(
+        logits, optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), 1e-4))
+
+
+def products_bf16(m):
+    """bf16 operands, as a TPU's default precision."""
+    def dense(c, layer, x):
+        y = jnp.dot(x.astype(jnp.bfloat16), c.params[layer["name"] + "/kernel"].astype(jnp.bfloat16),
+                    preferred_element_type=jnp.float32)
+        return y + c.params[layer["name"] + "/bias"] if layer["bias"] else y
+    m["LAYERS"]["dense"] = dense
+
+
+def products_tf32(m):
+    """Operands rounded to 11 bits, as a GPU's TensorFloat-32."""
+    def rounded(x):
+        return x + lax.stop_gradient(lax.reduce_precision(x, 8, 10) - x)
+
+    def dense(c, layer, x):
+        y = rounded(x) @ rounded(c.params[layer["name"] + "/kernel"])
+        return y + c.params[layer["name"] + "/bias"] if layer["bias"] else y
+    m["LAYERS"]["dense"] = dense
+
+
+def gradients_not_reduced(m):
+    """Sharded: every core keeps its own gradients."""
+    m["lax"] = types.SimpleNamespace(**{**vars(lax), "pmean": lambda x, _: x, "psum": lambda x, _: x})
+
+
+def gradients_summed(m):
+    """Sharded: the all-reduce sums where it should average, or the reverse."""
+    m["lax"] = types.SimpleNamespace(**{**vars(lax), "pmean": lax.psum, "psum": lax.pmean})
+
+
+def apply(name, module):
+    """Changes models_jax's tables (its globals)."""
+    mistakes = {k: f for k, f in globals().items()
+                if isinstance(f, types.FunctionType) and f.__module__ == __name__ and k != "apply"}
+    if name not in mistakes:
+        raise SystemExit(f"no mistake '{name}': {', '.join(mistakes)}")
+    mistakes[name](module)
