@@ -68,7 +68,7 @@ def worst(rows):
 
 
 def table(title, rows):
-    lines = [f"{title:<40}{'where':<34}{'deviation':>11}{'bound':>11}{'ratio':>10}"]
+    lines = [title, f"  {'':<38}{'where':<34}{'deviation':>11}{'bound':>11}{'ratio':>10}"]
     for r in rows:
         lines.append(f"  {TITLES[r.part]:<38}{r.name:<34}{r.deviation:>11.2e}{r.bound:>11.2e}{r.ratio:>10.3g}"
                      + ("  OUTSIDE" if r.outside else ""))

@@ -74,7 +74,11 @@ def batch_norm_running_biased(m):
 
 def padding_low(m):
     """SAME with the odd cell on the low side: shows where a stride or an even window leaves one."""
+    right = m["LAYERS"]["conv2d"]
+
     def conv2d(c, layer, x):
+        if layer["padding"] == "valid":
+            return right(c, layer, x)
         s, k = layer["stride"] or 1, layer["kernel"]
         pads = []
         for size in x.shape[1:3]:
@@ -125,14 +129,6 @@ def loss_mean_over_classes(m):
 def loss_sum_over_classes(m):
     right = m["LOSSES"]["mean_squared_error"]
     m["LOSSES"]["mean_squared_error"] = lambda logits, labels: right(logits, labels) * logits.shape[-1]
-
-
-def loss_clipped(m):
-    """Keras's probabilities with their clip at 1e-7, in the place of logits."""
-    def softmax_cross_entropy(logits, labels):
-        p = jnp.clip(jax.nn.softmax(logits), 1e-7, 1 - 1e-7)
-        return -jnp.log(jnp.take_along_axis(p, labels[:, None], -1))[:, 0]
-    m["LOSSES"]["softmax_cross_entropy"] = softmax_cross_entropy
 
 
 def label_smoothing(m):
