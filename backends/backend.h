@@ -32,7 +32,7 @@ struct Capabilities {
   DotPrecision precision = DotPrecision::kF32;
   bool block32_order = false;    // dots accumulate in the AMX order: depth 17 + K/32 instead of K
   bool flush = false;            // denormals are zero, in and out, in arithmetic
-  double elementary_ulps = 0.5;  // exp, log, tanh: largest error in ulps of the result
+  double elementary_ulps = 0.5;  // exp, log, tanh, erf, log1p: largest error in ulps of the result
   int max_cores = 1;
   bool deterministic = true;  // promises the same bits on a rerun
   bool op_trace = true;       // offers values op by op

@@ -68,7 +68,7 @@ Result<OurStep> prepare_step(const Model& model, const std::string& engine, int 
   TWINRUN_ASSIGN(ours.engine, ours.backend->prepare(ours.program));
   ours.states = initial_states(ours.program, ours.scenario.seed);
   Batch batch;
-  batch.images = random_tensor({DType::kF32, {model.batch, 28, 28, 1}}, 1);
+  batch.features = random_tensor({DType::kF32, {model.batch, 28, 28, 1}}, 1);
   batch.labels = Tensor::empty({DType::kI32, {model.batch}});
   batch.sample_ids = Tensor::empty({DType::kI32, {model.batch}});
   for (int32_t i = 0; i < model.batch; ++i) {

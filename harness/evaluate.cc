@@ -3,6 +3,28 @@
 #include <algorithm>
 
 namespace twinrun {
+namespace {
+
+struct Score {
+  int64_t correct = 0, total = 0;
+};
+
+// Argmax of logits [..., classes] against labels [...]; labels of padding (weight 0) do not count.
+Score score(const Tensor& logits, const Samples& samples) {
+  const auto labels = samples.labels.as<const int32_t>();
+  const bool weighted = samples.weights.valid() && samples.weights.dims() == samples.labels.dims();
+  const auto classes = static_cast<size_t>(logits.dims().back());
+  Score out;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (weighted && samples.weights.as<const float>()[i] == 0.0f) continue;
+    const auto row = logits.as<const float>().subspan(i * classes, classes);
+    out.correct += std::ranges::max_element(row) - row.begin() == labels[i];
+    ++out.total;
+  }
+  return out;
+}
+
+}  // namespace
 
 Evaluator::Evaluator(const Experiment& experiment, int threads)
     : data_(experiment.data),
@@ -10,7 +32,7 @@ Evaluator::Evaluator(const Experiment& experiment, int threads)
   BackendOptions options;
   options.threads = threads;
   backend_ = *make_backend("cpu", options);
-  const int64_t total = data_->eval.labels.elements();
+  const int64_t total = data_->eval.count();
   const int64_t batch = experiment.inference.batch;
   engines_.push_back(*backend_->prepare(prune(experiment.inference)));
   for (int64_t at = 0; at < total; at += batch) {
@@ -25,7 +47,8 @@ Result<Evaluation> Evaluator::evaluate(const Program& trained, const States& sta
                                        int64_t steps_done) {
   Evaluation result;
   result.step = steps_done;
-  int64_t correct = 0, total = 0;
+  int64_t total = 0;
+  Score all;
   for (const Piece& piece : pieces_) {
     const Program& program = piece.engine->program();
     States mine(1);
@@ -43,11 +66,15 @@ Result<Evaluation> Evaluator::evaluate(const Program& trained, const States& sta
       mine[0].vars.push_back(value);
     }
     StepInputs inputs(1);
-    const Tensor images = data_->eval.images.rows(piece.begin, piece.end);
-    const Tensor labels = data_->eval.labels.rows(piece.begin, piece.end);
+    const Samples samples = data_->eval.rows(piece.begin, piece.end);
     for (const Input& input : program.inputs) {
-      inputs[0].push_back(input.name == "images"       ? images
-                          : input.name == "labels"     ? labels
+      if (input.name == "weights" && !samples.weights.valid()) {
+        return Error{"nothing feeds the input 'weights'", "evaluation", ""};
+      }
+      const bool features = input.name == "images" || input.name == "tokens";
+      inputs[0].push_back(features                     ? samples.features
+                          : input.name == "labels"     ? samples.labels
+                          : input.name == "weights"    ? samples.weights
                           : input.name == "sample_ids" ? Tensor::zeros(program.graph.type(input.id))
                           : input.name == "learning_rate" ? Tensor::scalar(0)
                                                           : Tensor::scalar_i32(0));
@@ -61,19 +88,15 @@ Result<Evaluation> Evaluator::evaluate(const Program& trained, const States& sta
         const double loss = out.as<const float>()[0];
         result.loss += mean_loss_ ? loss * static_cast<double>(n) : loss;
       } else if (program.outputs[i].name == "logits") {
-        const int64_t classes = out.dims()[1];
-        for (int64_t s = 0; s < n; ++s) {
-          const auto row = out.as<const float>().subspan(static_cast<size_t>(s * classes),
-                                                         static_cast<size_t>(classes));
-          const auto best = std::ranges::max_element(row) - row.begin();
-          correct += best == labels.as<const int32_t>()[static_cast<size_t>(s)];
-        }
+        const Score piece_score = score(out, samples);
+        all.correct += piece_score.correct;
+        all.total += piece_score.total;
       }
     }
     total += n;
   }
   result.loss /= static_cast<double>(total);
-  result.accuracy = static_cast<double>(correct) / static_cast<double>(total);
+  result.accuracy = static_cast<double>(all.correct) / static_cast<double>(all.total);
   return result;
 }
 

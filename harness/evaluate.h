@@ -15,7 +15,8 @@ namespace twinrun {
 class Evaluator {
  public:
   Evaluator(const Experiment& experiment, int threads);
-  // Loss is the mean over samples; accuracy counts argmax (the first index of ties) over all held-out samples.
+  // Loss is the mean over samples; accuracy counts argmax (the first index of ties) over all held-out
+  // labels, without those of padding.
   Result<Evaluation> evaluate(const Program& trained, const States& states, int64_t steps_done);
 
  private:

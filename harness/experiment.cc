@@ -13,10 +13,10 @@ Result<Experiment> assemble(const Scenario& scenario, std::shared_ptr<const Data
   Experiment e;
   e.scenario = scenario;
   e.data = std::move(data);
-  const Dims& all = e.data->train.images.dims();
+  const Dims& all = e.data->train.features.dims();
   const Dims sample(all.begin() + 1, all.end());
   TWINRUN_ASSIGN(e.forward, build_training(scenario, sample));
-  const int64_t eval = std::min<int64_t>(256, e.data->eval.images.dims()[0]);
+  const int64_t eval = std::min<int64_t>(256, e.data->eval.count());
   TWINRUN_ASSIGN(e.inference, build_inference(scenario, sample, eval));
   e.sharding = sharding_of(scenario);
   return e;
@@ -63,7 +63,7 @@ States initial_states(const Program& program, uint64_t seed) {
 
 Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch,
                                int64_t step) {
-  const int64_t rows = batch.labels.elements();
+  const int64_t rows = batch.labels.dims()[0];
   const ShardPlan plan{program.sharding.cores, rows};
   if (plan.per_core() * plan.cores != rows || plan.per_core() != program.batch) {
     return Error{"a batch of " + std::to_string(rows) + " samples for " +
@@ -77,8 +77,9 @@ Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario,
     const auto [begin, end] = plan.rows(core);
     for (const Input& input : program.inputs) {
       Tensor t;
-      if (input.name == "images") t = batch.images.rows(begin, end);
+      if (input.name == "images" || input.name == "tokens") t = batch.features.rows(begin, end);
       if (input.name == "labels") t = batch.labels.rows(begin, end);
+      if (input.name == "weights" && batch.weights.valid()) t = batch.weights.rows(begin, end);
       if (input.name == "sample_ids") t = batch.sample_ids.rows(begin, end);
       if (input.name == "step") t = step_scalar;
       if (input.name == "learning_rate") t = rate;

@@ -116,6 +116,8 @@ void rsqrt_chunk(const float* a, float* r, int64_t n) {
 void exp_chunk(const float* a, float* r, int64_t n) { exp_array(a, r, n); }
 void log_chunk(const float* a, float* r, int64_t n) { log_array(a, r, n); }
 void tanh_chunk(const float* a, float* r, int64_t n) { tanh_array(a, r, n); }
+void erf_chunk(const float* a, float* r, int64_t n) { erf_array(a, r, n); }
+void log1p_chunk(const float* a, float* r, int64_t n) { log1p_array(a, r, n); }
 void logistic_chunk(const float* a, float* r, int64_t n) {
   float e[kChunk] = {};
   for (int64_t i = 0; i < n; ++i) e[i] = -a[i];
@@ -318,6 +320,10 @@ BlockKernel float_of(OpKind kind) {
       return unary<T, kFlush, tanh_chunk>;
     case OpKind::kLogistic:
       return unary<T, kFlush, logistic_chunk>;
+    case OpKind::kErf:
+      return unary<T, kFlush, erf_chunk>;
+    case OpKind::kLog1p:
+      return unary<T, kFlush, log1p_chunk>;
     default:
       return nullptr;
   }
@@ -354,6 +360,8 @@ int64_t block_cost(OpKind kind) {
     case OpKind::kLog:
     case OpKind::kTanh:
     case OpKind::kLogistic:
+    case OpKind::kErf:
+    case OpKind::kLog1p:
       return 12;
     default:
       return 1;

@@ -20,7 +20,7 @@ struct BlockArgs {
 };
 using BlockKernel = void (*)(const BlockArgs&);
 
-// Add ... logistic, compare, convert, select, negate, abs. `operand` is the type of the first
+// Add ... log1p, compare, convert, select, negate, abs. `operand` is the type of the first
 // operand; for select of the second. Null for other kinds.
 BlockKernel block_kernel(const Op& op, DType operand, bool flush);
 

@@ -1,4 +1,4 @@
-// exp, log and tanh over arrays, correctly rounded. elementwise.cc feeds them chunks; kernels.h has
+// exp, log, tanh, erf and log1p over arrays, correctly rounded. elementwise.cc feeds them chunks; kernels.h has
 // the scalar forms.
 //
 //   exp_array(x, y, 256);       // y may be x; n is at most kElementaryChunk
@@ -17,5 +17,7 @@ inline constexpr int64_t kElementaryChunk = 256;
 void exp_array(const float* x, float* y, int64_t n);
 void log_array(const float* x, float* y, int64_t n);
 void tanh_array(const float* x, float* y, int64_t n);
+void erf_array(const float* x, float* y, int64_t n);
+void log1p_array(const float* x, float* y, int64_t n);
 
 }  // namespace twinrun

@@ -15,6 +15,10 @@ void run_convolution_kernel_grad(const KernelContext& context, const Op& op, Inp
                                  Tensor& output);
 void run_elementwise(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
 void run_movement(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
+void run_grouped_convolution(const KernelContext& context, const Op& op, Inputs inputs,
+                             Tensor& output);
+void run_rows(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
+void run_scatter_add(const KernelContext& context, Inputs inputs, Tensor& output);
 void run_reduce(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
 void run_window(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
 void run_rng_uniform(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);

@@ -8,6 +8,7 @@ namespace twinrun {
 
 void run_kernel(const KernelContext& context, const Op& op, std::span<const Tensor> inputs,
                 Tensor& output) {
+  if (op.attrs.groups > 1) return run_grouped_convolution(context, op, inputs, output);
   switch (op.kind) {
     case OpKind::kConstant:
     case OpKind::kIota:
@@ -15,6 +16,13 @@ void run_kernel(const KernelContext& context, const Op& op, std::span<const Tens
     case OpKind::kReshape:
     case OpKind::kTranspose:
       return run_movement(context, op, inputs, output);
+    case OpKind::kConcatenate:
+    case OpKind::kSlice:
+    case OpKind::kPad:
+    case OpKind::kGather:
+      return run_rows(context, op, inputs, output);
+    case OpKind::kScatterAdd:
+      return run_scatter_add(context, inputs, output);
     case OpKind::kSelect:
     case OpKind::kNegate:
     case OpKind::kAbs:
@@ -32,6 +40,8 @@ void run_kernel(const KernelContext& context, const Op& op, std::span<const Tens
     case OpKind::kLog:
     case OpKind::kTanh:
     case OpKind::kLogistic:
+    case OpKind::kErf:
+    case OpKind::kLog1p:
       return run_elementwise(context, op, inputs, output);
     case OpKind::kDotGeneral:
       return run_dot(context, op, inputs, output);

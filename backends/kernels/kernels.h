@@ -59,5 +59,7 @@ void all_reduce_sum(const KernelContext& context, std::span<const Tensor> contri
 float exp_f32(float x);
 float log_f32(float x);
 float tanh_f32(float x);
+float erf_f32(float x);
+float log1p_f32(float x);
 
 }  // namespace twinrun

@@ -2,6 +2,7 @@
 // depth times sum |a| |b|. docs/bounds.md, "Dot products".
 #include "backends/oracle/gemm.h"
 #include "backends/oracle/internal.h"
+#include "backends/oracle/parts.h"
 
 namespace twinrun::oracle {
 namespace {
@@ -12,7 +13,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool segmented(const Op& op) {
   if (op.kind == OpKind::kConvolutionKernelGrad) return true;
-  return op.kind == OpKind::kDotGeneral && op.attrs.lhs_contract == 0 && op.attrs.rhs_contract == 0;
+  return op.kind == OpKind::kDotGeneral && op.attrs.batch_dims == 0 && op.attrs.lhs_contract == 0 && op.attrs.rhs_contract == 0;
 }
 
 // Rounded additions (or fused multiply-adds) on the longest way from a product to the sum of K of
@@ -40,6 +41,17 @@ int passes_of(DotPrecision precision) {
 
 void eval_dot(const Call& call) {
   const Op& op = call.op;
+  if (const int64_t parts = part_count(op, call.inputs); parts != 1) {
+    return in_pieces(call.pool, parts, [&](int64_t i) {
+      const Part part = part_of(op, call.inputs, i);
+      const auto n = static_cast<size_t>(part.op.type.elements());
+      OracleResult result{std::vector<double>(n), std::vector<double>(n)};
+      eval_dot({call.declared, part.op, part.inputs, nullptr, result, call.wide});
+      const Placement place = placement_of(op, i);
+      for (size_t e = 0; e < n; ++e)
+        call.set(place(static_cast<int64_t>(e)), {result.value[e], result.radius[e]});
+    });
+  }
   const Capabilities& declared = call.declared;
   const Product product = product_of(op, call.inputs);
   const bool bf16 = declared.precision != DotPrecision::kF32;
@@ -91,21 +103,26 @@ namespace twinrun {
 double operand_residual(const Op& op, std::span<const Tensor> inputs, const Tensor& subject,
                         ThreadPool* pool) {
   using namespace oracle;
-  const Product product = product_of(op, inputs);
-  Operand a = split(inputs[0], DotPrecision::kF32, false);
-  Operand b = split(inputs[1], DotPrecision::kF32, false);
-  // With squares in the place of magnitudes, the sums of sizes become sums of (a b)^2.
-  for (Operand* x : {&a, &b}) {
-    x->magnitude = x->parts[0];
-    for (double& v : x->magnitude) v *= v;
-  }
-  const Sums sums = evaluate(product, a, b, pool);
   double residual = 0, scale = 0;
-  for (size_t i = 0; i < sums.head.size(); ++i) {
-    const double difference = element(subject, static_cast<int64_t>(i)) - sums.head[i];
-    if (!finite(difference) || !finite(sums.magnitude[i])) continue;
-    residual += difference * difference;
-    scale += sums.magnitude[i];
+  const int64_t parts = part_count(op, inputs);
+  for (int64_t i = 0; i < parts; ++i) {
+    const Part part = parts == 1 ? Part{op, {inputs.begin(), inputs.end()}} : part_of(op, inputs, i);
+    const Tensor result = parts == 1 ? subject : part_of_result(op, subject, i);
+    const Product product = product_of(part.op, part.inputs);
+    Operand a = split(part.inputs[0], DotPrecision::kF32, false);
+    Operand b = split(part.inputs[1], DotPrecision::kF32, false);
+    // With squares in the place of magnitudes, the sums of sizes become sums of (a b)^2.
+    for (Operand* x : {&a, &b}) {
+      x->magnitude = x->parts[0];
+      for (double& v : x->magnitude) v *= v;
+    }
+    const Sums sums = evaluate(product, a, b, pool);
+    for (size_t e = 0; e < sums.head.size(); ++e) {
+      const double difference = element(result, static_cast<int64_t>(e)) - sums.head[e];
+      if (!finite(difference) || !finite(sums.magnitude[e])) continue;
+      residual += difference * difference;
+      scale += sums.magnitude[e];
+    }
   }
   return scale > 0 ? std::sqrt(residual / scale) : 0;
 }

@@ -25,6 +25,14 @@ double expm1_over(double r) {
   return sum;
 }
 
+// log((1 + s) / (1 - s)) = 2 (s + s^3/3 + ...), |s| < 0.1716; next term below 2^-75 of it.
+double log_ratio(double s) {
+  const double s2 = s * s;
+  double sum = 0;
+  for (int n = 31; n >= 3; n -= 2) sum = s2 * (sum + 1.0 / n);
+  return 2 * std::fma(s, sum, s);
+}
+
 }  // namespace
 
 double exponential(double x) {
@@ -42,8 +50,7 @@ double logarithm(double x) {
   if (x != x || x < 0) return std::numeric_limits<double>::quiet_NaN();
   if (x == 0) return -std::numeric_limits<double>::infinity();
   if (x > std::numeric_limits<double>::max()) return x;
-  // x = m 2^e with m in [sqrt 1/2, sqrt 2); log m = 2 artanh(s), s = (m - 1) / (m + 1), |s| <
-  // 0.1716.
+  // x = m 2^e with m in [sqrt 1/2, sqrt 2); log m is the ratio's for s = (m - 1) / (m + 1).
   const uint64_t bits = std::bit_cast<uint64_t>(x);  // a normal binary64 for every binary32
   int64_t e = static_cast<int64_t>(bits >> 52) - 1023;
   double m = std::bit_cast<double>((bits & 0xFFFFFFFFFFFFFu) | 0x3FF0000000000000u);
@@ -51,11 +58,7 @@ double logarithm(double x) {
     m *= 0.5;
     ++e;
   }
-  const double s = (m - 1) / (m + 1);
-  const double s2 = s * s;
-  double sum = 0;
-  for (int n = 31; n >= 3; n -= 2) sum = s2 * (sum + 1.0 / n);
-  const double log_m = 2 * std::fma(s, sum, s);
+  const double log_m = log_ratio((m - 1) / (m + 1));
   const auto ed = static_cast<double>(e);
   return std::fma(ed, kLn2High, std::fma(ed, kLn2Low, log_m));
 }
@@ -73,6 +76,26 @@ double hyperbolic_tangent(double x) {
     t = 1 - 2 / (exponential(2 * a) + 1);
   }
   return std::copysign(t, x);
+}
+
+// 2 / sqrt(pi) exp(-x^2) (x + 2 x^3 / 3 + 4 x^5 / (3 5) + ...): positive terms only (Abramowitz and
+// Stegun 7.1.6).
+double error_function(double x) {
+  if (x != x) return x;
+  const double a = std::fabs(x);
+  if (a > 6) return std::copysign(1.0, x);  // to 2^-55
+  const double square = a * a, rest = std::fma(a, a, -square);
+  double term = a, sum = a;
+  for (int n = 1; term > sum * 0x1p-56; ++n) {
+    term *= 2 * square / (2 * n + 1);
+    sum += term;
+  }
+  const double bell = exponential(-square) * (1 - rest);
+  return std::copysign(0x1.20dd750429b6dp+0 * bell * sum, x);
+}
+
+double logarithm_of_1_plus(double x) {
+  return std::fabs(x) < 0.25 ? log_ratio(x / (2 + x)) : logarithm(1 + x);
 }
 
 }  // namespace twinrun::oracle

@@ -1,4 +1,4 @@
-// exp, log and tanh in binary64 without libm, so that no verdict depends on a C library: only +, -,
+// exp, log, tanh, erf and log1p in binary64 without libm, so that no verdict depends on a C library: only +, -,
 // *, /, fma and exponent bits, relative error below 2^-48 over the binary32 range (measured against
 // MPFR in oracle_test.cc).
 //
@@ -12,5 +12,7 @@ inline constexpr double kElementaryError = 0x1p-48;
 double exponential(double x);  // infinity above 700, 0 below -700
 double logarithm(double x);    // NaN below 0, -infinity at 0
 double hyperbolic_tangent(double x);
+double error_function(double x);
+double logarithm_of_1_plus(double x);  // NaN below -1, -infinity at -1
 
 }  // namespace twinrun::oracle

@@ -1,6 +1,7 @@
 // Sources, moves and elementwise ops: one node, or a formula of two or three, per element.
 #include "backends/oracle/elementary.h"
 #include "backends/oracle/internal.h"
+#include "backends/oracle/stretches.h"
 #include "program/base/philox.h"
 
 namespace twinrun::oracle {
@@ -74,7 +75,7 @@ Estimate rounded_once(double value, Storage storage) {
   return store({value, own_error(value)}, Final::kRounds, storage);
 }
 
-// exp, log or tanh as declared, stored in binary32.
+// exp, log, tanh, erf or log1p as declared, stored in binary32.
 Estimate elementary(double value, const Capabilities& declared, Storage storage) {
   if (!finite(value)) return {value, 0};
   const auto nearest = static_cast<double>(static_cast<float>(value));
@@ -137,6 +138,10 @@ Estimate float_node(const Call& call, int64_t i) {
       return declared(logarithm(a));
     case OpKind::kTanh:
       return declared(hyperbolic_tangent(a));
+    case OpKind::kErf:
+      return declared(error_function(a));
+    case OpKind::kLog1p:
+      return declared(logarithm_of_1_plus(a));
     case OpKind::kLogistic:
       return logistic(a, call.declared, storage);
     default:
@@ -270,6 +275,17 @@ void eval_move(const Call& call, int64_t begin, int64_t end) {
                    [&](int64_t i, int64_t at, int64_t count, int64_t step) {
                      elements(x, at, count, call.value(i), step);
                    });
+      call.exact(begin, end);
+      return;
+    case OpKind::kConcatenate:
+    case OpKind::kSlice:
+    case OpKind::kPad:
+    case OpKind::kGather:
+      for_each_stretch(op, call.inputs, begin, end,
+                       [&](int64_t i, int which, int64_t at, int64_t count) {
+                         if (which < 0) return void(std::fill_n(call.value(i), count, 0.0));
+                         elements(call.inputs[static_cast<size_t>(which)], at, count, call.value(i));
+                       });
       call.exact(begin, end);
       return;
     case OpKind::kReshape:

@@ -102,6 +102,7 @@ bool eval_vectors(const Call& call, int64_t begin, int64_t end);
 void eval_dot(const Call& call);
 void eval_reduce(const Call& call);
 void eval_window(const Call& call);  // reduce_window, select_and_scatter, avg_pool_grad
+void eval_scatter_add(const Call& call);
 void eval_all_reduce(const Call& call);
 
 }  // namespace twinrun::oracle

@@ -146,6 +146,9 @@ OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const
     case OpKind::kReduce:
       oracle::eval_reduce(call);
       break;
+    case OpKind::kScatterAdd:
+      oracle::eval_scatter_add(call);
+      break;
     case OpKind::kReduceWindow:
     case OpKind::kSelectAndScatter:
     case OpKind::kAvgPoolGrad:

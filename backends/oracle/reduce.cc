@@ -51,6 +51,12 @@ Estimate divided(Estimate e, double by, Storage storage) {
                Final::kRounds, storage);
 }
 
+// A sum of integers, modulo 2^32.
+Estimate wrapped(double sum) {
+  const auto bits = static_cast<uint32_t>(static_cast<int64_t>(sum));
+  return {static_cast<double>(static_cast<int32_t>(bits)), 0};
+}
+
 // Additions on the longest way through the contract's lanes, tree and segments; any order for a
 // foreign engine.
 double reduce_depth(const Capabilities& declared, int64_t n) {
@@ -295,8 +301,7 @@ void eval_reduce(const Call& call) {
       if (op.attrs.reducer == Reducer::kMax) {
         call.set(i, {most[u], 0});
       } else {
-        const auto wrapped = static_cast<uint32_t>(static_cast<int64_t>(total[u]));
-        call.set(i, {static_cast<double>(static_cast<int32_t>(wrapped)), 0});
+        call.set(i, wrapped(total[u]));
       }
     }
     return;
@@ -316,6 +321,23 @@ void eval_reduce(const Call& call) {
   }
 }
 
+void eval_scatter_add(const Call& call) {
+  const Tensor &ids = call.inputs[0], &dy = call.inputs[1];
+  const int64_t rows = call.op.type.dims[0], width = call.op.type.elements() / rows;
+  std::vector<Sum> sums(static_cast<size_t>(rows * width));
+  for (int64_t i = 0; i < ids.elements(); ++i) {
+    const int64_t id = ids.as<int32_t>()[static_cast<size_t>(i)];
+    Sum* const row = sums.data() + std::clamp<int64_t>(id, 0, rows - 1) * width;
+    for (int64_t c = 0; c < width; ++c) row[c].add(element(dy, i * width + c));
+  }
+  for (int64_t i = 0; i < rows * width; ++i) {
+    const Sum& s = sums[static_cast<size_t>(i)];
+    const auto depth = static_cast<double>(std::max<int64_t>(s.terms - 1, 0));
+    call.set(i, call.op.type.dtype == DType::kI32 ? wrapped(s.value)
+                                                  : stored_sum(s, depth, call.storage()));
+  }
+}
+
 void eval_window(const Call& call) {
   if (call.op.kind == OpKind::kReduceWindow) return eval_pooling(call);
   eval_scatter(call);
@@ -330,6 +352,7 @@ void eval_all_reduce(const Call& call) {
   for_each_element(call.pool, call.op.type.elements(), [&](int64_t i) {
     Sum s;
     for (const Tensor& t : call.inputs) s.add(element(t, i));
+    if (call.op.type.dtype == DType::kI32) return call.set(i, wrapped(s.value));
     if (replicas == 1 && !(call.declared.flush && s.tiny_term)) return call.set(i, {s.value, 0});
     const Estimate e = estimate(s, static_cast<double>(replicas - 1), lost, unit);
     if (!finite(e.radius)) return call.set(i, e);

@@ -45,7 +45,7 @@ bool plausible(const Capabilities& declared, const Op& op, std::span<const Tenso
     case OpClass::kDot:
       return screen::worst_row(call) <= 1;
     case OpClass::kReduce:
-      return screen::reduce(call);
+      return op.kind == OpKind::kScatterAdd ? screen::scatter_add(call) : screen::reduce(call);
     case OpClass::kWindow:
       return screen::window(call);
     case OpClass::kCollective:

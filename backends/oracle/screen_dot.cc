@@ -2,6 +2,7 @@
 // times one vector r of signs, C r with A (B r), row by row. Radii: docs/bounds.md, "Screening".
 #include "backends/oracle/screen_dot.h"
 
+#include "backends/oracle/parts.h"
 #include "program/base/philox.h"
 
 namespace twinrun::screen {
@@ -155,6 +156,13 @@ double dot(const Call& call) {
 }  // namespace
 
 double worst_row(const Call& call) {
+  if (const int64_t parts = oracle::part_count(call.op, call.inputs); parts != 1) {
+    return largest(call.pool, parts, [&](int64_t i) {
+      const oracle::Part part = oracle::part_of(call.op, call.inputs, i);
+      const Tensor output = oracle::part_of_result(call.op, call.output, i);
+      return worst_row({call.declared, part.op, part.inputs, output, nullptr});
+    });
+  }
   return call.op.kind == OpKind::kDotGeneral ? dot(call) : convolution_worst_row(call);
 }
 

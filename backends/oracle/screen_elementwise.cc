@@ -1,5 +1,5 @@
 // The screen of elementwise ops: chunks of 1024 elements, computed again in binary32 (one rounding:
-// the bits must be equal) or in binary64 (exp, log, tanh, logistic: polynomials good to 2^-30).
+// the bits must be equal) or in binary64 (exp, log, tanh, erf, log1p, logistic: polynomials good to 2^-30).
 #include <immintrin.h>
 
 #include "backends/oracle/screen_internal.h"
@@ -13,6 +13,13 @@ double log_edge(double x) {
          : x == 0               ? -kInfinity
          : x > 0                ? x
                                 : std::numeric_limits<double>::quiet_NaN();
+}
+
+double log1p_edge(double x) {
+  return x > -1 && x < kInfinity ? one(log1p_of(x))
+         : x == -1               ? -kInfinity
+         : x > -1                ? x
+                                 : std::numeric_limits<double>::quiet_NaN();
 }
 
 // IEEE 754-2019 maximum: NaN stays, +0 > -0.
@@ -291,6 +298,10 @@ bool elementwise(const Call& call) {
       AGAIN(log_of, log_edge(x), ulps + 1, 0);
     case OpKind::kTanh:
       AGAIN(tanh_of, x != x ? x : one(tanh_of(x)), ulps + 1, 0);
+    case OpKind::kErf:
+      AGAIN(erf_of, x != x ? x : one(erf_of(x)), ulps + 1, 0);
+    case OpKind::kLog1p:
+      AGAIN(log1p_of, log1p_edge(x), ulps + 1, 0);
     case OpKind::kLogistic:  // where exp(-x) leaves binary32 the result is 0 already
       AGAIN(logistic_of, x != x ? x : one(logistic_of(x)), ulps + 2, 0x1p-125);
 #undef AGAIN

@@ -28,6 +28,7 @@ bool source(const Call& call);  // constant, iota, rng_uniform
 bool move(const Call& call);    // broadcast, reshape, transpose, select, negate, abs
 bool elementwise(const Call& call);
 bool reduce(const Call& call);
+bool scatter_add(const Call& call);
 bool window(const Call& call);  // reduce_window, select_and_scatter, avg_pool_grad
 bool all_reduce(const Call& call);
 // The largest |checksum - expected checksum| / radius of the rows of a dot or convolution.

@@ -1,5 +1,6 @@
 // The screen of what only moves or generates bits: every byte must be where it belongs.
 #include "backends/oracle/screen_internal.h"
+#include "backends/oracle/stretches.h"
 #include "program/base/philox.h"
 
 namespace twinrun::screen {
@@ -111,6 +112,23 @@ bool selected(const Call& call) {
       differ |= static_cast<T>(((a[i] ^ b[i]) & mask) ^ b[i] ^ y[i]);
     }
     return differ == 0;
+  });
+}
+
+// concatenate, slice, pad, gather
+bool stretches(const Call& call) {
+  const size_t size = size_of(call.output.dtype());
+  return all_ranges(call.pool, call.output.elements(), kRange, [&](int64_t begin, int64_t end) {
+    bool good = true;
+    oracle::for_each_stretch(
+        call.op, call.inputs, begin, end, [&](int64_t i, int which, int64_t at, int64_t count) {
+          const std::byte* y = call.output.raw() + static_cast<size_t>(i) * size;
+          const size_t bytes = static_cast<size_t>(count) * size;
+          good = good && (which < 0 ? std::all_of(y, y + bytes, [](std::byte b) { return b == std::byte{}; })
+                                    : same_bytes(y, call.inputs[static_cast<size_t>(which)].raw() +
+                                                        static_cast<size_t>(at) * size, bytes));
+        });
+    return good;
   });
 }
 
@@ -291,6 +309,11 @@ bool move(const Call& call) {
       return call.output.bytes() == call.inputs[0].bytes() &&
              (call.output.raw() == call.inputs[0].raw() ||
               same_bytes(call.output.raw(), call.inputs[0].raw(), call.output.bytes()));
+    case OpKind::kConcatenate:
+    case OpKind::kSlice:
+    case OpKind::kPad:
+    case OpKind::kGather:
+      return stretches(call);
     case OpKind::kBroadcastInDim:
     case OpKind::kTranspose:
       return walk_of(call);

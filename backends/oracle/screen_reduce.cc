@@ -222,7 +222,54 @@ bool reduce(const Call& call) {
   return holds(call, 0, outputs, s.value.data(), s.size.data(), t);
 }
 
+bool scatter_add(const Call& call) {
+  const Tensor &ids = call.inputs[0], &dy = call.inputs[1];
+  const int64_t rows = call.output.dims()[0], width = call.output.elements() / rows;
+  const auto id = ids.as<const int32_t>();
+  const auto row_of = [&](size_t i) { return std::clamp<int64_t>(id[i], 0, rows - 1); };
+  if (call.output.dtype() == DType::kI32) {
+    std::vector<uint32_t> sums(static_cast<size_t>(rows * width));
+    const auto from = dy.as<const uint32_t>();
+    for (size_t i = 0; i < id.size(); ++i) {
+      for (int64_t c = 0; c < width; ++c)
+        sums[static_cast<size_t>(row_of(i) * width + c)] +=
+            from[i * static_cast<size_t>(width) + static_cast<size_t>(c)];
+    }
+    return same_bytes(sums.data(), call.output.raw(), call.output.bytes());
+  }
+  if (!is_float(call.output)) return true;
+  std::vector<double> value(static_cast<size_t>(rows * width)), size(value);
+  std::vector<int64_t> terms(static_cast<size_t>(rows));
+  std::vector<float> buffer(static_cast<size_t>(width));
+  for (size_t i = 0; i < id.size(); ++i) {
+    const int64_t row = row_of(i);
+    ++terms[static_cast<size_t>(row)];
+    const float* x = floats(dy, static_cast<int64_t>(i) * width, width, buffer.data(), false);
+    for (int64_t c = 0; c < width; ++c) {
+      value[static_cast<size_t>(row * width + c)] += static_cast<double>(x[c]);
+      size[static_cast<size_t>(row * width + c)] += std::fabs(static_cast<double>(x[c]));
+    }
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto n = static_cast<double>(terms[static_cast<size_t>(row)]);
+    const double lost = call.declared.flush ? n * kMinNormal : 0;
+    if (!holds(call, row * width, width, value.data() + row * width, size.data() + row * width,
+               {std::max(n - 1, 0.0) * kUnit + n * 0x1p-52, lost, 0}))
+      return false;
+  }
+  return true;
+}
+
 bool all_reduce(const Call& call) {
+  if (call.output.dtype() == DType::kI32) {
+    const auto y = call.output.as<const uint32_t>();
+    for (size_t i = 0; i < y.size(); ++i) {
+      uint32_t sum = 0;
+      for (const Tensor& in : call.inputs) sum += in.as<const uint32_t>()[i];
+      if (sum != y[i]) return false;
+    }
+    return true;
+  }
   if (!is_float(call.output)) return true;
   const auto replicas = static_cast<double>(call.inputs.size());
   const bool bf16 = call.output.dtype() == DType::kBF16;

@@ -1,4 +1,4 @@
-// Four binary64 numbers: exp, log and tanh of the screen, good to 2^-30, and comparisons with a
+// Four binary64 numbers: exp, log, tanh, erf and log1p of the screen, good to 2^-30, and comparisons with a
 // tolerance. g++ leaves loops with floating-point comparisons scalar as long as they might trap, so
 // the instructions are named here.
 #pragma once
@@ -81,6 +81,36 @@ inline D4 log_of(D4 x) {
   D4 p = 1.0 / 13;
   for (double c : {1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3, 1.0}) p = fma(p, s2, c);
   return fma(e, 0x1.62e42fefa39efp-1, D4(2) * s * p);
+}
+
+// mask ? a : b, by lanes.
+inline D4 blend(D4 mask, D4 a, D4 b) { return _mm256_blendv_pd(b.v, a.v, mask.v); }
+// x log(u) / (u - 1) with u = 1 + x as rounded (Kahan): the quotient hardly sees that rounding. Finite
+// numbers above -1 only.
+inline D4 log1p_of(D4 x) {
+  const D4 u = x + 1, gap = u - 1;
+  const D4 none = _mm256_cmp_pd(gap.v, _mm256_setzero_pd(), _CMP_EQ_OQ);
+  return blend(none, x, log_of(u) * x / blend(none, D4(1), gap));
+}
+// To |x| = 1 its series (next term below 2^-33); from there to 4 a polynomial in |x| - 5/2 through the
+// Chebyshev points, off by 2^-32.8. A NaN comes out as a number.
+inline D4 erf_of(D4 x) {
+  const D4 a = clamped(abs(x), 0, 4), z = a * a, h = a - 2.5;
+  D4 series = -1.0 / (39916800.0 * 23);
+  for (double c : {1.0 / (3628800.0 * 21), -1.0 / (362880.0 * 19), 1.0 / (40320.0 * 17),
+                   -1.0 / (5040.0 * 15), 1.0 / (720.0 * 13), -1.0 / (120.0 * 11), 1.0 / (24.0 * 9),
+                   -1.0 / (6.0 * 7), 1.0 / (2.0 * 5), -1.0 / 3, 1.0})
+    series = fma(series, z, c);
+  D4 large = 3.3670660638e-08;
+  for (double c : {1.0937593684e-08, -6.7323637916e-07, 7.9170270535e-07, 4.7301070639e-06,
+                   -1.5359386286e-05, 5.1087980224e-06, 8.0415344321e-05, -0.00025027432879,
+                   0.00025945266909, 0.0005424081647, -0.0027979684828, 0.0061173482407,
+                   -0.0086224879283, 0.0083500895643, -0.0054457011192, 0.0021782842301,
+                   0.99959304785})
+    large = fma(large, h, c);
+  const D4 below_one = _mm256_cmp_pd(a.v, D4(1).v, _CMP_LT_OQ);
+  return blend(below_one, D4(1.1283791670955126) * a * series, large) |
+         D4(_mm256_and_pd(_mm256_set1_pd(-0.0), x.v));
 }
 
 // f of the n numbers at x.

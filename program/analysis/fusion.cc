@@ -91,7 +91,7 @@ class Planner {
   void find_varying() {
     varies_.assign(n_, false);
     if (program_.sharding.cores == 1) return;
-    for (const auto& input : program_.inputs) varies_[at(input.id)] = input.batched;
+    for (const auto& input : program_.inputs) varies_[at(input.id)] = input.per_core;
     for (bool again = true; again;) {
       again = false;
       for (ValueId id = 0; id < graph_.size(); ++id) {

@@ -1,40 +1,8 @@
 #include "program/graph/graph.h"
 
-#include <algorithm>
-
-#include "program/graph/program.h"
 #include "program/ops/op_def.h"
 
 namespace twinrun {
-namespace {
-
-// Does the result count samples in its outermost dimension? Ops with explicit shapes say so themselves.
-bool infer_batched(const Op& op, const Graph& graph) {
-  const auto operand = [&](size_t i) { return graph.op(op.operands[i]).batched; };
-  const bool any = [&] {
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (operand(i)) return true;
-    }
-    return false;
-  }();
-  switch (op.kind) {
-    case OpKind::kParameter:
-    case OpKind::kBroadcastInDim:
-      return op.batched;
-    case OpKind::kReduce:
-      return any && std::find(op.attrs.dims.begin(), op.attrs.dims.end(), 0) == op.attrs.dims.end();
-    case OpKind::kTranspose:
-      return any && op.attrs.dims[0] == 0;
-    case OpKind::kDotGeneral:
-      return operand(0) && op.attrs.lhs_contract != 0;
-    case OpKind::kConvolutionKernelGrad:
-      return false;
-    default:
-      return any;
-  }
-}
-
-}  // namespace
 
 ValueId Graph::add(Op op) {
   if (static_cast<int>(op.operands.size()) != operand_count(op.kind)) {
@@ -48,7 +16,6 @@ ValueId Graph::add(Op op) {
     in.push_back(type(id));
   }
   op.type = op_def(op.kind).infer(op, in);
-  op.batched = infer_batched(op, *this);
   if (by_name_.contains(op.name)) {
     int n = 2;
     while (by_name_.contains(op.name + ":" + std::to_string(n))) ++n;
@@ -84,23 +51,21 @@ GraphBuilder GraphBuilder::derived(std::string base, Phase phase) const {
 }
 
 ValueId GraphBuilder::emit(OpKind kind, std::vector<ValueId> operands, Attrs attrs,
-                           std::string_view local, bool batched) {
+                           std::string_view local) {
   Op op;
   op.kind = kind;
   op.operands = std::move(operands);
   op.attrs = std::move(attrs);
-  op.batched = batched;
   op.phase = kind == OpKind::kAllReduce ? Phase::kCollective : phase_;
   const std::string name(local.empty() ? name_of(kind) : local);
   op.name = scope_.empty() ? name : scope_ + (dotted_ ? "." : "/") + name;
   return graph_->add(std::move(op));
 }
 
-ValueId GraphBuilder::parameter(std::string name, TensorType type, bool batched) {
+ValueId GraphBuilder::parameter(std::string name, TensorType type) {
   Op op;
   op.kind = OpKind::kParameter;
   op.type = std::move(type);
-  op.batched = batched;
   op.phase = phase_;
   op.name = std::move(name);
   return graph_->add(std::move(op));
@@ -111,12 +76,6 @@ ValueId GraphBuilder::constant(double value, DType dtype, std::string_view local
   a.dtype = dtype;
   return emit(OpKind::kConstant, {}, a, local);
 }
-ValueId GraphBuilder::bessel(int64_t count, std::string_view local) {
-  Attrs a;
-  a.bessel_count = count;
-  a.value = bessel_factor(count);
-  return emit(OpKind::kConstant, {}, a, local);
-}
 ValueId GraphBuilder::iota(Dims shape, int64_t dim, DType dtype, std::string_view local) {
   Attrs a;
   a.shape = std::move(shape);
@@ -124,21 +83,20 @@ ValueId GraphBuilder::iota(Dims shape, int64_t dim, DType dtype, std::string_vie
   a.dtype = dtype;
   return emit(OpKind::kIota, {}, a, local);
 }
-ValueId GraphBuilder::broadcast(ValueId x, Dims shape, Dims dims, bool batched,
-                                std::string_view local) {
+ValueId GraphBuilder::broadcast(ValueId x, Dims shape, Dims dims, std::string_view local) {
   Attrs a;
   a.shape = std::move(shape);
   a.dims = std::move(dims);
-  return emit(OpKind::kBroadcastInDim, {x}, a, local, batched);
+  return emit(OpKind::kBroadcastInDim, {x}, a, local);
 }
 ValueId GraphBuilder::broadcast_scalar(ValueId x, ValueId like, std::string_view local) {
   const Op& target = graph_->op(like);
   if (target.type.dims.empty()) return x;
-  return broadcast(x, target.type.dims, {}, target.batched, local);
+  return broadcast(x, target.type.dims, {}, local);
 }
 ValueId GraphBuilder::broadcast_trailing(ValueId x, ValueId like, std::string_view local) {
   const Op& target = graph_->op(like);
-  return broadcast(x, target.type.dims, {target.type.rank() - 1}, target.batched, local);
+  return broadcast(x, target.type.dims, {target.type.rank() - 1}, local);
 }
 ValueId GraphBuilder::reshape(ValueId x, Dims shape, std::string_view local) {
   Attrs a;
@@ -149,6 +107,31 @@ ValueId GraphBuilder::transpose(ValueId x, Dims permutation, std::string_view lo
   Attrs a;
   a.dims = std::move(permutation);
   return emit(OpKind::kTranspose, {x}, a, local);
+}
+ValueId GraphBuilder::concatenate(ValueId a, ValueId b, int64_t axis, std::string_view local) {
+  Attrs attrs;
+  attrs.dims = {axis};
+  return emit(OpKind::kConcatenate, {a, b}, attrs, local);
+}
+ValueId GraphBuilder::slice(ValueId x, int64_t axis, int64_t begin, int64_t end,
+                            std::string_view local) {
+  Attrs a;
+  a.dims = {axis, begin, end};
+  return emit(OpKind::kSlice, {x}, a, local);
+}
+ValueId GraphBuilder::pad(ValueId x, int64_t axis, int64_t low, int64_t high,
+                          std::string_view local) {
+  Attrs a;
+  a.dims = {axis, low, high};
+  return emit(OpKind::kPad, {x}, a, local);
+}
+ValueId GraphBuilder::gather(ValueId x, ValueId ids, std::string_view local) {
+  return emit(OpKind::kGather, {x, ids}, {}, local);
+}
+ValueId GraphBuilder::scatter_add(ValueId ids, ValueId dy, Dims shape, std::string_view local) {
+  Attrs a;
+  a.shape = std::move(shape);
+  return emit(OpKind::kScatterAdd, {ids, dy}, a, local);
 }
 ValueId GraphBuilder::select(ValueId p, ValueId a, ValueId b, std::string_view local) {
   return emit(OpKind::kSelect, {p, a, b}, {}, local);
@@ -175,38 +158,41 @@ ValueId GraphBuilder::compare(CompareKind kind, ValueId a, ValueId b, std::strin
   return emit(OpKind::kCompare, {a, b}, attrs, local);
 }
 ValueId GraphBuilder::dot(ValueId a, ValueId b, int lhs_contract, int rhs_contract,
-                          std::string_view local) {
+                          std::string_view local, int batch_dims) {
   Attrs attrs;
   attrs.lhs_contract = lhs_contract;
   attrs.rhs_contract = rhs_contract;
+  attrs.batch_dims = batch_dims;
   return emit(OpKind::kDotGeneral, {a, b}, attrs, local);
 }
 ValueId GraphBuilder::convolution(ValueId x, ValueId w, const Window& window,
-                                  std::string_view local) {
+                                  std::string_view local, int64_t groups) {
   Attrs attrs;
   attrs.window = window;
+  attrs.groups = groups;
   return emit(OpKind::kConvolution, {x, w}, attrs, local);
 }
 ValueId GraphBuilder::convolution_input_grad(ValueId dy, ValueId w, Dims x_dims,
-                                             const Window& window, std::string_view local) {
+                                             const Window& window, std::string_view local, int64_t groups) {
   Attrs attrs;
   attrs.window = window;
+  attrs.groups = groups;
   attrs.shape = std::move(x_dims);
   return emit(OpKind::kConvolutionInputGrad, {dy, w}, attrs, local);
 }
 ValueId GraphBuilder::convolution_kernel_grad(ValueId x, ValueId dy, Dims w_dims,
-                                              const Window& window, std::string_view local) {
+                                              const Window& window, std::string_view local, int64_t groups) {
   Attrs attrs;
   attrs.window = window;
+  attrs.groups = groups;
   attrs.shape = std::move(w_dims);
   return emit(OpKind::kConvolutionKernelGrad, {x, dy}, attrs, local);
 }
 ValueId GraphBuilder::reduce(ValueId x, Dims dims, Reducer reducer, std::string_view local,
-                             bool batch_statistic, bool stop_gradient) {
+                             bool stop_gradient) {
   Attrs attrs;
   attrs.dims = std::move(dims);
   attrs.reducer = reducer;
-  attrs.batch_statistic = batch_statistic;
   attrs.stop_gradient = stop_gradient;
   return emit(OpKind::kReduce, {x}, attrs, local);
 }

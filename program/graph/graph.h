@@ -2,7 +2,7 @@
 //
 //   Graph g;
 //   GraphBuilder b(g);
-//   ValueId x = b.parameter("images", {DType::kF32, {8, 4}}, /*batched=*/true);
+//   ValueId x = b.parameter("images", {DType::kF32, {8, 4}});
 //   ValueId y = b.scope("dense1").dot(x, w);          // named "dense1/dot_general"
 #pragma once
 
@@ -27,7 +27,7 @@ class GraphError : public std::runtime_error {
 
 class Graph {
  public:
-  // Infers type and batched flag, makes the name unique (":2", ":3", ...). Throws GraphError.
+  // Infers the type, makes the name unique (":2", ":3", ...). Throws GraphError.
   ValueId add(Op op);
   const Op& op(ValueId id) const { return ops_[static_cast<size_t>(id)]; }
   const TensorType& type(ValueId id) const { return op(id).type; }
@@ -53,18 +53,21 @@ class GraphBuilder {
   Graph& graph() const { return *graph_; }
   const TensorType& type(ValueId id) const { return graph_->type(id); }
 
-  ValueId parameter(std::string name, TensorType type, bool batched);
+  ValueId parameter(std::string name, TensorType type);
   ValueId constant(double value, DType dtype = DType::kF32, std::string_view local = "constant");
-  // n / max(1, n - 1) for n = `count` elements behind a batch statistic; shard() keeps the count true.
-  ValueId bessel(int64_t count, std::string_view local = "bessel");
   ValueId iota(Dims shape, int64_t dim, DType dtype = DType::kI32, std::string_view local = "iota");
-  ValueId broadcast(ValueId x, Dims shape, Dims dims, bool batched,
-                    std::string_view local = "broadcast");
+  ValueId broadcast(ValueId x, Dims shape, Dims dims, std::string_view local = "broadcast");
   ValueId broadcast_scalar(ValueId x, ValueId like, std::string_view local = "broadcast");
   // x holds the trailing dimension (a bias, a per-channel scale) of `like`.
   ValueId broadcast_trailing(ValueId x, ValueId like, std::string_view local = "broadcast");
   ValueId reshape(ValueId x, Dims shape, std::string_view local = "reshape");
   ValueId transpose(ValueId x, Dims permutation, std::string_view local = "transpose");
+  ValueId concatenate(ValueId a, ValueId b, int64_t axis, std::string_view local = "concatenate");
+  ValueId slice(ValueId x, int64_t axis, int64_t begin, int64_t end,
+                std::string_view local = "slice");
+  ValueId pad(ValueId x, int64_t axis, int64_t low, int64_t high, std::string_view local = "pad");
+  ValueId gather(ValueId x, ValueId ids, std::string_view local = "gather");
+  ValueId scatter_add(ValueId ids, ValueId dy, Dims shape, std::string_view local = "scatter_add");
   ValueId select(ValueId p, ValueId a, ValueId b, std::string_view local = "select");
   ValueId convert(ValueId x, DType dtype, std::string_view local = "convert");
   ValueId unary(OpKind kind, ValueId x, std::string_view local = "");
@@ -85,15 +88,15 @@ class GraphBuilder {
   ValueId binary_scalar(OpKind kind, ValueId x, double value, std::string_view local = "");
   ValueId compare(CompareKind kind, ValueId a, ValueId b, std::string_view local = "compare");
   ValueId dot(ValueId a, ValueId b, int lhs_contract = 1, int rhs_contract = 0,
-              std::string_view local = "dot_general");
+              std::string_view local = "dot_general", int batch_dims = 0);
   ValueId convolution(ValueId x, ValueId w, const Window& window,
-                      std::string_view local = "convolution");
+                      std::string_view local = "convolution", int64_t groups = 1);
   ValueId convolution_input_grad(ValueId dy, ValueId w, Dims x_dims, const Window&,
-                                 std::string_view local);
+                                 std::string_view local, int64_t groups = 1);
   ValueId convolution_kernel_grad(ValueId x, ValueId dy, Dims w_dims, const Window&,
-                                  std::string_view local);
+                                  std::string_view local, int64_t groups = 1);
   ValueId reduce(ValueId x, Dims dims, Reducer reducer, std::string_view local = "reduce",
-                 bool batch_statistic = false, bool stop_gradient = false);
+                 bool stop_gradient = false);
   ValueId reduce_window(ValueId x, const Window& window, Reducer reducer,
                         std::string_view local = "reduce_window");
   ValueId select_and_scatter(ValueId x, ValueId dy, const Window& window, std::string_view local);
@@ -103,8 +106,7 @@ class GraphBuilder {
   ValueId all_reduce(ValueId x, std::string_view local = "all_reduce");
 
  private:
-  ValueId emit(OpKind kind, std::vector<ValueId> operands, Attrs attrs, std::string_view local,
-               bool batched = false);
+  ValueId emit(OpKind kind, std::vector<ValueId> operands, Attrs attrs, std::string_view local);
 
   Graph* graph_;
   std::string scope_;

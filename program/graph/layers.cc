@@ -1,158 +1,259 @@
+// Inputs, state, linear maps, shapes and activations. Normalisation, sequences, losses and what crosses cores have files of
+// their own: normalization.cc, sequences.cc, losses.cc, across_cores.cc.
 #include "program/graph/layers.h"
+
+#include <algorithm>
 
 namespace twinrun {
 namespace {
 
 // TF's SAME: output ceil(in / stride), the odd padding cell goes to the high side.
-Window make_window(const Dims& image, int64_t size, int64_t stride, bool same) {
+Window make_window(const Dims& image, int64_t size, int64_t stride, bool same,
+                   int64_t dilation = 1) {
   Window w;
   for (int i = 0; i < 2; ++i) {
     w.size[i] = size;
     w.stride[i] = stride;
+    w.dilation[i] = dilation;
     if (!same) continue;
     const int64_t in = image[static_cast<size_t>(i) + 1];
     const int64_t out = (in + stride - 1) / stride;
-    const int64_t total = std::max<int64_t>(0, (out - 1) * stride + size - in);
+    const int64_t total = std::max<int64_t>(0, (out - 1) * stride + dilation * (size - 1) + 1 - in);
     w.pad_low[i] = total / 2;
     w.pad_high[i] = total - total / 2;
   }
   return w;
 }
 
+int64_t product(const Dims& dims, size_t from) {
+  int64_t n = 1;
+  for (size_t i = from; i < dims.size(); ++i) n *= dims[i];
+  return n;
+}
+
 }  // namespace
 
-Layers::Layers(Mode mode, int64_t batch, Dims sample, uint64_t seed)
-    : mode_(mode), seed_(seed), root_(program_.graph) {
+Layers::Layers(Mode mode, int64_t batch, const SampleType& sample, uint64_t seed,
+               const Sharding& sharding)
+    : mode_(mode), seed_(seed), sharding_(sharding), root_(program_.graph) {
   program_.batch = batch;
-  Dims image{batch};
-  image.insert(image.end(), sample.begin(), sample.end());
-  x_ = root_.parameter("images", {DType::kF32, image}, true);
-  labels_ = root_.parameter("labels", {DType::kI32, {batch}}, true);
-  sample_ids_ = root_.parameter("sample_ids", {DType::kI32, {batch}}, true);
-  step_ = root_.parameter("step", {DType::kI32, {}}, false);
-  const ValueId lr = root_.parameter("learning_rate", {DType::kF32, {}}, false);
-  program_.inputs = {{"images", x_, true},
-                     {"labels", labels_, true},
-                     {"sample_ids", sample_ids_, true},
-                     {"step", step_, false},
-                     {"learning_rate", lr, false}};
+  program_.sharding = sharding;
+  const auto input = [&](const std::string& name, TensorType type, bool per_core) {
+    if (per_core) type.dims.insert(type.dims.begin(), batch);
+    const ValueId id = root_.parameter(name, std::move(type));
+    program_.inputs.push_back({name, id, per_core});
+    return id;
+  };
+  const bool tokens = sample.dtype == DType::kI32;
+  features_ = x_ = input(tokens ? "tokens" : "images", {sample.dtype, sample.features}, true);
+  labels_ = input("labels", {DType::kI32, sample.labels}, true);
+  if (sample.weighted) weights_ = input("weights", {DType::kF32, sample.features}, true);
+  sample_ids_ = input("sample_ids", {DType::kI32, {}}, true);
+  step_ = input("step", {DType::kI32, {}}, false);
+  input("learning_rate", {DType::kF32, {}}, false);
 }
 
 const Dims& Layers::shape() const { return program_.graph.type(x_).dims; }
 
+// A layer that is applied twice has its state once.
 ValueId Layers::state(const std::string& name, Dims dims, StateRole role, Initializer init) {
+  if (const StateVar* known = program_.find_state(name)) {
+    if (known->type.dims != dims) {
+      throw GraphError(name + ": applied to other shapes it would be " + to_string(dims) +
+                       ", and it is " + to_string(known->type.dims));
+    }
+    return known->id;
+  }
   StateVar var;
   var.name = name;
   var.type = {DType::kF32, std::move(dims)};
   var.role = role;
   var.init = init;
-  var.id = root_.parameter(name, var.type, false);
+  var.id = root_.parameter(name, var.type);
   program_.state.push_back(var);
   return var.id;
 }
 
-void Layers::dense(const std::string& name, int64_t units, bool bias) {
-  if (shape().size() != 2) {
-    throw GraphError(name + ": dense needs [batch, features], found " + to_string(shape()) +
-                     "; put a flatten layer before it");
-  }
-  const int64_t features = shape()[1];
-  GraphBuilder b = root_.scope(name);
-  const ValueId w = state(name + "/kernel", {features, units}, StateRole::kParameter,
-                          {Initializer::Kind::kGlorotUniform, 0, features, units});
-  x_ = b.dot(x_, w);
-  if (bias) {
-    const ValueId c = state(name + "/bias", {units}, StateRole::kParameter, {});
-    x_ = b.add(x_, b.broadcast_trailing(c, x_, "bias_broadcast"), "add_bias");
-  }
+ValueId Layers::parameter(const std::string& name, Dims dims, Initializer init, int64_t fan_in,
+                          int64_t fan_out) {
+  init.fan_in = fan_in;
+  init.fan_out = fan_out;
+  return state(name, std::move(dims), StateRole::kParameter, init);
 }
 
-void Layers::conv2d(const std::string& name, int64_t filters, int64_t kernel, int64_t stride,
-                    bool same, bool bias) {
-  if (shape().size() != 4) {
-    throw GraphError(name + ": conv2d needs [batch, height, width, channels], found " +
-                     to_string(shape()));
-  }
-  const int64_t channels = shape()[3];
-  const Window window = make_window(shape(), kernel, stride, same);
-  GraphBuilder b = root_.scope(name);
-  const ValueId w =
-      state(name + "/kernel", {kernel, kernel, channels, filters}, StateRole::kParameter,
-            {Initializer::Kind::kGlorotUniform, 0, kernel * kernel * channels,
-             kernel * kernel * filters});
-  x_ = b.convolution(x_, w, window);
-  if (bias) {
-    const ValueId c = state(name + "/bias", {filters}, StateRole::kParameter, {});
-    x_ = b.add(x_, b.broadcast_trailing(c, x_, "bias_broadcast"), "add_bias");
-  }
+void Layers::expect_rank(const std::string& name, const char* what, size_t rank,
+                         const char* form) const {
+  if (shape().size() == rank) return;
+  throw GraphError(name + ": " + what + " needs " + form + ", found " + to_string(shape()));
 }
+void Layers::expect_image(const std::string& name, const char* what) const {
+  expect_rank(name, what, 4, "[batch, height, width, channels]");
+}
+
+// ---- linear maps
+
+void Layers::add_bias(const std::string& name, int64_t units, bool wanted) {
+  if (!wanted) return;
+  GraphBuilder b = root_.scope(name);
+  const ValueId c = state(name + "/bias", {units}, StateRole::kParameter, {});
+  x_ = b.add(x_, b.broadcast_trailing(c, x_, "bias_broadcast"), "add_bias");
+}
+
+void Layers::dense(const std::string& name, int64_t units, const Weights& weights) {
+  const Dims full = shape();
+  if (full.size() != 2 && full.size() != 3) {
+    throw GraphError(name + ": dense needs [batch, features], found " + to_string(full) +
+                     "; put a flatten layer before it");
+  }
+  const int64_t features = full.back();
+  GraphBuilder b = root_.scope(name);
+  if (full.size() == 3) x_ = b.reshape(x_, {full[0] * full[1], features}, "rows");
+  const ValueId w = parameter(name + "/kernel", {features, units}, weights.kernel, features, units);
+  x_ = b.dot(x_, w);
+  add_bias(name, units, weights.bias);
+  if (full.size() == 3) x_ = b.reshape(x_, {full[0], full[1], units}, "sequence");
+}
+
+Window Layers::window_for(const Convolution& c) const {
+  return make_window(shape(), c.kernel, c.stride, c.same, c.dilation);
+}
+
+void Layers::conv2d(const std::string& name, const Convolution& c) {
+  expect_image(name, "conv2d");
+  const int64_t channels = shape()[3], taps = c.kernel * c.kernel;
+  const Window window = window_for(c);
+  GraphBuilder b = root_.scope(name);
+  const ValueId w = parameter(name + "/kernel", {c.kernel, c.kernel, channels, c.filters},
+                              c.weights.kernel, taps * channels, taps * c.filters);
+  x_ = b.convolution(x_, w, window);
+  add_bias(name, c.filters, c.weights.bias);
+}
+
+void Layers::depthwise_conv2d(const std::string& name, const Convolution& c) {
+  expect_image(name, "depthwise_conv2d");
+  const int64_t channels = shape()[3], outputs = channels * c.filters;
+  const int64_t taps = c.kernel * c.kernel;
+  const Window window = window_for(c);
+  GraphBuilder b = root_.scope(name);
+  // Keras's fans are those of its own layout [h, w, channels, multiplier].
+  const ValueId w = parameter(name + "/kernel", {c.kernel, c.kernel, 1, outputs}, c.weights.kernel,
+                              taps * channels, taps * c.filters);
+  x_ = b.convolution(x_, w, window, "convolution", channels);
+  add_bias(name, outputs, c.weights.bias);
+}
+
+void Layers::conv2d_transpose(const std::string& name, const Convolution& c) {
+  expect_image(name, "conv2d_transpose");
+  const Dims in = shape();
+  const int64_t taps = c.kernel * c.kernel;
+  Dims out{in[0], 0, 0, c.filters};
+  for (size_t i : {1u, 2u}) {
+    out[i] = c.same ? in[i] * c.stride
+                    : (in[i] - 1) * c.stride + std::max(c.kernel, c.stride);
+  }
+  const Window window = make_window(out, c.kernel, c.stride, c.same);
+  GraphBuilder b = root_.scope(name);
+  const ValueId w = parameter(name + "/kernel", {c.kernel, c.kernel, c.filters, in[3]},
+                              c.weights.kernel, taps * in[3], taps * c.filters);
+  x_ = b.convolution_input_grad(x_, w, out, window, "convolution_transpose");
+  add_bias(name, c.filters, c.weights.bias);
+}
+
+// ---- shape
 
 void Layers::pool(const std::string& name, int64_t window, int64_t stride, bool same,
                   Reducer reducer) {
-  if (shape().size() != 4) {
-    throw GraphError(name + ": pooling needs [batch, height, width, channels], found " +
-                     to_string(shape()));
-  }
+  expect_image(name, "pooling");
   x_ = root_.scope(name).reduce_window(x_, make_window(shape(), window, stride, same), reducer);
 }
 
-void Layers::flatten(const std::string& name) {
-  int64_t features = 1;
-  for (size_t i = 1; i < shape().size(); ++i) features *= shape()[i];
-  x_ = root_.scope(name).reshape(x_, {shape()[0], features});
+void Layers::global_pool(const std::string& name, Reducer reducer) {
+  if (shape().size() < 3)
+    expect_image(name, reducer == Reducer::kMax ? "global_max_pool" : "global_avg_pool");
+  Dims inner;
+  for (int64_t i = 1; i + 1 < static_cast<int64_t>(shape().size()); ++i) inner.push_back(i);
+  x_ = root_.scope(name).reduce(x_, inner, reducer, "pool");
 }
+
+void Layers::flatten(const std::string& name) {
+  x_ = root_.scope(name).reshape(x_, {shape()[0], product(shape(), 1)});
+}
+
+void Layers::reshape(const std::string& name, const Dims& sample) {
+  Dims dims = sample;
+  dims.insert(dims.begin(), shape()[0]);
+  x_ = root_.scope(name).reshape(x_, dims);
+}
+
+void Layers::add(const std::string& name, const std::vector<ValueId>& values) {
+  GraphBuilder b = root_.scope(name);
+  x_ = values.front();
+  for (size_t i = 1; i < values.size(); ++i) x_ = b.add(x_, values[i]);
+}
+
+void Layers::concatenate(const std::string& name, const std::vector<ValueId>& values) {
+  GraphBuilder b = root_.scope(name);
+  x_ = values.front();
+  const auto last = static_cast<int64_t>(shape().size()) - 1;
+  for (size_t i = 1; i < values.size(); ++i) x_ = b.concatenate(x_, values[i], last);
+}
+
+// tf.math.l2_normalize: x rsqrt(max(sum x^2, epsilon)).
+void Layers::l2_normalize(const std::string& name, double epsilon) {
+  GraphBuilder b = root_.scope(name);
+  const auto last = static_cast<int64_t>(shape().size()) - 1;
+  Dims kept;
+  for (int64_t i = 0; i < last; ++i) kept.push_back(i);
+  const ValueId squares = b.reduce(b.mul(x_, x_, "square"), {last}, Reducer::kSum, "squares");
+  const ValueId inverse =
+      b.unary(OpKind::kRsqrt, b.binary_scalar(OpKind::kMaximum, squares, epsilon, "at_least"));
+  x_ = b.mul(x_, b.broadcast(inverse, shape(), kept, "inverse_broadcast"), "normalize");
+}
+
+// ---- activations
 
 void Layers::relu(const std::string& name) {
   x_ = root_.scope(name).binary_scalar(OpKind::kMaximum, x_, 0.0);
 }
 
-void Layers::update_statistic(const std::string& name, ValueId batch_value, double momentum) {
-  StateVar& var = program_.state[static_cast<size_t>(program_.state_index(name))];
-  GraphBuilder b = GraphBuilder(program_.graph, "", Phase::kUpdate).derived(name, Phase::kUpdate);
-  const ValueId gap = b.sub(var.id, batch_value, "gap");
-  var.next =
-      b.sub(var.id, b.binary_scalar(OpKind::kMultiply, gap, 1.0 - momentum, "part"), "update");
+void Layers::leaky_relu(const std::string& name, double slope) {
+  GraphBuilder b = root_.scope(name);
+  x_ = b.binary(OpKind::kMaximum, x_, b.binary_scalar(OpKind::kMultiply, x_, slope, "leak"));
 }
 
-void Layers::batch_norm(const std::string& name, double momentum, double epsilon) {
-  const Dims dims = shape();
-  const int64_t channels = dims.back();
+void Layers::gelu(const std::string& name, bool tanh_form) {
   GraphBuilder b = root_.scope(name);
-  const ValueId gamma =
-      state(name + "/gamma", {channels}, StateRole::kParameter, {Initializer::Kind::kConstant, 1});
-  const ValueId beta = state(name + "/beta", {channels}, StateRole::kParameter, {});
-  ValueId mean = state(name + "/moving_mean", {channels}, StateRole::kStatistic, {});
-  ValueId variance = state(name + "/moving_variance", {channels}, StateRole::kStatistic,
-                           {Initializer::Kind::kConstant, 1});
-  ValueId centred = kNoValue;
-  const auto centre = [&] {
-    return b.sub(x_, b.broadcast_trailing(mean, x_, "mean_broadcast"), "centre");
-  };
-  if (mode_ == Mode::kTraining) {
-    Dims reduced;
-    for (int64_t i = 0; i + 1 < static_cast<int64_t>(dims.size()); ++i) reduced.push_back(i);
-    mean = b.reduce(x_, reduced, Reducer::kMean, "mean", /*batch_statistic=*/true);
-    centred = centre();
-    variance =
-        b.reduce(b.mul(centred, centred, "square"), reduced, Reducer::kMean, "variance", true);
-    update_statistic(name + "/moving_mean", mean, momentum);
-    ValueId unbiased = variance;
-    if (dims.size() == 4) {
-      GraphBuilder u = GraphBuilder(program_.graph, name, Phase::kUpdate);
-      unbiased = u.mul(
-          variance, u.broadcast_scalar(u.bessel(dims[0] * dims[1] * dims[2]), variance, "bessels"),
-          "unbiased_variance");
-    }
-    update_statistic(name + "/moving_variance", unbiased, momentum);
+  ValueId inner = kNoValue;
+  if (tanh_form) {
+    const ValueId cube = b.mul(b.mul(x_, x_, "square"), x_, "cube");
+    const ValueId sum =
+        b.add(x_, b.binary_scalar(OpKind::kMultiply, cube, 0.044715, "bend"), "bent");
+    inner = b.unary(OpKind::kTanh,
+                    b.binary_scalar(OpKind::kMultiply, sum, 0.7978845608028654, "scaled"));
   } else {
-    centred = centre();
+    inner = b.unary(OpKind::kErf,
+                    b.binary_scalar(OpKind::kMultiply, x_, 0.7071067811865476, "scaled"));
   }
-  const ValueId inverse =
-      b.unary(OpKind::kRsqrt, b.binary_scalar(OpKind::kAdd, variance, epsilon, "add_epsilon"));
-  const ValueId scale = b.mul(gamma, inverse, "scale");
-  const ValueId scaled =
-      b.mul(centred, b.broadcast_trailing(scale, x_, "scale_broadcast"), "normalize");
-  x_ = b.add(scaled, b.broadcast_trailing(beta, x_, "beta_broadcast"), "shift");
+  const ValueId twice_share = b.binary_scalar(OpKind::kAdd, inner, 1.0, "one_plus");
+  x_ = b.mul(b.binary_scalar(OpKind::kMultiply, x_, 0.5, "half"), twice_share, "gelu");
+}
+
+void Layers::silu(const std::string& name) {
+  GraphBuilder b = root_.scope(name);
+  x_ = b.mul(x_, b.unary(OpKind::kLogistic, x_), "silu");
+}
+
+void Layers::unary(const std::string& name, OpKind kind) {
+  x_ = root_.scope(name).unary(kind, x_);
+}
+
+// ---- the whole
+
+void Layers::noise(const std::string& name, int64_t units) {
+  GraphBuilder b = root_.scope(name);
+  const ValueId u = b.rng_uniform(step_, sample_ids_, {program_.batch, units}, seed_, streams_++);
+  x_ = b.binary_scalar(OpKind::kSubtract, b.binary_scalar(OpKind::kMultiply, u, 2.0, "double"), 1.0,
+                       "noise");
 }
 
 void Layers::dropout(const std::string& name, double rate) {
@@ -167,55 +268,29 @@ void Layers::dropout(const std::string& name, double rate) {
   x_ = b.select(keep, scaled, splat(0.0, "zero"), "select");
 }
 
-ValueId Layers::one_hot(GraphBuilder b, int64_t classes) {
-  const int64_t batch = program_.batch;
-  const ValueId index = b.broadcast(b.iota({classes}, 0, DType::kI32, "classes"), {batch, classes},
-                                    {1}, true, "class_index");
-  const ValueId labels = b.broadcast(labels_, {batch, classes}, {0}, true, "label_broadcast");
-  return b.convert(b.compare(CompareKind::kEq, index, labels, "is_label"), DType::kF32, "one_hot");
-}
-
-void Layers::check_logits(const char* loss, int64_t classes) {
-  if (shape().size() != 2 || shape()[1] != classes) {
-    throw GraphError(std::string(loss) + " over " + std::to_string(classes) +
-                     " classes needs a last layer of shape [batch, " + std::to_string(classes) +
-                     "], found " + to_string(shape()));
-  }
-  program_.outputs.push_back({"logits", x_});
-}
-
-void Layers::softmax_cross_entropy(int64_t classes, Reducer reduction) {
-  check_logits("softmax_cross_entropy", classes);
-  GraphBuilder b = root_.scope("loss");
-  const Dims full = shape();
-  const auto rows = [&](ValueId v, std::string_view local) {
-    return b.broadcast(v, full, {0}, true, local);
-  };
-  const ValueId largest =
-      b.reduce(x_, {1}, Reducer::kMax, "largest", false, /*stop_gradient=*/true);
-  const ValueId shifted = b.sub(x_, rows(largest, "largest_broadcast"), "shift");
-  const ValueId total =
-      b.reduce(b.unary(OpKind::kExponential, shifted), {1}, Reducer::kSum, "sum_exp");
-  const ValueId log_softmax =
-      b.sub(shifted, rows(b.unary(OpKind::kLog, total), "log_broadcast"), "log_softmax");
-  const ValueId picked =
-      b.reduce(b.mul(log_softmax, one_hot(b, classes), "pick"), {1}, Reducer::kSum, "picked");
-  program_.loss = b.reduce(b.unary(OpKind::kNegate, picked, "per_sample"), {0}, reduction, "value");
-  program_.outputs.push_back({"loss", program_.loss});
-}
-
-void Layers::mean_squared_error(int64_t classes, Reducer reduction) {
-  check_logits("mean_squared_error", classes);
-  GraphBuilder b = root_.scope("loss");
-  const ValueId gap = b.sub(x_, one_hot(b, classes), "gap");
-  const ValueId per_sample = b.reduce(b.mul(gap, gap, "square"), {1}, Reducer::kMean, "per_sample");
-  program_.loss = b.reduce(per_sample, {0}, reduction, "value");
-  program_.outputs.push_back({"loss", program_.loss});
-}
-
 Program Layers::finish(const OptimizerSpec& optimizer) {
   program_.optimizer = optimizer;
   return std::move(program_);
+}
+
+Program build_forward(Mode mode, int64_t batch, const SampleType& sample, uint64_t seed,
+                      const OptimizerSpec& optimizer, const Definition& define) {
+  const Recipe recipe = [=](int64_t per_replica, const Sharding& sharding) {
+    Layers net(mode, per_replica, sample, seed, sharding);
+    define(net);
+    return net.finish(optimizer);
+  };
+  const auto kept = std::make_shared<Recipe>(recipe);
+  // Rebuilt programs can be rebuilt again.
+  *kept = [recipe, again = std::weak_ptr<const Recipe>(kept)](int64_t per_replica,
+                                                               const Sharding& sharding) {
+    Program p = recipe(per_replica, sharding);
+    p.recipe = again.lock();
+    return p;
+  };
+  Program p = recipe(batch, {});
+  p.recipe = kept;
+  return p;
 }
 
 }  // namespace twinrun

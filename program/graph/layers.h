@@ -1,10 +1,15 @@
-// Layers as graph code: each appends ops under its own scope and declares its state with how to initialise it.
+// Layers as graph code: each takes the current value, appends ops under its own scope, declares its state with how to
+// initialise it, and leaves its result as the current value.
 //
-//   Layers net(Mode::kTraining, /*batch=*/256, {28, 28, 1}, /*seed=*/7);
-//   net.conv2d("conv1", 16, 3, 1, /*same=*/true, /*bias=*/true);
-//   net.relu("relu1");  net.flatten("flatten1");  net.dense("dense1", 10, true);
-//   net.softmax_cross_entropy(10, Reducer::kMean);
-//   Program forward = net.finish(optimizer);
+//   Program forward = build_forward(Mode::kTraining, /*batch=*/256, {{28, 28, 1}}, /*seed=*/7, optimizer, [](Layers& net) {
+//     net.conv2d("conv1", {.filters = 16, .kernel = 3});
+//     net.relu("relu1");  net.flatten("flatten1");  net.dense("dense1", 10);
+//     net.softmax_cross_entropy(10, Reducer::kMean);
+//   });
+//   Program core = shard(forward, {.cores = 8});   // the same layers, for one of eight replicas
+//
+// A layer that lets samples of a batch meet (batch norm, minibatch standard deviation, losses over pairs, weighted means)
+// asks the sharding what it may see, and notes itself in Program::couplings.
 #pragma once
 
 #include <string>
@@ -15,44 +20,156 @@ namespace twinrun {
 
 enum class Mode : uint8_t { kTraining, kInference };
 
+// One sample as the model gets it.
+struct SampleType {
+  Dims features;               // f32 [h, w, c] or [features]; i32 [tokens]
+  DType dtype = DType::kF32;   // i32: token ids
+  Dims labels = {};            // i32: one class, or one per token
+  bool weighted = false;       // f32 weights of the tokens, 0 at padding
+};
+
 class Layers {
  public:
-  // sample: sizes of one sample, [h, w, c] or [features]. Throws GraphError from any layer that does not fit.
-  Layers(Mode mode, int64_t batch, Dims sample, uint64_t seed);
+  Layers(Mode mode, int64_t batch, const SampleType& sample, uint64_t seed,
+         const Sharding& sharding = {});
 
-  void dense(const std::string& name, int64_t units, bool bias);  // needs [batch, features]
-  void conv2d(const std::string& name, int64_t filters, int64_t kernel, int64_t stride, bool same,
-              bool bias);
+  // The current value, batch first. Every layer throws GraphError where it does not fit.
+  ValueId value() const { return x_; }
+  void set(ValueId value) { x_ = value; }
+  const Dims& shape() const;
+
+  // ---- linear maps. Kernels are [in, out], [h, w, in, out] (transposed: [h, w, out, in]; depthwise: [h, w, 1, in * m]).
+  struct Weights {
+    Initializer kernel = {Initializer::Kind::kGlorotUniform};
+    bool bias = true;
+  };
+  struct Convolution {
+    int64_t filters = 0;  // depthwise: outputs per channel
+    int64_t kernel = 1, stride = 1, dilation = 1;
+    bool same = true;  // TF's SAME, else VALID
+    Weights weights = {};
+  };
+  void dense(const std::string& name, int64_t units, const Weights& weights = {});  // last dimension
+  void conv2d(const std::string& name, const Convolution& c);
+  void depthwise_conv2d(const std::string& name, const Convolution& c);
+  // Output in * stride (same) or (in - 1) * stride + kernel (valid), as Keras has it.
+  void conv2d_transpose(const std::string& name, const Convolution& c);
+  // i32 [batch, tokens] -> [batch, tokens, units]
+  void embedding(const std::string& name, int64_t vocabulary, int64_t units, const Initializer& init);
+  // Adds a learned row per position.
+  void position_embedding(const std::string& name, const Initializer& init);
+  // Multi-head self-attention over [batch, tokens, units], softmax(q k' / sqrt(units / heads)) v (Vaswani et al. 2017); a
+  // masked pair's score is -1e9, as Keras has it. masked: keys of weight 0 are not looked at.
+  void attention(const std::string& name, int64_t heads, bool causal, bool masked,
+                 const Weights& weights);
+
+  // ---- shape
   void pool(const std::string& name, int64_t window, int64_t stride, bool same, Reducer reducer);
+  void global_pool(const std::string& name, Reducer reducer);  // over all but batch and channels
+  void masked_mean(const std::string& name);  // over tokens, by the sample's weights
   void flatten(const std::string& name);
+  void reshape(const std::string& name, const Dims& sample);
+  void add(const std::string& name, const std::vector<ValueId>& values);
+  void concatenate(const std::string& name, const std::vector<ValueId>& values);  // last dimension
+  void l2_normalize(const std::string& name, double epsilon);  // last dimension
+
+  // ---- activations
   void relu(const std::string& name);
+  void leaky_relu(const std::string& name, double slope);
+  void gelu(const std::string& name, bool tanh_form);  // x/2 (1 + erf(x/sqrt 2)), Hendrycks & Gimpel 2016, or its tanh form
+  void silu(const std::string& name);
+  void unary(const std::string& name, OpKind kind);  // logistic, tanh
+
+  // ---- normalisation
   // Training: statistics of the batch (biased variance); running statistics moving -= (moving - batch) * (1 - momentum), their
   // variance Bessel corrected for images as TF's fused kernel does (tf2xla/kernels/batch_norm_op.cc), not for [batch, features].
   // Inference: running statistics.
   void batch_norm(const std::string& name, double momentum, double epsilon);
+  void layer_norm(const std::string& name, double epsilon);  // last dimension
+  void group_norm(const std::string& name, int64_t groups, double epsilon);  // Wu & He 2018
+  // Appends to images one channel: the mean over pixels and channels of the standard deviation over groups of
+  // min(group, batch) samples (Karras et al. 2017; member g of group m is sample g * M + m).
+  void minibatch_stddev(const std::string& name, int64_t group);
   // Training: keeps x / (1 - rate) where uniform >= rate, else +0. Inference: identity.
   void dropout(const std::string& name, double rate);
 
-  // Losses over the batch; labels are i32 classes.
-  void softmax_cross_entropy(int64_t classes, Reducer reduction);
-  void mean_squared_error(int64_t classes,
-                          Reducer reduction);  // against one-hot; mean over classes per sample
+  // ---- sources besides the sample
+  void noise(const std::string& name, int64_t units);  // [batch, units], uniform in [-1, 1)
 
-  const Dims& shape() const;  // of the current value, batch first
+  // ---- losses (losses.cc)
+  struct Loss {
+    Reducer reduction = Reducer::kMean;  // over the samples (or tokens) of a core
+    double smoothing = 0;                // label smoothing: (1 - s) one-hot + s / classes
+    bool weighted = false;               // sum(w l) / sum(w) with the sample's weights
+  };
+  void softmax_cross_entropy(int64_t classes, const Loss& loss);
+  void sigmoid_cross_entropy(int64_t classes, const Loss& loss);  // against one-hot, mean over classes
+  void mean_squared_error(int64_t classes, const Loss& loss);     // against one-hot, mean over classes
+  // Over pairs of a batch, by label. Triplet: max(0, margin + farthest of its class - nearest of another), Euclidean
+  // (batch hard, Hermans et al. 2017). Contrastive: supervised, Khosla et al. 2020, eq. 2.
+  void triplet(double margin, const Loss& loss);
+  void contrastive(double temperature, const Loss& loss);
+  // Of logits of real and generated samples: softplus(-real) + softplus(fake) for the parameters below `discriminator`,
+  // softplus(-fake) for those below `generator` (Goodfellow et al. 2014, the non-saturating form).
+  void gan(ValueId real, ValueId fake, const std::string& discriminator, const std::string& generator,
+           Reducer reduction);
+
+  void output(const std::string& name, ValueId value) { program_.outputs.push_back({name, value}); }
+  ValueId features() const { return features_; }
   Program finish(const OptimizerSpec& optimizer);
 
  private:
   ValueId state(const std::string& name, Dims dims, StateRole role, Initializer init);
+  ValueId parameter(const std::string& name, Dims dims, Initializer init, int64_t fan_in,
+                    int64_t fan_out);
+  void add_bias(const std::string& name, int64_t units, bool wanted);
   void update_statistic(const std::string& name, ValueId batch_value, double momentum);
+  void expect_image(const std::string& name, const char* what) const;
+  void expect_rank(const std::string& name, const char* what, size_t rank, const char* form) const;
+  Window window_for(const Convolution& c) const;
+
+  // Across cores (collectives.cc).
+  ValueId replica_id();
+  ValueId mean_over_cores(ValueId statistic);               // batch norm's, over its group
+  ValueId global_rows(GraphBuilder b, int64_t n);
+  ValueId gather_cores(const std::string& name, ValueId x);  // [batch, ..] -> [cores * batch, ..]
+  ValueId own_rows(const std::string& name, ValueId x);      // and back
+  bool gathers() const { return sharding_.cores > 1 && sharding_.batchwise == Scope::kGlobal; }
+
+  void scale_and_shift(const std::string& name);  // by gamma and beta, per channel
+  // x normalised: (x - mean) / sqrt(variance + epsilon) over `dims`.
+  ValueId normalised(GraphBuilder b, ValueId x, const Dims& dims, double epsilon);
+  ValueId softmax(GraphBuilder b, ValueId x);
+  ValueId softplus(GraphBuilder b, ValueId x);
   ValueId one_hot(GraphBuilder b, int64_t classes);
+  ValueId targets(GraphBuilder b, int64_t classes, double smoothing);
+  ValueId reduce_loss(GraphBuilder b, ValueId per_item, const Loss& loss);
+  void set_loss(ValueId value);
   void check_logits(const char* loss, int64_t classes);
+  struct Pairs {
+    ValueId embeddings, labels, same;  // [n, d], [n], pred [n, n] without the diagonal
+    ValueId self;                      // pred [n, n]: the diagonal
+    int64_t n;
+  };
+  Pairs pairs(GraphBuilder b, const char* loss);
 
   Mode mode_;
   uint64_t seed_;
+  Sharding sharding_;
   uint32_t streams_ = 0;
   Program program_;
   GraphBuilder root_;
-  ValueId x_, labels_, sample_ids_, step_;
+  ValueId x_, features_, labels_, weights_ = kNoValue, sample_ids_, step_, replica_ = kNoValue;
 };
+
+// A forward pass that shard() and rebatch() can build again.
+using Definition = std::function<void(Layers& net)>;
+Program build_forward(Mode mode, int64_t batch, const SampleType& sample, uint64_t seed,
+                      const OptimizerSpec& optimizer, const Definition& define);
+
+// n / max(1, n - 1): what turns a biased variance over n elements into an unbiased one.
+inline double bessel_factor(int64_t n) {
+  return static_cast<double>(n) / static_cast<double>(n > 1 ? n - 1 : 1);
+}
 
 }  // namespace twinrun

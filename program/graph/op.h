@@ -8,6 +8,11 @@
 //   reshape(x)              attrs.shape, same elements row-major
 //   transpose(x)            result dimension i is operand dimension attrs.dims[i]
 //   select(p, a, b)         p pred of the same dims; p ? a : b, bits moved
+//   concatenate(a, b)       along attrs.dims[0]: a's elements, then b's
+//   slice(x)                along attrs.dims[0]: elements [attrs.dims[1], attrs.dims[2])
+//   pad(x)                  along attrs.dims[0]: attrs.dims[1] zeros before, attrs.dims[2] after (+0, 0, false)
+//   gather(x, ids)          ids i32 of any dims: row ids[i] of x along its outermost dimension, dims(ids) + dims(x)[1:];
+//                           an index outside is the nearest one inside (StableHLO clamps too)
 //   negate, abs             sign bit only (NaN becomes canonical)
 //   convert(x)              to attrs.dtype: i32->f32 nearest even; pred->f32 0/1; f32->bf16 nearest even; bf16->f32 exact;
 //                           f32->i32 toward zero, saturating, NaN -> 0
@@ -16,15 +21,20 @@
 //   compare(a, b)           attrs.compare; f32 or i32 -> pred; comparisons with NaN are false but for ne
 //   sqrt                    correctly rounded; rsqrt = 1 / sqrt(x), each rounded; exponential, log, tanh correctly rounded
 //   logistic                1 / (1 + exp(-x)), each node rounded
-//   dot_general(a, b)       rank 2 x rank 2; contracts a's dimension attrs.lhs_contract with b's attrs.rhs_contract;
-//                           result [a's other, b's other]; k ascending
+//   erf, log1p              the error function and log(1 + x), correctly rounded
+//   dot_general(a, b)       attrs.batch_dims leading dimensions in common, then two of each: contracts a's dimension
+//                           batch_dims + attrs.lhs_contract with b's batch_dims + attrs.rhs_contract; result [batch dims,
+//                           a's other, b's other]; k ascending
 //   convolution(x, w)       x [n,h,w,ci], w [kh,kw,ci,co] -> [n,oh,ow,co]; attrs.window; no flip (cross-correlation);
-//                           flat k = (kh, kw, ci), out-of-image taps multiply +0
+//                           flat k = (kh, kw, ci), out-of-image taps multiply +0; attrs.groups G: group g of co/G outputs
+//                           sees group g of the inputs, w is [kh,kw,ci/G,co], and every group is a convolution of its own
 //   convolution_input_grad(dy, w)    attrs.shape = x's dims; k = (kh, kw, co) in the forward kernel's order; taps that hit
 //                           no dy (border, stride) multiply +0
 //   convolution_kernel_grad(x, dy)   attrs.shape = w's dims; k = (n, oh, ow); segments of 4096
 //   reduce(x)               attrs.dims removed; attrs.reducer sum | max | mean (mean = sum / N, one division); flat reduced
 //                           index is row-major over the reduced dimensions in ascending order
+//   scatter_add(ids, dy)    attrs.shape = [rows, ...]; y[ids[i]] += dy[i] in ascending i, starting from the first contribution;
+//                           untouched: +0; indices clamp as in gather
 //   reduce_window(x)        NHWC pooling, attrs.window, reducer max | mean (mean over the taps inside the image;
 //                           taps in (kh, kw) order, summed sequentially, then one division by their count)
 //   select_and_scatter(x, dy)   gradient of max pooling: dx[first maximum of each window] += dy; several windows that hit one
@@ -94,21 +104,18 @@ struct Window {
 };
 
 struct Attrs {
-  Dims dims;   // broadcast map, permutation, reduced dimensions, iota dimension
+  Dims dims;   // broadcast map, permutation, reduced dimensions, iota dimension; {axis, ..} of concatenate, slice, pad
   Dims shape;  // the result's (or the operand's) sizes where they don't follow from the operands
   DType dtype = DType::kF32;  // constant, iota, convert
   double value = 0;           // constant
   Reducer reducer = Reducer::kSum;
   CompareKind compare = CompareKind::kEq;
   int lhs_contract = 1, rhs_contract = 0;
+  int batch_dims = 0;  // dot_general
+  int64_t groups = 1;  // the convolutions
   Window window;
   uint64_t seed = 0;  // rng_uniform
   uint32_t stream = 0;
-  bool batch_statistic =
-      false;  // reduce: a mean over the batch that `synced` batch norm all-reduces
-  int64_t bessel_count =
-      0;  // constant: n > 0 makes it n / max(1, n - 1), n elements behind a batch statistic; shard() keeps
-      // n true
   bool stop_gradient = false;
 };
 
@@ -120,7 +127,6 @@ struct Op {
   std::vector<ValueId> operands;
   Attrs attrs;
   TensorType type;       // of the result
-  bool batched = false;  // the outermost dimension counts samples
   Phase phase = Phase::kForward;
   std::string name;  // unique in its graph: "conv1/convolution", "conv1/kernel.grad"
 };

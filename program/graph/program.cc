@@ -43,21 +43,31 @@ Program training_step(const Program& forward) {
   const int cores = p.sharding.cores;
 
   std::vector<int> parameters;
-  std::vector<ValueId> wrt;
   for (size_t i = 0; i < p.state.size(); ++i) {
-    if (p.state[i].role != StateRole::kParameter) continue;
-    parameters.push_back(static_cast<int>(i));
-    wrt.push_back(p.state[i].id);
+    if (p.state[i].role == StateRole::kParameter) parameters.push_back(static_cast<int>(i));
   }
-
-  // CrossShardOptimizer: MEAN scales the loss before autodiff; the all-reduce itself is a sum.
-  ValueId objective = p.loss;
-  if (cores > 1 && p.sharding.reduction == Reduction::kMean) {
-    GraphBuilder b(p.graph, "loss", Phase::kForward);
-    objective = b.binary_scalar(OpKind::kMultiply, p.loss, 1.0 / cores, "scale_by_cores");
+  std::vector<ValueId> grads(parameters.size(), kNoValue);
+  const std::vector<Objective> objectives =
+      p.objectives.empty() ? std::vector<Objective>{{p.loss, ""}} : p.objectives;
+  for (const Objective& objective : objectives) {
+    std::vector<size_t> mine;
+    std::vector<ValueId> wrt;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const StateVar& var = p.state[static_cast<size_t>(parameters[i])];
+      if (!objective.scope.empty() && !var.name.starts_with(objective.scope + "/")) continue;
+      mine.push_back(i);
+      wrt.push_back(var.id);
+    }
+    // CrossShardOptimizer: MEAN scales the loss before autodiff; the all-reduce itself is a sum.
+    ValueId scaled = objective.loss;
+    if (cores > 1 && p.sharding.reduction == Reduction::kMean) {
+      GraphBuilder b(p.graph, "loss", Phase::kForward);
+      scaled = b.binary_scalar(OpKind::kMultiply, objective.loss, 1.0 / cores, "scale_by_cores");
+    }
+    const std::vector<ValueId> found = differentiate(p.graph, scaled, wrt);
+    for (size_t i = 0; i < mine.size(); ++i) grads[mine[i]] = found[i];
   }
-  const std::vector<ValueId> raw = differentiate(p.graph, objective, wrt);
-  std::vector<ValueId> grads = raw;
+  const std::vector<ValueId> raw = grads;
 
   for (size_t i = 0; i < grads.size(); ++i) {
     if (grads[i] == kNoValue) continue;
@@ -113,6 +123,7 @@ void Program::renumber(const std::vector<ValueId>& renamed) {
   }
   for (auto& output : outputs) rename(output.id);
   rename(loss);
+  for (auto& objective : objectives) rename(objective.loss);
 }
 
 Digest digest(const Program& program) {

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,9 +29,9 @@ struct Initializer {
 };
 
 struct Input {
-  std::string name;  // images labels sample_ids step learning_rate
+  std::string name;  // images or tokens, labels, weights, sample_ids, step, learning_rate, replica_id
   ValueId id = kNoValue;
-  bool batched = false;
+  bool per_core = false;  // each core has rows of its own (or its own number), else all have the same
 };
 
 struct StateVar {
@@ -48,6 +50,7 @@ struct Output {
 
 enum class Reduction : uint8_t { kMean, kSum };
 enum class BatchNormSync : uint8_t { kPerCore, kSynced };
+enum class Scope : uint8_t { kPerCore, kGlobal };
 
 // What sharding means. `cores` = 1 is the whole program.
 struct Sharding {
@@ -55,6 +58,9 @@ struct Sharding {
   Reduction reduction =
       Reduction::kMean;  // kMean scales each replica's loss by 1/cores before autodiff
   BatchNormSync batchnorm = BatchNormSync::kPerCore;
+  int batchnorm_group = 0;  // kSynced: over groups of so many neighbouring cores; 0: all of them
+  Scope batchwise = Scope::kPerCore;   // layers and losses that look across samples: at a core's, or at all
+  Scope token_mean = Scope::kPerCore;  // weighted means: over a core's weights, or over all
   bool reduce_gradients = true;  // false: the all-reduce is missing (a cause to be told apart)
   bool operator==(const Sharding&) const = default;
 };
@@ -67,6 +73,23 @@ struct OptimizerSpec {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
 };
 
+// A place where samples of a batch meet before the gradients do: what sharding may give another meaning.
+struct Coupling {
+  std::string cause;  // "batch_norm", "batch_wise", "token_mean"
+  std::string layer;
+  bool operator==(const Coupling&) const = default;
+};
+
+// A loss and whose parameters descend it: those below `scope`, or all where it is empty. A GAN has two.
+struct Objective {
+  ValueId loss = kNoValue;
+  std::string scope;
+};
+
+struct Program;
+// Builds the forward pass again, for another batch per replica and another sharding.
+using Recipe = std::function<Program(int64_t batch, const Sharding&)>;
+
 struct Program {
   Graph graph;
   std::vector<Input> inputs;
@@ -75,7 +98,10 @@ struct Program {
   OptimizerSpec optimizer;
   Sharding sharding;
   int64_t batch = 0;  // samples per replica
-  ValueId loss = kNoValue;
+  ValueId loss = kNoValue;               // what is reported, and descended where there are no objectives
+  std::vector<Objective> objectives = {};
+  std::vector<Coupling> couplings = {};
+  std::shared_ptr<const Recipe> recipe = nullptr;  // nullptr: made by hand, cannot be sharded
 
   const StateVar* find_state(std::string_view name) const;
   const Output* find_output(std::string_view name) const;
@@ -87,21 +113,16 @@ struct Program {
 std::string to_text(const Program& program);
 Digest digest(const Program& program);
 
-// Rebatches `forward` to batch / cores per replica, puts all-reduces after batch statistics if synced, and records `sharding`
-// for training_step. Requires forward.sharding.cores == 1 and batch % cores == 0 (GraphError otherwise).
+// The forward pass of one of `sharding.cores` replicas, built by the recipe: batch / cores samples, collectives where the
+// sharding asks for them. Requires forward.sharding.cores == 1 and batch % cores == 0 (GraphError otherwise).
 Program shard(const Program& forward, const Sharding& sharding);
 
-// The same forward pass for another batch size.
+// The same forward pass for another batch per replica.
 Program rebatch(const Program& forward, int64_t batch);
 
 // Appends loss scaling, reverse-mode gradients, one all-reduce per gradient and the optimizer's update. State variables for
 // slots are appended to `state` in parameter order. Outputs gain "<parameter>.grad".
 Program training_step(const Program& forward);
-
-// n / max(1, n - 1): what turns a biased variance over n elements into an unbiased one.
-inline double bessel_factor(int64_t n) {
-  return static_cast<double>(n) / static_cast<double>(n > 1 ? n - 1 : 1);
-}
 
 // Without the ops that neither an output nor a next state needs (inputs and state stay).
 Program prune(const Program& program);

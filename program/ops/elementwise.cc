@@ -89,6 +89,20 @@ void gradient_logistic(GradientArgs& g) {
       g.b.mul(g.self, g.b.sub(like(g, 1, g.self, "one"), g.self, "rest"), "slope");
   g.d[0] = g.b.mul(g.dy, slope, "grad");
 }
+// d erf = 2 / sqrt(pi) * exp(-x^2) dy
+void gradient_erf(GradientArgs& g) {
+  const ValueId x = g.op.operands[0];
+  const ValueId square = g.b.mul(x, x, "square");
+  const ValueId bell =
+      g.b.unary(OpKind::kExponential, g.b.unary(OpKind::kNegate, square, "minus_square"), "bell");
+  const ValueId slope = g.b.mul(like(g, 0x1.20dd750429b6dp+0, x, "two_over_sqrt_pi"), bell, "slope");
+  g.d[0] = g.b.mul(g.dy, slope, "grad");
+}
+// d log1p = dy / (1 + x)
+void gradient_log1p(GradientArgs& g) {
+  const ValueId x = g.op.operands[0];
+  g.d[0] = g.b.div(g.dy, g.b.add(like(g, 1, x, "one"), x, "one_plus"), "grad");
+}
 void gradient_convert(GradientArgs& g) {
   const DType from = g.b.type(g.op.operands[0]).dtype;
   if (is_float(from) && is_float(g.op.attrs.dtype))
@@ -124,6 +138,10 @@ OpDef elementwise_def(OpKind kind) {
       return {infer_unary, gradient_log};
     case OpKind::kTanh:
       return {infer_unary, gradient_tanh};
+    case OpKind::kErf:
+      return {infer_unary, gradient_erf};
+    case OpKind::kLog1p:
+      return {infer_unary, gradient_log1p};
     default:
       return {infer_unary, gradient_logistic};
   }

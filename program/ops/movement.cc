@@ -1,4 +1,4 @@
-// broadcast_in_dim, reshape, transpose, select, negate, abs: bits are moved (or a sign bit changed), never rounded.
+// broadcast_in_dim, reshape, transpose, concatenate, slice, pad, gather, select, negate, abs: bits are moved (or a sign bit changed), never rounded.
 #include <algorithm>
 
 #include "program/ops/op_def.h"
@@ -93,6 +93,78 @@ void gradient_select(GradientArgs& g) {
   g.d[2] = g.b.select(g.op.operands[0], zero, g.dy, "grad_false");
 }
 
+size_t checked_axis(const Op& op, const TensorType& t, size_t attributes) {
+  if (op.attrs.dims.size() != attributes || op.attrs.dims[0] < 0 || op.attrs.dims[0] >= t.rank()) {
+    throw GraphError(op.name + ": " + std::string(name_of(op.kind)) + " of " + to_string(t) +
+                     " along dimension " + to_string(op.attrs.dims));
+  }
+  return static_cast<size_t>(op.attrs.dims[0]);
+}
+
+TensorType infer_concatenate(const Op& op, std::span<const TensorType> in) {
+  const size_t axis = checked_axis(op, in[0], 1);
+  TensorType out = in[0], rest = in[1];
+  if (in[1].rank() == in[0].rank()) rest.dims[axis] = in[0].dims[axis];
+  if (rest != in[0]) {
+    throw GraphError(op.name + ": concatenate of " + to_string(in[0]) + " and " + to_string(in[1]) +
+                     " along dimension " + std::to_string(axis));
+  }
+  out.dims[axis] += in[1].dims[axis];
+  return out;
+}
+void gradient_concatenate(GradientArgs& g) {
+  const int64_t axis = g.op.attrs.dims[0];
+  const int64_t first = g.b.type(g.op.operands[0]).dims[static_cast<size_t>(axis)];
+  const int64_t all = g.b.type(g.dy).dims[static_cast<size_t>(axis)];
+  g.d[0] = g.b.slice(g.dy, axis, 0, first, "grad_lhs");
+  g.d[1] = g.b.slice(g.dy, axis, first, all, "grad_rhs");
+}
+
+TensorType infer_slice(const Op& op, std::span<const TensorType> in) {
+  const size_t axis = checked_axis(op, in[0], 3);
+  const int64_t begin = op.attrs.dims[1], end = op.attrs.dims[2];
+  if (begin < 0 || end < begin || end > in[0].dims[axis]) {
+    throw GraphError(op.name + ": slice [" + std::to_string(begin) + ", " + std::to_string(end) +
+                     ") of dimension " + std::to_string(axis) + " of " + to_string(in[0]));
+  }
+  TensorType out = in[0];
+  out.dims[axis] = end - begin;
+  return out;
+}
+void gradient_slice(GradientArgs& g) {
+  const Dims& a = g.op.attrs.dims;
+  const int64_t size = g.b.type(g.op.operands[0]).dims[static_cast<size_t>(a[0])];
+  g.d[0] = g.b.pad(g.dy, a[0], a[1], size - a[2], "grad_pad");
+}
+
+TensorType infer_pad(const Op& op, std::span<const TensorType> in) {
+  const size_t axis = checked_axis(op, in[0], 3);
+  if (op.attrs.dims[1] < 0 || op.attrs.dims[2] < 0) {
+    throw GraphError(op.name + ": negative padding " + to_string(op.attrs.dims));
+  }
+  TensorType out = in[0];
+  out.dims[axis] += op.attrs.dims[1] + op.attrs.dims[2];
+  return out;
+}
+void gradient_pad(GradientArgs& g) {
+  const Dims& a = g.op.attrs.dims;
+  const int64_t size = g.b.type(g.op.operands[0]).dims[static_cast<size_t>(a[0])];
+  g.d[0] = g.b.slice(g.dy, a[0], a[1], a[1] + size, "grad_slice");
+}
+
+TensorType infer_gather(const Op& op, std::span<const TensorType> in) {
+  if (in[0].rank() < 1 || in[0].dims[0] < 1 || in[1].dtype != DType::kI32) {
+    throw GraphError(op.name + ": gather of rows " + to_string(in[1]) + " of " + to_string(in[0]) +
+                     " (allowed: i32 indices, at least one row)");
+  }
+  TensorType out{in[0].dtype, in[1].dims};
+  out.dims.insert(out.dims.end(), in[0].dims.begin() + 1, in[0].dims.end());
+  return out;
+}
+void gradient_gather(GradientArgs& g) {
+  g.d[0] = g.b.scatter_add(g.op.operands[1], g.dy, g.b.type(g.op.operands[0]).dims, "grad_scatter");
+}
+
 TensorType infer_same(const Op&, std::span<const TensorType> in) { return in[0]; }
 void gradient_negate(GradientArgs& g) { g.d[0] = g.b.unary(OpKind::kNegate, g.dy, "grad_negate"); }
 void gradient_abs(GradientArgs& g) {
@@ -116,6 +188,14 @@ OpDef movement_def(OpKind kind) {
       return {infer_transpose, gradient_transpose};
     case OpKind::kSelect:
       return {infer_select, gradient_select};
+    case OpKind::kConcatenate:
+      return {infer_concatenate, gradient_concatenate};
+    case OpKind::kSlice:
+      return {infer_slice, gradient_slice};
+    case OpKind::kPad:
+      return {infer_pad, gradient_pad};
+    case OpKind::kGather:
+      return {infer_gather, gradient_gather};
     case OpKind::kNegate:
       return {infer_same, gradient_negate};
     default:

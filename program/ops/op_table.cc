@@ -73,7 +73,8 @@ double flops(const Graph& graph, ValueId id) {
   switch (op.kind) {
     case OpKind::kDotGeneral: {
       const Dims& a = graph.type(op.operands[0]).dims;
-      return 2 * n * static_cast<double>(a[static_cast<size_t>(op.attrs.lhs_contract)]);
+      return 2 * n *
+             static_cast<double>(a[static_cast<size_t>(op.attrs.batch_dims + op.attrs.lhs_contract)]);
     }
     case OpKind::kConvolution: {
       const Dims& w = graph.type(op.operands[1]).dims;
@@ -88,6 +89,8 @@ double flops(const Graph& graph, ValueId id) {
       const auto dy = static_cast<double>(graph.type(op.operands[1]).elements());
       return 2 * dy * n / static_cast<double>(op.type.dims[3]);
     }
+    case OpKind::kScatterAdd:
+      return static_cast<double>(graph.type(op.operands[1]).elements());
     case OpKind::kReduce:
       return static_cast<double>(graph.type(op.operands[0]).elements());
     case OpKind::kReduceWindow:

@@ -1,4 +1,4 @@
-// reduce: sum, max, mean over dimensions.
+// reduce: sum, max, mean over dimensions; scatter_add: sums of rows with one index.
 #include <algorithm>
 
 #include "program/ops/op_def.h"
@@ -20,11 +20,8 @@ TensorType infer_reduce(const Op& op, std::span<const TensorType> in) {
   return {in[0].dtype, out};
 }
 
-// sum: dy repeated; mean: dy / N repeated. max carries no gradient here (softmax's shift is a constant).
+// sum: dy repeated; mean: dy / N repeated; max: dy / (number of maxima) at each of them, as TF's _MinOrMaxGrad has it.
 void gradient_reduce(GradientArgs& g) {
-  if (g.op.attrs.reducer == Reducer::kMax) {
-    throw GraphError(g.op.name + ": reduce max has no gradient; mark it stop_gradient");
-  }
   const TensorType x = g.b.type(g.op.operands[0]);
   Dims kept;
   int64_t count = 1;
@@ -36,14 +33,43 @@ void gradient_reduce(GradientArgs& g) {
     }
   }
   ValueId dy = g.dy;
+  if (g.op.attrs.reducer == Reducer::kMax) {
+    const ValueId in = g.op.operands[0];
+    const ValueId largest = g.b.broadcast(g.self, x.dims, kept, "grad_largest");
+    const ValueId mask = g.b.compare(CompareKind::kEq, in, largest, "grad_mask");
+    const ValueId ties =
+        g.b.reduce(g.b.convert(mask, x.dtype, "grad_is_largest"), g.op.attrs.dims, Reducer::kSum,
+                   "grad_ties");
+    const ValueId share = g.b.broadcast(g.b.div(dy, ties, "grad_share"), x.dims, kept, "grad_shares");
+    const ValueId zero = g.b.broadcast_scalar(g.b.constant(0, x.dtype, "zero"), in, "zeros");
+    g.d[0] = g.b.select(mask, share, zero, "grad");
+    return;
+  }
   if (g.op.attrs.reducer == Reducer::kMean) {
     dy = g.b.binary_scalar(OpKind::kDivide, dy, static_cast<double>(count), "grad_mean");
   }
-  g.d[0] = g.b.broadcast(dy, x.dims, kept, g.b.graph().op(g.op.operands[0]).batched, "grad");
+  g.d[0] = g.b.broadcast(dy, x.dims, kept, "grad");
+}
+
+TensorType infer_scatter_add(const Op& op, std::span<const TensorType> in) {
+  const Dims& rows = op.attrs.shape;
+  Dims expected = in[0].dims;
+  if (!rows.empty()) expected.insert(expected.end(), rows.begin() + 1, rows.end());
+  if (rows.empty() || rows[0] < 1 || in[0].dtype != DType::kI32 || in[1].dims != expected) {
+    throw GraphError(op.name + ": scatter_add of " + to_string(in[1]) + " by indices " +
+                     to_string(in[0]) + " into " + to_string(rows));
+  }
+  return {in[1].dtype, rows};
+}
+void gradient_scatter_add(GradientArgs& g) {
+  g.d[1] = g.b.gather(g.dy, g.op.operands[0], "grad_gather");
 }
 
 }  // namespace
 
-OpDef reduce_def(OpKind) { return {infer_reduce, gradient_reduce}; }
+OpDef reduce_def(OpKind kind) {
+  if (kind == OpKind::kScatterAdd) return {infer_scatter_add, gradient_scatter_add};
+  return {infer_reduce, gradient_reduce};
+}
 
 }  // namespace twinrun

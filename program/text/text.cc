@@ -35,6 +35,9 @@ std::string attributes(const Op& op) {
       return fmt::format(" dim={}", a.dims[0]);
     case OpKind::kBroadcastInDim:
     case OpKind::kTranspose:
+    case OpKind::kConcatenate:
+    case OpKind::kSlice:
+    case OpKind::kPad:
       return fmt::format(" dims={}", to_string(a.dims));
     case OpKind::kReduce:
       return fmt::format(" {} dims={}", text_of(a.reducer), to_string(a.dims));
@@ -43,10 +46,12 @@ std::string attributes(const Op& op) {
     case OpKind::kCompare:
       return fmt::format(" {}", text_of(a.compare));
     case OpKind::kDotGeneral:
-      return fmt::format(" contract={}x{}", a.lhs_contract, a.rhs_contract);
+      return fmt::format(" contract={}x{}", a.lhs_contract, a.rhs_contract) +
+             (a.batch_dims > 0 ? fmt::format(" batch={}", a.batch_dims) : "");
     case OpKind::kConvolution:
     case OpKind::kConvolutionInputGrad:
     case OpKind::kConvolutionKernelGrad:
+      return " " + text_of(a.window) + (a.groups > 1 ? fmt::format(" groups={}", a.groups) : "");
     case OpKind::kSelectAndScatter:
     case OpKind::kAvgPoolGrad:
       return " " + text_of(a.window);
@@ -65,6 +70,10 @@ std::string to_text(const Program& p) {
                   p.sharding.cores, p.sharding.reduction == Reduction::kMean ? "mean" : "sum",
                   p.sharding.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced",
                   p.sharding.reduce_gradients ? "all_reduced" : "local", p.batch);
+  if (p.sharding.batchnorm_group > 0)
+    out += fmt::format("batchnorm groups of {} cores\n", p.sharding.batchnorm_group);
+  if (p.sharding.batchwise == Scope::kGlobal) out += "layers across samples see all cores\n";
+  if (p.sharding.token_mean == Scope::kGlobal) out += "weighted means are over all cores\n";
   for (ValueId id = 0; id < p.graph.size(); ++id) {
     const Op& op = p.graph.op(id);
     std::string operands;

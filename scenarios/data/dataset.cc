@@ -20,14 +20,14 @@ namespace {
 // The first `count` samples; 0: all.
 Result<Samples> first(const Samples& pool, int64_t count, const char* key,
                       const DataRequest& request, const std::string& origin) {
-  const int64_t have = pool.labels.elements();
+  const int64_t have = pool.count();
   if (count == 0) return pool;
   if (count < 0 || count > have) {
     return Error{fmt::format("data.{} is {}; allowed: 1 to {}, or 0 for all of {}", key, count,
                              have, origin),
                  request.where, fmt::format("set data.{} = {}", key, have)};
   }
-  return Samples{pool.images.rows(0, count), pool.labels.rows(0, count)};
+  return pool.rows(0, count);
 }
 
 }  // namespace
@@ -50,19 +50,23 @@ Result<Dataset> open_dataset(const DataRequest& request) {
   out.classes = request.classes;
   TWINRUN_ASSIGN(out.train, data::first(pool.train, request.train, "train", request, pool.origin));
   TWINRUN_ASSIGN(out.eval, data::first(pool.eval, request.eval, "eval", request, pool.origin));
-  const Dims& dims = out.train.images.dims();
+  const Dims& dims = out.train.features.dims();
   out.description = fmt::format(
-      "{}: {} + {} of {}, {} classes", pool.origin, dims[0], out.eval.labels.elements(),
-      to_string(TensorType{DType::kF32, Dims(dims.begin() + 1, dims.end())}), request.classes);
+      "{}: {} + {} of {}, {} classes", pool.origin, dims[0], out.eval.count(),
+      to_string(TensorType{out.train.features.dtype(), Dims(dims.begin() + 1, dims.end())}),
+      request.classes);
   DigestBuilder builder;
-  builder.add("train/images");
-  builder.add(digest(out.train.images));
-  builder.add("train/labels");
-  builder.add(digest(out.train.labels));
-  builder.add("eval/images");
-  builder.add(digest(out.eval.images));
-  builder.add("eval/labels");
-  builder.add(digest(out.eval.labels));
+  const auto add = [&builder](const char* name, const Tensor& tensor) {
+    if (!tensor.valid()) return;
+    builder.add(name);
+    builder.add(digest(tensor));
+  };
+  add("train/images", out.train.features);  // the names of old: digests stay
+  add("train/labels", out.train.labels);
+  add("train/weights", out.train.weights);
+  add("eval/images", out.eval.features);
+  add("eval/labels", out.eval.labels);
+  add("eval/weights", out.eval.weights);
   out.digest = builder.finish();
   return out;
 }

@@ -70,7 +70,7 @@ struct Feed::Impl {
   Impl(const Samples& samples, FeedOptions options)
       : samples(samples),
         options(options),
-        count(samples.labels.valid() ? samples.labels.elements() : 0),
+        count(samples.count()),
         orders(count, options.seed, options.shuffle) {
     if (options.batch > 0) per_epoch = count / options.batch;
   }
@@ -92,10 +92,7 @@ struct Feed::Impl {
 
   Batch make(int64_t step) {
     const int64_t batch = options.batch;
-    Dims dims = samples.images.dims();
-    const size_t row = samples.images.bytes() / static_cast<size_t>(dims[0]);
-    dims[0] = batch;
-    Batch out{Tensor::empty({DType::kF32, dims}), Tensor::empty({DType::kI32, {batch}}),
+    Batch out{of_batch(samples.features), of_batch(samples.labels), of_batch(samples.weights),
               Tensor::empty({DType::kI32, {batch}})};
     int64_t epoch, place;
     if (options.drop_remainder || !options.repeat) {
@@ -113,13 +110,27 @@ struct Feed::Impl {
         place = 0;
         order = &orders.of(++epoch);
       }
-      const auto from = static_cast<size_t>((*order)[static_cast<size_t>(place)]);
-      const auto to = static_cast<size_t>(i);
-      std::memcpy(out.images.raw() + to * row, samples.images.raw() + from * row, row);
-      out.labels.as<int32_t>()[to] = samples.labels.as<int32_t>()[from];
-      out.sample_ids.as<int32_t>()[to] = static_cast<int32_t>(i);
+      const int64_t from = (*order)[static_cast<size_t>(place)];
+      copy_sample(samples.features, from, out.features, i);
+      copy_sample(samples.labels, from, out.labels, i);
+      copy_sample(samples.weights, from, out.weights, i);
+      out.sample_ids.as<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i);
     }
     return out;
+  }
+
+  // Room for a batch of what `all` holds samples of.
+  Tensor of_batch(const Tensor& all) const {
+    if (!all.valid()) return {};
+    TensorType type = all.type();
+    type.dims[0] = options.batch;
+    return Tensor::empty(type);
+  }
+  static void copy_sample(const Tensor& all, int64_t from, Tensor& out, int64_t to) {
+    if (!all.valid()) return;
+    const size_t row = all.bytes() / static_cast<size_t>(all.dims()[0]);
+    std::memcpy(out.raw() + static_cast<size_t>(to) * row,
+                all.raw() + static_cast<size_t>(from) * row, row);
   }
 
   // The reader's loop: makes consecutive steps until `ready` holds `prefetch` of them. Once it
@@ -180,6 +191,11 @@ struct Feed::Impl {
   bool stop = false;
   std::thread reader;
 };
+
+Samples Samples::rows(int64_t begin, int64_t end) const {
+  return {features.rows(begin, end), labels.rows(begin, end),
+          weights.valid() ? weights.rows(begin, end) : Tensor{}};
+}
 
 Feed::Feed(const Samples& samples, FeedOptions options)
     : impl_(std::make_unique<Impl>(samples, options)) {}

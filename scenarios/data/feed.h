@@ -18,15 +18,22 @@
 namespace twinrun {
 
 struct Samples {
-  Tensor images;  // f32[n, h, w, c], in [0, 1] for u8 sources (u8 / 255 in binary32)
-  Tensor labels;  // i32[n]
+  Tensor features;  // f32[n, ...], in [0, 1] for u8 sources (u8 / 255 in binary32); or
+                    // i32[n, T]: token ids
+  Tensor labels;    // i32[n], or i32[n, T]: one per token
+  Tensor weights;   // f32[n, T]: 1 a real token, 0 padding; not valid() where all are real
+
+  int64_t count() const { return labels.valid() ? labels.dims()[0] : 0; }
+  // Samples [begin, end), sharing storage.
+  Samples rows(int64_t begin, int64_t end) const;
 };
 
 struct Dataset {
   Samples train, eval;
   int64_t classes = 0;
+  int64_t vocabulary = 0;   // token ids are 0..vocabulary-1; 0 where features are f32
   std::string description;  // "digits: 4096 + 1024 of f32[28,28,1], 10 classes"
-  Digest digest;            // of all four tensors
+  Digest digest;            // of all tensors
 };
 
 struct DataRequest {  // mirrors [data] of the scenario; kept apart so that data/ needs no scenario
@@ -43,8 +50,9 @@ struct DataRequest {  // mirrors [data] of the scenario; kept apart so that data
 Result<Dataset> open_dataset(const DataRequest& request);
 
 struct Batch {
-  Tensor images;      // f32[batch, ...]
-  Tensor labels;      // i32[batch]
+  Tensor features;    // f32[batch, ...] or i32[batch, T]
+  Tensor labels;      // i32[batch] or i32[batch, T]
+  Tensor weights;     // f32[batch, T], or not valid()
   Tensor sample_ids;  // i32[batch]: position in the global batch, 0..batch-1 (random ops key on it)
 };
 

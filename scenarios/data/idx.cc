@@ -173,9 +173,9 @@ Result<Samples> read_pair(const DataRequest& request, const std::string& images_
                  join_where(request.where, images_path),
                  fmt::format("set data.shape = [{}]", fmt::join(shape, ", "))};
   }
-  Samples samples{Tensor::empty({DType::kF32, dims}), Tensor::empty({DType::kI32, {dims[0]}})};
+  Samples samples{Tensor::empty({DType::kF32, dims}), Tensor::empty({DType::kI32, {dims[0]}}), {}};
   normalize(images.elements.data(), static_cast<int64_t>(images.elements.size()),
-            samples.images.as<float>().data());
+            samples.features.as<float>().data());
   for (size_t i = 0; i < labels.elements.size(); ++i) {
     if (labels.elements[i] >= request.classes) {
       const int most = *std::max_element(labels.elements.begin(), labels.elements.end());
@@ -191,13 +191,12 @@ Result<Samples> read_pair(const DataRequest& request, const std::string& images_
 
 // In file order: the first nine tenths train, the rest is held out.
 Result<Pool> split(Samples all, const DataRequest& request, const std::string& path) {
-  const int64_t n = all.labels.elements(), train = n * 9 / 10;
+  const int64_t n = all.count(), train = n * 9 / 10;
   if (train == 0) {
     return Error{fmt::format("{} sample cannot be split into train and eval", n),
                  join_where(request.where, path), "give at least 2 samples"};
   }
-  return Pool{{all.images.rows(0, train), all.labels.rows(0, train)},
-              {all.images.rows(train, n), all.labels.rows(train, n)},
+  return Pool{all.rows(0, train), all.rows(train, n),
               fmt::format("idx ({} split 9:1)", std::filesystem::path(path).filename().string())};
 }
 
@@ -266,7 +265,7 @@ Result<Pool> idx_pool(const DataRequest& request) {
   TWINRUN_ASSIGN(pool.train, read_pair(request, train->images, train->labels));
   TWINRUN_ASSIGN(pool.eval, read_pair(request, held_out->images, held_out->labels));
   const auto shape = [](const Samples& s) {
-    return Dims(s.images.dims().begin() + 1, s.images.dims().end());
+    return Dims(s.features.dims().begin() + 1, s.features.dims().end());
   };
   if (shape(pool.train) != shape(pool.eval)) {
     return Error{fmt::format("the held-out images are {}, the training images {}",

@@ -2,7 +2,7 @@
 // what was asked.
 //
 //   TWINRUN_ASSIGN(Pool pool, digits_pool(request));    // or idx_pool(request)
-//   pool.train.images;                                  // f32[n, h, w, c]; n is at least what was
+//   pool.train.features;                                // f32[n, h, w, c]; n is at least what was
 //   asked
 #pragma once
 

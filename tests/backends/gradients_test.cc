@@ -149,6 +149,8 @@ std::vector<Case> cases() {
       {"exponential", unary(OpKind::kExponential, -1.5, 1.5)},
       {"log", unary(OpKind::kLog)},
       {"tanh", unary(OpKind::kTanh, -1.5, 1.5)},
+      {"erf", unary(OpKind::kErf, -1.5, 1.5)},
+      {"log1p", unary(OpKind::kLog1p, -0.5, 1.5)},
       {"logistic", unary(OpKind::kLogistic, -1.5, 1.5)},
       {"abs", unary(OpKind::kAbs, -1.5, 1.5)},
       {"negate", unary(OpKind::kNegate)},

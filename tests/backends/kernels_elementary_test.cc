@@ -1,4 +1,4 @@
-// exp, log and tanh against MPFR, which rounds correctly: bits must be equal.
+// exp, log, tanh, erf and log1p against MPFR, which rounds correctly: bits must be equal.
 // TWINRUN_ELEMENTARY_SAMPLES sets the number of random arguments per function (the proof over all
 // 2^32 arguments is tests/prove).
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ void check(const char* name, ArrayFunction ours, CorrectlyRounded::Function thei
     }
   }
   // Where results overflow, become denormal or zero, or saturate; around 1.
-  for (float edge : {88.7228394f, -87.3365479f, -103.972084f, -103.278929f, 9.01091385f, 1.0f, 0.0f,
+  for (float edge : {88.7228394f, -87.3365479f, -103.972084f, -103.278929f, 9.01091385f, 1.0f, 0.0f, 4.0f, 3.83250689f,
                      0.000244140625f}) {
     for (uint32_t d = 0; d < 4000; ++d) {
       add(to_bits(edge) - 2000 + d);
@@ -70,6 +70,9 @@ TEST(Elementary, ExpIsCorrectlyRounded) { check("exp", exp_array, mpfr_exp); }
 TEST(Elementary, LogIsCorrectlyRounded) { check("log", log_array, mpfr_log); }
 TEST(Elementary, TanhIsCorrectlyRounded) { check("tanh", tanh_array, mpfr_tanh); }
 
+TEST(Elementary, ErfIsCorrectlyRounded) { check("erf", erf_array, mpfr_erf); }
+TEST(Elementary, Log1pIsCorrectlyRounded) { check("log1p", log1p_array, mpfr_log1p); }
+
 TEST(Elementary, SpecialValues) {
   const float inf = std::numeric_limits<float>::infinity(), nan = from_bits(0xFFC01234u);
   EXPECT_EQ(exp_f32(inf), inf);
@@ -83,7 +86,17 @@ TEST(Elementary, SpecialValues) {
   EXPECT_EQ(tanh_f32(inf), 1.0f);
   EXPECT_EQ(tanh_f32(-inf), -1.0f);
   EXPECT_EQ(to_bits(tanh_f32(-0.0f)), 0x80000000u);
-  for (auto f : {exp_f32, log_f32, tanh_f32}) EXPECT_EQ(to_bits(f(nan)), kCanonicalNaN);
+  EXPECT_EQ(erf_f32(inf), 1.0f);
+  EXPECT_EQ(erf_f32(-inf), -1.0f);
+  EXPECT_EQ(to_bits(erf_f32(-0.0f)), 0x80000000u);
+  EXPECT_EQ(to_bits(erf_f32(0.0f)), 0u);
+  EXPECT_EQ(log1p_f32(inf), inf);
+  EXPECT_EQ(log1p_f32(-1.0f), -inf);
+  EXPECT_EQ(to_bits(log1p_f32(-0.0f)), 0x80000000u);
+  EXPECT_EQ(to_bits(log1p_f32(0.0f)), 0u);
+  EXPECT_EQ(to_bits(log1p_f32(-0x1.000002p+0f)), kCanonicalNaN);
+  EXPECT_EQ(to_bits(log1p_f32(-inf)), kCanonicalNaN);
+  for (auto f : {exp_f32, log_f32, tanh_f32, erf_f32, log1p_f32}) EXPECT_EQ(to_bits(f(nan)), kCanonicalNaN);
 }
 
 // Under flushing, "tiny after rounding with unbounded exponent" must not differ from rounding first

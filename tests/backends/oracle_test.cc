@@ -169,7 +169,7 @@ TEST(OraclePlanted, ScaledByOnePlusTwoToTheMinusTen) {
   for (OpKind kind : {OpKind::kDotGeneral, OpKind::kConvolution, OpKind::kConvolutionInputGrad,
                       OpKind::kConvolutionKernelGrad, OpKind::kReduce, OpKind::kReduceWindow,
                       OpKind::kSelectAndScatter, OpKind::kAvgPoolGrad, OpKind::kAllReduce,
-                      OpKind::kExponential, OpKind::kLogistic, OpKind::kTanh}) {
+                      OpKind::kExponential, OpKind::kLogistic, OpKind::kTanh, OpKind::kErf, OpKind::kLog1p}) {
     for (const Mode& m : modes()) {
       if (!is_dot(kind) && m.declared.precision != DotPrecision::kF32) continue;
       for (uint64_t seed = 0; seed < 20; ++seed) {
@@ -191,7 +191,7 @@ TEST(OraclePlanted, OneUlp) {
                       OpKind::kSqrt, OpKind::kMaximum, OpKind::kMinimum, OpKind::kNegate,
                       OpKind::kAbs, OpKind::kTranspose, OpKind::kBroadcastInDim, OpKind::kReshape,
                       OpKind::kSelect, OpKind::kConvert, OpKind::kExponential, OpKind::kLog,
-                      OpKind::kTanh, OpKind::kRngUniform, OpKind::kSelectAndScatter}) {
+                      OpKind::kTanh, OpKind::kErf, OpKind::kLog1p, OpKind::kRngUniform, OpKind::kSelectAndScatter}) {
     for (const Mode& m : {mode(DotPrecision::kF32, false), mode(DotPrecision::kF32, true)}) {
       for (uint64_t seed = 0; seed < 20; ++seed) {
         for (const OpCase& c : op_cases(kind, DataClass::kPositive, seed)) {
@@ -349,7 +349,7 @@ TEST(Oracle, ReplayIsTheJudgeOfTheValues) {
 
 TEST(OracleElementary, AgreesWithMpfr) {
   std::mt19937_64 random(7);
-  double worst[3] = {};
+  double worst[5] = {};
   for (int i = 0; i < 100000; ++i) {
     const float x = from_bits(static_cast<uint32_t>(random()));
     const auto unit = static_cast<float>(static_cast<double>(random() >> 11) * 0x1p-53);
@@ -359,13 +359,18 @@ TEST(OracleElementary, AgreesWithMpfr) {
         worst[0] = std::max(worst[0], error_against_mpfr(oracle::exponential(v), v, mpfr_exp));
       if (v > 0)
         worst[1] = std::max(worst[1], error_against_mpfr(oracle::logarithm(v), v, mpfr_log));
+      worst[3] = std::max(worst[3], error_against_mpfr(oracle::error_function(v), v, mpfr_erf));
+      if (v > -1) {
+        worst[4] =
+            std::max(worst[4], error_against_mpfr(oracle::logarithm_of_1_plus(v), v, mpfr_log1p));
+      }
       worst[2] =
           std::max(worst[2], error_against_mpfr(oracle::hyperbolic_tangent(v), v, mpfr_tanh));
     }
   }
   for (double w : worst) EXPECT_LT(w, oracle::kElementaryError);
-  std::printf("exp 2^%.1f  log 2^%.1f  tanh 2^%.1f\n", std::log2(worst[0]), std::log2(worst[1]),
-              std::log2(worst[2]));
+  std::printf("exp 2^%.1f  log 2^%.1f  tanh 2^%.1f  erf 2^%.1f  log1p 2^%.1f\n", std::log2(worst[0]),
+              std::log2(worst[1]), std::log2(worst[2]), std::log2(worst[3]), std::log2(worst[4]));
 }
 
 TEST(OracleElementary, Edges) {
@@ -380,6 +385,13 @@ TEST(OracleElementary, Edges) {
   EXPECT_EQ(oracle::hyperbolic_tangent(inf), 1);
   EXPECT_EQ(oracle::hyperbolic_tangent(-inf), -1);
   EXPECT_TRUE(std::signbit(oracle::hyperbolic_tangent(-0.0)));
+  EXPECT_EQ(oracle::error_function(inf), 1);
+  EXPECT_EQ(oracle::error_function(-inf), -1);
+  EXPECT_TRUE(std::signbit(oracle::error_function(-0.0)));
+  EXPECT_EQ(oracle::logarithm_of_1_plus(inf), inf);
+  EXPECT_EQ(oracle::logarithm_of_1_plus(-1), -inf);
+  EXPECT_TRUE(std::isnan(oracle::logarithm_of_1_plus(-2)));
+  EXPECT_TRUE(std::signbit(oracle::logarithm_of_1_plus(-0.0)));
 }
 
 }  // namespace

@@ -316,7 +316,7 @@ TEST(ScreenPlanted, WrongDots) {
 TEST(ScreenPlanted, ScaledResults) {
   for (OpKind kind : {OpKind::kReduce, OpKind::kReduceWindow, OpKind::kSelectAndScatter,
                       OpKind::kAvgPoolGrad, OpKind::kAllReduce, OpKind::kExponential, OpKind::kLog,
-                      OpKind::kTanh, OpKind::kLogistic, OpKind::kRsqrt, OpKind::kSqrt, OpKind::kAdd,
+                      OpKind::kTanh, OpKind::kErf, OpKind::kLog1p, OpKind::kLogistic, OpKind::kRsqrt, OpKind::kSqrt, OpKind::kAdd,
                       OpKind::kMultiply, OpKind::kConvert, OpKind::kRngUniform}) {
     for (uint64_t seed = 0; seed < 10; ++seed) {
       for (const OpCase& c : op_cases(kind, DataClass::kNormal, seed)) {
@@ -462,7 +462,7 @@ TEST(ScreenCostSlow, OneThread) {
   for (const auto& [label, m] : {std::pair{"f32", f32}, std::pair{"flush", bf16}}) {
     for (OpKind kind : {OpKind::kAdd, OpKind::kMultiply, OpKind::kDivide, OpKind::kMaximum,
                         OpKind::kCompare, OpKind::kSqrt, OpKind::kRsqrt, OpKind::kExponential,
-                        OpKind::kLog, OpKind::kTanh, OpKind::kLogistic, OpKind::kNegate}) {
+                        OpKind::kLog, OpKind::kTanh, OpKind::kLogistic, OpKind::kErf, OpKind::kNegate}) {
       std::vector<Tensor> in{
           kind == OpKind::kSqrt || kind == OpKind::kLog || kind == OpKind::kRsqrt ? positive : a};
       if (operand_count(kind) == 2) in.push_back(b);

@@ -5,7 +5,7 @@
 // every argument between them. So our result is computed at every argument, and MPFR is asked at
 // both ends of each run of equal results; where it disagrees, at every argument of the run. Runs
 // never cross a sign, and a NaN among the truths at the ends sends the whole run to MPFR unless
-// arguments say by themselves that it is one (NaN; log of what is below zero).
+// arguments say by themselves that it is one (NaN; log of what is below zero, log1p of what is below -1).
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <string>
@@ -35,12 +36,15 @@ struct Function {
   const char* name;
   void (*ours)(const float*, float*, int64_t);
   CorrectlyRounded::Function truth;
-  bool odd;       // f(-x) = -f(x): MPFR sees the positive arguments only
-  bool positive;  // defined for x >= 0 (and -0) only
+  bool odd;      // f(-x) = -f(x): MPFR sees the positive arguments only
+  float lowest;  // NaN below
 };
-constexpr Function kFunctions[] = {{"exp", exp_array, mpfr_exp, false, false},
-                                   {"log", log_array, mpfr_log, false, true},
-                                   {"tanh", tanh_array, mpfr_tanh, true, false}};
+constexpr float kAll = -std::numeric_limits<float>::infinity();
+constexpr Function kFunctions[] = {{"exp", exp_array, mpfr_exp, false, kAll},
+                                   {"log", log_array, mpfr_log, false, 0},
+                                   {"tanh", tanh_array, mpfr_tanh, true, kAll},
+                                   {"erf", erf_array, mpfr_erf, true, kAll},
+                                   {"log1p", log1p_array, mpfr_log1p, false, -1}};
 
 constexpr uint32_t kChunk = 1u << 20;  // arguments; 4096 chunks, of one sign and one binade each
 constexpr int kChunks = 4096;
@@ -80,7 +84,7 @@ class Chunk {
   }
 
   // Arguments whose result is NaN by definition.
-  bool undefined(uint32_t x) const { return is_nan(x) || (f_.positive && x > 0x80000000u); }
+  bool undefined(uint32_t x) const { return is_nan(x) || from_bits(x) < f_.lowest; }
 
   void wrong(uint32_t x, float want, float got) {
     if (++count_.wrong <= 3) {

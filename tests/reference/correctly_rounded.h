@@ -1,5 +1,5 @@
 // The truth about a function of one variable: MPFR's result, rounded once to binary32, denormals
-// included, canonical NaN. Used by the naive interpreter, the proof of exp, log and tanh, and the
+// included, canonical NaN. Used by the naive interpreter, the proof of the elementary functions, and the
 // sample of it among the tests.
 //
 //   const CorrectlyRounded truth(mpfr_exp);     // one per thread: it sets the exponent range

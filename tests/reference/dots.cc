@@ -81,18 +81,25 @@ static float dot(const Floats& a, const Floats& b, size_t segment, ReferenceArit
 Tensor dot_general(const Op& op, const Tensor& lhs, const Tensor& rhs,
                    ReferenceArithmetic arithmetic) {
   const Floats a = load(lhs), b = load(rhs);
-  const bool a0 = op.attrs.lhs_contract == 0, b0 = op.attrs.rhs_contract == 0;
-  const int64_t k = lhs.dims()[a0 ? 0 : 1];
-  const int64_t m = lhs.dims()[a0 ? 1 : 0], n = rhs.dims()[b0 ? 1 : 0];
-  Floats out(static_cast<size_t>(m * n)), x(static_cast<size_t>(k)), y(static_cast<size_t>(k));
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      for (int64_t l = 0; l < k; ++l) {
-        x[static_cast<size_t>(l)] = a[static_cast<size_t>(a0 ? l * m + i : i * k + l)];
-        y[static_cast<size_t>(l)] = b[static_cast<size_t>(b0 ? l * n + j : j * k + l)];
-      }
-      out[static_cast<size_t>(i * n + j)] = dot(x, y, a0 && b0 ? 4096 : 0, arithmetic);
+  const auto stack = static_cast<size_t>(op.attrs.batch_dims);
+  const auto lc = stack + static_cast<size_t>(op.attrs.lhs_contract);
+  const auto rc = stack + static_cast<size_t>(op.attrs.rhs_contract);
+  const size_t lf = 2 * stack + 1 - lc, rf = 2 * stack + 1 - rc;  // the other one of the last two
+  const int64_t k = lhs.dims()[lc];
+  const bool segmented = stack == 0 && lc == 0 && rc == 0;
+  Floats out(static_cast<size_t>(op.type.elements())), x(static_cast<size_t>(k)), y(x);
+  for (int64_t i = 0; i < op.type.elements(); ++i) {
+    const auto at = unflatten(i, op.type.dims);
+    std::vector<int64_t> l(at.begin(), at.begin() + static_cast<std::ptrdiff_t>(stack));
+    l.resize(stack + 2);
+    std::vector<int64_t> r = l;
+    l[lf] = at[stack], r[rf] = at[stack + 1];
+    for (int64_t q = 0; q < k; ++q) {
+      l[lc] = r[rc] = q;
+      x[static_cast<size_t>(q)] = a[static_cast<size_t>(flatten(l, lhs.dims()))];
+      y[static_cast<size_t>(q)] = b[static_cast<size_t>(flatten(r, rhs.dims()))];
     }
+    out[static_cast<size_t>(i)] = dot(x, y, segmented ? 4096 : 0, arithmetic);
   }
   return save(out, op.type);
 }
@@ -121,11 +128,13 @@ Tensor convolution(const Op& op, const Tensor& x_t, const Tensor& w_t,
   for (size_t i = 0; i < out.size(); ++i) {
     const auto o = unflatten(static_cast<int64_t>(i), op.type.dims);  // n, oh, ow, co
     Floats a, b;
+    const int64_t per_group = w.dims[2], group = o[3] / (w.dims[3] / op.attrs.groups);
     for (int64_t kh = 0; kh < win.size[0]; ++kh) {
       for (int64_t kw = 0; kw < win.size[1]; ++kw) {
-        for (int64_t ci = 0; ci < x.dims[3]; ++ci) {
+        for (int64_t ci = 0; ci < per_group; ++ci) {
           a.push_back(x.get(o[0], o[1] * win.stride[0] - win.pad_low[0] + kh * win.dilation[0],
-                            o[2] * win.stride[1] - win.pad_low[1] + kw * win.dilation[1], ci));
+                            o[2] * win.stride[1] - win.pad_low[1] + kw * win.dilation[1],
+                            group * per_group + ci));
           b.push_back(w.data[w.at(kh, kw, ci, o[3])]);
         }
       }
@@ -143,15 +152,16 @@ Tensor convolution_input_grad(const Op& op, const Tensor& dy_t, const Tensor& w_
   for (size_t i = 0; i < out.size(); ++i) {
     const auto p = unflatten(static_cast<int64_t>(i), op.type.dims);  // n, h, w, ci
     Floats a, b;
+    const int64_t group = p[3] / w.dims[2], outputs = w.dims[3] / op.attrs.groups;
     for (int64_t kh = 0; kh < win.size[0]; ++kh) {
       for (int64_t kw = 0; kw < win.size[1]; ++kw) {
         // The (oh, ow) whose tap (kh, kw) is this pixel: p = o * stride - pad + k * dilation.
         const int64_t h = p[1] + win.pad_low[0] - kh * win.dilation[0];
         const int64_t v = p[2] + win.pad_low[1] - kw * win.dilation[1];
         const bool hit = h >= 0 && v >= 0 && h % win.stride[0] == 0 && v % win.stride[1] == 0;
-        for (int64_t co = 0; co < dy.dims[3]; ++co) {
+        for (int64_t co = group * outputs; co < (group + 1) * outputs; ++co) {
           a.push_back(hit ? dy.get(p[0], h / win.stride[0], v / win.stride[1], co) : 0.0f);
-          b.push_back(w.data[w.at(kh, kw, p[3], co)]);
+          b.push_back(w.data[w.at(kh, kw, p[3] % w.dims[2], co)]);
         }
       }
     }
@@ -168,11 +178,13 @@ Tensor convolution_kernel_grad(const Op& op, const Tensor& x_t, const Tensor& dy
   for (size_t i = 0; i < out.size(); ++i) {
     const auto p = unflatten(static_cast<int64_t>(i), op.type.dims);  // kh, kw, ci, co
     Floats a, b;
+    const int64_t group = p[3] / (op.type.dims[3] / op.attrs.groups);
+    const int64_t channel = group * op.type.dims[2] + p[2];
     for (int64_t n = 0; n < dy.dims[0]; ++n) {
       for (int64_t oh = 0; oh < dy.dims[1]; ++oh) {
         for (int64_t ow = 0; ow < dy.dims[2]; ++ow) {
           a.push_back(x.get(n, oh * win.stride[0] - win.pad_low[0] + p[0] * win.dilation[0],
-                            ow * win.stride[1] - win.pad_low[1] + p[1] * win.dilation[1], p[2]));
+                            ow * win.stride[1] - win.pad_low[1] + p[1] * win.dilation[1], channel));
           b.push_back(dy.data[dy.at(n, oh, ow, p[3])]);
         }
       }

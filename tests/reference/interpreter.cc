@@ -107,6 +107,41 @@ Tensor move(const Op& op, std::span<const Tensor> inputs) {
   return t;
 }
 
+// concatenate, slice and pad, index by index; gather.
+Tensor rearrange(const Op& op, std::span<const Tensor> inputs) {
+  Tensor t = Tensor::zeros(op.type);
+  const Tensor& x = inputs[0];
+  for (int64_t i = 0; i < t.elements(); ++i) {
+    auto index = unflatten(i, op.type.dims);
+    if (op.kind == OpKind::kGather) {
+      const auto ids = static_cast<std::ptrdiff_t>(inputs[1].dims().size());
+      int64_t row = inputs[1].as<int32_t>()[static_cast<size_t>(
+          flatten({index.begin(), index.begin() + ids}, inputs[1].dims()))];
+      if (row < 0) row = 0;
+      if (row >= x.dims()[0]) row = x.dims()[0] - 1;
+      std::vector<int64_t> from(index.begin() + ids, index.end());
+      from.insert(from.begin(), row);
+      copy_element(x, flatten(from, x.dims()), t, i);
+      continue;
+    }
+    const auto axis = static_cast<size_t>(op.attrs.dims[0]);
+    int64_t& at = index[axis];
+    const int64_t size = x.dims()[axis];
+    if (op.kind == OpKind::kSlice) at += op.attrs.dims[1];
+    if (op.kind == OpKind::kPad) {
+      at -= op.attrs.dims[1];
+      if (at < 0 || at >= size) continue;
+    }
+    if (op.kind == OpKind::kConcatenate && at >= size) {
+      at -= size;
+      copy_element(inputs[1], flatten(index, inputs[1].dims()), t, i);
+    } else {
+      copy_element(x, flatten(index, x.dims()), t, i);
+    }
+  }
+  return t;
+}
+
 // ---- elementwise
 
 template <typename T>
@@ -240,6 +275,10 @@ float node(const Op& op, float a, float b, const Scalar& s) {
       return reference_log(a, s.flush);
     case OpKind::kTanh:
       return reference_tanh(a, s.flush);
+    case OpKind::kErf:
+      return reference_erf(a, s.flush);
+    case OpKind::kLog1p:
+      return reference_log1p(a, s.flush);
     case OpKind::kLogistic:
       return s.div(1.0f, s.add(1.0f, reference_exp(-a, s.flush)));
     default:
@@ -267,6 +306,12 @@ float reference_log(float x, bool flush) {
 float reference_tanh(float x, bool flush) {
   return by_mpfr(x, flush, mpfr_tanh);
 }
+float reference_erf(float x, bool flush) {
+  return by_mpfr(x, flush, mpfr_erf);
+}
+float reference_log1p(float x, bool flush) {
+  return by_mpfr(x, flush, mpfr_log1p);
+}
 
 Tensor reference_op(const Op& op, std::span<const Tensor> inputs, ReferenceArithmetic arithmetic) {
   const Scalar s{arithmetic.flush};
@@ -280,6 +325,13 @@ Tensor reference_op(const Op& op, std::span<const Tensor> inputs, ReferenceArith
     case OpKind::kTranspose:
     case OpKind::kSelect:
       return move(op, inputs);
+    case OpKind::kConcatenate:
+    case OpKind::kSlice:
+    case OpKind::kPad:
+    case OpKind::kGather:
+      return rearrange(op, inputs);
+    case OpKind::kScatterAdd:
+      return scatter_add(op, inputs[0], inputs[1], s);
     case OpKind::kConvert:
       return convert(op, inputs[0], s);
     case OpKind::kCompare:
@@ -315,6 +367,14 @@ Tensor reference_all_reduce(std::span<const Tensor> contributions, ReferenceArit
   const TensorType type = contributions[0].type();
   const auto n = static_cast<int64_t>(contributions.size());
   const int64_t length = contributions[0].elements();
+  if (type.dtype == DType::kI32) {
+    Tensor sum = Tensor::zeros(type);
+    for (const Tensor& t : contributions) {
+      for (size_t i = 0; i < sum.as<uint32_t>().size(); ++i)
+        sum.as<uint32_t>()[i] += t.as<const uint32_t>()[i];
+    }
+    return sum;
+  }
   std::vector<Floats> x;
   for (const Tensor& t : contributions) x.push_back(load(t));
   auto hop = [&](float v) { return type.dtype == DType::kBF16 ? bf16_to_f32(bf16_round(v)) : v; };

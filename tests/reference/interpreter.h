@@ -28,5 +28,7 @@ Tensor reference_all_reduce(std::span<const Tensor> contributions, ReferenceArit
 float reference_exp(float x, bool flush);
 float reference_log(float x, bool flush);
 float reference_tanh(float x, bool flush);
+float reference_erf(float x, bool flush);
+float reference_log1p(float x, bool flush);
 
 }  // namespace twinrun

@@ -1,134 +1,11 @@
 #include "tests/reference/op_cases.h"
 
-#include <cmath>
-#include <random>
-
-#include "program/base/bits.h"
-#include "program/ops/op_def.h"
+#include "tests/reference/case_list.h"
 
 namespace twinrun {
 namespace {
 
-using Random = std::mt19937_64;
-
-double unit(Random& r) { return static_cast<double>(r() >> 11) * 0x1p-53; }
-int64_t integer(Random& r, int64_t low, int64_t high) {
-  return low + static_cast<int64_t>(r() % static_cast<uint64_t>(high - low + 1));
-}
-float sign(Random& r) { return (r() & 1) != 0 ? -1.0f : 1.0f; }
-float with_exponent(Random& r, int64_t low, int64_t high) {
-  return sign(r) *
-         std::ldexp(1.0f + static_cast<float>(unit(r)), static_cast<int>(integer(r, low, high)));
-}
-
-float special(Random& r) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  static const float values[] = {kInf,
-                                 -kInf,
-                                 from_bits(kCanonicalNaN),
-                                 0.0f,
-                                 -0.0f,
-                                 0x1p-149f,
-                                 -0x1p-149f,
-                                 0x1p-127f,
-                                 -0x1p-127f,
-                                 0x1p-126f,
-                                 -0x1p-126f,
-                                 0x1.fffffep127f,
-                                 -0x1.fffffep127f,
-                                 0x1.ffp127f,
-                                 1.0f,
-                                 -1.0f};
-  return values[r() % std::size(values)];
-}
-
-float draw_float(Random& r, DataClass data) {
-  switch (data) {
-    case DataClass::kNormal:
-      return static_cast<float>(unit(r) * 2 - 1);
-    case DataClass::kPositive:
-      return (r() & 1) != 0 ? static_cast<float>(unit(r)) : 0.0f;
-    case DataClass::kWide:
-      return with_exponent(r, -126, 126);
-    case DataClass::kTiny:
-      return with_exponent(r, (r() & 3) == 0 ? -150 : -66, (r() & 3) == 0 ? -120 : -58);
-    case DataClass::kHuge:
-      return with_exponent(r, 55, (r() & 15) == 0 ? 127 : 64);
-    case DataClass::kSpecial:
-      return r() % 8 == 0 ? special(r) : with_exponent(r, -3, 3);
-    case DataClass::kTies:
-      switch (r() % 4) {
-        case 0:
-          return sign(r) * 0.0f;
-        case 1:
-          return from_bits((static_cast<uint32_t>(integer(r, 0x3F80, 0x3FFF)) << 16) | 0x8000u);
-        default:
-          return static_cast<float>(integer(r, -6, 6)) * 0.25f;
-      }
-  }
-  return 0;
-}
-
-Tensor random_ints(Dims dims, uint64_t seed) {
-  Random r(seed);
-  Tensor t = Tensor::empty({DType::kI32, std::move(dims)});
-  for (auto& x : t.as<int32_t>()) {
-    x = (r() & 7) == 0 ? ((r() & 1) != 0 ? INT32_MIN : INT32_MAX)
-                       : static_cast<int32_t>(integer(r, -70000, 70000));
-    if ((r() & 3) == 0) x = static_cast<int32_t>(static_cast<uint32_t>(r()));
-    if ((r() & 7) == 0) x = 3;
-  }
-  return t;
-}
-Tensor random_preds(Dims dims, uint64_t seed) {
-  Random r(seed);
-  Tensor t = Tensor::empty({DType::kPred, std::move(dims)});
-  for (auto& x : t.as<uint8_t>()) x = r() & 1;
-  return t;
-}
-
-// Collects the cases of one kind.
-class Cases {
- public:
-  Cases(OpKind kind, DataClass data, uint64_t seed)
-      : kind_(kind), data_(data), seed_(seed * 1000003) {}
-
-  void add(Attrs attrs, std::vector<Tensor> inputs) {
-    OpCase c;
-    c.op.kind = kind_;
-    c.op.attrs = std::move(attrs);
-    std::vector<TensorType> types;
-    for (const Tensor& t : inputs) types.push_back(t.type());
-    c.name = std::string(name_of(kind_));
-    c.op.name = c.name;
-    c.op.type = op_def(kind_).infer(c.op, types);
-    for (const TensorType& t : types) c.name += " " + to_string(t);
-    c.name += " -> " + to_string(c.op.type) + " " + std::string(to_string(data_));
-    c.inputs = std::move(inputs);
-    out.push_back(std::move(c));
-  }
-  // Elements by a formula of the caller's.
-  template <typename F>
-  Tensor made(Dims dims, F f) {
-    Random r(++seed_);
-    Tensor t = Tensor::empty({DType::kF32, std::move(dims)});
-    for (float& x : t.as<float>()) x = f(r);
-    return t;
-  }
-  DataClass data() const { return data_; }
-  Tensor floats(DType dtype, Dims dims) {
-    return random_tensor({dtype, std::move(dims)}, data_, ++seed_);
-  }
-  Tensor ints(Dims dims) { return random_ints(std::move(dims), ++seed_); }
-  Tensor preds(Dims dims) { return random_preds(std::move(dims), ++seed_); }
-
-  std::vector<OpCase> out;
-
- private:
-  OpKind kind_;
-  DataClass data_;
-  uint64_t seed_;
-};
+using namespace cases;
 
 Window window(int64_t kh, int64_t kw, int64_t stride, int64_t low, int64_t high,
               int64_t dilation = 1) {
@@ -174,7 +51,7 @@ void edge_of_flush_dots(Cases& cases) {
   cases.add({}, {row, column});
 }
 
-// Where exp leaves and enters the normal range, and where tanh and logistic bend.
+// Where exp leaves and enters the normal range, and where the others bend or end.
 void elementary_ranges(Cases& cases) {
   for (double low : {-105.0, -87.3366, -10.0, 88.7228}) {
     const double width = low == -105.0 ? 195.0 : low == -10.0 ? 20.0 : 0.0002;
@@ -411,7 +288,7 @@ void elementwise(Cases& cases, OpKind kind, DType dtype) {
   if (dtype == DType::kF32 && cases.data() == DataClass::kTiny) {
     if (kind == OpKind::kMultiply || kind == OpKind::kDivide) edge_of_flush(cases, kind);
     if (kind == OpKind::kExponential || kind == OpKind::kTanh || kind == OpKind::kLogistic ||
-        kind == OpKind::kLog) {
+        kind == OpKind::kLog || kind == OpKind::kErf || kind == OpKind::kLog1p) {
       elementary_ranges(cases);
     }
   }
@@ -436,7 +313,8 @@ void all_reduces(Cases& cases, DType dtype) {
   for (int64_t replicas : {1, 2, 3, 8}) {
     for (const Dims& d : {Dims{}, Dims{5}, Dims{3, 41}}) {
       std::vector<Tensor> in;
-      for (int64_t r = 0; r < replicas; ++r) in.push_back(cases.floats(dtype, d));
+      for (int64_t r = 0; r < replicas; ++r)
+        in.push_back(dtype == DType::kI32 ? cases.ints(d) : cases.floats(dtype, d));
       cases.add({}, in);
     }
   }
@@ -497,6 +375,15 @@ std::vector<OpCase> op_cases(OpKind kind, DataClass data, uint64_t seed) {
     case OpKind::kSelect:
       for (DType t : kAll) moves(cases, kind, t);
       break;
+    case OpKind::kConcatenate:
+    case OpKind::kSlice:
+    case OpKind::kPad:
+    case OpKind::kGather:
+      for (DType t : kAll) rows(cases, kind, t);
+      break;
+    case OpKind::kScatterAdd:
+      for (DType t : {DType::kF32, DType::kBF16, DType::kI32}) rows(cases, kind, t);
+      break;
     case OpKind::kConvert:
       converts(cases);
       break;
@@ -517,15 +404,19 @@ std::vector<OpCase> op_cases(OpKind kind, DataClass data, uint64_t seed) {
     case OpKind::kLog:
     case OpKind::kTanh:
     case OpKind::kLogistic:
+    case OpKind::kErf:
+    case OpKind::kLog1p:
       for (DType t : kFloats) elementwise(cases, kind, t);
       break;
     case OpKind::kDotGeneral:
       for (DType t : kFloats) dots(cases, t);
+      for (DType t : kFloats) stacked_dots(cases, t);
       break;
     case OpKind::kConvolution:
     case OpKind::kConvolutionInputGrad:
     case OpKind::kConvolutionKernelGrad:
       for (DType t : kFloats) convolutions(cases, kind, t);
+      for (DType t : kFloats) grouped_convolutions(cases, kind, t);
       break;
     case OpKind::kReduce:
       for (DType t : kFloats) reductions(cases, t);
@@ -539,7 +430,7 @@ std::vector<OpCase> op_cases(OpKind kind, DataClass data, uint64_t seed) {
       randoms(cases);
       break;
     case OpKind::kAllReduce:
-      for (DType t : kFloats) all_reduces(cases, t);
+      for (DType t : {DType::kF32, DType::kBF16, DType::kI32}) all_reduces(cases, t);
       break;
   }
   return std::move(cases.out);

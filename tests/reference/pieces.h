@@ -78,6 +78,7 @@ Tensor convolution_input_grad(const Op& op, const Tensor& dy, const Tensor& w, R
 Tensor convolution_kernel_grad(const Op& op, const Tensor& x, const Tensor& dy,
                                ReferenceArithmetic);
 Tensor reduce(const Op& op, const Tensor& x, const Scalar& s);
+Tensor scatter_add(const Op& op, const Tensor& ids, const Tensor& dy, const Scalar& s);
 Tensor reduce_window(const Op& op, const Tensor& x, const Scalar& s);
 Tensor select_and_scatter(const Op& op, const Tensor& x, const Tensor& dy, const Scalar& s);
 Tensor avg_pool_grad(const Op& op, const Tensor& dy, const Scalar& s);

@@ -99,6 +99,29 @@ struct Scatter {
 };
 }  // namespace
 
+Tensor scatter_add(const Op& op, const Tensor& ids, const Tensor& dy_t, const Scalar& s) {
+  const int64_t rows = op.type.dims[0], width = op.type.elements() / rows;
+  const auto row = [&](int64_t i) {
+    return std::clamp<int64_t>(ids.as<int32_t>()[static_cast<size_t>(i)], 0, rows - 1);
+  };
+  if (op.type.dtype == DType::kI32) {
+    Tensor t = Tensor::zeros(op.type);
+    for (int64_t i = 0; i < dy_t.elements(); ++i)
+      t.as<uint32_t>()[static_cast<size_t>(row(i / width) * width + i % width)] +=
+          dy_t.as<uint32_t>()[static_cast<size_t>(i)];
+    return t;
+  }
+  const Floats dy = load(dy_t);
+  Scatter sums(s, op.type.elements());
+  const bool bf16 = op.type.dtype == DType::kBF16;
+  for (int64_t i = 0; i < dy_t.elements(); ++i) {
+    const auto at = static_cast<size_t>(row(i / width) * width + i % width);
+    sums.add(at, dy[static_cast<size_t>(i)]);
+    if (bf16) sums.values[at] = bf16_to_f32(bf16_round(sums.values[at]));  // what is stored
+  }
+  return save(sums.values, op.type);
+}
+
 Tensor select_and_scatter(const Op& op, const Tensor& x_t, const Tensor& dy_t, const Scalar& s) {
   const Floats x = load(x_t), dy = load(dy_t);
   Scatter dx(s, op.type.elements());

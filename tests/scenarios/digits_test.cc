@@ -35,7 +35,7 @@ TEST(Digits, ClassesAreBalanced) {
 
 TEST(Digits, PixelsAreBytesOver255WithInkInEveryImage) {
   const Dataset data = open({.train = 500, .eval = 10});
-  const auto pixels = data.train.images.as<float>();
+  const auto pixels = data.train.features.as<float>();
   for (size_t i = 0; i < 500; ++i) {
     float brightest = 0;
     for (size_t k = 0; k < 784; ++k) {
@@ -52,9 +52,9 @@ TEST(Digits, PixelsAreBytesOver255WithInkInEveryImage) {
 // A sample depends on its own number alone, not on how many are asked for.
 TEST(Digits, CountsDoNotChangeSamples) {
   const Dataset large = open({.train = 200, .eval = 100}), small = open({.train = 50, .eval = 20});
-  EXPECT_TRUE(small.train.images.same_bits(large.train.images.rows(0, 50).clone()));
-  EXPECT_TRUE(small.eval.images.same_bits(large.eval.images.rows(0, 20).clone()));
-  EXPECT_FALSE(small.eval.images.same_bits(large.train.images.rows(0, 20).clone()));
+  EXPECT_TRUE(small.train.features.same_bits(large.train.features.rows(0, 50).clone()));
+  EXPECT_TRUE(small.eval.features.same_bits(large.eval.features.rows(0, 20).clone()));
+  EXPECT_FALSE(small.eval.features.same_bits(large.train.features.rows(0, 20).clone()));
 }
 
 TEST(Digits, RefusesWhatItHasNot) {

@@ -12,9 +12,9 @@ namespace {
 
 // Sample i is one pixel of value i and label i: a batch shows which samples it holds.
 Samples counted(int64_t n) {
-  Samples s{Tensor::empty({DType::kF32, {n, 1, 1, 1}}), Tensor::empty({DType::kI32, {n}})};
+  Samples s{Tensor::empty({DType::kF32, {n, 1, 1, 1}}), Tensor::empty({DType::kI32, {n}}), {}};
   for (int64_t i = 0; i < n; ++i) {
-    s.images.as<float>()[static_cast<size_t>(i)] = static_cast<float>(i);
+    s.features.as<float>()[static_cast<size_t>(i)] = static_cast<float>(i);
     s.labels.as<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i);
   }
   return s;
@@ -25,7 +25,7 @@ std::vector<int32_t> ids(Feed& feed, int64_t step) {
   EXPECT_TRUE(batch.ok()) << batch.error().message();
   if (!batch.ok()) return {};
   const auto labels = batch->labels.as<int32_t>();
-  const auto pixels = batch->images.as<float>();
+  const auto pixels = batch->features.as<float>();
   const auto places = batch->sample_ids.as<int32_t>();
   for (size_t i = 0; i < labels.size(); ++i) {
     EXPECT_EQ(pixels[i], static_cast<float>(labels[i]));
@@ -143,6 +143,37 @@ TEST(Feed, NeverFullOrEmpty) {
   EXPECT_FALSE(zero.batch(0).ok());
   Feed endless(counted(5), {.batch = 5});
   EXPECT_EQ(endless.steps_available(), std::numeric_limits<int64_t>::max());
+}
+
+// Tokens, a label per token and weights travel with their sample.
+TEST(Feed, TokensLabelsAndWeightsStayTogether) {
+  constexpr int64_t kCount = 30, kLength = 4;
+  Samples s{Tensor::empty({DType::kI32, {kCount, kLength}}),
+            Tensor::empty({DType::kI32, {kCount, kLength}}),
+            Tensor::empty({DType::kF32, {kCount, kLength}})};
+  for (size_t i = 0; i < kCount * kLength; ++i) {
+    s.features.as<int32_t>()[i] = static_cast<int32_t>(i);
+    s.labels.as<int32_t>()[i] = static_cast<int32_t>(i + 1);
+    s.weights.as<float>()[i] = i % kLength < 3 ? 1.0f : 0.0f;
+  }
+  EXPECT_EQ(s.count(), kCount);
+  Feed feed(s, {.batch = 10, .seed = 3});
+  std::set<int32_t> seen;
+  for (int64_t step = 0; step < 3; ++step) {
+    const auto batch = feed.batch(step);
+    ASSERT_TRUE(batch.ok()) << batch.error().message();
+    EXPECT_EQ(batch->features.type(), (TensorType{DType::kI32, {10, kLength}}));
+    EXPECT_EQ(batch->labels.type(), (TensorType{DType::kI32, {10, kLength}}));
+    EXPECT_EQ(batch->weights.type(), (TensorType{DType::kF32, {10, kLength}}));
+    for (size_t i = 0; i < 10 * kLength; ++i) {
+      const int32_t token = batch->features.as<int32_t>()[i];
+      seen.insert(token);
+      EXPECT_EQ(batch->labels.as<int32_t>()[i], token + 1);
+      EXPECT_EQ(batch->weights.as<float>()[i], token % kLength < 3 ? 1.0f : 0.0f);
+    }
+  }
+  EXPECT_EQ(seen.size(), static_cast<size_t>(kCount * kLength)) << "an epoch holds every sample";
+  EXPECT_FALSE(Feed(counted(5), {.batch = 5}).batch(0)->weights.valid());
 }
 
 TEST(Feed, StopsWhileReadingAhead) {

@@ -90,9 +90,9 @@ TEST_F(IdxTest, SplitsOnePairNineToOneInFileOrder) {
   write(kLabels, labels(20));
   const auto data = open();
   ASSERT_TRUE(data.ok()) << data.error().message();
-  EXPECT_EQ(data->train.images.dims(), (Dims{18, 2, 3, 1}));
-  EXPECT_EQ(data->eval.images.dims(), (Dims{2, 2, 3, 1}));
-  EXPECT_EQ(data->train.images.as<float>()[7], 7.0f / 255.0f);
+  EXPECT_EQ(data->train.features.dims(), (Dims{18, 2, 3, 1}));
+  EXPECT_EQ(data->eval.features.dims(), (Dims{2, 2, 3, 1}));
+  EXPECT_EQ(data->train.features.as<float>()[7], 7.0f / 255.0f);
   EXPECT_EQ(data->eval.labels.as<int32_t>()[0], 8);
   EXPECT_EQ(data->description,
             "idx (t10k-images-idx3-ubyte split 9:1): 18 + 2 of f32[2,3,1], 10 classes");
@@ -227,8 +227,8 @@ TEST_F(IdxTest, RealMnist) {
   }
   const auto data = open_dataset({.source = "idx", .dir = dir.string()});
   ASSERT_TRUE(data.ok()) << data.error().message();
-  EXPECT_EQ(data->eval.images.dims().back(), 1);
-  EXPECT_EQ(data->train.images.dims()[1], 28);
+  EXPECT_EQ(data->eval.features.dims().back(), 1);
+  EXPECT_EQ(data->train.features.dims()[1], 28);
   if (!fs::exists(dir / "train-images-idx3-ubyte.gz") &&
       !fs::exists(dir / "train-images-idx3-ubyte")) {
     EXPECT_EQ(data->train.labels.elements(), 9000);

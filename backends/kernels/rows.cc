@@ -1,0 +1,112 @@
+// Ops that move whole stretches: concatenate, slice and pad along a dimension, gather of rows; and scatter_add, gather's
+// transpose, which adds them.
+#include <cstring>
+#include <vector>
+
+#include "backends/kernels/arithmetic.h"
+#include "backends/kernels/kernel_list.h"
+
+namespace twinrun {
+namespace {
+
+// A tensor around one dimension: `outer` stretches of dims[axis] * inner bytes each.
+struct Stretches {
+  int64_t outer = 1, bytes;
+  Stretches(const Tensor& t, size_t axis) : bytes(static_cast<int64_t>(size_of(t.dtype()))) {
+    for (size_t d = 0; d < axis; ++d) outer *= t.dims()[d];
+    for (size_t d = axis; d < t.dims().size(); ++d) bytes *= t.dims()[d];
+  }
+};
+
+// Copies `n` bytes of each stretch of x, from offset `from`, to offset `to` in the result's stretches.
+void copy_stretches(const KernelContext& context, const Tensor& x, size_t axis, int64_t from,
+                    int64_t to, int64_t n, Tensor& output) {
+  const Stretches in(x, axis), out(output, axis);
+  if (n == 0) return;
+  for_ranges(context, in.outer, n, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      std::memcpy(output.raw() + i * out.bytes + to, x.raw() + i * in.bytes + from,
+                  static_cast<size_t>(n));
+  });
+}
+
+int64_t clamped(int32_t id, int64_t rows) { return std::clamp<int64_t>(id, 0, rows - 1); }
+
+void gather_rows(const KernelContext& context, const Tensor& x, const Tensor& ids, Tensor& output) {
+  const int64_t rows = x.dims()[0], bytes = static_cast<int64_t>(x.bytes()) / rows;
+  const int32_t* id = ids.as<int32_t>().data();
+  for_ranges(context, ids.elements(), bytes, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      std::memcpy(output.raw() + i * bytes, x.raw() + clamped(id[i], rows) * bytes,
+                  static_cast<size_t>(bytes));
+  });
+}
+
+// Threads share the columns, so that each element sees its rows in order. first(x) starts a sum, add(sum, x) goes on.
+template <typename E, typename First, typename Add>
+void scatter_rows(const KernelContext& context, const Tensor& ids, const Tensor& dy, Tensor& output,
+                  First first, Add add) {
+  const int64_t rows = output.dims()[0], width = output.elements() / rows;
+  const int32_t* id = ids.as<int32_t>().data();
+  const E* from = dy.as<E>().data();
+  E* const to = output.as<E>().data();
+  for_ranges(context, width, ids.elements() + rows, [&](int64_t begin, int64_t end) {
+    const FlushScope scope(context.arithmetic.flush);
+    std::vector<bool> touched(static_cast<size_t>(rows), false);
+    for (int64_t r = 0; r < rows; ++r) std::fill(to + r * width + begin, to + r * width + end, E{});
+    for (int64_t i = 0; i < ids.elements(); ++i) {
+      const int64_t row = clamped(id[i], rows);
+      E* const target = to + row * width;
+      const E* const source = from + i * width;
+      if (!touched[static_cast<size_t>(row)]) {
+        touched[static_cast<size_t>(row)] = true;
+        for (int64_t c = begin; c < end; ++c) target[c] = first(source[c]);
+      } else {
+        for (int64_t c = begin; c < end; ++c) target[c] = add(target[c], source[c]);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void run_rows(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output) {
+  if (output.elements() == 0) return;
+  if (op.kind == OpKind::kGather) return gather_rows(context, inputs[0], inputs[1], output);
+  const auto axis = static_cast<size_t>(op.attrs.dims[0]);
+  const Stretches all(inputs[0], axis);
+  const int64_t unit = inputs[0].dims()[axis] > 0 ? all.bytes / inputs[0].dims()[axis] : 0;
+  switch (op.kind) {
+    case OpKind::kConcatenate: {
+      copy_stretches(context, inputs[0], axis, 0, 0, all.bytes, output);
+      copy_stretches(context, inputs[1], axis, 0, all.bytes, Stretches(inputs[1], axis).bytes, output);
+      return;
+    }
+    case OpKind::kSlice:
+      return copy_stretches(context, inputs[0], axis, op.attrs.dims[1] * unit, 0,
+                            (op.attrs.dims[2] - op.attrs.dims[1]) * unit, output);
+    default:  // pad
+      std::memset(output.raw(), 0, output.bytes());
+      return copy_stretches(context, inputs[0], axis, 0, op.attrs.dims[1] * unit, all.bytes, output);
+  }
+}
+
+void run_scatter_add(const KernelContext& context, Inputs inputs, Tensor& output) {
+  if (output.elements() == 0) return;
+  if (output.dtype() == DType::kI32) {
+    return scatter_rows<uint32_t>(
+        context, inputs[0], inputs[1], output, [](uint32_t x) { return x; },
+        [](uint32_t sum, uint32_t x) { return sum + x; });
+  }
+  dispatch_float(
+      output.dtype(), context.arithmetic.flush,
+      [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
+        using E = typename T::type;
+        scatter_rows<E>(
+            context, inputs[0], inputs[1], output,
+            [](E x) { return T::template store<kFlush>(flushed<kFlush>(T::load(x))); },
+            [](E sum, E x) { return T::template store<kFlush>(T::load(sum) + T::load(x)); });
+      });
+}
+
+}  // namespace twinrun

@@ -1,0 +1,30 @@
+// Dots of stacked matrices and grouped convolutions as what they are: several simple ones. The oracle and the screen know
+// simple ones only; this takes the others apart.
+//
+//   for (int64_t i = 0; i < part_count(op, inputs); ++i) { const Part p = part_of(op, inputs, i); ... }
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "program/base/tensor.h"
+#include "program/graph/op.h"
+
+namespace twinrun::oracle {
+
+struct Part {
+  Op op;
+  std::vector<Tensor> inputs;
+};
+
+int64_t part_count(const Op& op, std::span<const Tensor> inputs);  // 1: simple already
+Part part_of(const Op& op, std::span<const Tensor> inputs, int64_t i);
+Tensor part_of_result(const Op& op, const Tensor& output, int64_t i);
+// Element e of part i is element place_of(op, i, e) of the whole.
+struct Placement {
+  int64_t first, run, stride;  // runs of `run` elements, `stride` apart, from `first` on
+  int64_t operator()(int64_t e) const { return first + e / run * stride + e % run; }
+};
+Placement placement_of(const Op& op, int64_t i);
+
+}  // namespace twinrun::oracle

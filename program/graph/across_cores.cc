@@ -1,0 +1,66 @@
+// What a replica learns of the others: means over cores, and the rows of all of them. Everything is an all-reduce: a replica's
+// rows stand in zeros at its own place, so the sum is the gathering (TF's TPU models do it the same way:
+// tpu/models, cross_replica_concat), and a group's statistics stand in the group's row. Gradients follow from those of
+// scatter_add, all_reduce and gather.
+#include "program/graph/layers.h"
+
+namespace twinrun {
+
+ValueId Layers::replica_id() {
+  if (replica_ == kNoValue) {
+    replica_ = root_.parameter("replica_id", {DType::kI32, {}});
+    program_.inputs.push_back({"replica_id", replica_, true});
+  }
+  return replica_;
+}
+
+// Sums over equal shards: the mean of means is the mean.
+ValueId Layers::mean_over_cores(ValueId statistic) {
+  if (sharding_.cores == 1 || sharding_.batchnorm != BatchNormSync::kSynced) return statistic;
+  const std::string name = program_.graph.op(statistic).name;
+  GraphBuilder b = GraphBuilder(program_.graph).derived(name, Phase::kForward);
+  const int group = sharding_.batchnorm_group;
+  if (group == 0 || group == sharding_.cores) {
+    return b.binary_scalar(OpKind::kDivide, b.all_reduce(statistic, "all_reduce"), sharding_.cores,
+                           "mean_over_cores");
+  }
+  if (sharding_.cores % group != 0) {
+    throw GraphError(name + ": " + std::to_string(sharding_.cores) +
+                     " cores do not make groups of " + std::to_string(group));
+  }
+  // Group of replica r: r / group rounded down, by (r + 1/2) / group and truncation.
+  const ValueId r = b.convert(replica_id(), DType::kF32, "replica");
+  const ValueId middle = b.binary_scalar(OpKind::kAdd, r, 0.5, "middle");
+  const ValueId row = b.reshape(
+      b.convert(b.binary_scalar(OpKind::kDivide, middle, group, "quotient"), DType::kI32, "group"),
+      {1}, "row");
+  const Dims dims = b.type(statistic).dims;
+  Dims one = dims, all = dims;
+  one.insert(one.begin(), 1);
+  all.insert(all.begin(), sharding_.cores / group);
+  const ValueId placed = b.scatter_add(row, b.reshape(statistic, one, "as_row"), all, "placed");
+  const ValueId own = b.reshape(b.gather(b.all_reduce(placed), row, "own_group"), dims, "of_group");
+  return b.binary_scalar(OpKind::kDivide, own, group, "mean_over_group");
+}
+
+// Row numbers of this replica's samples among those of all: replica * n + 0 .. n - 1.
+ValueId Layers::global_rows(GraphBuilder b, int64_t n) {
+  const ValueId first = b.binary_scalar(OpKind::kMultiply, replica_id(), static_cast<double>(n), "first_row");
+  const ValueId rows = b.iota({n}, 0, DType::kI32, "row");
+  return b.add(b.broadcast_scalar(first, rows, "first_rows"), rows, "rows");
+}
+
+ValueId Layers::gather_cores(const std::string& name, ValueId x) {
+  GraphBuilder b = root_.scope(name + "/gather");
+  Dims all = b.type(x).dims;
+  const ValueId rows = global_rows(b, all[0]);
+  all[0] *= sharding_.cores;
+  return b.all_reduce(b.scatter_add(rows, x, all, "placed"));
+}
+
+ValueId Layers::own_rows(const std::string& name, ValueId x) {
+  GraphBuilder b = root_.scope(name + "/own");
+  return b.gather(x, global_rows(b, b.type(x).dims[0] / sharding_.cores), "rows_of_core");
+}
+
+}  // namespace twinrun

@@ -1,0 +1,237 @@
+// Losses: an item's loss (a sample's or a token's), then their sum, mean or weighted mean over a core.
+#include "program/graph/layers.h"
+
+namespace twinrun {
+namespace {
+
+Dims all_dims(const Dims& dims) {
+  Dims out;
+  for (size_t i = 0; i < dims.size(); ++i) out.push_back(static_cast<int64_t>(i));
+  return out;
+}
+Dims all_but_last(const Dims& dims) {
+  Dims out = all_dims(dims);
+  out.pop_back();
+  return out;
+}
+
+}  // namespace
+
+ValueId Layers::one_hot(GraphBuilder b, int64_t classes) {
+  Dims full = b.type(labels_).dims;
+  full.push_back(classes);
+  const auto last = static_cast<int64_t>(full.size()) - 1;
+  const ValueId index = b.broadcast(b.iota({classes}, 0, DType::kI32, "classes"), full, {last},
+                                    "class_index");
+  const ValueId labels = b.broadcast(labels_, full, all_but_last(full), "label_broadcast");
+  return b.convert(b.compare(CompareKind::kEq, index, labels, "is_label"), DType::kF32, "one_hot");
+}
+
+ValueId Layers::targets(GraphBuilder b, int64_t classes, double smoothing) {
+  const ValueId hot = one_hot(b, classes);
+  if (smoothing == 0) return hot;
+  const ValueId kept = b.binary_scalar(OpKind::kMultiply, hot, 1 - smoothing, "kept");
+  return b.binary_scalar(OpKind::kAdd, kept, smoothing / static_cast<double>(classes), "smoothed");
+}
+
+void Layers::check_logits(const char* loss, int64_t classes) {
+  Dims expected = program_.graph.type(labels_).dims;
+  expected.push_back(classes);
+  if (shape() != expected) {
+    throw GraphError(std::string(loss) + " over " + std::to_string(classes) +
+                     " classes needs a last layer of shape " +
+                     (expected.size() == 2 ? "[batch, " : "[batch, tokens, ") +
+                     std::to_string(classes) + "], found " + to_string(shape()));
+  }
+  program_.outputs.push_back({"logits", x_});
+}
+
+void Layers::set_loss(ValueId value) {
+  program_.loss = value;
+  program_.outputs.push_back({"loss", value});
+}
+
+ValueId Layers::reduce_loss(GraphBuilder b, ValueId per_item, const Loss& loss) {
+  const Dims items = b.type(per_item).dims;
+  if (!loss.weighted) return b.reduce(per_item, all_dims(items), loss.reduction, "value");
+  if (weights_ == kNoValue) {
+    throw GraphError("loss: a weighted mean needs data with weights (sequences of unequal length)");
+  }
+  ValueId weights = weights_;
+  if (items.size() == 1) weights = b.reduce(weights_, {1}, Reducer::kSum, "weights");
+  if (b.type(weights).dims != items) weights = gather_cores("loss/weights", weights);
+  const ValueId total = b.reduce(b.mul(per_item, weights, "weighted"), all_dims(items),
+                                 Reducer::kSum, "weighted_sum");
+  if (loss.reduction == Reducer::kSum) return total;
+  ValueId weight = b.reduce(weights, all_dims(items), Reducer::kSum, "total_weight");
+  if (mode_ == Mode::kTraining && b.type(weights).dims[0] == program_.batch) {
+    program_.couplings.push_back({"token_mean", "loss"});
+    if (sharding_.cores > 1 && sharding_.token_mean == Scope::kGlobal) {
+      weight = b.binary_scalar(OpKind::kDivide, b.all_reduce(weight, "weight_of_all"),
+                               sharding_.cores, "weight_per_core");
+    }
+  }
+  return b.div(total, weight, "value");
+}
+
+void Layers::softmax_cross_entropy(int64_t classes, const Loss& loss) {
+  check_logits("softmax_cross_entropy", classes);
+  GraphBuilder b = root_.scope("loss");
+  const Dims full = shape(), kept = all_but_last(full);
+  const auto last = static_cast<int64_t>(full.size()) - 1;
+  const ValueId largest = b.reduce(x_, {last}, Reducer::kMax, "largest", /*stop_gradient=*/true);
+  const ValueId shifted = b.sub(x_, b.broadcast(largest, full, kept, "largest_broadcast"), "shift");
+  const ValueId total =
+      b.reduce(b.unary(OpKind::kExponential, shifted), {last}, Reducer::kSum, "sum_exp");
+  const ValueId log_softmax =
+      b.sub(shifted, b.broadcast(b.unary(OpKind::kLog, total), full, kept, "log_broadcast"),
+            "log_softmax");
+  const ValueId picked = b.reduce(b.mul(log_softmax, targets(b, classes, loss.smoothing), "pick"),
+                                  {last}, Reducer::kSum, "picked");
+  set_loss(reduce_loss(b, b.unary(OpKind::kNegate, picked, "per_sample"), loss));
+}
+
+// log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))
+ValueId Layers::softplus(GraphBuilder b, ValueId x) {
+  const ValueId small = b.unary(OpKind::kNegate, b.unary(OpKind::kAbs, x), "minus_abs");
+  const ValueId rest = b.unary(OpKind::kLog1p, b.unary(OpKind::kExponential, small));
+  return b.add(b.binary_scalar(OpKind::kMaximum, x, 0.0, "positive"), rest, "softplus");
+}
+
+// max(x, 0) - x z + log1p(exp(-|x|)), tf.nn.sigmoid_cross_entropy_with_logits.
+void Layers::sigmoid_cross_entropy(int64_t classes, const Loss& loss) {
+  check_logits("sigmoid_cross_entropy", classes);
+  GraphBuilder b = root_.scope("loss");
+  const auto last = static_cast<int64_t>(shape().size()) - 1;
+  const ValueId product = b.mul(x_, targets(b, classes, loss.smoothing), "product");
+  const ValueId each = b.sub(softplus(b, x_), product, "each");
+  set_loss(reduce_loss(b, b.reduce(each, {last}, Reducer::kMean, "per_sample"), loss));
+}
+
+void Layers::mean_squared_error(int64_t classes, const Loss& loss) {
+  check_logits("mean_squared_error", classes);
+  GraphBuilder b = root_.scope("loss");
+  const auto last = static_cast<int64_t>(shape().size()) - 1;
+  const ValueId gap = b.sub(x_, targets(b, classes, loss.smoothing), "gap");
+  const ValueId per_sample =
+      b.reduce(b.mul(gap, gap, "square"), {last}, Reducer::kMean, "per_sample");
+  set_loss(reduce_loss(b, per_sample, loss));
+}
+
+// ---- over pairs
+
+Layers::Pairs Layers::pairs(GraphBuilder b, const char* loss) {
+  if (shape().size() != 2 || program_.graph.type(labels_).rank() != 1) {
+    throw GraphError(std::string(loss) + " needs a last layer of shape [batch, features] and one " +
+                     "label per sample, found " + to_string(shape()) + " and " +
+                     to_string(program_.graph.type(labels_)));
+  }
+  program_.outputs.push_back({"embeddings", x_});
+  Pairs p;
+  p.embeddings = x_;
+  p.labels = labels_;
+  if (gathers()) {
+    p.embeddings = gather_cores("loss/embeddings", x_);
+    p.labels = gather_cores("loss/labels", labels_);
+  }
+  p.n = b.type(p.labels).dims[0];
+  const Dims square{p.n, p.n};
+  const ValueId row = b.broadcast(p.labels, square, {0}, "label_of_row");
+  const ValueId column = b.broadcast(p.labels, square, {1}, "label_of_column");
+  const ValueId equal = b.compare(CompareKind::kEq, row, column, "equal");
+  p.self = b.compare(CompareKind::kEq, b.iota(square, 0, DType::kI32, "row"),
+                     b.iota(square, 1, DType::kI32, "column"), "self");
+  const ValueId no = b.broadcast_scalar(b.constant(0, DType::kPred, "no"), equal, "nos");
+  p.same = b.select(p.self, no, equal, "same");
+  if (mode_ == Mode::kTraining) program_.couplings.push_back({"batch_wise", "loss"});
+  return p;
+}
+
+void Layers::triplet(double margin, const Loss& loss) {
+  GraphBuilder b = root_.scope("loss");
+  const Pairs p = pairs(b, "triplet");
+  const Dims square{p.n, p.n};
+  const ValueId norms =
+      b.reduce(b.mul(p.embeddings, p.embeddings, "square"), {1}, Reducer::kSum, "norms");
+  const ValueId sum = b.add(b.broadcast(norms, square, {0}, "norm_of_row"),
+                            b.broadcast(norms, square, {1}, "norm_of_column"), "norm_sum");
+  const ValueId products = b.dot(p.embeddings, p.embeddings, 1, 1, "products");
+  const ValueId squared = b.binary_scalar(
+      OpKind::kMaximum,
+      b.sub(sum, b.binary_scalar(OpKind::kMultiply, products, 2.0, "twice"), "difference"), 0.0,
+      "squared");
+  // Away from zero, where the root has no slope.
+  const ValueId distance = b.unary(
+      OpKind::kSqrt, b.binary_scalar(OpKind::kAdd, squared, 1e-12, "add_epsilon"), "distance");
+  const auto splat = [&](double v, std::string_view local) {
+    return b.broadcast_scalar(b.constant(v, DType::kF32, local), distance,
+                              std::string(local) + "s");
+  };
+  const ValueId farthest = b.reduce(b.select(p.same, distance, splat(0, "none"), "positives"), {1},
+                                    Reducer::kMax, "farthest");
+  // Of another class: neither the same nor the sample itself.
+  const ValueId far = splat(-1e9, "far");
+  const ValueId minus = b.unary(OpKind::kNegate, distance, "minus_distance");
+  const ValueId others =
+      b.select(p.self, far, b.select(p.same, far, minus, "negatives"), "others");
+  const ValueId nearest = b.reduce(others, {1}, Reducer::kMax, "minus_nearest");
+  const ValueId gap = b.add(farthest, nearest, "gap");
+  const ValueId hinge = b.binary_scalar(
+      OpKind::kMaximum, b.binary_scalar(OpKind::kAdd, gap, margin, "add_margin"), 0.0, "per_sample");
+  set_loss(reduce_loss(b, hinge, loss));
+}
+
+void Layers::contrastive(double temperature, const Loss& loss) {
+  GraphBuilder b = root_.scope("loss");
+  const Pairs p = pairs(b, "contrastive");
+  const Dims square{p.n, p.n};
+  const ValueId products = b.dot(p.embeddings, p.embeddings, 1, 1, "products");
+  const ValueId similarity =
+      b.binary_scalar(OpKind::kMultiply, products, 1.0 / temperature, "similarity");
+  const auto splat = [&](double v, std::string_view local) {
+    return b.broadcast_scalar(b.constant(v, DType::kF32, local), similarity,
+                              std::string(local) + "s");
+  };
+  const ValueId others = b.select(p.self, splat(-1e9, "never"), similarity, "others");
+  const ValueId largest = b.reduce(others, {1}, Reducer::kMax, "largest", /*stop_gradient=*/true);
+  const ValueId shifted = b.sub(others, b.broadcast(largest, square, {0}, "largest_broadcast"), "shift");
+  const ValueId total =
+      b.reduce(b.unary(OpKind::kExponential, shifted), {1}, Reducer::kSum, "sum_exp");
+  const ValueId log_share = b.sub(
+      shifted, b.broadcast(b.unary(OpKind::kLog, total), square, {0}, "log_broadcast"), "log_share");
+  const ValueId picked =
+      b.reduce(b.select(p.same, log_share, splat(0, "zero"), "pick"), {1}, Reducer::kSum, "picked");
+  const ValueId count = b.binary_scalar(
+      OpKind::kMaximum,
+      b.reduce(b.convert(p.same, DType::kF32, "is_same"), {1}, Reducer::kSum, "count"), 1.0,
+      "at_least_one");
+  const ValueId mean = b.div(picked, count, "mean_over_positives");
+  set_loss(reduce_loss(b, b.unary(OpKind::kNegate, mean, "per_sample"), loss));
+}
+
+void Layers::gan(ValueId real, ValueId fake, const std::string& discriminator,
+                 const std::string& generator, Reducer reduction) {
+  GraphBuilder b = root_.scope("loss");
+  for (ValueId logits : {real, fake}) {
+    if (b.type(logits).dims != Dims{program_.batch, 1}) {
+      throw GraphError("gan needs a discriminator that ends in [batch, 1], found " +
+                       to_string(b.type(logits)));
+    }
+  }
+  const auto loss_of = [&](ValueId x, std::string_view local) {
+    return b.reduce(x, {0, 1}, reduction, local);
+  };
+  const auto minus = [&](ValueId x, std::string_view local) {
+    return b.unary(OpKind::kNegate, x, local);
+  };
+  const ValueId of_real = softplus(b.scope("real"), minus(real, "minus_real"));
+  const ValueId of_fake = softplus(b.scope("fake"), fake);
+  const ValueId judge = loss_of(b.add(of_real, of_fake, "judged"), "value");
+  const ValueId deceive =
+      loss_of(softplus(b.scope("deceived"), minus(fake, "minus_fake")), "generator_value");
+  program_.outputs.push_back({"generator_loss", deceive});
+  program_.objectives = {{judge, discriminator}, {deceive, generator}};
+  set_loss(judge);
+}
+
+}  // namespace twinrun

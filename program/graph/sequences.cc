@@ -1,0 +1,96 @@
+// Layers over [batch, tokens, units].
+#include <cmath>
+
+#include "program/graph/layers.h"
+
+namespace twinrun {
+
+void Layers::embedding(const std::string& name, int64_t vocabulary, int64_t units,
+                       const Initializer& init) {
+  if (program_.graph.type(x_).dtype != DType::kI32) {
+    throw GraphError(name + ": embedding needs token ids, i32 [batch, tokens], found " +
+                     to_string(program_.graph.type(x_)));
+  }
+  const ValueId table =
+      parameter(name + "/embeddings", {vocabulary, units}, init, vocabulary, units);
+  x_ = root_.scope(name).gather(table, x_);
+}
+
+void Layers::position_embedding(const std::string& name, const Initializer& init) {
+  expect_rank(name, "position_embedding", 3, "[batch, tokens, units]");
+  const Dims full = shape();
+  const ValueId table =
+      parameter(name + "/embeddings", {full[1], full[2]}, init, full[1], full[2]);
+  GraphBuilder b = root_.scope(name);
+  x_ = b.add(x_, b.broadcast(table, full, {1, 2}, "positions"), "add_positions");
+}
+
+ValueId Layers::softmax(GraphBuilder b, ValueId x) {
+  const Dims full = b.type(x).dims;
+  const auto last = static_cast<int64_t>(full.size()) - 1;
+  Dims kept;
+  for (int64_t i = 0; i < last; ++i) kept.push_back(i);
+  const ValueId largest = b.reduce(x, {last}, Reducer::kMax, "largest", /*stop_gradient=*/true);
+  const ValueId shifted = b.sub(x, b.broadcast(largest, full, kept, "largest_broadcast"), "shift");
+  const ValueId exponential = b.unary(OpKind::kExponential, shifted);
+  const ValueId total = b.reduce(exponential, {last}, Reducer::kSum, "sum_exp");
+  return b.div(exponential, b.broadcast(total, full, kept, "sum_broadcast"), "softmax");
+}
+
+void Layers::attention(const std::string& name, int64_t heads, bool causal, bool masked,
+                       const Weights& weights) {
+  expect_rank(name, "attention", 3, "[batch, tokens, units]");
+  const Dims full = shape();
+  const int64_t batch = full[0], tokens = full[1], units = full[2], size = units / heads;
+  if (units % heads != 0) {
+    throw GraphError(name + ": " + std::to_string(units) + " units do not make " +
+                     std::to_string(heads) + " heads");
+  }
+  if (masked && weights_ == kNoValue) {
+    throw GraphError(name + ": masked attention needs data with weights (sequences of unequal length)");
+  }
+  GraphBuilder b = root_.scope(name);
+  const ValueId input = x_;
+  const auto project = [&](const std::string& which) {  // [batch, heads, tokens, size]
+    x_ = input;
+    dense(name + "/" + which, units, weights);
+    return root_.scope(name + "/" + which)
+        .transpose(b.reshape(x_, {batch, tokens, heads, size}, which + "_heads"), {0, 2, 1, 3});
+  };
+  const ValueId query = b.binary_scalar(OpKind::kMultiply, project("query"),
+                                        1.0 / std::sqrt(static_cast<double>(size)), "scaled_query");
+  const ValueId key = project("key"), value = project("value");
+  ValueId scores = b.dot(query, key, 1, 1, "scores", 2);
+  const Dims square{batch, heads, tokens, tokens};
+  const ValueId never = b.broadcast_scalar(b.constant(-1e9, DType::kF32, "never"), scores, "nevers");
+  if (causal) {
+    const ValueId from = b.iota({tokens, tokens}, 0, DType::kI32, "from");
+    const ValueId to = b.iota({tokens, tokens}, 1, DType::kI32, "to");
+    const ValueId past = b.compare(CompareKind::kGe, from, to, "past");
+    scores = b.select(b.broadcast(past, square, {2, 3}, "pasts"), scores, never, "causal");
+  }
+  if (masked) {
+    const ValueId zero = b.broadcast_scalar(b.constant(0, DType::kF32, "zero"), weights_, "zeros");
+    const ValueId real = b.compare(CompareKind::kGt, weights_, zero, "real");
+    scores = b.select(b.broadcast(real, square, {0, 3}, "reals"), scores, never, "masked");
+  }
+  const ValueId mixed = b.dot(softmax(b, scores), value, 1, 0, "mixed", 2);
+  x_ = b.reshape(b.transpose(mixed, {0, 2, 1, 3}, "by_token"), full, "joined");
+  dense(name + "/output", units, weights);
+}
+
+void Layers::masked_mean(const std::string& name) {
+  expect_rank(name, "masked_mean", 3, "[batch, tokens, units]");
+  if (weights_ == kNoValue) {
+    throw GraphError(name + ": masked_mean needs data with weights (sequences of unequal length)");
+  }
+  const Dims full = shape();
+  GraphBuilder b = root_.scope(name);
+  const ValueId weighted =
+      b.mul(x_, b.broadcast(weights_, full, {0, 1}, "weights"), "weighted");
+  const ValueId sum = b.reduce(weighted, {1}, Reducer::kSum, "sum");
+  const ValueId count = b.reduce(weights_, {1}, Reducer::kSum, "count");
+  x_ = b.div(sum, b.broadcast(count, {full[0], full[2]}, {0}, "counts"), "mean");
+}
+
+}  // namespace twinrun
