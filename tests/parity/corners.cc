@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "harness/stages.h"
-#include "scenarios/model.h"
 #include "tests/parity/rounding_noise.h"
 
 namespace twinrun::parity {
@@ -72,13 +71,14 @@ Result<Trace> trace(const Experiment& e, const Program& program, Backend& backen
 Result<Spread> ensemble(const Experiment& e, bool sharded, const Trace& truth, int64_t steps, uint32_t members,
                         int threads) {
   TWINRUN_ASSIGN(const auto cpu, make_backend("cpu", {.threads = threads}));
-  const Dims& all = e.data->train.images.dims();
   ThreadPool pool(threads);
   Spread spread;
   spread.losses.resize(truth.losses.size());
   for (uint32_t member = 0; member < members; ++member) {
-    Experiment own = e;
-    TWINRUN_ASSIGN(own.forward, build_training(with_rounded_settings(e.scenario, member), {all.begin() + 1, all.end()}));
+    Experiment rounded = e;
+    rounded.scenario = with_rounded_settings(e.scenario, member);
+    TWINRUN_ASSIGN(Experiment own, with_seed(rounded, e.scenario.seed));
+    own.scenario = e.scenario;  // learning rates are given
     RoundingNoise noise(member, sharded ? nullptr : &pool);
     TWINRUN_ASSIGN(const Trace t, trace(own, sharded ? own.sharded(own.sharding) : own.whole(), *cpu,
                                         {.steps = steps, .hooks = &noise}));

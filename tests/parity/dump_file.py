@@ -1,7 +1,7 @@
 """What the framework programs share: reading parity_dump's file, walking a model's layers, writing results.
 
     dump = Dump("digits_mlp.h5")
-    y = walk(dump.layers, LAYERS, context, images)      # LAYERS: kind -> function(context, layer, *inputs)
+    y = walk(dump.layers, LAYERS, context, features)    # LAYERS: kind -> function(context, layer, *inputs)
     write_result("jax.h5", "jax", version, recorder)    # the layout of /R/ours in the dump
 
 Python 3.11, numpy and h5py only: it runs in every framework's environment.
@@ -35,28 +35,31 @@ class Dump:
                 if data.attrs["role"].decode() == role}
 
     def step(self, i):
-        """What step i is fed: (inputs, random numbers), by name."""
+        """What step i is fed: (inputs, random numbers), by name. What a model starts from is inputs["features"]."""
         inputs = {name: values[i] for name, values in self.file["inputs"].items()}
+        inputs["features"] = inputs["tokens" if "tokens" in inputs else "images"]
         random = {name.replace("|", "/"): values[i] for name, values in self.file["random"].items()}
         return inputs, random
 
 
-def walk(layers, table, context, images):
-    """The model's output. A layer reads the one before it, or those that its `input` names."""
-    values, previous = {"": images}, ""
+def walk(layers, table, context, features, part=""):
+    """The model's output, or that of a GAN's part. A layer reads the one before it, or those that its `input` names."""
+    values, previous = {"data": features}, "data"
     for layer in layers:
-        names = layer.get("input") or previous
-        names = [names] if isinstance(names, str) else names
+        if layer.get("part", "") != part:
+            continue
         if layer["kind"] not in table:
             raise SystemExit(f"{context.framework}: no layer kind '{layer['kind']}' in its table: {', '.join(table)}")
+        inputs = [values[name] for name in layer.get("input") or [previous]]
         previous = layer["name"]
-        values[previous] = table[layer["kind"]](context, layer, *(values[name] for name in names))
+        full = f"{part}/{previous}" if part else previous
+        values[previous] = table[layer["kind"]](context, {**layer, "name": full}, *inputs)
     return values[previous]
 
 
-def same_padding(size, window, stride):
+def same_padding(size, window, stride, dilation=1):
     """TensorFlow's SAME along one axis: (low, high); the odd cell is on the high side."""
-    total = max(0, (-(-size // stride) - 1) * stride + window - size)
+    total = max(0, (-(-size // stride) - 1) * stride + dilation * (window - 1) + 1 - size)
     return total // 2, total - total // 2
 
 

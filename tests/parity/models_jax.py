@@ -7,7 +7,6 @@ has cores, gradients summed by psum. --wrong makes one deliberate mistake (wrong
 """
 import argparse
 import os
-import types
 
 from dump_file import Dump, Recorder, stride_of, walk, write_result
 
@@ -33,16 +32,34 @@ jax.config.update("jax_default_matmul_precision", "highest")
 
 # ---- layers: function(context, layer, x..) --------------------------------------------------------------------------------
 
-def dense(c, layer, x):
-    y = x @ c.params[layer["name"] + "/kernel"]
+def with_bias(c, layer, y):
     return y + c.params[layer["name"] + "/bias"] if layer["bias"] else y
+
+
+def dense(c, layer, x):
+    return with_bias(c, layer, x @ c.params[layer["name"] + "/kernel"])
+
+
+def convolve(c, layer, x, groups):
+    strides, dilations = (stride_of(layer),) * 2, (layer.get("dilation", 1),) * 2
+    y = lax.conv_general_dilated(x, c.params[layer["name"] + "/kernel"], strides, layer["padding"].upper(),
+                                 rhs_dilation=dilations, dimension_numbers=("NHWC", "HWIO", "NHWC"),
+                                 feature_group_count=groups)
+    return with_bias(c, layer, y)
 
 
 def conv2d(c, layer, x):
-    s = stride_of(layer)
-    y = lax.conv_general_dilated(x, c.params[layer["name"] + "/kernel"], (s, s), layer["padding"].upper(),
-                                 dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    return y + c.params[layer["name"] + "/bias"] if layer["bias"] else y
+    return convolve(c, layer, x, 1)
+
+
+def depthwise_conv2d(c, layer, x):
+    return convolve(c, layer, x, x.shape[3])
+
+
+def conv2d_transpose(c, layer, x):
+    y = lax.conv_transpose(x, c.params[layer["name"] + "/kernel"], (stride_of(layer),) * 2, layer["padding"].upper(),
+                           dimension_numbers=("NHWC", "HWIO", "NHWC"), transpose_kernel=True)
+    return with_bias(c, layer, y)
 
 
 def window(layer, x, start, reducer):
@@ -58,12 +75,56 @@ def avg_pool(_, layer, x):
     return window(layer, x, 0.0, lax.add) / window(layer, jnp.ones_like(x), 0.0, lax.add)
 
 
+def global_max_pool(_c, _layer, x):
+    return x.max(tuple(range(1, x.ndim - 1)))
+
+
+def global_avg_pool(_c, _layer, x):
+    return x.mean(tuple(range(1, x.ndim - 1)))
+
+
 def flatten(_c, _layer, x):
     return x.reshape(x.shape[0], -1)
 
 
+def reshape(_, layer, x):
+    return x.reshape(x.shape[0], *layer["shape"])
+
+
+def add(_c, _layer, *xs):
+    return sum(xs[1:], xs[0])
+
+
+def concat(_c, _layer, *xs):
+    return jnp.concatenate(xs, -1)
+
+
+def l2_normalize(_c, _layer, x):
+    return x * lax.rsqrt(jnp.maximum(jnp.sum(x * x, -1, keepdims=True), 1e-12))
+
+
 def relu(_c, _layer, x):
     return jax.nn.relu(x)
+
+
+def leaky_relu(_, layer, x):
+    return jax.nn.leaky_relu(x, layer["slope"])
+
+
+def gelu(_, layer, x):
+    return jax.nn.gelu(x, approximate=layer["approximate"])
+
+
+def silu(_c, _layer, x):
+    return jax.nn.silu(x)
+
+
+def sigmoid(_c, _layer, x):
+    return jax.nn.sigmoid(x)
+
+
+def tanh(_c, _layer, x):
+    return jnp.tanh(x)
 
 
 def batch_norm(c, layer, x):
@@ -79,25 +140,112 @@ def batch_norm(c, layer, x):
     return centred * scale + c.params[name + "/beta"]
 
 
+def layer_norm(c, layer, x):
+    return jax.nn.standardize(x, -1, epsilon=layer["epsilon"]) * c.params[layer["name"] + "/gamma"] + c.params[
+        layer["name"] + "/beta"]
+
+
+def group_norm(c, layer, x):
+    grouped = x.reshape(*x.shape[:3], layer["groups"], -1)
+    y = jax.nn.standardize(grouped, (1, 2, 4), epsilon=layer["epsilon"]).reshape(x.shape)
+    return y * c.params[layer["name"] + "/gamma"] + c.params[layer["name"] + "/beta"]
+
+
+def minibatch_stddev(c, layer, x):
+    everyone = c.gather(x)
+    size = min(layer["group"], len(everyone))
+    deviation = jnp.sqrt(jnp.var(everyone.reshape(size, -1, *x.shape[1:]), 0) + 1e-8)
+    channel = c.own(jnp.tile(deviation.mean((1, 2, 3)), size))
+    return jnp.concatenate([x, jnp.broadcast_to(channel[:, None, None, None], (*x.shape[:3], 1))], -1)
+
+
+def embedding(c, layer, x):
+    return c.params[layer["name"] + "/embeddings"][x]
+
+
+def position_embedding(c, layer, x):
+    return x + c.params[layer["name"] + "/embeddings"]
+
+
+def attention(c, layer, x):
+    batch, tokens, units = x.shape
+
+    def project(which, y):
+        return dense(c, {**layer, "name": f"{layer['name']}/{which}"}, y)
+
+    q, k, v = (project(which, x).reshape(batch, tokens, layer["heads"], -1) for which in ("query", "key", "value"))
+    mask = jnp.broadcast_to(c.weights[:, None, None, :] > 0, (batch, 1, tokens, tokens)) if layer["masked"] else None
+    mixed = jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=layer["causal"])
+    return project("output", mixed.reshape(batch, tokens, units))
+
+
+def masked_mean(c, _layer, x):
+    return (x * c.weights[..., None]).sum(1) / c.weights.sum(1, keepdims=True)
+
+
+def noise(c, layer, _):
+    return c.random[layer["name"] + "/rng_uniform"] * 2 - 1
+
+
 def dropout(c, layer, x):
     keep = c.random[layer["name"] + "/rng_uniform"] >= np.float32(layer["rate"])
     return jnp.where(keep, x / (1 - layer["rate"]), 0.0)
 
 
-LAYERS = {f.__name__: f for f in (dense, conv2d, max_pool, avg_pool, flatten, relu, batch_norm, dropout)}
+LAYERS = {f.__name__: f for f in (
+    dense, conv2d, depthwise_conv2d, conv2d_transpose, max_pool, avg_pool, global_max_pool, global_avg_pool, flatten, reshape,
+    add, concat, l2_normalize, relu, leaky_relu, gelu, silu, sigmoid, tanh, batch_norm, layer_norm, group_norm,
+    minibatch_stddev, embedding, position_embedding, attention, masked_mean, noise, dropout)}
 
 
-# ---- losses: function(logits, labels) -> one number per sample ------------------------------------------------------------
+# ---- losses: function(context, logits, labels, settings) -> one number per sample or token ---------------------------------
 
-def softmax_cross_entropy(logits, labels):
+def targets(logits, labels, loss):
+    return optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), loss.get("smoothing", 0))
+
+
+def softmax_cross_entropy(_, logits, labels, loss):
+    if loss.get("smoothing", 0) > 0:
+        return optax.softmax_cross_entropy(logits, targets(logits, labels, loss))
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 
 
-def mean_squared_error(logits, labels):
-    return jnp.mean((logits - jax.nn.one_hot(labels, logits.shape[-1])) ** 2, -1)
+def sigmoid_cross_entropy(_, logits, labels, loss):
+    return optax.sigmoid_binary_cross_entropy(logits, targets(logits, labels, loss)).mean(-1)
 
 
-LOSSES = {f.__name__: f for f in (softmax_cross_entropy, mean_squared_error)}
+def mean_squared_error(_, logits, labels, loss):
+    return jnp.mean((logits - targets(logits, labels, loss)) ** 2, -1)
+
+
+def triplet(c, x, labels, loss):
+    """Batch hard (Hermans et al. 2017), by differences of embeddings, not by products."""
+    x, labels = c.gather(x), c.gather(labels)
+    distance = jnp.sqrt(jnp.sum((x[:, None] - x[None]) ** 2, -1) + 1e-12)
+    same = (labels[:, None] == labels[None]) & ~jnp.eye(len(x), dtype=bool)
+    farthest = jnp.max(jnp.where(same, distance, 0.0), 1)
+    nearest = jnp.min(jnp.where(labels[:, None] != labels[None], distance, 1e9), 1)
+    return jnp.maximum(farthest - nearest + loss["margin"], 0.0)
+
+
+def contrastive(c, x, labels, loss):
+    """Supervised contrastive, the mean over positives outside the logarithm (Khosla et al. 2020, eq. 2)."""
+    x, labels = c.gather(x), c.gather(labels)
+    self = jnp.eye(len(x), dtype=bool)
+    log_share = jax.nn.log_softmax(jnp.where(self, -1e9, x @ x.T / loss["temperature"]), -1)
+    same = (labels[:, None] == labels[None]) & ~self
+    return -jnp.where(same, log_share, 0.0).sum(1) / jnp.maximum(same.sum(1), 1)
+
+
+LOSSES = {f.__name__: f for f in (softmax_cross_entropy, sigmoid_cross_entropy, mean_squared_error, triplet, contrastive)}
+
+
+def reduce_loss(c, per_item, loss):
+    if loss.get("weights", "none") == "none":
+        return (jnp.mean if loss["reduction"] == "mean" else jnp.sum)(per_item)
+    weights = c.weights if per_item.ndim == 2 else c.weights.sum(1)
+    total = jnp.sum(weights * per_item)
+    return total / c.token_mean(jnp.sum(weights)) if loss["reduction"] == "mean" else total
 
 
 # ---- optimizers: function(settings) -> (optax transformation, its settings at a step) -------------------------------------
@@ -123,30 +271,68 @@ OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam)}
 
 # ---- training -------------------------------------------------------------------------------------------------------------
 
-def forward(params, stats, inputs, random, across, synced_cores):
-    c = types.SimpleNamespace(framework="jax", params=params, stats=stats, random=random, updates={}, across=across,
-                              synced_cores=synced_cores)
-    per_sample = LOSSES[dump.loss["kind"]](walk(dump.layers, LAYERS, c, inputs["images"]), inputs["labels"])
-    return (jnp.mean if dump.loss["reduction"] == "mean" else jnp.sum)(per_sample), {**stats, **c.updates}
+class Alone:
+    """What a whole batch on one device sees across cores: itself."""
+    synced_cores = 1
+
+    def __init__(self, params, stats, inputs, random):
+        self.framework, self.params, self.stats, self.random, self.updates = "jax", params, stats, random, {}
+        self.weights = inputs.get("weights")
+
+    def across(self, x):
+        return x
+
+    gather = own = token_mean = across
+
+
+class OneCore(Alone):
+    """One of several: what the scenario's [tpu] says that it sees."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.group = dump.tpu.get("batchnorm_group") or dump.cores
+        self.synced_cores = self.group if dump.tpu["batchnorm"] == "synced" else 1
+
+    def across(self, x):
+        if self.synced_cores == 1:
+            return x
+        return lax.pmean(x, "cores", axis_index_groups=np.arange(dump.cores).reshape(-1, self.group).tolist())
+
+    def gather(self, x):
+        return lax.all_gather(x, "cores", tiled=True) if dump.tpu.get("batchwise") == "gathered" else x
+
+    def own(self, x):
+        n = len(x) // dump.cores
+        if dump.tpu.get("batchwise") != "gathered":
+            return x
+        return lax.dynamic_slice_in_dim(x, lax.axis_index("cores") * n, n)
+
+    def token_mean(self, weight):
+        return lax.pmean(weight, "cores") if dump.tpu.get("token_mean") == "global" else weight
+
+
+def forward(params, stats, inputs, random, seen):
+    c = seen(params, stats, inputs, random)
+    output = walk(dump.layers, LAYERS, c, inputs["features"])
+    per_item = LOSSES[dump.loss["kind"]](c, output, inputs["labels"], dump.loss)
+    return reduce_loss(c, per_item, dump.loss), {**stats, **c.updates}
 
 
 def whole_step(params, stats, inputs, random):
     compute = jax.value_and_grad(forward, has_aux=True)
-    (loss, stats), gradients = compute(params, stats, inputs, random, lambda x: x, 1)
+    (loss, stats), gradients = compute(params, stats, inputs, random, Alone)
     return loss[None], stats, gradients
 
 
 def sharded_step():
     """One device per core: its rows of the batch, statistics of its own, gradients reduced over all."""
     mesh = jax.make_mesh((dump.cores,), ("cores",), axis_types=(jax.sharding.AxisType.Auto,))
-    synced = dump.tpu["batchnorm"] == "synced"
     reduce = lax.pmean if dump.tpu["reduction"] == "mean" else lax.psum
-    across = (lambda x: lax.pmean(x, "cores")) if synced else lambda x: x
 
     def one_core(params, stats, inputs, random):
         own = jax.tree.map(lambda s: s[0], stats)
         compute = jax.value_and_grad(forward, has_aux=True)
-        (loss, own), gradients = compute(params, own, inputs, random, across, dump.cores if synced else 1)
+        (loss, own), gradients = compute(params, own, inputs, random, OneCore)
         return loss[None], jax.tree.map(lambda s: s[None], own), reduce(gradients, "cores")
 
     p, rows = jax.P(), jax.P("cores")
@@ -173,7 +359,7 @@ def main():
     for i in range(dump.steps):
         inputs, random = dump.step(i)
         rate = inputs["learning_rate"]
-        batch = {k: jnp.asarray(v) for k, v in inputs.items() if k in ("images", "labels")}
+        batch = {k: jnp.asarray(v) for k, v in inputs.items() if k in ("features", "labels", "weights")}
         losses, stats, gradients = step_function(params, stats, batch, random)
         recorder.step(i, losses, gradients)
         for key, value in {"learning_rate": rate, **settings(i)}.items():

@@ -29,7 +29,24 @@ def dense(c, layer, x):
 
 
 def conv2d(c, layer, x):
-    return with_bias(c, layer, tf.nn.conv2d(x, c.params[layer["name"] + "/kernel"], stride_of(layer), layer["padding"].upper()))
+    return with_bias(c, layer, tf.nn.conv2d(x, c.params[layer["name"] + "/kernel"], stride_of(layer), layer["padding"].upper(),
+                                           dilations=layer.get("dilation", 1)))
+
+
+def depthwise_conv2d(c, layer, x):
+    h, w, _, outputs = c.params[layer["name"] + "/kernel"].shape
+    kernel = tf.reshape(c.params[layer["name"] + "/kernel"], [h, w, x.shape[3], outputs // x.shape[3]])
+    y = tf.nn.depthwise_conv2d(x, kernel, [1, stride_of(layer), stride_of(layer), 1], layer["padding"].upper(),
+                               dilations=[layer["dilation"]] * 2)
+    return with_bias(c, layer, y)
+
+
+def conv2d_transpose(c, layer, x):
+    size, stride = layer["kernel"], stride_of(layer)
+    extra = 0 if layer["padding"] == "same" else max(size, stride) - stride
+    shape = [x.shape[0], x.shape[1] * stride + extra, x.shape[2] * stride + extra, layer["filters"]]
+    y = tf.nn.conv2d_transpose(x, c.params[layer["name"] + "/kernel"], shape, stride, layer["padding"].upper())
+    return with_bias(c, layer, y)
 
 
 def max_pool(_, layer, x):
@@ -44,8 +61,52 @@ def flatten(_c, _layer, x):
     return tf.reshape(x, [x.shape[0], -1])
 
 
+def global_max_pool(_c, _layer, x):
+    return tf.reduce_max(x, list(range(1, x.shape.rank - 1)))
+
+
+def global_avg_pool(_c, _layer, x):
+    return tf.reduce_mean(x, list(range(1, x.shape.rank - 1)))
+
+
+def reshape(_, layer, x):
+    return tf.reshape(x, [x.shape[0], *layer["shape"]])
+
+
+def add(_c, _layer, *xs):
+    return tf.add_n(xs)
+
+
+def concat(_c, _layer, *xs):
+    return tf.concat(xs, -1)
+
+
+def l2_normalize(_c, _layer, x):
+    return tf.math.l2_normalize(x, -1)
+
+
 def relu(_c, _layer, x):
     return tf.nn.relu(x)
+
+
+def leaky_relu(_, layer, x):
+    return tf.nn.leaky_relu(x, layer["slope"])
+
+
+def gelu(_, layer, x):
+    return tf.nn.gelu(x, layer["approximate"])
+
+
+def silu(_c, _layer, x):
+    return tf.nn.silu(x)
+
+
+def sigmoid(_c, _layer, x):
+    return tf.sigmoid(x)
+
+
+def tanh(_c, _layer, x):
+    return tf.tanh(x)
 
 
 def batch_norm(c, layer, x):
@@ -69,25 +130,118 @@ def batch_norm(c, layer, x):
     return y
 
 
+def layer_norm(c, layer, x):
+    mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+    return tf.nn.batch_normalization(x, mean, variance, c.params[layer["name"] + "/beta"], c.params[layer["name"] + "/gamma"],
+                                     layer["epsilon"])
+
+
+def group_norm(c, layer, x):
+    grouped = tf.reshape(x, [*x.shape[:3], layer["groups"], x.shape[3] // layer["groups"]])
+    mean, variance = tf.nn.moments(grouped, [1, 2, 4], keepdims=True)
+    y = tf.reshape(tf.nn.batch_normalization(grouped, mean, variance, None, None, layer["epsilon"]), x.shape)
+    return y * c.params[layer["name"] + "/gamma"] + c.params[layer["name"] + "/beta"]
+
+
+def minibatch_stddev(c, layer, x):
+    everyone = c.gather(x)
+    size = min(layer["group"], everyone.shape[0])
+    _, variance = tf.nn.moments(tf.reshape(everyone, [size, -1, *x.shape[1:]]), [0])
+    channel = c.own(tf.tile(tf.reduce_mean(tf.sqrt(variance + 1e-8), [1, 2, 3]), [size]))
+    return tf.concat([x, tf.broadcast_to(channel[:, None, None, None], [*x.shape[:3], 1])], -1)
+
+
+def embedding(c, layer, x):
+    return tf.nn.embedding_lookup(c.params[layer["name"] + "/embeddings"], x)
+
+
+def position_embedding(c, layer, x):
+    return x + c.params[layer["name"] + "/embeddings"]
+
+
+def attention(c, layer, x):
+    """As keras.layers.MultiHeadAttention computes it: einsum, scores masked with -1e9, softmax."""
+    batch, tokens, units = x.shape
+    size = units // layer["heads"]
+
+    def project(which, y):
+        return with_bias(c, {**layer, "name": f"{layer['name']}/{which}"},
+                         tf.einsum("btu,uv->btv", y, c.params[f"{layer['name']}/{which}/kernel"]))
+
+    q, k, v = (tf.reshape(project(w, x), [batch, tokens, layer["heads"], size]) for w in ("query", "key", "value"))
+    scores = tf.einsum("bqhd,bkhd->bhqk", q * size ** -0.5, k)
+    if layer["causal"]:
+        scores = tf.where(tf.linalg.band_part(tf.ones([tokens, tokens], bool), -1, 0), scores, -1e9)
+    if layer["masked"]:
+        scores = tf.where(c.weights[:, None, None, :] > 0, scores, -1e9)
+    return project("output", tf.reshape(tf.einsum("bhqk,bkhd->bqhd", tf.nn.softmax(scores), v), [batch, tokens, units]))
+
+
+def masked_mean(c, _layer, x):
+    return tf.reduce_sum(x * c.weights[..., None], 1) / tf.reduce_sum(c.weights, 1, keepdims=True)
+
+
+def noise(c, layer, _):
+    return c.random[layer["name"] + "/rng_uniform"] * 2 - 1
+
+
 def dropout(c, layer, x):
     keep = c.random[layer["name"] + "/rng_uniform"] >= np.float32(layer["rate"])
     return tf.where(keep, x / (1 - layer["rate"]), 0.0)
 
 
-LAYERS = {f.__name__: f for f in (dense, conv2d, max_pool, avg_pool, flatten, relu, batch_norm, dropout)}
+LAYERS = {f.__name__: f for f in (
+    dense, conv2d, depthwise_conv2d, conv2d_transpose, max_pool, avg_pool, global_max_pool, global_avg_pool, flatten, reshape,
+    add, concat, l2_normalize, relu, leaky_relu, gelu, silu, sigmoid, tanh, batch_norm, layer_norm, group_norm,
+    minibatch_stddev, embedding, position_embedding, attention, masked_mean, noise, dropout)}
 
 
-# ---- losses: function(logits, labels) -> one number per sample ------------------------------------------------------------
+# ---- losses: function(context, logits, labels, settings) -> one number per sample or token ---------------------------------
 
-def softmax_cross_entropy(logits, labels):
+def targets(logits, labels, loss):
+    s = loss.get("smoothing", 0)
+    return tf.one_hot(labels, logits.shape[-1]) * (1 - s) + s / logits.shape[-1]
+
+
+def softmax_cross_entropy(_, logits, labels, loss):
+    if loss.get("smoothing", 0) > 0:
+        return tf.nn.softmax_cross_entropy_with_logits(targets(logits, labels, loss), logits)
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
 
-def mean_squared_error(logits, labels):
-    return tf.keras.losses.MSE(tf.one_hot(labels, logits.shape[-1]), logits)
+def sigmoid_cross_entropy(_, logits, labels, loss):
+    return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(targets(logits, labels, loss), logits), -1)
 
 
-LOSSES = {f.__name__: f for f in (softmax_cross_entropy, mean_squared_error)}
+def mean_squared_error(_, logits, labels, loss):
+    return tf.keras.losses.MSE(targets(logits, labels, loss), logits)
+
+
+def triplet(c, x, labels, loss):
+    x, labels = c.gather(x), c.gather(labels)
+    distance = tf.sqrt(tf.reduce_sum(tf.math.squared_difference(x[:, None], x[None]), -1) + 1e-12)
+    equal, self = labels[:, None] == labels[None], tf.cast(tf.eye(x.shape[0]), tf.bool)
+    farthest = tf.reduce_max(tf.where(equal & ~self, distance, 0.0), 1)
+    return tf.nn.relu(farthest - tf.reduce_min(tf.where(equal, 1e9, distance), 1) + loss["margin"])
+
+
+def contrastive(c, x, labels, loss):
+    x, labels = c.gather(x), c.gather(labels)
+    self = tf.cast(tf.eye(x.shape[0]), tf.bool)
+    log_share = tf.nn.log_softmax(tf.where(self, -1e9, tf.matmul(x, x, transpose_b=True) / loss["temperature"]))
+    same = tf.cast((labels[:, None] == labels[None]) & ~self, tf.float32)
+    return -tf.reduce_sum(same * log_share, 1) / tf.maximum(tf.reduce_sum(same, 1), 1.0)
+
+
+LOSSES = {f.__name__: f for f in (softmax_cross_entropy, sigmoid_cross_entropy, mean_squared_error, triplet, contrastive)}
+
+
+def reduce_loss(c, per_item, loss):
+    if loss.get("weights", "none") == "none":
+        return (tf.reduce_mean if loss["reduction"] == "mean" else tf.reduce_sum)(per_item)
+    weights = c.weights if per_item.shape.rank == 2 else tf.reduce_sum(c.weights, 1)
+    total = tf.reduce_sum(weights * per_item)
+    return total / c.token_mean(tf.reduce_sum(weights)) if loss["reduction"] == "mean" else total
 
 
 # ---- optimizers: function(settings, learning rate) ------------------------------------------------------------------------
@@ -125,16 +279,30 @@ class Trainer:
         # One copy per replica, [replica, ...]: each core has statistics of its own.
         self.stats = [{k: tf.constant(v) for k, v in dump.initial("statistic").items()} for _ in range(self.cores)]
 
+    def context(self, replica, inputs, stats, random):
+        """What a layer sees: variables, random numbers, and the other cores as [tpu] says. Their all-reduces have gradients."""
+        tpu, several = self.dump.tpu, self.cores > 1
+        gathers, means = several and tpu.get("batchwise") == "gathered", several and tpu.get("token_mean") == "global"
+        if tpu.get("batchnorm_group", 0) not in (0, self.cores):
+            raise SystemExit("tf: MirroredStrategy has no all-reduce over groups of replicas")
+
+        def own(x):
+            return tf.split(x, self.cores)[replica.replica_id_in_sync_group]
+
+        return types.SimpleNamespace(
+            framework="tf", params=self.params, stats=stats, random=random, updates={}, weights=inputs.get("weights"),
+            synced=several and tpu["batchnorm"] == "synced", cores=self.cores,
+            across=lambda x: replica.all_reduce("MEAN", x),
+            gather=(lambda x: replica.all_gather(x, 0)) if gathers else lambda x: x, own=own if gathers else lambda x: x,
+            token_mean=(lambda x: replica.all_reduce("MEAN", x)) if means else lambda x: x)
+
     def replica(self, inputs, stats, random):
         """On one replica: loss, gradients after the all-reduce, statistics; the update is applied."""
         context = tf.distribute.get_replica_context()
-        synced = self.cores > 1 and self.dump.tpu["batchnorm"] == "synced"
-        # all_reduce has the gradient that it needs: the all-reduce of the cotangents.
-        c = types.SimpleNamespace(framework="tf", params=self.params, stats=stats, random=random, updates={}, synced=synced,
-                                  cores=self.cores, across=lambda x: context.all_reduce("MEAN", x))
+        c = self.context(context, inputs, stats, random)
         with tf.GradientTape() as tape:
-            per_sample = LOSSES[self.dump.loss["kind"]](walk(self.dump.layers, LAYERS, c, inputs["images"]), inputs["labels"])
-            loss = (tf.reduce_mean if self.dump.loss["reduction"] == "mean" else tf.reduce_sum)(per_sample)
+            output = walk(self.dump.layers, LAYERS, c, inputs["features"])
+            loss = reduce_loss(c, LOSSES[self.dump.loss["kind"]](c, output, inputs["labels"], self.dump.loss), self.dump.loss)
             objective = loss / self.cores if self.dump.tpu["reduction"] == "mean" else loss
         gradients = tape.gradient(objective, list(self.params.values()))
         reduced = [context.all_reduce("SUM", g) for g in gradients] if self.cores > 1 else gradients
@@ -154,7 +322,7 @@ class Trainer:
     def step(self, i):
         inputs, random = self.dump.step(i)
         self.rate.assign(inputs["learning_rate"])
-        batch = self.split({k: inputs[k] for k in ("images", "labels")})
+        batch = self.split({k: inputs[k] for k in ("features", "labels", "weights") if k in inputs})
         stats = {k: self.per_replica([s[k] for s in self.stats]) if self.cores > 1 else v for k, v in self.stats[0].items()}
         loss, gradients, stats = self.strategy.run(self.replica, (batch, stats, self.split(random)))
         local = self.strategy.experimental_local_results

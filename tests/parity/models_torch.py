@@ -22,8 +22,13 @@ def padding(layer, x):
     """F.pad's list for NCHW: left, right, top, bottom."""
     if layer["padding"] == "valid":
         return [0, 0, 0, 0]
-    size, stride = layer.get("kernel") or layer["window"], stride_of(layer)
-    return [*same_padding(x.shape[3], size, stride), *same_padding(x.shape[2], size, stride)]
+    size, stride, dilation = layer.get("kernel") or layer["window"], stride_of(layer), layer.get("dilation", 1)
+    return [p for axis in (3, 2) for p in same_padding(x.shape[axis], size, stride, dilation)]
+
+
+def channels_last(function, x):
+    """function of NHWC, applied to NCHW; sequences and features are as they are."""
+    return function(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) if x.dim() == 4 else function(x)
 
 
 # ---- layers: function(context, layer, x..) --------------------------------------------------------------------------------
@@ -32,9 +37,29 @@ def dense(c, layer, x):
     return F.linear(x, c.params[layer["name"] + "/kernel"], c.params.get(layer["name"] + "/bias"))
 
 
-def conv2d(c, layer, x):
+def convolve(c, layer, x, groups):
     return F.conv2d(F.pad(x, padding(layer, x)), c.params[layer["name"] + "/kernel"], c.params.get(layer["name"] + "/bias"),
-                    stride_of(layer))
+                    stride_of(layer), dilation=layer.get("dilation", 1), groups=groups)
+
+
+def conv2d(c, layer, x):
+    return convolve(c, layer, x, 1)
+
+
+def depthwise_conv2d(c, layer, x):
+    return convolve(c, layer, x, x.shape[1])
+
+
+def conv2d_transpose(c, layer, x):
+    # PyTorch pads both sides alike: everything is computed, then cut (or, for windows below the stride, filled with zeros).
+    size, stride, name = layer["kernel"], stride_of(layer), layer["name"]
+    y = F.conv_transpose2d(x, c.params[name + "/kernel"], None, stride)
+    for axis in (2, 3):
+        n = x.shape[axis] * stride if layer["padding"] == "same" else y.shape[axis] + max(0, stride - size)
+        low = same_padding(n, size, stride)[0] if layer["padding"] == "same" else 0
+        missing = max(0, low + n - y.shape[axis])
+        y = F.pad(y, [0, missing] if axis == 3 else [0, 0, 0, missing]).narrow(axis, low, n)
+    return y + c.params[name + "/bias"][:, None, None] if layer["bias"] else y
 
 
 def max_pool(_, layer, x):
@@ -52,8 +77,53 @@ def flatten(_c, _layer, x):
     return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).reshape(x.shape[0], -1)    # in NHWC order, as ours
 
 
+def global_max_pool(_c, _layer, x):
+    return x.amax((2, 3) if x.dim() == 4 else 1)
+
+
+def global_avg_pool(_c, _layer, x):
+    return x.mean((2, 3) if x.dim() == 4 else 1)
+
+
+def reshape(_, layer, x):
+    y = (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).reshape(x.shape[0], *layer["shape"])
+    return y.permute(0, 3, 1, 2) if y.dim() == 4 else y
+
+
+def add(_c, _layer, *xs):
+    return sum(xs[1:], xs[0])
+
+
+def concat(_c, _layer, *xs):
+    return torch.cat(xs, 1 if xs[0].dim() == 4 else -1)
+
+
+def l2_normalize(_c, _layer, x):
+    return x * torch.rsqrt(torch.clamp((x * x).sum(1 if x.dim() == 4 else -1, keepdim=True), min=1e-12))
+
+
 def relu(_c, _layer, x):
     return F.relu(x)
+
+
+def leaky_relu(_, layer, x):
+    return F.leaky_relu(x, layer["slope"])
+
+
+def gelu(_, layer, x):
+    return F.gelu(x, approximate="tanh" if layer["approximate"] else "none")
+
+
+def silu(_c, _layer, x):
+    return F.silu(x)
+
+
+def sigmoid(_c, _layer, x):
+    return torch.sigmoid(x)
+
+
+def tanh(_c, _layer, x):
+    return torch.tanh(x)
 
 
 def batch_norm(c, layer, x):
@@ -69,26 +139,107 @@ def batch_norm(c, layer, x):
     return y
 
 
+def layer_norm(c, layer, x):
+    gamma, beta = c.params[layer["name"] + "/gamma"], c.params[layer["name"] + "/beta"]
+    return channels_last(lambda y: F.layer_norm(y, gamma.shape, gamma, beta, layer["epsilon"]), x)
+
+
+def group_norm(c, layer, x):
+    return F.group_norm(x, layer["groups"], c.params[layer["name"] + "/gamma"], c.params[layer["name"] + "/beta"],
+                        layer["epsilon"])
+
+
+def minibatch_stddev(_, layer, x):
+    size = min(layer["group"], len(x))
+    deviation = torch.sqrt(x.reshape(size, -1, *x.shape[1:]).var(0, unbiased=False) + 1e-8)
+    channel = deviation.mean((1, 2, 3)).repeat(size)
+    return torch.cat([x, channel[:, None, None, None].expand(-1, 1, *x.shape[2:])], 1)
+
+
+def embedding(c, layer, x):
+    return F.embedding(x.long(), c.params[layer["name"] + "/embeddings"])
+
+
+def position_embedding(c, layer, x):
+    return x + c.params[layer["name"] + "/embeddings"]
+
+
+def attention(c, layer, x):
+    name, tokens = layer["name"], x.shape[1]
+    kernels = {w: c.params[f"{name}/{w}/kernel"] for w in ("query", "key", "value", "output")}
+    biases = {w: c.params.get(f"{name}/{w}/bias") for w in kernels}
+    projected = ("query", "key", "value")
+    y, _ = F.multi_head_attention_forward(
+        *[x.transpose(0, 1)] * 3, x.shape[2], layer["heads"], torch.cat([kernels[w] for w in projected]),
+        torch.cat([biases[w] for w in projected]) if layer["bias"] else None, None, None, False, 0.0, kernels["output"],
+        biases["output"], key_padding_mask=c.weights == 0 if layer["masked"] else None, need_weights=False,
+        attn_mask=torch.ones(tokens, tokens).triu(1).bool() if layer["causal"] else None)
+    return y.transpose(0, 1)
+
+
+def masked_mean(c, _layer, x):
+    return (x * c.weights[..., None]).sum(1) / c.weights.sum(1, keepdim=True)
+
+
+def noise(c, layer, _):
+    return torch.from_numpy(c.random[layer["name"] + "/rng_uniform"]) * 2 - 1
+
+
 def dropout(c, layer, x):
     keep = torch.from_numpy(c.random[layer["name"] + "/rng_uniform"] >= np.float32(layer["rate"]))
     return torch.where(keep.permute(0, 3, 1, 2) if keep.dim() == 4 else keep, x / (1 - layer["rate"]), torch.tensor(0.0))
 
 
-LAYERS = {f.__name__: f for f in (dense, conv2d, max_pool, avg_pool, flatten, relu, batch_norm, dropout)}
+LAYERS = {f.__name__: f for f in (
+    dense, conv2d, depthwise_conv2d, conv2d_transpose, max_pool, avg_pool, global_max_pool, global_avg_pool, flatten, reshape,
+    add, concat, l2_normalize, relu, leaky_relu, gelu, silu, sigmoid, tanh, batch_norm, layer_norm, group_norm,
+    minibatch_stddev, embedding, position_embedding, attention, masked_mean, noise, dropout)}
 
 
-# ---- losses: function(logits, labels, reduction) --------------------------------------------------------------------------
+# ---- losses: function(logits, labels, settings) -> one number per sample or token ------------------------------------------
 
-def softmax_cross_entropy(logits, labels, reduction):
-    return F.cross_entropy(logits, labels, reduction=reduction)
-
-
-def mean_squared_error(logits, labels, reduction):
-    per_sample = F.mse_loss(logits, F.one_hot(labels, logits.shape[-1]).float(), reduction="none").mean(-1)
-    return per_sample.mean() if reduction == "mean" else per_sample.sum()
+def targets(logits, labels, loss):
+    s = loss.get("smoothing", 0)
+    return F.one_hot(labels, logits.shape[-1]).float() * (1 - s) + s / logits.shape[-1]
 
 
-LOSSES = {f.__name__: f for f in (softmax_cross_entropy, mean_squared_error)}
+def softmax_cross_entropy(logits, labels, loss):
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none",
+                           label_smoothing=loss.get("smoothing", 0)).reshape(labels.shape)
+
+
+def sigmoid_cross_entropy(logits, labels, loss):
+    return F.binary_cross_entropy_with_logits(logits, targets(logits, labels, loss), reduction="none").mean(-1)
+
+
+def mean_squared_error(logits, labels, loss):
+    return F.mse_loss(logits, targets(logits, labels, loss), reduction="none").mean(-1)
+
+
+def triplet(x, labels, loss):
+    distance = torch.sqrt(((x[:, None] - x[None]) ** 2).sum(-1) + 1e-12)
+    equal = labels[:, None] == labels[None]
+    farthest = torch.where(equal & ~torch.eye(len(x), dtype=torch.bool), distance, torch.tensor(0.0)).amax(1)
+    nearest = torch.where(equal, torch.tensor(1e9), distance).amin(1)
+    return F.relu(farthest - nearest + loss["margin"])
+
+
+def contrastive(x, labels, loss):
+    self = torch.eye(len(x), dtype=torch.bool)
+    log_share = F.log_softmax((x @ x.T / loss["temperature"]).masked_fill(self, -1e9), -1)
+    same = (labels[:, None] == labels[None]) & ~self
+    return -torch.where(same, log_share, torch.tensor(0.0)).sum(1) / same.sum(1).clamp(min=1)
+
+
+LOSSES = {f.__name__: f for f in (softmax_cross_entropy, sigmoid_cross_entropy, mean_squared_error, triplet, contrastive)}
+
+
+def reduce_loss(per_item, weights, loss):
+    if loss.get("weights", "none") == "none":
+        return per_item.mean() if loss["reduction"] == "mean" else per_item.sum()
+    weights = weights if per_item.dim() == 2 else weights.sum(1)
+    total = (weights * per_item).sum()
+    return total / weights.sum() if loss["reduction"] == "mean" else total
 
 
 # ---- optimizers: function(parameters, settings) -> (torch.optim's, its settings at a step) --------------------------------
@@ -137,10 +288,12 @@ def main():
     recorder = Recorder(dump.steps)
     for i in range(dump.steps):
         inputs, random = dump.step(i)
-        c = types.SimpleNamespace(framework="torch", params=params, stats=stats, random=random)
-        images = torch.from_numpy(inputs["images"])
-        logits = walk(dump.layers, LAYERS, c, images.permute(0, 3, 1, 2) if images.dim() == 4 else images)
-        loss = LOSSES[dump.loss["kind"]](logits, torch.from_numpy(inputs["labels"]).long(), dump.loss["reduction"])
+        weights = torch.from_numpy(inputs["weights"]) if "weights" in inputs else None
+        c = types.SimpleNamespace(framework="torch", params=params, stats=stats, random=random, weights=weights)
+        features = torch.from_numpy(inputs["features"])
+        output = walk(dump.layers, LAYERS, c, features.permute(0, 3, 1, 2) if features.dim() == 4 else features)
+        per_item = LOSSES[dump.loss["kind"]](output, torch.from_numpy(inputs["labels"]).long(), dump.loss)
+        loss = reduce_loss(per_item, weights, dump.loss)
         optimizer.zero_grad()
         loss.backward()
         recorder.step(i, loss.item(), {k: from_torch(k, v.grad) for k, v in params.items()})

@@ -5,7 +5,7 @@
 
 #include "backends/oracle.h"
 #include "program/base/philox.h"
-#include "program/graph/graph.h"
+#include "program/ops/op_def.h"
 #include "scenarios/keys.h"
 
 namespace twinrun::parity {
@@ -26,32 +26,19 @@ void round_settings(Owner& owner, uint32_t member, uint32_t& count) {
   }
 }
 
-double product(const Dims& dims) {
-  double n = 1;
-  for (const int64_t d : dims) n *= static_cast<double>(d);
-  return n;
-}
-
 }  // namespace
 
-double summation_depth(const Op& op, std::span<const Tensor> inputs) {
-  const double results = product(op.type.dims);
-  switch (op.kind) {
-    case OpKind::kDotGeneral:  // [m, k] . [k, n]: m k * k n / m n = k^2
-      return std::sqrt(product(inputs[0].dims()) * product(inputs[1].dims()) / results);
-    case OpKind::kConvolution:
-      return product(inputs[1].dims()) / static_cast<double>(inputs[1].dims().back());
-    case OpKind::kConvolutionInputGrad:
-      return product(inputs[1].dims()) / static_cast<double>(inputs[1].dims()[2]);
-    case OpKind::kConvolutionKernelGrad:
-      return product(inputs[1].dims()) / static_cast<double>(inputs[1].dims().back());
-    case OpKind::kReduce:
-      return op.attrs.reducer == Reducer::kMax ? 1 : std::max(1.0, product(inputs[0].dims()) / results - 1);
-    case OpKind::kAllReduce:
-      return std::max(1.0, static_cast<double>(inputs.size()) - 1);
-    default:  // one rounding, or a sum so short that its worst case will do
-      return 1;
+double summation_depth(const Program& program, ValueId id) {
+  const Graph& graph = program.graph;
+  const Op& op = graph.op(id);
+  const auto results = static_cast<double>(op.type.elements());
+  double depth = 1;  // one rounding, or a sum so short that its worst case will do
+  if (class_of(op.kind) == OpClass::kDot) depth = flops(graph, id) / (2 * results);
+  if (op.kind == OpKind::kReduce && op.attrs.reducer != Reducer::kMax) {
+    depth = static_cast<double>(graph.type(op.operands[0]).elements()) / results - 1;
   }
+  if (op.kind == OpKind::kAllReduce) depth = program.sharding.cores - 1;
+  return std::max(1.0, depth);
 }
 
 RoundingNoise::RoundingNoise(uint32_t member, ThreadPool* pool) : member_(member), pool_(pool) {
@@ -68,7 +55,7 @@ bool RoundingNoise::watches(const Program& program, ValueId id, int64_t /*step*/
 
 bool RoundingNoise::replace(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) {
   const OracleResult exact = eval_op(declared_, site.op(), inputs, pool_);
-  const double scale = 1 / std::sqrt(summation_depth(site.op(), inputs));
+  const double scale = 1 / std::sqrt(summation_depth(*site.program, site.id));
   const auto replica = site.op().phase == Phase::kUpdate ? 0 : static_cast<uint32_t>(site.replica + 1);
   const auto op = static_cast<uint32_t>(site.id) << 10 | replica;
   const auto out = output.as<float>();

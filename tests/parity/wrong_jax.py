@@ -2,6 +2,7 @@
 
     models_jax.py digits_mlp.h5 out.h5 --wrong relu_leaks
 """
+import copy
 import types
 
 import jax
@@ -62,12 +63,11 @@ def batch_norm_running_biased(m):
     right = m["LAYERS"]["batch_norm"]
 
     def batch_norm(c, layer, x):
-        flat = types.SimpleNamespace(**vars(c))
-        y = right(flat, layer, x)
+        y = right(c, layer, x)
         name = layer["name"] + "/moving_variance"
         n = x.size // x.shape[-1]
         kept = layer["momentum"] * c.stats[name]
-        c.updates[name] = kept + (flat.updates[name] - kept) * ((n - 1) / n)
+        c.updates[name] = kept + (c.updates[name] - kept) * ((n - 1) / n)
         return y
     m["LAYERS"]["batch_norm"] = batch_norm
 
@@ -96,7 +96,8 @@ def convolution_flipped(m):
 
     def conv2d(c, layer, x):
         name = layer["name"] + "/kernel"
-        turned = types.SimpleNamespace(**{**vars(c), "params": {**c.params, name: c.params[name][::-1, ::-1]}})
+        turned = copy.copy(c)
+        turned.params = {**c.params, name: c.params[name][::-1, ::-1]}
         return right(turned, layer, x)
     m["LAYERS"]["conv2d"] = conv2d
 
@@ -123,16 +124,16 @@ def dropout_not_scaled(m):
 
 def loss_mean_over_classes(m):
     right = m["LOSSES"]["softmax_cross_entropy"]
-    m["LOSSES"]["softmax_cross_entropy"] = lambda logits, labels: right(logits, labels) / logits.shape[-1]
+    m["LOSSES"]["softmax_cross_entropy"] = lambda c, logits, labels, loss: right(c, logits, labels, loss) / logits.shape[-1]
 
 
 def loss_sum_over_classes(m):
     right = m["LOSSES"]["mean_squared_error"]
-    m["LOSSES"]["mean_squared_error"] = lambda logits, labels: right(logits, labels) * logits.shape[-1]
+    m["LOSSES"]["mean_squared_error"] = lambda c, logits, labels, loss: right(c, logits, labels, loss) * logits.shape[-1]
 
 
 def label_smoothing(m):
-    m["LOSSES"]["softmax_cross_entropy"] = lambda logits, labels: optax.softmax_cross_entropy(
+    m["LOSSES"]["softmax_cross_entropy"] = lambda _c, logits, labels, _: optax.softmax_cross_entropy(
         logits, optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), 1e-4))
 
 
