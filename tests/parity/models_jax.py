@@ -266,7 +266,69 @@ def adam(o):
             lambda step: {"eps": o["epsilon"] / np.sqrt(1 - o["beta2"] ** (step + 1))})
 
 
-OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam)}
+def injected(make, *static, **settings):
+    """An optax optimizer whose learning rate is set at every step; `static`: arguments that are no numbers to be traced."""
+    return optax.inject_hyperparams(make, static_args=("b1", "b2", "decay", "rho", "momentum", "nesterov", "centered",
+                                                       "weight_decay", *static))(learning_rate=0.0, **settings)
+
+
+def adamw(o):
+    return (injected(optax.adamw, b1=o["beta1"], b2=o["beta2"], eps=o["epsilon"], weight_decay=o["weight_decay"]),
+            lambda step: {"eps": o["epsilon"] / np.sqrt(1 - o["beta2"] ** (step + 1))})
+
+
+def adagrad(o):
+    # optax has epsilon inside the root, TensorFlow's second kernel beside it: the same only for 0.
+    return injected(optax.adagrad, initial_accumulator_value=o["initial_accumulator"], eps=o["epsilon"]), lambda _: {}
+
+
+def adadelta(o):
+    return injected(optax.adadelta, rho=o["rho"], eps=o["epsilon"]), lambda _: {}
+
+
+def rmsprop(o):
+    return injected(optax.rmsprop, "initial_scale", "eps_in_sqrt", decay=o["rho"], eps=o["epsilon"], initial_scale=1.0,
+                    eps_in_sqrt=True, centered=o["centered"], momentum=o["momentum"] or None), lambda _: {}
+
+
+def adamax(o):
+    # optax adds epsilon to |g| before the maximum, TensorFlow to the maximum.
+    return injected(optax.adamax, b1=o["beta1"], b2=o["beta2"], eps=o["epsilon"]), lambda _: {}
+
+
+def kernels_only(params):
+    return {k: v.ndim >= 2 for k, v in params.items()}
+
+
+def lars(o):
+    # optax takes the norm of g + wd w, the TPU models |g| + wd |w|: the same only without weight decay.
+    return injected(optax.lars, "weight_decay_mask", "trust_ratio_mask", "trust_coefficient", "eps",
+                    weight_decay=o["weight_decay"], weight_decay_mask=kernels_only, trust_coefficient=o["trust_coefficient"],
+                    eps=o["epsilon"], trust_ratio_mask=kernels_only, momentum=o["momentum"], nesterov=o["nesterov"]), lambda _: {}
+
+
+def lamb(o):
+    return injected(optax.lamb, b1=o["beta1"], b2=o["beta2"], eps=o["epsilon"], weight_decay=o["weight_decay"]), lambda _: {}
+
+
+def adafactor(o):
+    return injected(optax.adafactor, "min_dim_size_to_factor", "multiply_by_parameter_scale", "clipping_threshold",
+                    min_dim_size_to_factor=1, multiply_by_parameter_scale=o["parameter_scale"],
+                    clipping_threshold=o["clipping_threshold"], momentum=o["beta1"] or None), lambda _: {}
+
+
+OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam, adamw, adagrad, adadelta, rmsprop, adamax, lars, lamb, adafactor)}
+
+
+def clipped(gradients):
+    """By the optimizer's settings `clip` and `clip_at`."""
+    kind, most = dump.optimizer.get("clip", "none"), dump.optimizer.get("clip_at")
+    if kind == "none":
+        return gradients
+    clip = optax.clip(most) if kind == "value" else optax.clip_by_global_norm(most)
+    if kind == "norm":
+        return {k: clip.update({k: g}, clip.init({}))[0][k] for k, g in gradients.items()}
+    return clip.update(gradients, clip.init({}))[0]
 
 
 # ---- training -------------------------------------------------------------------------------------------------------------
@@ -315,25 +377,32 @@ def forward(params, stats, inputs, random, seen):
     c = seen(params, stats, inputs, random)
     output = walk(dump.layers, LAYERS, c, inputs["features"])
     per_item = LOSSES[dump.loss["kind"]](c, output, inputs["labels"], dump.loss)
-    return reduce_loss(c, per_item, dump.loss), {**stats, **c.updates}
+    l2 = dump.optimizer.get("l2", 0) / 2 * sum(jnp.sum(w * w) for w in params.values() if w.ndim >= 2)
+    return reduce_loss(c, per_item, dump.loss) + l2, {**stats, **c.updates}
 
 
 def whole_step(params, stats, inputs, random):
     compute = jax.value_and_grad(forward, has_aux=True)
     (loss, stats), gradients = compute(params, stats, inputs, random, Alone)
-    return loss[None], stats, gradients
+    return loss[None], stats, clipped(gradients)
 
 
 def sharded_step():
     """One device per core: its rows of the batch, statistics of its own, gradients reduced over all."""
     mesh = jax.make_mesh((dump.cores,), ("cores",), axis_types=(jax.sharding.AxisType.Auto,))
-    reduce = lax.pmean if dump.tpu["reduction"] == "mean" else lax.psum
+    mean = dump.tpu["reduction"] == "mean"
+
+    def reduce(gradients):
+        if dump.tpu.get("clipping") == "before_all_reduce":
+            own = jax.tree.map(lambda g: g / dump.cores, gradients) if mean else gradients
+            return lax.psum(clipped(own), "cores")
+        return clipped((lax.pmean if mean else lax.psum)(gradients, "cores"))
 
     def one_core(params, stats, inputs, random):
         own = jax.tree.map(lambda s: s[0], stats)
         compute = jax.value_and_grad(forward, has_aux=True)
         (loss, own), gradients = compute(params, own, inputs, random, OneCore)
-        return loss[None], jax.tree.map(lambda s: s[None], own), reduce(gradients, "cores")
+        return loss[None], jax.tree.map(lambda s: s[None], own), reduce(gradients)
 
     p, rows = jax.P(), jax.P("cores")
     return jax.shard_map(one_core, mesh=mesh, in_specs=(p, rows, rows, rows), out_specs=(rows, rows, p), check_vma=False)

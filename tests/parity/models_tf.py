@@ -258,7 +258,65 @@ def adam(o, rate):
     return tf.compat.v1.train.AdamOptimizer(rate, o["beta1"], o["beta2"], o["epsilon"])
 
 
-OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam)}
+class Keras:
+    """An optimizer of tf.keras, whose learning rate is set at every step."""
+
+    def __init__(self, optimizer, rate):
+        self.optimizer, self.rate = optimizer, rate
+
+    def apply_gradients(self, pairs):
+        self.optimizer.learning_rate = self.rate()
+        self.optimizer.apply_gradients(pairs)
+
+
+def adamw(o, rate):
+    return Keras(tf.keras.optimizers.AdamW(0.0, o["weight_decay"], o["beta1"], o["beta2"], o["epsilon"]), rate)
+
+
+class Adagrad:
+    """The kernel with an epsilon beside the root, which no optimizer class of TensorFlow uses any more."""
+
+    def __init__(self, o, rate):
+        self.o, self.rate, self.slots = o, rate, {}
+
+    def apply_gradients(self, pairs):
+        for g, v in pairs:
+            slot = self.slots.setdefault(v.ref(), tf.Variable(tf.fill(v.shape, self.o["initial_accumulator"])))
+            tf.raw_ops.ResourceApplyAdagradV2(var=v.handle, accum=slot.handle, lr=self.rate(), epsilon=self.o["epsilon"], grad=g)
+
+
+def adadelta(o, rate):
+    return tf.compat.v1.train.AdadeltaOptimizer(rate, o["rho"], o["epsilon"])
+
+
+def rmsprop(o, rate):
+    return tf.compat.v1.train.RMSPropOptimizer(rate, o["rho"], o["momentum"], o["epsilon"], centered=o["centered"])
+
+
+def adamax(o, rate):
+    return Keras(tf.keras.optimizers.Adamax(0.0, o["beta1"], o["beta2"], o["epsilon"]), rate)
+
+
+def adafactor(o, rate):
+    if not o["parameter_scale"] or o["relative_step"] or o["beta1"]:
+        raise SystemExit("tf: Keras's Adafactor has parameter_scale, no relative_step and no beta1")
+    return Keras(tf.keras.optimizers.Adafactor(0.0, clip_threshold=o["clipping_threshold"], relative_step=False), rate)
+
+
+def lamb(o, rate):
+    return Keras(tf.keras.optimizers.Lamb(0.0, o["beta1"], o["beta2"], o["epsilon"], weight_decay=o["weight_decay"] or None), rate)
+
+
+OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam, adamw, adadelta, rmsprop, adamax, adafactor, lamb)}
+OPTIMIZERS["adagrad"] = Adagrad
+
+
+def clipped(gradients, o):
+    kind, most = o.get("clip", "none"), o.get("clip_at")
+    if kind == "global_norm":
+        return tf.clip_by_global_norm(gradients, most)[0]
+    clip = {"none": lambda g, _: g, "value": lambda g, c: tf.clip_by_value(g, -c, c), "norm": tf.clip_by_norm}[kind]
+    return [clip(g, most) for g in gradients]
 
 
 # ---- training -------------------------------------------------------------------------------------------------------------
@@ -303,9 +361,17 @@ class Trainer:
         with tf.GradientTape() as tape:
             output = walk(self.dump.layers, LAYERS, c, inputs["features"])
             loss = reduce_loss(c, LOSSES[self.dump.loss["kind"]](c, output, inputs["labels"], self.dump.loss), self.dump.loss)
+            loss += self.dump.optimizer.get("l2", 0) * sum(tf.nn.l2_loss(w) for w in self.params.values() if w.shape.rank >= 2)
             objective = loss / self.cores if self.dump.tpu["reduction"] == "mean" else loss
         gradients = tape.gradient(objective, list(self.params.values()))
-        reduced = [context.all_reduce("SUM", g) for g in gradients] if self.cores > 1 else gradients
+        if self.cores == 1:
+            gradients = reduced = clipped(gradients, self.dump.optimizer)
+        elif self.dump.tpu.get("clipping") == "before_all_reduce" or self.dump.optimizer.get("clip", "none") == "none":
+            gradients = clipped(gradients, self.dump.optimizer)
+            reduced = [context.all_reduce("SUM", g) for g in gradients]
+        else:    # apply_gradients sums over replicas: each gives its share of what is clipped
+            reduced = clipped([context.all_reduce("SUM", g) for g in gradients], self.dump.optimizer)
+            gradients = [g / self.cores for g in reduced]
         self.optimizer.apply_gradients(zip(gradients, self.params.values()))
         return loss, dict(zip(self.params, reduced)), {**stats, **c.updates}
 

@@ -258,7 +258,45 @@ def adam(parameters, o):
             lambda step: {"eps": o["epsilon"] / np.sqrt(1 - o["beta2"] ** (step + 1))})
 
 
-OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam)}
+def adamw(parameters, o):
+    _, settings = adam(parameters, o)
+    return torch.optim.AdamW(parameters, lr=1.0, betas=(o["beta1"], o["beta2"]), weight_decay=o["weight_decay"]), settings
+
+
+def adagrad(parameters, o):
+    return torch.optim.Adagrad(parameters, lr=1.0, initial_accumulator_value=o["initial_accumulator"],
+                               eps=o["epsilon"]), lambda _: {}
+
+
+def adadelta(parameters, o):
+    return torch.optim.Adadelta(parameters, lr=1.0, rho=o["rho"], eps=o["epsilon"]), lambda _: {}
+
+
+def rmsprop(parameters, o):
+    # PyTorch has epsilon beside the root, TensorFlow inside: the same only for one that rounding hides. TensorFlow's average
+    # of squares starts from 1.
+    optimizer = torch.optim.RMSprop(parameters, lr=1.0, alpha=o["rho"], eps=0.0, momentum=o["momentum"], centered=o["centered"])
+    for p in parameters:
+        optimizer.state[p] = {"step": 0, "square_avg": torch.ones_like(p), "momentum_buffer": torch.zeros_like(p),
+                              "grad_avg": torch.zeros_like(p)}
+    return optimizer, lambda _: {}
+
+
+def adamax(parameters, o):
+    # PyTorch adds epsilon to |g| before the maximum, TensorFlow to the maximum.
+    return torch.optim.Adamax(parameters, lr=1.0, betas=(o["beta1"], o["beta2"]), eps=o["epsilon"]), lambda _: {}
+
+
+OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam, adamw, adagrad, adadelta, rmsprop, adamax)}
+
+
+def clip(parameters, o):
+    """Clips their gradients in place."""
+    kind, most = o.get("clip", "none"), o.get("clip_at")
+    if kind == "value":
+        torch.nn.utils.clip_grad_value_(parameters, most)
+    for group in {"norm": [[p] for p in parameters], "global_norm": [parameters]}.get(kind, []):
+        torch.nn.utils.clip_grad_norm_(group, most)
 
 
 # ---- training -------------------------------------------------------------------------------------------------------------
@@ -294,8 +332,10 @@ def main():
         output = walk(dump.layers, LAYERS, c, features.permute(0, 3, 1, 2) if features.dim() == 4 else features)
         per_item = LOSSES[dump.loss["kind"]](output, torch.from_numpy(inputs["labels"]).long(), dump.loss)
         loss = reduce_loss(per_item, weights, dump.loss)
+        loss = loss + dump.optimizer.get("l2", 0) / 2 * sum((w * w).sum() for w in params.values() if w.dim() >= 2)
         optimizer.zero_grad()
         loss.backward()
+        clip(list(params.values()), dump.optimizer)
         recorder.step(i, loss.item(), {k: from_torch(k, v.grad) for k, v in params.items()})
         optimizer.param_groups[0].update(lr=float(inputs["learning_rate"]), **settings(i))
         optimizer.step()

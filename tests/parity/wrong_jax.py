@@ -35,7 +35,10 @@ def momentum_dampened(m):
 
 def batch_norm_bessel(m):
     """Normalises by the unbiased variance, as if it were the running one."""
+    right = m["LAYERS"]["batch_norm"]
+
     def batch_norm(c, layer, x):
+        right(c, layer, x)    # for the running statistics
         name, axes = layer["name"], tuple(range(x.ndim - 1))
         mean, variance = jnp.mean(x, axes), jnp.var(x, axes, ddof=1)
         scale = lax.rsqrt(variance + layer["epsilon"]) * c.params[name + "/gamma"]
@@ -45,7 +48,10 @@ def batch_norm_bessel(m):
 
 def batch_norm_epsilon(m):
     """Adds epsilon to the standard deviation, not to the variance."""
+    right = m["LAYERS"]["batch_norm"]
+
     def batch_norm(c, layer, x):
+        right(c, layer, x)
         name, axes = layer["name"], tuple(range(x.ndim - 1))
         return ((x - jnp.mean(x, axes)) / (jnp.std(x, axes) + layer["epsilon"]) * c.params[name + "/gamma"]
                 + c.params[name + "/beta"])
