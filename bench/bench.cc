@@ -184,7 +184,7 @@ KernelCase::KernelCase(
   std::vector<ValueId> ids;
   for (const Dims& dims : operands) {
     const TensorType type{DType::kF32, dims};
-    ids.push_back(builder.parameter(fmt::format("x{}", ids.size()), type, false));
+    ids.push_back(builder.parameter(fmt::format("x{}", ids.size()), type));
     inputs.push_back(random_tensor(type, static_cast<uint32_t>(ids.size())));
   }
   op = build(builder, ids);

@@ -127,12 +127,19 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
                            [](const Finding& f) { return f.share.value_or(0); });
 }
 
+std::string for_people(const std::string& cause) {
+  if (cause == "batch_norm") return "batch norm";
+  if (cause == "batch_wise") return "batch-wise layers";
+  if (cause == "token_mean") return "mean of means over unequal tokens";
+  return cause;
+}
+
 std::string named_causes(const Evidence& e) {
   std::string names;
   for (const SwitchRow& row : e.meaning.rows) {
     if (row.direction != "restored in S" || row.share < 0.01) continue;
     names += fmt::format("{}{} {:.0f} %", names.empty() ? "" : ", ",
-                         row.cause == "batch_norm" ? "batch norm" : row.cause, 100 * row.share);
+                         for_people(row.cause), 100 * row.share);
   }
   return names.empty() ? "no known cause" : names;
 }

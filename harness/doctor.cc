@@ -16,8 +16,8 @@ Result<DoctorRow> known_answer(Backend& backend) {
   p.sharding.cores = kCores;
   p.batch = 4;
   GraphBuilder b(p.graph);
-  const ValueId x = b.parameter("images", {DType::kF32, {4, 16}}, true);
-  const ValueId w = b.parameter("w", {DType::kF32, {16, 3}}, false);
+  const ValueId x = b.parameter("images", {DType::kF32, {4, 16}});
+  const ValueId w = b.parameter("w", {DType::kF32, {16, 3}});
   p.inputs = {{"images", x, true}};
   StateVar var;
   var.name = "w";

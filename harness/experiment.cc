@@ -5,16 +5,23 @@
 #include "program/graph/initial_state.h"
 #include "program/graph/shard_plan.h"
 #include "scenarios/model.h"
+#include "scenarios/schedule.h"
 
 namespace twinrun {
 namespace {
+
+Dims of_one(const Tensor& t) { return {t.dims().begin() + 1, t.dims().end()}; }
+
+SampleType sample_type(const Dataset& data) {
+  return {of_one(data.train.features), data.train.features.dtype(), of_one(data.train.labels),
+          data.train.weights.valid(), data.vocabulary};
+}
 
 Result<Experiment> assemble(const Scenario& scenario, std::shared_ptr<const Dataset> data) {
   Experiment e;
   e.scenario = scenario;
   e.data = std::move(data);
-  const Dims& all = e.data->train.features.dims();
-  const Dims sample(all.begin() + 1, all.end());
+  const SampleType sample = sample_type(*e.data);
   TWINRUN_ASSIGN(e.forward, build_training(scenario, sample));
   const int64_t eval = std::min<int64_t>(256, e.data->eval.count());
   TWINRUN_ASSIGN(e.inference, build_inference(scenario, sample, eval));
@@ -83,6 +90,7 @@ Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario,
       if (input.name == "sample_ids") t = batch.sample_ids.rows(begin, end);
       if (input.name == "step") t = step_scalar;
       if (input.name == "learning_rate") t = rate;
+      if (input.name == "replica_id") t = Tensor::scalar_i32(core);
       if (!t.valid()) return Error{"nothing feeds the input '" + input.name + "'", "program", ""};
       inputs[static_cast<size_t>(core)].push_back(std::move(t));
     }

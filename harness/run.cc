@@ -8,6 +8,7 @@
 
 #include "harness/environment.h"
 #include "scenarios/model.h"
+#include "scenarios/schedule.h"
 
 namespace twinrun {
 namespace {

@@ -57,6 +57,16 @@ double squared_drift(const Gradient& subject, const Gradient& reference) {
   return norm > 0 ? gap / norm : gap;
 }
 
+// The layers where samples meet in that way, "mbstd1, loss".
+std::string coupled_by(const Experiment& e, std::string_view cause) {
+  std::string layers;
+  for (const Coupling& c : e.forward.couplings) {
+    if (c.cause == cause && layers.find(c.layer) == std::string::npos)
+      layers += (layers.empty() ? "" : ", ") + c.layer;
+  }
+  return layers;
+}
+
 double factorial(size_t n) { return n < 2 ? 1.0 : static_cast<double>(n) * factorial(n - 1); }
 
 }  // namespace
@@ -82,15 +92,28 @@ std::vector<ShardingCause> sharding_causes(const Experiment& e) {
                                   "batch and keep the sum)"
                                 : "set tpu.reduction = \"sum\" (or make the loss a mean)"});
   }
-  const bool batch_statistics = std::ranges::any_of(
-      e.forward.graph.ops(), [](const Op& op) { return op.attrs.batch_statistic; });
-  if (batch_statistics && s.batchnorm == BatchNormSync::kPerCore) {
-    const int64_t per_core = e.scenario.train.batch / s.cores;
+  const int64_t per_core = e.scenario.train.batch / s.cores;
+  if (!coupled_by(e, "batch_norm").empty() &&
+      (s.batchnorm == BatchNormSync::kPerCore || s.batchnorm_group > 0)) {
     causes.push_back(
         {"batch_norm",
          fmt::format("each core normalises by the statistics of its own {} samples, not of all {}",
                      per_core, e.scenario.train.batch),
          "set tpu.batchnorm = \"synced\", or raise train.batch (the guide asks for 32 per core)"});
+  }
+  if (const std::string layers = coupled_by(e, "batch_wise");
+      !layers.empty() && s.batchwise == Scope::kPerCore) {
+    causes.push_back({"batch_wise",
+                      fmt::format("{}: what is compared across samples sees the {} samples of one "
+                                  "core, not all {}",
+                                  layers, per_core, e.scenario.train.batch),
+                      "set tpu.batchwise = \"gathered\" (a cross-replica gather before it)"});
+  }
+  if (!coupled_by(e, "token_mean").empty() && s.token_mean == Scope::kPerCore && mean_loss) {
+    causes.push_back({"token_mean",
+                      "each core divides by the weights of its own tokens: a mean of means, where "
+                      "cores hold unequal numbers of tokens",
+                      "set tpu.token_mean = \"global\" (all-reduce the number of tokens first)"});
   }
   return causes;
 }
@@ -101,6 +124,11 @@ Sharding restore(const Experiment& e, Sharding s, const std::string& cause) {
         e.scenario.loss.reduction == LossReduction::kMean ? Reduction::kMean : Reduction::kSum;
   } else if (cause == "batch_norm") {
     s.batchnorm = BatchNormSync::kSynced;
+    s.batchnorm_group = 0;
+  } else if (cause == "batch_wise") {
+    s.batchwise = Scope::kGlobal;
+  } else if (cause == "token_mean") {
+    s.token_mean = Scope::kGlobal;
   }
   return s;
 }

@@ -7,21 +7,9 @@
 namespace twinrun {
 namespace {
 
-constexpr double kMost = 9.3e18;  // beyond every int64
-
-constexpr Allowed any() { return {}; }
-constexpr Allowed at_least(double low) { return {.low = low, .high = kMost}; }
-constexpr Allowed between(double low, double high) { return {.low = low, .high = high}; }
-constexpr Allowed above(double low) { return {.low = low, .above_low = true}; }
-constexpr Allowed below(double low, double high) {
-  return {.low = low, .high = high, .below_high = true};
-}
-constexpr Allowed one_of(std::string_view names) { return {.names = names}; }
+using namespace allowed;
 
 constexpr std::string_view kPrecisions = "f32|default|high|highest";
-constexpr std::string_view kLayers =
-    "dense|conv2d|max_pool|avg_pool|flatten|relu|batch_norm|dropout";
-
 const Key<Scenario> kTop[] = {
     {"name",
      &Scenario::name,
@@ -85,39 +73,24 @@ const Key<DataSpec> kData[] = {
      "batches read ahead; never changes a result"},
 };
 
-const Key<LayerSpec> kLayer[] = {
-    {"kind", &LayerSpec::kind, one_of(kLayers), "what the layer does", {}, true},
-    {"name",
-     &LayerSpec::name,
-     any(),
-     "names its variables and ops: letters, digits, `_`, `-`",
-     {},
-     false,
-     "kind without `2d` and a count: `dense1`"},
-    {"units", &LayerSpec::units, between(1, 1 << 20), "outputs", "dense", true},
-    {"filters", &LayerSpec::filters, between(1, 1 << 16), "output channels", "conv2d", true},
-    {"kernel", &LayerSpec::kernel, between(1, 1024), "height and width of the filter", "conv2d",
-     true},
-    {"window", &LayerSpec::window, between(1, 1024), "height and width of the window",
-     "max_pool|avg_pool"},
-    {"stride", &LayerSpec::stride, between(0, 1024), "step of the window; 0: the default",
-     "conv2d|max_pool|avg_pool", false, "1 (conv2d), `window` (pools)"},
-    {"padding", &LayerSpec::padding, one_of("same|valid"), "as TensorFlow has it",
-     "conv2d|max_pool|avg_pool"},
-    {"bias", &LayerSpec::bias, any(), "add a learned bias", "dense|conv2d"},
-    {"rate", &LayerSpec::rate, below(0, 1), "share of inputs set to zero", "dropout"},
-    {"momentum", &LayerSpec::momentum, between(0, 1), "of the running mean and variance",
-     "batch_norm"},
-    {"epsilon", &LayerSpec::epsilon, above(0), "added to the variance", "batch_norm"},
-};
-
+constexpr std::string_view kSmoothed =
+    "softmax_cross_entropy|sigmoid_cross_entropy|mean_squared_error";
 const Key<LossSpec> kLoss[] = {
-    {"kind", &LossSpec::kind, one_of("softmax_cross_entropy|mean_squared_error"),
-     "`mean_squared_error` is against the one-hot label"},
+    {"kind", &LossSpec::kind,
+     one_of("softmax_cross_entropy|sigmoid_cross_entropy|mean_squared_error|triplet|contrastive|gan"),
+     "of one-hot labels; `triplet`, `contrastive`: of pairs of a batch, by label; `gan`: of a "
+     "generator and a discriminator"},
     {"reduction", &LossSpec::reduction, one_of("mean|sum"),
      "over the samples of one core. `sum` under `tpu.reduction = \"mean\"` scales the gradient "
      "with the "
      "per-core batch"},
+    {"smoothing", &LossSpec::smoothing, below(0, 1),
+     "label smoothing s: (1 - s) one-hot + s / classes", kSmoothed},
+    {"weights", &LossSpec::weights, one_of("none|tokens"),
+     "`tokens`: a weighted mean by the data's weights (a sample's weight is the sum of its "
+     "tokens')"},
+    {"margin", &LossSpec::margin, at_least(0), "of the hinge", "triplet"},
+    {"temperature", &LossSpec::temperature, above(0), "divides similarities", "contrastive"},
 };
 
 const Key<OptimizerConfig> kOptimizer[] = {
@@ -129,8 +102,8 @@ const Key<OptimizerConfig> kOptimizer[] = {
     {"beta1", &OptimizerConfig::beta1, below(0, 1), "decay of the first moment", "adam"},
     {"beta2", &OptimizerConfig::beta2, below(0, 1), "decay of the second moment", "adam"},
     {"epsilon", &OptimizerConfig::epsilon, above(0), "TensorFlow's \"epsilon hat\"", "adam"},
-    {"schedule", &OptimizerConfig::schedule, one_of("constant|exponential"),
-     "`exponential`: lr * decay_rate^(step / decay_steps)"},
+    {"schedule", &OptimizerConfig::schedule, one_of("constant|exponential|cosine|piecewise|polynomial"),
+     "how the learning rate falls, as Keras's schedules do (formulas in numerics.md)"},
     {"decay_rate",
      &OptimizerConfig::decay_rate,
      {.low = 0, .high = 1, .above_low = true},
@@ -142,11 +115,69 @@ const Key<OptimizerConfig> kOptimizer[] = {
     {"decay_steps",
      &OptimizerConfig::decay_steps,
      at_least(1),
-     "of the exponential schedule",
+     "steps in which the rate falls by decay_rate (`exponential`), or to its end",
+     "exponential|cosine|polynomial",
+     false,
+     {},
+     "schedule"},
+    {"staircase",
+     &OptimizerConfig::staircase,
+     any(),
+     "only whole multiples of decay_steps count",
      "exponential",
      false,
      {},
      "schedule"},
+    {"alpha",
+     &OptimizerConfig::alpha,
+     between(0, 1),
+     "the last rate, as a share of lr",
+     "cosine",
+     false,
+     {},
+     "schedule"},
+    {"boundaries",
+     &OptimizerConfig::boundaries,
+     at_least(0),
+     "the last step of each rate but the last, ascending",
+     "piecewise",
+     true,
+     {},
+     "schedule"},
+    {"values",
+     &OptimizerConfig::values,
+     at_least(0),
+     "the rate after each boundary; up to the first it is lr",
+     "piecewise",
+     true,
+     {},
+     "schedule"},
+    {"end_lr",
+     &OptimizerConfig::end_lr,
+     at_least(0),
+     "the rate after decay_steps",
+     "polynomial",
+     false,
+     {},
+     "schedule"},
+    {"power",
+     &OptimizerConfig::power,
+     above(0),
+     "of the share of steps that is left",
+     "polynomial",
+     false,
+     {},
+     "schedule"},
+    {"cycle",
+     &OptimizerConfig::cycle,
+     any(),
+     "past decay_steps, fall again: towards its next multiple",
+     "polynomial",
+     false,
+     {},
+     "schedule"},
+    {"warmup_steps", &OptimizerConfig::warmup_steps, at_least(0),
+     "steps from a rate of 0 to lr on a line; the schedule counts its steps from their end"},
 };
 
 const Key<TrainSpec> kTrain[] = {
@@ -171,6 +202,13 @@ const Key<TpuSpec> kTpu[] = {
      "of gradients across cores (CrossShardOptimizer's `reduction`)"},
     {"batchnorm", &TpuSpec::batchnorm, one_of("per_core|synced"),
      "statistics from one core's samples, or from all"},
+    {"batchnorm_group", &TpuSpec::batchnorm_group, between(0, 512),
+     "with `synced`: over groups of so many neighbouring cores; 0: all cores"},
+    {"batchwise", &TpuSpec::batchwise, one_of("per_core|gathered"),
+     "what layers and losses across samples see (minibatch_stddev, triplet, contrastive): a core's "
+     "samples, or all cores'"},
+    {"token_mean", &TpuSpec::token_mean, one_of("per_core|global"),
+     "weighted means divide by the weights of one core, or of all"},
     {"precision", &TpuSpec::precision, one_of(kPrecisions),
      "of matrix multiplication: bfloat16 passes, 1 (`default`), 3 (`high`), 6 (`highest`), or "
      "`f32`"},
@@ -202,9 +240,10 @@ std::string row(const std::string& prefix, const Owner& initial, const Key<Owner
     std::string operator()(uint64_t Owner::*) const { return "integer"; }
     std::string operator()(double Owner::*) const { return "number"; }
     std::string operator()(std::string Owner::*) const { return "string"; }
-    std::string operator()(std::vector<std::string> Owner::*) const { return "two strings"; }
-    std::string operator()(Dims Owner::*) const { return "three integers"; }
+    std::string operator()(std::vector<std::string> Owner::*) const { return "strings"; }
+    std::string operator()(Dims Owner::*) const { return "integers"; }
     std::string operator()(LossReduction Owner::*) const { return "string"; }
+    std::string operator()(std::vector<double> Owner::*) const { return "numbers"; }
   };
   std::string fallback(key.shown_default);
   if (fallback.empty()) fallback = "`" + toml_value(initial, key) + "`";
@@ -244,10 +283,6 @@ std::span<const Key<DataSpec>> keys() {
 template <>
 std::span<const Key<ModelSpec>> keys() {
   return {};
-}
-template <>
-std::span<const Key<LayerSpec>> keys() {
-  return kLayer;
 }
 template <>
 std::span<const Key<LossSpec>> keys() {
@@ -354,6 +389,11 @@ std::string toml_value(const Owner& owner, const Key<Owner>& key) {
     std::string operator()(const Dims& v) const {
       std::string out;
       for (int64_t item : v) out += fmt::format("{}{}", out.empty() ? "" : ", ", item);
+      return "[" + out + "]";
+    }
+    std::string operator()(const std::vector<double>& v) const {
+      std::string out;
+      for (double item : v) out += (out.empty() ? "" : ", ") + toml_number(item);
       return "[" + out + "]";
     }
     std::string operator()(LossReduction v) const {

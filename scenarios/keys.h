@@ -30,12 +30,24 @@ struct Allowed {
   std::string text() const;  // "at least 1", "1 to 512", "mean, sum"; "" for everything
 };
 
+namespace allowed {  // how tables of keys say it
+inline constexpr double kMost = 9.3e18;  // beyond every int64
+constexpr Allowed any() { return {}; }
+constexpr Allowed at_least(double low) { return {.low = low, .high = kMost}; }
+constexpr Allowed between(double low, double high) { return {.low = low, .high = high}; }
+constexpr Allowed above(double low) { return {.low = low, .above_low = true}; }
+constexpr Allowed below(double low, double high) {
+  return {.low = low, .high = high, .below_high = true};
+}
+constexpr Allowed one_of(std::string_view names) { return {.names = names}; }
+}  // namespace allowed
+
 template <typename Owner>
 struct Key {
   std::string_view name;
   std::variant<bool Owner::*, int Owner::*, int64_t Owner::*, uint64_t Owner::*, double Owner::*,
                std::string Owner::*, std::vector<std::string> Owner::*, Dims Owner::*,
-               LossReduction Owner::*>
+               LossReduction Owner::*, std::vector<double> Owner::*>
       member;
   Allowed allowed;
   std::string_view meaning;

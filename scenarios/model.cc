@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <map>
+
 #include "program/graph/layers.h"
 
 namespace twinrun {
@@ -20,88 +22,147 @@ OptimizerSpec optimizer_of(const OptimizerConfig& c) {
   return spec;
 }
 
-void append(Layers& net, const LayerSpec& layer) {
-  const bool same = layer.padding == "same";
-  const int64_t pool_stride = layer.stride == 0 ? layer.window : layer.stride;
-  if (layer.kind == "dense") {
-    net.dense(layer.name, layer.units, layer.bias);
-  } else if (layer.kind == "conv2d") {
-    net.conv2d(layer.name, layer.filters, layer.kernel, layer.stride == 0 ? 1 : layer.stride, same,
-               layer.bias);
-  } else if (layer.kind == "max_pool") {
-    net.pool(layer.name, layer.window, pool_stride, same, Reducer::kMax);
-  } else if (layer.kind == "avg_pool") {
-    net.pool(layer.name, layer.window, pool_stride, same, Reducer::kMean);
-  } else if (layer.kind == "flatten") {
-    net.flatten(layer.name);
-  } else if (layer.kind == "relu") {
-    net.relu(layer.name);
-  } else if (layer.kind == "batch_norm") {
-    net.batch_norm(layer.name, layer.momentum, layer.epsilon);
-  } else if (layer.kind == "dropout") {
-    net.dropout(layer.name, layer.rate);
-  } else {
-    throw GraphError(layer.name + ": unknown layer kind '" + layer.kind + "'");
-  }
+Initializer initializer_of(const LayerSpec& layer) {
+  (void)layer;
+  return {Initializer::Kind::kGlorotUniform};
 }
 
-Result<Program> build(const Scenario& s, const Dims& sample, int64_t batch, Mode mode) {
-  Layers net(mode, batch, sample, s.seed);
-  int line = 0;
-  try {
-    for (const LayerSpec& layer : s.model.layers) {
-      line = layer.line;
-      append(net, layer);
-    }
+// A GraphError with the layer's line.
+struct LayerError : GraphError {
+  LayerError(const std::string& what, int at) : GraphError(what), line(at) {}
+  int line;
+};
+
+// Values by the name of the layer that made them. A GAN's parts each have a map of their own.
+using Values = std::map<std::string, ValueId>;
+
+class ModelBuilder {
+ public:
+  ModelBuilder(const Scenario& s, const SampleType& sample, Layers& net, int& line)
+      : s_(s), sample_(sample), net_(net), line_(line) {}
+
+  void operator()() {
     const Reducer reduction =
-        s.loss.reduction == LossReduction::kMean ? Reducer::kMean : Reducer::kSum;
-    if (s.loss.kind == "mean_squared_error") {
-      net.mean_squared_error(s.data.classes, reduction);
-    } else {
-      net.softmax_cross_entropy(s.data.classes, reduction);
+        s_.loss.reduction == LossReduction::kMean ? Reducer::kMean : Reducer::kSum;
+    if (s_.loss.kind == "gan") return gan(reduction);
+    run("", net_.features());
+    line_ = 0;
+    const LossOptions loss{reduction, s_.loss.smoothing, s_.loss.weights == "tokens"};
+    const int64_t classes = sample_.vocabulary > 0 && !sample_.labels.empty()
+                                ? sample_.vocabulary
+                                : s_.data.classes;
+    if (s_.loss.kind == "softmax_cross_entropy") net_.softmax_cross_entropy(classes, loss);
+    if (s_.loss.kind == "sigmoid_cross_entropy") net_.sigmoid_cross_entropy(classes, loss);
+    if (s_.loss.kind == "mean_squared_error") net_.mean_squared_error(classes, loss);
+    if (s_.loss.kind == "triplet") net_.triplet(s_.loss.margin, loss);
+    if (s_.loss.kind == "contrastive") net_.contrastive(s_.loss.temperature, loss);
+  }
+
+ private:
+  void gan(Reducer reduction) {
+    const ValueId fake = run("generator", net_.features());
+    net_.output("samples", fake);
+    const ValueId judged = run("discriminator", net_.features());
+    const ValueId deceived = run("discriminator", fake);
+    line_ = 0;
+    net_.gan(judged, deceived, "discriminator", "generator", reduction);
+  }
+
+  // The layers of a part, from `input` on.
+  ValueId run(const std::string& part, ValueId input) {
+    Values values{{"data", input}};
+    net_.set(input);
+    for (const LayerSpec& layer : s_.model.layers) {
+      if (layer.part != part) continue;
+      line_ = layer.line;
+      std::vector<ValueId> inputs;
+      for (const std::string& name : layer.input) {
+        const auto it = values.find(name);
+        if (it == values.end())
+          throw GraphError(layer.name + ": \"" + name + "\" is a layer of the other part");
+        inputs.push_back(it->second);
+      }
+      if (inputs.size() == 1) net_.set(inputs[0]);
+      append(part.empty() ? layer.name : part + "/" + layer.name, layer, inputs);
+      values[layer.name] = net_.value();
     }
-    return net.finish(optimizer_of(s.optimizer));
-  } catch (const GraphError& e) {
+    return net_.value();
+  }
+
+  void append(const std::string& name, const LayerSpec& l, const std::vector<ValueId>& inputs) {
+    const bool same = l.padding == "same";
+    const WeightOptions weights{initializer_of(l), l.bias};
+    const ConvolutionOptions conv{l.filters, l.kernel, l.stride, l.dilation, same, weights};
+    if (l.kind == "dense") return net_.dense(name, l.units, weights);
+    if (l.kind == "conv2d") return net_.conv2d(name, conv);
+    if (l.kind == "depthwise_conv2d") {
+      ConvolutionOptions depthwise = conv;
+      depthwise.filters = l.multiplier;
+      return net_.depthwise_conv2d(name, depthwise);
+    }
+    if (l.kind == "conv2d_transpose") return net_.conv2d_transpose(name, conv);
+    if (l.kind == "max_pool") return net_.pool(name, l.window, l.stride, same, Reducer::kMax);
+    if (l.kind == "avg_pool") return net_.pool(name, l.window, l.stride, same, Reducer::kMean);
+    if (l.kind == "global_max_pool") return net_.global_pool(name, Reducer::kMax);
+    if (l.kind == "global_avg_pool") return net_.global_pool(name, Reducer::kMean);
+    if (l.kind == "flatten") return net_.flatten(name);
+    if (l.kind == "reshape") return net_.reshape(name, l.shape);
+    if (l.kind == "relu") return net_.relu(name);
+    if (l.kind == "leaky_relu") return net_.leaky_relu(name, l.slope);
+    if (l.kind == "gelu") return net_.gelu(name, l.approximate);
+    if (l.kind == "silu") return net_.silu(name);
+    if (l.kind == "sigmoid") return net_.unary(name, OpKind::kLogistic);
+    if (l.kind == "tanh") return net_.unary(name, OpKind::kTanh);
+    if (l.kind == "batch_norm") return net_.batch_norm(name, l.momentum, l.epsilon);
+    if (l.kind == "layer_norm") return net_.layer_norm(name, l.epsilon);
+    if (l.kind == "group_norm") return net_.group_norm(name, l.groups, l.epsilon);
+    if (l.kind == "minibatch_stddev") return net_.minibatch_stddev(name, l.group);
+    if (l.kind == "dropout") return net_.dropout(name, l.rate);
+    if (l.kind == "embedding") {
+      const int64_t rows = l.vocabulary > 0 ? l.vocabulary : sample_.vocabulary;
+      return net_.embedding(name, rows, l.units, weights.kernel);
+    }
+    if (l.kind == "position_embedding") return net_.position_embedding(name, weights.kernel);
+    if (l.kind == "attention") return net_.attention(name, l.heads, l.causal, l.masked, weights);
+    if (l.kind == "masked_mean") return net_.masked_mean(name);
+    if (l.kind == "add") return net_.add(name, inputs);
+    if (l.kind == "concat") return net_.concatenate(name, inputs);
+    if (l.kind == "l2_normalize") return net_.l2_normalize(name, 1e-12);
+    if (l.kind == "noise") return net_.noise(name, l.units);
+    throw GraphError(name + ": unknown layer kind '" + l.kind + "'");
+  }
+
+  const Scenario& s_;
+  const SampleType& sample_;
+  Layers& net_;
+  int& line_;
+};
+
+Result<Program> build(const Scenario& s, const SampleType& sample, int64_t batch, Mode mode) {
+  try {
+    return build_forward(mode, batch, sample, s.seed, optimizer_of(s.optimizer),
+                         [s, sample](Layers& net) {
+                           int line = 0;
+                           try {
+                             ModelBuilder(s, sample, net, line)();
+                           } catch (const GraphError& e) {
+                             throw LayerError(e.what(), line);
+                           }
+                         });
+  } catch (const LayerError& e) {
     return Error{e.what(),
-                 line > 0 ? fmt::format("{}:{}: [model]", s.file, line) : s.file + ": [model]",
+                 e.line > 0 ? fmt::format("{}:{}: [model]", s.file, e.line) : s.file + ": [model]",
                  "change the layer or the one before it; shapes are batch first"};
   }
 }
 
-// 2^x and log2(x) in binary64 without libm: their last bits may not depend on a C library (numerics.md rule 5). Errors stay
-// below 2^-45, far under binary32's rounding; series in the order written.
-double log2_of(double x) {
-  int exponent = 0;
-  while (x >= 1.5) {
-    x *= 0.5;
-    ++exponent;
-  }
-  while (x < 0.75) {
-    x *= 2.0;
-    --exponent;
-  }
-  const double t = (x - 1.0) / (x + 1.0), t2 = t * t;  // ln x = 2 atanh t
-  double sum = 0;
-  for (int k = 33; k >= 1; k -= 2) sum = sum * t2 + 1.0 / k;
-  return exponent + 2.0 * t * sum * 1.4426950408889634;
-}
-double exp2_of(double x) {
-  int exponent = static_cast<int>(x);
-  if (exponent > x) --exponent;
-  const double r = (x - exponent) * 0.6931471805599453;
-  double sum = 1;
-  for (int k = 20; k >= 1; --k) sum = 1.0 + sum * r / k;
-  for (; exponent > 0; --exponent) sum *= 2.0;
-  for (; exponent < 0; ++exponent) sum *= 0.5;
-  return sum;
-}
-
 }  // namespace
 
-Result<Program> build_training(const Scenario& scenario, const Dims& sample) {
+Result<Program> build_training(const Scenario& scenario, const SampleType& sample) {
   return build(scenario, sample, scenario.train.batch, Mode::kTraining);
 }
-Result<Program> build_inference(const Scenario& scenario, const Dims& sample, int64_t batch) {
+Result<Program> build_inference(const Scenario& scenario, const SampleType& sample,
+                                int64_t batch) {
   return build(scenario, sample, batch, Mode::kInference);
 }
 
@@ -111,13 +172,10 @@ Sharding sharding_of(const Scenario& s) {
   sharding.reduction = s.tpu.reduction == LossReduction::kMean ? Reduction::kMean : Reduction::kSum;
   sharding.batchnorm =
       s.tpu.batchnorm == "synced" ? BatchNormSync::kSynced : BatchNormSync::kPerCore;
+  sharding.batchnorm_group = s.tpu.batchnorm_group;
+  sharding.batchwise = s.tpu.batchwise == "gathered" ? Scope::kGlobal : Scope::kPerCore;
+  sharding.token_mean = s.tpu.token_mean == "global" ? Scope::kGlobal : Scope::kPerCore;
   return sharding;
-}
-
-float learning_rate(const OptimizerConfig& c, int64_t step) {
-  if (c.schedule != "exponential") return static_cast<float>(c.lr);
-  const double periods = static_cast<double>(step) / static_cast<double>(c.decay_steps);
-  return static_cast<float>(c.lr * exp2_of(periods * log2_of(c.decay_rate)));
 }
 
 }  // namespace twinrun

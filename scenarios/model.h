@@ -5,19 +5,17 @@
 #pragma once
 
 #include "program/base/result.h"
-#include "program/graph/program.h"
+#include "program/graph/layers.h"
 #include "scenarios/scenario.h"
 
 namespace twinrun {
 
 // Forward pass with its loss, at the total batch. Errors name file, line and layer.
-Result<Program> build_training(const Scenario& scenario, const Dims& sample);
+Result<Program> build_training(const Scenario& scenario, const SampleType& sample);
 // The same model with running statistics and without dropout; its first state variables are those of build_training.
-Result<Program> build_inference(const Scenario& scenario, const Dims& sample, int64_t batch);
+Result<Program> build_inference(const Scenario& scenario, const SampleType& sample,
+                                int64_t batch);
 
 Sharding sharding_of(const Scenario& scenario);
-
-// lr, or lr * rate^(step / decay_steps): real division, a defined double exp2/log2 (no libm), rounded to f32.
-float learning_rate(const OptimizerConfig& config, int64_t step);
 
 }  // namespace twinrun

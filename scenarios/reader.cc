@@ -105,6 +105,7 @@ std::string expected(const Key<Owner>& key) {
     }
     std::string operator()(Dims Owner::*) const { return "an array of integers"; }
     std::string operator()(LossReduction Owner::*) const { return ""; }
+    std::string operator()(std::vector<double> Owner::*) const { return "an array of numbers"; }
   };
   const std::string range = key.allowed.text();
   if (!key.allowed.names.empty()) return range;
@@ -158,6 +159,17 @@ class Assign {
     for (const Node& item : node_.items) {
       if (item.kind != Node::Kind::kInteger || !allowed_.has(item.real)) return false;
       out.push_back(item.integer);
+    }
+    owner_.*member = std::move(out);
+    return true;
+  }
+  bool operator()(std::vector<double> Owner::*member) const {
+    if (node_.kind != Node::Kind::kArray) return false;
+    std::vector<double> out;
+    for (const Node& item : node_.items) {
+      const bool number = item.kind == Node::Kind::kReal || item.kind == Node::Kind::kInteger;
+      if (!number || !allowed_.has(item.real)) return false;
+      out.push_back(item.real);
     }
     owner_.*member = std::move(out);
     return true;

@@ -35,21 +35,36 @@ struct DataSpec {
   int64_t prefetch = 2;  // batches read ahead on a thread; 0: none
 };
 
-// One [[model.layers]] entry. Keys that a kind does not have are errors.
+// One [[model.layers]] entry. Keys that a kind does not have are errors (layer_keys.cc).
 struct LayerSpec {
-  std::string kind;              // dense conv2d max_pool avg_pool flatten relu batch_norm dropout
-  std::string name;              // default: kind without '2d' and a count from 1, as in "dense1"
-  int64_t units = 0;             // dense
-  int64_t filters = 0;           // conv2d
-  int64_t kernel = 0;            // conv2d: square
-  int64_t window = 2;            // pools: square
-  int64_t stride = 0;            // conv2d: 1, pools: window
-  std::string padding = "same";  // conv2d, pools: same | valid
-  bool bias = true;              // dense, conv2d
-  double rate = 0.5;             // dropout: share of zeros
-  double momentum = 0.99;        // batch_norm: of the running statistics
-  double epsilon = 1e-3;         // batch_norm
-  int line = 0;                  // in the file, for errors
+  std::string kind;                // dense conv2d ... noise
+  std::string name;                // default: kind without '2d' and a count from 1, as in "dense1"
+  std::vector<std::string> input;  // layers it reads, "data": the sample; empty: the one before
+  std::string part;                // of a GAN: generator | discriminator
+  int64_t units = 0;               // dense, embedding, noise
+  int64_t filters = 0;             // conv2d, conv2d_transpose
+  int64_t multiplier = 1;          // depthwise_conv2d
+  int64_t kernel = 0;              // convolutions: square
+  int64_t window = 2;              // pools: square
+  int64_t stride = 0;              // convolutions: 1, pools: window
+  int64_t dilation = 1;            // conv2d, depthwise_conv2d
+  std::string padding = "same";    // convolutions, pools: same | valid
+  bool bias = true;                // layers with kernels
+  Dims shape;                      // reshape: of one sample
+  double slope = 0.2;              // leaky_relu
+  bool approximate = false;        // gelu: the tanh form
+  int64_t heads = 1;               // attention
+  bool causal = false;             // attention
+  bool masked = false;             // attention
+  int64_t vocabulary = 0;          // embedding; 0: the data's
+  int64_t groups = 1;              // group_norm: of channels
+  int64_t group = 4;               // minibatch_stddev: of samples
+  double rate = 0.5;               // dropout: share of zeros
+  double momentum = 0.99;          // batch_norm: of the running statistics
+  double epsilon = 1e-3;           // batch_norm, layer_norm, group_norm
+  std::string init;                // initializer of the kernel or the table; empty: the kind's
+  double init_scale = 0;           // its parameter; 0: its default
+  int line = 0;                    // in the file, for errors
 };
 
 struct ModelSpec {
@@ -57,9 +72,13 @@ struct ModelSpec {
 };
 
 struct LossSpec {
-  std::string kind =
-      "softmax_cross_entropy";  // softmax_cross_entropy | mean_squared_error (against one-hot)
+  // softmax_cross_entropy | sigmoid_cross_entropy | mean_squared_error (against one-hot) | triplet | contrastive | gan
+  std::string kind = "softmax_cross_entropy";
   LossReduction reduction = LossReduction::kMean;
+  double smoothing = 0;          // of labels
+  std::string weights = "none";  // none | tokens
+  double margin = 1.0;           // triplet
+  double temperature = 0.1;      // contrastive
 };
 
 struct OptimizerConfig {
@@ -68,9 +87,17 @@ struct OptimizerConfig {
   double momentum = 0.9;                              // momentum
   bool nesterov = false;                              // momentum
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // adam; epsilon is TF's "epsilon hat"
-  std::string schedule = "constant";  // constant | exponential: lr * rate^(step / decay_steps)
+  std::string schedule = "constant";  // constant | exponential | cosine | piecewise | polynomial
   double decay_rate = 0.96;
   int64_t decay_steps = 100000;
+  bool staircase = false;          // exponential: whole periods only
+  double alpha = 0;                // cosine: last rate as a share of lr
+  Dims boundaries;                 // piecewise: last step of each rate but the last
+  std::vector<double> values;      // piecewise: rate after each boundary; before them it is lr
+  double end_lr = 1e-4;            // polynomial
+  double power = 1;                // polynomial
+  bool cycle = false;              // polynomial
+  int64_t warmup_steps = 0;        // from 0 to lr on a line, before the schedule begins
 };
 
 struct TrainSpec {
@@ -85,6 +112,9 @@ struct TpuSpec {
   int cores = 8;
   LossReduction reduction = LossReduction::kMean;  // CrossShardOptimizer's reduction
   std::string batchnorm = "per_core";              // per_core | synced
+  int batchnorm_group = 0;                         // synced: cores that share statistics; 0: all
+  std::string batchwise = "per_core";              // per_core | gathered
+  std::string token_mean = "per_core";             // per_core | global
   std::string precision = "default";               // f32 | default | high | highest
   int64_t iterations_per_loop = 0;                 // 0: one loop over all steps
   bool poison = false;                             // fill padding cells with NaN

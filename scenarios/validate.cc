@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 
 #include "scenarios/reader.h"
+#include "scenarios/suggest.h"
 
 namespace twinrun {
 namespace {
@@ -38,6 +40,51 @@ Status validate_data(const Source& source, Scenario& s) {
   return Ok{};
 }
 
+// What a layer reads must stand before it, and a layer that reads one thing cannot name two.
+Status check_input(const Source& source, const Scenario& s, size_t i,
+                   const std::map<std::string, int>& before) {
+  const LayerSpec& layer = s.model.layers[i];
+  const bool several = layer.kind == "add" || layer.kind == "concat";
+  const std::string where = source.where_layer(i, layer, "input");
+  if (several && layer.input.size() < 2) {
+    return Error{fmt::format("\"{}\" ({}) reads {} layer(s); allowed: at least 2", layer.name,
+                             layer.kind, layer.input.size()),
+                 where, "input = [\"ONE\", \"OTHER\"]"};
+  }
+  if (!several && layer.input.size() > 1) {
+    return Error{fmt::format("\"{}\" ({}) reads {} layers; allowed: 1", layer.name, layer.kind,
+                             layer.input.size()),
+                 where, "join them with a layer of kind \"add\" or \"concat\" first"};
+  }
+  for (const std::string& name : layer.input) {
+    if (name == "data" || (name != layer.name && before.contains(name))) continue;
+    std::vector<std::string_view> names{"data"};
+    for (size_t k = 0; k < i; ++k) names.push_back(s.model.layers[k].name);
+    return Error{fmt::format("\"{}\" reads \"{}\"; allowed: layers before it: {}", layer.name, name,
+                             fmt::join(names, ", ")),
+                 where, did_you_mean(name, names)};
+  }
+  return Ok{};
+}
+
+// A GAN has both parts and the loss of that name; nothing else has parts.
+Status check_parts(const Source& source, const Scenario& s) {
+  const auto has = [&](std::string_view part) {
+    return std::ranges::any_of(s.model.layers, [&](const LayerSpec& l) { return l.part == part; });
+  };
+  const bool gan = s.loss.kind == "gan";
+  if (gan && (!has("generator") || !has("discriminator") || has(""))) {
+    return Error{"a GAN's layers are its generator's and its discriminator's",
+                 source.where("model", "layers"),
+                 "give every layer part = \"generator\" or part = \"discriminator\""};
+  }
+  if (!gan && (has("generator") || has("discriminator"))) {
+    return Error{fmt::format("layers have parts, but the loss is {}", s.loss.kind),
+                 source.where("loss", "kind"), "loss.kind = \"gan\", or remove `part`"};
+  }
+  return Ok{};
+}
+
 Status validate_layers(const Source& source, Scenario& s) {
   if (s.model.layers.empty()) {
     return Error{
@@ -63,10 +110,10 @@ Status validate_layers(const Source& source, Scenario& s) {
               first->second > 0 ? fmt::format("; the first stands in line {}", first->second) : ""),
           source.where_layer(i, layer, "name"), "give this one another name"};
     }
-    if (layer.stride == 0 && layer.kind == "conv2d") layer.stride = 1;
-    if (layer.stride == 0 && layer.kind.ends_with("_pool")) layer.stride = layer.window;
+    if (layer.stride == 0) layer.stride = layer.kind.ends_with("_pool") ? layer.window : 1;
+    TWINRUN_RETURN_IF_ERROR(check_input(source, s, i, lines));
   }
-  return Ok{};
+  return check_parts(source, s);
 }
 
 Status validate_batch(const Source& source, const Scenario& s) {
@@ -95,6 +142,25 @@ Status validate_batch(const Source& source, const Scenario& s) {
   return Ok{};
 }
 
+Status validate_schedule(const Source& source, const Scenario& s) {
+  const OptimizerConfig& c = s.optimizer;
+  if (c.schedule != "piecewise") return Ok{};
+  if (c.boundaries.empty() || c.boundaries.size() != c.values.size()) {
+    return Error{fmt::format("values has {} rates for {} boundaries; allowed: one after each "
+                             "boundary, and at least one",
+                             c.values.size(), c.boundaries.size()),
+                 source.where("optimizer", "values"),
+                 "lr is the rate up to the first boundary and does not count"};
+  }
+  for (size_t i = 1; i < c.boundaries.size(); ++i) {
+    if (c.boundaries[i] > c.boundaries[i - 1]) continue;
+    return Error{fmt::format("boundaries has {} after {}; allowed: ascending steps",
+                             c.boundaries[i], c.boundaries[i - 1]),
+                 source.where("optimizer", "boundaries"), "sort them, each once"};
+  }
+  return Ok{};
+}
+
 }  // namespace
 
 Status validate(const Source& source, Scenario& s) {
@@ -102,6 +168,7 @@ Status validate(const Source& source, Scenario& s) {
   if (s.name.empty()) s.name = std::filesystem::path(source.file).stem().string();
   TWINRUN_RETURN_IF_ERROR(validate_data(source, s));
   TWINRUN_RETURN_IF_ERROR(validate_layers(source, s));
+  TWINRUN_RETURN_IF_ERROR(validate_schedule(source, s));
   return validate_batch(source, s);
 }
 

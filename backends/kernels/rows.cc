@@ -42,28 +42,33 @@ void gather_rows(const KernelContext& context, const Tensor& x, const Tensor& id
   });
 }
 
-// Threads share the columns, so that each element sees its rows in order. first(x) starts a sum, add(sum, x) goes on.
-template <typename E, typename First, typename Add>
+// Threads share the columns, so that each element sees its rows in order. first(x) starts a sum, add(sum, x) goes on; sums
+// are of type S.
+template <typename S, typename E, typename First, typename Add, typename Store>
 void scatter_rows(const KernelContext& context, const Tensor& ids, const Tensor& dy, Tensor& output,
-                  First first, Add add) {
+                  First first, Add add, Store store) {
   const int64_t rows = output.dims()[0], width = output.elements() / rows;
   const int32_t* id = ids.as<int32_t>().data();
   const E* from = dy.as<E>().data();
   E* const to = output.as<E>().data();
   for_ranges(context, width, ids.elements() + rows, [&](int64_t begin, int64_t end) {
     const FlushScope scope(context.arithmetic.flush);
+    const int64_t n = end - begin;
     std::vector<bool> touched(static_cast<size_t>(rows), false);
-    for (int64_t r = 0; r < rows; ++r) std::fill(to + r * width + begin, to + r * width + end, E{});
+    std::vector<S> sums(static_cast<size_t>(rows * n), S{});
     for (int64_t i = 0; i < ids.elements(); ++i) {
       const int64_t row = clamped(id[i], rows);
-      E* const target = to + row * width;
-      const E* const source = from + i * width;
+      S* const sum = sums.data() + row * n;
+      const E* const x = from + i * width + begin;
       if (!touched[static_cast<size_t>(row)]) {
         touched[static_cast<size_t>(row)] = true;
-        for (int64_t c = begin; c < end; ++c) target[c] = first(source[c]);
+        for (int64_t c = 0; c < n; ++c) sum[c] = first(x[c]);
       } else {
-        for (int64_t c = begin; c < end; ++c) target[c] = add(target[c], source[c]);
+        for (int64_t c = 0; c < n; ++c) sum[c] = add(sum[c], x[c]);
       }
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t c = 0; c < n; ++c) to[row * width + begin + c] = store(sums[static_cast<size_t>(row * n + c)]);
     }
   });
 }
@@ -94,18 +99,19 @@ void run_rows(const KernelContext& context, const Op& op, Inputs inputs, Tensor&
 void run_scatter_add(const KernelContext& context, Inputs inputs, Tensor& output) {
   if (output.elements() == 0) return;
   if (output.dtype() == DType::kI32) {
-    return scatter_rows<uint32_t>(
+    return scatter_rows<uint32_t, uint32_t>(
         context, inputs[0], inputs[1], output, [](uint32_t x) { return x; },
-        [](uint32_t sum, uint32_t x) { return sum + x; });
+        [](uint32_t sum, uint32_t x) { return sum + x; }, [](uint32_t sum) { return sum; });
   }
   dispatch_float(
       output.dtype(), context.arithmetic.flush,
       [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
         using E = typename T::type;
-        scatter_rows<E>(
+        scatter_rows<float, E>(
             context, inputs[0], inputs[1], output,
-            [](E x) { return T::template store<kFlush>(flushed<kFlush>(T::load(x))); },
-            [](E sum, E x) { return T::template store<kFlush>(T::load(sum) + T::load(x)); });
+            [](E x) { return flushed<kFlush>(T::load(x)); },
+            [](float sum, E x) { return sum + T::load(x); },
+            [](float sum) { return T::template store<kFlush>(sum); });
       });
 }
 

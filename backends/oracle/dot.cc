@@ -41,8 +41,8 @@ int passes_of(DotPrecision precision) {
 
 void eval_dot(const Call& call) {
   const Op& op = call.op;
-  if (const int64_t parts = part_count(op, call.inputs); parts != 1) {
-    return in_pieces(call.pool, parts, [&](int64_t i) {
+  if (has_parts(op)) {
+    return in_pieces(call.pool, part_count(op, call.inputs), [&](int64_t i) {
       const Part part = part_of(op, call.inputs, i);
       const auto n = static_cast<size_t>(part.op.type.elements());
       OracleResult result{std::vector<double>(n), std::vector<double>(n)};
@@ -104,10 +104,10 @@ double operand_residual(const Op& op, std::span<const Tensor> inputs, const Tens
                         ThreadPool* pool) {
   using namespace oracle;
   double residual = 0, scale = 0;
-  const int64_t parts = part_count(op, inputs);
-  for (int64_t i = 0; i < parts; ++i) {
-    const Part part = parts == 1 ? Part{op, {inputs.begin(), inputs.end()}} : part_of(op, inputs, i);
-    const Tensor result = parts == 1 ? subject : part_of_result(op, subject, i);
+  const bool whole = !has_parts(op);
+  for (int64_t i = 0; i < (whole ? 1 : part_count(op, inputs)); ++i) {
+    const Part part = whole ? Part{op, {inputs.begin(), inputs.end()}} : part_of(op, inputs, i);
+    const Tensor result = whole ? subject : part_of_result(op, subject, i);
     const Product product = product_of(part.op, part.inputs);
     Operand a = split(part.inputs[0], DotPrecision::kF32, false);
     Operand b = split(part.inputs[1], DotPrecision::kF32, false);

@@ -1,7 +1,7 @@
 // Dots of stacked matrices and grouped convolutions as what they are: several simple ones. The oracle and the screen know
 // simple ones only; this takes the others apart.
 //
-//   for (int64_t i = 0; i < part_count(op, inputs); ++i) { const Part p = part_of(op, inputs, i); ... }
+//   if (has_parts(op)) for (int64_t i = 0; i < part_count(op, inputs); ++i) { const Part p = part_of(op, inputs, i); ... }
 #pragma once
 
 #include <span>
@@ -17,7 +17,10 @@ struct Part {
   std::vector<Tensor> inputs;
 };
 
-int64_t part_count(const Op& op, std::span<const Tensor> inputs);  // 1: simple already
+inline bool has_parts(const Op& op) { 
+  return op.attrs.groups > 1 || (op.kind == OpKind::kDotGeneral && op.type.rank() > 2);
+}
+int64_t part_count(const Op& op, std::span<const Tensor> inputs);
 Part part_of(const Op& op, std::span<const Tensor> inputs, int64_t i);
 Tensor part_of_result(const Op& op, const Tensor& output, int64_t i);
 // Element e of part i is element place_of(op, i, e) of the whole.

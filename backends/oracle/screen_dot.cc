@@ -156,8 +156,8 @@ double dot(const Call& call) {
 }  // namespace
 
 double worst_row(const Call& call) {
-  if (const int64_t parts = oracle::part_count(call.op, call.inputs); parts != 1) {
-    return largest(call.pool, parts, [&](int64_t i) {
+  if (oracle::has_parts(call.op)) {
+    return largest(call.pool, oracle::part_count(call.op, call.inputs), [&](int64_t i) {
       const oracle::Part part = oracle::part_of(call.op, call.inputs, i);
       const Tensor output = oracle::part_of_result(call.op, call.output, i);
       return worst_row({call.declared, part.op, part.inputs, output, nullptr});

@@ -1,7 +1,9 @@
 // The seeded initial state: a function of (program, seed) alone.
-//   glorot_uniform  limit = sqrt(6 / (fan_in + fan_out)) (double, rounded to f32);  w[i] = (2 u - 1) * limit, one rounding,
-//                   u = uniform(draw({seed, kStreamInit + v}, 0, 0, i)), v the variable's index among the parameters
-//   constant        the value
+// Every element has its own draw (Philox, stream kStreamInit + the variable's index among the parameters, its flat index);
+// the formulas are in docs/numerics.md, the names of the kinds in graph/initializer.h.
+//
+//   std::vector<Tensor> weights = initial_state(program, scenario.seed);
+//   weights[i]                                   // of program.state[i]
 #pragma once
 
 #include <vector>

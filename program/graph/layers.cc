@@ -99,7 +99,7 @@ void Layers::add_bias(const std::string& name, int64_t units, bool wanted) {
   x_ = b.add(x_, b.broadcast_trailing(c, x_, "bias_broadcast"), "add_bias");
 }
 
-void Layers::dense(const std::string& name, int64_t units, const Weights& weights) {
+void Layers::dense(const std::string& name, int64_t units, const WeightOptions& weights) {
   const Dims full = shape();
   if (full.size() != 2 && full.size() != 3) {
     throw GraphError(name + ": dense needs [batch, features], found " + to_string(full) +
@@ -114,11 +114,11 @@ void Layers::dense(const std::string& name, int64_t units, const Weights& weight
   if (full.size() == 3) x_ = b.reshape(x_, {full[0], full[1], units}, "sequence");
 }
 
-Window Layers::window_for(const Convolution& c) const {
+Window Layers::window_for(const ConvolutionOptions& c) const {
   return make_window(shape(), c.kernel, c.stride, c.same, c.dilation);
 }
 
-void Layers::conv2d(const std::string& name, const Convolution& c) {
+void Layers::conv2d(const std::string& name, const ConvolutionOptions& c) {
   expect_image(name, "conv2d");
   const int64_t channels = shape()[3], taps = c.kernel * c.kernel;
   const Window window = window_for(c);
@@ -129,7 +129,7 @@ void Layers::conv2d(const std::string& name, const Convolution& c) {
   add_bias(name, c.filters, c.weights.bias);
 }
 
-void Layers::depthwise_conv2d(const std::string& name, const Convolution& c) {
+void Layers::depthwise_conv2d(const std::string& name, const ConvolutionOptions& c) {
   expect_image(name, "depthwise_conv2d");
   const int64_t channels = shape()[3], outputs = channels * c.filters;
   const int64_t taps = c.kernel * c.kernel;
@@ -142,7 +142,7 @@ void Layers::depthwise_conv2d(const std::string& name, const Convolution& c) {
   add_bias(name, outputs, c.weights.bias);
 }
 
-void Layers::conv2d_transpose(const std::string& name, const Convolution& c) {
+void Layers::conv2d_transpose(const std::string& name, const ConvolutionOptions& c) {
   expect_image(name, "conv2d_transpose");
   const Dims in = shape();
   const int64_t taps = c.kernel * c.kernel;
@@ -275,21 +275,14 @@ Program Layers::finish(const OptimizerSpec& optimizer) {
 
 Program build_forward(Mode mode, int64_t batch, const SampleType& sample, uint64_t seed,
                       const OptimizerSpec& optimizer, const Definition& define) {
-  const Recipe recipe = [=](int64_t per_replica, const Sharding& sharding) {
-    Layers net(mode, per_replica, sample, seed, sharding);
-    define(net);
-    return net.finish(optimizer);
-  };
-  const auto kept = std::make_shared<Recipe>(recipe);
-  // Rebuilt programs can be rebuilt again.
-  *kept = [recipe, again = std::weak_ptr<const Recipe>(kept)](int64_t per_replica,
-                                                               const Sharding& sharding) {
-    Program p = recipe(per_replica, sharding);
-    p.recipe = again.lock();
-    return p;
-  };
-  Program p = recipe(batch, {});
-  p.recipe = kept;
+  const auto recipe = std::make_shared<const Recipe>(
+      [=](int64_t per_replica, const Sharding& sharding) {
+        Layers net(mode, per_replica, sample, seed, sharding);
+        define(net);
+        return net.finish(optimizer);
+      });
+  Program p = (*recipe)(batch, {});
+  p.recipe = recipe;
   return p;
 }
 

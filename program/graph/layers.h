@@ -26,6 +26,25 @@ struct SampleType {
   DType dtype = DType::kF32;   // i32: token ids
   Dims labels = {};            // i32: one class, or one per token
   bool weighted = false;       // f32 weights of the tokens, 0 at padding
+  int64_t vocabulary = 0;      // token ids are below it
+};
+
+struct WeightOptions {
+  Initializer kernel = {Initializer::Kind::kGlorotUniform};
+  bool bias = true;
+};
+
+struct ConvolutionOptions {
+  int64_t filters = 0;  // depthwise: outputs per channel
+  int64_t kernel = 1, stride = 1, dilation = 1;
+  bool same = true;  // TF's SAME, else VALID
+  WeightOptions weights = {};
+};
+
+struct LossOptions {
+  Reducer reduction = Reducer::kMean;  // over the samples (or tokens) of a core
+  double smoothing = 0;                // label smoothing: (1 - s) one-hot + s / classes
+  bool weighted = false;               // sum(w l) / sum(w) with the sample's weights
 };
 
 class Layers {
@@ -39,21 +58,11 @@ class Layers {
   const Dims& shape() const;
 
   // ---- linear maps. Kernels are [in, out], [h, w, in, out] (transposed: [h, w, out, in]; depthwise: [h, w, 1, in * m]).
-  struct Weights {
-    Initializer kernel = {Initializer::Kind::kGlorotUniform};
-    bool bias = true;
-  };
-  struct Convolution {
-    int64_t filters = 0;  // depthwise: outputs per channel
-    int64_t kernel = 1, stride = 1, dilation = 1;
-    bool same = true;  // TF's SAME, else VALID
-    Weights weights = {};
-  };
-  void dense(const std::string& name, int64_t units, const Weights& weights = {});  // last dimension
-  void conv2d(const std::string& name, const Convolution& c);
-  void depthwise_conv2d(const std::string& name, const Convolution& c);
+  void dense(const std::string& name, int64_t units, const WeightOptions& weights = {});  // last dimension
+  void conv2d(const std::string& name, const ConvolutionOptions& c);
+  void depthwise_conv2d(const std::string& name, const ConvolutionOptions& c);
   // Output in * stride (same) or (in - 1) * stride + kernel (valid), as Keras has it.
-  void conv2d_transpose(const std::string& name, const Convolution& c);
+  void conv2d_transpose(const std::string& name, const ConvolutionOptions& c);
   // i32 [batch, tokens] -> [batch, tokens, units]
   void embedding(const std::string& name, int64_t vocabulary, int64_t units, const Initializer& init);
   // Adds a learned row per position.
@@ -61,7 +70,7 @@ class Layers {
   // Multi-head self-attention over [batch, tokens, units], softmax(q k' / sqrt(units / heads)) v (Vaswani et al. 2017); a
   // masked pair's score is -1e9, as Keras has it. masked: keys of weight 0 are not looked at.
   void attention(const std::string& name, int64_t heads, bool causal, bool masked,
-                 const Weights& weights);
+                 const WeightOptions& weights);
 
   // ---- shape
   void pool(const std::string& name, int64_t window, int64_t stride, bool same, Reducer reducer);
@@ -97,18 +106,13 @@ class Layers {
   void noise(const std::string& name, int64_t units);  // [batch, units], uniform in [-1, 1)
 
   // ---- losses (losses.cc)
-  struct Loss {
-    Reducer reduction = Reducer::kMean;  // over the samples (or tokens) of a core
-    double smoothing = 0;                // label smoothing: (1 - s) one-hot + s / classes
-    bool weighted = false;               // sum(w l) / sum(w) with the sample's weights
-  };
-  void softmax_cross_entropy(int64_t classes, const Loss& loss);
-  void sigmoid_cross_entropy(int64_t classes, const Loss& loss);  // against one-hot, mean over classes
-  void mean_squared_error(int64_t classes, const Loss& loss);     // against one-hot, mean over classes
+  void softmax_cross_entropy(int64_t classes, const LossOptions& loss);
+  void sigmoid_cross_entropy(int64_t classes, const LossOptions& loss);  // against one-hot, mean over classes
+  void mean_squared_error(int64_t classes, const LossOptions& loss);     // against one-hot, mean over classes
   // Over pairs of a batch, by label. Triplet: max(0, margin + farthest of its class - nearest of another), Euclidean
   // (batch hard, Hermans et al. 2017). Contrastive: supervised, Khosla et al. 2020, eq. 2.
-  void triplet(double margin, const Loss& loss);
-  void contrastive(double temperature, const Loss& loss);
+  void triplet(double margin, const LossOptions& loss);
+  void contrastive(double temperature, const LossOptions& loss);
   // Of logits of real and generated samples: softplus(-real) + softplus(fake) for the parameters below `discriminator`,
   // softplus(-fake) for those below `generator` (Goodfellow et al. 2014, the non-saturating form).
   void gan(ValueId real, ValueId fake, const std::string& discriminator, const std::string& generator,
@@ -126,7 +130,7 @@ class Layers {
   void update_statistic(const std::string& name, ValueId batch_value, double momentum);
   void expect_image(const std::string& name, const char* what) const;
   void expect_rank(const std::string& name, const char* what, size_t rank, const char* form) const;
-  Window window_for(const Convolution& c) const;
+  Window window_for(const ConvolutionOptions& c) const;
 
   // Across cores (collectives.cc).
   ValueId replica_id();
@@ -143,7 +147,7 @@ class Layers {
   ValueId softplus(GraphBuilder b, ValueId x);
   ValueId one_hot(GraphBuilder b, int64_t classes);
   ValueId targets(GraphBuilder b, int64_t classes, double smoothing);
-  ValueId reduce_loss(GraphBuilder b, ValueId per_item, const Loss& loss);
+  ValueId reduce_loss(GraphBuilder b, ValueId per_item, const LossOptions& loss);
   void set_loss(ValueId value);
   void check_logits(const char* loss, int64_t classes);
   struct Pairs {

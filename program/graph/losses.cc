@@ -51,7 +51,7 @@ void Layers::set_loss(ValueId value) {
   program_.outputs.push_back({"loss", value});
 }
 
-ValueId Layers::reduce_loss(GraphBuilder b, ValueId per_item, const Loss& loss) {
+ValueId Layers::reduce_loss(GraphBuilder b, ValueId per_item, const LossOptions& loss) {
   const Dims items = b.type(per_item).dims;
   if (!loss.weighted) return b.reduce(per_item, all_dims(items), loss.reduction, "value");
   if (weights_ == kNoValue) {
@@ -74,7 +74,7 @@ ValueId Layers::reduce_loss(GraphBuilder b, ValueId per_item, const Loss& loss) 
   return b.div(total, weight, "value");
 }
 
-void Layers::softmax_cross_entropy(int64_t classes, const Loss& loss) {
+void Layers::softmax_cross_entropy(int64_t classes, const LossOptions& loss) {
   check_logits("softmax_cross_entropy", classes);
   GraphBuilder b = root_.scope("loss");
   const Dims full = shape(), kept = all_but_last(full);
@@ -99,7 +99,7 @@ ValueId Layers::softplus(GraphBuilder b, ValueId x) {
 }
 
 // max(x, 0) - x z + log1p(exp(-|x|)), tf.nn.sigmoid_cross_entropy_with_logits.
-void Layers::sigmoid_cross_entropy(int64_t classes, const Loss& loss) {
+void Layers::sigmoid_cross_entropy(int64_t classes, const LossOptions& loss) {
   check_logits("sigmoid_cross_entropy", classes);
   GraphBuilder b = root_.scope("loss");
   const auto last = static_cast<int64_t>(shape().size()) - 1;
@@ -108,7 +108,7 @@ void Layers::sigmoid_cross_entropy(int64_t classes, const Loss& loss) {
   set_loss(reduce_loss(b, b.reduce(each, {last}, Reducer::kMean, "per_sample"), loss));
 }
 
-void Layers::mean_squared_error(int64_t classes, const Loss& loss) {
+void Layers::mean_squared_error(int64_t classes, const LossOptions& loss) {
   check_logits("mean_squared_error", classes);
   GraphBuilder b = root_.scope("loss");
   const auto last = static_cast<int64_t>(shape().size()) - 1;
@@ -147,7 +147,7 @@ Layers::Pairs Layers::pairs(GraphBuilder b, const char* loss) {
   return p;
 }
 
-void Layers::triplet(double margin, const Loss& loss) {
+void Layers::triplet(double margin, const LossOptions& loss) {
   GraphBuilder b = root_.scope("loss");
   const Pairs p = pairs(b, "triplet");
   const Dims square{p.n, p.n};
@@ -181,7 +181,7 @@ void Layers::triplet(double margin, const Loss& loss) {
   set_loss(reduce_loss(b, hinge, loss));
 }
 
-void Layers::contrastive(double temperature, const Loss& loss) {
+void Layers::contrastive(double temperature, const LossOptions& loss) {
   GraphBuilder b = root_.scope("loss");
   const Pairs p = pairs(b, "contrastive");
   const Dims square{p.n, p.n};

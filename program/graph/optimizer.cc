@@ -13,7 +13,7 @@ struct Update {
     var.name = parameter.name + "." + suffix;
     var.type = parameter.type;
     var.role = StateRole::kSlot;
-    var.id = GraphBuilder(program.graph, "", Phase::kUpdate).parameter(var.name, var.type, false);
+    var.id = GraphBuilder(program.graph, "", Phase::kUpdate).parameter(var.name, var.type);
     program.state.push_back(var);
     return static_cast<int>(program.state.size()) - 1;
   }
@@ -23,7 +23,7 @@ struct Update {
     var.type = {DType::kF32, {}};
     var.role = StateRole::kCounter;
     var.init.value = value;
-    var.id = GraphBuilder(program.graph, "", Phase::kUpdate).parameter(var.name, var.type, false);
+    var.id = GraphBuilder(program.graph, "", Phase::kUpdate).parameter(var.name, var.type);
     program.state.push_back(var);
     return static_cast<int>(program.state.size()) - 1;
   }

@@ -21,11 +21,33 @@ namespace twinrun {
 enum class StateRole : uint8_t { kParameter, kSlot, kStatistic, kCounter };
 std::string_view to_string(StateRole role);  // "parameter", "slot", "statistic", "counter"
 
-// How the initial checkpoint is drawn; formulas in docs/numerics.md.
+// How the initial checkpoint is drawn; formulas in docs/numerics.md, names in graph/initializer.h.
 struct Initializer {
-  enum class Kind : uint8_t { kConstant, kGlorotUniform } kind = Kind::kConstant;
-  double value = 0;  // constant
-  int64_t fan_in = 0, fan_out = 0;
+  enum class Kind : uint8_t {
+    kConstant,
+    kGlorotUniform,  // variance scaling 1, fan_avg, uniform
+    kRandomUniform,
+    kRandomNormal,
+    kTruncatedNormal,  // at two standard deviations
+    kVarianceScaling,
+    kOrthogonal,
+    kIdentity
+  } kind = Kind::kConstant;
+  double value = 0;                 // constant
+  int64_t fan_in = 0, fan_out = 0;  // glorot_uniform, variance_scaling
+  double low = -0.05, high = 0.05;  // random_uniform
+  double stddev = 0.05;             // random_normal, truncated_normal: before truncation
+  double gain = 1;                  // orthogonal, identity
+  double scale = 1;                 // variance_scaling
+  enum class Fan : uint8_t { kIn, kOut, kAverage } fan = Fan::kIn;
+  // kTruncatedNormal widens the law so that the variance is the wanted one after truncation (Keras, TF
+  // 2); the uncorrected one does not (TF 1's init_ops.py).
+  enum class Distribution : uint8_t {
+    kTruncatedNormal,
+    kTruncatedNormalUncorrected,
+    kUntruncatedNormal,
+    kUniform
+  } distribution = Distribution::kTruncatedNormal;
 };
 
 struct Input {

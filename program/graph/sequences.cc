@@ -38,7 +38,7 @@ ValueId Layers::softmax(GraphBuilder b, ValueId x) {
 }
 
 void Layers::attention(const std::string& name, int64_t heads, bool causal, bool masked,
-                       const Weights& weights) {
+                       const WeightOptions& weights) {
   expect_rank(name, "attention", 3, "[batch, tokens, units]");
   const Dims full = shape();
   const int64_t batch = full[0], tokens = full[1], units = full[2], size = units / heads;

@@ -8,7 +8,9 @@ Program rebuild(const Program& forward, int64_t batch, const Sharding& sharding)
   if (forward.recipe == nullptr) {
     throw GraphError("the program was made by hand: nothing says how to build it for another batch");
   }
-  return (*forward.recipe)(batch, sharding);
+  Program p = (*forward.recipe)(batch, sharding);
+  p.recipe = forward.recipe;
+  return p;
 }
 
 }  // namespace

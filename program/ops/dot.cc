@@ -12,8 +12,9 @@ TensorType infer_dot(const Op& op, std::span<const TensorType> in) {
   if (!ranks || in[0].dtype != in[1].dtype ||
       !std::equal(in[0].dims.begin(), in[0].dims.end() - 2, in[1].dims.begin())) {
     throw GraphError(op.name + ": dot_general of " + to_string(in[0]) + " and " + to_string(in[1]) +
-                     " (allowed: matrices of one dtype, under " + std::to_string(batch) +
-                     " equal dimensions)");
+                     (batch == 0 ? " (allowed: two matrices of one dtype)"
+                                 : " (allowed: matrices of one dtype under " +
+                                       std::to_string(batch) + " equal dimensions)"));
   }
   const auto size = [&](size_t operand, int dimension) {
     return in[operand].dims[batch + static_cast<size_t>(dimension)];
@@ -53,7 +54,8 @@ TensorType infer_convolution(const Op& op, std::span<const TensorType> in) {
   if (groups < 1 || in[0].dims[3] != in[1].dims[2] * groups || in[1].dims[3] % groups != 0 ||
       in[1].dims[0] != w.size[0] || in[1].dims[1] != w.size[1]) {
     throw GraphError(op.name + ": convolution of " + to_string(in[0]) + " with " +
-                     to_string(in[1]) + " in " + std::to_string(groups) + " group(s)");
+                     to_string(in[1]) +
+                     (groups == 1 ? "" : " in " + std::to_string(groups) + " groups"));
   }
   const TensorType out{
       in[0].dtype,

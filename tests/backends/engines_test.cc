@@ -22,18 +22,18 @@ constexpr int kClasses = 5;
 
 // Batch norm over images and over features, dropout, momentum; enough work for the pool to be used.
 Program cnn(Reducer loss = Reducer::kMean, bool normalize = true, bool drop = true) {
-  Layers net(Mode::kTraining, kBatch, {12, 12, 3}, 7);
-  net.conv2d("conv1", 8, 3, 1, /*same=*/true, /*bias=*/true);
-  if (normalize) net.batch_norm("bn1", 0.9, 1e-3);
-  net.relu("relu1");
-  net.pool("pool1", 2, 2, false, Reducer::kMax);
-  net.flatten("flatten1");
-  net.dense("dense1", 32, true);
-  if (normalize) net.batch_norm("bn2", 0.9, 1e-3);
-  if (drop) net.dropout("dropout1", 0.3);
-  net.dense("dense2", kClasses, true);
-  net.softmax_cross_entropy(kClasses, loss);
-  return net.finish({OptimizerSpec::Kind::kMomentum});
+  return build_forward(Mode::kTraining, kBatch, {{12, 12, 3}}, 7, OptimizerSpec{OptimizerSpec::Kind::kMomentum}, [=](Layers& net) {
+    net.conv2d("conv1", {.filters = 8, .kernel = 3});
+    if (normalize) net.batch_norm("bn1", 0.9, 1e-3);
+    net.relu("relu1");
+    net.pool("pool1", 2, 2, false, Reducer::kMax);
+    net.flatten("flatten1");
+    net.dense("dense1", 32);
+    if (normalize) net.batch_norm("bn2", 0.9, 1e-3);
+    if (drop) net.dropout("dropout1", 0.3);
+    net.dense("dense2", kClasses);
+    net.softmax_cross_entropy(kClasses, {loss});
+  });
 }
 
 Program sharded(const Program& forward, int cores, Reduction reduction = Reduction::kMean,
@@ -83,15 +83,15 @@ TEST(Engines, ARowHasTheSameBitsInAnyBatch) {
   const Tensor images = small::generic_f32({128, 12, 12, 3}, -1, 1, 5);
   for (const std::string engine : {"cpu", "tpu"}) {
     const auto logits = [&](int64_t first, int64_t batch) {
-      Layers net(Mode::kInference, batch, {12, 12, 3}, 7);
-      net.conv2d("conv1", 8, 3, 1, /*same=*/true, /*bias=*/true);
+      Layers net(Mode::kInference, batch, {{12, 12, 3}}, 7);
+      net.conv2d("conv1", {.filters = 8, .kernel = 3});
       net.batch_norm("bn1", 0.9, 1e-3);
       net.relu("relu1");
       net.pool("pool1", 2, 2, false, Reducer::kMax);
       net.flatten("flatten1");
-      net.dense("dense1", 32, true);
-      net.dense("dense2", kClasses, true);
-      net.softmax_cross_entropy(kClasses, Reducer::kMean);
+      net.dense("dense1", 32);
+      net.dense("dense2", kClasses);
+      net.softmax_cross_entropy(kClasses, {Reducer::kMean});
       Trial t(engine, net.finish({}), {.threads = 2});
       const std::vector<int32_t> none(static_cast<size_t>(batch), 0);
       t.set("images", images.rows(first, first + batch));
@@ -239,11 +239,11 @@ constexpr int64_t kChannels = 3, kPixels = 4;  // images of 2x2
 constexpr double kMomentum = 0.75, kEpsilon = 0.125;
 
 Program batch_norm_net() {
-  Layers net(Mode::kTraining, 8, {2, 2, kChannels}, 1);
-  net.batch_norm("bn", kMomentum, kEpsilon);
-  net.flatten("f");
-  net.softmax_cross_entropy(kPixels * kChannels, Reducer::kMean);
-  return net.finish({});
+  return build_forward(Mode::kTraining, 8, {{2, 2, kChannels}}, 1, OptimizerSpec{}, [=](Layers& net) {
+    net.batch_norm("bn", kMomentum, kEpsilon);
+    net.flatten("f");
+    net.softmax_cross_entropy(kPixels * kChannels, {Reducer::kMean});
+  });
 }
 
 struct Statistics {

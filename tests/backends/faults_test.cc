@@ -104,11 +104,11 @@ Error refusal(const Program& p, const std::string& text) {
 
 // A dense layer on two cores: y = x w, loss = sum of y squared, SGD.
 Program dense_step(int cores = 2) {
-  Layers net(Mode::kTraining, 4, {6}, 1);
-  net.dense("dense1", 3, true);
-  net.relu("relu1");
-  net.mean_squared_error(3, Reducer::kMean);
-  return training_step(shard(net.finish({OptimizerSpec::Kind::kMomentum}), {.cores = cores}));
+  return training_step(shard(build_forward(Mode::kTraining, 4, {{6}}, 1, OptimizerSpec{OptimizerSpec::Kind::kMomentum}, [=](Layers& net) {
+    net.dense("dense1", 3);
+    net.relu("relu1");
+    net.mean_squared_error(3, {Reducer::kMean});
+  }), {.cores = cores}));
 }
 Trial dense_trial(int cores = 2) {
   Trial t("cpu", dense_step(cores));
@@ -138,7 +138,7 @@ std::vector<std::string> struck(const std::vector<std::string>& faults, int step
         one.sharding.cores = copy.kind == OpKind::kAllReduce ? 2 : 1;
         for (size_t i = 0; i < copy.operands.size(); ++i) {
           const std::string input = "in" + std::to_string(i);
-          copy.operands[i] = b.parameter(input, op.inputs[r][i].type(), false);
+          copy.operands[i] = b.parameter(input, op.inputs[r][i].type());
           one.inputs.push_back({input, copy.operands[i], false});
         }
         one.outputs.push_back({"out", one.graph.add(copy)});

@@ -70,33 +70,33 @@ constexpr OptimizerSpec kOptimizers[] = {{.kind = OptimizerSpec::Kind::kSgd},
                                          {.kind = OptimizerSpec::Kind::kAdam}};
 
 Program convolutional(int64_t batch, const OptimizerSpec& optimizer, bool squared) {
-  Layers net(Mode::kTraining, batch, {9, 9, 2}, 3);
-  net.conv2d("conv1", 8, 3, 1, true, true);
-  net.batch_norm("bn1", 0.9, 1e-3);
-  net.relu("relu1");
-  net.pool("pool1", 2, 2, false, Reducer::kMax);
-  net.conv2d("conv2", 12, 3, 1, true, false);
-  net.batch_norm("bn2", 0.9, 1e-3);
-  net.relu("relu2");
-  net.pool("pool2", 3, 2, true, Reducer::kMean);
-  net.flatten("flatten1");
-  net.dropout("dropout1", 0.4);
-  net.dense("dense1", 16, true);
-  net.batch_norm("bn3", 0.9, 1e-3);
-  net.relu("relu3");
-  net.dense("dense2", 5, true);
-  squared ? net.mean_squared_error(5, Reducer::kMean) : net.softmax_cross_entropy(5, Reducer::kMean);
-  return net.finish(optimizer);
+  return build_forward(Mode::kTraining, batch, {{9, 9, 2}}, 3, optimizer, [=](Layers& net) {
+    net.conv2d("conv1", {.filters = 8, .kernel = 3});
+    net.batch_norm("bn1", 0.9, 1e-3);
+    net.relu("relu1");
+    net.pool("pool1", 2, 2, false, Reducer::kMax);
+    net.conv2d("conv2", {.filters = 12, .kernel = 3, .weights = {.bias = false}});
+    net.batch_norm("bn2", 0.9, 1e-3);
+    net.relu("relu2");
+    net.pool("pool2", 3, 2, true, Reducer::kMean);
+    net.flatten("flatten1");
+    net.dropout("dropout1", 0.4);
+    net.dense("dense1", 16);
+    net.batch_norm("bn3", 0.9, 1e-3);
+    net.relu("relu3");
+    net.dense("dense2", 5);
+    squared ? net.mean_squared_error(5, {Reducer::kMean}) : net.softmax_cross_entropy(5, {Reducer::kMean});
+  });
 }
 
 Program perceptron(int64_t batch, const OptimizerSpec& optimizer, bool squared) {
-  Layers net(Mode::kTraining, batch, {11}, 3);
-  net.dense("dense1", 13, true);
-  net.relu("relu1");
-  net.dropout("dropout1", 0.5);
-  net.dense("dense2", 5, true);
-  squared ? net.mean_squared_error(5, Reducer::kSum) : net.softmax_cross_entropy(5, Reducer::kSum);
-  return net.finish(optimizer);
+  return build_forward(Mode::kTraining, batch, {{11}}, 3, optimizer, [=](Layers& net) {
+    net.dense("dense1", 13);
+    net.relu("relu1");
+    net.dropout("dropout1", 0.5);
+    net.dense("dense2", 5);
+    squared ? net.mean_squared_error(5, {Reducer::kSum}) : net.softmax_cross_entropy(5, {Reducer::kSum});
+  });
 }
 
 TEST(Fusion, TrainingStepsThreads) {
@@ -123,16 +123,16 @@ TEST(Fusion, TrainingStepsThreads) {
 
 // Enough rows for several segments of the reductions that groups end in.
 TEST(Fusion, LongReductionsThreads) {
-  Layers net(Mode::kTraining, 40, {31, 17, 3}, 3);
-  net.batch_norm("bn1", 0.9, 1e-3);
-  net.relu("relu1");
-  net.conv2d("conv1", 5, 1, 1, true, true);
-  net.batch_norm("bn2", 0.9, 1e-3);
-  net.pool("pool1", 31, 31, true, Reducer::kMean);
-  net.flatten("flatten1");
-  net.dense("dense1", 5, true);
-  net.softmax_cross_entropy(5, Reducer::kMean);
-  const Program forward = net.finish(kOptimizers[2]);
+  const Program forward = build_forward(Mode::kTraining, 40, {{31, 17, 3}}, 3, kOptimizers[2], [=](Layers& net) {
+    net.batch_norm("bn1", 0.9, 1e-3);
+    net.relu("relu1");
+    net.conv2d("conv1", {.filters = 5, .kernel = 1});
+    net.batch_norm("bn2", 0.9, 1e-3);
+    net.pool("pool1", 31, 31, true, Reducer::kMean);
+    net.flatten("flatten1");
+    net.dense("dense1", 5);
+    net.softmax_cross_entropy(5, {Reducer::kMean});
+  });
   for (int cores : {1, 2}) {
     const Program program = training_step(shard(forward, {.cores = cores}));
     const Fill fill = [&](Trial& t) { fill_samples(t, 40, {31, 17, 3}); };
@@ -201,7 +201,7 @@ struct Random {
   ValueId operand(DType dtype) {
     const std::vector<ValueId>& whole = values[dtype];
     if (!d.chance(25)) return d.chance(60) ? whole[whole.size() - 1 - static_cast<size_t>(d.below(2)) % whole.size()] : d.of(whole);
-    if (d.chance(40) && dtype != DType::kPred) return h.b.broadcast(h.b.constant(d.chance(30) ? 0 : 1.5, dtype), full, {}, false);
+    if (d.chance(40) && dtype != DType::kPred) return h.b.broadcast(h.b.constant(d.chance(30) ? 0 : 1.5, dtype), full, {});
     const auto last = static_cast<int64_t>(full.size()) - 1;
     Dims from, map;
     const int64_t first_kept = d.below(last + 1), end = d.chance(70) ? last + 1 : first_kept + 1;
@@ -211,12 +211,12 @@ struct Random {
     }
     const TensorType type{dtype, from};
     for (ValueId v : vectors[dtype]) {
-      if (h.b.type(v) == type && d.chance(70)) return h.b.broadcast(v, full, map, false);
+      if (h.b.type(v) == type && d.chance(70)) return h.b.broadcast(v, full, map);
     }
     ValueId v = h.input("v" + std::to_string(h.p.inputs.size()), type);
     if (dtype == DType::kF32 && d.chance(40)) v = h.b.mul(v, v);
     vectors[dtype].push_back(v);
-    return h.b.broadcast(v, full, map, false);
+    return h.b.broadcast(v, full, map);
   }
 
   void add_op() {
@@ -247,7 +247,7 @@ struct Random {
         h.p.outputs.push_back({"r" + std::to_string(r), r});
         Dims kept;
         for (int64_t i = 0; i < rank - count; ++i) kept.push_back(trailing ? i : i + count);
-        return keep(h.b.broadcast(r, full, kept, false));
+        return keep(h.b.broadcast(r, full, kept));
       }
       case 8: {  // never fused
         Dims there;
@@ -341,13 +341,13 @@ TEST(Fusion, HooksSeeOpsInsideGroups) {
 }
 
 TEST(Fusion, BroadcastsAreNotStoredAndGroupsMeetReductions) {
-  Layers net(Mode::kTraining, 8, {6, 6, 4}, 3);
-  net.batch_norm("bn1", 0.9, 1e-3);
-  net.relu("relu1");
-  net.flatten("flatten1");
-  net.dense("dense1", 5, true);
-  net.softmax_cross_entropy(5, Reducer::kMean);
-  const Program p = training_step(shard(net.finish(kOptimizers[2]), {.cores = 1}));
+  const Program p = training_step(shard(build_forward(Mode::kTraining, 8, {{6, 6, 4}}, 3, kOptimizers[2], [=](Layers& net) {
+    net.batch_norm("bn1", 0.9, 1e-3);
+    net.relu("relu1");
+    net.flatten("flatten1");
+    net.dense("dense1", 5);
+    net.softmax_cross_entropy(5, {Reducer::kMean});
+  }), {.cores = 1}));
   const FusionPlan plan = plan_fusion(p, std::vector<bool>(static_cast<size_t>(p.graph.size()), false));
   for (const FusionUnit& u : plan.order) {
     if (u.group >= 0) continue;

@@ -74,15 +74,15 @@ struct Hand {
   Hand(const Hand&) = delete;
   Hand& operator=(const Hand&) = delete;
 
-  ValueId input(const std::string& name, TensorType type, bool batched = false) {
-    const ValueId id = b.parameter(name, std::move(type), batched);
-    p.inputs.push_back({name, id, batched});
+  ValueId input(const std::string& name, TensorType type, bool per_core = false) {
+    const ValueId id = b.parameter(name, std::move(type));
+    p.inputs.push_back({name, id, per_core});
     return id;
   }
   ValueId param(const std::string& name, Dims dims, double low = 0.5, double high = 1.5) {
     StateVar var{name,    {DType::kF32, std::move(dims)}, StateRole::kParameter, {}, kNoValue,
                  kNoValue};
-    var.id = b.parameter(name, var.type, false);
+    var.id = b.parameter(name, var.type);
     p.state.push_back(var);
     ranges[name] = {low, high};
     return var.id;

@@ -13,9 +13,9 @@ namespace {
 struct Fixture {
   Graph graph;
   GraphBuilder b{graph, "layer1"};
-  ValueId f32(Dims dims, bool batched = false) { return of(DType::kF32, std::move(dims), batched); }
-  ValueId of(DType dtype, Dims dims, bool batched = false) {
-    return b.parameter("p" + std::to_string(graph.size()), {dtype, std::move(dims)}, batched);
+  ValueId f32(Dims dims) { return of(DType::kF32, std::move(dims)); }
+  ValueId of(DType dtype, Dims dims) {
+    return b.parameter("p" + std::to_string(graph.size()), {dtype, std::move(dims)});
   }
   Dims dims(ValueId id) const { return graph.type(id).dims; }
 };
@@ -69,11 +69,11 @@ TEST(Infer, ErrorsNameTheOpAndTheTypes) {
             }),
             "layer1/transpose: [0,0] is no permutation");
   EXPECT_EQ(refusal([](Fixture& f) {
-              f.b.broadcast(f.f32({3}), {3, 2}, {1}, false);
+              f.b.broadcast(f.f32({3}), {3, 2}, {1});
             }),
             "layer1/broadcast: cannot broadcast f32[3] to [3,2]");
   EXPECT_EQ(refusal([](Fixture& f) {
-              f.b.broadcast(f.f32({3}), {3, 2}, {}, false);
+              f.b.broadcast(f.f32({3}), {3, 2}, {});
             }),
             "layer1/broadcast: broadcast of f32[3] names 0 dimensions");
   EXPECT_EQ(refusal([](Fixture& f) {
@@ -155,7 +155,7 @@ TEST(Graph, NamesAreUnique) {
 TEST(Builder, ScopesAndDerivedNames) {
   Graph g;
   GraphBuilder b(g);
-  const ValueId x = b.parameter("x", {DType::kF32, {2}}, false);
+  const ValueId x = b.parameter("x", {DType::kF32, {2}});
   const auto name = [&](ValueId id) { return g.op(id).name; };
   EXPECT_EQ(name(b.unary(OpKind::kAbs, x)), "abs");
   EXPECT_EQ(name(b.scope("a").scope("b").unary(OpKind::kAbs, x)), "a/b/abs");
@@ -165,24 +165,6 @@ TEST(Builder, ScopesAndDerivedNames) {
   EXPECT_EQ(g.op(d).phase, Phase::kGradient);
   const ValueId r = b.scope("a").all_reduce(x);
   EXPECT_EQ(g.op(r).phase, Phase::kCollective) << "an all-reduce is one in any phase";
-}
-
-TEST(Builder, BatchedFlagFollowsTheSamples) {
-  Fixture f;
-  const ValueId x = f.f32({8, 4}, true), w = f.f32({4, 3});
-  const auto batched = [&](ValueId id) { return f.graph.op(id).batched; };
-  const ValueId y = f.b.dot(x, w);
-  EXPECT_TRUE(batched(y));
-  EXPECT_FALSE(batched(w));
-  EXPECT_FALSE(batched(f.b.dot(x, y, 0, 0))) << "contracts the samples";
-  EXPECT_TRUE(batched(f.b.unary(OpKind::kTanh, y)));
-  EXPECT_TRUE(batched(f.b.reduce(y, {1}, Reducer::kSum)));
-  EXPECT_FALSE(batched(f.b.reduce(y, {0}, Reducer::kSum)));
-  EXPECT_FALSE(batched(f.b.transpose(y, {1, 0})));
-  EXPECT_TRUE(batched(f.b.transpose(y, {0, 1})));
-  EXPECT_TRUE(batched(f.b.broadcast_trailing(f.f32({3}), y)));
-  EXPECT_TRUE(batched(f.b.binary_scalar(OpKind::kMaximum, y, 0)));
-  EXPECT_TRUE(batched(f.b.reshape(y, {24})));
 }
 
 TEST(Builder, ScalarNeedsNoBroadcast) {
@@ -202,7 +184,6 @@ TEST(OpTable, EveryKindHasARow) {
         case OpKind::kConstant:
         case OpKind::kIota:
         case OpKind::kCompare:
-        case OpKind::kConvolutionInputGrad:
         case OpKind::kConvolutionKernelGrad:
         case OpKind::kSelectAndScatter:
         case OpKind::kAvgPoolGrad:

@@ -23,9 +23,9 @@ TEST(InitialState, GoldenDigests) {
 }
 
 TEST(InitialState, GlorotBoundsAndMoments) {
-  Layers net(Mode::kTraining, 2, {300}, 1);
-  net.dense("dense1", 200, true);
-  net.softmax_cross_entropy(200, Reducer::kMean);
+  Layers net(Mode::kTraining, 2, {{300}}, 1);
+  net.dense("dense1", 200);
+  net.softmax_cross_entropy(200, {Reducer::kMean});
   const std::vector<Tensor> s = initial_state(net.finish({}), 3);
   const double limit = std::sqrt(6.0 / 500), n = 60000;
   double sum = 0, squares = 0, largest = 0;
@@ -105,10 +105,10 @@ TEST(InitialState, StreamIsTheIndexAmongParameters) {
 }
 
 TEST(InitialState, VariablesHaveTheirOwnStreams) {
-  Layers net(Mode::kTraining, 2, {8}, 1);
-  net.dense("a", 8, false);
-  net.dense("b", 8, false);
-  net.softmax_cross_entropy(8, Reducer::kMean);
+  Layers net(Mode::kTraining, 2, {{8}}, 1);
+  net.dense("a", 8, {.bias = false});
+  net.dense("b", 8, {.bias = false});
+  net.softmax_cross_entropy(8, {Reducer::kMean});
   const std::vector<Tensor> s = initial_state(net.finish({}), 5);
   EXPECT_FALSE(s[0].same_bits(s[1]));
 }

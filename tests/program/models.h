@@ -7,28 +7,28 @@ namespace twinrun::models {
 
 // [batch, 12] -> 5 -> relu -> 3 classes.
 inline Program mlp(int64_t batch = 8, OptimizerSpec optimizer = {}) {
-  Layers net(Mode::kTraining, batch, {12}, 7);
-  net.dense("dense1", 5, true);
-  net.relu("relu1");
-  net.dense("dense2", 3, true);
-  net.softmax_cross_entropy(3, Reducer::kMean);
-  return net.finish(optimizer);
+  return build_forward(Mode::kTraining, batch, {{12}}, 7, optimizer, [=](Layers& net) {
+    net.dense("dense1", 5);
+    net.relu("relu1");
+    net.dense("dense2", 3);
+    net.softmax_cross_entropy(3, {Reducer::kMean});
+  });
 }
 
 // Convolution, batch norm over images, pooling, batch norm over features, dropout.
 inline Program cnn(int64_t batch = 16, OptimizerSpec optimizer = {}, Mode mode = Mode::kTraining) {
-  Layers net(mode, batch, {6, 6, 2}, 7);
-  net.conv2d("conv1", 4, 3, 1, /*same=*/true, /*bias=*/false);
-  net.batch_norm("bn1", 0.9, 1e-3);
-  net.relu("relu1");
-  net.pool("pool1", 2, 2, false, Reducer::kMax);
-  net.flatten("flatten1");
-  net.dense("dense1", 8, true);
-  net.batch_norm("bn2", 0.9, 1e-3);
-  net.dropout("dropout1", 0.25);
-  net.dense("dense2", 3, true);
-  net.softmax_cross_entropy(3, Reducer::kMean);
-  return net.finish(optimizer);
+  return build_forward(mode, batch, {{6, 6, 2}}, 7, optimizer, [=](Layers& net) {
+    net.conv2d("conv1", {.filters = 4, .kernel = 3, .weights = {.bias = false}});
+    net.batch_norm("bn1", 0.9, 1e-3);
+    net.relu("relu1");
+    net.pool("pool1", 2, 2, false, Reducer::kMax);
+    net.flatten("flatten1");
+    net.dense("dense1", 8);
+    net.batch_norm("bn2", 0.9, 1e-3);
+    net.dropout("dropout1", 0.25);
+    net.dense("dense2", 3);
+    net.softmax_cross_entropy(3, {Reducer::kMean});
+  });
 }
 
 inline OptimizerSpec momentum() { return {OptimizerSpec::Kind::kMomentum}; }

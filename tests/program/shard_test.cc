@@ -36,7 +36,6 @@ TEST(Shard, ShapesArePerReplica) {
   ASSERT_EQ(p.graph.size(), forward.graph.size());
   for (ValueId id = 0; id < p.graph.size(); ++id) {
     EXPECT_EQ(p.graph.op(id).name, forward.graph.op(id).name);
-    EXPECT_EQ(p.graph.op(id).batched, forward.graph.op(id).batched);
   }
 }
 
@@ -107,19 +106,14 @@ TEST(Shard, SyncedStatisticsAreAllReduced) {
 
 // n counts what stands behind the statistic: this core's pixels, or those of all cores.
 TEST(Shard, BesselConstantCountsWhatWasAveraged) {
-  const auto n = [](const Program& p) { return op(p, "bn1/bessel").attrs.bessel_count; };
   const auto factor = [](const Program& p) { return op(p, "bn1/bessel").attrs.value; };
   const Program whole = models::cnn(16);
   const double all = 16 * 36, one = 4 * 36;
-  EXPECT_EQ(n(whole), all);
   EXPECT_EQ(factor(whole), all / (all - 1));
   const Program per_core = shard(whole, kPerCore), synced = shard(whole, kSynced),
                 small = rebatch(whole, 4);
-  EXPECT_EQ(n(per_core), one);
   EXPECT_EQ(factor(per_core), one / (one - 1));
-  EXPECT_EQ(n(synced), all);
   EXPECT_EQ(factor(synced), all / (all - 1));
-  EXPECT_EQ(n(small), one);
   EXPECT_EQ(factor(small), one / (one - 1));
   EXPECT_EQ(bessel_factor(1), 1) << "one element: no division by zero";
   EXPECT_EQ(whole.graph.find("bn2/bessel"), kNoValue)
@@ -149,9 +143,6 @@ TEST(Rebatch, OfAShardedProgramIsTheShardedOther) {
             to_text(shard(models::cnn(8), kPerCore)));
 }
 
-// BUG (reported): rebatch() of a synced program inserts the all-reduces a second time and
-// multiplies the Bessel count by the cores again. Nobody does it yet (experiment.h rebatches the
-// unsharded one).
 TEST(Rebatch, OfASyncedProgram) {
   EXPECT_EQ(to_text(rebatch(shard(models::cnn(16), kSynced), 2)),
             to_text(shard(models::cnn(8), kSynced)));
@@ -170,7 +161,7 @@ TEST(ShardPlan, ContiguousBlocks) {
 }
 
 TEST(Layers, RefusalsSayWhatToDo) {
-  Layers net(Mode::kTraining, 4, {6, 6, 2}, 1);
+  Layers net(Mode::kTraining, 4, {{6, 6, 2}}, 1);
   const auto refusal = [](auto build) -> std::string {
     try {
       build();
@@ -179,15 +170,15 @@ TEST(Layers, RefusalsSayWhatToDo) {
     }
     return "accepted";
   };
-  EXPECT_EQ(refusal([&] { net.dense("d", 3, true); }),
+  EXPECT_EQ(refusal([&] { net.dense("d", 3); }),
             "d: dense needs [batch, features], found [4,6,6,2]; put a flatten layer before it");
   net.flatten("f");
-  EXPECT_EQ(refusal([&] { net.conv2d("c", 3, 3, 1, true, true); }),
+  EXPECT_EQ(refusal([&] { net.conv2d("c", {.filters = 3, .kernel = 3}); }),
             "c: conv2d needs [batch, height, width, channels], found [4,72]");
   EXPECT_EQ(refusal([&] { net.pool("p", 2, 2, false, Reducer::kMax); }),
             "p: pooling needs [batch, height, width, channels], found [4,72]");
   EXPECT_EQ(
-      refusal([&] { net.softmax_cross_entropy(3, Reducer::kMean); }),
+      refusal([&] { net.softmax_cross_entropy(3, {Reducer::kMean}); }),
       "softmax_cross_entropy over 3 classes needs a last layer of shape [batch, 3], found [4,72]");
 }
 
@@ -200,11 +191,11 @@ TEST(Layers, SamePadding) {
                                            {6, 2, 1, 6, 0, 1},
                                            {5, 1, 2, 3, 0, 0},
                                            {6, 5, 3, 2, 1, 1}}) {
-    Layers net(Mode::kTraining, 2, {in, in, 1}, 1);
-    net.conv2d("c", 1, kernel, stride, /*same=*/true, false);
+    Layers net(Mode::kTraining, 2, {{in, in, 1}}, 1);
+    net.conv2d("c", {.filters = 1, .kernel = kernel, .stride = stride, .weights = {.bias = false}});
     EXPECT_EQ(net.shape(), (Dims{2, out, out, 1}));
     net.flatten("f");
-    net.softmax_cross_entropy(out * out, Reducer::kMean);
+    net.softmax_cross_entropy(out * out, {Reducer::kMean});
     const Program p = net.finish({});
     const Window& w = op(p, "c/convolution").attrs.window;
     EXPECT_EQ(w.pad_low[0], low) << in << kernel << stride;

@@ -113,11 +113,9 @@ Tensor scatter_add(const Op& op, const Tensor& ids, const Tensor& dy_t, const Sc
   }
   const Floats dy = load(dy_t);
   Scatter sums(s, op.type.elements());
-  const bool bf16 = op.type.dtype == DType::kBF16;
   for (int64_t i = 0; i < dy_t.elements(); ++i) {
     const auto at = static_cast<size_t>(row(i / width) * width + i % width);
     sums.add(at, dy[static_cast<size_t>(i)]);
-    if (bf16) sums.values[at] = bf16_to_f32(bf16_round(sums.values[at]));  // what is stored
   }
   return save(sums.values, op.type);
 }

@@ -1,0 +1,84 @@
+// The keys of [[model.layers]]: every kind of layer, and which keys it has.
+#include "scenarios/keys.h"
+
+namespace twinrun {
+namespace {
+
+using namespace allowed;
+
+constexpr std::string_view kKinds =
+    "dense|conv2d|depthwise_conv2d|conv2d_transpose|max_pool|avg_pool|global_max_pool|"
+    "global_avg_pool|flatten|reshape|relu|leaky_relu|gelu|silu|sigmoid|tanh|batch_norm|layer_norm|"
+    "group_norm|minibatch_stddev|dropout|embedding|position_embedding|attention|masked_mean|add|"
+    "concat|l2_normalize|noise";
+constexpr std::string_view kConvolutions = "conv2d|depthwise_conv2d|conv2d_transpose";
+constexpr std::string_view kWindows =
+    "conv2d|depthwise_conv2d|conv2d_transpose|max_pool|avg_pool";
+constexpr std::string_view kWeighted =
+    "dense|conv2d|depthwise_conv2d|conv2d_transpose|attention";
+constexpr std::string_view kInitialised =
+    "dense|conv2d|depthwise_conv2d|conv2d_transpose|attention|embedding|position_embedding";
+
+const Key<LayerSpec> kLayer[] = {
+    {"kind", &LayerSpec::kind, one_of(kKinds), "what the layer does", {}, true},
+    {"name",
+     &LayerSpec::name,
+     any(),
+     "names its variables and ops: letters, digits, `_`, `-`",
+     {},
+     false,
+     "kind without `2d` and a count: `dense1`"},
+    {"input",
+     &LayerSpec::input,
+     any(),
+     "names of the layers it reads, several for `add` and `concat`; `\"data\"` is the sample",
+     {},
+     false,
+     "the layer before"},
+    {"part", &LayerSpec::part, one_of("|generator|discriminator"),
+     "of a GAN: whose layer it is; the generator begins with `noise`"},
+    {"units", &LayerSpec::units, between(1, 1 << 20), "outputs", "dense|embedding|noise", true},
+    {"filters", &LayerSpec::filters, between(1, 1 << 16), "output channels",
+     "conv2d|conv2d_transpose", true},
+    {"multiplier", &LayerSpec::multiplier, between(1, 1024), "outputs per channel",
+     "depthwise_conv2d"},
+    {"kernel", &LayerSpec::kernel, between(1, 1024), "height and width of the filter",
+     kConvolutions, true},
+    {"window", &LayerSpec::window, between(1, 1024), "height and width of the window",
+     "max_pool|avg_pool"},
+    {"stride", &LayerSpec::stride, between(0, 1024), "step of the window; 0: the default",
+     kWindows, false, "1 (convolutions), `window` (pools)"},
+    {"dilation", &LayerSpec::dilation, between(1, 1024), "step between the filter's taps",
+     "conv2d|depthwise_conv2d"},
+    {"padding", &LayerSpec::padding, one_of("same|valid"), "as TensorFlow has it", kWindows},
+    {"bias", &LayerSpec::bias, any(), "add a learned bias", kWeighted},
+    {"shape", &LayerSpec::shape, at_least(1), "of one sample's result", "reshape", true},
+    {"slope", &LayerSpec::slope, between(0, 1), "below zero", "leaky_relu"},
+    {"approximate", &LayerSpec::approximate, any(), "the tanh form instead of erf", "gelu"},
+    {"heads", &LayerSpec::heads, between(1, 1024), "that share the units", "attention"},
+    {"causal", &LayerSpec::causal, any(), "a token sees none after it", "attention"},
+    {"masked", &LayerSpec::masked, any(), "no token sees padding (the data has weights)",
+     "attention"},
+    {"vocabulary", &LayerSpec::vocabulary, between(0, 1 << 24), "rows; 0: the data's", "embedding"},
+    {"groups", &LayerSpec::groups, between(1, 1 << 16), "of channels", "group_norm"},
+    {"group", &LayerSpec::group, between(1, 1 << 16), "samples that are compared",
+     "minibatch_stddev"},
+    {"rate", &LayerSpec::rate, below(0, 1), "share of inputs set to zero", "dropout"},
+    {"momentum", &LayerSpec::momentum, between(0, 1), "of the running mean and variance",
+     "batch_norm"},
+    {"epsilon", &LayerSpec::epsilon, above(0), "added to the variance",
+     "batch_norm|layer_norm|group_norm"},
+    {"init", &LayerSpec::init, any(), "how the kernel (or the table) is drawn: docs/initializers.md",
+     kInitialised, false, "glorot_uniform; random_uniform for embeddings"},
+    {"init_scale", &LayerSpec::init_scale, at_least(0),
+     "the initializer's stddev, limit, gain or value; 0: its default", kInitialised},
+};
+
+}  // namespace
+
+template <>
+std::span<const Key<LayerSpec>> keys() {
+  return kLayer;
+}
+
+}  // namespace twinrun
