@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <cmath>
 
 namespace twinrun {
@@ -90,6 +91,29 @@ void engine_bug(const Evidence& e, Judgement& j) {
   j.next_steps.push_back("file it: report.md is made to be pasted");
 }
 
+// What people call a cause of sharding.
+std::string name_of_cause(const std::string& cause) {
+  return cause == "reduction"    ? "the loss reduction"
+         : cause == "batch_norm" ? "per-core batch norm"
+         : cause == "clipping"   ? "clipping before the all-reduce"
+         : cause == "l2"         ? "the L2 term of every core"
+                                 : cause;
+}
+
+// The same in a list of shares.
+std::string short_name(const std::string& cause) {
+  if (cause == "batch_norm") return "batch norm";
+  if (cause == "l2") return "L2";
+  if (cause == "batch_wise") return "batch-wise layers";
+  if (cause == "token_mean") return "mean of means over unequal tokens";
+  return cause;
+}
+
+std::string capitalized(std::string text) {
+  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text;
+}
+
 // Causes with their share, most important first.
 void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
   const TrajectoryRow* effect = find_row(e, "S - R");
@@ -109,8 +133,7 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
         "{} changes what the program means: {}. Undoing it removes {:.1f} % of the squared "
         "one-step drift "
         "(gradient {:.2g} of its size).",
-        row.cause == "reduction" ? "The loss reduction" : "Per-core batch norm", cause->meaning,
-        100 * row.share, e.meaning.drift);
+        capitalized(name_of_cause(row.cause)), cause->meaning, 100 * row.share, e.meaning.drift);
     f.evidence.push_back(
         fmt::format("restored in S: drift {:.3g} -> {:.3g}", row.drift_before, row.drift_after));
     if (effect != nullptr) {
@@ -127,21 +150,27 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
                            [](const Finding& f) { return f.share.value_or(0); });
 }
 
-std::string for_people(const std::string& cause) {
-  if (cause == "batch_norm") return "batch norm";
-  if (cause == "batch_wise") return "batch-wise layers";
-  if (cause == "token_mean") return "mean of means over unequal tokens";
-  return cause;
-}
-
 std::string named_causes(const Evidence& e) {
   std::string names;
   for (const SwitchRow& row : e.meaning.rows) {
     if (row.direction != "restored in S" || row.share < 0.01) continue;
     names += fmt::format("{}{} {:.0f} %", names.empty() ? "" : ", ",
-                         for_people(row.cause), 100 * row.share);
+                         short_name(row.cause), 100 * row.share);
   }
   return names.empty() ? "no known cause" : names;
+}
+
+// TensorFlow's CPU kernel and XLA's compute the optimizer's update by different formulas of one meaning.
+void describe_algebra(const Evidence& e, Finding& f) {
+  f.phase = "update";
+  f.sentence =
+      "The update's algebra differs: the TPU's stack computes the optimizer by another formula of "
+      "the same meaning than the CPU's.";
+  f.evidence.push_back(
+      fmt::format("one update of the reference by either formula: the weights differ by {:.2g} of "
+                  "their size",
+                  e.algebra_drift));
+  f.evidence.push_back("optimizer.algebra = \"cpu\" or \"xla\" gives both the same");
 }
 
 void noise(const Evidence& e, Judgement& j) {
@@ -156,7 +185,9 @@ void noise(const Evidence& e, Judgement& j) {
   f.level = 'A';
   f.reproduce = e.command;
   const TrajectoryRow* effect = find_row(e, "T - R");
-  f.cause = e.t_equals_s                                ? "rounding"
+  const bool only_algebra = e.algebra_drift >= 0 && e.t_equals_s && e.cores == 1;
+  f.cause = only_algebra                                ? "update_algebra"
+            : e.t_equals_s                              ? "rounding"
             : e.subject.precision == DotPrecision::kF32 ? "rounding"
                                                         : "precision";
   if (f.cause == "precision") {
@@ -171,6 +202,8 @@ void noise(const Evidence& e, Judgement& j) {
                       "precision highest removes it",
                       e.default_drift, e.highest_drift));
     }
+  } else if (only_algebra) {
+    describe_algebra(e, f);
   } else {
     f.sentence =
         "The drift is the order of f32 summation: every op is inside its bound, and the program "
@@ -186,8 +219,11 @@ void noise(const Evidence& e, Judgement& j) {
         "held-out loss, T - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f} ({})", effect->mean,
         effect->low, effect->high, effect->margin, effect->margin_source));
   }
+  const bool also_algebra = e.algebra_drift >= 0 && !only_algebra;
   j.headline =
-      fmt::format("What differs is {} noise: no op is outside its bound{}.", f.cause,
+      fmt::format("What differs is {}{} noise: no op is outside its bound{}.",
+                  only_algebra ? "update algebra" : f.cause,
+                  also_algebra ? " and update algebra" : "",
                   effect == nullptr || effect->outcome != "equivalent"
                       ? ""
                       : fmt::format(", and held-out loss stays within {:.3g}", effect->margin));
@@ -198,6 +234,14 @@ void noise(const Evidence& e, Judgement& j) {
                 effect->differences.size())
           : "every probed op inside its bound";
   j.findings.push_back(std::move(f));
+  if (!also_algebra) return;
+  Finding algebra;
+  algebra.verdict = VerdictClass::kNoise;
+  algebra.cause = "update_algebra";
+  algebra.level = 'A';
+  algebra.reproduce = e.command;
+  describe_algebra(e, algebra);
+  j.findings.push_back(std::move(algebra));
 }
 
 void inconclusive(Judgement& j, std::string headline, std::string why,

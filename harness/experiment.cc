@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "program/graph/initial_state.h"
+#include "program/graph/optimizer.h"
 #include "program/graph/shard_plan.h"
 #include "scenarios/model.h"
 #include "scenarios/schedule.h"
@@ -31,6 +32,17 @@ Result<Experiment> assemble(const Scenario& scenario, std::shared_ptr<const Data
 
 }  // namespace
 
+bool Experiment::two_algebras() const {
+  return scenario.optimizer.algebra == "auto" && has_two_algebras(forward.optimizer);
+}
+
+Program Experiment::forward_of(Stack stack) const {
+  Program program = forward;
+  if (stack == Stack::kTpu && two_algebras())
+    program.optimizer.algebra = OptimizerSpec::Algebra::kXla;
+  return program;
+}
+
 FeedOptions Experiment::feed_options(int64_t batch) const {
   FeedOptions o;
   o.batch = batch;
@@ -47,6 +59,16 @@ Result<Experiment> make_experiment(const Scenario& s) {
   request.source = s.data.source;
   request.dir = s.data.dir;
   request.files = s.data.files;
+  request.eval_files = s.data.eval_files;
+  request.feature = s.data.feature;
+  request.label = s.data.label;
+  request.weight = s.data.weight;
+  request.eval_feature = s.data.eval_feature;
+  request.eval_label = s.data.eval_label;
+  request.eval_weight = s.data.eval_weight;
+  request.tokens = s.data.tokens;
+  request.window = s.data.window;
+  request.vocabulary = s.data.vocabulary;
   request.shape = s.data.shape;
   request.classes = s.data.classes;
   request.train = s.data.train;

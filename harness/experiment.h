@@ -24,12 +24,21 @@ struct Experiment {
   Program inference;  // logits and loss of min(256, eval samples) held-out samples
   Sharding sharding;  // what the scenario asks for
 
-  Program whole() const { return training_step(forward); }
-  Program per_core() const {
-    return training_step(rebatch(forward, scenario.train.batch / sharding.cores));
+  // Whose update algebra a program has under optimizer.algebra = "auto" (docs/optimizers.md). A sharded program is the TPU's.
+  enum class Stack : uint8_t { kCpu, kTpu };
+  Program whole(Stack stack = Stack::kCpu) const { return training_step(forward_of(stack)); }
+  Program per_core(Stack stack = Stack::kCpu) const {
+    return training_step(rebatch(forward_of(stack), scenario.train.batch / sharding.cores));
   }
-  Program sharded(const Sharding& how) const { return training_step(shard(forward, how)); }
+  Program sharded(const Sharding& how) const {
+    return training_step(shard(forward_of(Stack::kTpu), how));
+  }
+  // The two stacks' updates are different formulas of one meaning.
+  bool two_algebras() const;
   FeedOptions feed_options(int64_t batch) const;
+
+ private:
+  Program forward_of(Stack stack) const;
 };
 
 Result<Experiment> make_experiment(const Scenario& scenario);

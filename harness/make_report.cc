@@ -20,9 +20,13 @@ const std::map<std::string, std::string>& meanings() {
 
 std::string settings_of(const Program& p) {
   if (p.sharding.cores == 1) return fmt::format("batch {}", p.batch);
-  return fmt::format("{} cores x {}, {} all-reduce, batch norm {}", p.sharding.cores, p.batch,
+  return fmt::format("{} cores x {}, {} all-reduce, batch norm {}{}", p.sharding.cores, p.batch,
                      p.sharding.reduction == Reduction::kMean ? "mean" : "sum",
-                     p.sharding.batchnorm == BatchNormSync::kPerCore ? "per core" : "synced");
+                     p.sharding.batchnorm == BatchNormSync::kPerCore ? "per core" : "synced",
+                     p.optimizer.clip != OptimizerSpec::Clip::kNone &&
+                             p.sharding.clipping == Clipping::kBeforeAllReduce
+                         ? ", clipped before the all-reduce"
+                         : "");
 }
 
 RunSummary summary(const std::string& name, const RunResult& run, const Program& program) {
@@ -101,7 +105,7 @@ Report make_report(Stage& stage, const Judgement& j) {
   r.notes = j.notes;
   for (const char* name : {"R", "R2", "R1", "E1", "S", "T"}) {
     const auto run = stage.runs.find(name);
-    if (run != stage.runs.end() && (stage.sharded() || run->first != "S")) {
+    if (run != stage.runs.end() && (stage.own_s() || run->first != "S")) {
       r.runs.push_back(summary(name, run->second, stage.programs[name]));
     }
   }

@@ -40,6 +40,8 @@ Result<std::vector<PlanRow>> plan(const Scenario& scenario, const DiagnoseOption
     rows.push_back(row("R1", options.baseline, one, steps, share));
     rows.push_back(row("S", options.baseline, split, steps, 1));
     rows.push_back(row("E1", options.subject, one, steps, share));
+  } else if (e.two_algebras()) {
+    rows.push_back(row("S", options.baseline, all, steps, 1));
   }
   rows.push_back(row("T", options.subject, split, steps, 1));
   for (int seed = 1; seed < scenario.diagnose.seeds && !options.quick; ++seed) {

@@ -17,7 +17,7 @@ Status preflight(Stage& stage) {
   }
   TWINRUN_RETURN_IF_ERROR(check_data_lasts(e));
   if (stage.options.faults.empty()) return Ok{};
-  const Program program = stage.sharded() ? e.sharded(e.sharding) : e.whole();
+  const Program program = stage.subject_program(e);
   TWINRUN_RETURN_IF_ERROR(FaultHooks::make(program, stage.options.faults, e.scenario.seed));
   return Ok{};
 }

@@ -39,6 +39,7 @@ std::string ReferenceCache::path(const Experiment& experiment, const Program& pr
   key.add(digest_of_executable());  // a build may have a bug, or mend one
   key.add(resolved_toml(experiment.scenario));
   key.add(experiment.data->digest);
+  key.add(digest(program));
   key.add(engine);
   key.add(to_string(active_isa()));
   for (const int64_t number : {int64_t{kContractVersion}, program.batch,

@@ -116,6 +116,7 @@ ProbePolicy policy_of(const Stage& stage, const Program& program) {
   return policy;
 }
 
+// |a - b| / |b|, over all parameters of replica 0.
 double relative_distance(const Program& program, const States& a, const States& b) {
   double gap = 0, norm = 0;
   for (size_t i = 0; i < program.state.size(); ++i) {
@@ -129,20 +130,26 @@ double relative_distance(const Program& program, const States& a, const States& 
   return norm > 0 ? std::sqrt(gap / norm) : 0;
 }
 
+// The first steps from the initial state: the state after them, and the last one's outputs.
+Result<States> first_steps(Stage& stage, const Program& program, Backend& backend, int64_t steps,
+                           StepOutputs& outputs) {
+  const Experiment& e = stage.experiment;
+  Feed feed(e.data->train, e.feed_options(e.scenario.train.batch));
+  TWINRUN_ASSIGN(const auto engine, backend.prepare(program));
+  States states = initial_states(program, e.scenario.seed);
+  for (int64_t step = 0; step < steps; ++step) {
+    TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
+    TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, e.scenario, batch, step));
+    TWINRUN_RETURN_IF_ERROR(engine->step(step, states, inputs, outputs));
+  }
+  return states;
+}
+
 // One step's gradient from the initial state: relative distance of `a`'s from `b`'s.
 Result<double> gradient_drift(Stage& stage, const Program& program, Backend& a, Backend& b) {
-  Feed feed(stage.experiment.data->train,
-            stage.experiment.feed_options(stage.experiment.scenario.train.batch));
-  TWINRUN_ASSIGN(const Batch batch, feed.batch(0));
-  TWINRUN_ASSIGN(const StepInputs inputs,
-                 step_inputs(program, stage.experiment.scenario, batch, 0));
   StepOutputs outputs[2];
-  Backend* backends[2] = {&a, &b};
-  for (int i = 0; i < 2; ++i) {
-    TWINRUN_ASSIGN(const auto engine, backends[i]->prepare(program));
-    States states = initial_states(program, stage.experiment.scenario.seed);
-    TWINRUN_RETURN_IF_ERROR(engine->step(0, states, inputs, outputs[i]));
-  }
+  TWINRUN_RETURN_IF_ERROR(first_steps(stage, program, a, 1, outputs[0]));
+  TWINRUN_RETURN_IF_ERROR(first_steps(stage, program, b, 1, outputs[1]));
   double gap = 0, norm = 0;
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     if (!program.outputs[o].name.ends_with(".grad")) continue;
@@ -153,6 +160,18 @@ Result<double> gradient_drift(Stage& stage, const Program& program, Backend& a, 
     }
   }
   return norm > 0 ? std::sqrt(gap / norm) : 0.0;
+}
+
+// What the algebra of the update alone moves: the weights after one update by the whole batch on the baseline, by the TPU's
+// formula and by the CPU's.
+Result<double> algebra_drift(Stage& stage, Backend& cpu) {
+  const Experiment& e = stage.experiment;
+  const Program ours = e.whole(), theirs = e.whole(Experiment::Stack::kTpu);
+  StepOutputs outputs;
+  const int64_t steps = e.scenario.train.accumulate;
+  TWINRUN_ASSIGN(const States a, first_steps(stage, theirs, cpu, steps, outputs));
+  TWINRUN_ASSIGN(const States b, first_steps(stage, ours, cpu, steps, outputs));
+  return relative_distance(ours, a, b);
 }
 
 }  // namespace
@@ -213,7 +232,9 @@ Status run_references(Stage& stage) {
   if (stage.sharded()) {
     TWINRUN_RETURN_IF_ERROR(reference(stage, "R1", e, e.per_core(), *cpu, {}));
     if (stage.stopped()) return Ok{};
-    TWINRUN_RETURN_IF_ERROR(reference(stage, "S", e, e.sharded(e.sharding), *cpu, {}));
+  }
+  if (stage.own_s()) {
+    TWINRUN_RETURN_IF_ERROR(reference(stage, "S", e, stage.subject_program(e), *cpu, {}));
     if (stage.runs["S"].birth) {
       stage.evidence.reference_birth = stage.runs["S"].birth;
       stage.evidence.reference_birth_run = "S";
@@ -221,6 +242,9 @@ Status run_references(Stage& stage) {
   } else {
     stage.programs["S"] = stage.programs["R"];
     stage.runs["S"] = stage.runs["R"];
+  }
+  if (e.two_algebras()) {
+    TWINRUN_ASSIGN(stage.evidence.algebra_drift, algebra_drift(stage, *cpu));
   }
   return Ok{};
 }
@@ -235,7 +259,7 @@ Status run_subject(Stage& stage) {
   stage.evidence.quick = stage.options.quick;
 
   if (stage.sharded()) {
-    const Program one = e.per_core();
+    const Program one = e.per_core(Experiment::Stack::kTpu);
     stage.programs["E1"] = one;
     // A fault of a collective or of another core has no place on one core.
     std::vector<FaultSpec> possible;
@@ -410,7 +434,7 @@ Status compare_trajectories(Stage& stage) {
       TWINRUN_ASSIGN(sharded, loss_of("S", other.sharded(other.sharding), *cpu, nullptr));
       if (stage.stopped()) return Ok{};
     }
-    const Program program = stage.sharded() ? other.sharded(other.sharding) : other.whole();
+    const Program program = stage.subject_program(other);
     TWINRUN_ASSIGN(const auto hooks, hooks_for(stage, program, other.scenario.seed));
     TWINRUN_ASSIGN(const double t, loss_of("T", program, *engine, hooks.get()));
     if (stage.stopped()) return Ok{};

@@ -30,6 +30,12 @@ struct Stage {
       : options(o), progress(p), stop(s), experiment(std::move(e)), pool(o.threads) {}
   bool stopped() const { return stop != nullptr && stop->load(); }
   bool sharded() const { return experiment.sharding.cores > 1; }
+  // S is a run of its own: another program than R's.
+  bool own_s() const { return sharded() || experiment.two_algebras(); }
+  // What S and T run.
+  Program subject_program(const Experiment& e) const {
+    return sharded() ? e.sharded(e.sharding) : e.whole(Experiment::Stack::kTpu);
+  }
 };
 
 Status preflight(Stage& stage);       // what can be known to fail before anything is run or written

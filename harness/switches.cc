@@ -115,6 +115,23 @@ std::vector<ShardingCause> sharding_causes(const Experiment& e) {
                       "cores hold unequal numbers of tokens",
                       "set tpu.token_mean = \"global\" (all-reduce the number of tokens first)"});
   }
+  if (e.forward.optimizer.clip != OptimizerSpec::Clip::kNone &&
+      s.clipping == Clipping::kBeforeAllReduce) {
+    causes.push_back({"clipping",
+                      fmt::format("each core clips its own gradient{} before the all-reduce, the "
+                                  "whole batch's gradient is clipped after it",
+                                  mean_reduce ? fmt::format(", already scaled by 1/{},", s.cores)
+                                              : std::string()),
+                      "set tpu.clipping = \"after_all_reduce\""});
+  }
+  // Where the loss is a mean, the reduction that fits counts the term once.
+  if (e.forward.optimizer.l2 > 0 && !mean_loss) {
+    causes.push_back({"l2",
+                      fmt::format("each core's loss has the whole L2 term, and under a sum of "
+                                  "gradients it counts {} times",
+                                  s.cores),
+                      fmt::format("divide optimizer.l2 by {}, or make the loss a mean", s.cores)});
+  }
   return causes;
 }
 
@@ -129,6 +146,10 @@ Sharding restore(const Experiment& e, Sharding s, const std::string& cause) {
     s.batchwise = Scope::kGlobal;
   } else if (cause == "token_mean") {
     s.token_mean = Scope::kGlobal;
+  } else if (cause == "clipping") {
+    s.clipping = Clipping::kAfterAllReduce;
+  } else if (cause == "l2") {
+    s.l2_once = true;
   }
   return s;
 }

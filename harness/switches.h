@@ -16,7 +16,7 @@
 namespace twinrun {
 
 struct ShardingCause {
-  std::string name;     // "reduction", "batch_norm"
+  std::string name;     // "reduction", "batch_norm", "clipping", "l2"
   std::string meaning;  // "each replica's loss is summed but scaled by 1/8 as if it were a mean"
   std::string cure;     // "set tpu.reduction = \"sum\""
 };

@@ -10,6 +10,9 @@ namespace {
 using namespace allowed;
 
 constexpr std::string_view kPrecisions = "f32|default|high|highest";
+constexpr std::string_view kOptimizers =
+    "sgd|momentum|adam|adagrad|adadelta|rmsprop|adamax|adamw|adafactor|lars|lamb";
+
 const Key<Scenario> kTop[] = {
     {"name",
      &Scenario::name,
@@ -23,48 +26,76 @@ const Key<Scenario> kTop[] = {
      "of initial weights, sample order, dropout and procedural data"},
 };
 
+constexpr std::string_view kSources =
+    "digits|idx|cifar10|images32|tfrecord|npy|npz|hdf5|text|text_synthetic|phrases";
+constexpr std::string_view kFileSources = "idx|cifar10|tfrecord|npy|npz|hdf5|text";
+constexpr std::string_view kClassSources =
+    "digits|idx|cifar10|images32|tfrecord|npy|npz|hdf5|phrases";
+
+// A key of [data] that only these sources have.
+constexpr Key<DataSpec> of_source(std::string_view only, std::string_view name, auto member,
+                                  Allowed allowed, std::string_view meaning,
+                                  std::string_view shown_default = {}) {
+  return {name, member, allowed, meaning, only, false, shown_default, "source"};
+}
+
 const Key<DataSpec> kData[] = {
-    {"source", &DataSpec::source, one_of("digits|idx"),
-     "`digits`: procedural handwritten digits, no download; `idx`: MNIST's IDX files, raw or gzip"},
-    {"dir",
-     &DataSpec::dir,
-     any(),
-     "folder of `train-*` and `t10k-*` files; where one pair is absent the other is split 9:1 in "
-     "file order",
-     "idx",
-     false,
-     {},
-     "source"},
-    {"files",
-     &DataSpec::files,
-     any(),
-     "images and labels, below `dir`, instead of the standard names; split 9:1 in file order",
-     "idx",
-     false,
-     {},
-     "source"},
-    {"shape",
-     &DataSpec::shape,
-     at_least(1),
-     "of one sample: height, width, channels",
-     {},
-     false,
-     "`[28, 28, 1]`"},
-    {"classes", &DataSpec::classes, between(2, 256), "number of labels (digits: at most 10)"},
+    {"source", &DataSpec::source, one_of(kSources),
+     "where samples come from: see [data.md](data.md). `digits`: procedural handwritten digits, no "
+     "download; `idx`: MNIST's IDX files, raw or gzip"},
+    of_source(kFileSources, "dir", &DataSpec::dir, any(),
+              "folder of the files. `idx`: `train-*` and `t10k-*`; where one pair is absent the "
+              "other is split 9:1 in file order"),
+    of_source("idx|tfrecord|npy|npz|hdf5|text", "files", &DataSpec::files, any(),
+              "files below `dir`. `idx`: images and labels instead of the standard names, split "
+              "9:1 in file order; `npy`: features, labels and perhaps weights; `tfrecord`: one or "
+              "more; the others: one"),
+    of_source("tfrecord|npy", "eval_files", &DataSpec::eval_files, any(),
+              "held-out files, like `files`; none: the last tenth is held out"),
+    of_source("tfrecord|npz|hdf5", "feature", &DataSpec::feature, any(),
+              "name of the features in the file"),
+    of_source("tfrecord|npz|hdf5", "label", &DataSpec::label, any(),
+              "name of the labels in the file"),
+    of_source("npz|hdf5", "weight", &DataSpec::weight, any(),
+              "name of the weights in the file; empty: none"),
+    of_source("npz|hdf5", "eval_feature", &DataSpec::eval_feature, any(),
+              "name of the held-out features; empty: the last tenth is held out"),
+    of_source("npz|hdf5", "eval_label", &DataSpec::eval_label, any(),
+              "name of the held-out labels"),
+    of_source("npz|hdf5", "eval_weight", &DataSpec::eval_weight, any(),
+              "name of the held-out weights"),
+    of_source("text", "tokens", &DataSpec::tokens, one_of("bytes|characters"),
+              "a token is a byte (256 of them), or a character (those of the file, sorted)"),
+    of_source("text|text_synthetic|phrases|tfrecord", "window", &DataSpec::window,
+              between(0, 1 << 20),
+              "tokens of a sample. `phrases`: of the longest; `tfrecord`: shorter samples are "
+              "padded and get weights; 0: all have one length",
+              "64 (texts), 16 (phrases), 0 (tfrecord)"),
+    of_source(
+        "tfrecord|npy|npz|hdf5|phrases", "vocabulary", &DataSpec::vocabulary, between(0, 1 << 24),
+        "token ids are 0 to `vocabulary` - 1; 0: the features are numbers", "64 (phrases), 0"),
+    of_source("digits|idx|cifar10|images32|tfrecord|npy|npz|hdf5", "shape", &DataSpec::shape,
+              at_least(1),
+              "of one sample: height, width, channels. `tfrecord`, `npy`, `npz`, `hdf5`: any; "
+              "empty: as in the file",
+              "`[28, 28, 1]` (digits, idx), `[32, 32, 3]` (cifar10, images32)"),
+    of_source(kClassSources, "classes", &DataSpec::classes, between(2, 1 << 20),
+              "number of labels (at most 10: digits, cifar10, images32; 256: idx). A text has its "
+              "vocabulary"),
     {"train",
      &DataSpec::train,
      at_least(0),
      "training samples; 0: all of the source",
      {},
      false,
-     "4096 (digits), 0 (idx)"},
+     "4096 (procedural sources), 0 (files)"},
     {"eval",
      &DataSpec::eval,
      at_least(0),
      "held-out samples; 0: all of the source",
      {},
      false,
-     "1024 (digits), 0 (idx)"},
+     "1024 (procedural sources), 0 (files)"},
     {"shuffle", &DataSpec::shuffle, any(), "a new order every epoch"},
     {"drop_remainder", &DataSpec::drop_remainder, any(),
      "an epoch ends with its last full batch; false: batches run on into the next epoch"},
@@ -94,14 +125,39 @@ const Key<LossSpec> kLoss[] = {
 };
 
 const Key<OptimizerConfig> kOptimizer[] = {
-    {"kind", &OptimizerConfig::kind, one_of("sgd|momentum|adam"), "the update rule"},
+    {"kind", &OptimizerConfig::kind, one_of(kOptimizers), "the update rule (docs/optimizers.md)"},
     {"lr", &OptimizerConfig::lr, above(0), "learning rate"},
     {"momentum", &OptimizerConfig::momentum, below(0, 1), "share of the old velocity kept",
-     "momentum"},
-    {"nesterov", &OptimizerConfig::nesterov, any(), "Nesterov's form", "momentum"},
-    {"beta1", &OptimizerConfig::beta1, below(0, 1), "decay of the first moment", "adam"},
-    {"beta2", &OptimizerConfig::beta2, below(0, 1), "decay of the second moment", "adam"},
-    {"epsilon", &OptimizerConfig::epsilon, above(0), "TensorFlow's \"epsilon hat\"", "adam"},
+     "momentum|rmsprop|lars", false, "0.9; 0 (rmsprop)"},
+    {"nesterov", &OptimizerConfig::nesterov, any(), "Nesterov's form", "momentum|lars"},
+    {"beta1", &OptimizerConfig::beta1, below(0, 1),
+     "decay of the first moment; adafactor at 0 keeps none", "adam|adamax|adamw|adafactor|lamb",
+     false, "0.9; 0 (adafactor)"},
+    {"beta2", &OptimizerConfig::beta2, below(0, 1), "decay of the second moment",
+     "adam|adamax|adamw|lamb"},
+    {"epsilon", &OptimizerConfig::epsilon, at_least(0),
+     "added to what is divided by; adam, adamw: TensorFlow's \"epsilon hat\"",
+     "adam|adagrad|adadelta|rmsprop|adamax|adamw|lars|lamb", false,
+     "1e-8; 1e-7 (adagrad, adamw), 1e-10 (rmsprop), 1e-6 (lamb), 0 (lars)"},
+    {"rho", &OptimizerConfig::rho, below(0, 1), "decay of the average of squares",
+     "adadelta|rmsprop", false, "0.95 (adadelta), 0.9 (rmsprop)"},
+    {"initial_accumulator", &OptimizerConfig::initial_accumulator, at_least(0),
+     "what the sum of squares starts from", "adagrad"},
+    {"centered", &OptimizerConfig::centered, any(), "divide by the variance", "rmsprop"},
+    {"weight_decay", &OptimizerConfig::weight_decay, at_least(0),
+     "decoupled from the gradient (adamw), or part of the step that is scaled (lars, lamb)",
+     "adamw|lars|lamb", false, "0.004 (adamw), 1e-4 (lars), 0 (lamb)"},
+    {"trust_coefficient", &OptimizerConfig::trust_coefficient, above(0),
+     "of the ratio of norms (\"eeta\")", "lars"},
+    {"clipping_threshold", &OptimizerConfig::clipping_threshold, above(0),
+     "largest root mean square of the normalized gradient", "adafactor"},
+    {"relative_step", &OptimizerConfig::relative_step, any(),
+     "the rate is min(1 / sqrt(step + 1), 0.01); `lr` and `schedule` are not used", "adafactor"},
+    {"parameter_scale", &OptimizerConfig::parameter_scale, any(),
+     "times the weights' root mean square", "adafactor"},
+    {"algebra", &OptimizerConfig::algebra, one_of("auto|cpu|xla"),
+     "whose formula of the update: TensorFlow's CPU kernel's or XLA's; `auto`: each stack's own",
+     "rmsprop|adamax"},
     {"schedule", &OptimizerConfig::schedule, one_of("constant|exponential|cosine|piecewise|polynomial"),
      "how the learning rate falls, as Keras's schedules do (formulas in numerics.md)"},
     {"decay_rate",
@@ -178,6 +234,15 @@ const Key<OptimizerConfig> kOptimizer[] = {
      "schedule"},
     {"warmup_steps", &OptimizerConfig::warmup_steps, at_least(0),
      "steps from a rate of 0 to lr on a line; the schedule counts its steps from their end"},
+    {"clip", &OptimizerConfig::clip, one_of("none|value|norm|global_norm"),
+     "gradients: each element, each variable's norm, or the norm of all; see `tpu.clipping`"},
+    {"clip_at", &OptimizerConfig::clip_at, above(0), "largest magnitude or norm",
+     "value|norm|global_norm", true, {}, "clip"},
+    {"l2", &OptimizerConfig::l2, at_least(0),
+     "adds l2 / 2 * the sum of the kernels' squares to each core's loss"},
+    {"ema", &OptimizerConfig::ema, below(0, 1),
+     "decay of an exponential moving average of the weights; 0: none is kept"},
+    {"ema_eval", &OptimizerConfig::ema_eval, any(), "evaluate the averaged weights"},
 };
 
 const Key<TrainSpec> kTrain[] = {
@@ -187,12 +252,17 @@ const Key<TrainSpec> kTrain[] = {
      "samples per step over all cores: a multiple of `tpu.cores`",
      {},
      true},
-    {"steps", &TrainSpec::steps, between(1, 4294967295.0), "updates", {}, true},
+    {"steps", &TrainSpec::steps, between(1, 4294967295.0),
+     "batches trained on: updates, unless `accumulate` is more than 1", {}, true},
     {"log_every", &TrainSpec::log_every, at_least(1), "steps between progress lines"},
     {"eval_every", &TrainSpec::eval_every, at_least(0),
      "steps between evaluations on the held-out samples; 0: at the end only"},
     {"checkpoint_every", &TrainSpec::checkpoint_every, at_least(0),
      "steps between checkpoints; 0: at the end only"},
+    {"accumulate", &TrainSpec::accumulate, between(1, 1 << 20),
+     "steps whose gradients make one update"},
+    {"accumulate_reduction", &TrainSpec::accumulate_reduction, one_of("mean|sum"),
+     "of the gradients of those steps"},
 };
 
 const Key<TpuSpec> kTpu[] = {
@@ -215,6 +285,9 @@ const Key<TpuSpec> kTpu[] = {
     {"iterations_per_loop", &TpuSpec::iterations_per_loop, at_least(0),
      "steps between returns to the host; 0: all"},
     {"poison", &TpuSpec::poison, any(), "fill padding cells with NaN to show leaks"},
+    {"clipping", &TpuSpec::clipping, one_of("after_all_reduce|before_all_reduce"),
+     "where gradients are clipped; before: each core its own, which a mean reduction has scaled by "
+     "1/cores"},
 };
 
 const Key<DiagnoseSpec> kDiagnose[] = {

@@ -1,4 +1,5 @@
 // The keys of [[model.layers]]: every kind of layer, and which keys it has.
+#include "program/graph/initializer.h"
 #include "scenarios/keys.h"
 
 namespace twinrun {
@@ -68,8 +69,9 @@ const Key<LayerSpec> kLayer[] = {
      "batch_norm"},
     {"epsilon", &LayerSpec::epsilon, above(0), "added to the variance",
      "batch_norm|layer_norm|group_norm"},
-    {"init", &LayerSpec::init, any(), "how the kernel (or the table) is drawn: docs/initializers.md",
-     kInitialised, false, "glorot_uniform; random_uniform for embeddings"},
+    {"init", &LayerSpec::init, one_of(kInitializerNames),
+     "how the kernel (or the table) is drawn, by Keras's names: numerics.md, \"Initial state\"",
+     kInitialised, false, "`glorot_uniform`; `random_uniform` (embeddings)"},
     {"init_scale", &LayerSpec::init_scale, at_least(0),
      "the initializer's stddev, limit, gain or value; 0: its default", kInitialised},
 };

@@ -4,27 +4,25 @@
 
 #include <map>
 
+#include "program/graph/initializer.h"
 #include "program/graph/layers.h"
 
 namespace twinrun {
 namespace {
 
-OptimizerSpec optimizer_of(const OptimizerConfig& c) {
-  OptimizerSpec spec;
-  spec.kind = c.kind == "adam"       ? OptimizerSpec::Kind::kAdam
-              : c.kind == "momentum" ? OptimizerSpec::Kind::kMomentum
-                                     : OptimizerSpec::Kind::kSgd;
-  spec.momentum = c.momentum;
-  spec.nesterov = c.nesterov;
-  spec.beta1 = c.beta1;
-  spec.beta2 = c.beta2;
-  spec.epsilon = c.epsilon;
-  return spec;
-}
-
+// `init_scale` is the one number that an initializer's name leaves open.
 Initializer initializer_of(const LayerSpec& layer) {
-  (void)layer;
-  return {Initializer::Kind::kGlorotUniform};
+  const bool table = layer.kind == "embedding" || layer.kind == "position_embedding";
+  const std::string name = !layer.init.empty() ? layer.init : table ? "random_uniform" : "glorot_uniform";
+  const Result<Initializer> named = named_initializer(name, {1, 1});
+  if (!named) throw GraphError(layer.name + ": " + named.error().what);
+  Initializer init = *named;
+  init.fan_in = init.fan_out = 0;  // the layer knows its kernel
+  if (layer.init_scale > 0) {
+    init.value = init.stddev = init.gain = init.scale = init.high = layer.init_scale;
+    init.low = -layer.init_scale;
+  }
+  return init;
 }
 
 // A GraphError with the layer's line.
@@ -140,7 +138,7 @@ class ModelBuilder {
 
 Result<Program> build(const Scenario& s, const SampleType& sample, int64_t batch, Mode mode) {
   try {
-    return build_forward(mode, batch, sample, s.seed, optimizer_of(s.optimizer),
+    return build_forward(mode, batch, sample, s.seed, optimizer_of(s),
                          [s, sample](Layers& net) {
                            int line = 0;
                            try {
@@ -175,6 +173,8 @@ Sharding sharding_of(const Scenario& s) {
   sharding.batchnorm_group = s.tpu.batchnorm_group;
   sharding.batchwise = s.tpu.batchwise == "gathered" ? Scope::kGlobal : Scope::kPerCore;
   sharding.token_mean = s.tpu.token_mean == "global" ? Scope::kGlobal : Scope::kPerCore;
+  sharding.clipping = s.tpu.clipping == "before_all_reduce" ? Clipping::kBeforeAllReduce
+                                                            : Clipping::kAfterAllReduce;
   return sharding;
 }
 

@@ -18,4 +18,9 @@ Result<Program> build_inference(const Scenario& scenario, const SampleType& samp
 
 Sharding sharding_of(const Scenario& scenario);
 
+// The optimizer as graph code takes it. `algebra` is that of the cpu reference unless the scenario names one (optimizer_spec.cc).
+OptimizerSpec optimizer_of(const Scenario& scenario);
+// Numbers whose default depends on the kind and that nobody has given.
+void fill_optimizer_defaults(OptimizerConfig& config);
+
 }  // namespace twinrun

@@ -34,6 +34,14 @@ constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"decay", "decay_rate"},
     {"cross_replica_reduction", "reduction"},
     {"path", "dir"},
+    {"gradient_accumulation_steps", "accumulate"},
+    {"accumulation_steps", "accumulate"},
+    {"clipnorm", "clip"},
+    {"clipvalue", "clip"},
+    {"global_clipnorm", "clip"},
+    {"eeta", "trust_coefficient"},
+    {"ema_decay", "ema"},
+    {"use_ema", "ema"},
 };
 
 template <typename Owner>

@@ -22,13 +22,21 @@ enum class LossReduction : uint8_t { kMean, kSum };
 
 // [data]
 struct DataSpec {
-  std::string source = "digits";   // digits | idx
-  std::string dir;                 // idx: folder of the IDX files
-  std::vector<std::string> files;  // idx: explicit {images, labels} instead of the standard names
-  Dims shape;                      // of one sample; digits: [28,28,1]
+  std::string source = "digits";        // docs/data.md has them all
+  std::string dir;                      // of files: their folder
+  std::vector<std::string> files;       // below dir; idx: {images, labels}
+  std::vector<std::string> eval_files;  // held-out files; none: the last tenth is held out
+  std::string feature = "features";     // names in a file: of features, labels, weights (none: "")
+  std::string label = "labels";
+  std::string weight;
+  std::string eval_feature, eval_label, eval_weight;  // names of held-out arrays in the same file
+  std::string tokens = "bytes";                       // of a text: bytes | characters
+  int64_t window = 0;                                 // tokens of a sample
+  int64_t vocabulary = 0;  // token ids are 0..vocabulary-1; 0: the features are numbers
+  Dims shape;              // of one sample; digits: [28,28,1]
   int64_t classes = 10;
-  int64_t train = 0;  // samples; 0: all the source has (idx), 4096 (digits)
-  int64_t eval = 0;   // held-out samples; 0: all (idx), 1024 (digits)
+  int64_t train = 0;  // samples; 0: all the source has, 4096 of a procedural one
+  int64_t eval = 0;   // held-out samples; 0: all, 1024 of a procedural one
   bool shuffle = true;
   bool drop_remainder = true;
   bool repeat = true;
@@ -81,12 +89,31 @@ struct LossSpec {
   double temperature = 0.1;      // contrastive
 };
 
+inline constexpr double kByKind = -1;  // a number whose default depends on optimizer.kind
+
 struct OptimizerConfig {
-  std::string kind = "sgd";  // sgd | momentum | adam
+  // sgd | momentum | adam | adagrad | adadelta | rmsprop | adamax | adamw | adafactor | lars | lamb
+  std::string kind = "sgd";
   double lr = 0.01;
-  double momentum = 0.9;                              // momentum
-  bool nesterov = false;                              // momentum
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // adam; epsilon is TF's "epsilon hat"
+  double momentum = kByKind;            // momentum, lars, rmsprop
+  bool nesterov = false;                // momentum, lars
+  double beta1 = kByKind;               // adam, adamax, adamw, adafactor, lamb
+  double beta2 = 0.999;                 // adam, adamax, adamw, lamb
+  double rho = kByKind;                 // adadelta, rmsprop
+  double epsilon = kByKind;             // all that divide; adam's is TF's "epsilon hat"
+  double initial_accumulator = 0.1;     // adagrad
+  bool centered = false;                // rmsprop
+  double weight_decay = kByKind;        // adamw, lars, lamb
+  double trust_coefficient = 0.001;     // lars
+  double clipping_threshold = 1;        // adafactor
+  bool relative_step = false;           // adafactor
+  bool parameter_scale = true;          // adafactor
+  std::string algebra = "auto";         // rmsprop, adamax: auto | cpu | xla
+  std::string clip = "none";            // none | value | norm | global_norm
+  double clip_at = 0;                   // unless none
+  double l2 = 0;                        // weight of the L2 term in the loss
+  double ema = 0;                       // decay of the average of weights; 0: none
+  bool ema_eval = false;                // evaluate the averaged weights
   std::string schedule = "constant";  // constant | exponential | cosine | piecewise | polynomial
   double decay_rate = 0.96;
   int64_t decay_steps = 100000;
@@ -106,6 +133,8 @@ struct TrainSpec {
   int64_t log_every = 10;
   int64_t eval_every = 0;        // 0: at the end only
   int64_t checkpoint_every = 0;  // 0: at the end only
+  int64_t accumulate = 1;        // steps whose gradients make one update
+  LossReduction accumulate_reduction = LossReduction::kMean;  // of those gradients
 };
 
 struct TpuSpec {
@@ -118,6 +147,7 @@ struct TpuSpec {
   std::string precision = "default";               // f32 | default | high | highest
   int64_t iterations_per_loop = 0;                 // 0: one loop over all steps
   bool poison = false;                             // fill padding cells with NaN
+  std::string clipping = "after_all_reduce";       // after_all_reduce | before_all_reduce
 };
 
 struct DiagnoseSpec {

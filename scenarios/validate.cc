@@ -6,37 +6,102 @@
 #include <filesystem>
 #include <map>
 
+#include "scenarios/model.h"
 #include "scenarios/reader.h"
 #include "scenarios/suggest.h"
 
 namespace twinrun {
 namespace {
 
-constexpr int64_t kDigitsTrain = 4096, kDigitsEval = 1024;
+constexpr int64_t kProceduralTrain = 4096, kProceduralEval = 1024;
+
+// What a source fixes or needs beyond the key table. `most_files` 0: any number.
+struct SourceRule {
+  std::string_view source;
+  Dims shape;  // the default; with `only_shape` nothing else
+  bool only_shape = false;
+  int64_t most_classes = 1 << 20;
+  bool procedural = false;
+  size_t least_files = 0, most_files = 0;
+  std::string_view files_fix = {};
+  int64_t window = 0, vocabulary = 0;  // the defaults
+};
+
+const SourceRule& rule_of(std::string_view source) {
+  static const SourceRule rules[] = {
+      {"digits", {28, 28, 1}, true, 10, true},
+      {"idx", {28, 28, 1}, false, 256, false, 0, 2, "files = [\"IMAGES\", \"LABELS\"]"},
+      {"cifar10", {32, 32, 3}, true, 10},
+      {"images32", {32, 32, 3}, true, 10, true},
+      {"tfrecord", {}, false, 1 << 20, false, 1, 0, "files = [\"train.tfrecord\"]"},
+      {"npy", {}, false, 1 << 20, false, 2, 3, "files = [\"features.npy\", \"labels.npy\"]"},
+      {"npz", {}, false, 1 << 20, false, 1, 1, "files = [\"data.npz\"]"},
+      {"hdf5", {}, false, 1 << 20, false, 1, 1, "files = [\"data.h5\"]"},
+      {"text", {}, false, 1 << 20, false, 1, 1, "files = [\"input.txt\"]", 64},
+      {"text_synthetic", {}, false, 1 << 20, true, 0, 0, "", 64},
+      {"phrases", {}, false, 64, true, 0, 0, "", 16, 64},
+  };
+  return *std::ranges::find(rules, source, &SourceRule::source);
+}
+
+Status validate_files(const Source& source, const DataSpec& data, const SourceRule& rule) {
+  const auto check = [&](const char* key, const std::vector<std::string>& files,
+                         size_t least) -> Status {
+    const bool too_many = rule.most_files > 0 && files.size() > rule.most_files;
+    if (files.size() >= least && !too_many) return Ok{};
+    std::string allowed = fmt::format("{}", rule.least_files);
+    if (rule.most_files == 0) allowed = fmt::format("at least {}", rule.least_files);
+    if (rule.most_files > rule.least_files) allowed += fmt::format(" to {}", rule.most_files);
+    if (data.source == "idx") allowed = "2";
+    return Error{fmt::format("{} names {} files; allowed: {}", key, files.size(), allowed),
+                 source.where("data", key), std::string(rule.files_fix)};
+  };
+  const size_t least = data.source == "idx" && !data.files.empty() ? 2 : rule.least_files;
+  TWINRUN_RETURN_IF_ERROR(check("files", data.files, least));
+  if (data.eval_files.empty()) return Ok{};
+  return check("eval_files", data.eval_files, rule.least_files);
+}
 
 Status validate_data(const Source& source, Scenario& s) {
   DataSpec& data = s.data;
-  const bool digits = data.source == "digits";
-  if (data.shape.empty()) data.shape = {28, 28, 1};
-  if (data.shape.size() != 3) {
-    return Error{
-        fmt::format("shape has {} sizes; allowed: 3 (height, width, channels)", data.shape.size()),
-        source.where("data", "shape"), "shape = [28, 28, 1]"};
+  const SourceRule& rule = rule_of(data.source);
+  if (data.shape.empty()) data.shape = rule.shape;
+  const bool image = !rule.shape.empty();
+  if (image ? data.shape.size() != 3 : data.shape.size() > 8) {
+    return Error{fmt::format("shape has {} sizes; allowed: {}", data.shape.size(),
+                             image ? "3 (height, width, channels)" : "1 to 8"),
+                 source.where("data", "shape"), image ? "shape = [28, 28, 1]" : ""};
   }
-  if (digits && data.shape != Dims{28, 28, 1}) {
-    return Error{fmt::format("shape is {}; source digits has [28,28,1]", to_string(data.shape)),
+  if (rule.only_shape && data.shape != rule.shape) {
+    return Error{fmt::format("shape is {}; source {} has {}", to_string(data.shape), data.source,
+                             to_string(rule.shape)),
                  source.where("data", "shape"), "leave shape out"};
   }
-  if (digits && data.classes > 10) {
-    return Error{fmt::format("classes is {}; source digits has 2 to 10", data.classes),
-                 source.where("data", "classes"), "classes = 10"};
+  if (data.classes > rule.most_classes) {
+    return Error{fmt::format("classes is {}; source {} has 2 to {}", data.classes, data.source,
+                             rule.most_classes),
+                 source.where("data", "classes"), fmt::format("classes = {}", rule.most_classes)};
   }
-  if (!data.files.empty() && data.files.size() != 2) {
-    return Error{fmt::format("files names {} files; allowed: 2", data.files.size()),
-                 source.where("data", "files"), "files = [\"IMAGES\", \"LABELS\"]"};
+  TWINRUN_RETURN_IF_ERROR(validate_files(source, data, rule));
+  if (data.source == "tfrecord" && data.window > 0 && data.vocabulary == 0) {
+    return Error{"window is set, but vocabulary is not: only token ids are padded",
+                 source.where("data", "window"), "set vocabulary, or remove window"};
   }
-  if (digits && data.train == 0) data.train = kDigitsTrain;
-  if (digits && data.eval == 0) data.eval = kDigitsEval;
+  if (rule.vocabulary == 0 && data.vocabulary > 0 && data.shape.size() > 1) {
+    return Error{fmt::format("shape has {} sizes; token ids (vocabulary) have one, their number",
+                             data.shape.size()),
+                 source.where("data", "shape"), "leave shape out"};
+  }
+  if (data.window == 0) data.window = rule.window;
+  if (data.vocabulary == 0) data.vocabulary = rule.vocabulary;
+  if (data.eval_feature.empty() != data.eval_label.empty()) {
+    const char* there = data.eval_feature.empty() ? "eval_label" : "eval_feature";
+    const char* absent = data.eval_feature.empty() ? "eval_feature" : "eval_label";
+    return Error{fmt::format("{} is set, but {} is not", there, absent),
+                 source.where("data", there), fmt::format("set both, or remove {}", there)};
+  }
+  if (rule.procedural && data.train == 0) data.train = kProceduralTrain;
+  if (rule.procedural && data.eval == 0) data.eval = kProceduralEval;
   return Ok{};
 }
 
@@ -161,6 +226,21 @@ Status validate_schedule(const Source& source, const Scenario& s) {
   return Ok{};
 }
 
+Status validate_optimizer(const Source& source, Scenario& s) {
+  fill_optimizer_defaults(s.optimizer);
+  if (s.optimizer.ema_eval && s.optimizer.ema == 0) {
+    return Error{"ema_eval is true, but ema is 0: no average of the weights is kept",
+                 source.where("optimizer", "ema_eval"), "add ema = 0.999"};
+  }
+  if (s.train.accumulate > s.train.steps) {
+    return Error{fmt::format("accumulate is {}, but train.steps is {}: no update is ever made",
+                             s.train.accumulate, s.train.steps),
+                 source.where("train", "accumulate"),
+                 fmt::format("accumulate = {} or less", s.train.steps)};
+  }
+  return Ok{};
+}
+
 }  // namespace
 
 Status validate(const Source& source, Scenario& s) {
@@ -169,6 +249,7 @@ Status validate(const Source& source, Scenario& s) {
   TWINRUN_RETURN_IF_ERROR(validate_data(source, s));
   TWINRUN_RETURN_IF_ERROR(validate_layers(source, s));
   TWINRUN_RETURN_IF_ERROR(validate_schedule(source, s));
+  TWINRUN_RETURN_IF_ERROR(validate_optimizer(source, s));
   return validate_batch(source, s);
 }
 

@@ -123,6 +123,29 @@ Status Hdf5Node::set_text(const std::string& name, std::string_view value) {
   const Hdf5Id type = string_type(value.size());
   return set_scalar(name, type.get(), type.get(), value.empty() ? "" : value.data());
 }
+Status Hdf5Node::set_texts(const std::string& name, std::span<const std::string> values) {
+  const Quiet quiet;
+  const std::string place = attribute_place(where_, name);
+  size_t width = 1;
+  for (const std::string& value : values) {
+    TWINRUN_RETURN_IF_ERROR(check_text(value, place));
+    width = std::max(width, value.size());
+  }
+  std::vector<char> padded(width * values.size(), '\0');
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!values[i].empty()) std::memcpy(&padded[i * width], values[i].data(), values[i].size());
+  }
+  const hsize_t length = values.size();
+  const Hdf5Id type = string_type(width), space(H5Screate_simple(1, &length, nullptr)),
+               names = utf8_list(H5P_ATTRIBUTE_CREATE);
+  const Hdf5Id attribute(
+      H5Acreate2(id_.get(), name.c_str(), type.get(), space.get(), names.get(), H5P_DEFAULT));
+  if (!attribute.valid() ||
+      (length != 0 && H5Awrite(attribute.get(), type.get(), padded.data()) < 0)) {
+    return hdf5_error("cannot write the attribute", place);
+  }
+  return Ok{};
+}
 Status Hdf5Node::set_int(const std::string& name, int64_t value) {
   return set_scalar(name, H5T_STD_I64LE, H5T_NATIVE_INT64, &value);
 }
@@ -234,17 +257,32 @@ Result<Hdf5Group> Hdf5File::root() const {
   return Hdf5Group(std::move(id), where, budget_);
 }
 
-Status Hdf5File::save() const {
+namespace {
+
+// What was written so far; valid until the file changes.
+Result<std::span<const std::byte>> image_of(hid_t id, const std::string& path) {
   const Quiet quiet;
   // H5Fget_file_image would copy; without a buffer it tells the size, and the driver the place.
   void* handle = nullptr;
-  if (H5Fflush(id_.get(), H5F_SCOPE_LOCAL) < 0) return hdf5_error("cannot finish the file", path_);
-  const ssize_t bytes = H5Fget_file_image(id_.get(), nullptr, 0);
-  if (bytes <= 0 || H5Fget_vfd_handle(id_.get(), H5P_DEFAULT, &handle) < 0 || handle == nullptr) {
-    return hdf5_error("cannot take the file's image", path_);
+  if (H5Fflush(id, H5F_SCOPE_LOCAL) < 0) return hdf5_error("cannot finish the file", path);
+  const ssize_t bytes = H5Fget_file_image(id, nullptr, 0);
+  if (bytes <= 0 || H5Fget_vfd_handle(id, H5P_DEFAULT, &handle) < 0 || handle == nullptr) {
+    return hdf5_error("cannot take the file's image", path);
   }
   const auto* image = *static_cast<const std::byte* const*>(handle);
-  return write_file_atomically(path_, std::span(image, static_cast<size_t>(bytes)));
+  return std::span(image, static_cast<size_t>(bytes));
+}
+
+}  // namespace
+
+Status Hdf5File::save() const {
+  TWINRUN_ASSIGN(const auto bytes, image_of(id_.get(), path_));
+  return write_file_atomically(path_, bytes);
+}
+
+Result<std::vector<std::byte>> Hdf5File::image() const {
+  TWINRUN_ASSIGN(const auto bytes, image_of(id_.get(), path_));
+  return std::vector<std::byte>(bytes.begin(), bytes.end());
 }
 
 }  // namespace twinrun

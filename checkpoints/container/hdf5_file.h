@@ -20,12 +20,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "checkpoints/container/array.h"
 #include "program/base/result.h"
 #include "program/base/tensor.h"
 
@@ -67,6 +69,8 @@ class Hdf5Node {
   Status set_int(const std::string& name, int64_t value);
   Status set_uint(const std::string& name, uint64_t value);
   Status set_real(const std::string& name, double value);
+  // One dimension of them, each padded to the longest.
+  Status set_texts(const std::string& name, std::span<const std::string> values);
 
   // An absent attribute is an error, and so is one of another type.
   Result<std::string> text(const std::string& name) const;
@@ -75,6 +79,10 @@ class Hdf5Node {
   Result<double> real(const std::string& name) const;
   Result<bool> has_attribute(const std::string& name) const;
   Result<std::vector<std::string>> attributes() const;  // names in order
+
+  // Of files by others (hdf5_foreign.cc): text of fixed or variable length, a scalar or a list; an
+  // empty list of anything is an empty list. Nothing: the attribute is no text.
+  Result<std::optional<std::vector<std::string>>> foreign_texts(const std::string& name) const;
 
  protected:
   Hdf5Node(Hdf5Id id, std::string where, std::shared_ptr<Hdf5Budget> budget)
@@ -100,6 +108,10 @@ class Hdf5Dataset : public Hdf5Node {
   Result<std::vector<int64_t>> read_i64() const;          // rank 1
   Result<std::vector<std::string>> read_strings() const;  // rank 1, zero padding removed
 
+  // Of files by others (hdf5_foreign.cc): any number or bool of either byte order, and bfloat16 as
+  // Keras writes it (two opaque bytes, attribute dtype = "bfloat16").
+  Result<NamedArray> read_foreign() const;
+
  private:
   friend class Hdf5Group;
   using Hdf5Node::Hdf5Node;
@@ -118,6 +130,8 @@ class Hdf5Group : public Hdf5Node {
   // Names are single: "kernel", not "conv1/kernel".
   Result<Hdf5Group> create_group(const std::string& name);
   Result<Hdf5Dataset> write_tensor(const std::string& name, const Tensor& tensor);
+  // As h5py would, without attributes. bfloat16 is an error: it has no HDF5 type.
+  Result<Hdf5Dataset> write_foreign(const std::string& name, const NamedArray& array);
   Result<Hdf5Dataset> write_i64(const std::string& name, std::span<const int64_t> values);
   // All are padded with zeros to the length of the longest.
   Result<Hdf5Dataset> write_strings(const std::string& name, std::span<const std::string> values);
@@ -142,10 +156,13 @@ class Hdf5File {
   // In memory; nothing touches the disk before save().
   static Result<Hdf5File> create(const std::string& path);
   static Result<Hdf5File> open(const std::string& path);
+  // The same for a file that lies in memory; `name` is for messages. The bytes are copied.
+  static Result<Hdf5File> open_image(std::span<const std::byte> image, const std::string& name);
 
   Result<Hdf5Group> root() const;
   // Only for created files: all that was written so far goes to the path, atomically.
   Status save() const;
+  Result<std::vector<std::byte>> image() const;  // the same bytes, to go elsewhere
 
  private:
   Hdf5File(Hdf5Id id, std::string path, std::shared_ptr<Hdf5Budget> budget)

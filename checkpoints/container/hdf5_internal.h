@@ -40,6 +40,11 @@ inline std::string attribute_place(const std::string& where, const std::string& 
   return fmt::format("{} attribute '{}'", where, name);
 }
 
+// Marks bytes as handed out.
+Status spend(Hdf5Budget& budget, uint64_t bytes, const std::string& where);
+
+std::string describe(hid_t type);  // "float32", "variable-length text"
+
 // How a tensor's elements are stored.
 struct Storage {
   DType dtype;

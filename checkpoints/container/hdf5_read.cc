@@ -9,18 +9,8 @@
 #include "checkpoints/container/hdf5_internal.h"
 
 namespace twinrun {
+namespace hdf5_internal {
 
-using hdf5_internal::attribute_place;
-using hdf5_internal::hdf5_error;
-using hdf5_internal::Quiet;
-using hdf5_internal::start_library;
-using hdf5_internal::Storage;
-using hdf5_internal::storages;
-using hdf5_internal::string_type;
-
-namespace {
-
-// Marks bytes as handed out.
 Status spend(Hdf5Budget& budget, uint64_t bytes, const std::string& where) {
   if (bytes > budget.left) {
     return Error{fmt::format("declares {} bytes, but only {} of the file's {} are left to read",
@@ -46,6 +36,20 @@ std::string describe(hid_t type) {
       return "another HDF5 type";
   }
 }
+
+}  // namespace hdf5_internal
+
+using hdf5_internal::attribute_place;
+using hdf5_internal::describe;
+using hdf5_internal::hdf5_error;
+using hdf5_internal::Quiet;
+using hdf5_internal::spend;
+using hdf5_internal::start_library;
+using hdf5_internal::Storage;
+using hdf5_internal::storages;
+using hdf5_internal::string_type;
+
+namespace {
 
 // The declared length of a fixed-length string type, 0 for any other type.
 size_t text_length(hid_t type) {

@@ -28,6 +28,7 @@ int diff_verb(const Args& args);
 int inspect_verb(const Args& args);
 int doctor_verb(const Args& args);
 int scenarios_verb(const Args& args);
+int convert_verb(const Args& args);
 
 // A verb's options: adds --help, parses, prints help. Returns an exit code when the verb is done already.
 struct Parsed {
@@ -48,7 +49,7 @@ int fail(const Error& error, int code = kExitUsage);
 // Options that several verbs share.
 void add_scenario_options(po::options_description& options);  // SCENARIO, --set
 void add_common_options(po::options_description& options);    // --threads, --json, -q, -v
-Result<Scenario> scenario_of(const Parsed& parsed);
+Result<Scenario> scenario_of(const Parsed& parsed, const char* option = "SCENARIO");
 Result<int> threads_of(const Parsed& parsed);
 
 // Whether a file can be put here, asked before hours of work rather than after.

@@ -130,7 +130,7 @@ void add_common_options(po::options_description& options) {
                                                    "a line every train.log_every steps");
 }
 
-Result<Scenario> scenario_of(const Parsed& parsed) {
+Result<Scenario> scenario_of(const Parsed& parsed, const char* option) {
   Overrides overrides;
   if (parsed.has("set")) {
     for (const auto& item : parsed.get<std::vector<std::string>>("set")) {
@@ -142,7 +142,7 @@ Result<Scenario> scenario_of(const Parsed& parsed) {
       overrides.emplace_back(item.substr(0, equals), item.substr(equals + 1));
     }
   }
-  return load_scenario(parsed.get<std::string>("SCENARIO"), overrides);
+  return load_scenario(parsed.get<std::string>(option), overrides);
 }
 
 Result<int> threads_of(const Parsed& parsed) {

@@ -30,6 +30,7 @@ constexpr std::array kVerbs = {
     Verb{"train", "one run on one engine", train_verb},
     Verb{"diff", "where two runs or checkpoints part, and by how much", diff_verb},
     Verb{"inspect", "what a file or a scenario contains", inspect_verb},
+    Verb{"convert", "weights from and to NumPy, safetensors and Keras files", convert_verb},
     Verb{"doctor", "is this machine and build fit for use?", doctor_verb},
     Verb{"scenarios", "the library: list, or show one", scenarios_verb},
 };

@@ -152,7 +152,8 @@ int train_verb(const Args& args) {
   if (!experiment) return fail(experiment.error());
   Sharding sharding = experiment->sharding;
   sharding.cores = cores;
-  const Program program = cores == 1 ? experiment->whole() : experiment->sharded(sharding);
+  const auto stack = engine == "tpu" ? Experiment::Stack::kTpu : Experiment::Stack::kCpu;
+  const Program program = cores == 1 ? experiment->whole(stack) : experiment->sharded(sharding);
 
   auto start = start_of(parsed, program, *scenario);
   if (!start) return fail(start.error());

@@ -109,6 +109,10 @@ std::vector<Tensor> initial_state(const Program& program, uint64_t seed) {
   std::vector<Tensor> out;
   uint32_t parameter = 0;
   for (const StateVar& var : program.state) {
+    if (var.init.kind == Initializer::Kind::kCopy) {
+      out.push_back(out[static_cast<size_t>(var.init.source)]);
+      continue;
+    }
     Tensor t = Tensor::empty(var.type);
     fill_initial(t.as<float>(), var.init, var.type.dims, {seed, kStreamInit + parameter});
     if (var.role == StateRole::kParameter) ++parameter;

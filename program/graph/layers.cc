@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "program/graph/initializer.h"
+
 namespace twinrun {
 namespace {
 
@@ -74,11 +76,15 @@ ValueId Layers::state(const std::string& name, Dims dims, StateRole role, Initia
   return var.id;
 }
 
-ValueId Layers::parameter(const std::string& name, Dims dims, Initializer init, int64_t fan_in,
-                          int64_t fan_out) {
-  init.fan_in = fan_in;
-  init.fan_out = fan_out;
-  return state(name, std::move(dims), StateRole::kParameter, init);
+ValueId Layers::parameter(const std::string& name, const Dims& dims, Initializer init) {
+  if (init.fan_in == 0) {
+    const Fans fans = fans_of(dims);
+    init.fan_in = fans.in;
+    init.fan_out = fans.out;
+  }
+  if (const Status fits = check_initializer(init, dims); !fits)
+    throw GraphError(name + ": " + fits.error().what);
+  return state(name, dims, StateRole::kParameter, init);
 }
 
 void Layers::expect_rank(const std::string& name, const char* what, size_t rank,
@@ -108,7 +114,7 @@ void Layers::dense(const std::string& name, int64_t units, const WeightOptions& 
   const int64_t features = full.back();
   GraphBuilder b = root_.scope(name);
   if (full.size() == 3) x_ = b.reshape(x_, {full[0] * full[1], features}, "rows");
-  const ValueId w = parameter(name + "/kernel", {features, units}, weights.kernel, features, units);
+  const ValueId w = parameter(name + "/kernel", {features, units}, weights.kernel);
   x_ = b.dot(x_, w);
   add_bias(name, units, weights.bias);
   if (full.size() == 3) x_ = b.reshape(x_, {full[0], full[1], units}, "sequence");
@@ -120,11 +126,10 @@ Window Layers::window_for(const ConvolutionOptions& c) const {
 
 void Layers::conv2d(const std::string& name, const ConvolutionOptions& c) {
   expect_image(name, "conv2d");
-  const int64_t channels = shape()[3], taps = c.kernel * c.kernel;
   const Window window = window_for(c);
   GraphBuilder b = root_.scope(name);
-  const ValueId w = parameter(name + "/kernel", {c.kernel, c.kernel, channels, c.filters},
-                              c.weights.kernel, taps * channels, taps * c.filters);
+  const ValueId w = parameter(name + "/kernel", {c.kernel, c.kernel, shape()[3], c.filters},
+                              c.weights.kernel);
   x_ = b.convolution(x_, w, window);
   add_bias(name, c.filters, c.weights.bias);
 }
@@ -132,12 +137,13 @@ void Layers::conv2d(const std::string& name, const ConvolutionOptions& c) {
 void Layers::depthwise_conv2d(const std::string& name, const ConvolutionOptions& c) {
   expect_image(name, "depthwise_conv2d");
   const int64_t channels = shape()[3], outputs = channels * c.filters;
-  const int64_t taps = c.kernel * c.kernel;
   const Window window = window_for(c);
   GraphBuilder b = root_.scope(name);
-  // Keras's fans are those of its own layout [h, w, channels, multiplier].
-  const ValueId w = parameter(name + "/kernel", {c.kernel, c.kernel, 1, outputs}, c.weights.kernel,
-                              taps * channels, taps * c.filters);
+  const Fans fans = fans_of({c.kernel, c.kernel, channels, c.filters});  // of Keras's layout
+  Initializer init = c.weights.kernel;
+  init.fan_in = fans.in;
+  init.fan_out = fans.out;
+  const ValueId w = parameter(name + "/kernel", {c.kernel, c.kernel, 1, outputs}, init);
   x_ = b.convolution(x_, w, window, "convolution", channels);
   add_bias(name, outputs, c.weights.bias);
 }
@@ -145,7 +151,6 @@ void Layers::depthwise_conv2d(const std::string& name, const ConvolutionOptions&
 void Layers::conv2d_transpose(const std::string& name, const ConvolutionOptions& c) {
   expect_image(name, "conv2d_transpose");
   const Dims in = shape();
-  const int64_t taps = c.kernel * c.kernel;
   Dims out{in[0], 0, 0, c.filters};
   for (size_t i : {1u, 2u}) {
     out[i] = c.same ? in[i] * c.stride
@@ -154,7 +159,7 @@ void Layers::conv2d_transpose(const std::string& name, const ConvolutionOptions&
   const Window window = make_window(out, c.kernel, c.stride, c.same);
   GraphBuilder b = root_.scope(name);
   const ValueId w = parameter(name + "/kernel", {c.kernel, c.kernel, c.filters, in[3]},
-                              c.weights.kernel, taps * in[3], taps * c.filters);
+                              c.weights.kernel);
   x_ = b.convolution_input_grad(x_, w, out, window, "convolution_transpose");
   add_bias(name, c.filters, c.weights.bias);
 }

@@ -124,8 +124,8 @@ class Layers {
 
  private:
   ValueId state(const std::string& name, Dims dims, StateRole role, Initializer init);
-  ValueId parameter(const std::string& name, Dims dims, Initializer init, int64_t fan_in,
-                    int64_t fan_out);
+  // Fans are Keras's of `dims` unless the initializer has its own.
+  ValueId parameter(const std::string& name, const Dims& dims, Initializer init);
   void add_bias(const std::string& name, int64_t units, bool wanted);
   void update_statistic(const std::string& name, ValueId batch_value, double momentum);
   void expect_image(const std::string& name, const char* what) const;

@@ -229,6 +229,8 @@ void Layers::gan(ValueId real, ValueId fake, const std::string& discriminator,
   const ValueId judge = loss_of(b.add(of_real, of_fake, "judged"), "value");
   const ValueId deceive =
       loss_of(softplus(b.scope("deceived"), minus(fake, "minus_fake")), "generator_value");
+  program_.outputs.push_back({"judged", real});
+  program_.outputs.push_back({"deceived", fake});
   program_.outputs.push_back({"generator_loss", deceive});
   program_.objectives = {{judge, discriminator}, {deceive, generator}};
   set_loss(judge);

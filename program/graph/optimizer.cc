@@ -1,128 +1,177 @@
 #include "program/graph/optimizer.h"
 
+#include "program/graph/optimizer_rules.h"
+
 namespace twinrun {
+
+using Kind = OptimizerSpec::Kind;
+
+int Update::slot(int parameter, const std::string& suffix, double initial) const {
+  return slot(parameter, suffix, var(parameter).type.dims, initial);
+}
+int Update::slot(int parameter, const std::string& suffix, Dims dims, double initial) const {
+  StateVar slot;
+  slot.name = var(parameter).name + "." + suffix;
+  slot.type = {var(parameter).type.dtype, std::move(dims)};
+  slot.role = StateRole::kSlot;
+  slot.init.value = initial;
+  slot.id =
+      GraphBuilder(program.graph, "", Phase::kUpdate).parameter(slot.name, slot.type);
+  program.state.push_back(slot);
+  return static_cast<int>(program.state.size()) - 1;
+}
+
+int Update::counter(const std::string& name, double initial) const {
+  StateVar counter;
+  counter.name = name;
+  counter.type = {DType::kF32, {}};
+  counter.role = StateRole::kCounter;
+  counter.init.value = initial;
+  counter.id =
+      GraphBuilder(program.graph, "", Phase::kUpdate).parameter(counter.name, counter.type);
+  program.state.push_back(counter);
+  return static_cast<int>(program.state.size()) - 1;
+}
+
+ValueId Update::toward(GraphBuilder& b, int slot, ValueId target, double rate,
+                       const std::string& local) const {
+  const ValueId old = var(slot).id;
+  const ValueId gap = b.sub(target, old, local + "_gap");
+  const ValueId part = b.binary_scalar(OpKind::kMultiply, gap, rate, local + "_part");
+  return set(slot, b.add(old, part, local + ".update"));
+}
+
+ValueId Update::mix(GraphBuilder& b, int slot, ValueId target, double keep,
+                    const std::string& local) const {
+  const ValueId kept = b.binary_scalar(OpKind::kMultiply, var(slot).id, keep, local + "_kept");
+  const ValueId part = b.binary_scalar(OpKind::kMultiply, target, 1 - keep, local + "_part");
+  return set(slot, b.add(kept, part, local + ".update"));
+}
+
+ValueId with_scalar(GraphBuilder& b, OpKind kind, ValueId x, ValueId scalar,
+                    const std::string& local) {
+  return b.binary(kind, x, b.broadcast_scalar(scalar, x, local + "_scalars"), local);
+}
+
+ValueId square_sum(GraphBuilder& b, ValueId x, const std::string& local) {
+  const ValueId squares = b.mul(x, x, local + "_squares");
+  Dims all;
+  for (int64_t i = 0; i < b.type(x).rank(); ++i) all.push_back(i);
+  return all.empty() ? squares : b.reduce(squares, all, Reducer::kSum, local + "_square_sum");
+}
+
+ValueId norm(GraphBuilder& b, ValueId x, const std::string& local) {
+  return b.unary(OpKind::kSqrt, square_sum(b, x, local), local);
+}
+
 namespace {
 
-struct Update {
-  Program& program;
-  ValueId lr;  // scalar
-
-  // A slot beside a parameter, "<parameter>.<suffix>", zero at first.
-  int slot(const StateVar& parameter, const std::string& suffix) {
-    StateVar var;
-    var.name = parameter.name + "." + suffix;
-    var.type = parameter.type;
-    var.role = StateRole::kSlot;
-    var.id = GraphBuilder(program.graph, "", Phase::kUpdate).parameter(var.name, var.type);
-    program.state.push_back(var);
-    return static_cast<int>(program.state.size()) - 1;
-  }
-  int counter(const std::string& name, double value) {
-    StateVar var;
-    var.name = name;
-    var.type = {DType::kF32, {}};
-    var.role = StateRole::kCounter;
-    var.init.value = value;
-    var.id = GraphBuilder(program.graph, "", Phase::kUpdate).parameter(var.name, var.type);
-    program.state.push_back(var);
-    return static_cast<int>(program.state.size()) - 1;
-  }
-  GraphBuilder at(const std::string& name) {
-    return GraphBuilder(program.graph).derived(name, Phase::kUpdate);
-  }
-  ValueId spread(GraphBuilder& b, ValueId scalar, ValueId like, std::string_view local) {
-    return b.broadcast_scalar(scalar, like, local);
-  }
-
-  void sgd(int parameter, ValueId g) {
-    const StateVar w = program.state[static_cast<size_t>(parameter)];
-    GraphBuilder b = at(w.name);
-    const ValueId scaled = b.mul(g, spread(b, lr, g, "lr"), "update_step");
-    program.state[static_cast<size_t>(parameter)].next = b.sub(w.id, scaled, "update");
-  }
-
-  void momentum(int parameter, ValueId g, const OptimizerSpec& spec) {
-    const StateVar w = program.state[static_cast<size_t>(parameter)];
-    const int slot_index = slot(w, "momentum");
-    GraphBuilder b = at(w.name);
-    const ValueId a = program.state[static_cast<size_t>(slot_index)].id;
-    const ValueId decayed = b.binary_scalar(OpKind::kMultiply, a, spec.momentum, "momentum_decay");
-    const ValueId next = b.add(decayed, g, "momentum.update");
-    program.state[static_cast<size_t>(slot_index)].next = next;
-    const ValueId lrs = spread(b, lr, g, "lr");
-    ValueId step = kNoValue;
-    if (spec.nesterov) {
-      const ValueId ahead =
-          b.mul(b.binary_scalar(OpKind::kMultiply, next, spec.momentum, "nesterov_decay"), lrs,
-                "nesterov_ahead");
-      step = b.add(b.mul(g, lrs, "nesterov_gradient"), ahead, "update_step");
-    } else {
-      step = b.mul(next, lrs, "update_step");
-    }
-    program.state[static_cast<size_t>(parameter)].next = b.sub(w.id, step, "update");
-  }
-
-  void adam(int parameter, ValueId g, ValueId alpha, const OptimizerSpec& spec) {
-    const StateVar w = program.state[static_cast<size_t>(parameter)];
-    const int mi = slot(w, "adam_m");
-    const int vi = slot(w, "adam_v");
-    GraphBuilder b = at(w.name);
-    const auto toward = [&](int index, ValueId target, double rate, const std::string& local) {
-      const ValueId old = program.state[static_cast<size_t>(index)].id;
-      const ValueId gap = b.sub(target, old, local + "_gap");
-      const ValueId part = b.binary_scalar(OpKind::kMultiply, gap, rate, local + "_part");
-      return program.state[static_cast<size_t>(index)].next = b.add(old, part, local + ".update");
-    };
-    const ValueId m = toward(mi, g, 1 - spec.beta1, "adam_m");
-    const ValueId v = toward(vi, b.mul(g, g, "adam_square"), 1 - spec.beta2, "adam_v");
-    const ValueId root = b.binary_scalar(OpKind::kAdd, b.unary(OpKind::kSqrt, v, "adam_sqrt"),
-                                         spec.epsilon, "adam_denominator");
-    const ValueId step =
-        b.div(b.mul(m, spread(b, alpha, m, "adam_alpha"), "adam_numerator"), root, "update_step");
-    program.state[static_cast<size_t>(parameter)].next = b.sub(w.id, step, "update");
-  }
-
-  // alpha, and the counters that hold b1^t and b2^t (t from 1).
-  ValueId adam_alpha(const OptimizerSpec& spec) {
-    const int i1 = counter("adam/beta1_power", spec.beta1);
-    const int i2 = counter("adam/beta2_power", spec.beta2);
-    GraphBuilder b(program.graph, "adam", Phase::kUpdate);
-    const ValueId p1 = program.state[static_cast<size_t>(i1)].id;
-    const ValueId p2 = program.state[static_cast<size_t>(i2)].id;
-    const ValueId one = b.constant(1.0, DType::kF32, "one");
-    const ValueId root = b.unary(OpKind::kSqrt, b.sub(one, p2, "one_minus_beta2_power"), "root");
-    const ValueId alpha =
-        b.div(b.mul(lr, root, "lr_root"), b.sub(one, p1, "one_minus_beta1_power"), "alpha");
-    program.state[static_cast<size_t>(i1)].next =
-        b.binary_scalar(OpKind::kMultiply, p1, spec.beta1, "beta1_power.update");
-    program.state[static_cast<size_t>(i2)].next =
-        b.binary_scalar(OpKind::kMultiply, p2, spec.beta2, "beta2_power.update");
-    return alpha;
-  }
-};
+// tf.train.ExponentialMovingAverage.apply: ema' = ema - (ema - w') (1 - decay); it starts as w.
+void average(const Update& u, int parameter) {
+  const int slot = u.slot(parameter, "ema");
+  u.var(slot).init.kind = Initializer::Kind::kCopy;
+  u.var(slot).init.source = parameter;
+  GraphBuilder b = u.at(parameter);
+  const ValueId old = u.var(slot).id;
+  const ValueId gap = b.sub(old, u.var(parameter).next, "ema_gap");
+  const ValueId part = b.binary_scalar(OpKind::kMultiply, gap, 1 - u.spec.ema, "ema_part");
+  u.set(slot, b.sub(old, part, "ema.update"));
+}
 
 }  // namespace
 
 void append_update(Program& program, const std::vector<int>& parameters,
                    const std::vector<ValueId>& grads, ValueId learning_rate) {
-  Update update{program, learning_rate};
-  const OptimizerSpec spec = program.optimizer;
-  const ValueId alpha =
-      spec.kind == OptimizerSpec::Kind::kAdam ? update.adam_alpha(spec) : kNoValue;
+  const Update u{program, program.optimizer, learning_rate};
+  const Kind kind = u.spec.kind;
+  // Scalars that all parameters share.
+  const bool is_adam = kind == Kind::kAdam || kind == Kind::kAdamw;
+  const ValueId alpha = is_adam                  ? adam_alpha(u)
+                        : kind == Kind::kAdamax ? adamax_rate(u)
+                                                : kNoValue;
+  const LambPowers powers = kind == Kind::kLamb ? lamb_powers(u) : LambPowers{};
+  const AdafactorStep step = kind == Kind::kAdafactor ? adafactor_step(u) : AdafactorStep{};
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (grads[i] == kNoValue) continue;
-    switch (spec.kind) {
-      case OptimizerSpec::Kind::kSgd:
-        update.sgd(parameters[i], grads[i]);
+    const int parameter = parameters[i];
+    const ValueId g = grads[i];
+    if (g == kNoValue) continue;
+    switch (kind) {
+      case Kind::kSgd:
+        sgd(u, parameter, g);
         break;
-      case OptimizerSpec::Kind::kMomentum:
-        update.momentum(parameters[i], grads[i], spec);
+      case Kind::kMomentum:
+        momentum(u, parameter, g);
         break;
-      case OptimizerSpec::Kind::kAdam:
-        update.adam(parameters[i], grads[i], alpha, spec);
+      case Kind::kAdam:
+      case Kind::kAdamw:
+        adam(u, parameter, g, alpha);
+        break;
+      case Kind::kAdagrad:
+        adagrad(u, parameter, g);
+        break;
+      case Kind::kAdadelta:
+        adadelta(u, parameter, g);
+        break;
+      case Kind::kRmsprop:
+        rmsprop(u, parameter, g);
+        break;
+      case Kind::kAdamax:
+        adamax(u, parameter, g, alpha);
+        break;
+      case Kind::kAdafactor:
+        adafactor(u, parameter, g, step);
+        break;
+      case Kind::kLars:
+        lars(u, parameter, g);
+        break;
+      case Kind::kLamb:
+        lamb(u, parameter, g, powers);
         break;
     }
+    if (u.spec.ema > 0) average(u, parameter);
   }
+}
+
+int64_t slot_bytes(const OptimizerSpec& spec, const TensorType& parameter) {
+  const auto whole = static_cast<int64_t>(parameter.bytes());
+  int64_t bytes = 0;
+  switch (spec.kind) {
+    case Kind::kSgd:
+      break;
+    case Kind::kMomentum:
+    case Kind::kAdagrad:
+    case Kind::kLars:
+      bytes = whole;
+      break;
+    case Kind::kAdam:
+    case Kind::kAdamw:
+    case Kind::kAdamax:
+    case Kind::kAdadelta:
+    case Kind::kLamb:
+      bytes = 2 * whole;
+      break;
+    case Kind::kRmsprop:
+      bytes = (spec.centered ? 3 : 2) * whole;
+      break;
+    case Kind::kAdafactor: {
+      const Dims& dims = parameter.dims;
+      const size_t rank = dims.size();
+      if (rank >= 2 && parameter.elements() > 0) {
+        bytes = whole / dims[rank - 1] + whole / dims[rank - 2];
+      } else {
+        bytes = whole;
+      }
+      if (spec.beta1 > 0) bytes += whole;
+      break;
+    }
+  }
+  if (spec.accumulate > 1) bytes += whole;
+  if (spec.ema > 0) bytes += whole;
+  return bytes;
+}
+
+bool has_two_algebras(const OptimizerSpec& spec) {
+  return spec.kind == Kind::kRmsprop || spec.kind == Kind::kAdamax;
 }
 
 }  // namespace twinrun

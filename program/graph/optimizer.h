@@ -1,17 +1,26 @@
-// Optimizers as graph code, TF's definitions (tensorflow/core/kernels/training_ops.cc):
-//   sgd       w -= lr g
-//   momentum  a = a m + g;  w -= lr a;  Nesterov: w -= lr g + lr m a (as g*lr + a*m*lr)
-//   adam      alpha = lr sqrt(1 - b2^t) / (1 - b1^t);  m += (g - m)(1 - b1);  v += (g^2 - v)(1 - b2);
-//             w -= (m alpha) / (sqrt(v) + epsilon): epsilon outside the bias correction ("epsilon hat");
-//             b1^t, b2^t are state, multiplied after each step
+// Optimizers as graph code. Formulas, their sources and the table of slots: docs/optimizers.md.
+//
+//   append_update(program, parameters, grads, learning_rate);      // training_step() calls it
+//   slot_bytes({.kind = OptimizerSpec::Kind::kAdam}, weight_type); // 8 per f32 weight
+//
+// sgd, momentum, adam, adagrad, adadelta, rmsprop, adamax: tensorflow core/kernels/training_ops.cc, and tf2xla's where it
+// differs (OptimizerSpec::Algebra). adamw: Keras. lamb: TensorFlow Addons. adafactor: Tensor2Tensor. lars: the TPU models.
 #pragma once
 
 #include "program/graph/program.h"
 
 namespace twinrun {
 
-// Appends the update of parameter state[i] by gradient grads[i] (kNoValue: no update) for every i; adds slots to the state.
+// Appends the update of parameter state[i] by gradient grads[i] (kNoValue: no update) for every i; adds slots to the state,
+// and "<parameter>.ema" where the optimizer averages weights.
 void append_update(Program& program, const std::vector<int>& parameters,
                    const std::vector<ValueId>& grads, ValueId learning_rate);
+
+// Bytes of slots beside one parameter of this type: the rule's, the gradient sum of accumulation, the averaged weights.
+// Scalars that a program has once (beta powers, step counts) are not among them.
+int64_t slot_bytes(const OptimizerSpec& spec, const TensorType& parameter);
+
+// TensorFlow's CPU kernel and XLA's compute the update by different formulas of one meaning.
+bool has_two_algebras(const OptimizerSpec& spec);
 
 }  // namespace twinrun

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "program/analysis/liveness.h"
+#include "program/graph/accumulate.h"
+#include "program/graph/clip.h"
 #include "program/graph/optimizer.h"
 
 namespace twinrun {
@@ -38,25 +40,66 @@ const Output* Program::find_output(std::string_view name) const {
   return nullptr;
 }
 
+namespace {
+
+bool below(const std::string& name, const std::string& scope) {
+  return scope.empty() || name.starts_with(scope + "/");
+}
+
+// Adds l2 / 2 * the sum of the kernels' squares to each objective, on each core the whole term: TensorFlow's l2_loss in a
+// model's loss. Kernels are the parameters of rank 2 and more.
+void add_l2(Program& p, const std::vector<int>& parameters, std::vector<Objective>& objectives) {
+  double l2 = p.optimizer.l2;
+  if (l2 <= 0) return;
+  if (p.sharding.l2_once && p.sharding.reduction == Reduction::kSum) l2 /= p.sharding.cores;
+  GraphBuilder b(p.graph, "loss", Phase::kForward);
+  for (Objective& objective : objectives) {
+    ValueId total = kNoValue;
+    for (int i : parameters) {
+      const StateVar& w = p.state[static_cast<size_t>(i)];
+      if (w.type.rank() < 2 || !below(w.name, objective.scope)) continue;
+      Dims all;
+      for (int64_t d = 0; d < w.type.rank(); ++d) all.push_back(d);
+      const ValueId squares =
+          b.reduce(b.mul(w.id, w.id, "l2_squares"), all, Reducer::kSum, "l2_sum");
+      total = total == kNoValue ? squares : b.add(total, squares, "l2_total");
+    }
+    if (total == kNoValue) continue;
+    const ValueId plain = objective.loss;
+    objective.loss =
+        b.add(plain, b.binary_scalar(OpKind::kMultiply, total, l2 / 2, "l2"), "with_l2");
+    if (p.loss == plain) p.loss = objective.loss;
+    for (Output& output : p.outputs) {
+      if (output.id == plain && output.name.ends_with("loss")) output.id = objective.loss;
+    }
+  }
+}
+
+}  // namespace
+
 Program training_step(const Program& forward) {
   Program p = forward;
   const int cores = p.sharding.cores;
 
   std::vector<int> parameters;
+  std::vector<std::string> names;
   for (size_t i = 0; i < p.state.size(); ++i) {
-    if (p.state[i].role == StateRole::kParameter) parameters.push_back(static_cast<int>(i));
+    if (p.state[i].role != StateRole::kParameter) continue;
+    parameters.push_back(static_cast<int>(i));
+    names.push_back(p.state[i].name);
   }
+  std::vector<Objective> objectives = p.objectives;
+  if (objectives.empty()) objectives.push_back({p.loss, ""});
+  add_l2(p, parameters, objectives);
+
   std::vector<ValueId> grads(parameters.size(), kNoValue);
-  const std::vector<Objective> objectives =
-      p.objectives.empty() ? std::vector<Objective>{{p.loss, ""}} : p.objectives;
   for (const Objective& objective : objectives) {
     std::vector<size_t> mine;
     std::vector<ValueId> wrt;
     for (size_t i = 0; i < parameters.size(); ++i) {
-      const StateVar& var = p.state[static_cast<size_t>(parameters[i])];
-      if (!objective.scope.empty() && !var.name.starts_with(objective.scope + "/")) continue;
+      if (!below(names[i], objective.scope)) continue;
       mine.push_back(i);
-      wrt.push_back(var.id);
+      wrt.push_back(p.state[static_cast<size_t>(parameters[i])].id);
     }
     // CrossShardOptimizer: MEAN scales the loss before autodiff; the all-reduce itself is a sum.
     ValueId scaled = objective.loss;
@@ -71,20 +114,26 @@ Program training_step(const Program& forward) {
 
   for (size_t i = 0; i < grads.size(); ++i) {
     if (grads[i] == kNoValue) continue;
-    const std::string name = p.state[static_cast<size_t>(parameters[i])].name;
-    if (std::find(raw.begin(), raw.begin() + static_cast<std::ptrdiff_t>(i), raw[i]) !=
-        raw.begin() + static_cast<std::ptrdiff_t>(
-                          i)) {  // two parameters share it: each gets a name of its own
+    const auto earlier = raw.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(raw.begin(), earlier, raw[i]) != earlier) {
+      // Two parameters share it: each gets a name of its own.
       const Dims dims = p.graph.type(grads[i]).dims;
       grads[i] =
-          GraphBuilder(p.graph).derived(name, Phase::kGradient).reshape(grads[i], dims, "grad");
+          GraphBuilder(p.graph).derived(names[i], Phase::kGradient).reshape(grads[i], dims, "grad");
     }
-    if (p.graph.find(name + ".grad") == kNoValue) p.graph.rename(grads[i], name + ".grad");
-    if (cores > 1 && p.sharding.reduce_gradients) {
-      grads[i] =
-          GraphBuilder(p.graph).derived(name + ".grad", Phase::kCollective).all_reduce(grads[i]);
-    }
-    p.outputs.push_back({name + ".grad", grads[i]});
+    if (p.graph.find(names[i] + ".grad") == kNoValue) p.graph.rename(grads[i], names[i] + ".grad");
+  }
+  const bool clip_first = cores > 1 && p.sharding.clipping == Clipping::kBeforeAllReduce;
+  if (clip_first) clip_gradients(p, names, grads, Phase::kGradient);
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (grads[i] == kNoValue || cores == 1 || !p.sharding.reduce_gradients) continue;
+    grads[i] =
+        GraphBuilder(p.graph).derived(names[i] + ".grad", Phase::kCollective).all_reduce(grads[i]);
+  }
+  const Accumulation accumulation = begin_accumulation(p, parameters, grads);
+  if (!clip_first) clip_gradients(p, names, grads, Phase::kUpdate);
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (grads[i] != kNoValue) p.outputs.push_back({names[i] + ".grad", grads[i]});
   }
 
   ValueId learning_rate = kNoValue;
@@ -94,6 +143,7 @@ Program training_step(const Program& forward) {
   if (learning_rate == kNoValue)
     throw GraphError("training_step: the program has no input learning_rate");
   append_update(p, parameters, grads, learning_rate);
+  end_accumulation(p, accumulation);
   return prune(p);
 }
 

@@ -31,9 +31,11 @@ struct Initializer {
     kTruncatedNormal,  // at two standard deviations
     kVarianceScaling,
     kOrthogonal,
-    kIdentity
+    kIdentity,
+    kCopy
   } kind = Kind::kConstant;
   double value = 0;                 // constant
+  int source = -1;                  // copy: index of an earlier state variable
   int64_t fan_in = 0, fan_out = 0;  // glorot_uniform, variance_scaling
   double low = -0.05, high = 0.05;  // random_uniform
   double stddev = 0.05;             // random_normal, truncated_normal: before truncation
@@ -74,6 +76,10 @@ enum class Reduction : uint8_t { kMean, kSum };
 enum class BatchNormSync : uint8_t { kPerCore, kSynced };
 enum class Scope : uint8_t { kPerCore, kGlobal };
 
+// Where gradients are clipped on several cores. Before the all-reduce each core clips its own, with a mean reduction already
+// scaled by 1/cores.
+enum class Clipping : uint8_t { kAfterAllReduce, kBeforeAllReduce };
+
 // What sharding means. `cores` = 1 is the whole program.
 struct Sharding {
   int cores = 1;
@@ -84,15 +90,47 @@ struct Sharding {
   Scope batchwise = Scope::kPerCore;   // layers and losses that look across samples: at a core's, or at all
   Scope token_mean = Scope::kPerCore;  // weighted means: over a core's weights, or over all
   bool reduce_gradients = true;  // false: the all-reduce is missing (a cause to be told apart)
+  Clipping clipping = Clipping::kAfterAllReduce;
+  bool l2_once = false;  // under a sum, each core's L2 term is 1/cores of the whole (a cause to be told apart)
   bool operator==(const Sharding&) const = default;
 };
 
-// Optimizers as graph code; formulas with TF's epsilon placement in optimizer.cc.
+// Optimizers as graph code; formulas and sources: docs/optimizers.md. The members after `kind` are those of the rules that
+// have them.
 struct OptimizerSpec {
-  enum class Kind : uint8_t { kSgd, kMomentum, kAdam } kind = Kind::kSgd;
+  enum class Kind : uint8_t {
+    kSgd,
+    kMomentum,
+    kAdam,
+    kAdagrad,
+    kAdadelta,
+    kRmsprop,
+    kAdamax,
+    kAdamw,
+    kAdafactor,
+    kLars,
+    kLamb
+  } kind = Kind::kSgd;
   double momentum = 0.9;
   bool nesterov = false;
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  double rho = 0.9;                  // adadelta, rmsprop: decay of the average of squares
+  double initial_accumulator = 0.1;  // adagrad
+  bool centered = false;             // rmsprop
+  double weight_decay = 0;           // adamw, lars, lamb
+  double trust_coefficient = 0.001;  // lars
+  double clipping_threshold = 1;     // adafactor: of the update's root mean square
+  bool relative_step = false;        // adafactor: the rate follows the step count, not the input
+  bool parameter_scale = true;       // adafactor: the rate is times the weights' root mean square
+  enum class Algebra : uint8_t { kCpu, kXla } algebra = Algebra::kCpu;  // rmsprop, adamax: whose formula
+
+  // Around the rule.
+  enum class Clip : uint8_t { kNone, kValue, kNorm, kGlobalNorm } clip = Clip::kNone;
+  double clip_at = 0;
+  double l2 = 0;               // the loss gains l2 / 2 * the sum of the kernels' squares
+  int64_t accumulate = 1;      // steps whose gradients make one update
+  bool accumulate_mean = true;  // their mean, or their sum
+  double ema = 0;              // decay of the average of weights; 0: none is kept
 };
 
 // A place where samples of a batch meet before the gradients do: what sharding may give another meaning.
@@ -142,8 +180,9 @@ Program shard(const Program& forward, const Sharding& sharding);
 // The same forward pass for another batch per replica.
 Program rebatch(const Program& forward, int64_t batch);
 
-// Appends loss scaling, reverse-mode gradients, one all-reduce per gradient and the optimizer's update. State variables for
-// slots are appended to `state` in parameter order. Outputs gain "<parameter>.grad".
+// Appends the L2 term, loss scaling, reverse-mode gradients, clipping, one all-reduce per gradient, accumulation and the
+// optimizer's update. State variables for slots are appended to `state` in parameter order. Outputs gain "<parameter>.grad":
+// what the optimizer takes, reduced, accumulated and clipped.
 Program training_step(const Program& forward);
 
 // Without the ops that neither an output nor a next state needs (inputs and state stay).

@@ -11,16 +11,14 @@ void Layers::embedding(const std::string& name, int64_t vocabulary, int64_t unit
     throw GraphError(name + ": embedding needs token ids, i32 [batch, tokens], found " +
                      to_string(program_.graph.type(x_)));
   }
-  const ValueId table =
-      parameter(name + "/embeddings", {vocabulary, units}, init, vocabulary, units);
+  const ValueId table = parameter(name + "/embeddings", {vocabulary, units}, init);
   x_ = root_.scope(name).gather(table, x_);
 }
 
 void Layers::position_embedding(const std::string& name, const Initializer& init) {
   expect_rank(name, "position_embedding", 3, "[batch, tokens, units]");
   const Dims full = shape();
-  const ValueId table =
-      parameter(name + "/embeddings", {full[1], full[2]}, init, full[1], full[2]);
+  const ValueId table = parameter(name + "/embeddings", {full[1], full[2]}, init);
   GraphBuilder b = root_.scope(name);
   x_ = b.add(x_, b.broadcast(table, full, {1, 2}, "positions"), "add_positions");
 }

@@ -95,7 +95,7 @@ class GzipReader : public ByteReader {
 
 }  // namespace
 
-Result<std::unique_ptr<ByteReader>> ByteReader::open(const std::string& path) {
+Result<std::unique_ptr<ByteReader>> ByteReader::open(const std::string& path, Packing packing) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     return Error{"this is a folder, not a file", path, ""};
@@ -105,10 +105,27 @@ Result<std::unique_ptr<ByteReader>> ByteReader::open(const std::string& path) {
   uint8_t magic[2] = {};
   const size_t got = std::fread(magic, 1, 2, file.get());
   std::rewind(file.get());
-  if (got == 2 && magic[0] == 0x1f && magic[1] == 0x8b) {
+  if (packing == Packing::kByContent && got == 2 && magic[0] == 0x1f && magic[1] == 0x8b) {
     return std::unique_ptr<ByteReader>(new GzipReader(std::move(file), path));
   }
   return std::unique_ptr<ByteReader>(new RawReader(std::move(file), path));
+}
+
+Result<std::string> ByteReader::read_whole(const std::string& path, size_t most) {
+  TWINRUN_ASSIGN(const std::unique_ptr<ByteReader> reader, open(path));
+  constexpr size_t kPiece = 1 << 20;
+  std::string all;
+  while (true) {
+    const size_t have = all.size();
+    all.resize(have + kPiece);
+    TWINRUN_ASSIGN(const size_t got,
+                   reader->read(reinterpret_cast<uint8_t*>(all.data()) + have, kPiece));
+    all.resize(have + got);
+    if (all.size() > most) {
+      return Error{fmt::format("larger than {} bytes", most), path, "give a smaller file"};
+    }
+    if (got < kPiece) return all;
+  }
 }
 
 }  // namespace twinrun::data

@@ -15,6 +15,8 @@
 
 namespace twinrun::data {
 
+enum class Packing : uint8_t { kByContent, kRaw };
+
 class ByteReader {
  public:
   virtual ~ByteReader() = default;
@@ -22,7 +24,11 @@ class ByteReader {
   virtual Result<size_t> read(uint8_t* out, size_t wanted) = 0;
   virtual bool gzip() const = 0;
 
-  static Result<std::unique_ptr<ByteReader>> open(const std::string& path);
+  // kRaw: the file's own bytes, whatever they look like.
+  static Result<std::unique_ptr<ByteReader>> open(const std::string& path,
+                                                  Packing packing = Packing::kByContent);
+  // The whole file, which may not have more than `most` bytes (of what a gzip file holds).
+  static Result<std::string> read_whole(const std::string& path, size_t most);
 };
 
 }  // namespace twinrun::data

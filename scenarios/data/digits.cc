@@ -1,15 +1,13 @@
 // `digits`: procedural handwritten digits. No download, no file, the same pixels everywhere:
 // randomness is Philox, arithmetic is binary64 with + - * / and sqrt alone (all correctly rounded),
 // pixels are rounded to u8.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
 
-#include "program/base/philox.h"
 #include "scenarios/data/digit_strokes.h"
+#include "scenarios/data/draws.h"
 #include "scenarios/data/source.h"
 
 namespace twinrun::data {
@@ -17,26 +15,7 @@ namespace {
 
 constexpr int kSide = 28;
 constexpr int kPixels = kSide * kSide;
-constexpr uint32_t kHeldOut =
-    0x80000000u;  // ids of held-out samples: no share of data.train changes them
 constexpr uint32_t kShape = 0, kNoise = 1;  // the `step` word of the counter
-
-// One sample's random numbers, in the order of asking.
-class Draws {
- public:
-  Draws(uint64_t seed, uint32_t step, uint32_t id)
-      : key_{seed, kStreamData}, step_(step), id_(id) {}
-  uint32_t bits() { return draw(key_, step_, id_, next_++); }
-  double between(double low, double high) {
-    return low + (high - low) * static_cast<double>(uniform(bits()));
-  }
-  uint32_t below(uint32_t n) { return bounded(bits(), n); }
-
- private:
-  RandomKey key_;
-  uint32_t step_, id_;
-  uint64_t next_ = 0;
-};
 
 // Unit box -> pixels: slant, stretch, turn about the centre, shift. The turn needs no libm:
 // with t = tan(angle / 2), cos = (1 - t^2) / (1 + t^2) and sin = 2 t / (1 + t^2).
@@ -141,15 +120,10 @@ Samples make_samples(const DataRequest& request, int64_t count, uint32_t first_i
   return samples;
 }
 
-Error too_many(const DataRequest& request, const char* key, int64_t count) {
-  return {fmt::format("data.{} is {}; allowed: 1 to {}", key, count, kDigitsMost), request.where,
-          fmt::format("set data.{} = {}", key, kDigitsMost)};
-}
-
 }  // namespace
 
 void draw_digit(uint64_t seed, uint32_t id, int label, uint8_t* out) {
-  Draws draws(seed, kShape, id);
+  Draws draws({seed, kStreamDigits}, kShape, id);
   const auto variants = glyphs(label);
   const Glyph& glyph = variants[draws.below(static_cast<uint32_t>(variants.size()))];
   const Affine place = Affine::random(draws);
@@ -167,7 +141,7 @@ void draw_digit(uint64_t seed, uint32_t id, int label, uint8_t* out) {
   if (draws.below(4) == 0) draw_clutter(canvas, draws);
   const double noise = draws.between(0.02, 0.20);
 
-  Draws grain(seed, kNoise, id);
+  Draws grain({seed, kStreamDigits}, kNoise, id);
   for (int i = 0; i < kPixels; i += 4) {
     uint32_t bits = grain.bits();  // four pixels' noise, a byte each
     for (int k = 0; k < 4; ++k, bits >>= 8) {
@@ -180,20 +154,11 @@ void draw_digit(uint64_t seed, uint32_t id, int label, uint8_t* out) {
 }
 
 Result<Pool> digits_pool(const DataRequest& request) {
-  if (request.classes < 2 || request.classes > 10) {
-    return Error{fmt::format("data.classes is {}; source digits has 2 to 10", request.classes),
-                 request.where, "set data.classes = 10"};
-  }
-  if (!request.shape.empty() && request.shape != Dims{kSide, kSide, 1}) {
-    return Error{
-        fmt::format("data.shape is {}; source digits has [28,28,1]", to_string(request.shape)),
-        request.where, "leave data.shape out"};
-  }
-  const int64_t train = request.train == 0 ? kDigitsTrain : request.train;
-  const int64_t eval = request.eval == 0 ? kDigitsEval : request.eval;
-  if (train < 0 || train > kDigitsMost) return too_many(request, "train", train);
-  if (eval < 0 || eval > kDigitsMost) return too_many(request, "eval", eval);
-  return Pool{make_samples(request, train, 0), make_samples(request, eval, kHeldOut), "digits"};
+  TWINRUN_RETURN_IF_ERROR(check_classes(request, 2, 10));
+  TWINRUN_RETURN_IF_ERROR(check_shape(request, {kSide, kSide, 1}));
+  TWINRUN_ASSIGN(const Counts counts, procedural_counts(request));
+  return Pool{make_samples(request, counts.train, 0), make_samples(request, counts.eval, kHeldOut),
+              "digits"};
 }
 
 }  // namespace twinrun::data

@@ -39,7 +39,12 @@ struct Dataset {
 struct DataRequest {  // mirrors [data] of the scenario; kept apart so that data/ needs no scenario
   std::string source = "digits";
   std::string dir;
-  std::vector<std::string> files;
+  std::vector<std::string> files, eval_files;
+  std::string feature = "features", label = "labels", weight;
+  std::string eval_feature, eval_label, eval_weight;
+  std::string tokens = "bytes";
+  int64_t window = 0;
+  int64_t vocabulary = 0;
   Dims shape;
   int64_t classes = 10;
   int64_t train = 0, eval = 0;

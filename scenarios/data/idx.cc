@@ -189,15 +189,10 @@ Result<Samples> read_pair(const DataRequest& request, const std::string& images_
   return samples;
 }
 
-// In file order: the first nine tenths train, the rest is held out.
-Result<Pool> split(Samples all, const DataRequest& request, const std::string& path) {
-  const int64_t n = all.count(), train = n * 9 / 10;
-  if (train == 0) {
-    return Error{fmt::format("{} sample cannot be split into train and eval", n),
-                 join_where(request.where, path), "give at least 2 samples"};
-  }
-  return Pool{all.rows(0, train), all.rows(train, n),
-              fmt::format("idx ({} split 9:1)", std::filesystem::path(path).filename().string())};
+Result<Pool> split(const Samples& all, const DataRequest& request, const std::string& path) {
+  return split_nine_to_one(
+      all, request, path,
+      fmt::format("idx ({} split 9:1)", std::filesystem::path(path).filename().string()));
 }
 
 struct Pair {
@@ -225,10 +220,7 @@ std::optional<Pair> find_pair(const std::string& dir, const std::string& set) {
 }  // namespace
 
 Result<Pool> idx_pool(const DataRequest& request) {
-  if (request.classes < 2 || request.classes > 256) {
-    return Error{fmt::format("data.classes is {}; source idx has 2 to 256", request.classes),
-                 request.where, ""};
-  }
+  TWINRUN_RETURN_IF_ERROR(check_classes(request, 2, 256));
   if (!request.files.empty()) {
     if (request.files.size() != 2) {
       return Error{fmt::format("data.files names {} files; allowed: 2", request.files.size()),
@@ -240,7 +232,7 @@ Result<Pool> idx_pool(const DataRequest& request) {
           (std::filesystem::path(request.dir) / request.files[static_cast<size_t>(i)]).string();
     }
     TWINRUN_ASSIGN(Samples all, read_pair(request, paths[0], paths[1]));
-    return split(std::move(all), request, paths[0]);
+    return split(all, request, paths[0]);
   }
 
   const auto train = find_pair(request.dir, "train"), held_out = find_pair(request.dir, "t10k");
@@ -259,7 +251,7 @@ Result<Pool> idx_pool(const DataRequest& request) {
   if (!train || !held_out) {
     const Pair& only = train ? *train : *held_out;
     TWINRUN_ASSIGN(Samples all, read_pair(request, only.images, only.labels));
-    return split(std::move(all), request, only.images);
+    return split(all, request, only.images);
   }
   Pool pool;
   TWINRUN_ASSIGN(pool.train, read_pair(request, train->images, train->labels));

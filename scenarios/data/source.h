@@ -17,15 +17,48 @@ namespace twinrun::data {
 
 struct Pool {
   Samples train, eval;
-  std::string origin;  // "digits", "idx (mnist/t10k-images-idx3-ubyte.gz, split 9:1)"
+  std::string origin;      // "digits", "idx (mnist/t10k-images-idx3-ubyte.gz, split 9:1)"
+  int64_t classes = 0;     // 0: data.classes
+  int64_t vocabulary = 0;  // 0: features are numbers
 };
-
-inline constexpr int64_t kDigitsTrain = 4096;
-inline constexpr int64_t kDigitsEval = 1024;
-inline constexpr int64_t kDigitsMost = 1'000'000;  // 3 GB of pixels
 
 Result<Pool> digits_pool(const DataRequest& request);
 Result<Pool> idx_pool(const DataRequest& request);
+Result<Pool> cifar10_pool(const DataRequest& request);
+Result<Pool> images32_pool(const DataRequest& request);
+Result<Pool> tfrecord_pool(const DataRequest& request);
+Result<Pool> npy_pool(const DataRequest& request);
+Result<Pool> npz_pool(const DataRequest& request);
+Result<Pool> hdf5_pool(const DataRequest& request);
+Result<Pool> text_pool(const DataRequest& request);
+Result<Pool> text_synthetic_pool(const DataRequest& request);
+Result<Pool> phrases_pool(const DataRequest& request);
+
+// How many samples a procedural source makes: data.train and data.eval, 0 meaning the default.
+struct Counts {
+  int64_t train = 4096, eval = 1024;
+};
+inline constexpr int64_t kProceduralMost = 1'000'000;  // of digits: 3 GB
+Result<Counts> procedural_counts(const DataRequest& request);
+
+// The error where data.classes lies outside what the source has.
+Status check_classes(const DataRequest& request, int64_t least, int64_t most);
+
+// The error where data.shape is given and is not what the source has.
+Status check_shape(const DataRequest& request, const Dims& shape);
+
+// "DIR/NAME"; an error of a file, told with the scenario's place before it.
+std::string path_of(const DataRequest& request, const std::string& name);
+Error placed(const DataRequest& request, Error error);
+
+// The error where held-out samples have other kinds of labels or weights than the training samples.
+Status check_alike(const DataRequest& request, const Samples& train, const Samples& eval,
+                   const std::string& place);
+
+// In file order: the first nine tenths train, the last is held out. `place` is for the error about
+// a single sample.
+Result<Pool> split_nine_to_one(const Samples& all, const DataRequest& request,
+                               const std::string& place, std::string origin);
 
 // u8 -> u8 / 255 in binary32.
 void normalize(const uint8_t* pixels, int64_t count, float* out);

@@ -359,7 +359,9 @@ TEST(OracleElementary, AgreesWithMpfr) {
         worst[0] = std::max(worst[0], error_against_mpfr(oracle::exponential(v), v, mpfr_exp));
       if (v > 0)
         worst[1] = std::max(worst[1], error_against_mpfr(oracle::logarithm(v), v, mpfr_log));
-      worst[3] = std::max(worst[3], error_against_mpfr(oracle::error_function(v), v, mpfr_erf));
+      if (i % 16 == 0) {  // MPFR takes its time
+        worst[3] = std::max(worst[3], error_against_mpfr(oracle::error_function(v), v, mpfr_erf));
+      }
       if (v > -1) {
         worst[4] =
             std::max(worst[4], error_against_mpfr(oracle::logarithm_of_1_plus(v), v, mpfr_log1p));

@@ -386,5 +386,29 @@ TEST(Classify, DivergingSubject) {
   EXPECT_TRUE(contains(j.notes[0], "Inf at step 9, born in dense2/dot_general")) << j.notes[0];
 }
 
+// The update's algebra is a source of noise with a name: alone, or beside another.
+TEST(Classify, UpdateAlgebraIsNamed) {
+  Evidence e = clean();
+  e.trajectories = {trajectory("T - R", "equivalent")};
+  e.algebra_drift = 3e-8;
+  Judgement j = classify(e);
+  EXPECT_EQ(j.verdict, VerdictClass::kNoise);
+  ASSERT_EQ(j.findings.size(), 2u);
+  EXPECT_EQ(j.findings[0].cause, "precision");
+  EXPECT_EQ(j.findings[1].cause, "update_algebra");
+  EXPECT_TRUE(contains(j.headline, "precision and update algebra noise")) << j.headline;
+  EXPECT_TRUE(contains(j.findings[1].evidence[0], "3e-08")) << j.findings[1].evidence[0];
+  e.cores = 1;
+  e.t_equals_s = true;
+  j = classify(e);
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "update_algebra");
+  EXPECT_TRUE(contains(j.headline, "What differs is update algebra noise")) << j.headline;
+  e.algebra_drift = -1;
+  j = classify(e);
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "rounding");
+}
+
 }  // namespace
 }  // namespace twinrun

@@ -89,6 +89,45 @@ TEST(Switches, PerCoreBatchNorm) {
   EXPECT_NEAR(row(m, "batch_norm", "restored in S").share, 1, 1e-9);
 }
 
+// Each core clips its own gradient, an eighth of the batch's, which the threshold spares.
+TEST(Switches, ClippingBeforeTheAllReduce) {
+  const Overrides clip = {{"optimizer.clip", "global_norm"},
+                          {"optimizer.clip_at", "0.25"},
+                          {"tpu.clipping", "before_all_reduce"}};
+  const MeaningResult m = probe(tiny::experiment(tiny::kDense, clip));
+  ASSERT_EQ(m.causes.size(), 1u);
+  EXPECT_EQ(m.causes[0].name, "clipping");
+  EXPECT_NE(m.causes[0].meaning.find("1/8"), std::string::npos) << m.causes[0].meaning;
+  EXPECT_GT(m.drift, 0.1);
+  EXPECT_LT(m.residual, kMeaningThreshold);
+  EXPECT_NEAR(row(m, "clipping", "restored in S").share, 1, 1e-9);
+  Overrides after = clip;
+  after[2].second = "after_all_reduce";
+  const MeaningResult none = probe(tiny::experiment(tiny::kDense, after));
+  EXPECT_TRUE(none.causes.empty());
+  EXPECT_LT(none.drift, kMeaningThreshold);
+  EXPECT_TRUE(probe(tiny::experiment(tiny::kDense, {clip[2]})).causes.empty())
+      << "nothing is clipped";
+}
+
+// A sum of gradients counts every core's L2 term; a mean counts it once.
+TEST(Switches, L2UnderSum) {
+  const Overrides sums = {
+      {"optimizer.l2", "2.0"}, {"loss.reduction", "sum"}, {"tpu.reduction", "sum"}};
+  const MeaningResult m = probe(tiny::experiment(tiny::kDense, sums));
+  ASSERT_EQ(m.causes.size(), 1u);
+  EXPECT_EQ(m.causes[0].name, "l2");
+  EXPECT_GT(m.drift, 1e-3);
+  EXPECT_LT(m.residual, kMeaningThreshold);
+  const MeaningResult mean = probe(tiny::experiment(tiny::kDense, {{"optimizer.l2", "2.0"}}));
+  EXPECT_TRUE(mean.causes.empty());
+  EXPECT_LT(mean.drift, kMeaningThreshold);
+  // Under the wrong reduction both causes are there, and nothing is left without them.
+  const MeaningResult both = probe(tiny::experiment(tiny::kDense, {sums[0], sums[1]}));
+  EXPECT_EQ(both.causes.size(), 2u);
+  EXPECT_LT(both.residual, kMeaningThreshold);
+}
+
 // Two causes at once: Shapley values by their definition for two players, and nothing left over.
 TEST(Switches, SharesOfTwoCausesAddUp) {
   const MeaningResult m = probe(

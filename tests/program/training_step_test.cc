@@ -40,6 +40,28 @@ TEST(Text, CnnSyncedMomentumStep) {
                 to_text(sharded(models::cnn(16, models::momentum()), 2, BatchNormSync::kSynced)));
 }
 
+TEST(Text, MlpAdafactorStep) {
+  expect_golden("mlp_adafactor_step.txt",
+                to_text(training_step(
+                    models::mlp(8, {.kind = OptimizerSpec::Kind::kAdafactor, .beta1 = 0.9}))));
+}
+// All that stands around a rule.
+TEST(Text, MlpShardedAroundTheRuleStep) {
+  const OptimizerSpec spec{.kind = OptimizerSpec::Kind::kRmsprop,
+                           .epsilon = 1e-10,
+                           .centered = true,
+                           .algebra = OptimizerSpec::Algebra::kXla,
+                           .clip = OptimizerSpec::Clip::kGlobalNorm,
+                           .clip_at = 0.5,
+                           .l2 = 1e-4,
+                           .accumulate = 3,
+                           .ema = 0.99};
+  expect_golden(
+      "mlp_sharded_around_the_rule_step.txt",
+      to_text(training_step(shard(models::mlp(8, spec),
+                                  {.cores = 4, .clipping = Clipping::kBeforeAllReduce}))));
+}
+
 TEST(Digest, TellsProgramsApart) {
   const Program base = training_step(models::mlp());
   EXPECT_EQ(digest(base), digest(training_step(models::mlp())));

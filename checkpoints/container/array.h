@@ -1,0 +1,82 @@
+// An array as a foreign file holds it, before it becomes a Tensor: element type, shape, elements
+// little-endian and row-major. Every reader of weights and samples (npy, npz, safetensors, HDF5)
+// gives these, every writer takes them.
+//
+//   TWINRUN_ASSIGN(ArrayFile file, read_npz("weights.npz"));       // npy.h
+//   TWINRUN_ASSIGN(Tensor t, to_tensor(file.arrays[0], DType::kF32, "weights.npz"));
+//   NamedArray back = to_array("conv1/kernel", t);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "program/base/result.h"
+#include "program/base/tensor.h"
+
+namespace twinrun {
+
+enum class ElementType : uint8_t {
+  kBool,  // one byte, 0 or 1
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kU8,
+  kU16,
+  kU32,
+  kU64,
+  kF16,
+  kBF16,
+  kF32,
+  kF64,
+};
+
+size_t size_of(ElementType type);              // bytes per element
+std::string_view to_string(ElementType type);  // NumPy's names: "float32", "bool", "bfloat16"
+
+struct NamedArray {
+  std::string name;
+  ElementType type = ElementType::kF32;
+  Dims dims;
+  std::vector<std::byte> bytes;  // elements x size_of(type)
+
+  int64_t elements() const { return static_cast<int64_t>(bytes.size() / size_of(type)); }
+};
+
+// A file of arrays, and what else stood in it.
+struct ArrayFile {
+  std::vector<NamedArray> arrays;  // in the file's own order; names are unique
+  std::map<std::string, std::string> metadata;
+  std::vector<std::string> ignored;  // what was found and is no array: "member 'README.txt'"
+};
+
+std::string describe(const NamedArray& array);  // "float32[3,3,1,8]"
+
+inline constexpr size_t kMostDims = 32;  // NumPy's and HDF5's limit
+
+// elements x size_of(type), if sizes are not negative and the product stays below 2^62.
+std::optional<uint64_t> checked_bytes(ElementType type, const Dims& dims);
+
+// The array as the type that is wanted. f32: from float32, bfloat16 and float16 exactly, from
+// float64 to the nearest (ties to even; a finite number that would become infinite is an error).
+// i32: from any integer type, if every element fits. pred: from bool. bf16: from bfloat16.
+// f64: from every float type, exactly. Everything else is an error that names both.
+Result<Tensor> to_tensor(const NamedArray& array, DType wanted, const std::string& where);
+// What to_tensor does to the elements: "float64 to float32, nearest"; "" where bits are moved.
+std::string conversion(ElementType from, DType wanted);
+// The type to_tensor takes without loss: what a checkpoint without a model to ask makes of it.
+std::optional<DType> natural_dtype(ElementType type);
+
+NamedArray to_array(std::string name, const Tensor& tensor);
+ElementType element_type(DType dtype);
+
+// The whole of a regular file, or its first bytes. Errors name it and say what it is instead.
+Result<std::vector<std::byte>> read_whole_file(const std::string& path,
+                                               uint64_t most = ~uint64_t{0});
+
+}  // namespace twinrun

@@ -1,0 +1,123 @@
+#include "harness/convert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "harness/cli/cli.h"
+
+namespace twinrun::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const Converted& done, const std::string& path) {
+  Json j = {{"schema", 1}, {"file", path}, {"from", done.from}, {"to", done.to}};
+  if (done.checkpoint) {
+    j["step"] = done.checkpoint->step;
+    j["scenario_digest"] = done.checkpoint->scenario_digest;
+    j["root_digest"] = done.checkpoint->root_digest().hex();
+  }
+  j["tensors"] = Json::array();
+  for (const auto& row : done.conversion.rows) {
+    j["tensors"].push_back({{"ours", row.ours},
+                            {"theirs", row.theirs},
+                            {"from", row.from},
+                            {"to", row.to},
+                            {"matched_by", row.how},
+                            {"change", row.change}});
+  }
+  j["initial"] = done.conversion.initial;
+  j["unused"] = Json::array();
+  for (const auto& unused : done.conversion.unused) {
+    j["unused"].push_back({{"theirs", unused.theirs}, {"nearest", unused.nearest}});
+  }
+  j["notes"] = done.conversion.notes;
+  return j;
+}
+
+void print(const Converted& done, const std::string& path) {
+  size_t ours = 4, theirs = 6;
+  for (const auto& row : done.conversion.rows) {
+    ours = std::max(ours, row.ours.size());
+    theirs = std::max(theirs, row.theirs.size());
+  }
+  fmt::print("{}: {} from {}, {} tensors\n", path, done.to, done.from, done.conversion.rows.size());
+  fmt::print("  {:<{}}  {:<{}}  {}\n", "ours", ours, "theirs", theirs, "type, matched by");
+  for (const auto& row : done.conversion.rows) {
+    fmt::print("  {:<{}}  {:<{}}  {}, {}{}\n", row.ours, ours, row.theirs, theirs, row.from,
+               row.how, row.change.empty() ? "" : "; " + row.change);
+  }
+  if (done.checkpoint) {
+    fmt::print("  step {}, root digest {}\n", done.checkpoint->step,
+               done.checkpoint->root_digest().hex());
+  }
+}
+
+// What a user should know beyond the table.
+void print_notes(const Conversion& conversion) {
+  for (const std::string& name : conversion.initial) {
+    fmt::print(stderr, "initial value: '{}' is not in the file\n", name);
+  }
+  for (const auto& unused : conversion.unused) {
+    fmt::print(stderr, "not used: '{}' (nearest of the model: '{}')\n", unused.theirs,
+               unused.nearest);
+  }
+  for (const std::string& note : conversion.notes) fmt::print(stderr, "{}\n", note);
+}
+
+}  // namespace
+
+int convert_verb(const Args& args) {
+  po::options_description options("options");
+  options.add_options()(
+      "to", po::value<std::string>(),
+      "twinrun, npz, npy, safetensors, keras_h5 or keras3; default: by the name of OUT")(
+      "scenario", po::value<std::string>(), "the model: library name or TOML file")(
+      "set", po::value<std::vector<std::string>>()->composing(), "override a key of the scenario")(
+      "map", po::value<std::string>(), "TOML or JSON of names: \"ours\" = \"theirs\"")(
+      "step", po::value<int64_t>(), "training steps done; default: what IN says, else 0")(
+      "json", po::bool_switch(), "one JSON document on stdout")("quiet,q", po::bool_switch(),
+                                                                "no notes");
+  const Parsed parsed = parse(args, "twinrun convert IN OUT [OPTIONS]",
+                              "twinrun convert keras.weights.h5 init.h5 --scenario digits_cnn",
+                              options, {"IN", "OUT"});
+  if (parsed.exit) return *parsed.exit;
+  ConvertOptions what;
+  what.in = parsed.get<std::string>("IN");
+  what.out = parsed.get<std::string>("OUT");
+  if (parsed.has("to")) {
+    const auto format = parse_weights_format(parsed.get<std::string>("to"));
+    if (!format) return fail(format.error());
+    what.format = *format;
+  }
+  if (parsed.has("map")) what.map = parsed.get<std::string>("map");
+  if (parsed.has("step")) {
+    what.step = parsed.get<int64_t>("step");
+    if (*what.step < 0) {
+      return fail({fmt::format("{} is below 0", *what.step), "--step", "allowed: 0 or more"});
+    }
+  }
+  if (parsed.has("scenario")) {
+    auto scenario = scenario_of(parsed, "scenario");
+    if (!scenario) return fail(scenario.error());
+    what.scenario = std::move(*scenario);
+  } else if (parsed.has("set")) {
+    return fail({"there is no scenario to override", "--set", "add --scenario NAME"});
+  }
+  if (const Status writable = check_output(what.out); !writable) return fail(writable.error());
+  const auto done = convert(what);
+  if (!done) return fail(done.error());
+  if (parsed.get<bool>("json")) {
+    fmt::print(
+        "{}\n",
+        json_of(*done, what.out).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    print(*done, what.out);
+  }
+  if (!parsed.get<bool>("quiet")) print_notes(done->conversion);
+  return 0;
+}
+
+}  // namespace twinrun::cli

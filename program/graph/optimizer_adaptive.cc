@@ -1,0 +1,143 @@
+// Rules that scale each weight's step by its own history of gradients (tensorflow core/kernels/training_ops.cc and
+// compiler/tf2xla/kernels/training_ops.cc):
+//   adam      alpha = (lr sqrt(1 - b2^t)) / (1 - b1^t);  m += (g - m)(1 - b1);  v += (g g - v)(1 - b2);
+//             w -= (m alpha) / (sqrt(v) + epsilon): epsilon outside the bias correction ("epsilon hat");
+//             b1^t, b2^t are state, multiplied after each step
+//   adamw     w -= (w wd) lr first (Keras: decay times learning rate), then adam's step from there
+//   adamax    v = max(v b2, |g|);  w -= (lr / (1 - b1^t)) (m / (v + epsilon));
+//             cpu: m += (g - m)(1 - b1);  xla: m = m b1 + g (1 - b1)
+//   adagrad   a += g g;  w -= (g lr) / (sqrt(a) + epsilon)
+//   adadelta  a = a rho + g g (1 - rho);  u = (sqrt(au + epsilon) rsqrt(a + epsilon)) g;  w -= u lr;
+//             au = au rho + u u (1 - rho)
+//   rmsprop   d = ms + epsilon, centered: (ms - mg mg) + epsilon;  w -= mom
+//             cpu: ms += (g g - ms)(1 - rho), mg likewise;  mom = mom m + (g lr) / sqrt(d)
+//             xla: ms = ms rho + g g (1 - rho), mg likewise;  mom = mom m + (g lr) rsqrt(d)
+#include "program/graph/optimizer_rules.h"
+
+namespace twinrun {
+namespace {
+
+// 1 - power, where `power` is multiplied by `base` after each step and starts as base: base^t, t from 1.
+ValueId one_minus(const Update& u, GraphBuilder& b, int power, const std::string& local) {
+  return b.sub(b.constant(1.0, DType::kF32, local + "_one"), u.var(power).id, local);
+}
+
+}  // namespace
+
+ValueId adam_alpha(const Update& u) {
+  const int i1 = u.counter("adam/beta1_power", u.spec.beta1);
+  const int i2 = u.counter("adam/beta2_power", u.spec.beta2);
+  GraphBuilder b(u.program.graph, "adam", Phase::kUpdate);
+  const ValueId p1 = u.var(i1).id, p2 = u.var(i2).id;
+  const ValueId one = b.constant(1.0, DType::kF32, "one");
+  const ValueId root = b.unary(OpKind::kSqrt, b.sub(one, p2, "one_minus_beta2_power"), "root");
+  const ValueId alpha =
+      b.div(b.mul(u.lr, root, "lr_root"), b.sub(one, p1, "one_minus_beta1_power"), "alpha");
+  u.set(i1, b.binary_scalar(OpKind::kMultiply, p1, u.spec.beta1, "beta1_power.update"));
+  u.set(i2, b.binary_scalar(OpKind::kMultiply, p2, u.spec.beta2, "beta2_power.update"));
+  return alpha;
+}
+
+void adam(const Update& u, int parameter, ValueId g, ValueId alpha) {
+  const OptimizerSpec& spec = u.spec;
+  const int mi = u.slot(parameter, "adam_m");
+  const int vi = u.slot(parameter, "adam_v");
+  GraphBuilder b = u.at(parameter);
+  ValueId w = u.var(parameter).id;
+  if (spec.kind == OptimizerSpec::Kind::kAdamw && spec.weight_decay > 0) {
+    const ValueId share = b.binary_scalar(OpKind::kMultiply, w, spec.weight_decay, "weight_decay");
+    w = b.sub(w, with_scalar(b, OpKind::kMultiply, share, u.lr, "decay_step"), "decayed");
+  }
+  const ValueId m = u.toward(b, mi, g, 1 - spec.beta1, "adam_m");
+  const ValueId v = u.toward(b, vi, b.mul(g, g, "adam_square"), 1 - spec.beta2, "adam_v");
+  const ValueId root = b.binary_scalar(OpKind::kAdd, b.unary(OpKind::kSqrt, v, "adam_sqrt"),
+                                       spec.epsilon, "adam_denominator");
+  const ValueId step = b.div(
+      b.mul(m, b.broadcast_scalar(alpha, m, "adam_alpha"), "adam_numerator"), root, "update_step");
+  u.set(parameter, b.sub(w, step, "update"));
+}
+
+ValueId adamax_rate(const Update& u) {
+  const int power = u.counter("adamax/beta1_power", u.spec.beta1);
+  GraphBuilder b(u.program.graph, "adamax", Phase::kUpdate);
+  const ValueId rate = b.div(u.lr, one_minus(u, b, power, "one_minus_beta1_power"), "rate");
+  u.set(power, b.binary_scalar(OpKind::kMultiply, u.var(power).id, u.spec.beta1,
+                               "beta1_power.update"));
+  return rate;
+}
+
+void adamax(const Update& u, int parameter, ValueId g, ValueId rate) {
+  const OptimizerSpec& spec = u.spec;
+  const int mi = u.slot(parameter, "adamax_m");
+  const int vi = u.slot(parameter, "adamax_v");
+  GraphBuilder b = u.at(parameter);
+  const ValueId m = spec.algebra == OptimizerSpec::Algebra::kCpu
+                        ? u.toward(b, mi, g, 1 - spec.beta1, "adamax_m")
+                        : u.mix(b, mi, g, spec.beta1, "adamax_m");
+  const ValueId decayed =
+      b.binary_scalar(OpKind::kMultiply, u.var(vi).id, spec.beta2, "adamax_v_decay");
+  const ValueId v = u.set(vi, b.binary(OpKind::kMaximum, decayed,
+                                       b.unary(OpKind::kAbs, g, "adamax_abs"), "adamax_v.update"));
+  const ValueId ratio =
+      b.div(m, b.binary_scalar(OpKind::kAdd, v, spec.epsilon, "adamax_denominator"), "adamax_ratio");
+  const ValueId step = with_scalar(b, OpKind::kMultiply, ratio, rate, "update_step");
+  u.set(parameter, b.sub(u.var(parameter).id, step, "update"));
+}
+
+void adagrad(const Update& u, int parameter, ValueId g) {
+  const int slot = u.slot(parameter, "accumulator", u.spec.initial_accumulator);
+  GraphBuilder b = u.at(parameter);
+  const ValueId a =
+      u.set(slot, b.add(u.var(slot).id, b.mul(g, g, "adagrad_square"), "accumulator.update"));
+  const ValueId root = b.binary_scalar(OpKind::kAdd, b.unary(OpKind::kSqrt, a, "adagrad_sqrt"),
+                                       u.spec.epsilon, "adagrad_denominator");
+  const ValueId step =
+      b.div(with_scalar(b, OpKind::kMultiply, g, u.lr, "adagrad_numerator"), root, "update_step");
+  u.set(parameter, b.sub(u.var(parameter).id, step, "update"));
+}
+
+void adadelta(const Update& u, int parameter, ValueId g) {
+  const double rho = u.spec.rho, epsilon = u.spec.epsilon;
+  const int ai = u.slot(parameter, "accum");
+  const int ui = u.slot(parameter, "accum_update");
+  GraphBuilder b = u.at(parameter);
+  const ValueId a = u.mix(b, ai, b.mul(g, g, "adadelta_square"), rho, "accum");
+  const ValueId above = b.unary(
+      OpKind::kSqrt, b.binary_scalar(OpKind::kAdd, u.var(ui).id, epsilon, "accum_update_epsilon"),
+      "adadelta_sqrt");
+  const ValueId below = b.unary(
+      OpKind::kRsqrt, b.binary_scalar(OpKind::kAdd, a, epsilon, "accum_epsilon"), "adadelta_rsqrt");
+  const ValueId change = b.mul(b.mul(above, below, "adadelta_ratio"), g, "adadelta_change");
+  u.mix(b, ui, b.mul(change, change, "adadelta_change_square"), rho, "accum_update");
+  const ValueId step = with_scalar(b, OpKind::kMultiply, change, u.lr, "update_step");
+  u.set(parameter, b.sub(u.var(parameter).id, step, "update"));
+}
+
+void rmsprop(const Update& u, int parameter, ValueId g) {
+  const OptimizerSpec& spec = u.spec;
+  const bool cpu = spec.algebra == OptimizerSpec::Algebra::kCpu;
+  const int ms_slot = u.slot(parameter, "rms", 1);
+  const int mom_slot = u.slot(parameter, "momentum");
+  const int mg_slot = spec.centered ? u.slot(parameter, "mg") : -1;
+  GraphBuilder b = u.at(parameter);
+  const auto average = [&](int slot, ValueId target, const std::string& local) {
+    return cpu ? u.toward(b, slot, target, 1 - spec.rho, local)
+               : u.mix(b, slot, target, spec.rho, local);
+  };
+  ValueId d = average(ms_slot, b.mul(g, g, "rms_square"), "rms");
+  if (spec.centered) {
+    const ValueId mg = average(mg_slot, g, "mg");
+    d = b.sub(d, b.mul(mg, mg, "mg_square"), "rms_variance");
+  }
+  d = b.binary_scalar(OpKind::kAdd, d, spec.epsilon, "rms_epsilon");
+  const ValueId scaled = with_scalar(b, OpKind::kMultiply, g, u.lr, "rms_numerator");
+  const ValueId change =
+      cpu ? b.div(scaled, b.unary(OpKind::kSqrt, d, "rms_root"), "rms_change")
+          : b.mul(scaled, b.unary(OpKind::kRsqrt, d, "rms_rsqrt"), "rms_change");
+  const ValueId decayed =
+      b.binary_scalar(OpKind::kMultiply, u.var(mom_slot).id, spec.momentum, "momentum_decay");
+  const ValueId mom = u.set(mom_slot, b.add(decayed, change, "momentum.update"));
+  u.set(parameter, b.sub(u.var(parameter).id, mom, "update"));
+}
+
+}  // namespace twinrun

@@ -1,0 +1,33 @@
+// Gradient descent, plain and with momentum (tensorflow core/kernels/training_ops.cc):
+//   sgd       w' = w - g lr
+//   momentum  a' = a m + g;  w' = w - a' lr;  Nesterov: w' = w - (g lr + (a' m) lr)
+#include "program/graph/optimizer_rules.h"
+
+namespace twinrun {
+
+void sgd(const Update& u, int parameter, ValueId g) {
+  GraphBuilder b = u.at(parameter);
+  const ValueId scaled = b.mul(g, b.broadcast_scalar(u.lr, g, "lr"), "update_step");
+  u.set(parameter, b.sub(u.var(parameter).id, scaled, "update"));
+}
+
+void momentum(const Update& u, int parameter, ValueId g) {
+  const int slot = u.slot(parameter, "momentum");
+  GraphBuilder b = u.at(parameter);
+  const ValueId decayed =
+      b.binary_scalar(OpKind::kMultiply, u.var(slot).id, u.spec.momentum, "momentum_decay");
+  const ValueId next = u.set(slot, b.add(decayed, g, "momentum.update"));
+  const ValueId lrs = b.broadcast_scalar(u.lr, g, "lr");
+  ValueId step = kNoValue;
+  if (u.spec.nesterov) {
+    const ValueId ahead =
+        b.mul(b.binary_scalar(OpKind::kMultiply, next, u.spec.momentum, "nesterov_decay"), lrs,
+              "nesterov_ahead");
+    step = b.add(b.mul(g, lrs, "nesterov_gradient"), ahead, "update_step");
+  } else {
+    step = b.mul(next, lrs, "update_step");
+  }
+  u.set(parameter, b.sub(u.var(parameter).id, step, "update"));
+}
+
+}  // namespace twinrun

@@ -1,0 +1,37 @@
+// Named arrays of a file (npy, npz, HDF5) -> samples: what the three sources share.
+//   features: with data.vocabulary, integers [n, T]: token ids; else numbers [n, ...]: u8 / 255,
+//             floats and other integers as they are (binary64 to the nearest binary32; an integer
+//             that binary32 does not hold is an error)
+//   labels:   integers [n] (or [n, 1]), or one per token [n, T]
+//   weights:  numbers or bool [n, T], 0 or 1
+//
+//   TWINRUN_ASSIGN(Samples s, array_samples(request, {&x, &y, nullptr}, where));
+#pragma once
+
+#include <string>
+
+#include "checkpoints/container/array.h"
+#include "program/base/result.h"
+#include "scenarios/data/source.h"
+
+namespace twinrun::data {
+
+struct SampleArrays {
+  const NamedArray* features = nullptr;
+  const NamedArray* labels = nullptr;
+  const NamedArray* weights = nullptr;  // or none
+};
+
+// Errors name the file (`where`), the array and the record.
+Result<Samples> array_samples(const DataRequest& request, const SampleArrays& arrays,
+                              const std::string& where);
+
+// Training and held-out samples made by `read` from names: data.feature and so on; where no
+// held-out names are given, the last tenth.
+Result<Pool> pool_of_file(const DataRequest& request, const ArrayFile& file,
+                          const std::string& path);
+
+// The names that pool_of_file looks for, each with the key that asked for it.
+std::vector<std::pair<std::string, std::string>> wanted_arrays(const DataRequest& request);
+
+}  // namespace twinrun::data

@@ -1,0 +1,39 @@
+// One procedural sample's random numbers, in the order of asking: Philox, stream of the source,
+// counted by sample. No state that another sample shares, so samples can be made in any order.
+//
+//   Draws draws({seed, kStreamDigits}, kShape, id);       // the `step` word, then the sample
+//   double x = draws.between(-2.0, 2.0);                  // exact binary64 arithmetic on 24 bits
+//   uint32_t k = draws.below(10);                         // 0 to 9
+#pragma once
+
+#include <cstdint>
+
+#include "program/base/philox.h"
+
+namespace twinrun::data {
+
+// Streams of the procedural sources (docs/numerics.md, section 7).
+inline constexpr uint32_t kStreamDigits = kStreamData;
+inline constexpr uint32_t kStreamImages32 = kStreamData + 1;
+inline constexpr uint32_t kStreamPhrases = kStreamData + 2;
+inline constexpr uint32_t kStreamText = kStreamData + 3;
+
+// Ids of held-out samples begin here: no share of data.train changes them.
+inline constexpr uint32_t kHeldOut = 0x80000000u;
+
+class Draws {
+ public:
+  Draws(RandomKey key, uint32_t step, uint32_t id) : key_(key), step_(step), id_(id) {}
+  uint32_t bits() { return draw(key_, step_, id_, next_++); }
+  double between(double low, double high) {
+    return low + (high - low) * static_cast<double>(uniform(bits()));
+  }
+  uint32_t below(uint32_t n) { return bounded(bits(), n); }
+
+ private:
+  RandomKey key_;
+  uint32_t step_, id_;
+  uint64_t next_ = 0;
+};
+
+}  // namespace twinrun::data

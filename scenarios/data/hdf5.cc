@@ -1,0 +1,103 @@
+// `hdf5`: data sets of an HDF5 file, by name ("x_train", "held/x"). They are read in a process of
+// its own (checkpoints/container/isolated.h), only those that are asked for; links other than hard
+// ones, chunked and compressed data are errors. What makes samples of arrays is in arrays.h.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+
+#include "checkpoints/container/hdf5_file.h"
+#include "checkpoints/container/isolated.h"
+#include "checkpoints/container/safetensors.h"
+#include "program/base/names.h"
+#include "scenarios/data/arrays.h"
+#include "scenarios/data/source.h"
+
+namespace twinrun::data {
+namespace {
+
+constexpr size_t kMostListed = 50, kDeepest = 16;
+
+// Names of data sets at and below `group`, for an error: cut off where there are many.
+void list(const Hdf5Group& group, const std::string& prefix, size_t depth,
+          std::vector<std::string>& names) {
+  const auto children = group.children();
+  if (!children || depth > kDeepest) return;
+  for (const auto& child : *children) {
+    if (names.size() >= kMostListed) return;
+    if (!child.is_group) {
+      names.push_back(prefix + child.name);
+    } else if (const auto inner = group.group(child.name)) {
+      list(*inner, prefix + child.name + "/", depth + 1, names);
+    }
+  }
+}
+
+// The data set at "a/b/c"; nothing where the file lacks it.
+Result<std::optional<NamedArray>> find(Hdf5Group group, const std::string& name) {
+  size_t at = name.find_first_not_of('/');
+  while (at < name.size()) {
+    const size_t slash = std::min(name.find('/', at), name.size());
+    const std::string part = name.substr(at, slash - at);
+    TWINRUN_ASSIGN(const bool there, group.has(part));
+    if (part.empty() || !there) return std::optional<NamedArray>();
+    if (slash == name.size()) {
+      TWINRUN_ASSIGN(const Hdf5Dataset dataset, group.dataset(part));
+      TWINRUN_ASSIGN(NamedArray array, dataset.read_foreign());
+      array.name = name;
+      return std::optional(std::move(array));
+    }
+    TWINRUN_ASSIGN(group, group.group(part));
+    at = slash + 1;
+  }
+  return std::optional<NamedArray>();
+}
+
+// Runs in the other process; safetensors bring the arrays back.
+Result<std::vector<std::byte>> read(const DataRequest& request, const std::string& path) {
+  TWINRUN_ASSIGN(const Hdf5File file, Hdf5File::open(path));
+  ArrayFile out;
+  std::set<std::string> seen;
+  for (const auto& [name, key] : wanted_arrays(request)) {
+    if (!seen.insert(name).second) {
+      return Error{fmt::format("\"{}\" is asked for twice, the second time as data.{}", name, key),
+                   path, ""};
+    }
+    TWINRUN_ASSIGN(Hdf5Group root, file.root());
+    TWINRUN_ASSIGN(auto array, find(std::move(root), name));
+    if (!array) {
+      std::vector<std::string> names;
+      TWINRUN_ASSIGN(const Hdf5Group top, file.root());
+      list(top, "", 0, names);
+      return Error{
+          fmt::format("no data set \"{}\" (data.{}); the file has: {}", name, key,
+                      names.empty() ? "none" : join(names, ", ")),
+          path,
+          names.empty() ? "" : fmt::format("set data.{} = \"{}\"", key, nearest(name, names))};
+    }
+    out.arrays.push_back(*std::move(array));
+  }
+  return to_safetensors(out, path);
+}
+
+}  // namespace
+
+Result<Pool> hdf5_pool(const DataRequest& request) {
+  if (request.files.size() != 1) {
+    return Error{fmt::format("data.files names {} files; allowed: 1", request.files.size()),
+                 request.where, "set data.files = [\"data.h5\"]"};
+  }
+  const std::string path = path_of(request, request.files[0]);
+  std::error_code code;
+  const uint64_t size = std::filesystem::file_size(path, code);
+  const auto bytes = run_isolated([&] { return read(request, path); }, code ? 0 : size, path);
+  if (!bytes) return placed(request, bytes.error());
+  const auto file = parse_safetensors(*bytes, path);
+  if (!file) return placed(request, file.error());
+  return pool_of_file(request, *file, path);
+}
+
+}  // namespace twinrun::data

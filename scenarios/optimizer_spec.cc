@@ -1,0 +1,84 @@
+// [optimizer] and what [train] says of updates -> OptimizerSpec; the defaults that depend on the kind.
+#include "scenarios/model.h"
+
+namespace twinrun {
+namespace {
+
+using Kind = OptimizerSpec::Kind;
+
+// kByKind where the kind has no such number. Sources: docs/optimizers.md.
+struct Rule {
+  std::string_view name;
+  Kind kind;
+  double momentum, beta1, rho, epsilon, weight_decay;
+};
+constexpr double kNone = kByKind;
+constexpr Rule kRules[] = {
+    {"sgd", Kind::kSgd, kNone, kNone, kNone, kNone, kNone},
+    {"momentum", Kind::kMomentum, 0.9, kNone, kNone, kNone, kNone},
+    {"adam", Kind::kAdam, kNone, 0.9, kNone, 1e-8, kNone},
+    {"adagrad", Kind::kAdagrad, kNone, kNone, kNone, 1e-7, kNone},
+    {"adadelta", Kind::kAdadelta, kNone, kNone, 0.95, 1e-8, kNone},
+    {"rmsprop", Kind::kRmsprop, 0, kNone, 0.9, 1e-10, kNone},
+    {"adamax", Kind::kAdamax, kNone, 0.9, kNone, 1e-8, kNone},
+    {"adamw", Kind::kAdamw, kNone, 0.9, kNone, 1e-7, 0.004},
+    {"adafactor", Kind::kAdafactor, kNone, 0, kNone, kNone, kNone},
+    {"lars", Kind::kLars, 0.9, kNone, kNone, 0, 1e-4},
+    {"lamb", Kind::kLamb, kNone, 0.9, kNone, 1e-6, 0},
+};
+
+const Rule& rule_of(std::string_view name) {
+  for (const Rule& rule : kRules) {
+    if (rule.name == name) return rule;
+  }
+  return kRules[0];
+}
+
+void fill(double& value, double fallback) {
+  if (value == kByKind) value = fallback;
+}
+
+}  // namespace
+
+void fill_optimizer_defaults(OptimizerConfig& c) {
+  const Rule& rule = rule_of(c.kind);
+  fill(c.momentum, rule.momentum);
+  fill(c.beta1, rule.beta1);
+  fill(c.rho, rule.rho);
+  fill(c.epsilon, rule.epsilon);
+  fill(c.weight_decay, rule.weight_decay);
+}
+
+OptimizerSpec optimizer_of(const Scenario& s) {
+  OptimizerConfig c = s.optimizer;
+  fill_optimizer_defaults(c);
+  OptimizerSpec spec;
+  spec.kind = rule_of(c.kind).kind;
+  spec.momentum = c.momentum;
+  spec.nesterov = c.nesterov;
+  spec.beta1 = c.beta1;
+  spec.beta2 = c.beta2;
+  spec.epsilon = c.epsilon;
+  spec.rho = c.rho;
+  spec.initial_accumulator = c.initial_accumulator;
+  spec.centered = c.centered;
+  spec.weight_decay = c.weight_decay;
+  spec.trust_coefficient = c.trust_coefficient;
+  spec.clipping_threshold = c.clipping_threshold;
+  spec.relative_step = c.relative_step;
+  spec.parameter_scale = c.parameter_scale;
+  spec.algebra =
+      c.algebra == "xla" ? OptimizerSpec::Algebra::kXla : OptimizerSpec::Algebra::kCpu;
+  spec.clip = c.clip == "value"         ? OptimizerSpec::Clip::kValue
+              : c.clip == "norm"        ? OptimizerSpec::Clip::kNorm
+              : c.clip == "global_norm" ? OptimizerSpec::Clip::kGlobalNorm
+                                        : OptimizerSpec::Clip::kNone;
+  spec.clip_at = c.clip_at;
+  spec.l2 = c.l2;
+  spec.accumulate = s.train.accumulate;
+  spec.accumulate_mean = s.train.accumulate_reduction == LossReduction::kMean;
+  spec.ema = c.ema;
+  return spec;
+}
+
+}  // namespace twinrun
