@@ -250,26 +250,23 @@ def reduce_loss(c, per_item, loss):
 
 # ---- optimizers: function(settings) -> (optax transformation, its settings at a step) -------------------------------------
 
+def injected(make, **settings):
+    """An optax optimizer whose learning rate and epsilon are set at every step; all else is fixed."""
+    return optax.inject_hyperparams(make, static_args=tuple(k for k in settings if k != "eps"))(learning_rate=0.0, **settings)
+
+
 def sgd(_):
-    return optax.inject_hyperparams(optax.sgd)(learning_rate=0.0), lambda _: {}
+    return injected(optax.sgd), lambda _: {}
 
 
 def momentum(o):
-    make = optax.inject_hyperparams(optax.sgd, static_args=("momentum", "nesterov"))
-    return make(learning_rate=0.0, momentum=o["momentum"], nesterov=o["nesterov"]), lambda _: {}
+    return injected(optax.sgd, momentum=o["momentum"], nesterov=o["nesterov"]), lambda _: {}
 
 
 def adam(o):
     # optax divides by sqrt(v / (1 - b2^t)) + eps; TensorFlow's epsilon hat is eps * sqrt(1 - b2^t).
-    make = optax.inject_hyperparams(optax.adam, static_args=("b1", "b2"))
-    return (make(learning_rate=0.0, b1=o["beta1"], b2=o["beta2"], eps=o["epsilon"]),
+    return (injected(optax.adam, b1=o["beta1"], b2=o["beta2"], eps=o["epsilon"]),
             lambda step: {"eps": o["epsilon"] / np.sqrt(1 - o["beta2"] ** (step + 1))})
-
-
-def injected(make, *static, **settings):
-    """An optax optimizer whose learning rate is set at every step; `static`: arguments that are no numbers to be traced."""
-    return optax.inject_hyperparams(make, static_args=("b1", "b2", "decay", "rho", "momentum", "nesterov", "centered",
-                                                       "weight_decay", *static))(learning_rate=0.0, **settings)
 
 
 def adamw(o):
@@ -287,7 +284,7 @@ def adadelta(o):
 
 
 def rmsprop(o):
-    return injected(optax.rmsprop, "initial_scale", "eps_in_sqrt", decay=o["rho"], eps=o["epsilon"], initial_scale=1.0,
+    return injected(optax.rmsprop, decay=o["rho"], eps=o["epsilon"], initial_scale=1.0,
                     eps_in_sqrt=True, centered=o["centered"], momentum=o["momentum"] or None), lambda _: {}
 
 
@@ -302,8 +299,7 @@ def kernels_only(params):
 
 def lars(o):
     # optax takes the norm of g + wd w, the TPU models |g| + wd |w|: the same only without weight decay.
-    return injected(optax.lars, "weight_decay_mask", "trust_ratio_mask", "trust_coefficient", "eps",
-                    weight_decay=o["weight_decay"], weight_decay_mask=kernels_only, trust_coefficient=o["trust_coefficient"],
+    return injected(optax.lars, weight_decay=o["weight_decay"], weight_decay_mask=kernels_only, trust_coefficient=o["trust_coefficient"],
                     eps=o["epsilon"], trust_ratio_mask=kernels_only, momentum=o["momentum"], nesterov=o["nesterov"]), lambda _: {}
 
 
@@ -312,8 +308,7 @@ def lamb(o):
 
 
 def adafactor(o):
-    return injected(optax.adafactor, "min_dim_size_to_factor", "multiply_by_parameter_scale", "clipping_threshold",
-                    min_dim_size_to_factor=1, multiply_by_parameter_scale=o["parameter_scale"],
+    return injected(optax.adafactor, min_dim_size_to_factor=1, multiply_by_parameter_scale=o["parameter_scale"],
                     clipping_threshold=o["clipping_threshold"], momentum=o["beta1"] or None), lambda _: {}
 
 
@@ -373,17 +368,41 @@ class OneCore(Alone):
         return lax.pmean(weight, "cores") if dump.tpu.get("token_mean") == "global" else weight
 
 
-def forward(params, stats, inputs, random, seen):
-    c = seen(params, stats, inputs, random)
+def gan(c, inputs):
+    """The discriminator's loss and the generator's (Goodfellow et al. 2014, the non-saturating form), by part."""
+    fake = walk(dump.layers, LAYERS, c, inputs["features"], "generator")
+    of_real, of_fake = (walk(dump.layers, LAYERS, c, x, "discriminator") for x in (inputs["features"], fake))
+    total = jnp.mean if dump.loss["reduction"] == "mean" else jnp.sum
+    return {"discriminator/": total(jax.nn.softplus(-of_real) + jax.nn.softplus(of_fake)),
+            "generator/": total(jax.nn.softplus(-of_fake))}
+
+
+def losses_of(c, inputs):
+    """Losses by the prefix of the parameters that descend them; the first one is reported."""
+    if dump.loss["kind"] == "gan":
+        return gan(c, inputs)
     output = walk(dump.layers, LAYERS, c, inputs["features"])
-    per_item = LOSSES[dump.loss["kind"]](c, output, inputs["labels"], dump.loss)
-    l2 = dump.optimizer.get("l2", 0) / 2 * sum(jnp.sum(w * w) for w in params.values() if w.ndim >= 2)
-    return reduce_loss(c, per_item, dump.loss) + l2, {**stats, **c.updates}
+    loss = reduce_loss(c, LOSSES[dump.loss["kind"]](c, output, inputs["labels"], dump.loss), dump.loss)
+    return {"": loss + dump.optimizer.get("l2", 0) / 2 * sum(jnp.sum(w * w) for w in c.params.values() if w.ndim >= 2)}
+
+
+def compute(params, stats, inputs, random, seen):
+    """(loss, statistics, gradients) of one core."""
+    def forward(params):
+        c = seen(params, stats, inputs, random)
+        losses = losses_of(c, inputs)
+        return losses, {**stats, **c.updates}
+
+    losses, pull, stats = jax.vjp(forward, params, has_aux=True)
+    gradients = {}
+    for prefix in losses:
+        (g,) = pull({k: jnp.float32(k == prefix) for k in losses})
+        gradients.update({k: v for k, v in g.items() if k.startswith(prefix)})
+    return next(iter(losses.values())), stats, gradients
 
 
 def whole_step(params, stats, inputs, random):
-    compute = jax.value_and_grad(forward, has_aux=True)
-    (loss, stats), gradients = compute(params, stats, inputs, random, Alone)
+    loss, stats, gradients = compute(params, stats, inputs, random, Alone)
     return loss[None], stats, clipped(gradients)
 
 
@@ -400,8 +419,7 @@ def sharded_step():
 
     def one_core(params, stats, inputs, random):
         own = jax.tree.map(lambda s: s[0], stats)
-        compute = jax.value_and_grad(forward, has_aux=True)
-        (loss, own), gradients = compute(params, own, inputs, random, OneCore)
+        loss, own, gradients = compute(params, own, inputs, random, OneCore)
         return loss[None], jax.tree.map(lambda s: s[None], own), reduce(gradients)
 
     p, rows = jax.P(), jax.P("cores")

@@ -311,6 +311,19 @@ OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam, adamw, adadelta, rmsp
 OPTIMIZERS["adagrad"] = Adagrad
 
 
+def losses_of(c, dump, inputs):
+    """Losses by the prefix of the parameters that descend them; the first one is reported."""
+    if dump.loss["kind"] == "gan":
+        fake = walk(dump.layers, LAYERS, c, inputs["features"], "generator")
+        of_real, of_fake = (walk(dump.layers, LAYERS, c, x, "discriminator") for x in (inputs["features"], fake))
+        total = tf.reduce_mean if dump.loss["reduction"] == "mean" else tf.reduce_sum
+        return {"discriminator/": total(tf.nn.softplus(-of_real) + tf.nn.softplus(of_fake)),
+                "generator/": total(tf.nn.softplus(-of_fake))}
+    output = walk(dump.layers, LAYERS, c, inputs["features"])
+    loss = reduce_loss(c, LOSSES[dump.loss["kind"]](c, output, inputs["labels"], dump.loss), dump.loss)
+    return {"": loss + dump.optimizer.get("l2", 0) * sum(tf.nn.l2_loss(w) for w in c.params.values() if w.shape.rank >= 2)}
+
+
 def clipped(gradients, o):
     kind, most = o.get("clip", "none"), o.get("clip_at")
     if kind == "global_norm":
@@ -358,12 +371,16 @@ class Trainer:
         """On one replica: loss, gradients after the all-reduce, statistics; the update is applied."""
         context = tf.distribute.get_replica_context()
         c = self.context(context, inputs, stats, random)
-        with tf.GradientTape() as tape:
-            output = walk(self.dump.layers, LAYERS, c, inputs["features"])
-            loss = reduce_loss(c, LOSSES[self.dump.loss["kind"]](c, output, inputs["labels"], self.dump.loss), self.dump.loss)
-            loss += self.dump.optimizer.get("l2", 0) * sum(tf.nn.l2_loss(w) for w in self.params.values() if w.shape.rank >= 2)
-            objective = loss / self.cores if self.dump.tpu["reduction"] == "mean" else loss
-        gradients = tape.gradient(objective, list(self.params.values()))
+        with tf.GradientTape(persistent=True) as tape:
+            losses = losses_of(c, self.dump, inputs)
+            share = self.cores if self.dump.tpu["reduction"] == "mean" else 1
+            objectives = {prefix: loss / share for prefix, loss in losses.items()}
+        by_name = {}
+        for prefix, objective in objectives.items():
+            wanted = [k for k in self.params if k.startswith(prefix)]
+            by_name.update(zip(wanted, tape.gradient(objective, [self.params[k] for k in wanted])))
+        loss = next(iter(losses.values()))
+        gradients = [tf.convert_to_tensor(by_name[k]) for k in self.params]
         if self.cores == 1:
             gradients = reduced = clipped(gradients, self.dump.optimizer)
         elif self.dump.tpu.get("clipping") == "before_all_reduce" or self.dump.optimizer.get("clip", "none") == "none":

@@ -290,6 +290,20 @@ def adamax(parameters, o):
 OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam, adamw, adagrad, adadelta, rmsprop, adamax)}
 
 
+def losses_of(c, dump, inputs):
+    """Losses by the prefix of the parameters that descend them; the first one is reported."""
+    features = torch.from_numpy(inputs["features"])
+    features = features.permute(0, 3, 1, 2) if features.dim() == 4 else features
+    if dump.loss["kind"] == "gan":
+        fake = walk(dump.layers, LAYERS, c, features, "generator")
+        of_real, of_fake = (walk(dump.layers, LAYERS, c, x, "discriminator") for x in (features, fake))
+        total = torch.mean if dump.loss["reduction"] == "mean" else torch.sum
+        return {"discriminator/": total(F.softplus(-of_real) + F.softplus(of_fake)), "generator/": total(F.softplus(-of_fake))}
+    output = walk(dump.layers, LAYERS, c, features)
+    loss = reduce_loss(LOSSES[dump.loss["kind"]](output, torch.from_numpy(inputs["labels"]).long(), dump.loss), c.weights, dump.loss)
+    return {"": loss + dump.optimizer.get("l2", 0) / 2 * sum((w * w).sum() for w in c.params.values() if w.dim() >= 2)}
+
+
 def clip(parameters, o):
     """Clips their gradients in place."""
     kind, most = o.get("clip", "none"), o.get("clip_at")
@@ -328,13 +342,14 @@ def main():
         inputs, random = dump.step(i)
         weights = torch.from_numpy(inputs["weights"]) if "weights" in inputs else None
         c = types.SimpleNamespace(framework="torch", params=params, stats=stats, random=random, weights=weights)
-        features = torch.from_numpy(inputs["features"])
-        output = walk(dump.layers, LAYERS, c, features.permute(0, 3, 1, 2) if features.dim() == 4 else features)
-        per_item = LOSSES[dump.loss["kind"]](output, torch.from_numpy(inputs["labels"]).long(), dump.loss)
-        loss = reduce_loss(per_item, weights, dump.loss)
-        loss = loss + dump.optimizer.get("l2", 0) / 2 * sum((w * w).sum() for w in params.values() if w.dim() >= 2)
-        optimizer.zero_grad()
-        loss.backward()
+        losses = losses_of(c, dump, inputs)
+        gradients = {}
+        for prefix, loss in losses.items():
+            wanted = [k for k in params if k.startswith(prefix)]
+            gradients.update(zip(wanted, torch.autograd.grad(loss, [params[k] for k in wanted], retain_graph=True)))
+        loss = next(iter(losses.values()))
+        for k, p in params.items():
+            p.grad = gradients[k]
         clip(list(params.values()), dump.optimizer)
         recorder.step(i, loss.item(), {k: from_torch(k, v.grad) for k, v in params.items()})
         optimizer.param_groups[0].update(lr=float(inputs["learning_rate"]), **settings(i))

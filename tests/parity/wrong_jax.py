@@ -163,6 +163,80 @@ def products_tf32(m):
     m["LAYERS"]["dense"] = dense
 
 
+def depthwise_channels_swapped(m):
+    """Outputs ordered by multiplier, then by channel."""
+    right = m["LAYERS"]["depthwise_conv2d"]
+
+    def depthwise_conv2d(c, layer, x):
+        name = layer["name"] + "/kernel"
+        kernel = c.params[name]
+        h, w, _, outputs = kernel.shape
+        swapped = copy.copy(c)
+        swapped.params = {**c.params, name: jnp.swapaxes(kernel.reshape(h, w, -1, x.shape[3]), 2, 3).reshape(h, w, 1, outputs)}
+        return right(swapped, layer, x)
+    m["LAYERS"]["depthwise_conv2d"] = depthwise_conv2d
+
+
+def transpose_crops_wrong_side(m):
+    """SAME of a transposed convolution with the odd cell cut on the other side."""
+    right = m["LAYERS"]["conv2d_transpose"]
+
+    def conv2d_transpose(c, layer, x):
+        y = right(c, {**layer, "padding": "valid", "bias": False}, x)
+        s = layer["stride"]
+        extra = [y.shape[i] - x.shape[i] * s for i in (1, 2)]
+        if layer["padding"] == "valid" or min(extra) < 0:
+            return right(c, layer, x)
+        low = [e - e // 2 for e in extra]
+        y = y[:, low[0]:low[0] + x.shape[1] * s, low[1]:low[1] + x.shape[2] * s]
+        return y + c.params[layer["name"] + "/bias"] if layer["bias"] else y
+    m["LAYERS"]["conv2d_transpose"] = conv2d_transpose
+
+
+def layer_norm_unbiased(m):
+    def layer_norm(c, layer, x):
+        y = (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True, ddof=1) + layer["epsilon"])
+        return y * c.params[layer["name"] + "/gamma"] + c.params[layer["name"] + "/beta"]
+    m["LAYERS"]["layer_norm"] = layer_norm
+
+
+def gelu_other_form(m):
+    m["LAYERS"]["gelu"] = lambda _, layer, x: jax.nn.gelu(x, approximate=not layer["approximate"])
+
+
+def attention_with(m, **changes):
+    right = m["LAYERS"]["attention"]
+    m["LAYERS"]["attention"] = lambda c, layer, x: right(c, {**layer, **changes}, x)
+
+
+def attention_sees_the_future(m):
+    attention_with(m, causal=False)
+
+
+def attention_sees_padding(m):
+    attention_with(m, masked=False)
+
+
+def attention_not_scaled(m):
+    """Scores without 1 / sqrt(size of a head)."""
+    right = m["LAYERS"]["attention"]
+
+    def attention(c, layer, x):
+        louder, root = copy.copy(c), (x.shape[2] // layer["heads"]) ** 0.5
+        louder.params = {k: v * root if k.startswith(layer["name"] + "/query/") else v for k, v in c.params.items()}
+        return right(louder, layer, x)
+    m["LAYERS"]["attention"] = attention
+
+
+def adamw_decay_in_gradient(m):
+    """Weight decay as an L2 term of the gradient: Adam divides it away."""
+    def adamw(o):
+        return optax.inject_hyperparams(lambda learning_rate, eps: optax.chain(
+            optax.add_decayed_weights(o["weight_decay"]), optax.adam(learning_rate, o["beta1"], o["beta2"], eps)))(
+                learning_rate=0.0, eps=o["epsilon"]), m["OPTIMIZERS"]["adam"](o)[1]
+    m["OPTIMIZERS"]["adamw"] = adamw
+
+
 def gradients_not_reduced(m):
     """Sharded: every core keeps its own gradients."""
     m["lax"] = types.SimpleNamespace(**{**vars(lax), "pmean": lambda x, _: x, "psum": lambda x, _: x})
@@ -176,7 +250,7 @@ def gradients_summed(m):
 def apply(name, module):
     """Changes models_jax's tables (its globals)."""
     mistakes = {k: f for k, f in globals().items()
-                if isinstance(f, types.FunctionType) and f.__module__ == __name__ and k != "apply"}
+                if isinstance(f, types.FunctionType) and f.__module__ == __name__ and k not in ("apply", "attention_with")}
     if name not in mistakes:
         raise SystemExit(f"no mistake '{name}': {', '.join(mistakes)}")
     mistakes[name](module)
