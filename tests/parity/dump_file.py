@@ -6,7 +6,11 @@
 
 Python 3.11, numpy and h5py only: it runs in every framework's environment.
 """
+import argparse
+import os
+import sys
 import tomllib
+import traceback
 
 import h5py
 import numpy as np
@@ -23,7 +27,6 @@ class Dump:
         self.optimizer = self.scenario["optimizer"]
         self.tpu = self.scenario["tpu"]
         self.cores = self.tpu["cores"]
-        self.classes = self.scenario["data"]["classes"]
         self.steps = len(self.file["inputs/learning_rate"])
 
     def group(self, path):
@@ -66,6 +69,30 @@ def same_padding(size, window, stride, dilation=1):
 def stride_of(layer):
     """A layer's stride; 0 is the default: 1 for convolutions, the window for pools."""
     return layer["stride"] or layer.get("window", 1)
+
+
+def run_jobs(run):
+    """Runs every --job DUMP OUT CORNER WRONG of the command line in a child of its own: the framework is imported once, and
+    nothing of one job is left to the next. WRONG is '-' or a deliberate mistake."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--job", nargs=4, action="append", required=True, metavar=("DUMP", "OUT", "R|S", "WRONG"))
+    failed = 0
+    for dump, out, corner, wrong in arguments.parse_args().job:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                run(Dump(dump), out, corner, None if wrong == "-" else wrong)
+                status = 0
+            except BaseException:    # SystemExit too: its message is what the caller shows
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        if os.waitpid(child, 0)[1] != 0:
+            print(f"failed: {dump} {corner} {wrong}", file=sys.stderr)
+            failed += 1
+    sys.exit(1 if failed else 0)
 
 
 class Recorder:

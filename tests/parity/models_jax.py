@@ -1,33 +1,24 @@
 """A dumped scenario in JAX: layers in jax.numpy and lax, optimizers of optax, all of it float32.
 
-    build/parity/venv-jax/bin/python tests/parity/models_jax.py digits_mlp.h5 jax.h5 [--corner S] [--wrong NAME]
+    build/parity/venv-jax/bin/python tests/parity/models_jax.py --job digits_mlp.h5 jax.h5 R -    # corner R, no mistake
 
-A new layer is an entry of LAYERS, an optimizer one of OPTIMIZERS. --corner S trains on as many host devices as the scenario
-has cores, gradients summed by psum. --wrong makes one deliberate mistake (wrong_jax.py): the suite must see it.
+A new layer is an entry of LAYERS, an optimizer one of OPTIMIZERS. Corner S trains on as many host devices as the scenario
+has cores, gradients summed by psum. The last word may name a deliberate mistake (wrong_jax.py): the suite must see it.
 """
-import argparse
 import os
 
-from dump_file import Dump, Recorder, stride_of, walk, write_result
+from dump_file import Recorder, run_jobs, stride_of, walk, write_result
 
-arguments = argparse.ArgumentParser()
-arguments.add_argument("dump")
-arguments.add_argument("out")
-arguments.add_argument("--corner", choices=["R", "S"], default="R")
-arguments.add_argument("--wrong")
-options = arguments.parse_args()
-dump = Dump(options.dump)
 os.environ["JAX_PLATFORMS"] = "cpu"
-if options.corner == "S":
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={dump.cores}"
 
-import jax  # noqa: E402  (after the flags)
+import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 from jax import lax  # noqa: E402
 
 jax.config.update("jax_default_matmul_precision", "highest")
+dump = None    # of the job at work
 
 
 # ---- layers: function(context, layer, x..) --------------------------------------------------------------------------------
@@ -426,11 +417,13 @@ def sharded_step():
     return jax.shard_map(one_core, mesh=mesh, in_specs=(p, rows, rows, rows), out_specs=(rows, rows, p), check_vma=False)
 
 
-def main():
-    if options.wrong:
+def run(job_dump, out, corner, wrong):
+    global dump
+    dump, sharded = job_dump, corner == "S"
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={dump.cores if sharded else 1}"
+    if wrong:
         import wrong_jax
-        wrong_jax.apply(options.wrong, globals())
-    sharded = options.corner == "S"
+        wrong_jax.apply(wrong, globals())
     step_function = jax.jit(sharded_step() if sharded else whole_step)
     params = {k: jnp.asarray(v) for k, v in dump.initial("parameter").items()}
     stats = {k: jnp.asarray(np.stack([v] * dump.cores) if sharded else v) for k, v in dump.initial("statistic").items()}
@@ -453,8 +446,8 @@ def main():
             slots.hyperparams[key] = jnp.float32(value)
         params, slots = update(params, slots, gradients)
     first = {k: v[0] for k, v in stats.items()} if sharded else stats
-    write_result(options.out, "jax", f"{jax.__version__}, optax {optax.__version__}", recorder, {**params, **first})
+    write_result(out, "jax", f"{jax.__version__}, optax {optax.__version__}", recorder, {**params, **first})
 
 
 if __name__ == "__main__":
-    main()
+    run_jobs(run)

@@ -1,11 +1,10 @@
 """A dumped scenario in TensorFlow: tf.nn and the optimizers of tf.compat.v1.train, float32.
 
-    build/parity/venv-tf/bin/python tests/parity/models_tf.py digits_mlp.h5 tf.h5 [--corner S]
+    build/parity/venv-tf/bin/python tests/parity/models_tf.py --job digits_mlp.h5 tf.h5 R -
 
-A new layer is an entry of LAYERS, an optimizer one of OPTIMIZERS. --corner S is MirroredStrategy on as many logical CPUs as
+A new layer is an entry of LAYERS, an optimizer one of OPTIMIZERS. Corner S is MirroredStrategy on as many logical CPUs as
 the scenario has cores; the optimizer's apply_gradients does the all-reduce, as in a user's program.
 """
-import argparse
 import os
 import types
 
@@ -15,7 +14,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from dump_file import Dump, Recorder, stride_of, walk, write_result  # noqa: E402
+from dump_file import Recorder, run_jobs, stride_of, walk, write_result  # noqa: E402
 
 
 # ---- layers: function(context, layer, x..) --------------------------------------------------------------------------------
@@ -413,20 +412,14 @@ class Trainer:
         return [x.numpy() for x in local(loss)], {k: local(g)[0].numpy() for k, g in gradients.items()}
 
 
-def main():
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("dump")
-    arguments.add_argument("out")
-    arguments.add_argument("--corner", choices=["R", "S"], default="R")
-    options = arguments.parse_args()
-    dump = Dump(options.dump)
-    trainer = Trainer(dump, options.corner == "S")
+def run(dump, out, corner, _wrong):
+    trainer = Trainer(dump, corner == "S")
     recorder = Recorder(dump.steps)
     for i in range(dump.steps):
         recorder.step(i, *trainer.step(i))
     state = {k: v.numpy() for k, v in {**trainer.params, **trainer.stats[0]}.items()}
-    write_result(options.out, "tf", tf.__version__, recorder, state)
+    write_result(out, "tf", tf.__version__, recorder, state)
 
 
 if __name__ == "__main__":
-    main()
+    run_jobs(run)

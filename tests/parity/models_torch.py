@@ -1,18 +1,17 @@
 """A dumped scenario in PyTorch: torch.nn.functional and torch.optim, float32, on one thread.
 
-    /usr/bin/python3 tests/parity/models_torch.py digits_mlp.h5 torch.h5
+    /usr/bin/python3 tests/parity/models_torch.py --job digits_mlp.h5 torch.h5 R -
 
 Inside, images are NCHW and kernels [out, in, h, w] or [out, in], as PyTorch has them; at the edge they have our layout. A new
 layer is an entry of LAYERS, an optimizer one of OPTIMIZERS.
 """
-import argparse
 import types
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from dump_file import Dump, Recorder, same_padding, stride_of, walk, write_result
+from dump_file import Recorder, run_jobs, same_padding, stride_of, walk, write_result
 
 TO_TORCH = {2: (1, 0), 4: (3, 2, 0, 1)}     # kernels, by rank
 FROM_TORCH = {2: (1, 0), 4: (2, 3, 1, 0)}
@@ -326,14 +325,8 @@ def from_torch(name, value):
     return value.transpose(axes) if axes else value.copy()
 
 
-def main():
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("dump")
-    arguments.add_argument("out")
-    arguments.add_argument("--corner", choices=["R"], default="R")
-    options = arguments.parse_args()
+def run(dump, out, _corner, _wrong):
     torch.set_num_threads(1)
-    dump = Dump(options.dump)
     params = {k: to_torch(k, v).requires_grad_() for k, v in dump.initial("parameter").items()}
     stats = {k: torch.from_numpy(v) for k, v in dump.initial("statistic").items()}
     optimizer, settings = OPTIMIZERS[dump.optimizer["kind"]](list(params.values()), dump.optimizer)
@@ -354,8 +347,8 @@ def main():
         recorder.step(i, loss.item(), {k: from_torch(k, v.grad) for k, v in params.items()})
         optimizer.param_groups[0].update(lr=float(inputs["learning_rate"]), **settings(i))
         optimizer.step()
-    write_result(options.out, "torch", str(torch.__version__), recorder, {k: from_torch(k, v) for k, v in {**params, **stats}.items()})
+    write_result(out, "torch", str(torch.__version__), recorder, {k: from_torch(k, v) for k, v in {**params, **stats}.items()})
 
 
 if __name__ == "__main__":
-    main()
+    run_jobs(run)

@@ -27,6 +27,7 @@ def arguments():
     parser.add_argument("--only", choices=FRAMEWORKS, help="one framework")
     parser.add_argument("--json", action="store_true", help="a JSON document in the place of the tables")
     parser.add_argument("--all", action="store_true", help="every quantity, not the worst of its kind")
+    parser.add_argument("--reuse", action="store_true", help="take dumps and results that are there already")
     parser.add_argument("--update-golden", action="store_true", help="rewrite tests/golden/parity")
     parser.add_argument("--tool", required=True, help="parity_dump")
     parser.add_argument("--work", default="build/parity", help="folder of dumps and results")
@@ -40,51 +41,63 @@ def python_of(framework, work):
     return os.environ.get(f"TWINRUN_PARITY_{framework.upper()}", default)
 
 
-def run(command):
-    """Says nothing unless it fails."""
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, errors="replace")
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}: exit status {done.returncode}\n{done.stderr[-4000:]}")
-
-
 def scenario_of(case):
     name = case.get("scenario", case["name"])
     file = HERE / "scenarios" / f"{name}.toml"
     return str(file.relative_to(HERE.parent.parent)) if file.exists() else name
 
 
-def dump_case(case, options, work):
-    path = work / f"{case['name']}.h5"
+def wait(process):
+    """For a process of start(): says nothing unless it failed."""
+    _, error = process.communicate()
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(process.args[:2])} ..: exit status {process.returncode}\n{error[-6000:]}")
+
+
+def start(command):
+    return subprocess.Popen([str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                            errors="replace")
+
+
+def dump_case(case, options, path):
     sets = [part for pair in case.get("set", []) for part in ("--set", pair)]
     whole = [] if "S" in case["corners"] else ["--whole-only"]
-    run([options.tool, scenario_of(case), path, "--steps", case.get("steps", 20), "--members", case.get("members", 16),
-         "--threads", options.threads, *whole, *sets])
-    return path
+    wait(start([options.tool, scenario_of(case), path, "--steps", case.get("steps", 20), "--members", case.get("members", 16),
+                "--threads", options.threads, *whole, *sets]))
 
 
-def train(framework, dump, corner, work, wrong=None):
-    out = work / f"{dump.stem}.{framework}.{corner}{'.' + wrong if wrong else ''}.h5"
-    run([python_of(framework, work), HERE / f"models_{framework}.py", dump, out, "--corner", corner,
-         *(["--wrong", wrong] if wrong else [])])
-    return out
+def jobs_of(case, only):
+    """(framework, corner, mistake) of everything that a case asks for."""
+    for corner in case["corners"]:
+        for framework in case.get("frameworks", FRAMEWORKS):
+            # PyTorch's replicas are processes: S is not attempted.
+            if only in (None, framework) and (corner, framework) != ("S", "torch"):
+                yield framework, corner, None
+    for wrong in case.get("wrong", []) if only in (None, "jax") else []:
+        yield "jax", "S" if wrong.startswith("gradients_") else "R", wrong
 
 
-def results_of(case, options, work):
-    """Every (case, corner, framework, wrong, rows, file) of a case."""
-    dump = dump_case(case, options, work)
-    with h5py.File(dump, "r") as file:
-        for corner in case["corners"]:
-            for framework in FRAMEWORKS:
-                if framework not in case.get("frameworks", FRAMEWORKS) or options.only not in (None, framework):
-                    continue
-                if corner == "S" and framework == "torch":
-                    continue    # its replicas are processes: not attempted
-                out = train(framework, dump, corner, work)
-                yield case, corner, framework, None, compare.compare(file, corner, out), out, file
-        for wrong in case.get("wrong", []) if options.only in (None, "jax") else []:
-            corner = "S" if wrong.startswith("gradients_") else "R"
-            out = train("jax", dump, corner, work, wrong)
-            yield case, corner, "jax", wrong, compare.compare(file, corner, out), out, file
+def result_path(work, case, framework, corner, wrong):
+    return work / ".".join([case["name"], framework, corner, *([wrong] if wrong else []), "h5"])
+
+
+def run_all(cases, options, work):
+    """Dumps, then every framework's jobs, one process per framework."""
+    def wanted(path):
+        return not (options.reuse and path.exists())
+
+    for case in cases:
+        if wanted(work / f"{case['name']}.h5"):
+            dump_case(case, options, work / f"{case['name']}.h5")
+    running = []
+    for framework in FRAMEWORKS:
+        jobs = [part for case in cases for f, corner, wrong in jobs_of(case, options.only)
+                if f == framework and wanted(result_path(work, case, f, corner, wrong))
+                for part in ("--job", work / f"{case['name']}.h5", result_path(work, case, f, corner, wrong), corner, wrong or "-")]
+        if jobs:
+            running.append(start([python_of(framework, work), HERE / f"models_{framework}.py", *jobs]))
+    for process in running:
+        wait(process)
 
 
 def verdict(wrong, rows):
@@ -100,11 +113,14 @@ def main():
     unknown = set(options.cases) - {c["name"] for c in cases}
     if unknown:
         sys.exit(f"./dev parity: no case {', '.join(sorted(unknown))}; there are {', '.join(c['name'] for c in cases)}")
+    cases = [case for case in cases if not options.cases or case["name"] in options.cases]
+    run_all(cases, options, work)
     good, report = True, []
     for case in cases:
-        if options.cases and case["name"] not in options.cases:
-            continue
-        for case, corner, framework, wrong, rows, out, file in results_of(case, options, work):
+        for framework, corner, wrong in jobs_of(case, options.only):
+            out = result_path(work, case, framework, corner, wrong)
+            file = h5py.File(work / f"{case['name']}.h5", "r")
+            rows = compare.compare(file, corner, out)
             with h5py.File(out, "r") as result:
                 version = result.attrs["version"]
             right = verdict(wrong, rows)
