@@ -16,7 +16,14 @@ namespace {
 
 // Keras's class of a layer kind, as its files spell it.
 constexpr std::pair<std::string_view, std::string_view> kKerasClasses[] = {
-    {"dense", "dense"}, {"conv2d", "conv2d"}, {"batch_norm", "batch_normalization"}};
+    {"dense", "dense"},
+    {"conv2d", "conv2d"},
+    {"depthwise_conv2d", "depthwise_conv2d"},
+    {"conv2d_transpose", "conv2d_transpose"},
+    {"batch_norm", "batch_normalization"},
+    {"layer_norm", "layer_normalization"},
+    {"group_norm", "group_normalization"},
+    {"embedding", "embedding"}};
 
 struct Model {
   ModelOutline outline;
@@ -31,6 +38,13 @@ Result<Model> model_of(const Scenario& scenario) {
   for (const LayerSpec& layer : scenario.model.layers) {
     for (const auto& [kind, name] : kKerasClasses) {
       if (layer.kind == kind) model.outline.classes[layer.name] = name;
+    }
+    // Ours is [k, k, 1, channels x multiplier], Keras's [k, k, channels, multiplier]: the same order.
+    const StateVar* kernel = program.find_state(layer.name + "/kernel");
+    if (layer.kind == "depthwise_conv2d" && kernel != nullptr) {
+      const Dims& dims = kernel->type.dims;
+      model.outline.keras_dims[kernel->name] = {dims[0], dims[1], dims[3] / layer.multiplier,
+                                                layer.multiplier};
     }
   }
   model.initial = to_checkpoint(program, initial_states(program, scenario.seed), scenario, 0);
@@ -128,9 +142,10 @@ Status pass_on(ForeignWeights weights, const ConvertOptions& options, WeightsFor
   return write_file_atomically(options.out, bytes);
 }
 
-// What --step says, else what a file of ours says in its metadata, else 0.
+// What --step says, else Keras's optimizer, else what a file of ours says in its metadata, else 0.
 int64_t step_of(const ConvertOptions& options, const ForeignWeights& weights) {
   if (options.step) return *options.step;
+  if (weights.iterations) return *weights.iterations;
   const auto& metadata = weights.metadata;
   const auto format = metadata.find("format"), step = metadata.find("step");
   int64_t value = 0;
@@ -197,7 +212,8 @@ Result<Converted> convert(const ConvertOptions& options) {
   TWINRUN_RETURN_IF_ERROR(write_foreign(checkpoint, options, format, {}, out));
   for (const Conversion::Row& row : out.rows) {
     const auto it = std::ranges::find(done.conversion.rows, row.ours, &Conversion::Row::ours);
-    if (it != done.conversion.rows.end()) it->to = row.theirs + " " + row.from;
+    if (it == done.conversion.rows.end()) continue;
+    it->change += (it->change.empty() ? "" : ", ") + ("written as " + row.theirs);
   }
   done.conversion.notes.insert(done.conversion.notes.end(), out.notes.begin(), out.notes.end());
   return done;

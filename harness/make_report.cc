@@ -75,9 +75,13 @@ std::string excerpt(const Program& program, const std::vector<Finding>& findings
     wanted[static_cast<size_t>(id)] =
         op.phase == Phase::kCollective || op.name.starts_with("loss/");
   }
-  std::string out = lines[0] + "\n";
+  // What the program is, then a line per op.
+  size_t head = 0;
+  while (head < lines.size() && !lines[head].starts_with("%")) ++head;
+  std::string out;
+  for (size_t i = 0; i < head; ++i) out += lines[i] + "\n";
   for (ValueId id = 0; id < program.graph.size(); ++id) {
-    if (wanted[static_cast<size_t>(id)]) out += lines[static_cast<size_t>(id) + 1] + "\n";
+    if (wanted[static_cast<size_t>(id)]) out += lines[head + static_cast<size_t>(id)] + "\n";
   }
   return out;
 }

@@ -121,6 +121,8 @@ const Key<LossSpec> kLoss[] = {
      "`tokens`: a weighted mean by the data's weights (a sample's weight is the sum of its "
      "tokens')"},
     {"margin", &LossSpec::margin, at_least(0), "of the hinge", "triplet"},
+    {"mining", &LossSpec::mining, one_of("all|hard"),
+     "the mean over all triplets of an anchor, or its hardest", "triplet"},
     {"temperature", &LossSpec::temperature, above(0), "divides similarities", "contrastive"},
 };
 

@@ -12,9 +12,7 @@ namespace {
 
 // `init_scale` is the one number that an initializer's name leaves open.
 Initializer initializer_of(const LayerSpec& layer) {
-  const bool table = layer.kind == "embedding" || layer.kind == "position_embedding";
-  const std::string name = !layer.init.empty() ? layer.init : table ? "random_uniform" : "glorot_uniform";
-  const Result<Initializer> named = named_initializer(name, {1, 1});
+  const Result<Initializer> named = named_initializer(layer.init, {1, 1});
   if (!named) throw GraphError(layer.name + ": " + named.error().what);
   Initializer init = *named;
   init.fan_in = init.fan_out = 0;  // the layer knows its kernel
@@ -46,13 +44,11 @@ class ModelBuilder {
     run("", net_.features());
     line_ = 0;
     const LossOptions loss{reduction, s_.loss.smoothing, s_.loss.weights == "tokens"};
-    const int64_t classes = sample_.vocabulary > 0 && !sample_.labels.empty()
-                                ? sample_.vocabulary
-                                : s_.data.classes;
+    const int64_t classes = sample_.classes;
     if (s_.loss.kind == "softmax_cross_entropy") net_.softmax_cross_entropy(classes, loss);
     if (s_.loss.kind == "sigmoid_cross_entropy") net_.sigmoid_cross_entropy(classes, loss);
     if (s_.loss.kind == "mean_squared_error") net_.mean_squared_error(classes, loss);
-    if (s_.loss.kind == "triplet") net_.triplet(s_.loss.margin, loss);
+    if (s_.loss.kind == "triplet") net_.triplet(s_.loss.margin, s_.loss.mining == "hard", loss);
     if (s_.loss.kind == "contrastive") net_.contrastive(s_.loss.temperature, loss);
   }
 

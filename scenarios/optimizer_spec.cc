@@ -67,8 +67,7 @@ OptimizerSpec optimizer_of(const Scenario& s) {
   spec.clipping_threshold = c.clipping_threshold;
   spec.relative_step = c.relative_step;
   spec.parameter_scale = c.parameter_scale;
-  spec.algebra =
-      c.algebra == "xla" ? OptimizerSpec::Algebra::kXla : OptimizerSpec::Algebra::kCpu;
+  spec.algebra = c.algebra == "xla" ? OptimizerSpec::Algebra::kXla : OptimizerSpec::Algebra::kCpu;
   spec.clip = c.clip == "value"         ? OptimizerSpec::Clip::kValue
               : c.clip == "norm"        ? OptimizerSpec::Clip::kNorm
               : c.clip == "global_norm" ? OptimizerSpec::Clip::kGlobalNorm

@@ -42,6 +42,12 @@ constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"eeta", "trust_coefficient"},
     {"ema_decay", "ema"},
     {"use_ema", "ema"},
+    {"initial_learning_rate", "lr"},
+    {"end_learning_rate", "end_lr"},
+    {"warmup", "warmup_steps"},
+    {"vocab_size", "vocabulary"},
+    {"seq_len", "window"},
+    {"sequence_length", "window"},
 };
 
 template <typename Owner>

@@ -86,6 +86,7 @@ struct LossSpec {
   double smoothing = 0;          // of labels
   std::string weights = "none";  // none | tokens
   double margin = 1.0;           // triplet
+  std::string mining = "all";    // triplet: all | hard
   double temperature = 0.1;      // contrastive
 };
 
@@ -117,14 +118,14 @@ struct OptimizerConfig {
   std::string schedule = "constant";  // constant | exponential | cosine | piecewise | polynomial
   double decay_rate = 0.96;
   int64_t decay_steps = 100000;
-  bool staircase = false;          // exponential: whole periods only
-  double alpha = 0;                // cosine: last rate as a share of lr
-  Dims boundaries;                 // piecewise: last step of each rate but the last
-  std::vector<double> values;      // piecewise: rate after each boundary; before them it is lr
-  double end_lr = 1e-4;            // polynomial
-  double power = 1;                // polynomial
-  bool cycle = false;              // polynomial
-  int64_t warmup_steps = 0;        // from 0 to lr on a line, before the schedule begins
+  bool staircase = false;      // exponential: whole periods only
+  double alpha = 0;            // cosine: last rate as a share of lr
+  Dims boundaries;             // piecewise: last step of each rate but the last
+  std::vector<double> values;  // piecewise: rate after each boundary; before them it is lr
+  double end_lr = 1e-4;        // polynomial
+  double power = 1;            // polynomial
+  bool cycle = false;          // polynomial
+  int64_t warmup_steps = 0;    // from 0 to lr on a line, before the schedule begins
 };
 
 struct TrainSpec {

@@ -32,7 +32,8 @@ double piecewise(const OptimizerConfig& c, int64_t step) {
 
 double polynomial(const OptimizerConfig& c, int64_t step) {
   double share = share_done(c, step);
-  if (c.cycle && step > c.decay_steps) {  // of the first multiple of decay_steps that is not below step
+  if (c.cycle &&
+      step > c.decay_steps) {  // of the first multiple of decay_steps that is not below step
     const int64_t periods = step / c.decay_steps + (step % c.decay_steps != 0 ? 1 : 0);
     share = static_cast<double>(step) /
             (static_cast<double>(c.decay_steps) * static_cast<double>(periods));

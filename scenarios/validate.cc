@@ -30,14 +30,14 @@ struct SourceRule {
 const SourceRule& rule_of(std::string_view source) {
   static const SourceRule rules[] = {
       {"digits", {28, 28, 1}, true, 10, true},
-      {"idx", {28, 28, 1}, false, 256, false, 0, 2, "files = [\"IMAGES\", \"LABELS\"]"},
+      {"idx", {28, 28, 1}, false, 256, false, 0, 2, "[\"IMAGES\", \"LABELS\"]"},
       {"cifar10", {32, 32, 3}, true, 10},
       {"images32", {32, 32, 3}, true, 10, true},
-      {"tfrecord", {}, false, 1 << 20, false, 1, 0, "files = [\"train.tfrecord\"]"},
-      {"npy", {}, false, 1 << 20, false, 2, 3, "files = [\"features.npy\", \"labels.npy\"]"},
-      {"npz", {}, false, 1 << 20, false, 1, 1, "files = [\"data.npz\"]"},
-      {"hdf5", {}, false, 1 << 20, false, 1, 1, "files = [\"data.h5\"]"},
-      {"text", {}, false, 1 << 20, false, 1, 1, "files = [\"input.txt\"]", 64},
+      {"tfrecord", {}, false, 1 << 20, false, 1, 0, "[\"train.tfrecord\"]"},
+      {"npy", {}, false, 1 << 20, false, 2, 3, "[\"features.npy\", \"labels.npy\"]"},
+      {"npz", {}, false, 1 << 20, false, 1, 1, "[\"data.npz\"]"},
+      {"hdf5", {}, false, 1 << 20, false, 1, 1, "[\"data.h5\"]"},
+      {"text", {}, false, 1 << 20, false, 1, 1, "[\"input.txt\"]", 64},
       {"text_synthetic", {}, false, 1 << 20, true, 0, 0, "", 64},
       {"phrases", {}, false, 64, true, 0, 0, "", 16, 64},
   };
@@ -54,7 +54,7 @@ Status validate_files(const Source& source, const DataSpec& data, const SourceRu
     if (rule.most_files > rule.least_files) allowed += fmt::format(" to {}", rule.most_files);
     if (data.source == "idx") allowed = "2";
     return Error{fmt::format("{} names {} files; allowed: {}", key, files.size(), allowed),
-                 source.where("data", key), std::string(rule.files_fix)};
+                 source.where("data", key), fmt::format("{} = {}", key, rule.files_fix)};
   };
   const size_t least = data.source == "idx" && !data.files.empty() ? 2 : rule.least_files;
   TWINRUN_RETURN_IF_ERROR(check("files", data.files, least));
@@ -176,6 +176,9 @@ Status validate_layers(const Source& source, Scenario& s) {
           source.where_layer(i, layer, "name"), "give this one another name"};
     }
     if (layer.stride == 0) layer.stride = layer.kind.ends_with("_pool") ? layer.window : 1;
+    if (layer.init.empty()) {
+      layer.init = layer.kind.ends_with("embedding") ? "random_uniform" : "glorot_uniform";
+    }
     TWINRUN_RETURN_IF_ERROR(check_input(source, s, i, lines));
   }
   return check_parts(source, s);

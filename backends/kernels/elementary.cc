@@ -131,16 +131,15 @@ inline double erf_small(double x) {
 // 1 <= x <= 4: the polynomial of degree 25 in x - 5/2 (exact) that equals erf at the Chebyshev points;
 // it is off by at most 2^-50.5, coefficients rounded, and Horner's rule adds 2^-52.3. erf >= 0.84.
 inline double erf_large(double x) {
-  constexpr double kErf[] = {
-      -0x1.98970669ec902p-40, -0x1.5706cb17e40cbp-39, 0x1.97dd9e2f729d2p-35,
-      -0x1.ab36731f7a425p-38, -0x1.74d60f34bc02ep-31, 0x1.71aff8b28df5dp-30,
-      0x1.32bf2a422c3a8p-28,  -0x1.a03e795c7901dp-26, 0x1.355eb47a70ccfp-26,
-      0x1.8287053d93a37p-23,  -0x1.58435bc5fb363p-21, 0x1.83b08e13f72acp-23,
-      0x1.3acdca423629dp-18,  -0x1.d86cf6abb3356p-17, 0x1.58bd07dc257d1p-18,
-      0x1.4a83efdf8634cp-14,  -0x1.067178b8750fcp-12, 0x1.11552532f3ef0p-12,
-      0x1.1c610bc9d91f2p-11,  -0x1.6ecdbf9523312p-9,  0x1.90e8128400f5cp-8,
-      -0x1.1a89b97bc347bp-7,  0x1.119da0c46ca97p-7,   -0x1.64e3dcd3c6fb8p-8,
-      0x1.1d83170fbf70ap-9,   0x1.ffcaa8f4c9befp-1};
+  constexpr double kErf[] = {-0x1.98970669ec902p-40, -0x1.5706cb17e40cbp-39, 0x1.97dd9e2f729d2p-35,
+                             -0x1.ab36731f7a425p-38, -0x1.74d60f34bc02ep-31, 0x1.71aff8b28df5dp-30,
+                             0x1.32bf2a422c3a8p-28,  -0x1.a03e795c7901dp-26, 0x1.355eb47a70ccfp-26,
+                             0x1.8287053d93a37p-23,  -0x1.58435bc5fb363p-21, 0x1.83b08e13f72acp-23,
+                             0x1.3acdca423629dp-18,  -0x1.d86cf6abb3356p-17, 0x1.58bd07dc257d1p-18,
+                             0x1.4a83efdf8634cp-14,  -0x1.067178b8750fcp-12, 0x1.11552532f3ef0p-12,
+                             0x1.1c610bc9d91f2p-11,  -0x1.6ecdbf9523312p-9,  0x1.90e8128400f5cp-8,
+                             -0x1.1a89b97bc347bp-7,  0x1.119da0c46ca97p-7,   -0x1.64e3dcd3c6fb8p-8,
+                             0x1.1d83170fbf70ap-9,   0x1.ffcaa8f4c9befp-1};
   const double h = x - 2.5;
   double q = kErf[0];
 #pragma GCC unroll 25

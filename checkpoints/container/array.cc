@@ -77,7 +77,7 @@ std::optional<int32_t> as_int32(const NamedArray& array, int64_t i) {
   int64_t value = 0;
   switch (array.type) {
     case ElementType::kI8:
-      value = element<int8_t>(array, i);
+      value = element<int8_t>(array, i);  // NOLINT(bugprone-signed-char-misuse): a number
       break;
     case ElementType::kI16:
       value = element<int16_t>(array, i);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -11,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -31,7 +31,7 @@ bool write_all(int fd, std::span<const std::byte> bytes) {
   return true;
 }
 
-uint64_t own_address_space() {
+[[maybe_unused]] uint64_t own_address_space() {
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   return pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));

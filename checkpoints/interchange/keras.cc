@@ -130,6 +130,14 @@ std::optional<size_t> index_of(const std::string& text) {
   return value;
 }
 
+// Keras's first optimizer variable, where it is what it should be.
+std::optional<int64_t> iterations_of(const NamedArray& array) {
+  if (!array.dims.empty()) return std::nullopt;
+  const auto value = to_tensor(array, DType::kI32, "");
+  if (!value || value->as<int32_t>()[0] < 0) return std::nullopt;
+  return value->as<int32_t>()[0];
+}
+
 Result<ForeignWeights> from_keras3(Hdf5Tree tree, const std::string& where) {
   ForeignWeights out;
   out.format = WeightsFormat::kKeras3;
@@ -162,6 +170,9 @@ Result<ForeignWeights> from_keras3(Hdf5Tree tree, const std::string& where) {
     }
     if (path == "optimizer" || path.starts_with("optimizer/")) {
       for (NamedArray* array : ordered) out.optimizer.push_back(std::move(*array));
+      const auto* name = tree.texts(below(path, "vars"), "name");
+      if (name != nullptr && name->size() == 1) out.optimizer_name = name->front();
+      out.iterations = iterations_of(out.optimizer.front());
       continue;
     }
     const auto* name = tree.texts(below(path, "vars"), "name");

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "checkpoints/interchange/keras.h"
+#include "checkpoints/interchange/keras_adam.h"
 #include "program/base/names.h"
 
 namespace twinrun {
@@ -122,7 +123,8 @@ class Matcher {
     for (size_t i = 0; i < used_.size(); ++i) {
       if (!used_[i]) index[plain(theirs_.arrays[i].name)].push_back(i);
     }
-    for (const auto& [ours, tensor] : initial_.tensors) {
+    for (const auto& known : initial_.tensors) {
+      const std::string& ours = known.first;
       const auto it = index.find(plain(ours));
       if (found_.contains(ours) || it == index.end()) continue;
       const auto exact = std::ranges::find_if(
@@ -307,6 +309,12 @@ Result<Checkpoint> import_weights(Checkpoint initial, const ModelOutline& outlin
     if (entry != nullptr && entry->moves()) {
       TWINRUN_ASSIGN(array, to_our_layout(std::move(array), *entry, type.dims, where));
     }
+    const auto keras = outline.keras_dims.find(name);
+    if (!theirs.layers.empty() && keras != outline.keras_dims.end() &&
+        array.dims == keras->second) {
+      array.dims = type.dims;
+      row.change += (row.change.empty() ? "" : ", ") + ("reshaped " + to_string(type.dims));
+    }
     if (array.dims != type.dims) {
       return Error{fmt::format("'{}' is {} here, '{}' is {} in the model", array.name,
                                describe(array), name, to_string(type)),
@@ -318,7 +326,9 @@ Result<Checkpoint> import_weights(Checkpoint initial, const ModelOutline& outlin
   for (const size_t i : matcher.unused()) {
     report.unused.push_back({theirs.arrays[i].name, nearest(theirs.arrays[i].name, outline.names)});
   }
-  note_optimizer(theirs, report);
+  if (!map.entries.empty() || !import_adam(initial, outline, theirs, report)) {
+    note_optimizer(theirs, report);
+  }
   for (const std::string& what : theirs.ignored) report.notes.push_back("not understood: " + what);
   return initial;
 }
@@ -354,6 +364,11 @@ Result<ForeignWeights> export_weights(const Checkpoint& checkpoint, const ModelO
       TWINRUN_ASSIGN(array, to_their_layout(std::move(array), *entry, map.file));
       const std::string moved = change_of(entry, "");
       change += (change.empty() || moved.empty() ? "" : ", ") + moved;
+    }
+    const auto other = outline.keras_dims.find(name);
+    if (keras && other != outline.keras_dims.end()) {
+      array.dims = other->second;
+      change += (change.empty() ? "" : ", ") + ("reshaped " + to_string(array.dims));
     }
     if (array.type == ElementType::kBF16 && format != WeightsFormat::kSafetensors) {
       change += std::string(change.empty() ? "" : ", ") + "bfloat16 to float32, exact";

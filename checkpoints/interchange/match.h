@@ -23,14 +23,15 @@ namespace twinrun {
 struct ModelOutline {
   std::vector<std::string> names;              // of all state, in the program's order
   std::map<std::string, std::string> classes;  // Keras's class of a layer in snake case: "conv2d"
+  std::map<std::string, Dims> keras_dims;      // where Keras gives the same elements another shape
 };
 
 struct Conversion {
   struct Row {
     std::string ours, theirs;
-    std::string from, to;  // "float64[3,2]", "f32[3,2]"
-    std::string how;       // by which rule they were matched
-    std::string change;    // "float64 to float32, nearest; transposed [1,0]"; "" for none
+    std::string their_type, our_type;  // "float64[3,2]", "f32[3,2]"
+    std::string how;                   // by which rule they were matched
+    std::string change;  // "float64 to float32, nearest; transposed [1,0]"; "" for none
   };
   std::vector<Row> rows;
   // Ours that theirs lack and that keep the initial value: slots and counters.

@@ -39,8 +39,12 @@ Result<ForeignWeights> of_tree(Result<Hdf5Tree> tree, const std::string& path) {
 }
 
 ForeignWeights of_arrays(WeightsFormat format, ArrayFile file) {
-  return {format, std::move(file.arrays),   {},
-          {},     std::move(file.metadata), std::move(file.ignored)};
+  ForeignWeights out;
+  out.format = format;
+  out.arrays = std::move(file.arrays);
+  out.metadata = std::move(file.metadata);
+  out.ignored = std::move(file.ignored);
+  return out;
 }
 
 // A .keras archive or an .npz one.
@@ -84,7 +88,15 @@ std::optional<WeightsFormat> format_of_name(std::string_view path) {
   return std::nullopt;
 }
 
-Result<ForeignWeights> read_foreign_weights(const std::string& path) {
+namespace {
+
+// Names end up on terminals: a control character in one is an attack.
+bool printable(const std::string& text) {
+  return std::ranges::none_of(
+      text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
+}
+
+Result<ForeignWeights> read_unchecked(const std::string& path) {
   TWINRUN_ASSIGN(auto bytes, read_whole_file(path, kHdf5Magic.size()));
   if (begins_with(bytes, kHdf5Magic)) return of_tree(read_hdf5_tree(path), path);
   TWINRUN_ASSIGN(bytes, read_whole_file(path));
@@ -102,6 +114,24 @@ Result<ForeignWeights> read_foreign_weights(const std::string& path) {
   return Error{"is no weights file that is known", path,
                "allowed are .npz, .npy, .safetensors, Keras .h5, .weights.h5 and .keras, and "
                "twinrun's checkpoints and runs"};
+}
+
+}  // namespace
+
+Result<ForeignWeights> read_foreign_weights(const std::string& path) {
+  TWINRUN_ASSIGN(ForeignWeights weights, read_unchecked(path));
+  for (const auto* arrays : {&weights.arrays, &weights.optimizer}) {
+    for (const NamedArray& array : *arrays) {
+      if (printable(array.name)) continue;
+      return Error{"holds an array whose name has control characters", path,
+                   "do not trust this file"};
+    }
+  }
+  for (std::string& what : weights.ignored) {
+    std::ranges::replace_if(
+        what, [](char c) { return !printable(std::string(1, c)); }, '?');
+  }
+  return weights;
 }
 
 Result<std::vector<std::byte>> foreign_bytes(const ForeignWeights& weights,

@@ -37,6 +37,8 @@ struct ForeignWeights {
   std::vector<NamedArray> arrays;
   std::vector<ForeignLayer> layers;   // in the model's order; Keras 3: of one kind
   std::vector<NamedArray> optimizer;  // Keras: the optimizer's variables, in its order
+  std::string optimizer_name;         // Keras 3: "adam" and so on, unless the user named it
+  std::optional<int64_t> iterations;  // of the optimizer: steps done
   std::map<std::string, std::string> metadata;
   std::vector<std::string> ignored;  // what else the file holds
 };

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/cli/cli.h"
+#include "program/base/names.h"
 
 namespace twinrun::cli {
 namespace {
@@ -23,8 +24,8 @@ Json json_of(const Converted& done, const std::string& path) {
   for (const auto& row : done.conversion.rows) {
     j["tensors"].push_back({{"ours", row.ours},
                             {"theirs", row.theirs},
-                            {"from", row.from},
-                            {"to", row.to},
+                            {"their_type", row.their_type},
+                            {"our_type", row.our_type},
                             {"matched_by", row.how},
                             {"change", row.change}});
   }
@@ -37,16 +38,18 @@ Json json_of(const Converted& done, const std::string& path) {
   return j;
 }
 
-void print(const Converted& done, const std::string& path) {
+void print(const Converted& done, const std::string& path, bool quiet) {
   size_t ours = 4, theirs = 6;
   for (const auto& row : done.conversion.rows) {
     ours = std::max(ours, row.ours.size());
     theirs = std::max(theirs, row.theirs.size());
   }
   fmt::print("{}: {} from {}, {} tensors\n", path, done.to, done.from, done.conversion.rows.size());
-  fmt::print("  {:<{}}  {:<{}}  {}\n", "ours", ours, "theirs", theirs, "type, matched by");
+  if (!quiet)
+    fmt::print("  {:<{}}  {:<{}}  {}\n", "ours", ours, "theirs", theirs, "type, matched by");
   for (const auto& row : done.conversion.rows) {
-    fmt::print("  {:<{}}  {:<{}}  {}, {}{}\n", row.ours, ours, row.theirs, theirs, row.from,
+    if (quiet) break;
+    fmt::print("  {:<{}}  {:<{}}  {}, {}{}\n", row.ours, ours, row.theirs, theirs, row.their_type,
                row.how, row.change.empty() ? "" : "; " + row.change);
   }
   if (done.checkpoint) {
@@ -57,8 +60,8 @@ void print(const Converted& done, const std::string& path) {
 
 // What a user should know beyond the table.
 void print_notes(const Conversion& conversion) {
-  for (const std::string& name : conversion.initial) {
-    fmt::print(stderr, "initial value: '{}' is not in the file\n", name);
+  if (!conversion.initial.empty()) {
+    fmt::print(stderr, "initial values, not in the file: {}\n", join(conversion.initial, ", "));
   }
   for (const auto& unused : conversion.unused) {
     fmt::print(stderr, "not used: '{}' (nearest of the model: '{}')\n", unused.theirs,
@@ -79,7 +82,7 @@ int convert_verb(const Args& args) {
       "map", po::value<std::string>(), "TOML or JSON of names: \"ours\" = \"theirs\"")(
       "step", po::value<int64_t>(), "training steps done; default: what IN says, else 0")(
       "json", po::bool_switch(), "one JSON document on stdout")("quiet,q", po::bool_switch(),
-                                                                "no notes");
+                                                                "neither table nor notes");
   const Parsed parsed = parse(args, "twinrun convert IN OUT [OPTIONS]",
                               "twinrun convert keras.weights.h5 init.h5 --scenario digits_cnn",
                               options, {"IN", "OUT"});
@@ -114,7 +117,7 @@ int convert_verb(const Args& args) {
         "{}\n",
         json_of(*done, what.out).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    print(*done, what.out);
+    print(*done, what.out, parsed.get<bool>("quiet"));
   }
   if (!parsed.get<bool>("quiet")) print_notes(done->conversion);
   return 0;

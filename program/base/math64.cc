@@ -64,10 +64,10 @@ double polynomial(const double (&c)[kSize], double x) {
 // PPND16 of Wichura, "Algorithm AS 241: The Percentage Points of the Normal Distribution", Applied
 // Statistics 37 (1988): numerators and denominators for |p - 1/2| <= 0.425, for sqrt(-log p) <= 5,
 // and beyond.
-constexpr double kCentre[] = {2.5090809287301226727e3,  3.3430575583588128105e4,
-                              6.7265770927008700853e4,  4.5921953931549871457e4,
-                              1.3731693765509461125e4,  1.9715909503065514427e3,
-                              1.3314166789178437745e2,  3.3871328727963666080e0};
+constexpr double kCentre[] = {2.5090809287301226727e3, 3.3430575583588128105e4,
+                              6.7265770927008700853e4, 4.5921953931549871457e4,
+                              1.3731693765509461125e4, 1.9715909503065514427e3,
+                              1.3314166789178437745e2, 3.3871328727963666080e0};
 constexpr double kCentreBelow[] = {5.2264952788528545610e3, 2.8729085735721942674e4,
                                    3.9307895800092710610e4, 2.1213794301586595867e4,
                                    5.3941960214247511077e3, 6.8718700749205790830e2,

@@ -47,8 +47,7 @@ void end_accumulation(Program& program, const Accumulation& accumulation) {
   if (accumulation.apply == kNoValue) return;
   for (size_t i = 0; i < program.state.size(); ++i) {
     StateVar& var = program.state[i];
-    const ValueId before =
-        i < accumulation.before.size() ? accumulation.before[i] : kNoValue;
+    const ValueId before = i < accumulation.before.size() ? accumulation.before[i] : kNoValue;
     if (var.next == before) continue;
     GraphBuilder b = GraphBuilder(program.graph).derived(var.name, Phase::kUpdate);
     var.next = choose(b, accumulation.apply, var.next, var.id, "applied");

@@ -1,6 +1,7 @@
 #include "program/graph/initial_state.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 #include "program/base/math64.h"
@@ -96,6 +97,7 @@ void fill_initial(std::span<float> w, const Initializer& init, const Dims& dims,
     case Kind::kOrthogonal:
       return fill_orthogonal(w, key, dims, init.gain);
     case Kind::kIdentity:
+      assert(dims.size() == 2);  // check_initializer
       std::ranges::fill(w, 0.0f);
       for (int64_t i = 0; i < std::min(dims[0], dims[1]); ++i)
         w[static_cast<size_t>(i * dims[1] + i)] = static_cast<float>(init.gain);

@@ -99,10 +99,9 @@ Status check_initializer(const Initializer& init, const Dims& dims) {
         "identity initializer of a variable " + to_string(dims) + "; allowed: two dimensions", "",
         "use orthogonal or glorot_uniform"};
   }
-  for (const auto& [what, value] :
-       {std::pair{"value", init.value}, std::pair{"low", init.low}, std::pair{"high", init.high},
-        std::pair{"stddev", init.stddev}, std::pair{"gain", init.gain},
-        std::pair{"scale", init.scale}}) {
+  for (const auto& [what, value] : {std::pair{"value", init.value}, std::pair{"low", init.low},
+                                    std::pair{"high", init.high}, std::pair{"stddev", init.stddev},
+                                    std::pair{"gain", init.gain}, std::pair{"scale", init.scale}}) {
     if (!std::isfinite(value)) {
       return Error{std::string("initializer's ") + what + " is " + std::to_string(value) +
                        "; allowed: a finite number",
@@ -110,12 +109,11 @@ Status check_initializer(const Initializer& init, const Dims& dims) {
     }
   }
   if (init.stddev < 0 || init.scale < 0) {
-    return Error{init.stddev < 0
-                     ? "initializer's stddev is " + std::to_string(init.stddev) +
-                           "; allowed: at least 0"
-                     : "initializer's scale is " + std::to_string(init.scale) +
-                           "; allowed: at least 0",
-                 "", ""};
+    return Error{
+        init.stddev < 0
+            ? "initializer's stddev is " + std::to_string(init.stddev) + "; allowed: at least 0"
+            : "initializer's scale is " + std::to_string(init.scale) + "; allowed: at least 0",
+        "", ""};
   }
   if (init.low > init.high) {
     return Error{"initializer's low is " + std::to_string(init.low) + ", above its high, " +

@@ -27,6 +27,7 @@ struct SampleType {
   Dims labels = {};            // i32: one class, or one per token
   bool weighted = false;       // f32 weights of the tokens, 0 at padding
   int64_t vocabulary = 0;      // token ids are below it
+  int64_t classes = 0;         // labels are below it
 };
 
 struct WeightOptions {
@@ -109,9 +110,9 @@ class Layers {
   void softmax_cross_entropy(int64_t classes, const LossOptions& loss);
   void sigmoid_cross_entropy(int64_t classes, const LossOptions& loss);  // against one-hot, mean over classes
   void mean_squared_error(int64_t classes, const LossOptions& loss);     // against one-hot, mean over classes
-  // Over pairs of a batch, by label. Triplet: max(0, margin + farthest of its class - nearest of another), Euclidean
-  // (batch hard, Hermans et al. 2017). Contrastive: supervised, Khosla et al. 2020, eq. 2.
-  void triplet(double margin, const LossOptions& loss);
+  // Over pairs of a batch, by label. Triplet (Hermans et al. 2017), Euclidean: max(0, margin + d(positive) - d(negative)), the
+  // hardest (farthest of its class, nearest of another: "batch hard") or the mean over all ("batch all"). Contrastive: supervised, Khosla et al. 2020, eq. 2.
+  void triplet(double margin, bool hardest, const LossOptions& loss);
   void contrastive(double temperature, const LossOptions& loss);
   // Of logits of real and generated samples: softplus(-real) + softplus(fake) for the parameters below `discriminator`,
   // softplus(-fake) for those below `generator` (Goodfellow et al. 2014, the non-saturating form).

@@ -147,7 +147,7 @@ Layers::Pairs Layers::pairs(GraphBuilder b, const char* loss) {
   return p;
 }
 
-void Layers::triplet(double margin, const LossOptions& loss) {
+void Layers::triplet(double margin, bool hardest, const LossOptions& loss) {
   GraphBuilder b = root_.scope("loss");
   const Pairs p = pairs(b, "triplet");
   const Dims square{p.n, p.n};
@@ -167,6 +167,28 @@ void Layers::triplet(double margin, const LossOptions& loss) {
     return b.broadcast_scalar(b.constant(v, DType::kF32, local), distance,
                               std::string(local) + "s");
   };
+  if (!hardest) {
+    // Of anchor i: the mean of max(0, d(i, p) - d(i, q) + margin) over all p of its class and q of others.
+    const Dims cube{p.n, p.n, p.n};
+    const ValueId positive = b.convert(p.same, DType::kF32, "is_positive");
+    const ValueId negative = b.convert(
+        b.compare(CompareKind::kNe, b.broadcast(p.labels, square, {0}, "label_of_anchor"),
+                  b.broadcast(p.labels, square, {1}, "label_of_other"), "differ"),
+        DType::kF32, "is_negative");
+    const ValueId gap = b.sub(b.broadcast(distance, cube, {0, 1}, "to_positive"),
+                              b.broadcast(distance, cube, {0, 2}, "to_negative"), "gap");
+    const ValueId hinge = b.binary_scalar(
+        OpKind::kMaximum, b.binary_scalar(OpKind::kAdd, gap, margin, "add_margin"), 0.0, "hinge");
+    const ValueId valid = b.mul(b.broadcast(positive, cube, {0, 1}, "positives"),
+                                b.broadcast(negative, cube, {0, 2}, "negatives"), "valid");
+    const ValueId total = b.reduce(b.mul(hinge, valid, "counted"), {1, 2}, Reducer::kSum, "total");
+    const ValueId pairs_of =
+        b.mul(b.reduce(positive, {1}, Reducer::kSum, "count_positives"),
+              b.reduce(negative, {1}, Reducer::kSum, "count_negatives"), "count");
+    const ValueId count = b.binary_scalar(OpKind::kMaximum, pairs_of, 1.0, "at_least_one");
+    set_loss(reduce_loss(b, b.div(total, count, "per_sample"), loss));
+    return;
+  }
   const ValueId farthest = b.reduce(b.select(p.same, distance, splat(0, "none"), "positives"), {1},
                                     Reducer::kMax, "farthest");
   // Of another class: neither the same nor the sample itself.

@@ -15,8 +15,7 @@ int Update::slot(int parameter, const std::string& suffix, Dims dims, double ini
   slot.type = {var(parameter).type.dtype, std::move(dims)};
   slot.role = StateRole::kSlot;
   slot.init.value = initial;
-  slot.id =
-      GraphBuilder(program.graph, "", Phase::kUpdate).parameter(slot.name, slot.type);
+  slot.id = GraphBuilder(program.graph, "", Phase::kUpdate).parameter(slot.name, slot.type);
   program.state.push_back(slot);
   return static_cast<int>(program.state.size()) - 1;
 }
@@ -86,9 +85,7 @@ void append_update(Program& program, const std::vector<int>& parameters,
   const Kind kind = u.spec.kind;
   // Scalars that all parameters share.
   const bool is_adam = kind == Kind::kAdam || kind == Kind::kAdamw;
-  const ValueId alpha = is_adam                  ? adam_alpha(u)
-                        : kind == Kind::kAdamax ? adamax_rate(u)
-                                                : kNoValue;
+  const ValueId alpha = is_adam ? adam_alpha(u) : kind == Kind::kAdamax ? adamax_rate(u) : kNoValue;
   const LambPowers powers = kind == Kind::kLamb ? lamb_powers(u) : LambPowers{};
   const AdafactorStep step = kind == Kind::kAdafactor ? adafactor_step(u) : AdafactorStep{};
   for (size_t i = 0; i < parameters.size(); ++i) {

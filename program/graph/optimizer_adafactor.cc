@@ -56,10 +56,8 @@ ValueId factored(const Update& u, GraphBuilder& b, int parameter, ValueId g, Val
       b.div(vr, b.broadcast(long_term, row, lead_map, "long_term_means"), "row_share");
   const ValueId row_factor = b.unary(OpKind::kRsqrt, share, "row_factor");
   const ValueId column_factor = b.unary(OpKind::kRsqrt, vc, "column_factor");
-  const ValueId x = b.mul(g, b.broadcast(row_factor, dims, row_map, "row_factors"),
-                          "row_scaled");
-  return b.mul(x, b.broadcast(column_factor, dims, column_map, "column_factors"),
-               "normalized");
+  const ValueId x = b.mul(g, b.broadcast(row_factor, dims, row_map, "row_factors"), "row_scaled");
+  return b.mul(x, b.broadcast(column_factor, dims, column_map, "column_factors"), "normalized");
 }
 
 }  // namespace
@@ -101,10 +99,11 @@ void adafactor(const Update& u, int parameter, ValueId g, const AdafactorStep& s
     const int slot = u.slot(parameter, "v");
     x = b.mul(g, b.unary(OpKind::kRsqrt, blend(u, b, slot, q, step, "v"), "rsqrt_v"), "normalized");
   }
-  const ValueId excess = b.binary_scalar(OpKind::kDivide, rms(b, x, "rms"),
-                                         spec.clipping_threshold, "rms_over_threshold");
+  const ValueId excess = b.binary_scalar(OpKind::kDivide, rms(b, x, "rms"), spec.clipping_threshold,
+                                         "rms_over_threshold");
   x = with_scalar(b, OpKind::kDivide, x,
-                  b.binary_scalar(OpKind::kMaximum, excess, 1.0, "clipping_denominator"), "clipped");
+                  b.binary_scalar(OpKind::kMaximum, excess, 1.0, "clipping_denominator"),
+                  "clipped");
   ValueId rate = step.rate;
   if (spec.parameter_scale) {
     const ValueId scale =

@@ -52,8 +52,8 @@ void adam(const Update& u, int parameter, ValueId g, ValueId alpha) {
   const ValueId v = u.toward(b, vi, b.mul(g, g, "adam_square"), 1 - spec.beta2, "adam_v");
   const ValueId root = b.binary_scalar(OpKind::kAdd, b.unary(OpKind::kSqrt, v, "adam_sqrt"),
                                        spec.epsilon, "adam_denominator");
-  const ValueId step = b.div(
-      b.mul(m, b.broadcast_scalar(alpha, m, "adam_alpha"), "adam_numerator"), root, "update_step");
+  const ValueId step = b.div(b.mul(m, b.broadcast_scalar(alpha, m, "adam_alpha"), "adam_numerator"),
+                             root, "update_step");
   u.set(parameter, b.sub(w, step, "update"));
 }
 
@@ -61,8 +61,8 @@ ValueId adamax_rate(const Update& u) {
   const int power = u.counter("adamax/beta1_power", u.spec.beta1);
   GraphBuilder b(u.program.graph, "adamax", Phase::kUpdate);
   const ValueId rate = b.div(u.lr, one_minus(u, b, power, "one_minus_beta1_power"), "rate");
-  u.set(power, b.binary_scalar(OpKind::kMultiply, u.var(power).id, u.spec.beta1,
-                               "beta1_power.update"));
+  u.set(power,
+        b.binary_scalar(OpKind::kMultiply, u.var(power).id, u.spec.beta1, "beta1_power.update"));
   return rate;
 }
 
@@ -78,8 +78,8 @@ void adamax(const Update& u, int parameter, ValueId g, ValueId rate) {
       b.binary_scalar(OpKind::kMultiply, u.var(vi).id, spec.beta2, "adamax_v_decay");
   const ValueId v = u.set(vi, b.binary(OpKind::kMaximum, decayed,
                                        b.unary(OpKind::kAbs, g, "adamax_abs"), "adamax_v.update"));
-  const ValueId ratio =
-      b.div(m, b.binary_scalar(OpKind::kAdd, v, spec.epsilon, "adamax_denominator"), "adamax_ratio");
+  const ValueId ratio = b.div(
+      m, b.binary_scalar(OpKind::kAdd, v, spec.epsilon, "adamax_denominator"), "adamax_ratio");
   const ValueId step = with_scalar(b, OpKind::kMultiply, ratio, rate, "update_step");
   u.set(parameter, b.sub(u.var(parameter).id, step, "update"));
 }
@@ -131,9 +131,8 @@ void rmsprop(const Update& u, int parameter, ValueId g) {
   }
   d = b.binary_scalar(OpKind::kAdd, d, spec.epsilon, "rms_epsilon");
   const ValueId scaled = with_scalar(b, OpKind::kMultiply, g, u.lr, "rms_numerator");
-  const ValueId change =
-      cpu ? b.div(scaled, b.unary(OpKind::kSqrt, d, "rms_root"), "rms_change")
-          : b.mul(scaled, b.unary(OpKind::kRsqrt, d, "rms_rsqrt"), "rms_change");
+  const ValueId change = cpu ? b.div(scaled, b.unary(OpKind::kSqrt, d, "rms_root"), "rms_change")
+                             : b.mul(scaled, b.unary(OpKind::kRsqrt, d, "rms_rsqrt"), "rms_change");
   const ValueId decayed =
       b.binary_scalar(OpKind::kMultiply, u.var(mom_slot).id, spec.momentum, "momentum_decay");
   const ValueId mom = u.set(mom_slot, b.add(decayed, change, "momentum.update"));

@@ -29,9 +29,8 @@ void lars(const Update& u, int parameter, ValueId g) {
   ValueId rate = u.lr;
   if (b.type(w).rank() >= 2) {
     const ValueId wn = norm(b, w, "weight_norm"), gn = norm(b, g, "gradient_norm");
-    const ValueId decayed =
-        b.add(gn, b.binary_scalar(OpKind::kMultiply, wn, spec.weight_decay, "decay_norm"),
-              "step_norm");
+    const ValueId decayed = b.add(
+        gn, b.binary_scalar(OpKind::kMultiply, wn, spec.weight_decay, "decay_norm"), "step_norm");
     const ValueId above =
         b.binary_scalar(OpKind::kMultiply, wn, spec.trust_coefficient, "trust_numerator");
     const ValueId below = b.binary_scalar(OpKind::kAdd, decayed, spec.epsilon, "trust_denominator");

@@ -35,7 +35,8 @@ struct Update {
 };
 
 // x times (or plus, ...) a scalar value, spread over x.
-ValueId with_scalar(GraphBuilder& b, OpKind kind, ValueId x, ValueId scalar, const std::string& local);
+ValueId with_scalar(GraphBuilder& b, OpKind kind, ValueId x, ValueId scalar,
+                    const std::string& local);
 // Sum of x's squares, and its root (tf.norm); scalars.
 ValueId square_sum(GraphBuilder& b, ValueId x, const std::string& local);
 ValueId norm(GraphBuilder& b, ValueId x, const std::string& local);

@@ -10,6 +10,7 @@ Program rebuild(const Program& forward, int64_t batch, const Sharding& sharding)
   }
   Program p = (*forward.recipe)(batch, sharding);
   p.recipe = forward.recipe;
+  p.optimizer = forward.optimizer;  // whoever has the program may have changed it
   return p;
 }
 

@@ -95,7 +95,8 @@ void gradient_erf(GradientArgs& g) {
   const ValueId square = g.b.mul(x, x, "square");
   const ValueId bell =
       g.b.unary(OpKind::kExponential, g.b.unary(OpKind::kNegate, square, "minus_square"), "bell");
-  const ValueId slope = g.b.mul(like(g, 0x1.20dd750429b6dp+0, x, "two_over_sqrt_pi"), bell, "slope");
+  const ValueId slope =
+      g.b.mul(like(g, 0x1.20dd750429b6dp+0, x, "two_over_sqrt_pi"), bell, "slope");
   g.d[0] = g.b.mul(g.dy, slope, "grad");
 }
 // d log1p = dy / (1 + x)

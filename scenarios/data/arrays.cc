@@ -25,7 +25,7 @@ std::vector<int64_t> widen(const NamedArray& array) {
     T value;
     std::memcpy(&value, array.bytes.data() + i * sizeof(T), sizeof(T));
     // A u64 beyond int64 stays out of every range that is allowed.
-    out[i] = static_cast<int64_t>(value);
+    out[i] = static_cast<int64_t>(value);  // NOLINT(bugprone-signed-char-misuse): a number
   }
   return out;
 }
@@ -53,50 +53,56 @@ std::vector<int64_t> integers(const NamedArray& array) {
 
 class Maker {
  public:
-  Maker(const DataRequest& request, const SampleArrays& arrays, std::string where)
-      : request_(request), arrays_(arrays), where_(std::move(where)) {}
+  Maker(const DataRequest& request, const SampleArrays& arrays)
+      : request_(request), arrays_(arrays) {}
 
   Result<Samples> make() {
     TWINRUN_RETURN_IF_ERROR(shapes());
     TWINRUN_RETURN_IF_ERROR(features());
-    if (!is_integer(arrays_.labels->type)) {
-      return fail(*arrays_.labels,
-                  fmt::format("labels are {}; allowed: integers", to_string(arrays_.labels->type)),
+    const NamedArray& y = *arrays_.labels.array;
+    if (!is_integer(y.type)) {
+      return fail(arrays_.labels,
+                  fmt::format("labels are {}; allowed: integers", to_string(y.type)),
                   "save them as int64");
     }
-    raw_.labels = integers(*arrays_.labels);
-    if (arrays_.weights != nullptr) {
-      TWINRUN_ASSIGN(raw_.weights, numbers(*arrays_.weights));
+    raw_.labels = integers(y);
+    if (arrays_.weights.array != nullptr) {
+      TWINRUN_ASSIGN(raw_.weights, numbers(arrays_.weights));
     }
-    return to_samples(request_, raw_,
-                      [this](int64_t i) { return fmt::format("{}: record {}", where_, i); });
+    return to_samples(request_, raw_, [this](Part part, int64_t i) {
+      const PlacedArray& of = part == Part::kFeatures ? arrays_.features
+                              : part == Part::kLabels ? arrays_.labels
+                                                      : arrays_.weights;
+      return fmt::format("{}: record {}", of.where, i);
+    });
   }
 
  private:
-  Error fail(const NamedArray& array, std::string what, std::string fix = "") const {
-    return {std::move(what), join_where(request_.where, fmt::format("{}: {}", where_, array.name)),
-            std::move(fix)};
+  Error fail(const PlacedArray& at, std::string what, std::string fix = "") const {
+    return {std::move(what), join_where(request_.where, at.where), std::move(fix)};
   }
 
   Status shapes() {
-    const NamedArray &x = *arrays_.features, &y = *arrays_.labels;
+    const NamedArray &x = *arrays_.features.array, &y = *arrays_.labels.array;
     const bool tokens = request_.vocabulary > 0;
     if (x.dims.size() < 2 || x.dims.size() > 9 || x.elements() == 0) {
-      return fail(x, fmt::format("features are {}; allowed: [n, ...], n at least 1", describe(x)));
+      return fail(arrays_.features,
+                  fmt::format("features are {}; allowed: [n, ...], n at least 1", describe(x)));
     }
     if (x.elements() > kMostElements) {
-      return fail(x, fmt::format("{} numbers; allowed: up to {}", x.elements(), kMostElements));
+      return fail(arrays_.features,
+                  fmt::format("{} numbers; allowed: up to {}", x.elements(), kMostElements));
     }
     raw_.count = x.dims[0];
     raw_.sample.assign(x.dims.begin() + 1, x.dims.end());
     if (!request_.shape.empty() && request_.shape != raw_.sample) {
-      return fail(x,
+      return fail(arrays_.features,
                   fmt::format("a sample is {}, but data.shape is {}", to_string(raw_.sample),
                               to_string(request_.shape)),
                   fmt::format("set data.shape = [{}]", fmt::join(raw_.sample, ", ")));
     }
     if (tokens && (x.dims.size() != 2 || !is_integer(x.type))) {
-      return fail(x,
+      return fail(arrays_.features,
                   fmt::format("features are {}; data.vocabulary asks for token ids: integers "
                               "[n, T]",
                               describe(x)),
@@ -104,21 +110,22 @@ class Maker {
     }
     const bool each = y.dims == Dims{raw_.count} || y.dims == Dims{raw_.count, 1};
     if (!each && !(tokens && y.dims == x.dims)) {
-      return fail(y,
+      return fail(arrays_.labels,
                   fmt::format("labels are {}; allowed: [{}], one for each sample{}", describe(y),
                               raw_.count, tokens ? ", or one per token " + to_string(x.dims) : ""),
                   y.dims.size() == 2 && !tokens ? "one-hot labels: save their argmax" : "");
     }
-    if (arrays_.weights != nullptr && (!tokens || arrays_.weights->dims != x.dims)) {
-      return fail(*arrays_.weights,
-                  fmt::format("weights are {}; allowed: {}", describe(*arrays_.weights),
+    const NamedArray* w = arrays_.weights.array;
+    if (w != nullptr && (!tokens || w->dims != x.dims)) {
+      return fail(arrays_.weights,
+                  fmt::format("weights are {}; allowed: {}", describe(*w),
                               tokens ? to_string(x.dims) : "none without data.vocabulary"));
     }
     return Ok{};
   }
 
   Status features() {
-    const NamedArray& x = *arrays_.features;
+    const NamedArray& x = *arrays_.features.array;
     if (request_.vocabulary > 0) {
       raw_.tokens = integers(x);
     } else if (x.type == ElementType::kU8) {
@@ -126,15 +133,16 @@ class Maker {
       normalize(reinterpret_cast<const uint8_t*>(x.bytes.data()), x.elements(),
                 raw_.numbers.data());
     } else {
-      TWINRUN_ASSIGN(raw_.numbers, numbers(x));
+      TWINRUN_ASSIGN(raw_.numbers, numbers(arrays_.features));
     }
     return Ok{};
   }
 
-  Result<std::vector<float>> numbers(const NamedArray& array) const {
+  Result<std::vector<float>> numbers(const PlacedArray& at) const {
+    const NamedArray& array = *at.array;
     std::vector<float> out(static_cast<size_t>(array.elements()));
     if (!is_integer(array.type)) {
-      const auto tensor = to_tensor(array, DType::kF32, where_);
+      const auto tensor = to_tensor(array, DType::kF32, at.where);
       if (!tensor) return placed(request_, tensor.error());
       std::ranges::copy(tensor->as<float>(), out.begin());
       return out;
@@ -142,7 +150,7 @@ class Maker {
     const std::vector<int64_t> values = integers(array);
     for (size_t i = 0; i < values.size(); ++i) {
       if (values[i] < -kMostExact || values[i] > kMostExact) {
-        return fail(array,
+        return fail(at,
                     fmt::format("{} has no exact binary32; allowed: -{} to {}", values[i],
                                 kMostExact, kMostExact),
                     "save it as float32");
@@ -154,15 +162,14 @@ class Maker {
 
   const DataRequest& request_;
   const SampleArrays& arrays_;
-  const std::string where_;
+
   RawSamples raw_;
 };
 
 }  // namespace
 
-Result<Samples> array_samples(const DataRequest& request, const SampleArrays& arrays,
-                              const std::string& where) {
-  return Maker(request, arrays, where).make();
+Result<Samples> array_samples(const DataRequest& request, const SampleArrays& arrays) {
+  return Maker(request, arrays).make();
 }
 
 std::vector<std::pair<std::string, std::string>> wanted_arrays(const DataRequest& request) {
@@ -179,12 +186,13 @@ std::vector<std::pair<std::string, std::string>> wanted_arrays(const DataRequest
 
 Result<Pool> pool_of_file(const DataRequest& request, const ArrayFile& file,
                           const std::string& path) {
-  const auto find = [&](const std::string& name) -> const NamedArray* {
+  const auto find = [&](const std::string& name) -> PlacedArray {
     const auto found = std::ranges::find(file.arrays, name, &NamedArray::name);
-    return found == file.arrays.end() ? nullptr : &*found;
+    if (found == file.arrays.end()) return {};
+    return {&*found, fmt::format("{}: {}", path, name)};
   };
   for (const auto& [name, key] : wanted_arrays(request)) {
-    if (find(name) != nullptr) continue;
+    if (find(name).array != nullptr) continue;
     std::vector<std::string> names;
     for (const NamedArray& array : file.arrays) names.push_back(array.name);
     return Error{
@@ -197,8 +205,7 @@ Result<Pool> pool_of_file(const DataRequest& request, const ArrayFile& file,
       fmt::format("{} ({}", request.source, std::filesystem::path(path).filename().string());
   TWINRUN_ASSIGN(
       const Samples all,
-      array_samples(request, {find(request.feature), find(request.label), find(request.weight)},
-                    path));
+      array_samples(request, {find(request.feature), find(request.label), find(request.weight)}));
   Pool pool;
   if (request.eval_feature.empty()) {
     TWINRUN_ASSIGN(pool, split_nine_to_one(all, request, path, origin + " split 9:1)"));
@@ -206,10 +213,9 @@ Result<Pool> pool_of_file(const DataRequest& request, const ArrayFile& file,
     pool.train = all;
     DataRequest held_out = request;
     held_out.shape.assign(all.features.dims().begin() + 1, all.features.dims().end());
-    TWINRUN_ASSIGN(pool.eval, array_samples(held_out,
-                                            {find(request.eval_feature), find(request.eval_label),
-                                             find(request.eval_weight)},
-                                            path));
+    TWINRUN_ASSIGN(pool.eval,
+                   array_samples(held_out, {find(request.eval_feature), find(request.eval_label),
+                                            find(request.eval_weight)}));
     TWINRUN_RETURN_IF_ERROR(check_alike(request, all, pool.eval, path));
     pool.origin = origin + ")";
   }

@@ -5,7 +5,7 @@
 //   labels:   integers [n] (or [n, 1]), or one per token [n, T]
 //   weights:  numbers or bool [n, T], 0 or 1
 //
-//   TWINRUN_ASSIGN(Samples s, array_samples(request, {&x, &y, nullptr}, where));
+//   TWINRUN_ASSIGN(Samples s, array_samples(request, {{&x, "x.npy"}, {&y, "y.npy"}, {}}));
 #pragma once
 
 #include <string>
@@ -16,15 +16,17 @@
 
 namespace twinrun::data {
 
+struct PlacedArray {
+  const NamedArray* array = nullptr;
+  std::string where;  // its file, and its name there
+};
 struct SampleArrays {
-  const NamedArray* features = nullptr;
-  const NamedArray* labels = nullptr;
-  const NamedArray* weights = nullptr;  // or none
+  PlacedArray features, labels;
+  PlacedArray weights;  // or none
 };
 
-// Errors name the file (`where`), the array and the record.
-Result<Samples> array_samples(const DataRequest& request, const SampleArrays& arrays,
-                              const std::string& where);
+// Errors name the array by its `where`, and the record.
+Result<Samples> array_samples(const DataRequest& request, const SampleArrays& arrays);
 
 // Training and held-out samples made by `read` from names: data.feature and so on; where no
 // held-out names are given, the last tenth.

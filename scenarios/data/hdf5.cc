@@ -19,19 +19,20 @@
 namespace twinrun::data {
 namespace {
 
-constexpr size_t kMostListed = 50, kDeepest = 16;
+constexpr size_t kMostListed = 50, kMostGroups = 1000;
 
-// Names of data sets at and below `group`, for an error: cut off where there are many.
-void list(const Hdf5Group& group, const std::string& prefix, size_t depth,
+// Names of data sets at and below `group`, for an error: cut off where there are many, or where the
+// groups have no end (they can hold themselves).
+void list(const Hdf5Group& group, const std::string& prefix, size_t& groups,
           std::vector<std::string>& names) {
   const auto children = group.children();
-  if (!children || depth > kDeepest) return;
+  if (!children || ++groups > kMostGroups) return;
   for (const auto& child : *children) {
     if (names.size() >= kMostListed) return;
     if (!child.is_group) {
       names.push_back(prefix + child.name);
     } else if (const auto inner = group.group(child.name)) {
-      list(*inner, prefix + child.name + "/", depth + 1, names);
+      list(*inner, prefix + child.name + "/", groups, names);
     }
   }
 }
@@ -71,7 +72,8 @@ Result<std::vector<std::byte>> read(const DataRequest& request, const std::strin
     if (!array) {
       std::vector<std::string> names;
       TWINRUN_ASSIGN(const Hdf5Group top, file.root());
-      list(top, "", 0, names);
+      size_t groups = 0;
+      list(top, "", groups, names);
       return Error{
           fmt::format("no data set \"{}\" (data.{}); the file has: {}", name, key,
                       names.empty() ? "none" : join(names, ", ")),

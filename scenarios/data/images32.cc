@@ -18,6 +18,7 @@ namespace twinrun::data {
 namespace {
 
 constexpr int kSide = 32, kChannels = 3, kValues = kSide * kSide * kChannels;
+constexpr double kHalf = kSide * 0.5;
 constexpr uint32_t kFigure = 0, kNoise = 1;  // the `step` word of the counter
 
 using Colour = std::array<double, kChannels>;
@@ -114,7 +115,7 @@ void draw_image(uint64_t seed, uint32_t id, int label, uint8_t* out) {
     const double cover = std::clamp(0.5 - inside, 0.0, 1.0);
     const double spot = std::clamp(spot_radius - length(x - spot_x, y - spot_y) + 0.5, 0.0, 1.0) *
                         (spot_radius > 0 ? 1.0 : 0.0);
-    const double shade = (slope_x * (x - kSide / 2) + slope_y * (y - kSide / 2)) / (kSide / 2);
+    const double shade = (slope_x * (x - kHalf) + slope_y * (y - kHalf)) / kHalf;
     for (size_t c = 0; c < kChannels; ++c) {
       const size_t at = static_cast<size_t>(i) * kChannels + c;
       if (at % 4 == 0) bits = grain.bits();  // four values' noise, a byte each

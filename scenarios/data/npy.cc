@@ -24,10 +24,9 @@ Result<Samples> read_files(const DataRequest& request, const std::vector<std::st
     auto array = read_npy(path_of(request, file));
     if (!array) return placed(request, array.error());
     arrays.push_back(*std::move(array));
-    arrays.back().name = file;
   }
-  return array_samples(request, {&arrays[0], &arrays[1], files.size() == 3 ? &arrays[2] : nullptr},
-                       request.dir.empty() ? files[0] : request.dir);
+  const auto at = [&](size_t i) { return PlacedArray{&arrays[i], path_of(request, files[i])}; };
+  return array_samples(request, {at(0), at(1), files.size() == 3 ? at(2) : PlacedArray{}});
 }
 
 }  // namespace

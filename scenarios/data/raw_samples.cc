@@ -13,12 +13,12 @@ namespace {
 
 class Check {
  public:
-  Check(const DataRequest& request, const std::function<std::string(int64_t)>& place)
-      : request_(request), place_(place) {}
+  Check(const DataRequest& request, const Place& place) : request_(request), place_(place) {}
 
   // Element `at` of `values`, which has `per_sample` of them in each sample.
-  Error fail(size_t at, size_t per_sample, std::string what, std::string fix = "") const {
-    std::string where = place_(static_cast<int64_t>(at / per_sample));
+  Error fail(Part part, size_t at, size_t per_sample, std::string what,
+             std::string fix = "") const {
+    std::string where = place_(part, static_cast<int64_t>(at / per_sample));
     if (per_sample > 1) where += fmt::format(", element {}", at % per_sample);
     return {std::move(what), join_where(request_.where, where), std::move(fix)};
   }
@@ -26,20 +26,20 @@ class Check {
   Status finite(const std::vector<float>& numbers, size_t per_sample) const {
     for (size_t i = 0; i < numbers.size(); ++i) {
       if (std::isfinite(numbers[i])) continue;
-      return fail(i, per_sample, fmt::format("{} is no finite number", numbers[i]),
+      return fail(Part::kFeatures, i, per_sample, fmt::format("{} is no finite number", numbers[i]),
                   "mend or leave out the sample");
     }
     return Ok{};
   }
 
-  Status below(const std::vector<int64_t>& values, size_t per_sample, int64_t limit,
+  Status below(Part part, const std::vector<int64_t>& values, size_t per_sample, int64_t limit,
                const char* what, const char* key) const {
     for (size_t i = 0; i < values.size(); ++i) {
       if (values[i] >= 0 && values[i] < limit) continue;
       const int64_t most = *std::max_element(values.begin(), values.end());
       const bool few = values[i] >= 0 && most < (1 << 24);
       return fail(
-          i, per_sample,
+          part, i, per_sample,
           fmt::format("{} {}; allowed: 0 to {} (data.{} is {})", what, values[i], limit - 1, key,
                       limit),
           few ? fmt::format("set data.{} = {} or mend the file", key, most + 1) : "mend the file");
@@ -50,14 +50,15 @@ class Check {
   Status zero_or_one(const std::vector<float>& weights, size_t per_sample) const {
     for (size_t i = 0; i < weights.size(); ++i) {
       if (weights[i] == 0.0f || weights[i] == 1.0f) continue;
-      return fail(i, per_sample,
+      return fail(Part::kWeights, i, per_sample,
                   fmt::format("weight {}; allowed: 1 (a token), 0 (padding)", weights[i]));
     }
     for (size_t i = 0; i < weights.size(); i += per_sample) {
       const auto begin = weights.begin() + static_cast<int64_t>(i);
       if (std::find(begin, begin + static_cast<int64_t>(per_sample), 1.0f) ==
           begin + static_cast<int64_t>(per_sample)) {
-        return fail(i / per_sample, 1, "no token: all weights are 0", "leave out the sample");
+        return fail(Part::kWeights, i / per_sample, 1, "no token: all weights are 0",
+                    "leave out the sample");
       }
     }
     return Ok{};
@@ -65,7 +66,7 @@ class Check {
 
  private:
   const DataRequest& request_;
-  const std::function<std::string(int64_t)>& place_;
+  const Place& place_;
 };
 
 Tensor narrow(const std::vector<int64_t>& values, Dims dims) {
@@ -83,8 +84,7 @@ Tensor as_f32(const std::vector<float>& values, Dims dims) {
 
 }  // namespace
 
-Result<Samples> to_samples(const DataRequest& request, const RawSamples& raw,
-                           const std::function<std::string(int64_t)>& place) {
+Result<Samples> to_samples(const DataRequest& request, const RawSamples& raw, const Place& place) {
   const auto count = static_cast<size_t>(raw.count);
   const bool tokens = request.vocabulary > 0;
   const size_t per_sample = (tokens ? raw.tokens.size() : raw.numbers.size()) / count;
@@ -92,10 +92,10 @@ Result<Samples> to_samples(const DataRequest& request, const RawSamples& raw,
   assert(labels_each == 1 || labels_each == per_sample);
   const Check check(request, place);
   TWINRUN_RETURN_IF_ERROR(check.finite(raw.numbers, per_sample));
+  TWINRUN_RETURN_IF_ERROR(check.below(Part::kFeatures, raw.tokens, per_sample, request.vocabulary,
+                                      "token", "vocabulary"));
   TWINRUN_RETURN_IF_ERROR(
-      check.below(raw.tokens, per_sample, request.vocabulary, "token", "vocabulary"));
-  TWINRUN_RETURN_IF_ERROR(
-      check.below(raw.labels, labels_each, request.classes, "label", "classes"));
+      check.below(Part::kLabels, raw.labels, labels_each, request.classes, "label", "classes"));
   TWINRUN_RETURN_IF_ERROR(check.zero_or_one(raw.weights, per_sample));
 
   Dims dims = raw.sample;

@@ -6,6 +6,7 @@
 // tokens are padded with token 0, label 0, weight 0.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <tf_example.pb.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -15,7 +16,6 @@
 #include "scenarios/data/raw_samples.h"
 #include "scenarios/data/record_reader.h"
 #include "scenarios/data/source.h"
-#include "tf_example.pb.h"
 
 namespace twinrun::data {
 namespace {
@@ -76,7 +76,7 @@ class Collector {
       }
       raw_.labels.resize(static_cast<size_t>(raw_.count));
     }
-    return to_samples(request_, raw_, [this](int64_t i) {
+    return to_samples(request_, raw_, [this](Part, int64_t i) {
       const auto after = std::ranges::upper_bound(firsts_, i, {}, &First::sample);
       return fmt::format("{}: record {}", (after - 1)->path, i - (after - 1)->sample);
     });

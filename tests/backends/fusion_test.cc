@@ -227,8 +227,11 @@ struct Random {
       case 1: return keep(h.b.select(operand(DType::kPred), operand(f), operand(f)));
       case 2: return keep(h.b.convert(operand(d.of(std::vector<DType>{DType::kF32, DType::kBF16, DType::kI32, DType::kPred})),
                                       d.of(std::vector<DType>{DType::kF32, DType::kBF16, DType::kI32, DType::kPred})));
-      case 3: return keep(h.b.unary(d.of(std::vector<OpKind>{OpKind::kSqrt, OpKind::kRsqrt, OpKind::kExponential, OpKind::kLog,
-                                                             OpKind::kTanh, OpKind::kLogistic, OpKind::kErf, OpKind::kLog1p}), operand(f)));
+      case 3:
+        return keep(h.b.unary(d.of(std::vector<OpKind>{
+                                  OpKind::kSqrt, OpKind::kRsqrt, OpKind::kExponential, OpKind::kLog,
+                                  OpKind::kTanh, OpKind::kLogistic, OpKind::kErf, OpKind::kLog1p}),
+                              operand(f)));
       case 4: return keep(h.b.unary(d.chance(50) ? OpKind::kNegate : OpKind::kAbs, operand(d.chance(80) ? f : DType::kI32)));
       case 5: return keep(h.b.binary(d.of(std::vector<OpKind>{OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply,
                                                               OpKind::kMaximum, OpKind::kMinimum}),

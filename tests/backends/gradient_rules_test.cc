@@ -22,13 +22,13 @@ using Vec = std::vector<double>;
 
 constexpr int64_t kBatch = 16;
 
-Program network(const OptimizerSpec& spec, Reducer loss = Reducer::kMean) {
-  Layers net(Mode::kTraining, kBatch, {6}, 7);
-  net.dense("dense1", 5, true);
-  net.relu("relu1");
-  net.dense("dense2", 3, true);
-  net.softmax_cross_entropy(3, loss);
-  return net.finish(spec);
+Program network(const OptimizerSpec& spec, Reducer loss = Reducer::kMean, int64_t batch = kBatch) {
+  return build_forward(Mode::kTraining, batch, {{6}}, 7, spec, [=](Layers& net) {
+    net.dense("dense1", 5);
+    net.relu("relu1");
+    net.dense("dense2", 3);
+    net.softmax_cross_entropy(3, {loss});
+  });
 }
 const std::vector<std::string> kParameters = {"dense1/kernel", "dense1/bias", "dense2/kernel",
                                               "dense2/bias"};
@@ -128,8 +128,8 @@ TEST(Clipping, BeforeTheAllReduceEachCoreClipsItsOwn) {
     OptimizerSpec spec{.kind = Kind::kSgd};
     spec.clip = clip, spec.clip_at = at;
     const Gradients after = gradients(shard(network(spec), {.cores = kCores}));
-    const Gradients before = gradients(
-        shard(network(spec), {.cores = kCores, .clipping = Clipping::kBeforeAllReduce}));
+    const Gradients before =
+        gradients(shard(network(spec), {.cores = kCores, .clipping = Clipping::kBeforeAllReduce}));
     const auto expected_after = clipped(reduced, 0, clip, at);
     std::vector<std::map<std::string, std::vector<N>>> each;
     for (size_t core = 0; core < kCores; ++core) each.push_back(clipped(local, core, clip, at));
@@ -162,8 +162,7 @@ TEST(Clipping, TextNamesItOnlyWhereItIsNotTheDefault) {
   OptimizerSpec spec{.kind = Kind::kSgd};
   spec.clip = Clip::kValue, spec.clip_at = 1;
   const Program after = shard(network(spec), {.cores = 4});
-  const Program before =
-      shard(network(spec), {.cores = 4, .clipping = Clipping::kBeforeAllReduce});
+  const Program before = shard(network(spec), {.cores = 4, .clipping = Clipping::kBeforeAllReduce});
   EXPECT_EQ(to_text(after).find("clipping"), std::string::npos);
   EXPECT_NE(to_text(before).find(" clipping=before_all_reduce"), std::string::npos);
 }
@@ -210,9 +209,9 @@ TEST(L2, CountsOncePerCoreUnderASum) {
   };
   const Program forward = network(spec);
   const std::vector<Tensor> initial = initial_state(forward, 1);
-  for (const auto& [reduction, once, counts] :
-       {std::tuple{Reduction::kMean, false, 1.0}, {Reduction::kSum, false, 4.0},
-        {Reduction::kSum, true, 1.0}}) {
+  for (const auto& [reduction, once, counts] : {std::tuple{Reduction::kMean, false, 1.0},
+                                                {Reduction::kSum, false, 4.0},
+                                                {Reduction::kSum, true, 1.0}}) {
     const Gradients with = at(spec.l2, reduction, once), without = at(0, reduction, once);
     const Vec w = numbers(initial[static_cast<size_t>(forward.state_index("dense1/kernel"))]);
     for (size_t i = 0; i < w.size(); ++i) {
@@ -228,9 +227,9 @@ TEST(L2, CountsOncePerCoreUnderASum) {
 Program linear(int64_t batch, const OptimizerSpec& spec) {
   Hand h;
   const ValueId w = h.param("w", {4});
-  const ValueId x = h.input("x", {DType::kF32, {batch, 4}}, true);
-  const ValueId per_sample = h.b.reduce(
-      h.b.mul(x, h.b.broadcast(w, {batch, 4}, {1}, true)), {1}, Reducer::kSum, "per_sample");
+  const ValueId x = h.input("x", {DType::kF32, {batch, 4}});
+  const ValueId per_sample =
+      h.b.reduce(h.b.mul(x, h.b.broadcast(w, {batch, 4}, {1})), {1}, Reducer::kSum, "per_sample");
   Program p = h.forward(h.b.reduce(per_sample, {0}, Reducer::kMean, "loss"), spec);
   p.batch = batch;
   return p;
@@ -244,9 +243,9 @@ Tensor samples(int64_t rows) {
 TEST(Accumulation, MicroBatchesGiveTheBitsOfOneBatch) {
   constexpr int64_t kMicro = 4, kAll = 4 * kMicro, kUpdates = 3;
   std::vector<OptimizerSpec> specs;
-  for (Kind kind : {Kind::kSgd, Kind::kMomentum, Kind::kAdam, Kind::kAdagrad, Kind::kAdadelta,
-                    Kind::kRmsprop, Kind::kAdamax, Kind::kAdamw, Kind::kAdafactor, Kind::kLars,
-                    Kind::kLamb}) {
+  for (Kind kind :
+       {Kind::kSgd, Kind::kMomentum, Kind::kAdam, Kind::kAdagrad, Kind::kAdadelta, Kind::kRmsprop,
+        Kind::kAdamax, Kind::kAdamw, Kind::kAdafactor, Kind::kLars, Kind::kLamb}) {
     specs.push_back({.kind = kind, .weight_decay = 0.01});
   }
   specs.push_back({.kind = Kind::kAdam, .clip = Clip::kGlobalNorm, .clip_at = 1.5, .ema = 0.75});
@@ -306,14 +305,9 @@ TEST(Accumulation, SumsByKey) {
 // Sizes stay below 1, and no path to a weight's gradient has 2^10 roundings.
 TEST(Accumulation, OfANetworkIsTheWholeBatch) {
   const auto after = [](int64_t batch, int64_t accumulate) {
-    Layers net(Mode::kTraining, batch, {6}, 7);
-    net.dense("dense1", 5, true);
-    net.relu("relu1");
-    net.dense("dense2", 3, true);
-    net.softmax_cross_entropy(3, Reducer::kMean);
     OptimizerSpec spec{.kind = Kind::kMomentum};
     spec.accumulate = accumulate;
-    Trial t("cpu:f64", training_step(net.finish(spec)));
+    Trial t("cpu:f64", training_step(network(spec, Reducer::kMean, batch)));
     const Tensor images = small::generic_f32({kBatch, 6}, -1, 1, 3);
     std::vector<int32_t> labels;
     for (int32_t i = 0; i < kBatch; ++i) labels.push_back(i * i % 3);

@@ -63,8 +63,7 @@ double loss_of(const Trial& run) {
 
 // d(sum of losses) / d(replica's own parameter) for every element of every parameter.
 void check(const std::string& what, const Program& forward,
-           const std::map<std::string, std::pair<double, double>>& ranges,
-           double constants = 0) {
+           const std::map<std::string, std::pair<double, double>>& ranges, double constants = 0) {
   const Program step = training_step(forward), plain = prune(forward);
   Trial gradient("cpu:f64", step), value("cpu:f64", plain);
   fill(gradient, ranges);
@@ -106,7 +105,8 @@ struct Case {
   std::string name;
   Build build;
   int cores = 1;
-  double constants = 0;  // relative error of the constants in its gradient, which are binary32 numbers
+  double constants =
+      0;  // relative error of the constants in its gradient, which are binary32 numbers
 };
 
 Build binary(OpKind kind) {

@@ -31,8 +31,9 @@ std::vector<Case> cases(int64_t shift) {
   };
   std::vector<Case> list;
   const Dims image = {5, 19, 17, 13}, big = {3, 77, 301};
-  for (OpKind kind : {OpKind::kNegate, OpKind::kAbs, OpKind::kSqrt, OpKind::kRsqrt,
-                      OpKind::kExponential, OpKind::kLog, OpKind::kTanh, OpKind::kLogistic, OpKind::kErf, OpKind::kLog1p}) {
+  for (OpKind kind :
+       {OpKind::kNegate, OpKind::kAbs, OpKind::kSqrt, OpKind::kRsqrt, OpKind::kExponential,
+        OpKind::kLog, OpKind::kTanh, OpKind::kLogistic, OpKind::kErf, OpKind::kLog1p}) {
     list.push_back({"unary", make(kind, big), {f(big, 1)}});
   }
   for (OpKind kind : {OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply, OpKind::kDivide,

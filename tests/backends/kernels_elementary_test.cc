@@ -48,8 +48,8 @@ void check(const char* name, ArrayFunction ours, CorrectlyRounded::Function thei
     }
   }
   // Where results overflow, become denormal or zero, or saturate; around 1.
-  for (float edge : {88.7228394f, -87.3365479f, -103.972084f, -103.278929f, 9.01091385f, 1.0f, 0.0f, 4.0f, 3.83250689f,
-                     0.000244140625f}) {
+  for (float edge : {88.7228394f, -87.3365479f, -103.972084f, -103.278929f, 9.01091385f, 1.0f, 0.0f,
+                     4.0f, 3.83250689f, 0.000244140625f}) {
     for (uint32_t d = 0; d < 4000; ++d) {
       add(to_bits(edge) - 2000 + d);
       add((to_bits(edge) - 2000 + d) ^ 0x80000000u);
@@ -96,7 +96,8 @@ TEST(Elementary, SpecialValues) {
   EXPECT_EQ(to_bits(log1p_f32(0.0f)), 0u);
   EXPECT_EQ(to_bits(log1p_f32(-0x1.000002p+0f)), kCanonicalNaN);
   EXPECT_EQ(to_bits(log1p_f32(-inf)), kCanonicalNaN);
-  for (auto f : {exp_f32, log_f32, tanh_f32, erf_f32, log1p_f32}) EXPECT_EQ(to_bits(f(nan)), kCanonicalNaN);
+  for (auto f : {exp_f32, log_f32, tanh_f32, erf_f32, log1p_f32})
+    EXPECT_EQ(to_bits(f(nan)), kCanonicalNaN);
 }
 
 // Under flushing, "tiny after rounding with unbounded exponent" must not differ from rounding first

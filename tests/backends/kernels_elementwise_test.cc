@@ -91,10 +91,10 @@ float defined(OpKind kind, float a, float b, const NaiveArithmetic& n) {
 }
 
 constexpr OpKind kFloatOps[] = {
-    OpKind::kAdd,      OpKind::kSubtract, OpKind::kMultiply,    OpKind::kDivide, OpKind::kMaximum,
-    OpKind::kMinimum,  OpKind::kSqrt,     OpKind::kRsqrt,       OpKind::kLog,    OpKind::kTanh,
-    OpKind::kLogistic, OpKind::kNegate,   OpKind::kExponential, OpKind::kAbs,
-    OpKind::kErf,      OpKind::kLog1p};
+    OpKind::kAdd,         OpKind::kSubtract, OpKind::kMultiply, OpKind::kDivide,
+    OpKind::kMaximum,     OpKind::kMinimum,  OpKind::kSqrt,     OpKind::kRsqrt,
+    OpKind::kLog,         OpKind::kTanh,     OpKind::kLogistic, OpKind::kNegate,
+    OpKind::kExponential, OpKind::kAbs,      OpKind::kErf,      OpKind::kLog1p};
 
 TEST(Elementwise, EqualsDefinition) {
   const auto [a, b] = operands();

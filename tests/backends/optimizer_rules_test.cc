@@ -31,7 +31,8 @@ std::vector<Case> cases() {
       {"adadelta", {.kind = Kind::kAdadelta, .rho = 0.95}},
       {"rmsprop", {.kind = Kind::kRmsprop, .momentum = 0, .epsilon = 1e-10}},
       {"rmsprop_momentum", {.kind = Kind::kRmsprop, .momentum = 0.9, .epsilon = 1e-3}},
-      {"rmsprop_centered", {.kind = Kind::kRmsprop, .momentum = 0.5, .epsilon = 1e-3, .centered = true}},
+      {"rmsprop_centered",
+       {.kind = Kind::kRmsprop, .momentum = 0.5, .epsilon = 1e-3, .centered = true}},
       {"rmsprop_xla",
        {.kind = Kind::kRmsprop, .momentum = 0.9, .epsilon = 1e-3, .algebra = Algebra::kXla}},
       {"rmsprop_centered_xla",
@@ -54,13 +55,14 @@ std::vector<Case> cases() {
 
 // Parameters of rank 4, 2 and 1.
 Program network(const OptimizerSpec& spec) {
-  Layers net(Mode::kTraining, kBatch, {6, 6, 2}, 7);
-  net.conv2d("conv1", 3, 3, 2, /*same=*/true, /*bias=*/true);
-  net.relu("relu1");
-  net.flatten("flatten1");
-  net.dense("dense1", 5, true);
-  net.softmax_cross_entropy(5, Reducer::kMean);
-  return training_step(net.finish(spec));
+  return training_step(
+      build_forward(Mode::kTraining, kBatch, {{6, 6, 2}}, 7, spec, [](Layers& net) {
+        net.conv2d("conv1", {.filters = 3, .kernel = 3, .stride = 2});
+        net.relu("relu1");
+        net.flatten("flatten1");
+        net.dense("dense1", 5);
+        net.softmax_cross_entropy(5, {Reducer::kMean});
+      }));
 }
 
 void feed(Trial& t, int step) {
@@ -175,7 +177,8 @@ TEST(OptimizerAlgebra, BothMeanTheSame) {
     for (const auto& [name, values] : a.state) {
       for (size_t i = 0; i < values.size(); ++i) {
         const auto& other = b.state.at(name)[i];
-        ASSERT_NEAR(values[i].value, other.value, values[i].error + other.error) << name << " " << i;
+        ASSERT_NEAR(values[i].value, other.value, values[i].error + other.error)
+            << name << " " << i;
       }
     }
   }

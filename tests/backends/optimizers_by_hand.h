@@ -141,7 +141,8 @@ class ByHand {
             d = d - mg * mg;
           }
           d = d + epsilon;
-          mom[i] = mom[i] * f32(spec_.momentum) + (cpu ? g[i] * lr / sqrt(d) : g[i] * lr * rsqrt(d));
+          mom[i] =
+              mom[i] * f32(spec_.momentum) + (cpu ? g[i] * lr / sqrt(d) : g[i] * lr * rsqrt(d));
           w[i] = w[i] - mom[i];
         }
         break;

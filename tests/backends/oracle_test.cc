@@ -166,10 +166,11 @@ TEST(OraclePlanted, DroppedTail) {
 }
 
 TEST(OraclePlanted, ScaledByOnePlusTwoToTheMinusTen) {
-  for (OpKind kind : {OpKind::kDotGeneral, OpKind::kConvolution, OpKind::kConvolutionInputGrad,
-                      OpKind::kConvolutionKernelGrad, OpKind::kReduce, OpKind::kReduceWindow,
-                      OpKind::kSelectAndScatter, OpKind::kAvgPoolGrad, OpKind::kAllReduce,
-                      OpKind::kExponential, OpKind::kLogistic, OpKind::kTanh, OpKind::kErf, OpKind::kLog1p}) {
+  for (OpKind kind :
+       {OpKind::kDotGeneral, OpKind::kConvolution, OpKind::kConvolutionInputGrad,
+        OpKind::kConvolutionKernelGrad, OpKind::kReduce, OpKind::kReduceWindow,
+        OpKind::kSelectAndScatter, OpKind::kAvgPoolGrad, OpKind::kAllReduce, OpKind::kExponential,
+        OpKind::kLogistic, OpKind::kTanh, OpKind::kErf, OpKind::kLog1p}) {
     for (const Mode& m : modes()) {
       if (!is_dot(kind) && m.declared.precision != DotPrecision::kF32) continue;
       for (uint64_t seed = 0; seed < 20; ++seed) {
@@ -187,11 +188,13 @@ TEST(OraclePlanted, ScaledByOnePlusTwoToTheMinusTen) {
 }
 
 TEST(OraclePlanted, OneUlp) {
-  for (OpKind kind : {OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply, OpKind::kDivide,
-                      OpKind::kSqrt, OpKind::kMaximum, OpKind::kMinimum, OpKind::kNegate,
-                      OpKind::kAbs, OpKind::kTranspose, OpKind::kBroadcastInDim, OpKind::kReshape,
-                      OpKind::kSelect, OpKind::kConvert, OpKind::kExponential, OpKind::kLog,
-                      OpKind::kTanh, OpKind::kErf, OpKind::kLog1p, OpKind::kRngUniform, OpKind::kSelectAndScatter}) {
+  for (OpKind kind : {OpKind::kAdd,       OpKind::kSubtract,       OpKind::kMultiply,
+                      OpKind::kDivide,    OpKind::kSqrt,           OpKind::kMaximum,
+                      OpKind::kMinimum,   OpKind::kNegate,         OpKind::kAbs,
+                      OpKind::kTranspose, OpKind::kBroadcastInDim, OpKind::kReshape,
+                      OpKind::kSelect,    OpKind::kConvert,        OpKind::kExponential,
+                      OpKind::kLog,       OpKind::kTanh,           OpKind::kErf,
+                      OpKind::kLog1p,     OpKind::kRngUniform,     OpKind::kSelectAndScatter}) {
     for (const Mode& m : {mode(DotPrecision::kF32, false), mode(DotPrecision::kF32, true)}) {
       for (uint64_t seed = 0; seed < 20; ++seed) {
         for (const OpCase& c : op_cases(kind, DataClass::kPositive, seed)) {
@@ -371,8 +374,9 @@ TEST(OracleElementary, AgreesWithMpfr) {
     }
   }
   for (double w : worst) EXPECT_LT(w, oracle::kElementaryError);
-  std::printf("exp 2^%.1f  log 2^%.1f  tanh 2^%.1f  erf 2^%.1f  log1p 2^%.1f\n", std::log2(worst[0]),
-              std::log2(worst[1]), std::log2(worst[2]), std::log2(worst[3]), std::log2(worst[4]));
+  std::printf("exp 2^%.1f  log 2^%.1f  tanh 2^%.1f  erf 2^%.1f  log1p 2^%.1f\n",
+              std::log2(worst[0]), std::log2(worst[1]), std::log2(worst[2]), std::log2(worst[3]),
+              std::log2(worst[4]));
 }
 
 TEST(OracleElementary, Edges) {

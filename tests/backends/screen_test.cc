@@ -314,10 +314,11 @@ TEST(ScreenPlanted, WrongDots) {
 }
 
 TEST(ScreenPlanted, ScaledResults) {
-  for (OpKind kind : {OpKind::kReduce, OpKind::kReduceWindow, OpKind::kSelectAndScatter,
-                      OpKind::kAvgPoolGrad, OpKind::kAllReduce, OpKind::kExponential, OpKind::kLog,
-                      OpKind::kTanh, OpKind::kErf, OpKind::kLog1p, OpKind::kLogistic, OpKind::kRsqrt, OpKind::kSqrt, OpKind::kAdd,
-                      OpKind::kMultiply, OpKind::kConvert, OpKind::kRngUniform}) {
+  for (OpKind kind :
+       {OpKind::kReduce, OpKind::kReduceWindow, OpKind::kSelectAndScatter, OpKind::kAvgPoolGrad,
+        OpKind::kAllReduce, OpKind::kExponential, OpKind::kLog, OpKind::kTanh, OpKind::kErf,
+        OpKind::kLog1p, OpKind::kLogistic, OpKind::kRsqrt, OpKind::kSqrt, OpKind::kAdd,
+        OpKind::kMultiply, OpKind::kConvert, OpKind::kRngUniform}) {
     for (uint64_t seed = 0; seed < 10; ++seed) {
       for (const OpCase& c : op_cases(kind, DataClass::kNormal, seed)) {
         if (c.op.type.dtype != DType::kF32 || c.op.type.elements() < 8) continue;
@@ -460,9 +461,10 @@ TEST(ScreenCostSlow, OneThread) {
   Tensor positive = a.clone();
   for (float& x : positive.as<float>()) x = std::fabs(x) + 0x1p-20f;
   for (const auto& [label, m] : {std::pair{"f32", f32}, std::pair{"flush", bf16}}) {
-    for (OpKind kind : {OpKind::kAdd, OpKind::kMultiply, OpKind::kDivide, OpKind::kMaximum,
-                        OpKind::kCompare, OpKind::kSqrt, OpKind::kRsqrt, OpKind::kExponential,
-                        OpKind::kLog, OpKind::kTanh, OpKind::kLogistic, OpKind::kErf, OpKind::kNegate}) {
+    for (OpKind kind :
+         {OpKind::kAdd, OpKind::kMultiply, OpKind::kDivide, OpKind::kMaximum, OpKind::kCompare,
+          OpKind::kSqrt, OpKind::kRsqrt, OpKind::kExponential, OpKind::kLog, OpKind::kTanh,
+          OpKind::kLogistic, OpKind::kErf, OpKind::kNegate}) {
       std::vector<Tensor> in{
           kind == OpKind::kSqrt || kind == OpKind::kLog || kind == OpKind::kRsqrt ? positive : a};
       if (operand_count(kind) == 2) in.push_back(b);

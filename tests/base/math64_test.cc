@@ -75,8 +75,14 @@ double unit(std::mt19937_64& g) { return static_cast<double>(g() >> 11) * 0x1p-5
 // Positive numbers of every binade, and around 1.
 std::vector<double> positive() {
   std::mt19937_64 g(1);
-  std::vector<double> xs = {1, 0.75, 1.5, std::nextafter(1, 0), std::nextafter(1, 2), 0x1p-1074,
-                            std::numeric_limits<double>::max(), 0x1p-1022};
+  std::vector<double> xs = {1,
+                            0.75,
+                            1.5,
+                            std::nextafter(1, 0),
+                            std::nextafter(1, 2),
+                            0x1p-1074,
+                            std::numeric_limits<double>::max(),
+                            0x1p-1022};
   for (int i = 0; i < 2000; ++i) {
     xs.push_back(std::ldexp(1 + unit(g), static_cast<int>(g() % 2046) - 1022));
     xs.push_back(0.5 + unit(g) * 1.5);
@@ -158,7 +164,9 @@ TEST(Math64, Edges) {
 // What contract 1 has as the exponential schedule: these bits came from scenarios/model.cc as it was.
 TEST(Math64, BitsOfTheExponentialSchedule) {
   uint64_t digest = 0xCBF29CE484222325u;  // FNV-1a over words
-  const auto add = [&](double x) { digest = (digest ^ std::bit_cast<uint64_t>(x)) * 0x100000001B3u; };
+  const auto add = [&](double x) {
+    digest = (digest ^ std::bit_cast<uint64_t>(x)) * 0x100000001B3u;
+  };
   for (int i = 1; i < 3000; ++i) {
     const double rate = i / 3000.0;
     add(math64::log2(rate));

@@ -10,8 +10,7 @@ using samples::Folder;
 
 // The fenced Python block of the page.
 std::string snippet() {
-  const auto page = std::filesystem::path(__FILE__).parent_path() / "../../checkpoints/FORMAT.md";
-  const std::string text = samples::read_bytes(page.string());
+  const std::string text = samples::read_bytes(TWINRUN_SOURCE_DIR "/checkpoints/FORMAT.md");
   const std::string open = "```python\n";
   const size_t begin = text.find(open), end = text.find("\n```", begin);
   if (begin == std::string::npos || end == std::string::npos) return "";

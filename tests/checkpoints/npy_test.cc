@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "checkpoints/container/zip.h"
+#include "tests/checkpoints/fixtures.h"
 #include "tests/checkpoints/mutations.h"
 #include "tests/checkpoints/python.h"
 
@@ -12,12 +13,8 @@ namespace {
 
 using samples::Folder;
 
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text));
-}
-std::string text_of(const std::vector<std::byte>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
+using samples::bytes_of;
+using samples::text_of;
 
 NamedArray floats(std::string name, Dims dims) {
   return to_array(std::move(name), samples::pattern({DType::kF32, std::move(dims)}));

@@ -13,6 +13,7 @@
 #include <map>
 #include <sstream>
 
+#include "program/analysis/liveness.h"
 #include "scenarios/library.h"
 #include "tests/harness/tiny.h"
 #include "tests/support/isa_scope.h"
@@ -21,7 +22,9 @@ namespace twinrun {
 namespace {
 
 const char* const kTable = TWINRUN_SOURCE_DIR "/tests/golden/runs/digests.txt";
-constexpr int64_t kSteps = 20;
+// A heavy scenario shows in two steps what its ops do; the heaviest are not repeated for every setting.
+constexpr int64_t kSteps = 20, kHeavySteps = 2;
+constexpr double kMediumFlops = 1e9, kHeavyFlops = 5e9, kHeaviestFlops = 1e11;  // of a step
 
 // "digits_mlp T" -> "after 20 steps: 0123..."
 using Table = std::map<std::string, std::string>;
@@ -91,7 +94,8 @@ std::vector<Digest> states_of(const Experiment& e, const std::string& engine, bo
 
 std::string after_training(const Experiment& e, const std::string& engine, bool sharded,
                            int threads, bool shift) {
-  const std::vector<Digest> states = states_of(e, engine, sharded, threads, kSteps, shift);
+  const int64_t steps = step_flops(e.whole()) < kHeavyFlops ? kSteps : kHeavySteps;
+  const std::vector<Digest> states = states_of(e, engine, sharded, threads, steps, shift);
   return "after " + std::to_string(states.size()) + " steps: " + states.back().hex();
 }
 
@@ -109,44 +113,52 @@ Table corners(const std::string& name, int threads, bool shift = false) {
   return found;
 }
 
-std::vector<std::string> self_contained(bool convolutional) {
+// Scenarios that need no file, and whose step has from `least` to `most` FLOP.
+std::vector<std::string> self_contained(double least, double most) {
+  static const std::map<std::string, double> all = [] {
+    std::map<std::string, double> flops;
+    for (const LibraryFile& file : library_files()) {
+      const Scenario s = tiny::must(parse_scenario(file.text, file.name));
+      const bool procedural = s.data.source == "digits" || s.data.source == "images32" ||
+                              s.data.source == "phrases" || s.data.source == "text_synthetic";
+      if (procedural) flops[std::string(file.name)] = step_flops(load(std::string(file.name)).whole());
+    }
+    return flops;
+  }();
   std::vector<std::string> names;
-  for (const LibraryFile& file : library_files()) {
-    const Scenario s = tiny::must(parse_scenario(file.text, file.name));
-    const bool heavy =
-        std::ranges::any_of(s.model.layers, [](const LayerSpec& l) { return l.kind == "conv2d"; });
-    if (s.data.source == "digits" && heavy == convolutional) names.emplace_back(file.name);
+  for (const auto& [name, flops] : all) {
+    if (flops >= least && flops < most) names.push_back(name);
   }
   return names;
 }
+constexpr double kAny = 1e30;
 
-TEST(GoldenRuns, DenseScenarios) {
-  const std::vector<std::string> names = self_contained(false);
+TEST(GoldenRuns, LightScenarios) {
+  const std::vector<std::string> names = self_contained(0, kMediumFlops);
   ASSERT_GE(names.size(), 5u);
   for (const std::string& name : names) expect_golden(corners(name, 1));
 }
 
-TEST(GoldenRunsSlowCnn, ConvolutionalScenarios) {
-  const std::vector<std::string> names = self_contained(true);
-  ASSERT_GE(names.size(), 1u);
+TEST(GoldenRunsSlowHeavy, HeavyScenarios) {
+  const std::vector<std::string> names = self_contained(kMediumFlops, kAny);
+  ASSERT_GE(names.size(), 4u);
   for (const std::string& name : names) expect_golden(corners(name, 1));
 }
 
 // The table has no row that no test looks at, and none is missing.
 TEST(GoldenRuns, TableIsComplete) {
   if (std::getenv("TWINRUN_UPDATE_GOLDEN") != nullptr) GTEST_SKIP() << "being rewritten";
-  size_t scenarios = self_contained(false).size() + self_contained(true).size();
-  EXPECT_EQ(read_table().size(), 4 * scenarios);
+  EXPECT_EQ(read_table().size(), 4 * self_contained(0, kAny).size());
 }
 
 // Every instruction set, every thread count, both alignments: the digests of the table.
 class GoldenSettings : public testing::TestWithParam<std::tuple<Isa, int, bool>> {
  protected:
-  void expect(bool convolutional) {
+  void expect(double least, double most) {
     const auto [isa, threads, shift] = GetParam();
     const IsaScope scope(isa);
     if (!scope.there()) GTEST_SKIP() << "this CPU has no " << to_string(isa);
-    for (const std::string& name : self_contained(convolutional)) {
+    for (const std::string& name : self_contained(least, most)) {
       expect_golden(corners(name, threads, shift));
     }
   }
@@ -160,8 +172,8 @@ std::string setting_name(const testing::TestParamInfo<std::tuple<Isa, int, bool>
   return std::string(to_string(isa)) + "_" + std::to_string(threads) + (shift ? "_shifted" : "");
 }
 
-TEST_P(GoldenRunsSlow, NeverChangeABit) { expect(false); }
-TEST_P(GoldenRunsSlow, NeverChangeABitOfAConvolution) { expect(true); }
+TEST_P(GoldenRunsSlow, NeverChangeABit) { expect(0, kMediumFlops); }
+TEST_P(GoldenRunsSlow, NeverChangeABitOfHeavyScenarios) { expect(kMediumFlops, kHeaviestFlops); }
 INSTANTIATE_TEST_SUITE_P(Settings, GoldenRunsSlow, kSettings, setting_name);
 
 class GoldenRunsThreads : public testing::TestWithParam<int> {};

@@ -258,9 +258,9 @@ TEST(Initializer, QrFactorsTheMatrix) {
   constexpr int64_t kRows = 60, kColumns = 30;
   constexpr double kError = 60 * 30 * 10 * 0x1p-53;
   std::vector<double> a(kRows * kColumns);
-  for (size_t i = 0; i < a.size(); ++i)
-    a[i] = 2 * uniform(draw({3, 1}, 0, 0, i)) - 1;
-  for (int64_t i = 0; i < kRows; ++i) a[static_cast<size_t>(i * kColumns)] = -std::fabs(a[static_cast<size_t>(i * kColumns)]);
+  for (size_t i = 0; i < a.size(); ++i) a[i] = 2 * uniform(draw({3, 1}, 0, 0, i)) - 1;
+  for (int64_t i = 0; i < kRows; ++i)
+    a[static_cast<size_t>(i * kColumns)] = -std::fabs(a[static_cast<size_t>(i * kColumns)]);
   const std::vector<double> q = orthonormal_columns(a, kRows, kColumns);
   const auto dot = [&](const std::vector<double>& x, int64_t c, const std::vector<double>& y,
                        int64_t d) {

@@ -306,12 +306,8 @@ float reference_log(float x, bool flush) {
 float reference_tanh(float x, bool flush) {
   return by_mpfr(x, flush, mpfr_tanh);
 }
-float reference_erf(float x, bool flush) {
-  return by_mpfr(x, flush, mpfr_erf);
-}
-float reference_log1p(float x, bool flush) {
-  return by_mpfr(x, flush, mpfr_log1p);
-}
+float reference_erf(float x, bool flush) { return by_mpfr(x, flush, mpfr_erf); }
+float reference_log1p(float x, bool flush) { return by_mpfr(x, flush, mpfr_log1p); }
 
 Tensor reference_op(const Op& op, std::span<const Tensor> inputs, ReferenceArithmetic arithmetic) {
   const Scalar s{arithmetic.flush};

@@ -52,7 +52,7 @@ TEST_F(Hdf5SourceTest, WrongNames) {
             "storage is expected");
   request_.feature = "x_train", request_.classes = 2;
   EXPECT_EQ(error(request_),
-            "DIR/arrays.h5: record 2: label 2; allowed: 0 to 1 (data.classes is 2)");
+            "DIR/arrays.h5: y_train: record 2: label 2; allowed: 0 to 1 (data.classes is 2)");
 }
 
 // Whatever is done to a file, what comes back is a data set or an error that names the file.

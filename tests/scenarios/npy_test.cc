@@ -14,7 +14,7 @@ namespace {
 template <typename T>
 NamedArray array(ElementType type, Dims dims, const std::vector<T>& values) {
   NamedArray out{"", type, std::move(dims), std::vector<std::byte>(values.size() * sizeof(T))};
-  std::memcpy(out.bytes.data(), values.data(), out.bytes.size());
+  if (!values.empty()) std::memcpy(out.bytes.data(), values.data(), out.bytes.size());
   return out;
 }
 
@@ -85,27 +85,27 @@ TEST_F(NpyTest, WrongShapes) {
   const std::vector<float> six(6);
   save("x.npy", array(ElementType::kF32, {3, 2}, six));
   save("y.npy", array(ElementType::kI64, {4}, std::vector<int64_t>(4)));
-  EXPECT_EQ(error(saved()), "DIR: y.npy: labels are int64[4]; allowed: [3], one for each sample");
+  EXPECT_EQ(error(saved()), "DIR/y.npy: labels are int64[4]; allowed: [3], one for each sample");
   save("y.npy", array(ElementType::kI64, {3, 2}, std::vector<int64_t>(6)));
-  EXPECT_EQ(error(saved()), "DIR: y.npy: labels are int64[3,2]; allowed: [3], one for each sample");
+  EXPECT_EQ(error(saved()), "DIR/y.npy: labels are int64[3,2]; allowed: [3], one for each sample");
   save("y.npy", array(ElementType::kF32, {3}, std::vector<float>(3)));
-  EXPECT_EQ(error(saved()), "DIR: y.npy: labels are float32; allowed: integers");
+  EXPECT_EQ(error(saved()), "DIR/y.npy: labels are float32; allowed: integers");
   save("y.npy", array(ElementType::kI64, {3}, std::vector<int64_t>(3)));
   EXPECT_EQ(error(saved(3, 5)),
-            "DIR: x.npy: features are float32[3,2]; data.vocabulary asks for "
+            "DIR/x.npy: features are float32[3,2]; data.vocabulary asks for "
             "token ids: integers [n, T]");
   DataRequest request = saved();
   request.shape = {3};
-  EXPECT_EQ(error(request), "DIR: x.npy: a sample is [2], but data.shape is [3]");
+  EXPECT_EQ(error(request), "DIR/x.npy: a sample is [2], but data.shape is [3]");
   request = saved();
   request.files.push_back("y.npy");
   EXPECT_EQ(error(request),
-            "DIR: y.npy: weights are int64[3]; allowed: none without data.vocabulary");
+            "DIR/y.npy: weights are int64[3]; allowed: none without data.vocabulary");
   save("x.npy", array(ElementType::kF32, {6}, six));
-  EXPECT_EQ(error(saved()), "DIR: x.npy: features are float32[6]; allowed: [n, ...], n at least 1");
+  EXPECT_EQ(error(saved()), "DIR/x.npy: features are float32[6]; allowed: [n, ...], n at least 1");
   save("x.npy", array(ElementType::kF32, {0, 6}, std::vector<float>{}));
   EXPECT_EQ(error(saved()),
-            "DIR: x.npy: features are float32[0,6]; allowed: [n, ...], n at least 1");
+            "DIR/x.npy: features are float32[0,6]; allowed: [n, ...], n at least 1");
   request.files = {"x.npy"};
   EXPECT_EQ(error(request), "data.files names 1 files; allowed: 2 to 3");
 }
@@ -113,18 +113,18 @@ TEST_F(NpyTest, WrongShapes) {
 TEST_F(NpyTest, WrongValues) {
   save("y.npy", array(ElementType::kI64, {3}, std::vector<int64_t>{0, 1, 2}));
   save("x.npy", array(ElementType::kF64, {3, 2}, std::vector<double>{0, 1, 2, 3, std::nan(""), 5}));
-  EXPECT_EQ(error(saved()), "DIR: record 2, element 0: nan is no finite number");
+  EXPECT_EQ(error(saved()), "DIR/x.npy: record 2, element 0: nan is no finite number");
   save("x.npy", array(ElementType::kF32, {3, 2},
                       std::vector<float>{0, 1, -std::numeric_limits<float>::infinity(), 3, 4, 5}));
-  EXPECT_EQ(error(saved()), "DIR: record 1, element 0: -inf is no finite number");
+  EXPECT_EQ(error(saved()), "DIR/x.npy: record 1, element 0: -inf is no finite number");
   save("x.npy",
        array(ElementType::kI64, {3, 2}, std::vector<int64_t>{0, 1, 2, 3, int64_t{1} << 40, 5}));
   EXPECT_EQ(error(saved()),
-            "DIR: x.npy: 1099511627776 has no exact binary32; allowed: -16777216 to 16777216");
+            "DIR/x.npy: 1099511627776 has no exact binary32; allowed: -16777216 to 16777216");
   save("x.npy", array(ElementType::kI32, {3, 2}, std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
-  EXPECT_EQ(error(saved(2)), "DIR: record 2: label 2; allowed: 0 to 1 (data.classes is 2)");
+  EXPECT_EQ(error(saved(2)), "DIR/y.npy: record 2: label 2; allowed: 0 to 1 (data.classes is 2)");
   EXPECT_EQ(error(saved(3, 5)),
-            "DIR: record 2, element 1: token 5; allowed: 0 to 4 (data.vocabulary is 5)");
+            "DIR/x.npy: record 2, element 1: token 5; allowed: 0 to 4 (data.vocabulary is 5)");
   EXPECT_EQ(opened(saved(3, 6)).vocabulary, 6);
   EXPECT_EQ(opened(saved()).train.features.as<float>()[3], 3.0f);
 }
@@ -139,8 +139,8 @@ TEST_F(NpyTest, WrongWeights) {
     return error(request);
   };
   EXPECT_EQ(with({1, 1, 1, 0.5, 1, 0}),
-            "DIR: record 1, element 1: weight 0.5; allowed: 1 (a token), 0 (padding)");
-  EXPECT_EQ(with({1, 1, 0, 0, 1, 0}), "DIR: record 1: no token: all weights are 0");
+            "DIR/w.npy: record 1, element 1: weight 0.5; allowed: 1 (a token), 0 (padding)");
+  EXPECT_EQ(with({1, 1, 0, 0, 1, 0}), "DIR/w.npy: record 1: no token: all weights are 0");
   EXPECT_EQ(with({1, 1, 1, 0, 1, 0}), "accepted");
 }
 

@@ -125,6 +125,30 @@ TEST(Scenario, OverriddenKindDropsTheFilesKeysOfTheOldKind) {
   EXPECT_EQ(s.optimizer.beta1, OptimizerConfig{}.beta1);
 }
 
+TEST(Scenario, SchedulesResolveToThemselves) {
+  for (const Overrides& set :
+       {Overrides{{"optimizer.schedule", "piecewise"},
+                  {"optimizer.boundaries", "[100, 2000]"},
+                  {"optimizer.values", "[1e-3, 0]"},
+                  {"optimizer.warmup_steps", "10"}},
+        Overrides{{"optimizer.schedule", "cosine"}, {"optimizer.alpha", "0.1"}},
+        Overrides{{"optimizer.schedule", "polynomial"}, {"optimizer.cycle", "true"}},
+        Overrides{{"optimizer.schedule", "exponential"}, {"optimizer.staircase", "true"}}}) {
+    const Scenario s = parse(kSmall, set);
+    const Scenario again = parse(resolved_toml(s));
+    EXPECT_EQ(resolved_toml(again), resolved_toml(s));
+    EXPECT_EQ(scenario_digest(again), scenario_digest(s));
+    EXPECT_EQ(again.optimizer.boundaries, s.optimizer.boundaries);
+    EXPECT_EQ(again.optimizer.values, s.optimizer.values);
+    EXPECT_NE(scenario_digest(s), scenario_digest(parse(kSmall)));
+  }
+  const Scenario s = parse(kSmall, {{"optimizer.schedule", "piecewise"},
+                                    {"optimizer.boundaries", "[100, 2000]"},
+                                    {"optimizer.values", "[1e-3, 0]"}});
+  EXPECT_EQ(s.optimizer.boundaries, (Dims{100, 2000}));
+  EXPECT_EQ(s.optimizer.values, (std::vector<double>{1e-3, 0}));
+}
+
 TEST(Scenario, DigestIsOfWhatDecidesTheBits) {
   const Digest base = scenario_digest(parse(kSmall));
   EXPECT_EQ(scenario_digest(parse(kSmall, {{"name", "other"}, {"description", "x"}})), base);

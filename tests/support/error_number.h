@@ -32,25 +32,23 @@ struct Num {
   friend Num operator+(Num a, Num b) { return rounded(a.value + b.value, a.error + b.error); }
   friend Num operator-(Num a, Num b) { return rounded(a.value - b.value, a.error + b.error); }
   friend Num operator*(Num a, Num b) {
-    return rounded(a.value * b.value, std::abs(a.value) * b.error + std::abs(b.value) * a.error +
-                                          a.error * b.error);
+    return rounded(a.value * b.value,
+                   std::abs(a.value) * b.error + std::abs(b.value) * a.error + a.error * b.error);
   }
   // |a'/b' - a/b| <= (|a| eb + |b| ea) / (|b| (|b| - eb))
   friend Num operator/(Num a, Num b) {
     const double size = std::abs(b.value);
-    return rounded(a.value / b.value, (std::abs(a.value) * b.error + size * a.error) /
-                                          (size * (size - b.error)));
+    return rounded(a.value / b.value,
+                   (std::abs(a.value) * b.error + size * a.error) / (size * (size - b.error)));
   }
   friend Num sqrt(Num a) {
-    return rounded(std::sqrt(a.value), std::sqrt(a.value + a.error) -
-                                           std::sqrt(std::max(0.0, a.value - a.error)));
+    return rounded(std::sqrt(a.value),
+                   std::sqrt(a.value + a.error) - std::sqrt(std::max(0.0, a.value - a.error)));
   }
   friend Num exp(Num a) {
     return rounded(std::exp(a.value), std::exp(a.value) * std::expm1(a.error));
   }
-  friend Num log(Num a) {
-    return rounded(std::log(a.value), a.error / (a.value - a.error));
-  }
+  friend Num log(Num a) { return rounded(std::log(a.value), a.error / (a.value - a.error)); }
   // Where one is larger for certain it is the result; else either may be.
   friend Num max(Num a, Num b) {
     if (a.value < b.value) std::swap(a, b);

@@ -1,0 +1,65 @@
+// What a reader in its own process may do, and what becomes of it.
+#include "checkpoints/container/isolated.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+
+namespace twinrun {
+namespace {
+
+using Answer = Result<std::vector<std::byte>>;
+
+std::string error_of(const std::function<Answer()>& reader) {
+  const auto answer = run_isolated(reader, 0, "f.h5");
+  return answer ? "" : answer.error().message();
+}
+
+TEST(Isolated, ValuesAndErrorsComeBack) {
+  const std::vector<std::byte> bytes(100000, std::byte{7});
+  const auto answer = run_isolated([&] { return Answer(bytes); }, 0, "f.h5");
+  ASSERT_TRUE(answer.ok()) << answer.error().message();
+  EXPECT_EQ(*answer, bytes);
+  const auto empty = run_isolated([] { return Answer(std::vector<std::byte>()); }, 0, "f.h5");
+  ASSERT_TRUE(empty.ok());
+  EXPECT_TRUE(empty->empty());
+  const auto error = run_isolated([] { return Answer(Error{"w\xFFhat", "where", "fix"}); }, 0, "f");
+  ASSERT_FALSE(error.ok());
+  EXPECT_EQ(error.error().where, "where");
+  EXPECT_EQ(error.error().fix, "fix");
+}
+
+TEST(Isolated, ACrashIsAnError) {
+  EXPECT_NE(error_of([]() -> Answer {
+              std::raise(SIGSEGV);
+              return std::vector<std::byte>();
+            }).find("library that reads it failed"),
+            std::string::npos);
+  EXPECT_NE(error_of([]() -> Answer { ::_exit(3); }).find("failed"), std::string::npos);
+  EXPECT_NE(error_of([]() -> Answer { throw std::bad_alloc(); }).find("failed"), std::string::npos);
+}
+
+TEST(Isolated, AnEndlessReaderIsStopped) {
+  const std::string error = error_of([]() -> Answer {
+    const rlimit second{1, 1};  // instead of the ten that everybody gets
+    ::setrlimit(RLIMIT_CPU, &second);
+    for (;;) (void)::getppid();
+  });
+  EXPECT_NE(error.find("did not come to an end"), std::string::npos) << error;
+}
+
+TEST(Isolated, MemoryIsLimited) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's own memory cannot be limited";
+#else
+  EXPECT_NE(error_of([]() -> Answer {
+              return std::vector<std::byte>(size_t{4} << 30);
+            }).find("ran out of memory"),
+            std::string::npos);
+#endif
+}
+
+}  // namespace
+}  // namespace twinrun
