@@ -343,7 +343,7 @@ class Trainer:
         else:
             self.strategy = tf.distribute.get_strategy()
         with self.strategy.scope():
-            self.params = {k: tf.Variable(v, name=k) for k, v in dump.initial("parameter").items()}
+            self.params = {k: tf.Variable(v, name=k.replace("/", "_")) for k, v in dump.initial("parameter").items()}
             self.rate = tf.Variable(0.0, trainable=False)
             self.optimizer = OPTIMIZERS[dump.optimizer["kind"]](dump.optimizer, lambda: self.rate)
         # One copy per replica, [replica, ...]: each core has statistics of its own.
