@@ -210,13 +210,17 @@ def mean_squared_error(_, logits, labels, loss):
 
 
 def triplet(c, x, labels, loss):
-    """Batch hard (Hermans et al. 2017), by differences of embeddings, not by products."""
+    """By differences of embeddings, not by products; `hard`: Hermans et al. 2017."""
     x, labels = c.gather(x), c.gather(labels)
     distance = jnp.sqrt(jnp.sum((x[:, None] - x[None]) ** 2, -1) + 1e-12)
-    same = (labels[:, None] == labels[None]) & ~jnp.eye(len(x), dtype=bool)
-    farthest = jnp.max(jnp.where(same, distance, 0.0), 1)
-    nearest = jnp.min(jnp.where(labels[:, None] != labels[None], distance, 1e9), 1)
-    return jnp.maximum(farthest - nearest + loss["margin"], 0.0)
+    other = labels[:, None] != labels[None]
+    same = ~other & ~jnp.eye(len(x), dtype=bool)
+    if loss["mining"] == "all":
+        valid = same[:, :, None] & other[:, None]
+        hinge = jax.nn.relu(distance[:, :, None] - distance[:, None] + loss["margin"])
+        return jnp.sum(hinge, (1, 2), where=valid) / jnp.maximum(valid.sum((1, 2)), 1)
+    farthest, nearest = jnp.max(jnp.where(same, distance, 0.0), 1), jnp.min(jnp.where(other, distance, 1e9), 1)
+    return jax.nn.relu(farthest - nearest + loss["margin"])
 
 
 def contrastive(c, x, labels, loss):

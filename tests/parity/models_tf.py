@@ -219,9 +219,14 @@ def mean_squared_error(_, logits, labels, loss):
 def triplet(c, x, labels, loss):
     x, labels = c.gather(x), c.gather(labels)
     distance = tf.sqrt(tf.reduce_sum(tf.math.squared_difference(x[:, None], x[None]), -1) + 1e-12)
-    equal, self = labels[:, None] == labels[None], tf.cast(tf.eye(x.shape[0]), tf.bool)
-    farthest = tf.reduce_max(tf.where(equal & ~self, distance, 0.0), 1)
-    return tf.nn.relu(farthest - tf.reduce_min(tf.where(equal, 1e9, distance), 1) + loss["margin"])
+    other = labels[:, None] != labels[None]
+    same = ~other & ~tf.cast(tf.eye(x.shape[0]), tf.bool)
+    if loss["mining"] == "all":
+        valid = tf.cast(same[:, :, None] & other[:, None], tf.float32)
+        hinge = tf.nn.relu(distance[:, :, None] - distance[:, None] + loss["margin"])
+        return tf.reduce_sum(hinge * valid, [1, 2]) / tf.maximum(tf.reduce_sum(valid, [1, 2]), 1.0)
+    farthest = tf.reduce_max(tf.where(same, distance, 0.0), 1)
+    return tf.nn.relu(farthest - tf.reduce_min(tf.where(other, distance, 1e9), 1) + loss["margin"])
 
 
 def contrastive(c, x, labels, loss):

@@ -217,10 +217,14 @@ def mean_squared_error(logits, labels, loss):
 
 def triplet(x, labels, loss):
     distance = torch.sqrt(((x[:, None] - x[None]) ** 2).sum(-1) + 1e-12)
-    equal = labels[:, None] == labels[None]
-    farthest = torch.where(equal & ~torch.eye(len(x), dtype=torch.bool), distance, torch.tensor(0.0)).amax(1)
-    nearest = torch.where(equal, torch.tensor(1e9), distance).amin(1)
-    return F.relu(farthest - nearest + loss["margin"])
+    other = labels[:, None] != labels[None]
+    same = ~other & ~torch.eye(len(x), dtype=torch.bool)
+    if loss["mining"] == "all":
+        valid = (same[:, :, None] & other[:, None]).float()
+        hinge = F.relu(distance[:, :, None] - distance[:, None] + loss["margin"])
+        return (hinge * valid).sum((1, 2)) / valid.sum((1, 2)).clamp(min=1)
+    farthest = torch.where(same, distance, torch.tensor(0.0)).amax(1)
+    return F.relu(farthest - torch.where(other, distance, torch.tensor(1e9)).amin(1) + loss["margin"])
 
 
 def contrastive(x, labels, loss):

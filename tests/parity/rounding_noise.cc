@@ -26,6 +26,19 @@ void round_settings(Owner& owner, uint32_t member, uint32_t& count) {
   }
 }
 
+// Whether most of what a reduction adds up equals its neighbour, as behind a global mean pool. Equal addends round alike, so
+// that a sum in one chain drifts: no square root may be taken of its depth. Adding zeros is exact.
+bool adds_equals(const Op& op, const Tensor& x) {
+  size_t inner = 1;  // elements from one addend to the next
+  for (auto d = static_cast<int64_t>(x.dims().size()); d-- > 0 && std::ranges::find(op.attrs.dims, d) == op.attrs.dims.end();) {
+    inner *= static_cast<size_t>(x.dims()[static_cast<size_t>(d)]);
+  }
+  const auto v = x.as<float>();
+  int64_t equal = 0;
+  for (size_t i = inner; i < v.size(); ++i) equal += v[i] == v[i - inner] && v[i] != 0;
+  return 2 * equal > x.elements();
+}
+
 }  // namespace
 
 double summation_depth(const Program& program, ValueId id) {
@@ -55,7 +68,8 @@ bool RoundingNoise::watches(const Program& program, ValueId id, int64_t /*step*/
 
 bool RoundingNoise::replace(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) {
   const OracleResult exact = eval_op(declared_, site.op(), inputs, pool_);
-  const double scale = 1 / std::sqrt(summation_depth(*site.program, site.id));
+  const bool drifts = site.op().kind == OpKind::kReduce && adds_equals(site.op(), inputs[0]);
+  const double scale = drifts ? 1 : 1 / std::sqrt(summation_depth(*site.program, site.id));
   const auto replica = site.op().phase == Phase::kUpdate ? 0 : static_cast<uint32_t>(site.replica + 1);
   const auto op = static_cast<uint32_t>(site.id) << 10 | replica;
   const auto out = output.as<float>();
