@@ -73,3 +73,12 @@ def table(title, rows):
         lines.append(f"  {TITLES[r.part]:<38}{r.name:<34}{r.deviation:>11.2e}{r.bound:>11.2e}{r.ratio:>10.3g}"
                      + ("  OUTSIDE" if r.outside else ""))
     return "\n".join(lines)
+
+
+MARKDOWN_HEAD = "\n".join(["| case | | framework | losses | first gradients | last gradients | state |", "|---|---|---|---|---|---|---|"])
+
+
+def markdown_row(case, corner, framework, wrong, rows):
+    """Largest deviation / bound of each part."""
+    cells = [f"**{r.ratio:.2g}**" if r.outside else f"{r.ratio:.2g}" for r in worst(rows)]
+    return f"| `{case}` | {corner} | {f'wrong: `{wrong}`' if wrong else framework} | {' | '.join(cells)} |"

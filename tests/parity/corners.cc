@@ -29,7 +29,8 @@ void record(const Program& program, const StepOutputs& outputs, bool first, bool
 }
 
 void add(const Values& member, const Values& truth, Values& distances) {
-  for (const auto& [name, value] : truth) distances[name].push_back(distance(member.at(name), value));
+  for (const auto& [name, value] : truth)
+    distances[name].push_back(distance(member.at(name), value));
 }
 
 }  // namespace
@@ -47,12 +48,15 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 double bound_of(const std::vector<double>& members) {
-  const double rms = distance(members, std::vector<double>(members.size())) / std::sqrt(members.size());
+  const double rms =
+      distance(members, std::vector<double>(members.size())) / std::sqrt(members.size());
   const boost::math::students_t student(static_cast<double>(members.size()));
-  return std::sqrt(2.0) * rms * boost::math::quantile(boost::math::complement(student, kFalseAlarm / 2));
+  return std::sqrt(2.0) * rms *
+         boost::math::quantile(boost::math::complement(student, kFalseAlarm / 2));
 }
 
-Result<Trace> trace(const Experiment& e, const Program& program, Backend& backend, const TraceOptions& options) {
+Result<Trace> trace(const Experiment& e, const Program& program, Backend& backend,
+                    const TraceOptions& options) {
   TWINRUN_ASSIGN(const auto engine, backend.prepare(program));
   Feed feed(e.data->train, e.feed_options(program.batch * program.sharding.cores));
   States states = initial_states(program, e.scenario.seed);
@@ -61,15 +65,17 @@ Result<Trace> trace(const Experiment& e, const Program& program, Backend& backen
   for (int64_t step = 0; step < options.steps; ++step) {
     TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
     TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, e.scenario, batch, step));
-    TWINRUN_RETURN_IF_ERROR(engine->step(step, states, inputs, outputs, options.sink, options.hooks));
+    TWINRUN_RETURN_IF_ERROR(
+        engine->step(step, states, inputs, outputs, options.sink, options.hooks));
     record(program, outputs, step == 0, step + 1 == options.steps, t);
   }
-  for (size_t i = 0; i < program.state.size(); ++i) t.state[program.state[i].name] = as_doubles(states[0].vars[i]);
+  for (size_t i = 0; i < program.state.size(); ++i)
+    t.state[program.state[i].name] = as_doubles(states[0].vars[i]);
   return t;
 }
 
-Result<Spread> ensemble(const Experiment& e, bool sharded, const Trace& truth, int64_t steps, uint32_t members,
-                        int threads) {
+Result<Spread> ensemble(const Experiment& e, bool sharded, const Trace& truth, int64_t steps,
+                        uint32_t members, int threads) {
   TWINRUN_ASSIGN(const auto cpu, make_backend("cpu", {.threads = threads}));
   ThreadPool pool(threads);
   Spread spread;
@@ -80,8 +86,8 @@ Result<Spread> ensemble(const Experiment& e, bool sharded, const Trace& truth, i
     TWINRUN_ASSIGN(Experiment own, with_seed(rounded, e.scenario.seed));
     own.scenario = e.scenario;  // learning rates are given
     RoundingNoise noise(member, sharded ? nullptr : &pool);
-    TWINRUN_ASSIGN(const Trace t, trace(own, sharded ? own.sharded(own.sharding) : own.whole(), *cpu,
-                                        {.steps = steps, .hooks = &noise}));
+    TWINRUN_ASSIGN(const Trace t, trace(own, sharded ? own.sharded(own.sharding) : own.whole(),
+                                        *cpu, {.steps = steps, .hooks = &noise}));
     for (size_t s = 0; s < t.losses.size(); ++s) {
       spread.losses[s].push_back(std::fabs(mean(t.losses[s]) - mean(truth.losses[s])));
     }

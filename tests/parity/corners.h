@@ -14,13 +14,14 @@
 
 namespace twinrun::parity {
 
-using Values = std::map<std::string, std::vector<double>>;  // by parameter or state name; replica 0's
+using Values =
+    std::map<std::string, std::vector<double>>;  // by parameter or state name; replica 0's
 
 struct Trace {
-  std::vector<std::vector<double>> losses;          // [step][core]
-  Values first, last;                               // gradients after the all-reduce, of the first and the last step
+  std::vector<std::vector<double>> losses;  // [step][core]
+  Values first, last;  // gradients after the all-reduce, of the first and the last step
   std::map<std::string, std::vector<double>> norms;  // of gradients, [step]
-  Values state;                                     // after the last step
+  Values state;                                      // after the last step
 };
 
 struct TraceOptions {
@@ -29,15 +30,16 @@ struct TraceOptions {
   TraceSink* sink = nullptr;
 };
 // Replicas never restart from replica 0 (tpu.iterations_per_loop): every core goes its own way to the end.
-Result<Trace> trace(const Experiment& experiment, const Program& program, Backend& backend, const TraceOptions& options);
+Result<Trace> trace(const Experiment& experiment, const Program& program, Backend& backend,
+                    const TraceOptions& options);
 
 // Distances from `truth`, one per member: of each step's loss (mean over cores), and of tensors in the 2-norm.
 struct Spread {
   std::vector<std::vector<double>> losses;  // [step][member]
   Values first, last, state;                // [member]
 };
-Result<Spread> ensemble(const Experiment& experiment, bool sharded, const Trace& truth, int64_t steps, uint32_t members,
-                        int threads);
+Result<Spread> ensemble(const Experiment& experiment, bool sharded, const Trace& truth,
+                        int64_t steps, uint32_t members, int threads);
 
 double mean(const std::vector<double>& values);
 double distance(const std::vector<double>& a, const std::vector<double>& b);  // 2-norm of a - b

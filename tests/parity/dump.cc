@@ -103,20 +103,25 @@ class RandomSink : public TraceSink {
 };
 
 // The tensors of `values` with the shapes of the program's state.
-Status write_values(Hdf5Group& parent, const std::string& name, const Values& values, const Program& program) {
+Status write_values(Hdf5Group& parent, const std::string& name, const Values& values,
+                    const Program& program) {
   TWINRUN_ASSIGN(Hdf5Group group, parent.create_group(name));
   for (const auto& [key, value] : values) {
-    TWINRUN_ASSIGN(auto written, group.write_tensor(flat(key), tensor_of(value, program.find_state(key)->type.dims)));
+    TWINRUN_ASSIGN(
+        auto written,
+        group.write_tensor(flat(key), tensor_of(value, program.find_state(key)->type.dims)));
   }
   return Ok{};
 }
 
-Status write_trace(Hdf5Group& corner, const std::string& name, const Trace& t, const Program& program) {
+Status write_trace(Hdf5Group& corner, const std::string& name, const Trace& t,
+                   const Program& program) {
   TWINRUN_ASSIGN(Hdf5Group group, corner.create_group(name));
   std::vector<double> losses;
   for (const auto& step : t.losses) losses.insert(losses.end(), step.begin(), step.end());
   const auto steps = static_cast<int64_t>(t.losses.size());
-  TWINRUN_ASSIGN(auto written, group.write_tensor("losses", tensor_of(losses, {steps, program.sharding.cores})));
+  TWINRUN_ASSIGN(auto written,
+                 group.write_tensor("losses", tensor_of(losses, {steps, program.sharding.cores})));
   TWINRUN_ASSIGN(Hdf5Group norms, group.create_group("norms"));
   for (const auto& [key, value] : t.norms) {
     TWINRUN_ASSIGN(auto one, norms.write_tensor(flat(key), tensor_of(value, {steps})));
@@ -130,7 +135,9 @@ Status write_bounds(Hdf5Group& corner, const Spread& spread) {
   TWINRUN_ASSIGN(Hdf5Group group, corner.create_group("bound"));
   std::vector<double> losses;
   for (const auto& members : spread.losses) losses.push_back(bound_of(members));
-  TWINRUN_ASSIGN(auto written, group.write_tensor("losses", tensor_of(losses, {static_cast<int64_t>(losses.size())})));
+  TWINRUN_ASSIGN(
+      auto written,
+      group.write_tensor("losses", tensor_of(losses, {static_cast<int64_t>(losses.size())})));
   for (const auto& [name, values] :
        {std::pair{"first", &spread.first}, {"last", &spread.last}, {"state", &spread.state}}) {
     TWINRUN_ASSIGN(Hdf5Group bounds, group.create_group(name));
@@ -141,7 +148,8 @@ Status write_bounds(Hdf5Group& corner, const Spread& spread) {
   return Ok{};
 }
 
-Status write_corner(Hdf5Group& root, const std::string& name, const Experiment& e, const Options& o) {
+Status write_corner(Hdf5Group& root, const std::string& name, const Experiment& e,
+                    const Options& o) {
   const bool sharded = name == "S";
   const Program program = sharded ? e.sharded(e.sharding) : e.whole();
   TWINRUN_ASSIGN(Hdf5Group corner, root.create_group(name));
@@ -149,7 +157,8 @@ Status write_corner(Hdf5Group& root, const std::string& name, const Experiment& 
   TWINRUN_ASSIGN(const auto f64, make_backend("cpu:f64", {.threads = o.threads}));
   Stacks random;
   RandomSink sink(random);
-  TWINRUN_ASSIGN(const Trace ours, trace(e, program, *cpu, {.steps = o.steps, .sink = sharded ? nullptr : &sink}));
+  TWINRUN_ASSIGN(const Trace ours,
+                 trace(e, program, *cpu, {.steps = o.steps, .sink = sharded ? nullptr : &sink}));
   TWINRUN_ASSIGN(const Trace truth, trace(e, program, *f64, {.steps = o.steps}));
   TWINRUN_ASSIGN(const Spread spread, ensemble(e, sharded, truth, o.steps, o.members, o.threads));
   TWINRUN_RETURN_IF_ERROR(write_trace(corner, "ours", ours, program));
@@ -167,14 +176,16 @@ Status write_inputs(Hdf5Group& root, const Experiment& e, const Options& o) {
   for (int64_t step = 0; step < o.steps; ++step) {
     TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
     TWINRUN_ASSIGN(const StepInputs fed, step_inputs(program, e.scenario, batch, step));
-    for (size_t i = 0; i < program.inputs.size(); ++i) inputs.add(program.inputs[i].name, fed[0][i]);
+    for (size_t i = 0; i < program.inputs.size(); ++i)
+      inputs.add(program.inputs[i].name, fed[0][i]);
   }
   TWINRUN_ASSIGN(Hdf5Group group, root.create_group("inputs"));
   TWINRUN_RETURN_IF_ERROR(inputs.write(group));
   TWINRUN_ASSIGN(Hdf5Group initial, root.create_group("initial"));
   const States states = initial_states(program, e.scenario.seed);
   for (size_t i = 0; i < program.state.size(); ++i) {
-    TWINRUN_ASSIGN(auto dataset, initial.write_tensor(flat(program.state[i].name), states[0].vars[i]));
+    TWINRUN_ASSIGN(auto dataset,
+                   initial.write_tensor(flat(program.state[i].name), states[0].vars[i]));
     TWINRUN_RETURN_IF_ERROR(dataset.set_text("role", to_string(program.state[i].role)));
   }
   return Ok{};
@@ -188,7 +199,8 @@ Status run(int argc, char** argv) {
   TWINRUN_ASSIGN(Hdf5Group root, file.root());
   TWINRUN_RETURN_IF_ERROR(root.set_text("scenario", resolved_toml(scenario)));
   std::string overrides;
-  for (const auto& [key, value] : o.overrides) overrides += fmt::format("{}{}={}", overrides.empty() ? "" : "\n", key, value);
+  for (const auto& [key, value] : o.overrides)
+    overrides += fmt::format("{}{}={}", overrides.empty() ? "" : "\n", key, value);
   if (!overrides.empty()) TWINRUN_RETURN_IF_ERROR(root.set_text("overrides", overrides));
   TWINRUN_RETURN_IF_ERROR(root.set_int("members", o.members));
   TWINRUN_RETURN_IF_ERROR(write_inputs(root, e, o));

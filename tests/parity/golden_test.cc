@@ -30,7 +30,8 @@ std::map<std::string, std::vector<fs::path>> groups() {
   for (const auto& entry : fs::directory_iterator(kFolder, absent)) {
     const json r = read(entry.path());
     const std::string slow = r["slow"].get<bool>() ? "_Slow" : "";
-    found[r["case"].get<std::string>() + "_" + r["corner"].get<std::string>() + slow].push_back(entry.path());
+    found[r["case"].get<std::string>() + "_" + r["corner"].get<std::string>() + slow].push_back(
+        entry.path());
   }
   return found;
 }
@@ -59,7 +60,8 @@ int outside(const json& record, const Trace& ours, std::string* first) {
     if (n++ == 0) *first = what + ": ours " + std::to_string(a) + ", theirs " + std::to_string(b);
   };
   for (size_t s = 0; s < ours.losses.size(); ++s) {
-    check("loss of step " + std::to_string(s), mean(ours.losses[s]), record["losses"][s], record["loss_bounds"][s]);
+    check("loss of step " + std::to_string(s), mean(ours.losses[s]), record["losses"][s],
+          record["loss_bounds"][s]);
   }
   for (const auto& [part, values] :
        {std::pair{"first", &ours.first}, {"last", &ours.last}, {"state", &ours.state}}) {
@@ -82,7 +84,8 @@ TEST_P(ParityGolden, OursIsTheirs) {
     if (record["wrong"].is_null()) {
       EXPECT_EQ(outside(record, ours, &first), 0) << path.filename() << ": " << first;
     } else {
-      EXPECT_GT(outside(record, ours, &first), 0) << path.filename() << ": a mistake within the bounds";
+      EXPECT_GT(outside(record, ours, &first), 0)
+          << path.filename() << ": a mistake within the bounds";
     }
   }
 }
@@ -93,7 +96,9 @@ std::vector<std::string> names() {
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Records, ParityGolden, testing::ValuesIn(names()),
-                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+                         [](const testing::TestParamInfo<std::string>& info) {
+                           return info.param;
+                         });
 
 // Every framework stands behind the records, and mistakes do.
 TEST(ParityRecords, AreThere) {

@@ -51,7 +51,8 @@ TEST(RoundingNoise, MembersStayNearTheRadii) {
     RoundingNoise noise(5, nullptr);
     Judge judge;
     const auto cpu = tiny::backend("cpu");
-    tiny::must(trace(e, tiny::program(e, sharded), *cpu, {.steps = 2, .hooks = &noise, .sink = &judge}));
+    tiny::must(
+        trace(e, tiny::program(e, sharded), *cpu, {.steps = 2, .hooks = &noise, .sink = &judge}));
     EXPECT_GT(judge.ops, 100);
     EXPECT_GT(judge.worst, 1.9);
   }
@@ -62,7 +63,8 @@ TEST(RoundingNoise, MembersDifferAndRepeat) {
   const auto cpu = tiny::backend("cpu");
   const auto of = [&](uint32_t member) {
     RoundingNoise noise(member, nullptr);
-    return tiny::must(trace(e, e.whole(), *cpu, {.steps = 1, .hooks = &noise})).first.at("dense1/kernel");
+    return tiny::must(trace(e, e.whole(), *cpu, {.steps = 1, .hooks = &noise}))
+        .first.at("dense1/kernel");
   };
   EXPECT_EQ(of(1), of(1));
   EXPECT_NE(of(1), of(2));
@@ -78,18 +80,22 @@ TEST(RoundingNoise, ReplicasStayEqual) {
   States states = initial_states(program, 3);
   StepOutputs outputs;
   for (int64_t step = 0; step < 2; ++step) {
-    const StepInputs inputs = tiny::must(step_inputs(program, e.scenario, tiny::must(feed.batch(step)), step));
+    const StepInputs inputs =
+        tiny::must(step_inputs(program, e.scenario, tiny::must(feed.batch(step)), step));
     tiny::must(engine->step(step, states, inputs, outputs, nullptr, &noise));
   }
   for (size_t i = 0; i < program.state.size(); ++i) {
-    for (const ReplicaState& replica : states) EXPECT_TRUE(replica.vars[i].same_bits(states[0].vars[i]));
+    for (const ReplicaState& replica : states)
+      EXPECT_TRUE(replica.vars[i].same_bits(states[0].vars[i]));
   }
 }
 
 TEST(RoundingNoise, DepthOfSums) {
   const Experiment e = tiny::experiment(tiny::kDense);
   const Program sharded = e.sharded(e.sharding);
-  const auto depth = [&](const char* name) { return summation_depth(sharded, sharded.graph.find(name)); };
+  const auto depth = [&](const char* name) {
+    return summation_depth(sharded, sharded.graph.find(name));
+  };
   EXPECT_EQ(depth("dense1/dot_general"), 784);
   EXPECT_EQ(depth("dense1/kernel.grad.all_reduce"), 7);
   EXPECT_EQ(depth("loss/value"), 3);  // of four samples
@@ -115,7 +121,8 @@ double error_of_sum(float (*element)(size_t)) {
 // In one chain, equal addends lose up to the whole of gamma_4095; others about its root.
 TEST(RoundingNoise, SumsOfEqualsDrift) {
   const double equal = error_of_sum([](size_t) { return 0.1f; });
-  const double others = error_of_sum([](size_t i) { return 0.1f + 1e-5f * static_cast<float>(i % 97); });
+  const double others =
+      error_of_sum([](size_t i) { return 0.1f + 1e-5f * static_cast<float>(i % 97); });
   EXPECT_GT(equal, 0.5 * 4095);
   EXPECT_LE(equal, 1.01 * 4095 + 1);
   EXPECT_GT(others, 0.5 * 64);
@@ -146,7 +153,8 @@ int outside(const Trace& ours, const Trace& other, const Spread& spread) {
   for (size_t s = 0; s < ours.losses.size(); ++s)
     n += !(std::fabs(mean(ours.losses[s]) - mean(other.losses[s])) <= bound_of(spread.losses[s]));
   const auto count = [&](const Values& a, const Values& b, const Values& members) {
-    for (const auto& [name, value] : a) n += !(distance(value, b.at(name)) <= bound_of(members.at(name)));
+    for (const auto& [name, value] : a)
+      n += !(distance(value, b.at(name)) <= bound_of(members.at(name)));
   };
   count(ours.first, other.first, spread.first);
   count(ours.last, other.last, spread.last);
@@ -165,7 +173,10 @@ TEST(Bound, HoldsTheExactRunAndNothingWrong) {
     EXPECT_EQ(outside(ours, truth, spread), 0);
     // A gradient that is off by one part in a thousand; bf16 products.
     const auto faults = tiny::faults(program, "scale@*kernel.grad,magnitude=1.001");
-    EXPECT_GT(outside(ours, tiny::must(trace(e, program, *cpu, {.steps = kSteps, .hooks = faults.get()})), spread), 0);
+    EXPECT_GT(
+        outside(ours, tiny::must(trace(e, program, *cpu, {.steps = kSteps, .hooks = faults.get()})),
+                spread),
+        0);
     const auto tpu = tiny::backend("tpu");
     EXPECT_GT(outside(ours, tiny::must(trace(e, program, *tpu, {.steps = kSteps})), spread), 0);
   }

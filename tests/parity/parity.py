@@ -26,6 +26,7 @@ def arguments():
     parser.add_argument("cases", nargs="*", help="names in cases.toml; default: all")
     parser.add_argument("--only", choices=FRAMEWORKS, help="one framework")
     parser.add_argument("--json", action="store_true", help="a JSON document in the place of the tables")
+    parser.add_argument("--markdown", action="store_true", help="the table of docs/parity.md")
     parser.add_argument("--all", action="store_true", help="every quantity, not the worst of its kind")
     parser.add_argument("--reuse", action="store_true", help="take dumps and results that are there already")
     parser.add_argument("--update-golden", action="store_true", help="rewrite tests/golden/parity")
@@ -83,8 +84,9 @@ def result_path(work, case, framework, corner, wrong):
 
 def run_all(cases, options, work):
     """Dumps, then every framework's jobs, one process per framework."""
-    def wanted(path):
-        return not (options.reuse and path.exists())
+    def wanted(path, source=None):
+        """Whether it is to be made: always, or where it is not there or older than the dump that it is made of."""
+        return not (options.reuse and path.exists() and (source is None or path.stat().st_mtime > source.stat().st_mtime))
 
     for case in cases:
         if wanted(work / f"{case['name']}.h5"):
@@ -92,7 +94,7 @@ def run_all(cases, options, work):
     running = []
     for framework in FRAMEWORKS:
         jobs = [part for case in cases for f, corner, wrong in jobs_of(case, options.only)
-                if f == framework and wanted(result_path(work, case, f, corner, wrong))
+                if f == framework and wanted(result_path(work, case, f, corner, wrong), work / f"{case['name']}.h5")
                 for part in ("--job", work / f"{case['name']}.h5", result_path(work, case, f, corner, wrong), corner, wrong or "-")]
         if jobs:
             running.append(start([python_of(framework, work), HERE / f"models_{framework}.py", *jobs]))
@@ -116,6 +118,8 @@ def main():
     cases = [case for case in cases if not options.cases or case["name"] in options.cases]
     run_all(cases, options, work)
     good, report = True, []
+    if options.markdown:
+        print(compare.MARKDOWN_HEAD)
     for case in cases:
         for framework, corner, wrong in jobs_of(case, options.only):
             out = result_path(work, case, framework, corner, wrong)
@@ -128,7 +132,9 @@ def main():
             title = f"{case['name']} {corner} {framework} {version}" + (f", wrong: {wrong}" if wrong else "")
             report.append({"case": case["name"], "corner": corner, "framework": framework, "version": version, "wrong": wrong,
                            "as_expected": right, "rows": [{**vars(r), "ratio": r.ratio, "outside": r.outside} for r in rows]})
-            if not options.json:
+            if options.markdown:
+                print(compare.markdown_row(case["name"], corner, framework, wrong, rows))
+            elif not options.json:
                 print(compare.table(title, rows if options.all else compare.worst(rows)))
                 print("" if right else ("  a mistake that the bounds do not show\n" if wrong else "  outside: not the same computation\n"),
                       flush=True)

@@ -21,7 +21,8 @@ template <typename Owner>
 void round_settings(Owner& owner, uint32_t member, uint32_t& count) {
   for (const Key<Owner>& key : keys<Owner>()) {
     const auto* real = std::get_if<double Owner::*>(&key.member);
-    if (real == nullptr || key.name == "lr" || key.name == "rate" || key.name == "decay_rate") continue;
+    if (real == nullptr || key.name == "lr" || key.name == "rate" || key.name == "decay_rate")
+      continue;
     owner.*(*real) *= 1 + 0x1p-24 * uniform_of(draw({kSeed, member}, 0, kSettings, count++));
   }
 }
@@ -30,7 +31,8 @@ void round_settings(Owner& owner, uint32_t member, uint32_t& count) {
 // that a sum in one chain drifts: no square root may be taken of its depth. Adding zeros is exact.
 bool adds_equals(const Op& op, const Tensor& x) {
   size_t inner = 1;  // elements from one addend to the next
-  for (auto d = static_cast<int64_t>(x.dims().size()); d-- > 0 && std::ranges::find(op.attrs.dims, d) == op.attrs.dims.end();) {
+  for (auto d = static_cast<int64_t>(x.dims().size());
+       d-- > 0 && std::ranges::find(op.attrs.dims, d) == op.attrs.dims.end();) {
     inner *= static_cast<size_t>(x.dims()[static_cast<size_t>(d)]);
   }
   const auto v = x.as<float>();
@@ -63,22 +65,28 @@ RoundingNoise::RoundingNoise(uint32_t member, ThreadPool* pool) : member_(member
 bool RoundingNoise::watches(const Program& program, ValueId id, int64_t /*step*/) {
   const Op& op = program.graph.op(id);
   const OpClass c = class_of(op.kind);
-  return op.type.dtype == DType::kF32 && c != OpClass::kSource && c != OpClass::kMove && c != OpClass::kRandom;
+  return op.type.dtype == DType::kF32 && c != OpClass::kSource && c != OpClass::kMove &&
+         c != OpClass::kRandom;
 }
 
 bool RoundingNoise::replace(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) {
   const OracleResult exact = eval_op(declared_, site.op(), inputs, pool_);
   const bool drifts = site.op().kind == OpKind::kReduce && adds_equals(site.op(), inputs[0]);
   const double scale = drifts ? 1 : 1 / std::sqrt(summation_depth(*site.program, site.id));
-  const auto replica = site.op().phase == Phase::kUpdate ? 0 : static_cast<uint32_t>(site.replica + 1);
+  const auto replica =
+      site.op().phase == Phase::kUpdate ? 0 : static_cast<uint32_t>(site.replica + 1);
   const auto op = static_cast<uint32_t>(site.id) << 10 | replica;
   const auto out = output.as<float>();
-  const std::array<uint32_t, 2> key{static_cast<uint32_t>(kSeed), static_cast<uint32_t>(kSeed >> 32)};
+  const std::array<uint32_t, 2> key{static_cast<uint32_t>(kSeed),
+                                    static_cast<uint32_t>(kSeed >> 32)};
   Philox4 words{};
   for (size_t i = 0; i < out.size(); ++i) {
-    if (i % 4 == 0) words = philox4x32({static_cast<uint32_t>(i / 4), op, static_cast<uint32_t>(site.step), member_}, key);
+    if (i % 4 == 0)
+      words = philox4x32(
+          {static_cast<uint32_t>(i / 4), op, static_cast<uint32_t>(site.step), member_}, key);
     const double radius = exact.radius[i];
-    const double noise = radius > 0 && std::isfinite(radius) ? radius * scale * uniform_of(words[i % 4]) : 0;
+    const double noise =
+        radius > 0 && std::isfinite(radius) ? radius * scale * uniform_of(words[i % 4]) : 0;
     out[i] = static_cast<float>(exact.value[i] + noise);
   }
   return true;
