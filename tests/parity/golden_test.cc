@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/harness/tiny.h"
 #include "tests/parity/corners.h"
@@ -100,15 +101,27 @@ INSTANTIATE_TEST_SUITE_P(Records, ParityGolden, testing::ValuesIn(names()),
                            return info.param;
                          });
 
-// Every framework stands behind the records, and mistakes do.
+// Every case has records, every framework stands behind some, and so do mistakes.
 TEST(ParityRecords, AreThere) {
   std::map<std::string, int> count;
+  std::set<std::string> cases;
   for (const auto& [name, records] : groups()) {
     for (const fs::path& path : records) {
       const json r = read(path);
+      cases.insert(r["case"].get<std::string>());
       ++count[r["wrong"].is_null() ? r["framework"].get<std::string>() : "wrong"];
     }
   }
+  std::ifstream file(TWINRUN_SOURCE_DIR "/tests/parity/cases.toml");
+  size_t listed = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("name = \"")) continue;
+    ++listed;
+    const std::string name = line.substr(8, line.rfind('"') - 8);
+    EXPECT_TRUE(cases.contains(name))
+        << name << " has no record: ./dev parity --update-golden " << name;
+  }
+  EXPECT_EQ(listed, cases.size()) << "records of cases that are no more";
   for (const char* who : {"jax", "tf", "torch", "wrong"}) EXPECT_GE(count[who], 5) << who;
 }
 
