@@ -49,7 +49,8 @@ void fill(Trial& run, const std::map<std::string, std::pair<double, double>>& ra
         }
         run.inputs[r][i] = t;
       } else {
-        run.inputs[r][i] = f64(type.dims, small::generic(type.elements(), -1, 1, stream++));
+        const double low = p.inputs[i].name == "weights" ? 0.5 : -1;  // of tokens
+        run.inputs[r][i] = f64(type.dims, small::generic(type.elements(), low, 1, stream++));
       }
     }
   }
@@ -124,6 +125,23 @@ Build dot(int lhs, int rhs) {
 Build convolution(Dims x, Dims w, const Window& window) {
   return [=](Hand& h) { return h.b.convolution(h.param("x", x), h.param("w", w, -1, 1), window); };
 }
+Build stacked_dot(int lhs, int rhs) {
+  return [=](Hand& h) {
+    const ValueId a = h.param("a", lhs == 1 ? Dims{3, 2, 4} : Dims{3, 4, 2});
+    return h.b.dot(a, h.param("b", rhs == 0 ? Dims{3, 4, 3} : Dims{3, 3, 4}), lhs, rhs, "dot", 1);
+  };
+}
+Build grouped(Dims x, Dims w, const Window& window, int64_t groups) {
+  return [=](Hand& h) {
+    return h.b.convolution(h.param("x", x), h.param("w", w, -1, 1), window, "grouped", groups);
+  };
+}
+Build transposed(Dims dy, Dims x, const Window& window) {
+  return [=](Hand& h) {
+    const ValueId w = h.param("w", {window.size[0], window.size[1], x[3], dy[3]}, -1, 1);
+    return h.b.convolution_input_grad(h.param("dy", dy), w, x, window, "transposed");
+  };
+}
 Build pool(const Window& window, Reducer reducer) {
   return [=](Hand& h) { return h.b.reduce_window(h.param("x", {2, 5, 6, 2}), window, reducer); };
 }
@@ -189,6 +207,36 @@ std::vector<Case> cases() {
       {"reduce sum outer and inner", reduce({0, 2}, Reducer::kSum)},
       {"reduce mean middle", reduce({1}, Reducer::kMean)},
       {"reduce mean all", reduce({0, 1, 2}, Reducer::kMean)},
+      {"reduce max", reduce({1}, Reducer::kMax)},
+      {"reduce max outer and inner", reduce({0, 2}, Reducer::kMax)},
+      {"dot of stacks 1x0", stacked_dot(1, 0)},
+      {"dot of stacks 0x0", stacked_dot(0, 0)},
+      {"dot of stacks 1x1", stacked_dot(1, 1)},
+      {"dot of stacks 0x1", stacked_dot(0, 1)},
+      {"convolution in groups", grouped({2, 5, 4, 4}, {3, 3, 2, 6}, same, 2)},
+      {"depthwise convolution", grouped({2, 6, 7, 3}, {3, 2, 1, 6}, strided, 3)},
+      {"transposed convolution", transposed({2, 3, 4, 2}, {2, 6, 8, 3}, {{3, 3}, {2, 2}, {0, 0}, {1, 1}})},
+      {"concatenate",
+       [](Hand& h) {
+         return h.b.concatenate(h.param("a", {2, 3, 2}), h.param("b", {2, 1, 2}), 1);
+       }},
+      {"slice",
+       [](Hand& h) {
+         return h.b.slice(h.param("a", {2, 5, 2}), 1, 1, 4);
+       }},
+      {"pad",
+       [](Hand& h) {
+         return h.b.pad(h.param("a", {2, 3}), 1, 2, 1);
+       }},
+      // Row 2 is read twice, row 3 never.
+      {"gather",
+       [](Hand& h) {
+         return h.b.gather(h.param("a", {4, 3}), h.input("sample_ids", {DType::kI32, {2, 2}}));
+       }},
+      {"scatter_add",
+       [](Hand& h) {
+         return h.b.scatter_add(h.input("ids", {DType::kI32, {5}}), h.param("a", {5, 2}), {4, 2});
+       }},
       {"max pool", pool(w2, Reducer::kMax)},
       {"max pool overlapping", pool(overlap, Reducer::kMax)},
       {"average pool", pool(w2, Reducer::kMean)},
@@ -244,13 +292,13 @@ TEST(Gradients, NoKindIsForgotten) {
 // ---- layers ----
 
 using LayerStack = std::function<void(Layers&)>;
-Program stack(int64_t batch, Dims sample, const LayerStack& build) {
-  return build_forward(Mode::kTraining, batch, {std::move(sample)}, 11, {}, build);
+Program stack(int64_t batch, const SampleType& sample, const LayerStack& build) {
+  return build_forward(Mode::kTraining, batch, sample, 11, {}, build);
 }
 
 TEST(Gradients, LayersAgainstFiniteDifferences) {
   check("batch norm over features",
-        stack(6, {4},
+        stack(6, {{4}},
               [](Layers& n) {
                 n.dense("d1", 3);
                 n.batch_norm("bn", 0.9, 1e-1);
@@ -258,7 +306,7 @@ TEST(Gradients, LayersAgainstFiniteDifferences) {
               }),
         {{"bn/gamma", {0.5, 1.5}}});
   check("batch norm over images",
-        stack(3, {4, 4, 2},
+        stack(3, {{4, 4, 2}},
               [](Layers& n) {
                 n.conv2d("c1", {.filters = 2, .kernel = 3});
                 n.batch_norm("bn", 0.9, 1e-1);
@@ -269,7 +317,7 @@ TEST(Gradients, LayersAgainstFiniteDifferences) {
               }),
         {{"bn/gamma", {0.5, 1.5}}});
   check("dropout",
-        stack(5, {6},
+        stack(5, {{6}},
               [](Layers& n) {
                 n.dropout("in", 0.4);
                 n.dense("d1", 6);
@@ -279,7 +327,7 @@ TEST(Gradients, LayersAgainstFiniteDifferences) {
               }),
         {});
   check("relu and max pool",
-        stack(3, {6, 6, 1},
+        stack(3, {{6, 6, 1}},
               [](Layers& n) {
                 n.conv2d("c1", {.filters = 3, .kernel = 3, .stride = 2});
                 n.relu("r");
@@ -291,9 +339,80 @@ TEST(Gradients, LayersAgainstFiniteDifferences) {
         {});
 }
 
+TEST(Gradients, MoreLayersAgainstFiniteDifferences) {
+  const auto classes = [](Layers& n) {
+    n.flatten("f");
+    n.dense("out", 3);
+    n.softmax_cross_entropy(3, {});
+  };
+  check("layer norm and GELU", stack(4, {{5}}, [&](Layers& n) {
+          n.dense("d", 6);
+          n.layer_norm("ln", 1e-3);
+          n.gelu("g", false);
+          classes(n);
+        }), {{"ln/gamma", {0.5, 1.5}}}, 0x1p-24);
+  check("group norm, SiLU", stack(2, {{3, 3, 4}}, [&](Layers& n) {
+          n.conv2d("c", {.filters = 4, .kernel = 3});
+          n.group_norm("gn", 2, 1e-3);
+          n.silu("s");
+          classes(n);
+        }), {{"gn/gamma", {0.5, 1.5}}});
+  check("depthwise, dilated, transposed, concatenated, added", stack(2, {{4, 4, 2}}, [&](Layers& n) {
+          n.depthwise_conv2d("dw", {.filters = 2, .kernel = 3});
+          n.leaky_relu("l", 0.2);
+          const ValueId a = n.value();
+          n.conv2d("dil", {.filters = 4, .kernel = 3, .dilation = 2});
+          n.add("sum", {n.value(), a});
+          n.concatenate("both", {n.value(), a});
+          n.conv2d_transpose("up", {.filters = 2, .kernel = 3, .stride = 2});
+          n.unary("t", OpKind::kTanh);
+          n.global_pool("p", Reducer::kMean);
+          classes(n);
+        }), {});
+  const SampleType tokens{{4}, DType::kI32, {4}, true, 3, 3};
+  check("causal masked attention, loss by tokens", stack(2, tokens, [&](Layers& n) {
+          const Initializer init{Initializer::Kind::kRandomUniform};
+          n.embedding("e", 3, 4, init);
+          n.position_embedding("p", init);
+          n.attention("a", 2, /*causal=*/true, /*masked=*/true, {});
+          n.gelu("g", true);
+          n.dense("out", 3);
+          n.softmax_cross_entropy(3, {.smoothing = 0.1, .weighted = true});
+        }), {});
+  const SampleType phrase{{4}, DType::kI32, {}, true, 3, 3};
+  const auto embed = [](Layers& n) {
+    n.embedding("e", 3, 5, {Initializer::Kind::kRandomUniform});
+    n.masked_mean("m");
+    n.dense("d", 4);
+  };
+  check("triplets, all", stack(5, phrase, [&](Layers& n) {
+          embed(n);
+          n.triplet(0.7, /*hardest=*/false, {.weighted = true});
+        }), {});
+  check("triplets, hardest", stack(5, phrase, [&](Layers& n) {
+          embed(n);
+          n.l2_normalize("l2", 1e-12);
+          n.triplet(0.7, /*hardest=*/true, {});
+        }), {});
+  check("contrastive", stack(5, phrase, [&](Layers& n) {
+          embed(n);
+          n.l2_normalize("l2", 1e-12);
+          n.contrastive(0.5, {});
+        }), {});
+  check("sigmoid cross-entropy", stack(4, {{5}}, [&](Layers& n) {
+          n.dense("out", 3);
+          n.sigmoid_cross_entropy(3, {.smoothing = 0.2});
+        }), {});
+  check("minibatch standard deviation", stack(4, {{3, 3, 2}}, [&](Layers& n) {
+          n.conv2d("c", {.filters = 2, .kernel = 3});
+          n.minibatch_stddev("m", 2);
+          classes(n);
+        }), {});
+}
+
 // The same through the all-reduces of synced batch norm: each core's parameters move alone.
 TEST(Gradients, SyncedBatchNormAgainstFiniteDifferences) {
-  Program whole = stack(6, {4}, [](Layers& n) {
+  Program whole = stack(6, {{4}}, [](Layers& n) {
     n.dense("d1", 3);
     n.batch_norm("bn", 0.9, 1e-1);
     n.softmax_cross_entropy(3, {Reducer::kMean});
@@ -316,7 +435,7 @@ struct DenseNet {
   std::vector<int> label{0, 1, 2, 0, 1};
 
   explicit DenseNet(const LayerStack& loss)
-      : run("cpu:f64", training_step(stack(kBatch, {kIn}, [&](Layers& n) {
+      : run("cpu:f64", training_step(stack(kBatch, {{kIn}}, [&](Layers& n) {
               n.dense("d1", kOut);
               loss(n);
             }))) {
