@@ -3,12 +3,15 @@
 //
 //   parity_dump digits_mlp out.h5 [--steps 20] [--members 16] [--threads 2] [--whole-only] [--set KEY=VALUE]..
 //
+// With --kinks nothing is written: it prints where relu's units differ from the exact run's (docs/parity.md).
+//
 // /initial/NAME, /inputs/NAME [step, ...], /random/OP [step, ...]; and for each corner of R, S: /CORNER/ours and
 // /CORNER/truth with losses [step, core], first/NAME, last/NAME (gradients), state/NAME, norms/NAME [step]; /CORNER/bound
 // with losses [step], first/NAME, last/NAME, state/NAME (scalars). '/' in a name is written '|'.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -26,6 +29,7 @@ struct Options {
   uint32_t members = 16;
   int threads = 2;
   bool whole_only = false;
+  bool kinks = false;
   Overrides overrides;
 };
 
@@ -36,6 +40,8 @@ Result<Options> parse(int argc, char** argv) {
     const std::string arg = argv[i];
     if (arg == "--whole-only") {
       o.whole_only = true;
+    } else if (arg == "--kinks") {
+      o.kinks = true;
     } else if (!arg.starts_with("--")) {
       names.push_back(arg);
     } else if (i + 1 == argc) {
@@ -54,7 +60,9 @@ Result<Options> parse(int argc, char** argv) {
       return Error{"unknown option", arg, ""};
     }
   }
-  if (names.size() != 2) return Error{"expected SCENARIO OUT.h5", "parity_dump", ""};
+  if (o.kinks) names.resize(2);
+  if (names.size() != 2 || names[0].empty())
+    return Error{"expected SCENARIO OUT.h5", "parity_dump", ""};
   o.scenario = names[0];
   o.out = names[1];
   return o;
@@ -191,10 +199,39 @@ Status write_inputs(Hdf5Group& root, const Experiment& e, const Options& o) {
   return Ok{};
 }
 
+// Which results of `maximum` (relu) are above zero, step by step.
+class KinkSink : public TraceSink {
+ public:
+  void on_op(const OpEvent& event) override {
+    if (event.op().kind != OpKind::kMaximum || event.op().phase != Phase::kForward) return;
+    sides.resize(static_cast<size_t>(event.step) + 1);
+    for (const double v : as_doubles(event.outputs[0])) sides.back().push_back(v > 0);
+  }
+  std::vector<std::vector<bool>> sides;
+};
+
+// Evidence for docs/parity.md: where the f32 run's loss jumps away from the exact one, a unit has fallen to relu's other side.
+Status print_kinks(const Experiment& e, const Options& o) {
+  TWINRUN_ASSIGN(const auto cpu, make_backend("cpu", {.threads = o.threads}));
+  TWINRUN_ASSIGN(const auto f64, make_backend("cpu:f64", {.threads = o.threads}));
+  KinkSink own, exact;
+  TWINRUN_ASSIGN(const Trace ours, trace(e, e.whole(), *cpu, {.steps = o.steps, .sink = &own}));
+  TWINRUN_ASSIGN(const Trace truth, trace(e, e.whole(), *f64, {.steps = o.steps, .sink = &exact}));
+  std::printf("step  loss distance  units on the other side\n");
+  for (size_t s = 0; s < own.sides.size(); ++s) {
+    int fallen = 0;
+    for (size_t i = 0; i < own.sides[s].size(); ++i) fallen += own.sides[s][i] != exact.sides[s][i];
+    std::printf("%4zu  %13.1e  %d of %zu\n", s, std::fabs(ours.losses[s][0] - truth.losses[s][0]),
+                fallen, own.sides[s].size());
+  }
+  return Ok{};
+}
+
 Status run(int argc, char** argv) {
   TWINRUN_ASSIGN(const Options o, parse(argc, argv));
   TWINRUN_ASSIGN(const Scenario scenario, load_scenario(o.scenario, o.overrides));
   TWINRUN_ASSIGN(const Experiment e, make_experiment(scenario));
+  if (o.kinks) return print_kinks(e, o);
   TWINRUN_ASSIGN(Hdf5File file, Hdf5File::create(o.out));
   TWINRUN_ASSIGN(Hdf5Group root, file.root());
   TWINRUN_RETURN_IF_ERROR(root.set_text("scenario", resolved_toml(scenario)));

@@ -238,9 +238,11 @@ LOSSES = {f.__name__: f for f in (softmax_cross_entropy, sigmoid_cross_entropy, 
 def reduce_loss(c, per_item, loss):
     if loss.get("weights", "none") == "none":
         return (jnp.mean if loss["reduction"] == "mean" else jnp.sum)(per_item)
-    weights = c.weights if per_item.ndim == 2 else c.weights.sum(1)
+    weights, mean = c.weights if per_item.ndim == 2 else c.weights.sum(1), c.token_mean
+    if len(weights) != len(per_item):    # a loss over the samples of all cores
+        weights, mean = c.gather(weights), lambda x: x
     total = jnp.sum(weights * per_item)
-    return total / c.token_mean(jnp.sum(weights)) if loss["reduction"] == "mean" else total
+    return total / mean(jnp.sum(weights)) if loss["reduction"] == "mean" else total
 
 
 # ---- optimizers: function(settings) -> (optax transformation, its settings at a step) -------------------------------------

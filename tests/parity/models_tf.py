@@ -243,9 +243,11 @@ LOSSES = {f.__name__: f for f in (softmax_cross_entropy, sigmoid_cross_entropy, 
 def reduce_loss(c, per_item, loss):
     if loss.get("weights", "none") == "none":
         return (tf.reduce_mean if loss["reduction"] == "mean" else tf.reduce_sum)(per_item)
-    weights = c.weights if per_item.shape.rank == 2 else tf.reduce_sum(c.weights, 1)
+    weights, mean = c.weights if per_item.shape.rank == 2 else tf.reduce_sum(c.weights, 1), c.token_mean
+    if weights.shape[0] != per_item.shape[0]:    # a loss over the samples of all cores
+        weights, mean = c.gather(weights), lambda x: x
     total = tf.reduce_sum(weights * per_item)
-    return total / c.token_mean(tf.reduce_sum(weights)) if loss["reduction"] == "mean" else total
+    return total / mean(tf.reduce_sum(weights)) if loss["reduction"] == "mean" else total
 
 
 # ---- optimizers: function(settings, learning rate) ------------------------------------------------------------------------
