@@ -83,7 +83,10 @@ TEST_P(ParityGolden, OursIsTheirs) {
     const json record = read(path);
     std::string first;
     if (record["wrong"].is_null()) {
-      EXPECT_EQ(outside(record, ours, &first), 0) << path.filename() << ": " << first;
+      EXPECT_EQ(outside(record, ours, &first), 0)
+          << path.filename() << ": " << first
+          << "\nIf the scenario has changed: ./dev parity --update-golden "
+          << record["case"].get<std::string>();
     } else {
       EXPECT_GT(outside(record, ours, &first), 0)
           << path.filename() << ": a mistake within the bounds";
