@@ -22,4 +22,9 @@ def write(folder, case, scenario, corner, framework, version, wrong, dump, resul
             "norms": norms}
     folder.mkdir(parents=True, exist_ok=True)
     name = ".".join([case["name"], corner, framework, *([wrong] if wrong else [])])
-    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    (folder / f"{name}.json").write_text(text_of(record))
+
+
+def text_of(record):
+    """JSON, a line per key."""
+    return "{\n" + ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()) + "\n}\n"
