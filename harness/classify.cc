@@ -154,8 +154,8 @@ std::string named_causes(const Evidence& e) {
   std::string names;
   for (const SwitchRow& row : e.meaning.rows) {
     if (row.direction != "restored in S" || row.share < 0.01) continue;
-    names += fmt::format("{}{} {:.0f} %", names.empty() ? "" : ", ",
-                         short_name(row.cause), 100 * row.share);
+    names += fmt::format("{}{} {:.0f} %", names.empty() ? "" : ", ", short_name(row.cause),
+                         100 * row.share);
   }
   return names.empty() ? "no known cause" : names;
 }
@@ -220,13 +220,12 @@ void noise(const Evidence& e, Judgement& j) {
         effect->low, effect->high, effect->margin, effect->margin_source));
   }
   const bool also_algebra = e.algebra_drift >= 0 && !only_algebra;
-  j.headline =
-      fmt::format("What differs is {}{} noise: no op is outside its bound{}.",
-                  only_algebra ? "update algebra" : f.cause,
-                  also_algebra ? " and update algebra" : "",
-                  effect == nullptr || effect->outcome != "equivalent"
-                      ? ""
-                      : fmt::format(", and held-out loss stays within {:.3g}", effect->margin));
+  j.headline = fmt::format(
+      "What differs is {}{} noise: no op is outside its bound{}.",
+      only_algebra ? "update algebra" : f.cause, also_algebra ? " and update algebra" : "",
+      effect == nullptr || effect->outcome != "equivalent"
+          ? ""
+          : fmt::format(", and held-out loss stays within {:.3g}", effect->margin));
   j.confidence =
       effect != nullptr && effect->outcome == "equivalent"
           ? fmt::format(

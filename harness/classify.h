@@ -38,8 +38,9 @@ struct Evidence {
   double engine_drift = 0;    // relative distance of weights, T against S, at the end
   double highest_drift = -1;  // of one step's gradient at precision highest; < 0: not run
   double default_drift = -1;  // and at the declared one
-  double algebra_drift = -1;  // of the weights after one update, by the subject's formula of it; < 0: it is R's
-  std::string command;        // that shows it again
+  double algebra_drift =
+      -1;  // of the weights after one update, by the subject's formula of it; < 0: it is R's
+  std::string command;  // that shows it again
 };
 
 struct Judgement {

@@ -9,7 +9,9 @@ namespace {
 
 struct Score {
   int64_t correct = 0, total = 0;
-  double share() const { return total > 0 ? static_cast<double>(correct) / static_cast<double>(total) : 0; }
+  double share() const {
+    return total > 0 ? static_cast<double>(correct) / static_cast<double>(total) : 0;
+  }
 };
 
 // Argmax of logits [..., classes] against labels [...]; labels of padding (weight 0) do not count.
@@ -33,7 +35,8 @@ struct Rows {
     const auto rows = static_cast<size_t>(std::min(t.dims()[0], most - count()));
     width = static_cast<size_t>(t.elements() / t.dims()[0]);
     const auto from = t.as<const float>();
-    values.insert(values.end(), from.begin(), from.begin() + static_cast<std::ptrdiff_t>(rows * width));
+    values.insert(values.end(), from.begin(),
+                  from.begin() + static_cast<std::ptrdiff_t>(rows * width));
   }
   int64_t count() const { return width == 0 ? 0 : static_cast<int64_t>(values.size() / width); }
   const float* row(int64_t i) const { return values.data() + static_cast<size_t>(i) * width; }
@@ -141,10 +144,10 @@ Result<Evaluation> Evaluator::evaluate(const Program& trained, const States& sta
         return Error{"nothing feeds the input 'weights'", "evaluation", ""};
       }
       const bool features = input.name == "images" || input.name == "tokens";
-      inputs[0].push_back(features                     ? samples.features
-                          : input.name == "labels"     ? samples.labels
-                          : input.name == "weights"    ? samples.weights
-                          : input.name == "sample_ids" ? positions(piece.begin, piece.end)
+      inputs[0].push_back(features                        ? samples.features
+                          : input.name == "labels"        ? samples.labels
+                          : input.name == "weights"       ? samples.weights
+                          : input.name == "sample_ids"    ? positions(piece.begin, piece.end)
                           : input.name == "learning_rate" ? Tensor::scalar(0)
                                                           : Tensor::scalar_i32(0));
     }

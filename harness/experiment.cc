@@ -14,8 +14,12 @@ namespace {
 Dims of_one(const Tensor& t) { return {t.dims().begin() + 1, t.dims().end()}; }
 
 SampleType sample_type(const Dataset& data) {
-  return {of_one(data.train.features), data.train.features.dtype(), of_one(data.train.labels),
-          data.train.weights.valid(), data.vocabulary, data.classes};
+  return {of_one(data.train.features),
+          data.train.features.dtype(),
+          of_one(data.train.labels),
+          data.train.weights.valid(),
+          data.vocabulary,
+          data.classes};
 }
 
 Result<Experiment> assemble(const Scenario& scenario, std::shared_ptr<const Dataset> data) {

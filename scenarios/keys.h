@@ -30,7 +30,7 @@ struct Allowed {
   std::string text() const;  // "at least 1", "1 to 512", "mean, sum"; "" for everything
 };
 
-namespace allowed {  // how tables of keys say it
+namespace allowed {                      // how tables of keys say it
 inline constexpr double kMost = 9.3e18;  // beyond every int64
 constexpr Allowed any() { return {}; }
 constexpr Allowed at_least(double low) { return {.low = low, .high = kMost}; }

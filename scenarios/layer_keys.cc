@@ -13,10 +13,8 @@ constexpr std::string_view kKinds =
     "group_norm|minibatch_stddev|dropout|embedding|position_embedding|attention|masked_mean|add|"
     "concat|l2_normalize|noise";
 constexpr std::string_view kConvolutions = "conv2d|depthwise_conv2d|conv2d_transpose";
-constexpr std::string_view kWindows =
-    "conv2d|depthwise_conv2d|conv2d_transpose|max_pool|avg_pool";
-constexpr std::string_view kWeighted =
-    "dense|conv2d|depthwise_conv2d|conv2d_transpose|attention";
+constexpr std::string_view kWindows = "conv2d|depthwise_conv2d|conv2d_transpose|max_pool|avg_pool";
+constexpr std::string_view kWeighted = "dense|conv2d|depthwise_conv2d|conv2d_transpose|attention";
 constexpr std::string_view kInitialised =
     "dense|conv2d|depthwise_conv2d|conv2d_transpose|attention|embedding|position_embedding";
 
@@ -47,8 +45,8 @@ const Key<LayerSpec> kLayer[] = {
      kConvolutions, true},
     {"window", &LayerSpec::window, between(1, 1024), "height and width of the window",
      "max_pool|avg_pool"},
-    {"stride", &LayerSpec::stride, between(0, 1024), "step of the window; 0: the default",
-     kWindows, false, "1 (convolutions), `window` (pools)"},
+    {"stride", &LayerSpec::stride, between(0, 1024), "step of the window; 0: the default", kWindows,
+     false, "1 (convolutions), `window` (pools)"},
     {"dilation", &LayerSpec::dilation, between(1, 1024), "step between the filter's taps",
      "conv2d|depthwise_conv2d"},
     {"padding", &LayerSpec::padding, one_of("same|valid"), "as TensorFlow has it", kWindows},

@@ -134,15 +134,14 @@ class ModelBuilder {
 
 Result<Program> build(const Scenario& s, const SampleType& sample, int64_t batch, Mode mode) {
   try {
-    return build_forward(mode, batch, sample, s.seed, optimizer_of(s),
-                         [s, sample](Layers& net) {
-                           int line = 0;
-                           try {
-                             ModelBuilder(s, sample, net, line)();
-                           } catch (const GraphError& e) {
-                             throw LayerError(e.what(), line);
-                           }
-                         });
+    return build_forward(mode, batch, sample, s.seed, optimizer_of(s), [s, sample](Layers& net) {
+      int line = 0;
+      try {
+        ModelBuilder(s, sample, net, line)();
+      } catch (const GraphError& e) {
+        throw LayerError(e.what(), line);
+      }
+    });
   } catch (const LayerError& e) {
     return Error{e.what(),
                  e.line > 0 ? fmt::format("{}:{}: [model]", s.file, e.line) : s.file + ": [model]",
@@ -155,8 +154,7 @@ Result<Program> build(const Scenario& s, const SampleType& sample, int64_t batch
 Result<Program> build_training(const Scenario& scenario, const SampleType& sample) {
   return build(scenario, sample, scenario.train.batch, Mode::kTraining);
 }
-Result<Program> build_inference(const Scenario& scenario, const SampleType& sample,
-                                int64_t batch) {
+Result<Program> build_inference(const Scenario& scenario, const SampleType& sample, int64_t batch) {
   return build(scenario, sample, batch, Mode::kInference);
 }
 

@@ -13,8 +13,7 @@ namespace twinrun {
 // Forward pass with its loss, at the total batch. Errors name file, line and layer.
 Result<Program> build_training(const Scenario& scenario, const SampleType& sample);
 // The same model with running statistics and without dropout; its first state variables are those of build_training.
-Result<Program> build_inference(const Scenario& scenario, const SampleType& sample,
-                                int64_t batch);
+Result<Program> build_inference(const Scenario& scenario, const SampleType& sample, int64_t batch);
 
 Sharding sharding_of(const Scenario& scenario);
 

@@ -9,7 +9,8 @@ namespace {
 
 struct Product {
   int64_t m, k, n;
-  bool a_rows, b_rows;  // k runs along a's rows (a is [m, k]), along b's first dimension (b is [k, n])
+  bool a_rows,
+      b_rows;  // k runs along a's rows (a is [m, k]), along b's first dimension (b is [k, n])
   int64_t segment;
 };
 

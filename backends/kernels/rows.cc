@@ -68,7 +68,8 @@ void scatter_rows(const KernelContext& context, const Tensor& ids, const Tensor&
       }
     }
     for (int64_t row = 0; row < rows; ++row) {
-      for (int64_t c = 0; c < n; ++c) to[row * width + begin + c] = store(sums[static_cast<size_t>(row * n + c)]);
+      for (int64_t c = 0; c < n; ++c)
+        to[row * width + begin + c] = store(sums[static_cast<size_t>(row * n + c)]);
     }
   });
 }
@@ -84,7 +85,8 @@ void run_rows(const KernelContext& context, const Op& op, Inputs inputs, Tensor&
   switch (op.kind) {
     case OpKind::kConcatenate: {
       copy_stretches(context, inputs[0], axis, 0, 0, all.bytes, output);
-      copy_stretches(context, inputs[1], axis, 0, all.bytes, Stretches(inputs[1], axis).bytes, output);
+      copy_stretches(context, inputs[1], axis, 0, all.bytes, Stretches(inputs[1], axis).bytes,
+                     output);
       return;
     }
     case OpKind::kSlice:
@@ -92,7 +94,8 @@ void run_rows(const KernelContext& context, const Op& op, Inputs inputs, Tensor&
                             (op.attrs.dims[2] - op.attrs.dims[1]) * unit, output);
     default:  // pad
       std::memset(output.raw(), 0, output.bytes());
-      return copy_stretches(context, inputs[0], axis, 0, op.attrs.dims[1] * unit, all.bytes, output);
+      return copy_stretches(context, inputs[0], axis, 0, op.attrs.dims[1] * unit, all.bytes,
+                            output);
   }
 }
 
@@ -103,16 +106,15 @@ void run_scatter_add(const KernelContext& context, Inputs inputs, Tensor& output
         context, inputs[0], inputs[1], output, [](uint32_t x) { return x; },
         [](uint32_t sum, uint32_t x) { return sum + x; }, [](uint32_t sum) { return sum; });
   }
-  dispatch_float(
-      output.dtype(), context.arithmetic.flush,
-      [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
-        using E = typename T::type;
-        scatter_rows<float, E>(
-            context, inputs[0], inputs[1], output,
-            [](E x) { return flushed<kFlush>(T::load(x)); },
-            [](float sum, E x) { return sum + T::load(x); },
-            [](float sum) { return T::template store<kFlush>(sum); });
-      });
+  dispatch_float(output.dtype(), context.arithmetic.flush,
+                 [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
+                   using E = typename T::type;
+                   scatter_rows<float, E>(
+                       context, inputs[0], inputs[1], output,
+                       [](E x) { return flushed<kFlush>(T::load(x)); },
+                       [](float sum, E x) { return sum + T::load(x); },
+                       [](float sum) { return T::template store<kFlush>(sum); });
+                 });
 }
 
 }  // namespace twinrun

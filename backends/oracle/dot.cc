@@ -13,7 +13,8 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool segmented(const Op& op) {
   if (op.kind == OpKind::kConvolutionKernelGrad) return true;
-  return op.kind == OpKind::kDotGeneral && op.attrs.batch_dims == 0 && op.attrs.lhs_contract == 0 && op.attrs.rhs_contract == 0;
+  return op.kind == OpKind::kDotGeneral && op.attrs.batch_dims == 0 && op.attrs.lhs_contract == 0 &&
+         op.attrs.rhs_contract == 0;
 }
 
 // Rounded additions (or fused multiply-adds) on the longest way from a product to the sum of K of

@@ -281,11 +281,11 @@ void eval_move(const Call& call, int64_t begin, int64_t end) {
     case OpKind::kSlice:
     case OpKind::kPad:
     case OpKind::kGather:
-      for_each_stretch(op, call.inputs, begin, end,
-                       [&](int64_t i, int which, int64_t at, int64_t count) {
-                         if (which < 0) return void(std::fill_n(call.value(i), count, 0.0));
-                         elements(call.inputs[static_cast<size_t>(which)], at, count, call.value(i));
-                       });
+      for_each_stretch(
+          op, call.inputs, begin, end, [&](int64_t i, int which, int64_t at, int64_t count) {
+            if (which < 0) return void(std::fill_n(call.value(i), count, 0.0));
+            elements(call.inputs[static_cast<size_t>(which)], at, count, call.value(i));
+          });
       call.exact(begin, end);
       return;
     case OpKind::kReshape:

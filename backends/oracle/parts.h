@@ -17,7 +17,7 @@ struct Part {
   std::vector<Tensor> inputs;
 };
 
-inline bool has_parts(const Op& op) { 
+inline bool has_parts(const Op& op) {
   return op.attrs.groups > 1 || (op.kind == OpKind::kDotGeneral && op.type.rank() > 2);
 }
 int64_t part_count(const Op& op, std::span<const Tensor> inputs);

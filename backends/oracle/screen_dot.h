@@ -163,8 +163,7 @@ class Rows {
     if (!call.declared.ours && !call.declared.block32_order) return terms;
     const bool segmented = op.kind == OpKind::kConvolutionKernelGrad ||
                            (op.kind == OpKind::kDotGeneral && op.attrs.batch_dims == 0 &&
-                            op.attrs.lhs_contract == 0 &&
-                            op.attrs.rhs_contract == 0);
+                            op.attrs.lhs_contract == 0 && op.attrs.rhs_contract == 0);
     const double segment = segmented ? std::min(terms, 4096.0) : terms;
     const double segments = segmented ? std::ceil(terms / 4096) : 1;
     const bool blocks =

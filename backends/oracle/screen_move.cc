@@ -124,9 +124,12 @@ bool stretches(const Call& call) {
         call.op, call.inputs, begin, end, [&](int64_t i, int which, int64_t at, int64_t count) {
           const std::byte* y = call.output.raw() + static_cast<size_t>(i) * size;
           const size_t bytes = static_cast<size_t>(count) * size;
-          good = good && (which < 0 ? std::all_of(y, y + bytes, [](std::byte b) { return b == std::byte{}; })
-                                    : same_bytes(y, call.inputs[static_cast<size_t>(which)].raw() +
-                                                        static_cast<size_t>(at) * size, bytes));
+          good = good && (which < 0 ? std::all_of(y, y + bytes,
+                                                  [](std::byte b) { return b == std::byte{}; })
+                                    : same_bytes(y,
+                                                 call.inputs[static_cast<size_t>(which)].raw() +
+                                                     static_cast<size_t>(at) * size,
+                                                 bytes));
         });
     return good;
   });

@@ -103,7 +103,9 @@ class CheckpointWriter {
   explicit CheckpointWriter(std::string path) : path_(std::move(path)) {}
   Status write(const Checkpoint& checkpoint) {
     TWINRUN_RETURN_IF_ERROR(finish());
-    pending_ = std::async(std::launch::async, [path = path_, checkpoint] { return write_checkpoint(path, checkpoint); });
+    pending_ = std::async(std::launch::async, [path = path_, checkpoint] {
+      return write_checkpoint(path, checkpoint);
+    });
     return Ok{};
   }
   Status finish() { return pending_.valid() ? pending_.get() : Status(Ok{}); }

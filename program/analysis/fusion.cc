@@ -7,16 +7,18 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kMostColumns = 1024;        // of a fused reduction: its 16 lanes of partial sums stay in L2
-constexpr int64_t kOneSegment = 4096;         // rows of a reduction that one thread adds (numerics.md rule 4)
+constexpr int64_t kMostColumns =
+    1024;  // of a fused reduction: its 16 lanes of partial sums stay in L2
+constexpr int64_t kOneSegment =
+    4096;  // rows of a reduction that one thread adds (numerics.md rule 4)
 constexpr int64_t kSerialElements = 1 << 18;  // reductions of fewer need no second thread
 constexpr int kRecomputedOps = 4;
 
 bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16; }
 
 bool elementwise(OpKind kind) {
-  return class_of(kind) == OpClass::kElementwise || kind == OpKind::kSelect || kind == OpKind::kNegate ||
-         kind == OpKind::kAbs;
+  return class_of(kind) == OpClass::kElementwise || kind == OpKind::kSelect ||
+         kind == OpKind::kNegate || kind == OpKind::kAbs;
 }
 
 // Not worth a load from memory.
@@ -58,7 +60,9 @@ class Planner {
   int64_t elements(ValueId id) const { return graph_.type(id).elements(); }
   bool reduces(ValueId id) const { return graph_.op(id).kind == OpKind::kReduce; }
   // What a group's op iterates over.
-  int64_t extent(ValueId id) const { return reduces(id) ? elements(graph_.op(id).operands[0]) : elements(id); }
+  int64_t extent(ValueId id) const {
+    return reduces(id) ? elements(graph_.op(id).operands[0]) : elements(id);
+  }
 
   // Through reshapes and one broadcast.
   Access resolve(ValueId id) const {
@@ -117,14 +121,18 @@ class Planner {
         const ValueId source = resolve(op.operands[0]).source;
         const int64_t columns = reduce_columns(graph_, id), length = elements(op.operands[0]);
         candidate_[at(id)] = is_float(op.type.dtype) && columns > 0 && columns <= kMostColumns &&
-                             (length <= kSerialElements || length / columns * program_.sharding.cores >= 8 * kOneSegment) &&
-                             elements(source) == length && candidate_[at(source)] && !reduces(source);
+                             (length <= kSerialElements ||
+                              length / columns * program_.sharding.cores >= 8 * kOneSegment) &&
+                             elements(source) == length && candidate_[at(source)] &&
+                             !reduces(source);
       } else {
         candidate_[at(id)] = elementwise(op.kind) && op.type.dtype != DType::kF64;
       }
     }
   }
-  int64_t extent_or_zero(const Op& op, ValueId id) const { return op.operands.empty() ? 0 : extent(id); }
+  int64_t extent_or_zero(const Op& op, ValueId id) const {
+    return op.operands.empty() ? 0 : extent(id);
+  }
 
   // Who is computed at all, and who reads whom.
   void find_reads() {
@@ -138,7 +146,8 @@ class Planner {
       members_[at(id)] = {id};
       if (!runs_[at(id)]) continue;
       for (ValueId operand : graph_.op(id).operands) {
-        const Access read = candidate_[at(id)] ? resolve(operand) : Access{operand, 1, elements(operand)};
+        const Access read =
+            candidate_[at(id)] ? resolve(operand) : Access{operand, 1, elements(operand)};
         reads_[at(id)].push_back(read);
         readers_[at(read.source)].push_back(id);
         runs_[at(read.source)] = true;
@@ -156,8 +165,10 @@ class Planner {
         for (ValueId reader : readers_[at(member)]) {
           const ValueId next = cluster_[at(reader)];
           if (next == cluster && !reduces(member)) continue;
-          if (next == to && (cluster != from || (reduces(member) && candidate_[at(member)]))) return true;
-          if (next == to || next == from || seen[at(next)] || members_[at(next)].front() > last) continue;
+          if (next == to && (cluster != from || (reduces(member) && candidate_[at(member)])))
+            return true;
+          if (next == to || next == from || seen[at(next)] || members_[at(next)].front() > last)
+            continue;
           seen[at(next)] = true;
           open.push_back(next);
         }
@@ -210,7 +221,8 @@ class Planner {
       std::vector<ValueId> clusters;
       for (ValueId reader : readers_[at(source)]) {
         const ValueId c = cluster_[at(reader)];
-        if (groups(reader) && extent(reader) == elements(source) && std::ranges::find(clusters, c) == clusters.end()) {
+        if (groups(reader) && extent(reader) == elements(source) &&
+            std::ranges::find(clusters, c) == clusters.end()) {
           clusters.push_back(c);
         }
       }
@@ -250,7 +262,8 @@ class Planner {
     for (const Access& read : reads_[at(id)]) {
       if (!stored_[at(read.source)]) {
         if (!origins(read.source, ops, found)) return false;
-      } else if (elements(read.source) == elements(id) && std::ranges::find(found, read.source) == found.end()) {
+      } else if (elements(read.source) == elements(id) &&
+                 std::ranges::find(found, read.source) == found.end()) {
         found.push_back(read.source);
       }
     }
@@ -263,7 +276,8 @@ class Planner {
     for (const FusedOp& op : body(cluster)) {
       for (const Access& read : op.operands) {
         if (stored_[at(read.source)] && elements(read.source) == extent(cluster) &&
-            cluster_[at(read.source)] != cluster && std::ranges::find(found, read.source) == found.end()) {
+            cluster_[at(read.source)] != cluster &&
+            std::ranges::find(found, read.source) == found.end()) {
           found.push_back(read.source);
         }
       }
@@ -276,20 +290,25 @@ class Planner {
     std::vector<std::vector<ValueId>> full(n_);
     std::vector<ValueId> clusters;
     for (ValueId id = 0; id < graph_.size(); ++id) {
-      if (groups(id) && !members_[at(id)].empty()) full[at(id)] = full_reads(id), clusters.push_back(id);
+      if (groups(id) && !members_[at(id)].empty())
+        full[at(id)] = full_reads(id), clusters.push_back(id);
     }
-    const auto has = [](const std::vector<ValueId>& v, ValueId id) { return std::ranges::find(v, id) != v.end(); };
+    const auto has = [](const std::vector<ValueId>& v, ValueId id) {
+      return std::ranges::find(v, id) != v.end();
+    };
     for (ValueId id = 0; id < graph_.size(); ++id) {
       if (!groups(id) || !stored_[at(id)] || outlives_[at(id)] || reduces(id)) continue;
       bool worth = true;
-      for (ValueId reader : readers_[at(id)]) worth = worth && candidate_[at(reader)] && extent(reader) == elements(id);
+      for (ValueId reader : readers_[at(id)])
+        worth = worth && candidate_[at(reader)] && extent(reader) == elements(id);
       int ops = 0;
       std::vector<ValueId> from, affected;
       if (!worth || !origins(id, ops, from)) continue;
       for (ValueId cluster : clusters) {
         if (!has(full[at(cluster)], id)) continue;
         affected.push_back(cluster);
-        const auto more = std::ranges::count_if(from, [&](ValueId f) { return !has(full[at(cluster)], f); });
+        const auto more =
+            std::ranges::count_if(from, [&](ValueId f) { return !has(full[at(cluster)], f); });
         worth = worth && more <= 1;
       }
       if (!worth) continue;
@@ -343,7 +362,8 @@ FusionPlan Planner::plan() {
         unit[at(op.id)] = {kNoValue, static_cast<int>(plan.groups.size())};
       }
       for (const Access& read : op.operands) {
-        const bool inside = !stored_[at(read.source)] || (groups(read.source) && cluster_[at(read.source)] == id);
+        const bool inside =
+            !stored_[at(read.source)] || (groups(read.source) && cluster_[at(read.source)] == id);
         if (!inside && std::ranges::find(group.sources, read.source) == group.sources.end()) {
           group.sources.push_back(read.source);
         }
@@ -359,7 +379,8 @@ FusionPlan Planner::plan() {
     if (is_group ? group_done[static_cast<size_t>(u.group)] : op_done[at(u.op)]) return;
     (is_group ? group_done[static_cast<size_t>(u.group)] : op_done[at(u.op)]) = true;
     if (is_group) {
-      for (ValueId source : plan.groups[static_cast<size_t>(u.group)].sources) self(self, unit[at(source)]);
+      for (ValueId source : plan.groups[static_cast<size_t>(u.group)].sources)
+        self(self, unit[at(source)]);
     } else {
       for (ValueId operand : graph_.op(u.op).operands) self(self, unit[at(operand)]);
     }

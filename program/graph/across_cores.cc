@@ -45,7 +45,8 @@ ValueId Layers::mean_over_cores(ValueId statistic) {
 
 // Row numbers of this replica's samples among those of all: replica * n + 0 .. n - 1.
 ValueId Layers::global_rows(GraphBuilder b, int64_t n) {
-  const ValueId first = b.binary_scalar(OpKind::kMultiply, replica_id(), static_cast<double>(n), "first_row");
+  const ValueId first =
+      b.binary_scalar(OpKind::kMultiply, replica_id(), static_cast<double>(n), "first_row");
   const ValueId rows = b.iota({n}, 0, DType::kI32, "row");
   return b.add(b.broadcast_scalar(first, rows, "first_rows"), rows, "rows");
 }

@@ -173,7 +173,8 @@ ValueId GraphBuilder::convolution(ValueId x, ValueId w, const Window& window,
   return emit(OpKind::kConvolution, {x, w}, attrs, local);
 }
 ValueId GraphBuilder::convolution_input_grad(ValueId dy, ValueId w, Dims x_dims,
-                                             const Window& window, std::string_view local, int64_t groups) {
+                                             const Window& window, std::string_view local,
+                                             int64_t groups) {
   Attrs attrs;
   attrs.window = window;
   attrs.groups = groups;
@@ -181,7 +182,8 @@ ValueId GraphBuilder::convolution_input_grad(ValueId dy, ValueId w, Dims x_dims,
   return emit(OpKind::kConvolutionInputGrad, {dy, w}, attrs, local);
 }
 ValueId GraphBuilder::convolution_kernel_grad(ValueId x, ValueId dy, Dims w_dims,
-                                              const Window& window, std::string_view local, int64_t groups) {
+                                              const Window& window, std::string_view local,
+                                              int64_t groups) {
   Attrs attrs;
   attrs.window = window;
   attrs.groups = groups;

@@ -128,8 +128,8 @@ void Layers::conv2d(const std::string& name, const ConvolutionOptions& c) {
   expect_image(name, "conv2d");
   const Window window = window_for(c);
   GraphBuilder b = root_.scope(name);
-  const ValueId w = parameter(name + "/kernel", {c.kernel, c.kernel, shape()[3], c.filters},
-                              c.weights.kernel);
+  const ValueId w =
+      parameter(name + "/kernel", {c.kernel, c.kernel, shape()[3], c.filters}, c.weights.kernel);
   x_ = b.convolution(x_, w, window);
   add_bias(name, c.filters, c.weights.bias);
 }
@@ -153,13 +153,12 @@ void Layers::conv2d_transpose(const std::string& name, const ConvolutionOptions&
   const Dims in = shape();
   Dims out{in[0], 0, 0, c.filters};
   for (size_t i : {1u, 2u}) {
-    out[i] = c.same ? in[i] * c.stride
-                    : (in[i] - 1) * c.stride + std::max(c.kernel, c.stride);
+    out[i] = c.same ? in[i] * c.stride : (in[i] - 1) * c.stride + std::max(c.kernel, c.stride);
   }
   const Window window = make_window(out, c.kernel, c.stride, c.same);
   GraphBuilder b = root_.scope(name);
-  const ValueId w = parameter(name + "/kernel", {c.kernel, c.kernel, c.filters, in[3]},
-                              c.weights.kernel);
+  const ValueId w =
+      parameter(name + "/kernel", {c.kernel, c.kernel, c.filters, in[3]}, c.weights.kernel);
   x_ = b.convolution_input_grad(x_, w, out, window, "convolution_transpose");
   add_bias(name, c.filters, c.weights.bias);
 }
@@ -236,8 +235,8 @@ void Layers::gelu(const std::string& name, bool tanh_form) {
     inner = b.unary(OpKind::kTanh,
                     b.binary_scalar(OpKind::kMultiply, sum, 0.7978845608028654, "scaled"));
   } else {
-    inner = b.unary(OpKind::kErf,
-                    b.binary_scalar(OpKind::kMultiply, x_, 0.7071067811865476, "scaled"));
+    inner =
+        b.unary(OpKind::kErf, b.binary_scalar(OpKind::kMultiply, x_, 0.7071067811865476, "scaled"));
   }
   const ValueId twice_share = b.binary_scalar(OpKind::kAdd, inner, 1.0, "one_plus");
   x_ = b.mul(b.binary_scalar(OpKind::kMultiply, x_, 0.5, "half"), twice_share, "gelu");
@@ -248,9 +247,7 @@ void Layers::silu(const std::string& name) {
   x_ = b.mul(x_, b.unary(OpKind::kLogistic, x_), "silu");
 }
 
-void Layers::unary(const std::string& name, OpKind kind) {
-  x_ = root_.scope(name).unary(kind, x_);
-}
+void Layers::unary(const std::string& name, OpKind kind) { x_ = root_.scope(name).unary(kind, x_); }
 
 // ---- the whole
 
@@ -280,8 +277,8 @@ Program Layers::finish(const OptimizerSpec& optimizer) {
 
 Program build_forward(Mode mode, int64_t batch, const SampleType& sample, uint64_t seed,
                       const OptimizerSpec& optimizer, const Definition& define) {
-  const auto recipe = std::make_shared<const Recipe>(
-      [=](int64_t per_replica, const Sharding& sharding) {
+  const auto recipe =
+      std::make_shared<const Recipe>([=](int64_t per_replica, const Sharding& sharding) {
         Layers net(mode, per_replica, sample, seed, sharding);
         define(net);
         return net.finish(optimizer);

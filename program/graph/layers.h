@@ -22,12 +22,12 @@ enum class Mode : uint8_t { kTraining, kInference };
 
 // One sample as the model gets it.
 struct SampleType {
-  Dims features;               // f32 [h, w, c] or [features]; i32 [tokens]
-  DType dtype = DType::kF32;   // i32: token ids
-  Dims labels = {};            // i32: one class, or one per token
-  bool weighted = false;       // f32 weights of the tokens, 0 at padding
-  int64_t vocabulary = 0;      // token ids are below it
-  int64_t classes = 0;         // labels are below it
+  Dims features;              // f32 [h, w, c] or [features]; i32 [tokens]
+  DType dtype = DType::kF32;  // i32: token ids
+  Dims labels = {};           // i32: one class, or one per token
+  bool weighted = false;      // f32 weights of the tokens, 0 at padding
+  int64_t vocabulary = 0;     // token ids are below it
+  int64_t classes = 0;        // labels are below it
 };
 
 struct WeightOptions {
@@ -59,13 +59,15 @@ class Layers {
   const Dims& shape() const;
 
   // ---- linear maps. Kernels are [in, out], [h, w, in, out] (transposed: [h, w, out, in]; depthwise: [h, w, 1, in * m]).
-  void dense(const std::string& name, int64_t units, const WeightOptions& weights = {});  // last dimension
+  void dense(const std::string& name, int64_t units,
+             const WeightOptions& weights = {});  // last dimension
   void conv2d(const std::string& name, const ConvolutionOptions& c);
   void depthwise_conv2d(const std::string& name, const ConvolutionOptions& c);
   // Output in * stride (same) or (in - 1) * stride + kernel (valid), as Keras has it.
   void conv2d_transpose(const std::string& name, const ConvolutionOptions& c);
   // i32 [batch, tokens] -> [batch, tokens, units]
-  void embedding(const std::string& name, int64_t vocabulary, int64_t units, const Initializer& init);
+  void embedding(const std::string& name, int64_t vocabulary, int64_t units,
+                 const Initializer& init);
   // Adds a learned row per position.
   void position_embedding(const std::string& name, const Initializer& init);
   // Multi-head self-attention over [batch, tokens, units], softmax(q k' / sqrt(units / heads)) v (Vaswani et al. 2017); a
@@ -81,12 +83,13 @@ class Layers {
   void reshape(const std::string& name, const Dims& sample);
   void add(const std::string& name, const std::vector<ValueId>& values);
   void concatenate(const std::string& name, const std::vector<ValueId>& values);  // last dimension
-  void l2_normalize(const std::string& name, double epsilon);  // last dimension
+  void l2_normalize(const std::string& name, double epsilon);                     // last dimension
 
   // ---- activations
   void relu(const std::string& name);
   void leaky_relu(const std::string& name, double slope);
-  void gelu(const std::string& name, bool tanh_form);  // x/2 (1 + erf(x/sqrt 2)), Hendrycks & Gimpel 2016, or its tanh form
+  void gelu(const std::string& name,
+            bool tanh_form);  // x/2 (1 + erf(x/sqrt 2)), Hendrycks & Gimpel 2016, or its tanh form
   void silu(const std::string& name);
   void unary(const std::string& name, OpKind kind);  // logistic, tanh
 
@@ -95,7 +98,7 @@ class Layers {
   // variance Bessel corrected for images as TF's fused kernel does (tf2xla/kernels/batch_norm_op.cc), not for [batch, features].
   // Inference: running statistics.
   void batch_norm(const std::string& name, double momentum, double epsilon);
-  void layer_norm(const std::string& name, double epsilon);  // last dimension
+  void layer_norm(const std::string& name, double epsilon);                  // last dimension
   void group_norm(const std::string& name, int64_t groups, double epsilon);  // Wu & He 2018
   // Appends to images one channel: the mean over pixels and channels of the standard deviation over groups of
   // min(group, batch) samples (Karras et al. 2017; member g of group m is sample g * M + m).
@@ -108,16 +111,18 @@ class Layers {
 
   // ---- losses (losses.cc)
   void softmax_cross_entropy(int64_t classes, const LossOptions& loss);
-  void sigmoid_cross_entropy(int64_t classes, const LossOptions& loss);  // against one-hot, mean over classes
-  void mean_squared_error(int64_t classes, const LossOptions& loss);     // against one-hot, mean over classes
+  void sigmoid_cross_entropy(int64_t classes,
+                             const LossOptions& loss);  // against one-hot, mean over classes
+  void mean_squared_error(int64_t classes,
+                          const LossOptions& loss);  // against one-hot, mean over classes
   // Over pairs of a batch, by label. Triplet (Hermans et al. 2017), Euclidean: max(0, margin + d(positive) - d(negative)), the
   // hardest (farthest of its class, nearest of another: "batch hard") or the mean over all ("batch all"). Contrastive: supervised, Khosla et al. 2020, eq. 2.
   void triplet(double margin, bool hardest, const LossOptions& loss);
   void contrastive(double temperature, const LossOptions& loss);
   // Of logits of real and generated samples: softplus(-real) + softplus(fake) for the parameters below `discriminator`,
   // softplus(-fake) for those below `generator` (Goodfellow et al. 2014, the non-saturating form).
-  void gan(ValueId real, ValueId fake, const std::string& discriminator, const std::string& generator,
-           Reducer reduction);
+  void gan(ValueId real, ValueId fake, const std::string& discriminator,
+           const std::string& generator, Reducer reduction);
 
   void output(const std::string& name, ValueId value) { program_.outputs.push_back({name, value}); }
   ValueId features() const { return features_; }
@@ -135,7 +140,7 @@ class Layers {
 
   // Across cores (collectives.cc).
   ValueId replica_id();
-  ValueId mean_over_cores(ValueId statistic);               // batch norm's, over its group
+  ValueId mean_over_cores(ValueId statistic);  // batch norm's, over its group
   ValueId global_rows(GraphBuilder b, int64_t n);
   ValueId gather_cores(const std::string& name, ValueId x);  // [batch, ..] -> [cores * batch, ..]
   ValueId own_rows(const std::string& name, ValueId x);      // and back

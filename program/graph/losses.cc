@@ -21,8 +21,8 @@ ValueId Layers::one_hot(GraphBuilder b, int64_t classes) {
   Dims full = b.type(labels_).dims;
   full.push_back(classes);
   const auto last = static_cast<int64_t>(full.size()) - 1;
-  const ValueId index = b.broadcast(b.iota({classes}, 0, DType::kI32, "classes"), full, {last},
-                                    "class_index");
+  const ValueId index =
+      b.broadcast(b.iota({classes}, 0, DType::kI32, "classes"), full, {last}, "class_index");
   const ValueId labels = b.broadcast(labels_, full, all_but_last(full), "label_broadcast");
   return b.convert(b.compare(CompareKind::kEq, index, labels, "is_label"), DType::kF32, "one_hot");
 }
@@ -171,10 +171,10 @@ void Layers::triplet(double margin, bool hardest, const LossOptions& loss) {
     // Of anchor i: the mean of max(0, d(i, p) - d(i, q) + margin) over all p of its class and q of others.
     const Dims cube{p.n, p.n, p.n};
     const ValueId positive = b.convert(p.same, DType::kF32, "is_positive");
-    const ValueId negative = b.convert(
-        b.compare(CompareKind::kNe, b.broadcast(p.labels, square, {0}, "label_of_anchor"),
-                  b.broadcast(p.labels, square, {1}, "label_of_other"), "differ"),
-        DType::kF32, "is_negative");
+    const ValueId negative =
+        b.convert(b.compare(CompareKind::kNe, b.broadcast(p.labels, square, {0}, "label_of_anchor"),
+                            b.broadcast(p.labels, square, {1}, "label_of_other"), "differ"),
+                  DType::kF32, "is_negative");
     const ValueId gap = b.sub(b.broadcast(distance, cube, {0, 1}, "to_positive"),
                               b.broadcast(distance, cube, {0, 2}, "to_negative"), "gap");
     const ValueId hinge = b.binary_scalar(
@@ -194,12 +194,12 @@ void Layers::triplet(double margin, bool hardest, const LossOptions& loss) {
   // Of another class: neither the same nor the sample itself.
   const ValueId far = splat(-1e9, "far");
   const ValueId minus = b.unary(OpKind::kNegate, distance, "minus_distance");
-  const ValueId others =
-      b.select(p.self, far, b.select(p.same, far, minus, "negatives"), "others");
+  const ValueId others = b.select(p.self, far, b.select(p.same, far, minus, "negatives"), "others");
   const ValueId nearest = b.reduce(others, {1}, Reducer::kMax, "minus_nearest");
   const ValueId gap = b.add(farthest, nearest, "gap");
-  const ValueId hinge = b.binary_scalar(
-      OpKind::kMaximum, b.binary_scalar(OpKind::kAdd, gap, margin, "add_margin"), 0.0, "per_sample");
+  const ValueId hinge =
+      b.binary_scalar(OpKind::kMaximum, b.binary_scalar(OpKind::kAdd, gap, margin, "add_margin"),
+                      0.0, "per_sample");
   set_loss(reduce_loss(b, hinge, loss));
 }
 
@@ -216,11 +216,13 @@ void Layers::contrastive(double temperature, const LossOptions& loss) {
   };
   const ValueId others = b.select(p.self, splat(-1e9, "never"), similarity, "others");
   const ValueId largest = b.reduce(others, {1}, Reducer::kMax, "largest", /*stop_gradient=*/true);
-  const ValueId shifted = b.sub(others, b.broadcast(largest, square, {0}, "largest_broadcast"), "shift");
+  const ValueId shifted =
+      b.sub(others, b.broadcast(largest, square, {0}, "largest_broadcast"), "shift");
   const ValueId total =
       b.reduce(b.unary(OpKind::kExponential, shifted), {1}, Reducer::kSum, "sum_exp");
-  const ValueId log_share = b.sub(
-      shifted, b.broadcast(b.unary(OpKind::kLog, total), square, {0}, "log_broadcast"), "log_share");
+  const ValueId log_share =
+      b.sub(shifted, b.broadcast(b.unary(OpKind::kLog, total), square, {0}, "log_broadcast"),
+            "log_share");
   const ValueId picked =
       b.reduce(b.select(p.same, log_share, splat(0, "zero"), "pick"), {1}, Reducer::kSum, "picked");
   const ValueId count = b.binary_scalar(

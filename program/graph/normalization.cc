@@ -8,7 +8,8 @@ namespace twinrun {
 void Layers::update_statistic(const std::string& name, ValueId batch_value, double momentum) {
   StateVar& var = program_.state[static_cast<size_t>(program_.state_index(name))];
   GraphBuilder b = GraphBuilder(program_.graph, "", Phase::kUpdate).derived(name, Phase::kUpdate);
-  const ValueId old = var.next == kNoValue ? var.id : var.next;  // a layer applied twice moves twice
+  const ValueId old =
+      var.next == kNoValue ? var.id : var.next;  // a layer applied twice moves twice
   const ValueId gap = b.sub(old, batch_value, "gap");
   var.next = b.sub(old, b.binary_scalar(OpKind::kMultiply, gap, 1.0 - momentum, "part"), "update");
 }
@@ -120,7 +121,8 @@ void Layers::minibatch_stddev(const std::string& name, int64_t group) {
   const Dims split{size, groups, full[1], full[2], full[3]};
   const ValueId y = b.reshape(x, split, "groups");
   const ValueId mean = b.reduce(y, {0}, Reducer::kMean, "mean");
-  const ValueId centred = b.sub(y, b.broadcast(mean, split, {1, 2, 3, 4}, "mean_broadcast"), "centre");
+  const ValueId centred =
+      b.sub(y, b.broadcast(mean, split, {1, 2, 3, 4}, "mean_broadcast"), "centre");
   const ValueId variance =
       b.reduce(b.mul(centred, centred, "square"), {0}, Reducer::kMean, "variance");
   const ValueId deviation = b.unary(
@@ -129,8 +131,7 @@ void Layers::minibatch_stddev(const std::string& name, int64_t group) {
   ValueId per_sample =
       b.reshape(b.broadcast(average, {size, groups}, {1}, "tile"), {n}, "per_sample");
   if (gathers()) per_sample = own_rows(name, per_sample);
-  const ValueId channel =
-      b.broadcast(per_sample, {own[0], own[1], own[2], 1}, {0}, "channel");
+  const ValueId channel = b.broadcast(per_sample, {own[0], own[1], own[2], 1}, {0}, "channel");
   x_ = b.concatenate(x_, channel, 3);
   if (mode_ == Mode::kTraining) program_.couplings.push_back({"batch_wise", name});
 }

@@ -104,7 +104,8 @@ struct Window {
 };
 
 struct Attrs {
-  Dims dims;   // broadcast map, permutation, reduced dimensions, iota dimension; {axis, ..} of concatenate, slice, pad
+  Dims
+      dims;  // broadcast map, permutation, reduced dimensions, iota dimension; {axis, ..} of concatenate, slice, pad
   Dims shape;  // the result's (or the operand's) sizes where they don't follow from the operands
   DType dtype = DType::kF32;  // constant, iota, convert
   double value = 0;           // constant
@@ -126,7 +127,7 @@ struct Op {
   OpKind kind = OpKind::kParameter;
   std::vector<ValueId> operands;
   Attrs attrs;
-  TensorType type;       // of the result
+  TensorType type;  // of the result
   Phase phase = Phase::kForward;
   std::string name;  // unique in its graph: "conv1/convolution", "conv1/kernel.grad"
 };

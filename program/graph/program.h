@@ -53,9 +53,11 @@ struct Initializer {
 };
 
 struct Input {
-  std::string name;  // images or tokens, labels, weights, sample_ids, step, learning_rate, replica_id
+  std::string
+      name;  // images or tokens, labels, weights, sample_ids, step, learning_rate, replica_id
   ValueId id = kNoValue;
-  bool per_core = false;  // each core has rows of its own (or its own number), else all have the same
+  bool per_core =
+      false;  // each core has rows of its own (or its own number), else all have the same
 };
 
 struct StateVar {
@@ -87,11 +89,13 @@ struct Sharding {
       Reduction::kMean;  // kMean scales each replica's loss by 1/cores before autodiff
   BatchNormSync batchnorm = BatchNormSync::kPerCore;
   int batchnorm_group = 0;  // kSynced: over groups of so many neighbouring cores; 0: all of them
-  Scope batchwise = Scope::kPerCore;   // layers and losses that look across samples: at a core's, or at all
+  Scope batchwise =
+      Scope::kPerCore;  // layers and losses that look across samples: at a core's, or at all
   Scope token_mean = Scope::kPerCore;  // weighted means: over a core's weights, or over all
   bool reduce_gradients = true;  // false: the all-reduce is missing (a cause to be told apart)
   Clipping clipping = Clipping::kAfterAllReduce;
-  bool l2_once = false;  // under a sum, each core's L2 term is 1/cores of the whole (a cause to be told apart)
+  bool l2_once =
+      false;  // under a sum, each core's L2 term is 1/cores of the whole (a cause to be told apart)
   bool operator==(const Sharding&) const = default;
 };
 
@@ -122,15 +126,18 @@ struct OptimizerSpec {
   double clipping_threshold = 1;     // adafactor: of the update's root mean square
   bool relative_step = false;        // adafactor: the rate follows the step count, not the input
   bool parameter_scale = true;       // adafactor: the rate is times the weights' root mean square
-  enum class Algebra : uint8_t { kCpu, kXla } algebra = Algebra::kCpu;  // rmsprop, adamax: whose formula
+  enum class Algebra : uint8_t {
+    kCpu,
+    kXla
+  } algebra = Algebra::kCpu;  // rmsprop, adamax: whose formula
 
   // Around the rule.
   enum class Clip : uint8_t { kNone, kValue, kNorm, kGlobalNorm } clip = Clip::kNone;
   double clip_at = 0;
-  double l2 = 0;               // the loss gains l2 / 2 * the sum of the kernels' squares
-  int64_t accumulate = 1;      // steps whose gradients make one update
+  double l2 = 0;                // the loss gains l2 / 2 * the sum of the kernels' squares
+  int64_t accumulate = 1;       // steps whose gradients make one update
   bool accumulate_mean = true;  // their mean, or their sum
-  double ema = 0;              // decay of the average of weights; 0: none is kept
+  double ema = 0;               // decay of the average of weights; 0: none is kept
 };
 
 // A place where samples of a batch meet before the gradients do: what sharding may give another meaning.
@@ -157,8 +164,8 @@ struct Program {
   std::vector<Output> outputs;
   OptimizerSpec optimizer;
   Sharding sharding;
-  int64_t batch = 0;  // samples per replica
-  ValueId loss = kNoValue;               // what is reported, and descended where there are no objectives
+  int64_t batch = 0;        // samples per replica
+  ValueId loss = kNoValue;  // what is reported, and descended where there are no objectives
   std::vector<Objective> objectives = {};
   std::vector<Coupling> couplings = {};
   std::shared_ptr<const Recipe> recipe = nullptr;  // nullptr: made by hand, cannot be sharded

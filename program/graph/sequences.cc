@@ -45,7 +45,8 @@ void Layers::attention(const std::string& name, int64_t heads, bool causal, bool
                      std::to_string(heads) + " heads");
   }
   if (masked && weights_ == kNoValue) {
-    throw GraphError(name + ": masked attention needs data with weights (sequences of unequal length)");
+    throw GraphError(name +
+                     ": masked attention needs data with weights (sequences of unequal length)");
   }
   GraphBuilder b = root_.scope(name);
   const ValueId input = x_;
@@ -60,7 +61,8 @@ void Layers::attention(const std::string& name, int64_t heads, bool causal, bool
   const ValueId key = project("key"), value = project("value");
   ValueId scores = b.dot(query, key, 1, 1, "scores", 2);
   const Dims square{batch, heads, tokens, tokens};
-  const ValueId never = b.broadcast_scalar(b.constant(-1e9, DType::kF32, "never"), scores, "nevers");
+  const ValueId never =
+      b.broadcast_scalar(b.constant(-1e9, DType::kF32, "never"), scores, "nevers");
   if (causal) {
     const ValueId from = b.iota({tokens, tokens}, 0, DType::kI32, "from");
     const ValueId to = b.iota({tokens, tokens}, 1, DType::kI32, "to");
@@ -84,8 +86,7 @@ void Layers::masked_mean(const std::string& name) {
   }
   const Dims full = shape();
   GraphBuilder b = root_.scope(name);
-  const ValueId weighted =
-      b.mul(x_, b.broadcast(weights_, full, {0, 1}, "weights"), "weighted");
+  const ValueId weighted = b.mul(x_, b.broadcast(weights_, full, {0, 1}, "weights"), "weighted");
   const ValueId sum = b.reduce(weighted, {1}, Reducer::kSum, "sum");
   const ValueId count = b.reduce(weights_, {1}, Reducer::kSum, "count");
   x_ = b.div(sum, b.broadcast(count, {full[0], full[2]}, {0}, "counts"), "mean");

@@ -6,7 +6,8 @@ namespace {
 
 Program rebuild(const Program& forward, int64_t batch, const Sharding& sharding) {
   if (forward.recipe == nullptr) {
-    throw GraphError("the program was made by hand: nothing says how to build it for another batch");
+    throw GraphError(
+        "the program was made by hand: nothing says how to build it for another batch");
   }
   Program p = (*forward.recipe)(batch, sharding);
   p.recipe = forward.recipe;

@@ -74,7 +74,8 @@ double flops(const Graph& graph, ValueId id) {
     case OpKind::kDotGeneral: {
       const Dims& a = graph.type(op.operands[0]).dims;
       return 2 * n *
-             static_cast<double>(a[static_cast<size_t>(op.attrs.batch_dims + op.attrs.lhs_contract)]);
+             static_cast<double>(
+                 a[static_cast<size_t>(op.attrs.batch_dims + op.attrs.lhs_contract)]);
     }
     case OpKind::kConvolution: {
       const Dims& w = graph.type(op.operands[1]).dims;

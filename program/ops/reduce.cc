@@ -37,10 +37,10 @@ void gradient_reduce(GradientArgs& g) {
     const ValueId in = g.op.operands[0];
     const ValueId largest = g.b.broadcast(g.self, x.dims, kept, "grad_largest");
     const ValueId mask = g.b.compare(CompareKind::kEq, in, largest, "grad_mask");
-    const ValueId ties =
-        g.b.reduce(g.b.convert(mask, x.dtype, "grad_is_largest"), g.op.attrs.dims, Reducer::kSum,
-                   "grad_ties");
-    const ValueId share = g.b.broadcast(g.b.div(dy, ties, "grad_share"), x.dims, kept, "grad_shares");
+    const ValueId ties = g.b.reduce(g.b.convert(mask, x.dtype, "grad_is_largest"), g.op.attrs.dims,
+                                    Reducer::kSum, "grad_ties");
+    const ValueId share =
+        g.b.broadcast(g.b.div(dy, ties, "grad_share"), x.dims, kept, "grad_shares");
     const ValueId zero = g.b.broadcast_scalar(g.b.constant(0, x.dtype, "zero"), in, "zeros");
     g.d[0] = g.b.select(mask, share, zero, "grad");
     return;

@@ -65,15 +65,13 @@ std::string attributes(const Op& op) {
 }  // namespace
 
 std::string to_text(const Program& p) {
-  std::string out =
-      fmt::format("program cores={} reduction={} batchnorm={} gradients={}{}{} batch={}\n",
-                  p.sharding.cores, p.sharding.reduction == Reduction::kMean ? "mean" : "sum",
-                  p.sharding.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced",
-                  p.sharding.reduce_gradients ? "all_reduced" : "local",
-                  p.sharding.clipping == Clipping::kBeforeAllReduce
-                      ? " clipping=before_all_reduce"
-                      : "",
-                  p.sharding.l2_once ? " l2=once" : "", p.batch);
+  std::string out = fmt::format(
+      "program cores={} reduction={} batchnorm={} gradients={}{}{} batch={}\n", p.sharding.cores,
+      p.sharding.reduction == Reduction::kMean ? "mean" : "sum",
+      p.sharding.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced",
+      p.sharding.reduce_gradients ? "all_reduced" : "local",
+      p.sharding.clipping == Clipping::kBeforeAllReduce ? " clipping=before_all_reduce" : "",
+      p.sharding.l2_once ? " l2=once" : "", p.batch);
   if (p.sharding.batchnorm_group > 0)
     out += fmt::format("batchnorm groups of {} cores\n", p.sharding.batchnorm_group);
   if (p.sharding.batchwise == Scope::kGlobal) out += "layers across samples see all cores\n";

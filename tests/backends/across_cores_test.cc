@@ -115,51 +115,69 @@ void phrases(Layers& n) {
 constexpr Sharding kGathered{.cores = kCores, .batchwise = Scope::kGlobal};
 
 TEST(AcrossCores, MinibatchStandardDeviation) {
-  expect_cured(kImages, [](Layers& n) {
-    small_images(n);
-    n.minibatch_stddev("m", 4);
-    classes(n);
-  }, kGathered, "batch_wise");
+  expect_cured(
+      kImages,
+      [](Layers& n) {
+        small_images(n);
+        n.minibatch_stddev("m", 4);
+        classes(n);
+      },
+      kGathered, "batch_wise");
 }
 
 TEST(AcrossCores, Triplets) {
   for (bool hardest : {true, false}) {
-    expect_cured(kPhrases, [=](Layers& n) {
-      phrases(n);
-      n.triplet(0.5, hardest, {});
-    }, kGathered, "batch_wise");
+    expect_cured(
+        kPhrases,
+        [=](Layers& n) {
+          phrases(n);
+          n.triplet(0.5, hardest, {});
+        },
+        kGathered, "batch_wise");
   }
 }
 
 TEST(AcrossCores, Contrastive) {
-  expect_cured(kPhrases, [](Layers& n) {
-    phrases(n);
-    n.contrastive(0.5, {});
-  }, kGathered, "batch_wise");
+  expect_cured(
+      kPhrases,
+      [](Layers& n) {
+        phrases(n);
+        n.contrastive(0.5, {});
+      },
+      kGathered, "batch_wise");
 }
 
 TEST(AcrossCores, TripletsAveragedByTokens) {
-  expect_cured(kPhrases, [](Layers& n) {
-    phrases(n);
-    n.triplet(0.5, false, {.weighted = true});
-  }, {.cores = kCores, .batchwise = Scope::kGlobal, .token_mean = Scope::kGlobal}, "batch_wise");
+  expect_cured(
+      kPhrases,
+      [](Layers& n) {
+        phrases(n);
+        n.triplet(0.5, false, {.weighted = true});
+      },
+      {.cores = kCores, .batchwise = Scope::kGlobal, .token_mean = Scope::kGlobal}, "batch_wise");
 }
 
 TEST(AcrossCores, MeanOverTokens) {
-  expect_cured(kTokens, [](Layers& n) {
-    n.embedding("e", 7, 6, {Initializer::Kind::kRandomUniform});
-    n.attention("a", 2, true, true, {});
-    n.dense("out", 7);
-    n.softmax_cross_entropy(7, {.weighted = true});
-  }, {.cores = kCores, .token_mean = Scope::kGlobal}, "token_mean");
+  expect_cured(
+      kTokens,
+      [](Layers& n) {
+        n.embedding("e", 7, 6, {Initializer::Kind::kRandomUniform});
+        n.attention("a", 2, true, true, {});
+        n.dense("out", 7);
+        n.softmax_cross_entropy(7, {.weighted = true});
+      },
+      {.cores = kCores, .token_mean = Scope::kGlobal}, "token_mean");
 }
 
 TEST(AcrossCores, SyncedBatchNorm) {
-  expect_cured(kImages, [](Layers& n) {
-    small_images(n);
-    n.batch_norm("bn", 0.9, 1e-3);
-    classes(n);
-  }, {.cores = kCores, .batchnorm = BatchNormSync::kSynced}, "batch_norm");
+  expect_cured(
+      kImages,
+      [](Layers& n) {
+        small_images(n);
+        n.batch_norm("bn", 0.9, 1e-3);
+        classes(n);
+      },
+      {.cores = kCores, .batchnorm = BatchNormSync::kSynced}, "batch_norm");
 }
 
 // Two groups of two cores: the statistics of each half of the batch, as if two programs of half the batch had been run.
@@ -182,8 +200,9 @@ TEST(AcrossCores, BatchNormOverGroups) {
   EXPECT_EQ(mean(0), mean(1));
   EXPECT_EQ(mean(2), mean(3));
   EXPECT_NE(mean(0), mean(2));
-  EXPECT_THROW(shard(whole, {.cores = 4, .batchnorm = BatchNormSync::kSynced, .batchnorm_group = 3}),
-               GraphError);
+  EXPECT_THROW(
+      shard(whole, {.cores = 4, .batchnorm = BatchNormSync::kSynced, .batchnorm_group = 3}),
+      GraphError);
 }
 
 // Layers that look at one sample at a time do not know about cores.
@@ -204,10 +223,13 @@ TEST(AcrossCores, NothingElseChanges) {
 
 // The engines compute what cpu:f64 does, and on tpu with f32 products the bits of cpu.
 TEST(AcrossCores, EnginesAgree) {
-  const Program p = training_step(shard(model(kPhrases, [](Layers& n) {
-    phrases(n);
-    n.triplet(0.5, false, {.weighted = true});
-  }), {.cores = kCores, .batchwise = Scope::kGlobal, .token_mean = Scope::kGlobal}));
+  const Program p = training_step(
+      shard(model(kPhrases,
+                  [](Layers& n) {
+                    phrases(n);
+                    n.triplet(0.5, false, {.weighted = true});
+                  }),
+            {.cores = kCores, .batchwise = Scope::kGlobal, .token_mean = Scope::kGlobal}));
   Trial cpu("cpu", p), tpu("tpu", p, {.tpu = {.precision = DotPrecision::kF32}}), f64("cpu:f64", p);
   for (Trial* t : {&cpu, &tpu, &f64}) {
     feed(*t, kPhrases);

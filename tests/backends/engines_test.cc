@@ -22,18 +22,19 @@ constexpr int kClasses = 5;
 
 // Batch norm over images and over features, dropout, momentum; enough work for the pool to be used.
 Program cnn(Reducer loss = Reducer::kMean, bool normalize = true, bool drop = true) {
-  return build_forward(Mode::kTraining, kBatch, {{12, 12, 3}}, 7, OptimizerSpec{OptimizerSpec::Kind::kMomentum}, [=](Layers& net) {
-    net.conv2d("conv1", {.filters = 8, .kernel = 3});
-    if (normalize) net.batch_norm("bn1", 0.9, 1e-3);
-    net.relu("relu1");
-    net.pool("pool1", 2, 2, false, Reducer::kMax);
-    net.flatten("flatten1");
-    net.dense("dense1", 32);
-    if (normalize) net.batch_norm("bn2", 0.9, 1e-3);
-    if (drop) net.dropout("dropout1", 0.3);
-    net.dense("dense2", kClasses);
-    net.softmax_cross_entropy(kClasses, {loss});
-  });
+  return build_forward(Mode::kTraining, kBatch, {{12, 12, 3}}, 7,
+                       OptimizerSpec{OptimizerSpec::Kind::kMomentum}, [=](Layers& net) {
+                         net.conv2d("conv1", {.filters = 8, .kernel = 3});
+                         if (normalize) net.batch_norm("bn1", 0.9, 1e-3);
+                         net.relu("relu1");
+                         net.pool("pool1", 2, 2, false, Reducer::kMax);
+                         net.flatten("flatten1");
+                         net.dense("dense1", 32);
+                         if (normalize) net.batch_norm("bn2", 0.9, 1e-3);
+                         if (drop) net.dropout("dropout1", 0.3);
+                         net.dense("dense2", kClasses);
+                         net.softmax_cross_entropy(kClasses, {loss});
+                       });
 }
 
 Program sharded(const Program& forward, int cores, Reduction reduction = Reduction::kMean,
@@ -239,11 +240,12 @@ constexpr int64_t kChannels = 3, kPixels = 4;  // images of 2x2
 constexpr double kMomentum = 0.75, kEpsilon = 0.125;
 
 Program batch_norm_net() {
-  return build_forward(Mode::kTraining, 8, {{2, 2, kChannels}}, 1, OptimizerSpec{}, [=](Layers& net) {
-    net.batch_norm("bn", kMomentum, kEpsilon);
-    net.flatten("f");
-    net.softmax_cross_entropy(kPixels * kChannels, {Reducer::kMean});
-  });
+  return build_forward(Mode::kTraining, 8, {{2, 2, kChannels}}, 1, OptimizerSpec{},
+                       [=](Layers& net) {
+                         net.batch_norm("bn", kMomentum, kEpsilon);
+                         net.flatten("f");
+                         net.softmax_cross_entropy(kPixels * kChannels, {Reducer::kMean});
+                       });
 }
 
 struct Statistics {

@@ -104,11 +104,14 @@ Error refusal(const Program& p, const std::string& text) {
 
 // A dense layer on two cores: y = x w, loss = sum of y squared, SGD.
 Program dense_step(int cores = 2) {
-  return training_step(shard(build_forward(Mode::kTraining, 4, {{6}}, 1, OptimizerSpec{OptimizerSpec::Kind::kMomentum}, [=](Layers& net) {
-    net.dense("dense1", 3);
-    net.relu("relu1");
-    net.mean_squared_error(3, {Reducer::kMean});
-  }), {.cores = cores}));
+  return training_step(shard(
+      build_forward(Mode::kTraining, 4, {{6}}, 1, OptimizerSpec{OptimizerSpec::Kind::kMomentum},
+                    [=](Layers& net) {
+                      net.dense("dense1", 3);
+                      net.relu("relu1");
+                      net.mean_squared_error(3, {Reducer::kMean});
+                    }),
+      {.cores = cores}));
 }
 Trial dense_trial(int cores = 2) {
   Trial t("cpu", dense_step(cores));

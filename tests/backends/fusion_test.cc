@@ -26,7 +26,8 @@ std::string differences(const Trial& a, const Trial& b) {
   std::string text;
   for (size_t r = 0; r < a.states.size(); ++r) {
     for (size_t i = 0; i < a.states[r].vars.size(); ++i) {
-      if (!a.states[r].vars[i].same_bits(b.states[r].vars[i])) text += " " + a.program().state[i].name;
+      if (!a.states[r].vars[i].same_bits(b.states[r].vars[i]))
+        text += " " + a.program().state[i].name;
     }
     for (size_t i = 0; i < a.outputs[r].size(); ++i) {
       if (!a.outputs[r][i].same_bits(b.outputs[r][i])) text += " " + a.program().outputs[i].name;
@@ -35,8 +36,8 @@ std::string differences(const Trial& a, const Trial& b) {
   return text;
 }
 
-void expect_same(const std::string& engine, const Program& program, DotPrecision precision, const Fill& fill,
-                 const std::string& what) {
+void expect_same(const std::string& engine, const Program& program, DotPrecision precision,
+                 const Fill& fill, const std::string& what) {
   for (int threads : {1, 2, 3}) {
     BackendOptions options{.threads = threads, .poison_memory = threads != 2};
     options.tpu.precision = precision;
@@ -47,7 +48,8 @@ void expect_same(const std::string& engine, const Program& program, DotPrecision
     for (int step = 0; step < 3; ++step) {
       fused.step(step, step == 1 && threads == 3 ? &ignore : nullptr);  // the two may take turns
       by_ops.step(step, &ignore);
-      ASSERT_EQ(differences(fused, by_ops), "") << what << ", " << engine << ", " << threads << " threads, step " << step;
+      ASSERT_EQ(differences(fused, by_ops), "")
+          << what << ", " << engine << ", " << threads << " threads, step " << step;
     }
   }
 }
@@ -85,7 +87,8 @@ Program convolutional(int64_t batch, const OptimizerSpec& optimizer, bool square
     net.batch_norm("bn3", 0.9, 1e-3);
     net.relu("relu3");
     net.dense("dense2", 5);
-    squared ? net.mean_squared_error(5, {Reducer::kMean}) : net.softmax_cross_entropy(5, {Reducer::kMean});
+    squared ? net.mean_squared_error(5, {Reducer::kMean})
+            : net.softmax_cross_entropy(5, {Reducer::kMean});
   });
 }
 
@@ -95,7 +98,8 @@ Program perceptron(int64_t batch, const OptimizerSpec& optimizer, bool squared) 
     net.relu("relu1");
     net.dropout("dropout1", 0.5);
     net.dense("dense2", 5);
-    squared ? net.mean_squared_error(5, {Reducer::kSum}) : net.softmax_cross_entropy(5, {Reducer::kSum});
+    squared ? net.mean_squared_error(5, {Reducer::kSum})
+            : net.softmax_cross_entropy(5, {Reducer::kSum});
   });
 }
 
@@ -107,11 +111,15 @@ TEST(Fusion, TrainingStepsThreads) {
         for (bool convolutions : {true, false}) {
           if (cores == 1 && sync == BatchNormSync::kSynced) continue;
           const int64_t batch = 40;
-          const Program forward =
-              convolutions ? convolutional(batch, optimizer, squared) : perceptron(batch, optimizer, squared);
-          const Program program = training_step(shard(forward, {.cores = cores, .batchnorm = sync}));
-          const Fill fill = [&](Trial& t) { fill_samples(t, batch, convolutions ? Dims{9, 9, 2} : Dims{11}); };
-          const std::string what = std::string(convolutions ? "cnn" : "mlp") + " on " + std::to_string(cores) + " cores";
+          const Program forward = convolutions ? convolutional(batch, optimizer, squared)
+                                               : perceptron(batch, optimizer, squared);
+          const Program program =
+              training_step(shard(forward, {.cores = cores, .batchnorm = sync}));
+          const Fill fill = [&](Trial& t) {
+            fill_samples(t, batch, convolutions ? Dims{9, 9, 2} : Dims{11});
+          };
+          const std::string what =
+              std::string(convolutions ? "cnn" : "mlp") + " on " + std::to_string(cores) + " cores";
           expect_same("cpu", program, DotPrecision::kF32, fill, what);
           expect_same("tpu", program, DotPrecision::kBf16, fill, what);
           expect_same("tpu", program, DotPrecision::kBf16x3, fill, what);
@@ -123,16 +131,17 @@ TEST(Fusion, TrainingStepsThreads) {
 
 // Enough rows for several segments of the reductions that groups end in.
 TEST(Fusion, LongReductionsThreads) {
-  const Program forward = build_forward(Mode::kTraining, 40, {{31, 17, 3}}, 3, kOptimizers[2], [=](Layers& net) {
-    net.batch_norm("bn1", 0.9, 1e-3);
-    net.relu("relu1");
-    net.conv2d("conv1", {.filters = 5, .kernel = 1});
-    net.batch_norm("bn2", 0.9, 1e-3);
-    net.pool("pool1", 31, 31, true, Reducer::kMean);
-    net.flatten("flatten1");
-    net.dense("dense1", 5);
-    net.softmax_cross_entropy(5, {Reducer::kMean});
-  });
+  const Program forward =
+      build_forward(Mode::kTraining, 40, {{31, 17, 3}}, 3, kOptimizers[2], [=](Layers& net) {
+        net.batch_norm("bn1", 0.9, 1e-3);
+        net.relu("relu1");
+        net.conv2d("conv1", {.filters = 5, .kernel = 1});
+        net.batch_norm("bn2", 0.9, 1e-3);
+        net.pool("pool1", 31, 31, true, Reducer::kMean);
+        net.flatten("flatten1");
+        net.dense("dense1", 5);
+        net.softmax_cross_entropy(5, {Reducer::kMean});
+      });
   for (int cores : {1, 2}) {
     const Program program = training_step(shard(forward, {.cores = cores}));
     const Fill fill = [&](Trial& t) { fill_samples(t, 40, {31, 17, 3}); };
@@ -154,11 +163,12 @@ struct Draw {
 };
 
 uint32_t draw_bits(Draw& d) {
-  static const std::vector<uint32_t> special = {0x00000000, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x00000001,
-                                                0x80000001, 0x007FFFFF, 0x807FFFFF, 0x00800000, 0x7F7FFFFF, 0x3F800000};
+  static const std::vector<uint32_t> special = {0x00000000, 0x80000000, 0x7F800000, 0xFF800000,
+                                                0x7FC00000, 0x00000001, 0x80000001, 0x007FFFFF,
+                                                0x807FFFFF, 0x00800000, 0x7F7FFFFF, 0x3F800000};
   if (d.chance(20)) return d.of(special);
   const auto u = static_cast<uint32_t>(d.engine());
-  if (d.chance(20)) return u & 0x80FFFFFFu;                            // around the smallest normal number
+  if (d.chance(20)) return u & 0x80FFFFFFu;  // around the smallest normal number
   if (d.chance(60)) return (u & 0x807FFFFFu) | ((120 + u % 13) << 23);  // ordinary
   return (u & 0x7FFFFFFFu) > 0x7F800000u ? kCanonicalNaN : u;
 }
@@ -169,10 +179,19 @@ Tensor draw_tensor(Draw& d, const TensorType& type) {
     const auto at = static_cast<size_t>(i);
     const uint32_t u = draw_bits(d);
     switch (type.dtype) {
-      case DType::kF32: t.as<uint32_t>()[at] = u; break;
-      case DType::kBF16: t.as<uint16_t>()[at] = (u & 0x7FFFFFFFu) > 0x7F800000u ? kCanonicalNaN16 : static_cast<uint16_t>(u >> 16); break;
-      case DType::kI32: t.as<uint32_t>()[at] = u; break;
-      default: t.as<uint8_t>()[at] = static_cast<uint8_t>(u & 1); break;
+      case DType::kF32:
+        t.as<uint32_t>()[at] = u;
+        break;
+      case DType::kBF16:
+        t.as<uint16_t>()[at] =
+            (u & 0x7FFFFFFFu) > 0x7F800000u ? kCanonicalNaN16 : static_cast<uint16_t>(u >> 16);
+        break;
+      case DType::kI32:
+        t.as<uint32_t>()[at] = u;
+        break;
+      default:
+        t.as<uint8_t>()[at] = static_cast<uint8_t>(u & 1);
+        break;
     }
   }
   return t;
@@ -200,8 +219,11 @@ struct Random {
   // Of full size: a value, or a scalar, a row, a column or a middle repeated.
   ValueId operand(DType dtype) {
     const std::vector<ValueId>& whole = values[dtype];
-    if (!d.chance(25)) return d.chance(60) ? whole[whole.size() - 1 - static_cast<size_t>(d.below(2)) % whole.size()] : d.of(whole);
-    if (d.chance(40) && dtype != DType::kPred) return h.b.broadcast(h.b.constant(d.chance(30) ? 0 : 1.5, dtype), full, {});
+    if (!d.chance(25))
+      return d.chance(60) ? whole[whole.size() - 1 - static_cast<size_t>(d.below(2)) % whole.size()]
+                          : d.of(whole);
+    if (d.chance(40) && dtype != DType::kPred)
+      return h.b.broadcast(h.b.constant(d.chance(30) ? 0 : 1.5, dtype), full, {});
     const auto last = static_cast<int64_t>(full.size()) - 1;
     Dims from, map;
     const int64_t first_kept = d.below(last + 1), end = d.chance(70) ? last + 1 : first_kept + 1;
@@ -223,19 +245,27 @@ struct Random {
     const DType f = float_type();
     const auto keep = [&](ValueId v) { values[h.b.type(v).dtype].push_back(v); };
     switch (d.below(12)) {
-      case 0: return keep(h.b.compare(static_cast<CompareKind>(d.below(6)), operand(f), operand(f)));
-      case 1: return keep(h.b.select(operand(DType::kPred), operand(f), operand(f)));
-      case 2: return keep(h.b.convert(operand(d.of(std::vector<DType>{DType::kF32, DType::kBF16, DType::kI32, DType::kPred})),
-                                      d.of(std::vector<DType>{DType::kF32, DType::kBF16, DType::kI32, DType::kPred})));
+      case 0:
+        return keep(h.b.compare(static_cast<CompareKind>(d.below(6)), operand(f), operand(f)));
+      case 1:
+        return keep(h.b.select(operand(DType::kPred), operand(f), operand(f)));
+      case 2:
+        return keep(h.b.convert(
+            operand(d.of(std::vector<DType>{DType::kF32, DType::kBF16, DType::kI32, DType::kPred})),
+            d.of(std::vector<DType>{DType::kF32, DType::kBF16, DType::kI32, DType::kPred})));
       case 3:
         return keep(h.b.unary(d.of(std::vector<OpKind>{
                                   OpKind::kSqrt, OpKind::kRsqrt, OpKind::kExponential, OpKind::kLog,
                                   OpKind::kTanh, OpKind::kLogistic, OpKind::kErf, OpKind::kLog1p}),
                               operand(f)));
-      case 4: return keep(h.b.unary(d.chance(50) ? OpKind::kNegate : OpKind::kAbs, operand(d.chance(80) ? f : DType::kI32)));
-      case 5: return keep(h.b.binary(d.of(std::vector<OpKind>{OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply,
-                                                              OpKind::kMaximum, OpKind::kMinimum}),
-                                     operand(DType::kI32), operand(DType::kI32)));
+      case 4:
+        return keep(h.b.unary(d.chance(50) ? OpKind::kNegate : OpKind::kAbs,
+                              operand(d.chance(80) ? f : DType::kI32)));
+      case 5:
+        return keep(
+            h.b.binary(d.of(std::vector<OpKind>{OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply,
+                                                OpKind::kMaximum, OpKind::kMinimum}),
+                       operand(DType::kI32), operand(DType::kI32)));
       case 6: {  // there and back: never an identity for fusion to lose
         const ValueId v = h.b.reshape(operand(f), {elements()});
         return keep(h.b.reshape(d.chance(50) ? h.b.unary(OpKind::kNegate, v) : v, full));
@@ -246,7 +276,9 @@ struct Random {
         const int64_t count = 1 + d.below(rank);
         const bool trailing = d.chance(20);
         for (int64_t i = 0; i < count; ++i) dims.push_back(trailing ? rank - count + i : i);
-        const ValueId r = h.b.reduce(operand(f), dims, d.of(std::vector<Reducer>{Reducer::kSum, Reducer::kMean, Reducer::kMax}));
+        const ValueId r =
+            h.b.reduce(operand(f), dims,
+                       d.of(std::vector<Reducer>{Reducer::kSum, Reducer::kMean, Reducer::kMax}));
         h.p.outputs.push_back({"r" + std::to_string(r), r});
         Dims kept;
         for (int64_t i = 0; i < rank - count; ++i) kept.push_back(trailing ? i : i + count);
@@ -258,9 +290,10 @@ struct Random {
         return keep(h.b.transpose(h.b.transpose(operand(f), there), there));
       }
       default:
-        return keep(h.b.binary(d.of(std::vector<OpKind>{OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply, OpKind::kDivide,
-                                                        OpKind::kMaximum, OpKind::kMinimum}),
-                               operand(f), operand(f)));
+        return keep(h.b.binary(
+            d.of(std::vector<OpKind>{OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply,
+                                     OpKind::kDivide, OpKind::kMaximum, OpKind::kMinimum}),
+            operand(f), operand(f)));
     }
   }
 
@@ -282,7 +315,8 @@ StepInputs draw_inputs(Draw& d, const Program& p) {
   for (const Input& input : p.inputs) {
     const Tensor shared = draw_tensor(d, p.graph.type(input.id));
     const bool same = d.chance(50);
-    for (auto& replica : inputs) replica.push_back(same ? shared : draw_tensor(d, p.graph.type(input.id)));
+    for (auto& replica : inputs)
+      replica.push_back(same ? shared : draw_tensor(d, p.graph.type(input.id)));
   }
   return inputs;
 }
@@ -293,7 +327,8 @@ TEST(Fusion, RandomGraphsThreads) {
     Random random(seed);
     const Program program = random.finish(3 + static_cast<int>(seed % 40));
     const StepInputs inputs = draw_inputs(random.d, program);
-    const FusionPlan plan = plan_fusion(program, std::vector<bool>(static_cast<size_t>(program.graph.size()), false));
+    const FusionPlan plan =
+        plan_fusion(program, std::vector<bool>(static_cast<size_t>(program.graph.size()), false));
     groups += static_cast<int64_t>(plan.groups.size());
     for (const FusionGroup& g : plan.groups) fused_ops += static_cast<int64_t>(g.ops.size());
     all_ops += program.graph.size();
@@ -310,23 +345,28 @@ TEST(Fusion, RandomGraphsThreads) {
         for (size_t r = 0; r < inputs.size(); ++r) {
           for (size_t i = 0; i < program.outputs.size(); ++i) {
             ASSERT_TRUE(fused[r][i].same_bits(by_ops[r][i]))
-                << "seed " << seed << " flush " << flush << " threads " << threads << " output " << program.outputs[i].name
-                << "\n" << to_text(program);
+                << "seed " << seed << " flush " << flush << " threads " << threads << " output "
+                << program.outputs[i].name << "\n"
+                << to_text(program);
           }
         }
       }
     }
   }
   EXPECT_GT(fused_ops, 2 * groups) << "groups are worth their name";
-  std::printf("%lld groups of %lld ops (of %lld in all)\n", static_cast<long long>(groups), static_cast<long long>(fused_ops),
-              static_cast<long long>(all_ops));
+  std::printf("%lld groups of %lld ops (of %lld in all)\n", static_cast<long long>(groups),
+              static_cast<long long>(fused_ops), static_cast<long long>(all_ops));
 }
 
 // A hook on any op: the step runs op by op, and the hook's change reaches everything behind it.
 class Bump : public OpHooks {
  public:
-  bool watches(const Program& p, ValueId id, int64_t) override { return p.graph.op(id).name == "middle"; }
-  void after(const OpSite&, const std::vector<Tensor>&, Tensor& output) override { output.as<float>()[0] += 1; }
+  bool watches(const Program& p, ValueId id, int64_t) override {
+    return p.graph.op(id).name == "middle";
+  }
+  void after(const OpSite&, const std::vector<Tensor>&, Tensor& output) override {
+    output.as<float>()[0] += 1;
+  }
 };
 
 TEST(Fusion, HooksSeeOpsInsideGroups) {
@@ -344,14 +384,18 @@ TEST(Fusion, HooksSeeOpsInsideGroups) {
 }
 
 TEST(Fusion, BroadcastsAreNotStoredAndGroupsMeetReductions) {
-  const Program p = training_step(shard(build_forward(Mode::kTraining, 8, {{6, 6, 4}}, 3, kOptimizers[2], [=](Layers& net) {
-    net.batch_norm("bn1", 0.9, 1e-3);
-    net.relu("relu1");
-    net.flatten("flatten1");
-    net.dense("dense1", 5);
-    net.softmax_cross_entropy(5, {Reducer::kMean});
-  }), {.cores = 1}));
-  const FusionPlan plan = plan_fusion(p, std::vector<bool>(static_cast<size_t>(p.graph.size()), false));
+  const Program p =
+      training_step(shard(build_forward(Mode::kTraining, 8, {{6, 6, 4}}, 3, kOptimizers[2],
+                                        [=](Layers& net) {
+                                          net.batch_norm("bn1", 0.9, 1e-3);
+                                          net.relu("relu1");
+                                          net.flatten("flatten1");
+                                          net.dense("dense1", 5);
+                                          net.softmax_cross_entropy(5, {Reducer::kMean});
+                                        }),
+                          {.cores = 1}));
+  const FusionPlan plan =
+      plan_fusion(p, std::vector<bool>(static_cast<size_t>(p.graph.size()), false));
   for (const FusionUnit& u : plan.order) {
     if (u.group >= 0) continue;
     const Op& op = p.graph.op(u.op);

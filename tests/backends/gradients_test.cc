@@ -215,7 +215,8 @@ std::vector<Case> cases() {
       {"dot of stacks 0x1", stacked_dot(0, 1)},
       {"convolution in groups", grouped({2, 5, 4, 4}, {3, 3, 2, 6}, same, 2)},
       {"depthwise convolution", grouped({2, 6, 7, 3}, {3, 2, 1, 6}, strided, 3)},
-      {"transposed convolution", transposed({2, 3, 4, 2}, {2, 6, 8, 3}, {{3, 3}, {2, 2}, {0, 0}, {1, 1}})},
+      {"transposed convolution",
+       transposed({2, 3, 4, 2}, {2, 6, 8, 3}, {{3, 3}, {2, 2}, {0, 0}, {1, 1}})},
       {"concatenate",
        [](Hand& h) {
          return h.b.concatenate(h.param("a", {2, 3, 2}), h.param("b", {2, 1, 2}), 1);
@@ -345,69 +346,96 @@ TEST(Gradients, MoreLayersAgainstFiniteDifferences) {
     n.dense("out", 3);
     n.softmax_cross_entropy(3, {});
   };
-  check("layer norm and GELU", stack(4, {{5}}, [&](Layers& n) {
-          n.dense("d", 6);
-          n.layer_norm("ln", 1e-3);
-          n.gelu("g", false);
-          classes(n);
-        }), {{"ln/gamma", {0.5, 1.5}}}, 0x1p-24);
-  check("group norm, SiLU", stack(2, {{3, 3, 4}}, [&](Layers& n) {
-          n.conv2d("c", {.filters = 4, .kernel = 3});
-          n.group_norm("gn", 2, 1e-3);
-          n.silu("s");
-          classes(n);
-        }), {{"gn/gamma", {0.5, 1.5}}});
-  check("depthwise, dilated, transposed, concatenated, added", stack(2, {{4, 4, 2}}, [&](Layers& n) {
-          n.depthwise_conv2d("dw", {.filters = 2, .kernel = 3});
-          n.leaky_relu("l", 0.2);
-          const ValueId a = n.value();
-          n.conv2d("dil", {.filters = 4, .kernel = 3, .dilation = 2});
-          n.add("sum", {n.value(), a});
-          n.concatenate("both", {n.value(), a});
-          n.conv2d_transpose("up", {.filters = 2, .kernel = 3, .stride = 2});
-          n.unary("t", OpKind::kTanh);
-          n.global_pool("p", Reducer::kMean);
-          classes(n);
-        }), {});
+  check("layer norm and GELU",
+        stack(4, {{5}},
+              [&](Layers& n) {
+                n.dense("d", 6);
+                n.layer_norm("ln", 1e-3);
+                n.gelu("g", false);
+                classes(n);
+              }),
+        {{"ln/gamma", {0.5, 1.5}}}, 0x1p-24);
+  check("group norm, SiLU",
+        stack(2, {{3, 3, 4}},
+              [&](Layers& n) {
+                n.conv2d("c", {.filters = 4, .kernel = 3});
+                n.group_norm("gn", 2, 1e-3);
+                n.silu("s");
+                classes(n);
+              }),
+        {{"gn/gamma", {0.5, 1.5}}});
+  check("depthwise, dilated, transposed, concatenated, added",
+        stack(2, {{4, 4, 2}},
+              [&](Layers& n) {
+                n.depthwise_conv2d("dw", {.filters = 2, .kernel = 3});
+                n.leaky_relu("l", 0.2);
+                const ValueId a = n.value();
+                n.conv2d("dil", {.filters = 4, .kernel = 3, .dilation = 2});
+                n.add("sum", {n.value(), a});
+                n.concatenate("both", {n.value(), a});
+                n.conv2d_transpose("up", {.filters = 2, .kernel = 3, .stride = 2});
+                n.unary("t", OpKind::kTanh);
+                n.global_pool("p", Reducer::kMean);
+                classes(n);
+              }),
+        {});
   const SampleType tokens{{4}, DType::kI32, {4}, true, 3, 3};
-  check("causal masked attention, loss by tokens", stack(2, tokens, [&](Layers& n) {
-          const Initializer init{Initializer::Kind::kRandomUniform};
-          n.embedding("e", 3, 4, init);
-          n.position_embedding("p", init);
-          n.attention("a", 2, /*causal=*/true, /*masked=*/true, {});
-          n.gelu("g", true);
-          n.dense("out", 3);
-          n.softmax_cross_entropy(3, {.smoothing = 0.1, .weighted = true});
-        }), {});
+  check("causal masked attention, loss by tokens",
+        stack(2, tokens,
+              [&](Layers& n) {
+                const Initializer init{Initializer::Kind::kRandomUniform};
+                n.embedding("e", 3, 4, init);
+                n.position_embedding("p", init);
+                n.attention("a", 2, /*causal=*/true, /*masked=*/true, {});
+                n.gelu("g", true);
+                n.dense("out", 3);
+                n.softmax_cross_entropy(3, {.smoothing = 0.1, .weighted = true});
+              }),
+        {});
   const SampleType phrase{{4}, DType::kI32, {}, true, 3, 3};
   const auto embed = [](Layers& n) {
     n.embedding("e", 3, 5, {Initializer::Kind::kRandomUniform});
     n.masked_mean("m");
     n.dense("d", 4);
   };
-  check("triplets, all", stack(5, phrase, [&](Layers& n) {
-          embed(n);
-          n.triplet(0.7, /*hardest=*/false, {.weighted = true});
-        }), {});
-  check("triplets, hardest", stack(5, phrase, [&](Layers& n) {
-          embed(n);
-          n.l2_normalize("l2", 1e-12);
-          n.triplet(0.7, /*hardest=*/true, {});
-        }), {});
-  check("contrastive", stack(5, phrase, [&](Layers& n) {
-          embed(n);
-          n.l2_normalize("l2", 1e-12);
-          n.contrastive(0.5, {});
-        }), {});
-  check("sigmoid cross-entropy", stack(4, {{5}}, [&](Layers& n) {
-          n.dense("out", 3);
-          n.sigmoid_cross_entropy(3, {.smoothing = 0.2});
-        }), {});
-  check("minibatch standard deviation", stack(4, {{3, 3, 2}}, [&](Layers& n) {
-          n.conv2d("c", {.filters = 2, .kernel = 3});
-          n.minibatch_stddev("m", 2);
-          classes(n);
-        }), {});
+  check("triplets, all",
+        stack(5, phrase,
+              [&](Layers& n) {
+                embed(n);
+                n.triplet(0.7, /*hardest=*/false, {.weighted = true});
+              }),
+        {});
+  check("triplets, hardest",
+        stack(5, phrase,
+              [&](Layers& n) {
+                embed(n);
+                n.l2_normalize("l2", 1e-12);
+                n.triplet(0.7, /*hardest=*/true, {});
+              }),
+        {});
+  check("contrastive",
+        stack(5, phrase,
+              [&](Layers& n) {
+                embed(n);
+                n.l2_normalize("l2", 1e-12);
+                n.contrastive(0.5, {});
+              }),
+        {});
+  check("sigmoid cross-entropy",
+        stack(4, {{5}},
+              [&](Layers& n) {
+                n.dense("out", 3);
+                n.sigmoid_cross_entropy(3, {.smoothing = 0.2});
+              }),
+        {});
+  check("minibatch standard deviation",
+        stack(4, {{3, 3, 2}},
+              [&](Layers& n) {
+                n.conv2d("c", {.filters = 2, .kernel = 3});
+                n.minibatch_stddev("m", 2);
+                classes(n);
+              }),
+        {});
 }
 
 // The same through the all-reduces of synced batch norm: each core's parameters move alone.

@@ -121,7 +121,8 @@ std::vector<std::string> self_contained(double least, double most) {
       const Scenario s = tiny::must(parse_scenario(file.text, file.name));
       const bool procedural = s.data.source == "digits" || s.data.source == "images32" ||
                               s.data.source == "phrases" || s.data.source == "text_synthetic";
-      if (procedural) flops[std::string(file.name)] = step_flops(load(std::string(file.name)).whole());
+      if (procedural)
+        flops[std::string(file.name)] = step_flops(load(std::string(file.name)).whole());
     }
     return flops;
   }();

@@ -56,10 +56,9 @@ TEST(Text, MlpShardedAroundTheRuleStep) {
                            .l2 = 1e-4,
                            .accumulate = 3,
                            .ema = 0.99};
-  expect_golden(
-      "mlp_sharded_around_the_rule_step.txt",
-      to_text(training_step(shard(models::mlp(8, spec),
-                                  {.cores = 4, .clipping = Clipping::kBeforeAllReduce}))));
+  expect_golden("mlp_sharded_around_the_rule_step.txt",
+                to_text(training_step(shard(
+                    models::mlp(8, spec), {.cores = 4, .clipping = Clipping::kBeforeAllReduce}))));
 }
 
 TEST(Digest, TellsProgramsApart) {
@@ -182,10 +181,10 @@ TEST(Liveness, LastReaders) {
   GraphBuilder b(p.graph);
   const ValueId x = b.parameter("x", {DType::kF32, {2}});  // 0
   const ValueId w = b.parameter("w", {DType::kF32, {2}});  // 1
-  const ValueId y = b.mul(x, w, "y");                             // 2: read by 3 and 4
-  const ValueId z = b.add(y, x, "z");                             // 3: an output
-  const ValueId next = b.sub(w, y, "next");                       // 4: a next state
-  const ValueId dead = b.add(y, next, "dead");  // 5: nobody's; keeps nothing alive
+  const ValueId y = b.mul(x, w, "y");                      // 2: read by 3 and 4
+  const ValueId z = b.add(y, x, "z");                      // 3: an output
+  const ValueId next = b.sub(w, y, "next");                // 4: a next state
+  const ValueId dead = b.add(y, next, "dead");             // 5: nobody's; keeps nothing alive
   const ValueId unread = b.parameter("unread", {DType::kF32, {}});
   p.outputs.push_back({"z", z});
   p.state.push_back({"w", {DType::kF32, {2}}, StateRole::kParameter, {}, w, next});

@@ -297,15 +297,9 @@ Tensor elementwise(const Op& op, std::span<const Tensor> inputs, const Scalar& s
 
 }  // namespace
 
-float reference_exp(float x, bool flush) {
-  return by_mpfr(x, flush, mpfr_exp);
-}
-float reference_log(float x, bool flush) {
-  return by_mpfr(x, flush, mpfr_log);
-}
-float reference_tanh(float x, bool flush) {
-  return by_mpfr(x, flush, mpfr_tanh);
-}
+float reference_exp(float x, bool flush) { return by_mpfr(x, flush, mpfr_exp); }
+float reference_log(float x, bool flush) { return by_mpfr(x, flush, mpfr_log); }
+float reference_tanh(float x, bool flush) { return by_mpfr(x, flush, mpfr_tanh); }
 float reference_erf(float x, bool flush) { return by_mpfr(x, flush, mpfr_erf); }
 float reference_log1p(float x, bool flush) { return by_mpfr(x, flush, mpfr_log1p); }
 

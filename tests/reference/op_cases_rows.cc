@@ -90,9 +90,9 @@ void grouped_convolutions(Cases& cases, OpKind kind, DType dtype) {
     Dims x;
     int64_t groups, outputs, size, stride, dilation;
   };
-  static const Shape shapes[] = {{{2, 6, 5, 4}, 2, 6, 3, 1, 1},    // groups of 2, 3 outputs each
-                                 {{1, 7, 8, 5}, 5, 5, 3, 2, 1},    // depthwise
-                                 {{2, 9, 9, 3}, 3, 6, 3, 1, 2}};   // depthwise, two outputs, dilated
+  static const Shape shapes[] = {{{2, 6, 5, 4}, 2, 6, 3, 1, 1},   // groups of 2, 3 outputs each
+                                 {{1, 7, 8, 5}, 5, 5, 3, 2, 1},   // depthwise
+                                 {{2, 9, 9, 3}, 3, 6, 3, 1, 2}};  // depthwise, two outputs, dilated
   for (const Shape& s : shapes) {
     Attrs a;
     a.groups = s.groups;

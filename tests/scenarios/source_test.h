@@ -23,7 +23,9 @@ inline float fixture_pixel(int i, int k) {
 }
 inline float fixture_number(int i, int k) { return static_cast<float>(i - k) / 8.0f; }
 inline int fixture_length(int i) { return 1 + i % 5; }
-inline int fixture_token(int i, int t) { return t < fixture_length(i) ? 1 + (5 * i + 3 * t) % 9 : 0; }
+inline int fixture_token(int i, int t) {
+  return t < fixture_length(i) ? 1 + (5 * i + 3 * t) % 9 : 0;
+}
 inline int fixture_label(int i) { return i % 3; }
 
 // Sample `first` and those after it are the fixtures' pixels (or numbers) and labels.
