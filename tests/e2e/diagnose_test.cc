@@ -279,6 +279,10 @@ TEST(DiagnoseSlow, LibraryScenariosKeepTheirWord) {
       {{"litmus_dropout"}, 0},
       {{"litmus_reduction_sum"}, 10},
       {{"litmus_batchnorm_small"}, 10},
+      {{"litmus_clip_before_reduce"}, 10},
+      {{"mlp_bn"}, 10},
+      {{"triplet_phrases"}, 10},
+      {{"gan_digits"}, 10},
       {{"litmus_batchnorm_small", "--set", "tpu.batchnorm=synced"}, 0}};
   for (const auto& [words, code] : expected) {
     const Folder folder;
