@@ -91,22 +91,23 @@ void engine_bug(const Evidence& e, Judgement& j) {
   j.next_steps.push_back("file it: report.md is made to be pasted");
 }
 
-// What people call a cause of sharding.
-std::string name_of_cause(const std::string& cause) {
-  return cause == "reduction"    ? "the loss reduction"
-         : cause == "batch_norm" ? "per-core batch norm"
-         : cause == "clipping"   ? "clipping before the all-reduce"
-         : cause == "l2"         ? "the L2 term of every core"
-                                 : cause;
-}
-
-// The same in a list of shares.
-std::string short_name(const std::string& cause) {
-  if (cause == "batch_norm") return "batch norm";
-  if (cause == "l2") return "L2";
-  if (cause == "batch_wise") return "batch-wise layers";
-  if (cause == "token_mean") return "mean of means over unequal tokens";
-  return cause;
+// What people call a cause of sharding: as a subject, and in a list of shares.
+struct CauseName {
+  std::string_view cause, subject, share;
+};
+constexpr CauseName kCauseNames[] = {
+    {"reduction", "the loss reduction", "reduction"},
+    {"batch_norm", "per-core batch norm", "batch norm"},
+    {"batch_wise", "looking across one core's samples", "batch-wise layers"},
+    {"token_mean", "a mean of means over unequal tokens", "mean of means over unequal tokens"},
+    {"clipping", "clipping before the all-reduce", "clipping"},
+    {"l2", "the L2 term of every core", "L2"},
+};
+CauseName name_of(const std::string& cause) {
+  for (const CauseName& name : kCauseNames) {
+    if (name.cause == cause) return name;
+  }
+  return {cause, cause, cause};
 }
 
 std::string capitalized(std::string text) {
@@ -133,7 +134,7 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
         "{} changes what the program means: {}. Undoing it removes {:.1f} % of the squared "
         "one-step drift "
         "(gradient {:.2g} of its size).",
-        capitalized(name_of_cause(row.cause)), cause->meaning, 100 * row.share, e.meaning.drift);
+        capitalized(std::string(name_of(row.cause).subject)), cause->meaning, 100 * row.share, e.meaning.drift);
     f.evidence.push_back(
         fmt::format("restored in S: drift {:.3g} -> {:.3g}", row.drift_before, row.drift_after));
     if (effect != nullptr) {
@@ -154,7 +155,7 @@ std::string named_causes(const Evidence& e) {
   std::string names;
   for (const SwitchRow& row : e.meaning.rows) {
     if (row.direction != "restored in S" || row.share < 0.01) continue;
-    names += fmt::format("{}{} {:.0f} %", names.empty() ? "" : ", ", short_name(row.cause),
+    names += fmt::format("{}{} {:.0f} %", names.empty() ? "" : ", ", name_of(row.cause).share,
                          100 * row.share);
   }
   return names.empty() ? "no known cause" : names;
