@@ -61,8 +61,7 @@ double squared_drift(const Gradient& subject, const Gradient& reference) {
 std::string coupled_by(const Experiment& e, std::string_view cause) {
   std::string layers;
   for (const Coupling& c : e.forward.couplings) {
-    if (c.cause == cause && layers.find(c.layer) == std::string::npos)
-      layers += (layers.empty() ? "" : ", ") + c.layer;
+    if (c.cause == cause) layers += (layers.empty() ? "" : ", ") + c.layer;
   }
   return layers;
 }

@@ -18,18 +18,6 @@ struct Stretches {
   }
 };
 
-// Copies `n` bytes of each stretch of x, from offset `from`, to offset `to` in the result's stretches.
-void copy_stretches(const KernelContext& context, const Tensor& x, size_t axis, int64_t from,
-                    int64_t to, int64_t n, Tensor& output) {
-  const Stretches in(x, axis), out(output, axis);
-  if (n == 0) return;
-  for_ranges(context, in.outer, n, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      std::memcpy(output.raw() + i * out.bytes + to, x.raw() + i * in.bytes + from,
-                  static_cast<size_t>(n));
-  });
-}
-
 int64_t clamped(int32_t id, int64_t rows) { return std::clamp<int64_t>(id, 0, rows - 1); }
 
 void gather_rows(const KernelContext& context, const Tensor& x, const Tensor& ids, Tensor& output) {
@@ -75,6 +63,17 @@ void scatter_rows(const KernelContext& context, const Tensor& ids, const Tensor&
 }
 
 }  // namespace
+
+void copy_stretches(const KernelContext& context, const Tensor& x, size_t axis, int64_t from,
+                    int64_t to, int64_t n, Tensor& output) {
+  const Stretches in(x, axis), out(output, axis);
+  if (n == 0) return;
+  for_ranges(context, in.outer, n, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      std::memcpy(output.raw() + i * out.bytes + to, x.raw() + i * in.bytes + from,
+                  static_cast<size_t>(n));
+  });
+}
 
 void run_rows(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output) {
   if (output.elements() == 0) return;

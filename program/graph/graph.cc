@@ -1,8 +1,18 @@
 #include "program/graph/graph.h"
 
+#include <algorithm>
+
 #include "program/ops/op_def.h"
 
 namespace twinrun {
+
+Dims other_dims(int64_t rank, const Dims& left_out) {
+  Dims out;
+  for (int64_t i = 0; i < rank; ++i) {
+    if (std::find(left_out.begin(), left_out.end(), i) == left_out.end()) out.push_back(i);
+  }
+  return out;
+}
 
 ValueId Graph::add(Op op) {
   if (static_cast<int>(op.operands.size()) != operand_count(op.kind)) {

@@ -25,6 +25,9 @@ class GraphError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// The dimensions 0 .. rank - 1 without those of `left_out`, ascending: what a reduction keeps, or all of them.
+Dims other_dims(int64_t rank, const Dims& left_out = {});
+
 class Graph {
  public:
   // Infers the type, makes the name unique (":2", ":3", ...). Throws GraphError.

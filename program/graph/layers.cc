@@ -87,6 +87,12 @@ ValueId Layers::parameter(const std::string& name, const Dims& dims, Initializer
   return state(name, dims, StateRole::kParameter, init);
 }
 
+void Layers::couple(const std::string& cause, const std::string& layer) {
+  const Coupling coupling{cause, layer};
+  const bool known = std::ranges::find(program_.couplings, coupling) != program_.couplings.end();
+  if (mode_ == Mode::kTraining && !known) program_.couplings.push_back(coupling);
+}
+
 void Layers::expect_rank(const std::string& name, const char* what, size_t rank,
                          const char* form) const {
   if (shape().size() == rank) return;
@@ -174,8 +180,8 @@ void Layers::pool(const std::string& name, int64_t window, int64_t stride, bool 
 void Layers::global_pool(const std::string& name, Reducer reducer) {
   if (shape().size() < 3)
     expect_image(name, reducer == Reducer::kMax ? "global_max_pool" : "global_avg_pool");
-  Dims inner;
-  for (int64_t i = 1; i + 1 < static_cast<int64_t>(shape().size()); ++i) inner.push_back(i);
+  const auto rank = static_cast<int64_t>(shape().size());
+  const Dims inner = other_dims(rank, {0, rank - 1});
   x_ = root_.scope(name).reduce(x_, inner, reducer, "pool");
 }
 
@@ -206,8 +212,7 @@ void Layers::concatenate(const std::string& name, const std::vector<ValueId>& va
 void Layers::l2_normalize(const std::string& name, double epsilon) {
   GraphBuilder b = root_.scope(name);
   const auto last = static_cast<int64_t>(shape().size()) - 1;
-  Dims kept;
-  for (int64_t i = 0; i < last; ++i) kept.push_back(i);
+  const Dims kept = other_dims(last);
   const ValueId squares = b.reduce(b.mul(x_, x_, "square"), {last}, Reducer::kSum, "squares");
   const ValueId inverse =
       b.unary(OpKind::kRsqrt, b.binary_scalar(OpKind::kMaximum, squares, epsilon, "at_least"));

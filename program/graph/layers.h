@@ -133,6 +133,7 @@ class Layers {
   // Fans are Keras's of `dims` unless the initializer has its own.
   ValueId parameter(const std::string& name, const Dims& dims, Initializer init);
   void add_bias(const std::string& name, int64_t units, bool wanted);
+  void couple(const std::string& cause, const std::string& layer);  // in training, once a layer
   void update_statistic(const std::string& name, ValueId batch_value, double momentum);
   void expect_image(const std::string& name, const char* what) const;
   void expect_rank(const std::string& name, const char* what, size_t rank, const char* form) const;
@@ -149,7 +150,14 @@ class Layers {
   void scale_and_shift(const std::string& name);  // by gamma and beta, per channel
   // x normalised: (x - mean) / sqrt(variance + epsilon) over `dims`.
   ValueId normalised(GraphBuilder b, ValueId x, const Dims& dims, double epsilon);
+  // Over the last dimension, shifted by the largest: exp(x - max) and their sums.
+  struct Exponentials {
+    ValueId shifted, each, total;
+    Dims full, rows;  // x's dimensions; those of `total` among them
+  };
+  Exponentials exponentials(GraphBuilder b, ValueId x);
   ValueId softmax(GraphBuilder b, ValueId x);
+  ValueId log_softmax(GraphBuilder b, ValueId x, std::string_view local);
   ValueId softplus(GraphBuilder b, ValueId x);
   ValueId one_hot(GraphBuilder b, int64_t classes);
   ValueId targets(GraphBuilder b, int64_t classes, double smoothing);

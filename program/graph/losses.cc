@@ -2,28 +2,13 @@
 #include "program/graph/layers.h"
 
 namespace twinrun {
-namespace {
-
-Dims all_dims(const Dims& dims) {
-  Dims out;
-  for (size_t i = 0; i < dims.size(); ++i) out.push_back(static_cast<int64_t>(i));
-  return out;
-}
-Dims all_but_last(const Dims& dims) {
-  Dims out = all_dims(dims);
-  out.pop_back();
-  return out;
-}
-
-}  // namespace
-
 ValueId Layers::one_hot(GraphBuilder b, int64_t classes) {
   Dims full = b.type(labels_).dims;
   full.push_back(classes);
   const auto last = static_cast<int64_t>(full.size()) - 1;
   const ValueId index =
       b.broadcast(b.iota({classes}, 0, DType::kI32, "classes"), full, {last}, "class_index");
-  const ValueId labels = b.broadcast(labels_, full, all_but_last(full), "label_broadcast");
+  const ValueId labels = b.broadcast(labels_, full, other_dims(last), "label_broadcast");
   return b.convert(b.compare(CompareKind::kEq, index, labels, "is_label"), DType::kF32, "one_hot");
 }
 
@@ -53,19 +38,23 @@ void Layers::set_loss(ValueId value) {
 
 ValueId Layers::reduce_loss(GraphBuilder b, ValueId per_item, const LossOptions& loss) {
   const Dims items = b.type(per_item).dims;
-  if (!loss.weighted) return b.reduce(per_item, all_dims(items), loss.reduction, "value");
+  if (!loss.weighted)
+    return b.reduce(per_item, other_dims(static_cast<int64_t>(items.size())), loss.reduction,
+                    "value");
   if (weights_ == kNoValue) {
     throw GraphError("loss: a weighted mean needs data with weights (sequences of unequal length)");
   }
   ValueId weights = weights_;
   if (items.size() == 1) weights = b.reduce(weights_, {1}, Reducer::kSum, "weights");
   if (b.type(weights).dims != items) weights = gather_cores("loss/weights", weights);
-  const ValueId total = b.reduce(b.mul(per_item, weights, "weighted"), all_dims(items),
-                                 Reducer::kSum, "weighted_sum");
+  const ValueId total =
+      b.reduce(b.mul(per_item, weights, "weighted"), other_dims(static_cast<int64_t>(items.size())),
+               Reducer::kSum, "weighted_sum");
   if (loss.reduction == Reducer::kSum) return total;
-  ValueId weight = b.reduce(weights, all_dims(items), Reducer::kSum, "total_weight");
+  ValueId weight = b.reduce(weights, other_dims(static_cast<int64_t>(items.size())), Reducer::kSum,
+                            "total_weight");
   if (mode_ == Mode::kTraining && b.type(weights).dims[0] == program_.batch) {
-    program_.couplings.push_back({"token_mean", "loss"});
+    couple("token_mean", "loss");
     if (sharding_.cores > 1 && sharding_.token_mean == Scope::kGlobal) {
       weight = b.binary_scalar(OpKind::kDivide, b.all_reduce(weight, "weight_of_all"),
                                sharding_.cores, "weight_per_core");
@@ -77,16 +66,9 @@ ValueId Layers::reduce_loss(GraphBuilder b, ValueId per_item, const LossOptions&
 void Layers::softmax_cross_entropy(int64_t classes, const LossOptions& loss) {
   check_logits("softmax_cross_entropy", classes);
   GraphBuilder b = root_.scope("loss");
-  const Dims full = shape(), kept = all_but_last(full);
-  const auto last = static_cast<int64_t>(full.size()) - 1;
-  const ValueId largest = b.reduce(x_, {last}, Reducer::kMax, "largest", /*stop_gradient=*/true);
-  const ValueId shifted = b.sub(x_, b.broadcast(largest, full, kept, "largest_broadcast"), "shift");
-  const ValueId total =
-      b.reduce(b.unary(OpKind::kExponential, shifted), {last}, Reducer::kSum, "sum_exp");
-  const ValueId log_softmax =
-      b.sub(shifted, b.broadcast(b.unary(OpKind::kLog, total), full, kept, "log_broadcast"),
-            "log_softmax");
-  const ValueId picked = b.reduce(b.mul(log_softmax, targets(b, classes, loss.smoothing), "pick"),
+  const auto last = static_cast<int64_t>(shape().size()) - 1;
+  const ValueId log_share = log_softmax(b, x_, "log_softmax");
+  const ValueId picked = b.reduce(b.mul(log_share, targets(b, classes, loss.smoothing), "pick"),
                                   {last}, Reducer::kSum, "picked");
   set_loss(reduce_loss(b, b.unary(OpKind::kNegate, picked, "per_sample"), loss));
 }
@@ -143,7 +125,7 @@ Layers::Pairs Layers::pairs(GraphBuilder b, const char* loss) {
                      b.iota(square, 1, DType::kI32, "column"), "self");
   const ValueId no = b.broadcast_scalar(b.constant(0, DType::kPred, "no"), equal, "nos");
   p.same = b.select(p.self, no, equal, "same");
-  if (mode_ == Mode::kTraining) program_.couplings.push_back({"batch_wise", "loss"});
+  couple("batch_wise", "loss");
   return p;
 }
 
@@ -215,14 +197,7 @@ void Layers::contrastive(double temperature, const LossOptions& loss) {
                               std::string(local) + "s");
   };
   const ValueId others = b.select(p.self, splat(-1e9, "never"), similarity, "others");
-  const ValueId largest = b.reduce(others, {1}, Reducer::kMax, "largest", /*stop_gradient=*/true);
-  const ValueId shifted =
-      b.sub(others, b.broadcast(largest, square, {0}, "largest_broadcast"), "shift");
-  const ValueId total =
-      b.reduce(b.unary(OpKind::kExponential, shifted), {1}, Reducer::kSum, "sum_exp");
-  const ValueId log_share =
-      b.sub(shifted, b.broadcast(b.unary(OpKind::kLog, total), square, {0}, "log_broadcast"),
-            "log_share");
+  const ValueId log_share = log_softmax(b, others, "log_share");
   const ValueId picked =
       b.reduce(b.select(p.same, log_share, splat(0, "zero"), "pick"), {1}, Reducer::kSum, "picked");
   const ValueId count = b.binary_scalar(

@@ -50,7 +50,7 @@ void Layers::batch_norm(const std::string& name, double momentum, double epsilon
           u.mul(variance, u.broadcast_scalar(bessel, variance, "bessels"), "unbiased_variance");
     }
     update_statistic(name + "/moving_variance", unbiased, momentum);
-    program_.couplings.push_back({"batch_norm", name});
+    couple("batch_norm", name);
   } else {
     centred = centre();
   }
@@ -64,10 +64,7 @@ void Layers::batch_norm(const std::string& name, double momentum, double epsilon
 
 ValueId Layers::normalised(GraphBuilder b, ValueId x, const Dims& dims, double epsilon) {
   const Dims full = b.type(x).dims;
-  Dims kept;
-  for (int64_t i = 0; i < static_cast<int64_t>(full.size()); ++i) {
-    if (std::ranges::find(dims, i) == dims.end()) kept.push_back(i);
-  }
+  const Dims kept = other_dims(static_cast<int64_t>(full.size()), dims);
   const ValueId mean = b.reduce(x, dims, Reducer::kMean, "mean");
   const ValueId centred = b.sub(x, b.broadcast(mean, full, kept, "mean_broadcast"), "centre");
   const ValueId variance =
@@ -133,7 +130,7 @@ void Layers::minibatch_stddev(const std::string& name, int64_t group) {
   if (gathers()) per_sample = own_rows(name, per_sample);
   const ValueId channel = b.broadcast(per_sample, {own[0], own[1], own[2], 1}, {0}, "channel");
   x_ = b.concatenate(x_, channel, 3);
-  if (mode_ == Mode::kTraining) program_.couplings.push_back({"batch_wise", name});
+  couple("batch_wise", name);
 }
 
 }  // namespace twinrun

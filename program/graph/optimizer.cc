@@ -54,8 +54,7 @@ ValueId with_scalar(GraphBuilder& b, OpKind kind, ValueId x, ValueId scalar,
 
 ValueId square_sum(GraphBuilder& b, ValueId x, const std::string& local) {
   const ValueId squares = b.mul(x, x, local + "_squares");
-  Dims all;
-  for (int64_t i = 0; i < b.type(x).rank(); ++i) all.push_back(i);
+  const Dims all = other_dims(b.type(x).rank());
   return all.empty() ? squares : b.reduce(squares, all, Reducer::kSum, local + "_square_sum");
 }
 

@@ -16,8 +16,7 @@ constexpr double kEpsilon1 = 1e-30, kEpsilon2 = 1e-3, kDecayExponent = 0.8;
 
 ValueId rms(GraphBuilder& b, ValueId x, const std::string& local) {
   const ValueId squares = b.mul(x, x, local + "_squares");
-  Dims all;
-  for (int64_t i = 0; i < b.type(x).rank(); ++i) all.push_back(i);
+  const Dims all = other_dims(b.type(x).rank());
   const ValueId mean =
       all.empty() ? squares : b.reduce(squares, all, Reducer::kMean, local + "_mean_square");
   return b.unary(OpKind::kSqrt, mean, local);
@@ -37,14 +36,11 @@ ValueId factored(const Update& u, GraphBuilder& b, int parameter, ValueId g, Val
                  const AdafactorStep& step) {
   const Dims dims = b.type(g).dims;
   const auto rank = static_cast<int64_t>(dims.size());
-  Dims row = dims, column = dims, row_map, column_map, lead_map;
+  Dims row = dims, column = dims;
   row.pop_back();
   column.erase(column.end() - 2);
-  for (int64_t i = 0; i < rank; ++i) {
-    if (i != rank - 1) row_map.push_back(i);
-    if (i != rank - 2) column_map.push_back(i);
-    if (i < rank - 2) lead_map.push_back(i);
-  }
+  const Dims row_map = other_dims(rank, {rank - 1}), column_map = other_dims(rank, {rank - 2});
+  const Dims lead_map = other_dims(rank - 2);
   const int vri = u.slot(parameter, "vr", row, 0);
   const int vci = u.slot(parameter, "vc", column, 0);
   const ValueId vr =

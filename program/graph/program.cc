@@ -58,10 +58,8 @@ void add_l2(Program& p, const std::vector<int>& parameters, std::vector<Objectiv
     for (int i : parameters) {
       const StateVar& w = p.state[static_cast<size_t>(i)];
       if (w.type.rank() < 2 || !below(w.name, objective.scope)) continue;
-      Dims all;
-      for (int64_t d = 0; d < w.type.rank(); ++d) all.push_back(d);
-      const ValueId squares =
-          b.reduce(b.mul(w.id, w.id, "l2_squares"), all, Reducer::kSum, "l2_sum");
+      const ValueId squares = b.reduce(b.mul(w.id, w.id, "l2_squares"), other_dims(w.type.rank()),
+                                       Reducer::kSum, "l2_sum");
       total = total == kNoValue ? squares : b.add(total, squares, "l2_total");
     }
     if (total == kNoValue) continue;

@@ -23,16 +23,27 @@ void Layers::position_embedding(const std::string& name, const Initializer& init
   x_ = b.add(x_, b.broadcast(table, full, {1, 2}, "positions"), "add_positions");
 }
 
-ValueId Layers::softmax(GraphBuilder b, ValueId x) {
-  const Dims full = b.type(x).dims;
-  const auto last = static_cast<int64_t>(full.size()) - 1;
-  Dims kept;
-  for (int64_t i = 0; i < last; ++i) kept.push_back(i);
+Layers::Exponentials Layers::exponentials(GraphBuilder b, ValueId x) {
+  Exponentials e;
+  e.full = b.type(x).dims;
+  const auto last = static_cast<int64_t>(e.full.size()) - 1;
+  e.rows = other_dims(last);
   const ValueId largest = b.reduce(x, {last}, Reducer::kMax, "largest", /*stop_gradient=*/true);
-  const ValueId shifted = b.sub(x, b.broadcast(largest, full, kept, "largest_broadcast"), "shift");
-  const ValueId exponential = b.unary(OpKind::kExponential, shifted);
-  const ValueId total = b.reduce(exponential, {last}, Reducer::kSum, "sum_exp");
-  return b.div(exponential, b.broadcast(total, full, kept, "sum_broadcast"), "softmax");
+  e.shifted = b.sub(x, b.broadcast(largest, e.full, e.rows, "largest_broadcast"), "shift");
+  e.each = b.unary(OpKind::kExponential, e.shifted);
+  e.total = b.reduce(e.each, {last}, Reducer::kSum, "sum_exp");
+  return e;
+}
+
+ValueId Layers::softmax(GraphBuilder b, ValueId x) {
+  const Exponentials e = exponentials(b, x);
+  return b.div(e.each, b.broadcast(e.total, e.full, e.rows, "sum_broadcast"), "softmax");
+}
+
+ValueId Layers::log_softmax(GraphBuilder b, ValueId x, std::string_view local) {
+  const Exponentials e = exponentials(b, x);
+  const ValueId log = b.unary(OpKind::kLog, e.total);
+  return b.sub(e.shifted, b.broadcast(log, e.full, e.rows, "log_broadcast"), local);
 }
 
 void Layers::attention(const std::string& name, int64_t heads, bool causal, bool masked,

@@ -1,6 +1,4 @@
 // reduce: sum, max, mean over dimensions; scatter_add: sums of rows with one index.
-#include <algorithm>
-
 #include "program/ops/op_def.h"
 
 namespace twinrun {
@@ -8,11 +6,8 @@ namespace {
 
 TensorType infer_reduce(const Op& op, std::span<const TensorType> in) {
   Dims out;
-  for (int64_t i = 0; i < in[0].rank(); ++i) {
-    if (std::find(op.attrs.dims.begin(), op.attrs.dims.end(), i) == op.attrs.dims.end()) {
-      out.push_back(in[0].dims[static_cast<size_t>(i)]);
-    }
-  }
+  for (int64_t i : other_dims(in[0].rank(), op.attrs.dims))
+    out.push_back(in[0].dims[static_cast<size_t>(i)]);
   if (out.size() + op.attrs.dims.size() != in[0].dims.size()) {
     throw GraphError(op.name + ": reduce of " + to_string(in[0]) + " over " +
                      to_string(op.attrs.dims));
@@ -23,15 +18,7 @@ TensorType infer_reduce(const Op& op, std::span<const TensorType> in) {
 // sum: dy repeated; mean: dy / N repeated; max: dy / (number of maxima) at each of them, as TF's _MinOrMaxGrad has it.
 void gradient_reduce(GradientArgs& g) {
   const TensorType x = g.b.type(g.op.operands[0]);
-  Dims kept;
-  int64_t count = 1;
-  for (int64_t i = 0; i < x.rank(); ++i) {
-    if (std::find(g.op.attrs.dims.begin(), g.op.attrs.dims.end(), i) == g.op.attrs.dims.end()) {
-      kept.push_back(i);
-    } else {
-      count *= x.dims[static_cast<size_t>(i)];
-    }
-  }
+  const Dims kept = other_dims(x.rank(), g.op.attrs.dims);
   ValueId dy = g.dy;
   if (g.op.attrs.reducer == Reducer::kMax) {
     const ValueId in = g.op.operands[0];
@@ -46,7 +33,9 @@ void gradient_reduce(GradientArgs& g) {
     return;
   }
   if (g.op.attrs.reducer == Reducer::kMean) {
-    dy = g.b.binary_scalar(OpKind::kDivide, dy, static_cast<double>(count), "grad_mean");
+    double count = 1;
+    for (int64_t i : g.op.attrs.dims) count *= static_cast<double>(x.dims[static_cast<size_t>(i)]);
+    dy = g.b.binary_scalar(OpKind::kDivide, dy, count, "grad_mean");
   }
   g.d[0] = g.b.broadcast(dy, x.dims, kept, "grad");
 }
