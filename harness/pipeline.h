@@ -4,6 +4,7 @@
 //   d->report.verdict;  exit_code(d->report.verdict);
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct DiagnoseOptions {
   bool quick = false;
   int threads = 1;
   std::vector<FaultSpec> faults;  // of the subject
+  // A subject that is no engine by name (a drill's): instead of `subject` and `faults`.
+  std::function<Result<std::unique_ptr<Backend>>(const BackendOptions&)> make_subject;
   std::string command;            // as typed, for the report
   std::string cache;              // folder of reference runs kept for later; "": none
   bool fresh = false;             // compute them again

@@ -157,11 +157,11 @@ struct Runner {
   Result<bool> one_step(Engine& engine, Feed& feed, int64_t step) {
     TWINRUN_ASSIGN(const StepInputs inputs, inputs_of(feed, step));
     // Who holds a state keeps the engine from updating it in place.
-    const bool watched = options.observer != nullptr || options.hooks != nullptr;
+    const bool watched = options.observer != nullptr;
     States before = watched ? result.states : States{};
     TraceSink* sink =
         options.observer == nullptr ? nullptr : options.observer->begin_step(step, before, inputs);
-    TWINRUN_RETURN_IF_ERROR(engine.step(step, result.states, inputs, outputs, sink, options.hooks));
+    TWINRUN_RETURN_IF_ERROR(engine.step(step, result.states, inputs, outputs, sink));
     if (options.observer != nullptr) options.observer->end_step(step, result.states, outputs);
     end_of_loop(result.states, step);
     const float rate = learning_rate(experiment.scenario.optimizer, step);
@@ -175,7 +175,7 @@ struct Runner {
     if (!watched) {
       TWINRUN_ASSIGN(before, state_before(engine, feed, step));
     }
-    result.birth = find_birth(engine, step, before, inputs, options.hooks);
+    result.birth = find_birth(engine, step, before, inputs);
     if (!result.birth) result.birth = Birth{step, 0, "", "", "loss"};
     result.file.ended =
         fmt::format("diverged: {} born at step {} in {} on core {}", result.birth->what, step,
@@ -187,10 +187,10 @@ struct Runner {
 }  // namespace
 
 std::optional<Birth> find_birth(Engine& engine, int64_t step, States states,
-                                const StepInputs& inputs, OpHooks* hooks) {
+                                const StepInputs& inputs) {
   BirthSink sink;
   StepOutputs outputs;
-  if (!engine.step(step, states, inputs, outputs, &sink, hooks)) return std::nullopt;
+  if (!engine.step(step, states, inputs, outputs, &sink)) return std::nullopt;
   return sink.birth;
 }
 

@@ -39,7 +39,6 @@ struct RunOptions {
   int threads = 1;              // of evaluation
   std::optional<States> start;  // default: the seeded initial state
   int64_t first_step = 0;
-  OpHooks* hooks = nullptr;
   StepObserver* observer = nullptr;
   Progress* progress = nullptr;
   const StopFlag* stop = nullptr;
@@ -64,6 +63,6 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
 
 // The first non-finite value of one step, found by watching every op.
 std::optional<Birth> find_birth(Engine& engine, int64_t step, States states,
-                                const StepInputs& inputs, OpHooks* hooks);
+                                const StepInputs& inputs);
 
 }  // namespace twinrun

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backends/faults/faulty_backend.h"
 #include "harness/reference_cache.h"
 #include "harness/trajectory.h"
 #include "program/analysis/liveness.h"
@@ -67,20 +68,13 @@ Result<std::unique_ptr<Backend>> baseline(const Stage& stage, int threads, bool 
   o.poison_memory = poison;
   return make_backend(stage.options.baseline, o);
 }
+// Everything below knows of it what any engine declares.
 Result<std::unique_ptr<Backend>> subject(const Stage& stage) {
-  return make_backend(stage.options.subject,
-                      backend_options(stage.experiment.scenario, stage.options.threads));
-}
-
-// nullptr without faults: an engine may refuse hooks altogether.
-Result<std::unique_ptr<FaultHooks>> hooks_for(const std::vector<FaultSpec>& faults,
-                                              const Program& program, uint64_t seed) {
-  if (faults.empty()) return std::unique_ptr<FaultHooks>();
-  return FaultHooks::make(program, faults, seed);
-}
-Result<std::unique_ptr<FaultHooks>> hooks_for(const Stage& stage, const Program& program,
-                                              uint64_t seed) {
-  return hooks_for(stage.options.faults, program, seed);
+  const Scenario& s = stage.experiment.scenario;
+  const BackendOptions o = backend_options(s, stage.options.threads);
+  if (stage.options.make_subject) return stage.options.make_subject(o);
+  TWINRUN_ASSIGN(auto engine, make_backend(stage.options.subject, o));
+  return with_faults(std::move(engine), stage.options.faults, s.seed);
 }
 
 // The first step after which two runs' states differ.
@@ -261,15 +255,8 @@ Status run_subject(Stage& stage) {
   if (stage.sharded()) {
     const Program one = e.per_core(Experiment::Stack::kTpu);
     stage.programs["E1"] = one;
-    // A fault of a collective or of another core has no place on one core.
-    std::vector<FaultSpec> possible;
-    for (const FaultSpec& fault : stage.options.faults) {
-      if (FaultHooks::make(one, {fault}, e.scenario.seed).ok()) possible.push_back(fault);
-    }
-    TWINRUN_ASSIGN(const auto hooks, hooks_for(possible, one, e.scenario.seed));
     stage.probe_e1.emplace(stage.programs["E1"], declared, ProbePolicy{3, 0}, &stage.pool);
     RunOptions o;
-    o.hooks = hooks.get();
     o.observer = &*stage.probe_e1;
     TWINRUN_RETURN_IF_ERROR(corner(stage, "E1", e, one, *engine, o));
     if (stage.stopped()) return Ok{};
@@ -277,10 +264,8 @@ Status run_subject(Stage& stage) {
 
   const Program program = stage.programs["S"];
   stage.programs["T"] = program;
-  TWINRUN_ASSIGN(const auto hooks, hooks_for(stage, program, e.scenario.seed));
   stage.probe_t.emplace(stage.programs["T"], declared, policy_of(stage, program), &stage.pool);
   RunOptions o;
-  o.hooks = hooks.get();
   o.observer = &*stage.probe_t;
   TWINRUN_RETURN_IF_ERROR(corner(stage, "T", e, program, *engine, o));
   if (stage.stopped()) return Ok{};
@@ -294,10 +279,8 @@ Status run_subject(Stage& stage) {
       t.file.state_digests == stage.runs["R"].file.state_digests && one_core_equal;
 
   // T': the first three steps once more.
-  TWINRUN_ASSIGN(const auto fresh, hooks_for(stage, program, e.scenario.seed));
   RunOptions again;
   again.name = "T'";
-  again.hooks = fresh.get();
   again.steps = std::min<int64_t>(3, e.scenario.train.steps);
   again.evaluate = false;
   again.threads = stage.options.threads;
@@ -357,11 +340,8 @@ Status localise(Stage& stage) {
     if (!e.localised && clean) {
       // Probes left a gap: go through it step by step from the last state known to be good.
       TWINRUN_ASSIGN(const auto engine, subject(stage));
-      TWINRUN_ASSIGN(const auto hooks,
-                     hooks_for(stage, stage.programs["T"], stage.experiment.scenario.seed));
       Lockstep closer(stage.programs["T"], engine->capabilities(), ProbePolicy{}, &stage.pool);
       RunOptions o;
-      o.hooks = hooks.get();
       o.observer = &closer;
       o.start = clean->second;
       o.first_step = clean->first;
@@ -415,11 +395,10 @@ Status compare_trajectories(Stage& stage) {
   for (int i = 1; wanted && i < s.diagnose.seeds; ++i) {
     TWINRUN_ASSIGN(const Experiment other,
                    with_seed(stage.experiment, s.seed + static_cast<uint64_t>(i)));
-    const auto loss_of = [&](const std::string& name, Program program, Backend& backend,
-                             OpHooks* hooks) -> Result<double> {
+    const auto loss_of = [&](const std::string& name, Program program,
+                             Backend& backend) -> Result<double> {
       RunOptions o;
       o.digest_states = false;
-      o.hooks = hooks;
       const std::string key = fmt::format("{}#{}", name, i);
       const auto run = name == "T" ? corner : reference;
       TWINRUN_RETURN_IF_ERROR(run(stage, key, other, std::move(program), backend, o, false));
@@ -427,16 +406,14 @@ Status compare_trajectories(Stage& stage) {
       stage.runs.erase(key);
       return loss;
     };
-    TWINRUN_ASSIGN(const double r, loss_of("R", other.whole(), *cpu, nullptr));
+    TWINRUN_ASSIGN(const double r, loss_of("R", other.whole(), *cpu));
     if (stage.stopped()) return Ok{};
     double sharded = r;
     if (stage.sharded() && e.meaning.differs()) {
-      TWINRUN_ASSIGN(sharded, loss_of("S", other.sharded(other.sharding), *cpu, nullptr));
+      TWINRUN_ASSIGN(sharded, loss_of("S", other.sharded(other.sharding), *cpu));
       if (stage.stopped()) return Ok{};
     }
-    const Program program = stage.subject_program(other);
-    TWINRUN_ASSIGN(const auto hooks, hooks_for(stage, program, other.scenario.seed));
-    TWINRUN_ASSIGN(const double t, loss_of("T", program, *engine, hooks.get()));
+    TWINRUN_ASSIGN(const double t, loss_of("T", stage.subject_program(other), *engine));
     if (stage.stopped()) return Ok{};
     stage.r_losses.push_back(r);
     stage.s_losses.push_back(sharded);

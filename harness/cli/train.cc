@@ -4,7 +4,7 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
-#include "backends/faults/faults.h"
+#include "backends/faults/faulty_backend.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/pipeline.h"
@@ -167,8 +167,10 @@ int train_verb(const Args& args) {
       faults.push_back(*fault);
     }
   }
-  auto hooks = FaultHooks::make(program, faults, scenario->seed);
-  if (!hooks) return fail(hooks.error());
+  if (const auto fits = FaultHooks::make(program, faults, scenario->seed); !fits)
+    return fail(fits.error());
+  const auto log = std::make_shared<FaultLog>();
+  *backend = with_faults(*std::move(backend), faults, scenario->seed, log);
 
   const auto path = parsed.get<std::string>("out");
   if (const Status writable = check_output(path); !writable) return fail(writable.error());
@@ -178,7 +180,6 @@ int train_verb(const Args& args) {
   RunOptions o;
   o.name = fmt::format("{}, {} core{}", engine, cores, cores == 1 ? "" : "s");
   o.threads = *threads;
-  o.hooks = faults.empty() ? nullptr : hooks->get();
   o.progress = &printer;
   o.stop = &stop;
   if (*start) {
@@ -226,11 +227,11 @@ int train_verb(const Args& args) {
         path, file.steps.size(), file.engine, file.engine_settings, e.loss, 100 * e.accuracy,
         file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
     if (!faults.empty()) {
-      const auto log = (*hooks)->activations();
-      fmt::print("  faults changed bits {} times{}\n", log.size(),
-                 log.empty()
-                     ? ""
-                     : fmt::format(", first in {} at step {}", log.front().op, log.front().step));
+      const std::vector<Activation>& changes = log->runs.front();
+      fmt::print("  faults changed bits {} times{}\n", changes.size(),
+                 changes.empty() ? ""
+                                 : fmt::format(", first in {} at step {}", changes.front().op,
+                                               changes.front().step));
     }
   }
   if (file.ended == "interrupted") {

@@ -169,11 +169,10 @@ TEST(DiffRuns, SameRunTwice) {
 TEST(DiffRuns, FirstStateAndFirstLoss) {
   const Experiment e = tiny::experiment(tiny::kDense);
   const Program program = e.whole();
-  const auto hooks = tiny::faults(program, "scale@dense1/kernel.update_step,step=6");
   RunOptions options;
   const RunResult clean = tiny::must(train(e, program, *tiny::backend("cpu"), options));
-  options.hooks = hooks.get();
-  const RunResult faulty = tiny::must(train(e, program, *tiny::backend("cpu"), options));
+  const auto broken = tiny::faulty(tiny::backend("cpu"), "scale@dense1/kernel.update_step,step=6");
+  const RunResult faulty = tiny::must(train(e, program, *broken, options));
   const Diff d = diff_runs(faulty.file, clean.file);
   EXPECT_FALSE(d.same);
   EXPECT_EQ(d.first_step, 6);
@@ -210,12 +209,11 @@ TEST(DiffRuns, ResumedRunThatWentAstray) {
   const RunResult half = trained({}, first);
   const Experiment e = tiny::experiment(tiny::kDense);
   const Program program = e.whole();
-  const auto hooks = tiny::faults(program, "scale@dense1/kernel.update_step,step=11");
+  const auto broken = tiny::faulty(tiny::backend("cpu"), "scale@dense1/kernel.update_step,step=11");
   RunOptions second;
   second.first_step = 8;
   second.start = half.states;
-  second.hooks = hooks.get();
-  const RunResult rest = tiny::must(train(e, program, *tiny::backend("cpu"), second));
+  const RunResult rest = tiny::must(train(e, program, *broken, second));
   EXPECT_EQ(diff_runs(rest.file, whole.file).first_step, 11);
   EXPECT_EQ(diff_runs(whole.file, rest.file).first_step, 11);
 }

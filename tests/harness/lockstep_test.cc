@@ -23,18 +23,17 @@ Watched watch(const char* layers, const std::string& engine, DotPrecision precis
   const Experiment e = tiny::experiment(
       layers, {{"tpu.cores", std::to_string(cores)}, {"optimizer.kind", "momentum"}});
   Watched w{tiny::program(e, cores > 1), nullptr};
-  const auto backend = tiny::backend(engine, 1, precision);
+  auto backend = tiny::backend(engine, 1, precision);
   ThreadPool pool(1);
   w.probe = std::make_unique<Lockstep>(w.program, backend->capabilities(), policy, &pool);
-  std::unique_ptr<FaultHooks> hooks;
-  if (!fault.empty()) hooks = tiny::faults(w.program, fault);
+  const auto log = std::make_shared<FaultLog>();
+  if (!fault.empty()) backend = tiny::faulty(std::move(backend), fault, log);
   RunOptions options;
   options.steps = steps;
-  options.hooks = hooks.get();
   options.observer = w.probe.get();
   options.evaluate = false;
   tiny::must(train(e, w.program, *backend, options));
-  if (hooks != nullptr && hooks->activations().empty()) throw std::runtime_error("inert fault");
+  if (!fault.empty() && log->runs.front().empty()) throw std::runtime_error("inert fault");
   return w;
 }
 

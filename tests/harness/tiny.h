@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "backends/faults/faults.h"
+#include "backends/faults/faulty_backend.h"
 #include "harness/experiment.h"
 #include "harness/run.h"
 
@@ -116,8 +116,9 @@ inline Program program(const Experiment& e, bool sharded) {
   return sharded ? e.sharded(e.sharding) : e.whole();
 }
 
-inline std::unique_ptr<FaultHooks> faults(const Program& program, const std::string& text) {
-  return must(FaultHooks::make(program, {must(parse_fault(text))}, 3));
+inline std::unique_ptr<Backend> faulty(std::unique_ptr<Backend> honest, const std::string& text,
+                                       std::shared_ptr<FaultLog> log = nullptr) {
+  return with_faults(std::move(honest), {must(parse_fault(text))}, 3, std::move(log));
 }
 
 }  // namespace twinrun::tiny

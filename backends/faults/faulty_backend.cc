@@ -1,0 +1,67 @@
+#include "backends/faults/faulty_backend.h"
+
+namespace twinrun {
+namespace {
+
+class FaultyEngine : public Engine {
+ public:
+  FaultyEngine(std::unique_ptr<Engine> honest, std::unique_ptr<FaultHooks> hooks,
+               std::shared_ptr<FaultLog> log)
+      : honest_(std::move(honest)), hooks_(std::move(hooks)), log_(std::move(log)) {}
+  ~FaultyEngine() override {
+    if (log_ == nullptr) return;
+    const std::lock_guard lock(log_->mutex);
+    log_->runs.push_back(hooks_->activations());
+  }
+
+  const Program& program() const override { return honest_->program(); }
+  Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+              TraceSink* sink, OpHooks* hooks) override {
+    if (hooks != nullptr) return Error{"an engine with faults takes no other hooks", "faults", ""};
+    return honest_->step(step, states, inputs, outputs, sink, hooks_.get());
+  }
+
+ private:
+  std::unique_ptr<Engine> honest_;
+  std::unique_ptr<FaultHooks> hooks_;
+  std::shared_ptr<FaultLog> log_;
+};
+
+class FaultyBackend : public Backend {
+ public:
+  FaultyBackend(std::unique_ptr<Backend> honest, std::vector<FaultSpec> faults, uint64_t seed,
+                std::shared_ptr<FaultLog> log)
+      : honest_(std::move(honest)), faults_(std::move(faults)), seed_(seed), log_(std::move(log)) {}
+
+  Capabilities capabilities() const override { return honest_->capabilities(); }
+  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+    TWINRUN_ASSIGN(std::unique_ptr<Engine> engine, honest_->prepare(program));
+    std::vector<FaultSpec> possible = faults_;
+    if (program.sharding.cores == 1) {
+      std::erase_if(possible, [&](const FaultSpec& fault) {
+        return !FaultHooks::make(program, {fault}, seed_).ok();
+      });
+    }
+    if (possible.empty()) return engine;
+    TWINRUN_ASSIGN(auto hooks, FaultHooks::make(program, possible, seed_));
+    return std::unique_ptr<Engine>(
+        std::make_unique<FaultyEngine>(std::move(engine), std::move(hooks), log_));
+  }
+
+ private:
+  std::unique_ptr<Backend> honest_;
+  std::vector<FaultSpec> faults_;
+  uint64_t seed_;
+  std::shared_ptr<FaultLog> log_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> with_faults(std::unique_ptr<Backend> honest, std::vector<FaultSpec> faults,
+                                     uint64_t seed, std::shared_ptr<FaultLog> log) {
+  if (faults.empty()) return honest;
+  return std::make_unique<FaultyBackend>(std::move(honest), std::move(faults), seed,
+                                         std::move(log));
+}
+
+}  // namespace twinrun
