@@ -33,14 +33,19 @@ class F64Engine : public Engine {
     const auto cores = static_cast<size_t>(program_.sharding.cores);
     std::vector<std::vector<Tensor>> values(
         cores, std::vector<Tensor>(static_cast<size_t>(program_.graph.size())));
-    for (size_t r = 0; r < cores; ++r) {
-      for (size_t i = 0; i < program_.state.size(); ++i) {
-        values[r][static_cast<size_t>(program_.state[i].id)] = widened(states[r].vars[i]);
+    const auto bind = [&](ValueId id, auto&& given) {
+      // What replicas share stays shared.
+      for (size_t r = 0; r < cores; ++r) {
+        const Tensor& own = given(r);
+        Tensor& value = values[r][static_cast<size_t>(id)];
+        value = r > 0 && own.raw() == given(0).raw() ? values[0][static_cast<size_t>(id)]
+                                                     : widened(own);
       }
-      for (size_t i = 0; i < program_.inputs.size(); ++i) {
-        values[r][static_cast<size_t>(program_.inputs[i].id)] = widened(inputs[r][i]);
-      }
-    }
+    };
+    for (size_t i = 0; i < program_.state.size(); ++i)
+      bind(program_.state[i].id, [&](size_t r) -> const Tensor& { return states[r].vars[i]; });
+    for (size_t i = 0; i < program_.inputs.size(); ++i)
+      bind(program_.inputs[i].id, [&](size_t r) -> const Tensor& { return inputs[r][i]; });
     for (ValueId id = 0; id < program_.graph.size(); ++id) run_op(step, id, values, sink);
     outputs.assign(cores, {});
     for (size_t r = 0; r < cores; ++r) {
