@@ -46,6 +46,10 @@ struct Capabilities {
   bool ours = true;           // false: a foreign engine
 };
 
+// Which operands of an add or subtract such an engine may take as unrounded products (bit i: operand i): it contracts, and
+// a multiply of the same graph wrote them. 0 for all other ops.
+unsigned unrounded_operands(const Capabilities& declared, const Graph& graph, ValueId id);
+
 struct TpuOptions {
   DotPrecision precision = DotPrecision::kBf16;
   bool poison = false;  // padding cells of tiles hold NaN
