@@ -96,7 +96,7 @@ Judgement classify(const Evidence& e) {
   const TrajectoryRow* tr = find_row(e, "T - R");
   const TrajectoryRow* sr = find_row(e, "S - R");
   if (e.meaning.differs()) {
-    const bool explained = e.meaning.residual <= kMeaningThreshold;
+    const bool explained = e.meaning.explained();
     const bool s_outside = sr != nullptr && sr->outcome == "outside",
                t_outside = tr != nullptr && tr->outcome == "outside";
     const bool s_inside =
