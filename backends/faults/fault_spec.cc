@@ -171,9 +171,6 @@ Result<FaultSpec> parse_fault(std::string_view text) {
   const size_t at = text.find('@');
   const std::string name(text.substr(0, at));
   spec.kind = find_fault_kind(name);
-  if (name == "help")
-    return Error{"the kinds of fault", "--fault help",
-                 std::string(kUsage) + "\n\n" + fault_table()};
   if (at == std::string_view::npos) return bad(text, "no '@' between the kind and the op");
   if (spec.kind == nullptr) {
     return bad(text,

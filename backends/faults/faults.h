@@ -72,7 +72,7 @@ struct FaultSpec {
   bool active_at(int64_t step) const;  // but for the rate
 };
 
-// "KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M][,rate=P]"; "help": an error whose fix is the table.
+// "KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M][,rate=P]"
 Result<FaultSpec> parse_fault(std::string_view text);
 std::vector<std::string> fault_kinds();
 

@@ -47,19 +47,41 @@ class VariantHooks : public OpHooks {
     if (theirs_[static_cast<size_t>(site.id)]) others_->before(site, inputs);
   }
   bool replace(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override {
+    if (!theirs_[static_cast<size_t>(site.id)]) return own(site, inputs, output);
+    return with_own_way(site, [&](const OpSite& s) { return others_->replace(s, inputs, output); }) ||
+           own(site, inputs, output);
+  }
+  void after(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override {
+    if (theirs_[static_cast<size_t>(site.id)]) others_->after(site, inputs, output);
+  }
+  void after_copy(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& copy) override {
+    if (!theirs_[static_cast<size_t>(site.id)]) return;
+    with_own_way(site, [&](const OpSite& s) {
+      others_->after_copy(s, inputs, copy);
+      return true;
+    });
+  }
+
+ private:
+  // Whoever stands on top and asks the engine to compute gets it in the variant's way.
+  template <typename F>
+  bool with_own_way(OpSite site, F&& call) {
+    const OpCompute* kernel = site.compute;
+    const OpCompute compute = [&](const std::vector<Tensor>& inputs, Tensor& output) {
+      if (!own(site, inputs, output)) (*kernel)(inputs, output);
+    };
+    site.compute = &compute;
+    return call(site);
+  }
+  bool own(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) {
     const auto i = static_cast<size_t>(site.id);
-    if (theirs_[i] && others_->replace(site, inputs, output)) return true;
     if (feeds_[i]) factors_[static_cast<size_t>(site.replica)][i] = {inputs[0], inputs[1]};
     if (fused_[i] >= 0) return fuse(site, inputs, output);
     if (!replaced_[i]) return false;
     variants::run_op(variant_, site.op(), inputs, output);
     return true;
   }
-  void after(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override {
-    if (theirs_[static_cast<size_t>(site.id)]) others_->after(site, inputs, output);
-  }
 
- private:
   struct Factors {
     Tensor a, b;
   };
