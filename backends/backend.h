@@ -39,6 +39,7 @@ struct Capabilities {
   bool deterministic = true;  // promises the same bits on a rerun
   bool op_trace = true;       // offers values op by op
   bool ours = true;           // false: a foreign engine
+  bool declares_arithmetic = true;  // false: nothing is known of precision, order, flush, ulps (evidence level B)
 };
 
 struct TpuOptions {

@@ -6,7 +6,7 @@
 
 #include <ostream>
 
-#include "harness/fingerprint.h"
+#include "harness/pattern.h"
 #include "harness/pipeline.h"
 #include "tests/harness/tiny.h"
 
@@ -287,7 +287,7 @@ TEST(LockstepLinks, AnOperandThatNobodyWrote) {
   EXPECT_EQ(v.op, "dense2/dot_general");
   EXPECT_EQ(v.step, 1);
   EXPECT_EQ(v.replica, 4);
-  EXPECT_EQ(v.link, "operand 1 is not what dense2/kernel wrote");
+  EXPECT_EQ(v.link, "operand 1 is not what dense2/kernel held before the step");
 }
 
 TEST(LockstepLinks, ACollectiveThatReadsOtherBits) {
