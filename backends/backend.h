@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,11 +26,16 @@ namespace twinrun {
 enum class DotPrecision : uint8_t { kF32, kBf16, kBf16x3, kBf16x6 };
 std::string_view to_string(DotPrecision precision);  // "f32", "default", "high", "highest"
 
+// How bf16x3 and bf16x6 cut an operand into bf16 parts, x = h + l or h + m + l: all but the last part nearest even, or
+// toward zero; the last is nearest even.
+enum class DotSplit : uint8_t { kNearest, kTruncated };
+
 // What an engine declares of its arithmetic: all that a judge may assume of it.
 struct Capabilities {
   std::string name;      // "cpu", "tpu", ...
   std::string settings;  // "precision=default threads=2", for reports
   DotPrecision precision = DotPrecision::kF32;
+  DotSplit split = DotSplit::kNearest;
   bool block32_order = false;    // dots accumulate in the AMX order: depth 17 + K/32 instead of K
   bool flush = false;            // denormals are zero, in and out, in arithmetic
   double elementary_ulps = 0.5;  // exp, log, tanh, erf, log1p: largest error in ulps of the result
@@ -41,6 +47,10 @@ struct Capabilities {
   bool ours = true;           // false: a foreign engine
   bool declares_arithmetic = true;  // false: nothing is known of precision, order, flush, ulps (evidence level B)
 };
+
+// Which operands of an add or subtract such an engine may take as unrounded products (bit i: operand i): it contracts, and
+// a multiply of the same graph wrote them. 0 for all other ops.
+unsigned unrounded_operands(const Capabilities& declared, const Graph& graph, ValueId id);
 
 struct TpuOptions {
   DotPrecision precision = DotPrecision::kBf16;
@@ -83,16 +93,23 @@ class TraceSink {
   virtual void on_op(const OpEvent& event) = 0;
 };
 
+// How the engine at work computes the op of a site, on inputs of the hook's choosing; `output` comes with the op's type.
+using OpCompute = std::function<void(const std::vector<Tensor>& inputs, Tensor& output)>;
+
 // Where a hook stands. replica is -1 for a collective, whose inputs are the contributions of all replicas.
 struct OpSite {
   int64_t step = 0;
   int replica = 0;
   const Program* program = nullptr;
   ValueId id = kNoValue;
+  const OpCompute* compute = nullptr;
   const Op& op() const { return program->graph.op(id); }
 };
 
 // Interference for tests, drills and --fault. Hooks see private copies of the input list; the trace shows the originals.
+// A collective calls the first three once, for the result that replicas share, then `after_copy` with each replica's number and
+// copy of it, so that cores can be made to differ. An engine that computes ops in a way of its own and lets others hook it passes
+// on sites whose `compute` is its way.
 class OpHooks {
  public:
   virtual ~OpHooks() = default;
@@ -102,6 +119,7 @@ class OpHooks {
     return false;
   }
   virtual void after(const OpSite&, const std::vector<Tensor>& /*inputs*/, Tensor& /*output*/) {}
+  virtual void after_copy(const OpSite&, const std::vector<Tensor>& /*inputs*/, Tensor& /*copy*/) {}
 };
 
 class Engine {

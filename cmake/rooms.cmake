@@ -65,11 +65,25 @@ function(twinrun_test room)
   target_include_directories(${room}_tests PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${room}_tests PRIVATE TWINRUN_SOURCE_DIR="${PROJECT_SOURCE_DIR}" ${ARG_DEFINITIONS})
   target_link_libraries(${room}_tests PRIVATE ${ARG_LINKS} twinrun_flags GTest::gtest GTest::gtest_main)
+  twinrun_test_options(${room}_tests)
   # One label a test: gtest_discover_tests flattens a list of them. `ctest -L` takes a pattern, so -L fast finds
   # fast-threads too.
   twinrun_discover(${room} "-*Slow*:*Thread*" ${ARG_LABEL})
   twinrun_discover(${room} "*Thread*-*Slow*" ${ARG_LABEL}-threads)
   twinrun_discover(${room} "*Slow*" slow)
+endfunction()
+
+# Half of a build's time is tests: they are not optimised further, and of the sanitizers only the thread sanitizer must see
+# their code (an atomic that it does not see is a race to it).
+function(twinrun_test_options target)
+  if(TWINRUN_SANITIZE)
+    target_compile_definitions(${target} PRIVATE TWINRUN_SANITIZED)
+  endif()
+  if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+    target_compile_options(${target} PRIVATE -O1)
+  elseif(TWINRUN_SANITIZE MATCHES "address")
+    target_compile_options(${target} PRIVATE -fno-sanitize=all)
+  endif()
 endfunction()
 
 function(twinrun_discover room filter label)

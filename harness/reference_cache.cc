@@ -13,6 +13,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// How a diagnosis asks does not change what a reference run is.
+Scenario without_questions(Scenario scenario) {
+  scenario.diagnose = {};
+  return scenario;
+}
+
 void remove_oldest(const fs::path& folder, int64_t limit) {
   std::error_code ignored;
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
@@ -35,9 +41,9 @@ void remove_oldest(const fs::path& folder, int64_t limit) {
 std::string ReferenceCache::path(const Experiment& experiment, const Program& program,
                                  const std::string& engine, const RunOptions& options) const {
   DigestBuilder key;
-  key.add("reference run 1");
+  key.add("reference run 2");
   key.add(digest_of_executable());  // a build may have a bug, or mend one
-  key.add(resolved_toml(experiment.scenario));
+  key.add(resolved_toml(without_questions(experiment.scenario)));
   key.add(experiment.data->digest);
   key.add(digest(program));
   key.add(engine);
@@ -62,10 +68,16 @@ std::optional<RunResult> ReferenceCache::find(const Experiment& experiment, cons
     return run->ended == "completed" && run->steps.size() == steps && !run->checkpoints.empty() &&
            !run->evaluations.empty() && run->contract == kContractVersion &&
            run->state_digests.size() == (options.digest_states ? steps : 0) &&
-           run->scenario_digest == scenario_digest(experiment.scenario).hex();
+           !run->scenario.empty();
   };
   if (run && whole()) {
     if (auto states = from_checkpoint(run->checkpoints.back(), program)) {
+      run->scenario = resolved_toml(experiment.scenario);
+      run->scenario_digest = scenario_digest(experiment.scenario).hex();
+      for (Checkpoint& checkpoint : run->checkpoints) {
+        checkpoint.scenario = run->scenario;
+        checkpoint.scenario_digest = run->scenario_digest;
+      }
       fs::last_write_time(file, fs::file_time_type::clock::now(), ignored);
       RunResult result;
       result.file = std::move(*run);

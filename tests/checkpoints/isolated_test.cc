@@ -51,7 +51,7 @@ TEST(Isolated, AnEndlessReaderIsStopped) {
 }
 
 TEST(Isolated, MemoryIsLimited) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef TWINRUN_SANITIZED
   GTEST_SKIP() << "a sanitizer's own memory cannot be limited";
 #else
   EXPECT_NE(error_of([]() -> Answer {
