@@ -11,7 +11,9 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kFewest = 32;                 // different residuals that a direction needs
+constexpr int64_t kFewest = 8;                  // different residuals that a direction needs
+constexpr double kScatter = 1.25;               // rms over mean size of a normal number: a direction's deviation is this over sqrt(n)
+constexpr double kAsk = 2.5;                    // deviations from which on honest engines are asked
 constexpr int64_t kBudget = int64_t{1} << 22;   // terms that honest engines may add up for one comparison
 
 // Terms of one element's sum, as far as the cost of a comparison goes.
@@ -149,19 +151,11 @@ bool BiasWatch::scored(const Op& op) {
 }
 
 bool BiasWatch::suspects(ValueId id) const {
-  const auto first = runs_.lower_bound({id, -1});
-  for (auto it = first; it != runs_.end() && it->first.first == id; ++it) {
-    if (std::ranges::any_of(it->second, [](const Run& run) { return run.count > 0; })) return !settled_.contains(id);
+  if (settled_.contains(id)) return false;
+  for (auto it = runs_.lower_bound({id, -1}); it != runs_.end() && it->first.first == id; ++it) {
+    if (std::ranges::any_of(it->second, [](const Run& run) { return run.level > 0; })) return true;
   }
   return false;
-}
-
-bool BiasWatch::quiet() const {
-  for (const auto& [key, runs] : runs_) {
-    if (settled_.contains(key.first)) continue;
-    if (std::ranges::any_of(runs, [](const Run& run) { return run.count > 0; })) return false;
-  }
-  return true;
 }
 
 // The scores of honest engines on a sample of the elements, and whether the subject's are beyond.
@@ -195,14 +189,20 @@ void BiasWatch::compare(const BiasSample& sample, Scores& seen, std::span<const 
   }
   floor = std::sqrt(floor / static_cast<double>(std::max<size_t>(chosen, 1)) / 3);
   const Directions subject = directions(mine, oracle, at);
-  Seen toward, up;
+  struct Range {
+    double low = 0, high = 0, squares = 0;
+    void add(double x) {
+      low = std::min(low, x), high = std::max(high, x);
+      squares += x * x;
+    }
+  } toward, up;
   double size = floor, one = 0;
   for (const auto& member : members) {
     for (size_t i = 0; i < chosen; ++i)
       theirs[i] = static_cast<double>(member[i]) - oracle.value[static_cast<size_t>(elements[i])];
     const Directions d = directions(theirs, oracle, at);
-    toward.low = std::min(toward.low, d.toward), toward.high = std::max(toward.high, d.toward);
-    up.low = std::min(up.low, d.up), up.high = std::max(up.high, d.up);
+    toward.add(d.toward);
+    up.add(d.up);
     size = std::max(size, d.rms);
     if (whole.largest_at >= 0) {
       one = std::max(one, std::fabs(static_cast<double>(member[chosen]) -
@@ -211,12 +211,17 @@ void BiasWatch::compare(const BiasSample& sample, Scores& seen, std::span<const 
   }
   honest_size_[sample.id] = size;
 
-  // Directions: beyond the honest ones of either sign, by a margin, on enough different residuals.
+  // Directions: beyond the honest ones of either sign, on enough different residuals. A deviation is what honest engines
+  // show, and at least that of independent errors.
   if (subject.effective >= kFewest && different(mine) >= kFewest) {
-    const auto direction = [&](double score, Seen range, Kind positive, Kind negative) {
-      const double most = std::max(range.high, -range.low) + kMargin;
-      seen[positive] = {score > most, score, range.low, range.high};
-      seen[negative] = {score < -most, score, range.low, range.high};
+    const auto direction = [&](double score, const Range& range, Kind positive, Kind negative) {
+      const double deviation =
+          std::max(std::sqrt(range.squares / static_cast<double>(members.size())),
+                   kScatter / std::sqrt(subject.effective));
+      const double beyond =
+          (std::fabs(score) - std::max(range.high, -range.low)) / deviation - kMargin;
+      const Kind kind = score > 0 ? positive : negative;
+      seen[kind] = {beyond > 0 ? 1 + std::min(beyond, 1.0) : 0, score, range.low, range.high};
     };
     direction(subject.toward, toward, kAwayFromZero, kTowardZero);
     direction(subject.up, up, kUpward, kDownward);
@@ -225,12 +230,12 @@ void BiasWatch::compare(const BiasSample& sample, Scores& seen, std::span<const 
   const double larger = kLarger * (1 + 8 / std::sqrt(static_cast<double>(chosen)));
   if (size > 0) {
     const double ratio = subject.rms / size;
-    seen[kSize] = {ratio > larger, ratio, 0, 1};
+    seen[kSize] = {ratio > larger ? 1.5 : 0, ratio, 0, 1};
   }
   if (whole.largest_at >= 0) {
     const auto e = static_cast<size_t>(whole.largest_at);
     const double ratio = std::fabs(residual[e]) / (one + half_ulp(oracle.value[e]));
-    seen[kOne] = {ratio > kOneElement, ratio, 0, 1};
+    seen[kOne] = {ratio > kOneElement ? 1.5 : 0, ratio, 0, 1};
   }
 }
 
@@ -251,9 +256,9 @@ std::optional<BiasWatch::Scores> BiasWatch::scores(const BiasSample& sample) {
   const Directions d = directions(residual, oracle, [](size_t i) { return i; });
   const auto known = honest_size_.find(sample.id);
   // Honest engines are asked when a score calls for it, and once to know what size their errors have.
-  const double chance = d.effective > 0 ? 2 / std::sqrt(d.effective) : 0;
-  const bool leans = d.effective >= kFewest &&
-                     std::max(std::fabs(d.toward), std::fabs(d.up)) > kMargin + chance;
+  const bool leans = d.effective >= kFewest && std::max(std::fabs(d.toward), std::fabs(d.up)) *
+                                                       std::sqrt(d.effective) >
+                                                   kAsk * kScatter;
   const bool large = known == honest_size_.end() || d.rms > 2 * known->second ||
                      d.largest > 8 * known->second;
   if (d.rms > 0 && (leans || large)) compare(sample, seen, residual);
@@ -267,20 +272,23 @@ std::optional<BiasFinding> BiasWatch::agree(const BiasSample& sample, int replic
   for (size_t kind = 0; kind < kKinds; ++kind) {
     Run& run = runs[kind];
     const Seen& s = seen[kind];
-    if (!s.beyond) {
-      run.count = std::max<int64_t>(0, run.count - 1);
-      if (run.count == 0) run = {};
+    if (s.gain <= 0) {
+      run.level -= kFalls;
+      if (run.level <= 0) run = {};
       continue;
     }
-    if (run.count == 0) run.first_step = sample.step;
-    ++run.count;
+    if (run.level == 0) run.first_step = sample.step;
+    run.level += s.gain;
     ++run.observations;
     run.steps.insert(sample.step);
     run.value += s.value;
     run.low = std::min(run.low, s.low);
     run.high = std::max(run.high, s.high);
-    counts_.longest = std::max(counts_.longest, run.count);
-    if (finding || run.count < kAgree || static_cast<int64_t>(run.steps.size()) < kSteps) continue;
+    counts_.highest = std::max(counts_.highest, run.level);
+    if (finding || run.level < kEnough || run.observations < kResults ||
+        static_cast<int64_t>(run.steps.size()) < kSteps) {
+      continue;
+    }
     BiasFinding f;
     f.score = {std::string(kNames[kind]), run.value / static_cast<double>(run.observations), run.low,
                run.high};
@@ -297,7 +305,7 @@ std::optional<BiasFinding> BiasWatch::observe(const BiasSample& sample) {
   if (!honest_ || settled_.contains(sample.id)) return std::nullopt;
   const std::optional<Scores> seen = scores(sample);
   if (!seen) return std::nullopt;
-  counts_.beyond += std::ranges::any_of(*seen, &Seen::beyond) ? 1 : 0;
+  counts_.beyond += std::ranges::any_of(*seen, [](const Seen& s) { return s.gain > 0; }) ? 1 : 0;
   // Together with the other cores, and on its own: a core may be wrong alone.
   std::optional<BiasFinding> finding = agree(sample, -1, *seen);
   std::optional<BiasFinding> alone = sample.replica >= 0 ? agree(sample, sample.replica, *seen) : std::nullopt;

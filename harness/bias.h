@@ -42,7 +42,7 @@ struct BiasCounts {
   int64_t results = 0;   // scored
   int64_t asked = 0;     // honest engines were asked
   int64_t beyond = 0;    // a score beyond theirs
-  int64_t longest = 0;   // the most that agreed
+  double highest = 0;    // level that was reached
   int64_t findings = 0;
 };
 
@@ -56,30 +56,33 @@ class BiasWatch {
   // A finding the first time that enough results agree; at most one per op.
   std::optional<BiasFinding> observe(const BiasSample& sample);
   bool suspects(ValueId id) const;
-  bool quiet() const;  // no op is suspected
   const BiasCounts& counts() const { return counts_; }
 
-  static constexpr int kMembers = 12;        // honest engines per comparison
-  static constexpr int64_t kElements = 4096; // at most, of a result
-  static constexpr int64_t kAgree = 4;       // results that must agree, less those that don't,
-  static constexpr int64_t kSteps = 3;       // on as many steps at least
-  static constexpr double kMargin = 0.25;    // of a direction's score, beyond honest ones
-  static constexpr double kLarger = 3;       // of sizes, against the largest honest one
-  static constexpr double kOneElement = 16;  // of one element's error
+  static constexpr int kMembers = 12;         // honest engines per comparison
+  static constexpr int64_t kElements = 4096;  // at most, of a result
+  static constexpr double kEnough = 6;        // what the level of a finding reaches,
+  static constexpr int64_t kResults = 4;      // on as many results
+  static constexpr int64_t kSteps = 3;        // and steps at least
+  static constexpr double kMargin = 1;        // of a direction beyond the honest range, in standard deviations
+  static constexpr double kLarger = 3;        // of sizes, against the largest honest one
+  static constexpr double kOneElement = 16;   // of one element's error
 
  private:
   enum Kind : uint8_t { kTowardZero, kAwayFromZero, kUpward, kDownward, kSize, kOne };
   static constexpr int kKinds = 6;
   struct Seen {  // one score of one result
-    bool beyond = false;
+    double gain = 0;  // of the level: above 0 if beyond honest engines
     double value = 0, low = 0, high = 0;
   };
-  // What agrees so far: +1 for a result beyond, -1 for one within, never below 0.
+  // What agrees so far. The level rises by 1 to 2 with a result beyond honest engines, falls by kFalls with one within, and never
+  // below 0.
   struct Run {
-    int64_t count = 0, observations = 0, first_step = 0;
+    double level = 0;
+    int64_t observations = 0, first_step = 0;
     std::set<int64_t> steps;
     double value = 0, low = 0, high = 0;
   };
+  static constexpr double kFalls = 0.5;
   using Scores = std::array<Seen, kKinds>;
   std::optional<Scores> scores(const BiasSample& sample);
   void compare(const BiasSample& sample, Scores& seen, std::span<const double> residual);

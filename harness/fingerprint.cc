@@ -41,20 +41,20 @@ std::vector<int64_t> wrong_elements(const OracleResult& oracle, const Tensor& su
   return wrong;
 }
 
-std::vector<Explanation> explain(const Capabilities& declared, const Op& op, const Tensor& subject,
+std::vector<Likeness> likenesses(const Capabilities& declared, const Op& op, const Tensor& subject,
                                  const OracleResult& oracle, const std::vector<Tensor>& inputs,
                                  ThreadPool* pool, const Past& past) {
   const Suspect s{declared, op, subject, oracle, inputs, pool, past, wrong_elements(oracle, subject)};
-  std::vector<Explanation> all;
+  std::vector<Likeness> all;
   for (const auto& family : {from_memory, from_operands, from_values}) {
-    for (Explanation& e : family(s)) {
+    for (Likeness& e : family(s)) {
       if (e.share >= kNearlyAll) all.push_back(std::move(e));
     }
     // What explains everything ends the search: later families describe, the earlier ones say why.
-    if (std::ranges::any_of(all, [](const Explanation& e) { return e.share == 1; })) break;
+    if (std::ranges::any_of(all, [](const Likeness& e) { return e.share == 1; })) break;
   }
-  std::ranges::stable_sort(all, std::greater<>(), &Explanation::share);
-  for (Explanation& e : all) {
+  std::ranges::stable_sort(all, std::greater<>(), &Likeness::share);
+  for (Likeness& e : all) {
     if (e.share < 1) e.text += fmt::format(" (explains {:.4g} % of what is wrong)", 100 * e.share);
   }
   if (all.empty() && !s.wrong.empty() && subject.dtype() == DType::kF32)
@@ -67,7 +67,7 @@ std::string fingerprint(const Capabilities& declared, const Op& op, const Tensor
                         ThreadPool* pool, const Tensor* previous) {
   Past past;
   if (previous != nullptr) past.result = *previous;
-  const auto all = explain(declared, op, subject, oracle, inputs, pool, past);
+  const auto all = likenesses(declared, op, subject, oracle, inputs, pool, past);
   return all.empty() ? "" : all[0].text;
 }
 

@@ -1,7 +1,7 @@
 // What a wrong tensor looks like beside the expected one, as an engine engineer would say it. Hypotheses are tried by evidence:
 // the op is recomputed as the hypothesis says, and must then agree inside the bound.
 //
-//   explain(declared, op, subject, oracle, inputs, pool, past);     // {"8 times the expected value", 1}, ...
+//   likenesses(declared, op, subject, oracle, inputs, pool, past);     // {"8 times the expected value", 1}, ...
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@
 
 namespace twinrun {
 
-struct Explanation {
+struct Likeness {
   std::string text;
   double share = 1;  // of the wrong elements that it explains
 };
@@ -26,7 +26,7 @@ struct Past {
 
 // Best first: what explains every wrong element, then what explains nearly all, then a description. Never empty for an f32
 // result with wrong elements.
-std::vector<Explanation> explain(const Capabilities& declared, const Op& op, const Tensor& subject,
+std::vector<Likeness> likenesses(const Capabilities& declared, const Op& op, const Tensor& subject,
                                  const OracleResult& oracle, const std::vector<Tensor>& inputs,
                                  ThreadPool* pool, const Past& past);
 

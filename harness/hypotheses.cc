@@ -22,7 +22,7 @@ bool within(double x, double value, double radius) {
 std::string number(double x) { return fmt::format("{:.4g}", x); }
 
 // got = factor * due, for a factor that fits all; a near whole number, or one over it, is taken for that number.
-void factor(const Suspect& s, std::vector<Explanation>& out) {
+void factor(const Suspect& s, std::vector<Likeness>& out) {
   double sx = 0, xx = 0;
   for (const int64_t i : s.wrong) {
     if (!std::isfinite(s.got(i)) || !std::isfinite(s.due(i))) continue;
@@ -59,7 +59,7 @@ std::string flipped_bit(const Suspect& s, int64_t i) {
 }
 
 // Wrong by a few units in the last place: which way.
-void roundings(const Suspect& s, std::vector<Explanation>& out) {
+void roundings(const Suspect& s, std::vector<Likeness>& out) {
   int64_t most = 0;
   bool toward_zero = true, away = true, up = true, down = true;
   for (const int64_t i : s.wrong) {
@@ -84,7 +84,7 @@ void roundings(const Suspect& s, std::vector<Explanation>& out) {
                  1});
 }
 
-void narrowed(const Suspect& s, std::vector<Explanation>& out) {
+void narrowed(const Suspect& s, std::vector<Likeness>& out) {
   const auto as_bf16 = [&](auto convert) {
     return s.share([&](int64_t i) {
       const auto due = static_cast<float>(s.due(i));
@@ -103,7 +103,7 @@ void narrowed(const Suspect& s, std::vector<Explanation>& out) {
 }
 
 // The right numbers in the wrong place: rows, or neighbours along the last dimension, shifted by one.
-void shifted(const Suspect& s, std::vector<Explanation>& out) {
+void shifted(const Suspect& s, std::vector<Likeness>& out) {
   const Dims& dims = s.op.type.dims;
   const int64_t all = s.op.type.elements();
   if (dims.empty() || s.wrong.size() < 4) return;
@@ -127,8 +127,8 @@ void shifted(const Suspect& s, std::vector<Explanation>& out) {
 
 }  // namespace
 
-std::vector<Explanation> from_memory(const Suspect& s) {
-  std::vector<Explanation> out;
+std::vector<Likeness> from_memory(const Suspect& s) {
+  std::vector<Likeness> out;
   const auto equals = [&](const Tensor& t) {
     return t.valid() && t.type() == s.subject.type()
                ? s.share([&](int64_t i) { return same_at(t, s.subject, i); })
@@ -150,8 +150,8 @@ std::vector<Explanation> from_memory(const Suspect& s) {
   return out;
 }
 
-std::vector<Explanation> from_values(const Suspect& s) {
-  std::vector<Explanation> out;
+std::vector<Likeness> from_values(const Suspect& s) {
+  std::vector<Likeness> out;
   if (s.wrong.empty()) return out;
   const auto count = static_cast<int64_t>(s.wrong.size());
   const bool whole = count == s.op.type.elements();
@@ -187,7 +187,7 @@ std::vector<Explanation> from_values(const Suspect& s) {
   }
   narrowed(s, out);
   shifted(s, out);
-  if (std::ranges::none_of(out, [](const Explanation& e) { return e.share == 1; })) roundings(s, out);
+  if (std::ranges::none_of(out, [](const Likeness& e) { return e.share == 1; })) roundings(s, out);
   return out;
 }
 

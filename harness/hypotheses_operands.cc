@@ -13,7 +13,7 @@ namespace {
 
 class Trials {
  public:
-  Trials(const Suspect& s, std::vector<Explanation>& out) : s_(s), out_(out) {}
+  Trials(const Suspect& s, std::vector<Likeness>& out) : s_(s), out_(out) {}
 
   // Nothing more is tried once all is explained: a trial costs as much as a replay.
   bool done() const { return done_; }
@@ -46,7 +46,7 @@ class Trials {
 
  private:
   const Suspect& s_;
-  std::vector<Explanation>& out_;
+  std::vector<Likeness>& out_;
   bool done_ = false;
 };
 
@@ -287,8 +287,8 @@ void of_select_and_scatter(const Suspect& s, Trials& trials) {
 
 }  // namespace
 
-std::vector<Explanation> from_operands(const Suspect& s) {
-  std::vector<Explanation> out;
+std::vector<Likeness> from_operands(const Suspect& s) {
+  std::vector<Likeness> out;
   if (s.subject.dtype() != DType::kF32 || s.wrong.empty()) return out;
   Trials trials(s, out);
   stale_operands(s, trials);

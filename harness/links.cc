@@ -172,12 +172,17 @@ void Links::check_operands(const OpEvent& event) {
     const Op& producer = ran_->graph.op(op.operands[i]);
     const bool fed = std::ranges::any_of(ran_->inputs, [&](const Input& input) { return input.id == op.operands[i]; });
     const bool state = !fed && producer.kind == OpKind::kParameter;
-    Violation v = violation_at(step_, first, event.id, op, Violation::What::kLink);
+    Violation v = violation_at(step_, first, event.id, op,
+                               fed ? Violation::What::kFeed : Violation::What::kLink);
     v.replicas = cores;
     v.link = fmt::format("operand {} is not what {}{}", i, producer.name,
                          fed ? " was fed" : state ? " held before the step" : " wrote");
     ++reported_;
     report_(std::move(v));
+    if (!fed) continue;
+    // What it was fed instead is told once; its other readers are held to that.
+    for (size_t r = 0; r < event.inputs.size(); ++r)
+      written_[r][static_cast<size_t>(op.operands[i])] = event.inputs[r][i];
   }
 }
 

@@ -21,7 +21,7 @@ namespace twinrun {
 std::vector<bool> uniform_values(const Program& program);
 
 // A state variable whose replicas part.
-struct Parting {
+struct ReplicaParting {
   std::string variable;
   int64_t step = 0;         // the first step after which they differ
   int replica = 0;          // the first core that differs from core 0
@@ -44,7 +44,7 @@ class Links {
 
   // What replica r wrote as value `id` of this step, until its last reader has run; invalid if not seen.
   const Tensor& written(size_t replica, ValueId id) const;
-  const std::vector<Parting>& partings() const { return partings_; }
+  const std::vector<ReplicaParting>& partings() const { return partings_; }
 
  private:
   void start(const Program& ran);
@@ -74,7 +74,7 @@ class Links {
   // Of the step before.
   States after_;
   std::vector<bool> parted_;  // [state variable]
-  std::vector<Parting> partings_;
+  std::vector<ReplicaParting> partings_;
 };
 
 }  // namespace twinrun

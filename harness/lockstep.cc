@@ -98,7 +98,7 @@ TraceSink* Lockstep::begin_step(int64_t step, const States& before, const StepIn
   const Stopwatch watch(seconds_);
   // Where a fault begins is looked for between the last clean step and the first bad one.
   const bool looked = probed_steps_.contains(step - 1) || screened_steps_.contains(step - 1);
-  if (violations_.empty() && bias_.quiet() && (step == 0 || looked)) last_clean_ = {step, before};
+  if (violations_.empty() && (step == 0 || looked)) last_clean_ = {step, before};
   KeptStep next{step, before, inputs, std::nullopt};
   int64_t bytes = 0;
   for (const ReplicaState& replica : before) {
@@ -155,20 +155,6 @@ void Lockstep::follow(const Program* told) {
   ran_ = executed_.get();
   rows_.clear();
   seen_.assign(static_cast<size_t>(ran_->graph.size()), Seen::kNot);
-}
-
-// Ops that no multiply feeds have nothing to be fused with.
-Capabilities Lockstep::declared_for(ValueId id) const {
-  Capabilities declared = declared_;
-  if (!declared.contracts) return declared;
-  const Op& op = ran_->graph.op(id);
-  declared.contracts = std::ranges::any_of(op.operands, [&](ValueId operand) {
-    const Op* from = &ran_->graph.op(operand);
-    while (class_of(from->kind) == OpClass::kMove && from->operands.size() == 1)
-      from = &ran_->graph.op(from->operands[0]);
-    return from->kind == OpKind::kMultiply;
-  });
-  return declared;
 }
 
 // The nearest op upstream whose result was checked and inside: the latest of the operands, or of theirs.
@@ -230,8 +216,8 @@ void Lockstep::found(const OpEvent& event, size_t replica, const OracleVerdict& 
                                   ? step_.lead->first[replica].vars[static_cast<size_t>(i)]
                                   : before(operand));
     }
-    const std::vector<Explanation> all =
-        explain(declared_for(event.id), op, output, oracle, inputs, pool_, past);
+    const std::vector<Likeness> all =
+        likenesses(declared_, op, output, oracle, inputs, pool_, past);
     if (!all.empty()) v.fingerprint = all[0].text;
     for (size_t i = 1; i < all.size() && v.also.size() < 2; ++i) v.also.push_back(all[i].text);
     v.pattern = element_pattern(op.type.dims, wrong_elements(oracle, output));
@@ -251,6 +237,15 @@ void Lockstep::biased(const OpEvent& event, int replica, const OracleVerdict& ve
   if (std::fabs(finding.factor - 1) > 1e-6)
     v.also.push_back(fmt::format("on average {:.7g} times the expected value", finding.factor));
   v.last_good = last_good(event.id);
+  // It was there before it could be said: no state is kept from then.
+  const int64_t first = finding.first_step;
+  if (violations_.empty() && last_clean_ && last_clean_->first > first) {
+    if (first == 0 || probed_steps_.contains(first - 1)) {
+      last_clean_ = {first, {}};
+    } else {
+      last_clean_.reset();
+    }
+  }
   v.bias = std::move(finding);
   fresh_.push_back(std::move(v));
 }
@@ -264,15 +259,15 @@ void Lockstep::check_result(const OpEvent& event, size_t replica) {
   }
   const std::vector<Tensor>& inputs = collective ? contributions : event.inputs[replica];
   const Tensor& output = event.outputs[replica];
-  const Capabilities declared = declared_for(event.id);
+  const unsigned unrounded = unrounded_operands(declared_, ran_->graph, event.id);
   const bool scored = BiasWatch::scored(op);
   OracleResult oracle;
   OracleVerdict verdict;
   if (scored) {
-    oracle = eval_op(declared, op, inputs, pool_);
+    oracle = eval_op(declared_, op, inputs, pool_);
     verdict = judge(oracle, output, pool_);
   } else {
-    verdict = replay(declared, op, inputs, output, pool_);
+    verdict = replay(declared_, op, inputs, output, pool_, unrounded);
   }
   Row& row = rows_[event.id];
   row.worst = std::max(row.worst, verdict.worst);
@@ -282,7 +277,7 @@ void Lockstep::check_result(const OpEvent& event, size_t replica) {
   Seen& seen = seen_[static_cast<size_t>(event.id)];
   if (verdict.outside > 0) {
     seen = Seen::kOutside;
-    if (oracle.value.empty()) oracle = eval_op(declared, op, inputs, pool_);
+    if (oracle.value.empty()) oracle = eval_op(declared_, op, inputs, pool_, unrounded);
     found(event, replica, verdict, oracle, inputs);
     return;
   }
@@ -303,7 +298,8 @@ void Lockstep::screen(const OpEvent& event, size_t replica) {
     for (const auto& in : event.inputs) contributions.push_back(in[0]);
   }
   const std::vector<Tensor>& inputs = contributions.empty() ? event.inputs[replica] : contributions;
-  if (!plausible(declared_for(event.id), event.op(), inputs, event.outputs[replica], pool_)) {
+  if (!plausible(declared_, event.op(), inputs, event.outputs[replica], pool_,
+                 unrounded_operands(declared_, ran_->graph, event.id))) {
     check_result(event, replica);
   } else if (seen_[static_cast<size_t>(event.id)] == Seen::kNot) {
     seen_[static_cast<size_t>(event.id)] = Seen::kInside;
@@ -325,7 +321,12 @@ void Lockstep::on_op(const OpEvent& event) {
         same = same && event.inputs[r][i].raw() == event.inputs[0][i].raw();
     }
     if (!same) keep_result(event.id, static_cast<int>(r), event.outputs[r]);
-    if (same || (source && rows_.contains(event.id))) continue;
+    if (same) continue;
+    if (source) {  // the same at every step: judged again only when it is not
+      Tensor& judged = sources_[{event.id, static_cast<int>(r)}];
+      if (judged.valid() && judged.same_bits(event.outputs[r])) continue;
+      judged = event.outputs[r];
+    }
     const size_t before = fresh_.size();
     if (in_full) {
       check_result(event, r);

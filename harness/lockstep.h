@@ -43,7 +43,8 @@ class Lockstep : public StepObserver, public TraceSink {
 
   // By step, and within one in the order of the program. The first few of each op.
   const std::vector<Violation>& violations() const { return violations_; }
-  // The step after the last one that came out clean, and the state it starts from: where localisation begins.
+  // The step after the last one that came out clean, and the state it starts from (none where a bias was found that
+  // begins there): where localisation begins.
   std::optional<std::pair<int64_t, States>> last_clean() const { return last_clean_; }
   // The first flagged steps as they began, for rerun_flagged (harness/rerun.h); up to three.
   const std::vector<KeptStep>& flagged() const { return flagged_; }
@@ -52,7 +53,7 @@ class Lockstep : public StepObserver, public TraceSink {
   // What the engine says it ran, if that is not the program it was asked to run.
   const Program* executed_program() const { return executed_.get(); }
   // State variables whose replicas part, whether or not they may.
-  const std::vector<Parting>& partings() const { return links_.partings(); }
+  const std::vector<ReplicaParting>& partings() const { return links_.partings(); }
   const BiasCounts& bias_counts() const { return bias_.counts(); }
   // A: op trace and declared arithmetic. B: op trace only. C: no op was seen.
   char level() const;
@@ -74,7 +75,6 @@ class Lockstep : public StepObserver, public TraceSink {
   void biased(const OpEvent& event, int replica, const OracleVerdict& verdict, BiasFinding finding);
   void keep_result(ValueId id, int replica, const Tensor& output);
   std::string last_good(ValueId id) const;
-  Capabilities declared_for(ValueId id) const;
   bool probed(int64_t step) const;
 
   const Program& program_;
@@ -98,6 +98,7 @@ class Lockstep : public StepObserver, public TraceSink {
   // Results of small ops, one step before: for fingerprints.
   std::map<std::pair<ValueId, int>, Tensor> previous_, current_;
   int64_t kept_bytes_ = 0;
+  std::map<std::pair<ValueId, int>, Tensor> sources_;  // constants, as last judged
   std::optional<std::pair<int64_t, States>> last_clean_;
   double seconds_ = 0, run_began_ = 0, run_seconds_ = 0;  // spent here; of the whole run
 };

@@ -38,11 +38,12 @@ struct Violation {
   int replicas = 1;  // on how many cores
   ValueId id = kNoValue;  // in the program that was executed
   std::string op, kind, phase, layer;
-  // kResult: a result outside its bound. kLink: bits that should be equal are not, or an op is missing. kStatistic: results
-  // inside their bounds whose errors are biased.
-  enum class What : uint8_t { kResult, kLink, kStatistic } what = What::kResult;
+  // kResult: a result outside its bound. kLink: bits that should be equal are not, or an op is missing. kFeed: an input of the
+  // program is not what was fed: the arithmetic may be right, the data are others. kStatistic: results inside their bounds
+  // whose errors are biased.
+  enum class What : uint8_t { kResult, kLink, kStatistic, kFeed } what = What::kResult;
   OracleVerdict verdict;    // kResult; kStatistic: of the last result that it rests on
-  std::string link;         // kLink: "operand 1 is not what dense1/kernel wrote"
+  std::string link;         // kLink, kFeed: "operand 1 is not what dense1/kernel wrote"
   std::string fingerprint;  // "8 times the expected value", "the value of the step before", ...
   std::vector<std::string> also;  // other explanations that fit no worse
   std::string elements;     // "12 of 4608 elements, worst at [0,3,1,7]"
