@@ -285,13 +285,15 @@ std::optional<BiasFinding> BiasWatch::agree(const BiasSample& sample, int replic
     run.low = std::min(run.low, s.low);
     run.high = std::max(run.high, s.high);
     counts_.highest = std::max(counts_.highest, run.level);
-    if (finding || run.level < kEnough || run.observations < kResults ||
+    if (run.level < kEnough || run.observations < kResults ||
         static_cast<int64_t>(run.steps.size()) < kSteps) {
       continue;
     }
+    // Of several, the direction that says most; sizes only where no direction does.
+    const double value = run.value / static_cast<double>(run.observations);
+    if (finding && (kind >= kSize || std::fabs(value) <= std::fabs(finding->score.value))) continue;
     BiasFinding f;
-    f.score = {std::string(kNames[kind]), run.value / static_cast<double>(run.observations), run.low,
-               run.high};
+    f.score = {std::string(kNames[kind]), value, run.low, run.high};
     f.first_step = run.first_step;
     f.steps = static_cast<int64_t>(run.steps.size());
     f.observations = run.observations;

@@ -284,7 +284,7 @@ void Lockstep::check_result(const OpEvent& event, size_t replica) {
   if (seen == Seen::kNot) seen = Seen::kInside;
   if (class_of(op.kind) == OpClass::kDot && replica == 0 && row.residuals.size() < kResiduals)
     row.residuals.push_back(operand_residual(op, inputs, output, pool_));
-  if (!scored) return;
+  if (!scored || row.outside > 0) return;  // what was outside already needs no statistic
   const int core = collective ? -1 : static_cast<int>(replica);
   if (auto finding = bias_.observe({event.step, core, event.id, &op, inputs, &output, &oracle}))
     biased(event, core, verdict, std::move(*finding));

@@ -83,8 +83,6 @@ std::string element_pattern(const Dims& dims, const std::vector<int64_t>& wrong)
   }
   const double filled = static_cast<double>(count) / static_cast<double>(box);
   if (!text.empty() && filled == 1) return text;
-  if (!text.empty() && filled >= 0.5)
-    return fmt::format("{} ({:.0f} % of these)", text, 100 * filled);
   if (const int64_t wide = rim(dims, indices); wide > 0)
     return fmt::format("the border of dimensions 1 and 2, {} wide", wide);
   for (const int64_t lanes : {128, 64, 32, 16, 8, 4, 2}) {
@@ -92,6 +90,8 @@ std::string element_pattern(const Dims& dims, const std::vector<int64_t>& wrong)
     if (std::ranges::all_of(wrong, [&](int64_t i) { return i % lanes == wrong[0] % lanes; }))
       return fmt::format("every {}th element, from {}", lanes, wrong[0] % lanes);
   }
+  if (!text.empty() && filled >= 0.5)
+    return fmt::format("{} ({:.0f} % of these)", text, 100 * filled);
   const double share = 100 * static_cast<double>(count) / static_cast<double>(all);
   return fmt::format("scattered, {:.2g} % of all{}", share, text.empty() ? "" : "; within " + text);
 }

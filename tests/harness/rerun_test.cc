@@ -72,6 +72,7 @@ TEST(Rerun, WhatAnEngineCarriesOverIsThereAgain) {
 TEST(Rerun, AnHonestNondeterministicSubjectIsANote) {
   Capabilities declared;
   declared.name = "free";
+  declared.max_cores = 8;
   declared.ours = false;
   declared.deterministic = false;
   const auto subject = make_variant_backend(variant_within(4, declared), {});

@@ -34,8 +34,8 @@ class Spoiled : public Backend {
         : inner_(std::move(inner)), spoil_(std::move(spoil)), run_(run) {}
     const Program& program() const override { return inner_->program(); }
     Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
-                TraceSink* sink, OpHooks*) override {
-      return inner_->step(step, states, inputs, outputs, sink, spoil_ ? this : nullptr);
+                TraceSink* sink, OpHooks* hooks) override {
+      return inner_->step(step, states, inputs, outputs, sink, spoil_ ? this : hooks);
     }
     bool watches(const Program&, ValueId, int64_t) override { return true; }
     void after(const OpSite& site, const std::vector<Tensor>&, Tensor& output) override {
