@@ -25,11 +25,16 @@ namespace twinrun {
 enum class DotPrecision : uint8_t { kF32, kBf16, kBf16x3, kBf16x6 };
 std::string_view to_string(DotPrecision precision);  // "f32", "default", "high", "highest"
 
+// How bf16x3 and bf16x6 cut an operand into bf16 parts, x = h + l or h + m + l: all but the last part nearest even, or
+// toward zero; the last is nearest even.
+enum class DotSplit : uint8_t { kNearest, kTruncated };
+
 // What an engine declares of its arithmetic: all that a judge may assume of it.
 struct Capabilities {
   std::string name;      // "cpu", "tpu", ...
   std::string settings;  // "precision=default threads=2", for reports
   DotPrecision precision = DotPrecision::kF32;
+  DotSplit split = DotSplit::kNearest;
   bool block32_order = false;    // dots accumulate in the AMX order: depth 17 + K/32 instead of K
   bool flush = false;            // denormals are zero, in and out, in arithmetic
   double elementary_ulps = 0.5;  // exp, log, tanh, erf, log1p: largest error in ulps of the result

@@ -299,6 +299,16 @@ void log1p_array(const float* x, float* y, int64_t n) {
   }
 }
 
+double exp_unrounded(float x) { return exp_fast(static_cast<double>(x)); }
+double log_unrounded(float x) { return log_fast(static_cast<double>(x)); }
+double tanh_unrounded(float x) {
+  return std::copysign(tanh_fast(std::fabs(static_cast<double>(x))), static_cast<double>(x));
+}
+double erf_unrounded(float x) {
+  return std::copysign(erf_fast(std::fabs(static_cast<double>(x))), static_cast<double>(x));
+}
+double log1p_unrounded(float x) { return log1p_fast(static_cast<double>(x)); }
+
 float exp_f32(float x) {
   exp_array(&x, &x, 1);
   return x;

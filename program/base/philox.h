@@ -20,6 +20,7 @@ inline constexpr uint32_t kStreamInit = 1u << 24;     // + index of the state va
 inline constexpr uint32_t kStreamShuffle = 2u << 24;  // sample = epoch
 inline constexpr uint32_t kStreamOps = 3u << 24;      // + index of the random op in the program
 inline constexpr uint32_t kStreamData = 4u << 24;     // procedural data
+inline constexpr uint32_t kStreamVariant = 5u << 24;  // what an honest variant chooses (backends/variants)
 
 struct RandomKey {
   uint64_t seed = 0;

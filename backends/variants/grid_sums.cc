@@ -1,0 +1,263 @@
+// Dots, convolutions, reductions and the all-reduce. One side's terms are packed for 32 results at a time ([k][32]), the other
+// side's row by row; what a bf16 scheme makes of an operand is packed beside it, plane by plane.
+#include <algorithm>
+#include <numeric>
+
+#include "backends/kernels/arithmetic.h"
+#include "backends/variants/internal.h"
+#include "backends/variants/order.h"
+
+namespace twinrun::variants {
+namespace {
+
+using Floats = std::vector<float>;
+
+// How operands are read: the planes that x is split into, and which products of planes are summed.
+class Scheme {
+ public:
+  Scheme(const Capabilities& declared, bool dot)
+      : planes_(!dot || declared.precision == DotPrecision::kF32 ? 0
+                : declared.precision == DotPrecision::kBf16      ? 1
+                : declared.precision == DotPrecision::kBf16x3    ? 2
+                                                                 : 3),
+        cut_(declared.split == DotSplit::kTruncated) {}
+
+  int planes() const { return std::max(planes_, 1); }
+
+  // x into `planes()` numbers, `step` apart. Under FTZ and DAZ where planes are bf16.
+  void split(float x, float* to, int64_t step) const {
+    if (planes_ == 0) {
+      *to = x;
+      return;
+    }
+    for (int p = 0; p < planes_; ++p) {
+      const bool cut = cut_ && p + 1 < planes_;
+      const float part = bf16_to_f32(cut ? bf16_truncate(flush(x)) : bf16_round_flush(x));
+      to[p * step] = part;
+      x = x - part;
+    }
+  }
+
+  // sum(i, j): the dot of plane i of a with plane j of b. Small products first, then h h'.
+  template <typename T, typename Sum>
+  T total(bool reversed, Sum sum) const {
+    static constexpr int kSmall[2][5][2] = {{{1, 0}, {0, 1}},
+                                            {{1, 1}, {2, 0}, {0, 2}, {1, 0}, {0, 1}}};
+    if (planes_ < 2) return sum(0, 0);
+    const int count = planes_ == 2 ? 2 : 5;
+    const auto* pairs = kSmall[planes_ - 2];
+    const auto pair = [&](int i) { return pairs[reversed ? count - 1 - i : i]; };
+    T rest = sum(pair(0)[0], pair(0)[1]);
+    for (int i = 1; i < count; ++i) rest = add(rest, sum(pair(i)[0], pair(i)[1]));
+    return add(numbers_only(rest), sum(0, 0));
+  }
+
+ private:
+  // NaN becomes 0: an infinite head has parts that are not numbers.
+  static float numbers_only(float x) { return x != x ? 0.0f : x; }
+  static Lanes numbers_only(Lanes x) {
+    for (__m256& v : x.v) v = _mm256_and_ps(v, _mm256_cmp_ps(v, v, _CMP_ORD_Q));
+    return x;
+  }
+
+  int planes_;
+  bool cut_;
+};
+
+const Order& order_of(const Variant& v, const Op& op) {
+  switch (op.kind) {
+    case OpKind::kDotGeneral:
+      if (op.attrs.batch_dims > 0 || op.attrs.lhs_contract != 0 || op.attrs.rhs_contract != 0)
+        return v.dot;
+      return v.kernel_gradient;
+    case OpKind::kConvolutionKernelGrad:
+      return v.kernel_gradient;
+    case OpKind::kReduce:
+      return v.reduction;
+    case OpKind::kAllReduce:
+      return v.collective;
+    default:
+      return v.convolution;
+  }
+}
+
+// One sum of products, or 32: `left` has a number per term or 32, `right` 32; planes one after the other.
+template <bool kSpread>
+Lanes products(const Variant& v, const Order& order, const Scheme& scheme, int64_t k,
+               const float* left, const float* right, bool swapped) {
+  const int64_t left_plane = kSpread ? k : k * kLanes, right_plane = k * kLanes;
+  return scheme.total<Lanes>(v.passes_reversed, [&](int i, int j) {
+    if (swapped) std::swap(i, j);
+    const float *x = left + i * left_plane, *y = right + j * right_plane;
+    if (order.fused) return sum_in_order<Lanes>(order, k, Products<Lanes, true, kSpread>{x, y});
+    return sum_in_order<Lanes>(order, k, Products<Lanes, false, kSpread>{x, y});
+  });
+}
+
+float finished(const Op& op, float sum, int64_t terms) {
+  const bool mean = op.kind == OpKind::kReduce && op.attrs.reducer == Reducer::kMean;
+  return mean ? sum / static_cast<float>(terms) : sum;
+}
+
+// ---- a whole contraction
+
+struct Job {
+  const Variant& v;
+  const Op& op;
+  const Contraction& c;
+  const Scheme scheme;
+  const Order& order;
+  const Tensor *a, *b;  // a null: ones
+  Tensor& output;
+  bool flush;
+};
+
+float operand(const Tensor* t, const Side& side, int64_t part, int64_t row, int64_t k) {
+  if (t == nullptr) return 1.0f;
+  const int64_t at = side.at(part, row, k);
+  return at < 0 ? 0.0f : number(*t, at);
+}
+
+void contract(const Job& job) {
+  const Contraction& c = job.c;
+  // The longer side of the result lies across the lanes.
+  const bool swapped = c.m > c.n;
+  const Side &narrow = swapped ? c.b : c.a, &wide = swapped ? c.a : c.b;
+  const Tensor *narrow_values = swapped ? job.b : job.a, *wide_values = swapped ? job.a : job.b;
+  const int64_t rows = std::min(c.m, c.n), columns = std::max(c.m, c.n);
+  const auto planes = static_cast<int64_t>(job.scheme.planes());
+  Floats left(static_cast<size_t>(rows * planes * c.k));
+  Floats right(static_cast<size_t>(planes * c.k * kLanes));
+  for (int64_t p = 0; p < c.parts; ++p) {
+    for (int64_t row = 0; row < rows; ++row) {
+      float* to = left.data() + row * planes * c.k;
+      for (int64_t k = 0; k < c.k; ++k)
+        job.scheme.split(operand(narrow_values, narrow, p, row, k), to + k, c.k);
+    }
+    for (int64_t from = 0; from < columns; from += kLanes) {
+      const int64_t lanes = std::min<int64_t>(kLanes, columns - from);
+      for (int64_t k = 0; k < c.k; ++k) {
+        float* to = right.data() + k * kLanes;
+        for (int64_t l = 0; l < lanes; ++l)
+          job.scheme.split(operand(wide_values, wide, p, from + l, k), to + l, c.k * kLanes);
+      }
+      for (int64_t row = 0; row < rows; ++row) {
+        const Lanes sums = products<true>(job.v, job.order, job.scheme, c.k,
+                                          left.data() + row * planes * c.k, right.data(), swapped);
+        float each[kLanes];
+        for (int i = 0; i < 4; ++i) _mm256_storeu_ps(each + 8 * i, sums.v[i]);
+        for (int64_t l = 0; l < lanes; ++l) {
+          const int64_t i = swapped ? from + l : row, j = swapped ? row : from + l;
+          set_number(job.output, c.result(p, i, j), finished(job.op, each[l], c.k), job.flush);
+        }
+      }
+    }
+  }
+}
+
+// ---- the all-reduce
+
+// Contributions of element e in the order of its chunk: the ring's begins one core later for each.
+void contributions(const Variant& v, std::span<const Tensor> inputs, int64_t e, float* to,
+                   int64_t step) {
+  const auto n = static_cast<int64_t>(inputs.size());
+  int64_t start = 0;
+  if (v.ring >= 0) {
+    const int64_t length = inputs[0].elements();
+    int64_t chunk = e * n / std::max<int64_t>(length, 1);
+    while (chunk + 1 < n && e >= (chunk + 1) * length / n) ++chunk;
+    start = chunk + 1 + v.ring;
+  }
+  for (int64_t k = 0; k < n; ++k)
+    to[k * step] = number(inputs[static_cast<size_t>((start + k) % n)], e);
+}
+
+void all_reduce(const Variant& v, std::span<const Tensor> inputs, Tensor& output) {
+  const auto n = static_cast<int64_t>(inputs.size());
+  const Floats ones(static_cast<size_t>(n), 1.0f);
+  Floats terms(static_cast<size_t>(n * kLanes));
+  for (int64_t from = 0; from < output.elements(); from += kLanes) {
+    const int64_t lanes = std::min<int64_t>(kLanes, output.elements() - from);
+    for (int64_t l = 0; l < lanes; ++l)
+      contributions(v, inputs, from + l, terms.data() + l, kLanes);
+    const Lanes sums = sum_in_order<Lanes>(v.collective, n,
+                                           Products<Lanes, true, true>{ones.data(), terms.data()});
+    float each[kLanes];
+    for (int i = 0; i < 4; ++i) _mm256_storeu_ps(each + 8 * i, sums.v[i]);
+    for (int64_t l = 0; l < lanes; ++l)
+      set_number(output, from + l, each[l], v.declared.flush);
+  }
+}
+
+bool is_dot(const Op& op) { return class_of(op.kind) == OpClass::kDot; }
+
+// The matrix unit flushes whatever the vector unit does.
+bool flushes(const Capabilities& declared, const Op& op) {
+  return declared.flush || (is_dot(op) && declared.precision != DotPrecision::kF32);
+}
+
+}  // namespace
+
+bool is_grid_sum(const Op& op) {
+  return is_dot(op) || op.kind == OpKind::kReduce || op.kind == OpKind::kAllReduce;
+}
+
+void grid_sums(const Variant& variant, const Op& op, std::span<const Tensor> inputs,
+               Tensor& output) {
+  const FlushScope scope(flushes(variant.declared, op));
+  if (op.kind == OpKind::kAllReduce) return all_reduce(variant, inputs, output);
+  const Contraction c = contraction_of(op, inputs);
+  const bool dot = is_dot(op);
+  contract({variant, op, c, Scheme(variant.declared, dot), order_of(variant, op),
+            dot ? &inputs[0] : nullptr, &inputs[dot ? 1 : 0], output,
+            flushes(variant.declared, op)});
+}
+
+std::vector<std::vector<float>> grid_sum_elements(std::span<const Variant> variants, const Op& op,
+                                                  std::span<const Tensor> inputs,
+                                                  std::span<const int64_t> elements) {
+  std::vector<Floats> results(variants.size(), Floats(elements.size()));
+  if (variants.empty()) return results;
+  const bool collective = op.kind == OpKind::kAllReduce, dot = is_dot(op);
+  const FlushScope scope(flushes(variants[0].declared, op));
+  const Scheme scheme(variants[0].declared, dot);
+  const Contraction c = collective ? Contraction{} : contraction_of(op, inputs);
+  const int64_t k = collective ? static_cast<int64_t>(inputs.size()) : c.k;
+  const auto size = static_cast<size_t>(scheme.planes() * k * kLanes);
+  Floats left(size), right(size);
+  const Tensor* a = dot ? &inputs[0] : nullptr;
+  const Tensor& b = inputs[dot ? 1 : 0];
+  Tensor one = Tensor::empty({op.type.dtype, {1}});
+  for (size_t from = 0; from < elements.size(); from += kLanes) {
+    const size_t lanes = std::min<size_t>(kLanes, elements.size() - from);
+    for (size_t l = 0; l < lanes && !collective; ++l) {
+      // parts and rows may interleave in the result: take its steps from the largest to the smallest
+      int64_t e = elements[from + l], part = 0, row = 0;
+      if (c.part_step >= c.row_step) part = c.parts > 1 ? e / c.part_step : 0, e -= part * c.part_step;
+      if (c.row_step > 0) row = e / c.row_step, e -= row * c.row_step;
+      if (c.part_step < c.row_step) part = e / c.part_step, e -= part * c.part_step;
+      for (int64_t q = 0; q < k; ++q) {
+        const auto at = q * kLanes + static_cast<int64_t>(l);
+        scheme.split(operand(a, c.a, part, row, q), left.data() + at, k * kLanes);
+        scheme.split(operand(&b, c.b, part, e, q), right.data() + at, k * kLanes);
+      }
+    }
+    for (size_t i = 0; i < variants.size(); ++i) {
+      const Variant& v = variants[i];
+      for (size_t l = 0; l < lanes && collective; ++l) {
+        contributions(v, inputs, elements[from + l], right.data() + l, kLanes);
+        for (int64_t q = 0; q < k; ++q) left[static_cast<size_t>(q) * kLanes + l] = 1.0f;
+      }
+      const Lanes sums = products<false>(v, order_of(v, op), scheme, k, left.data(), right.data(), false);
+      float each[kLanes];
+      for (int r = 0; r < 4; ++r) _mm256_storeu_ps(each + 8 * r, sums.v[r]);
+      for (size_t l = 0; l < lanes; ++l) {
+        set_number(one, 0, finished(op, each[l], k), flushes(v.declared, op));
+        results[i][from + l] = number(one, 0);
+      }
+    }
+  }
+  return results;
+}
+
+}  // namespace twinrun::variants

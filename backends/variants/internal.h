@@ -1,0 +1,42 @@
+// What the files of this folder share.
+#pragma once
+
+#include <vector>
+
+#include "backends/variants/contraction.h"
+#include "backends/variants/variant.h"
+#include "program/base/bits.h"
+
+namespace twinrun::variants {
+
+// Element i of an f32 or bf16 tensor.
+inline float number(const Tensor& t, int64_t i) {
+  const auto u = static_cast<size_t>(i);
+  return t.dtype() == DType::kBF16 ? bf16_to_f32(t.as<uint16_t>()[u]) : t.as<float>()[u];
+}
+// As a result of that type holds it. Under FTZ, if the engine flushes (FlushScope).
+inline void set_number(Tensor& t, int64_t i, float x, bool flush) {
+  const auto u = static_cast<size_t>(i);
+  if (t.dtype() == DType::kBF16) {
+    t.as<uint16_t>()[u] = flush ? bf16_round_flush(x) : bf16_round(x);
+  } else {
+    t.as<float>()[u] = canonical(x);
+  }
+}
+
+// Sums whose terms lie on a grid: dots, convolutions, reductions, the all-reduce. 32 results at a time.
+bool is_grid_sum(const Op& op);
+void grid_sums(const Variant& variant, const Op& op, std::span<const Tensor> inputs, Tensor& output);
+// Elements of it for several variants of one declaration, [variant][element].
+std::vector<std::vector<float>> grid_sum_elements(std::span<const Variant> variants, const Op& op,
+                                                  std::span<const Tensor> inputs,
+                                                  std::span<const int64_t> elements);
+
+// Sums of a few scattered terms: pooling, its gradients, scatter_add.
+void scattered_sums(const Variant& variant, const Op& op, std::span<const Tensor> inputs,
+                    Tensor& output);
+
+// exp, log, tanh, erf, log1p, logistic, rsqrt of one number.
+float elementary(const Variant& variant, OpKind kind, float x);
+
+}  // namespace twinrun::variants

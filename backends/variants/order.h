@@ -1,0 +1,123 @@
+// Adds up in a given order (variant.h), single numbers or 32 sums side by side: both have the same bits.
+//
+//   float s = sum_in_order<float>(order, n, Numbers{x});
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "backends/variants/variant.h"
+
+namespace twinrun::variants {
+
+// 32 binary32 numbers: four registers, so that a chain never leaves them.
+inline constexpr int kLanes = 32;
+struct Lanes {
+  __m256 v[4];
+};
+
+inline float load(const float* x, float) { return *x; }
+inline Lanes load(const float* x, const Lanes&) {
+  return {{_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8), _mm256_loadu_ps(x + 16),
+           _mm256_loadu_ps(x + 24)}};
+}
+inline float spread(float x, float) { return x; }
+inline Lanes spread(float x, const Lanes&) {
+  const __m256 v = _mm256_set1_ps(x);
+  return {{v, v, v, v}};
+}
+inline float add(float a, float b) { return a + b; }
+inline Lanes add(const Lanes& a, const Lanes& b) {
+  Lanes r;
+  for (int i = 0; i < 4; ++i) r.v[i] = _mm256_add_ps(a.v[i], b.v[i]);
+  return r;
+}
+inline float multiply(float a, float b) { return a * b; }
+inline Lanes multiply(const Lanes& a, const Lanes& b) {
+  Lanes r;
+  for (int i = 0; i < 4; ++i) r.v[i] = _mm256_mul_ps(a.v[i], b.v[i]);
+  return r;
+}
+inline float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline Lanes multiply_add(const Lanes& a, const Lanes& b, const Lanes& c) {
+  Lanes r;
+  for (int i = 0; i < 4; ++i) r.v[i] = _mm256_fmadd_ps(a.v[i], b.v[i], c.v[i]);
+  return r;
+}
+
+// Terms that are numbers, in a row.
+struct Numbers {
+  const float* x;
+  float first(int64_t k) const { return x[k]; }
+  float plus(float sum, int64_t k) const { return sum + x[k]; }
+};
+
+// Terms a[k] b[k], b of one sum or of 32 side by side ([k][32]); a is one number per term, or as b.
+template <typename T, bool kFused, bool kSpread>
+struct Products {
+  static constexpr int64_t kStep = sizeof(T) / sizeof(float);
+  const float *a, *b;
+  T left(int64_t k) const { return kSpread ? spread(a[k], T{}) : load(a + k * kStep, T{}); }
+  T first(int64_t k) const { return multiply(left(k), load(b + k * kStep, T{})); }
+  T plus(const T& sum, int64_t k) const {
+    const T y = load(b + k * kStep, T{});
+    return kFused ? multiply_add(left(k), y, sum) : add(sum, multiply(left(k), y));
+  }
+};
+
+// part(0) + part(1) + .. of n >= 1 parts, or their tree: neighbours first, then neighbours of these.
+template <typename T, typename Part>
+T combined(bool tree, int64_t n, Part part) {
+  T sum = part(0);
+  if (!tree) {
+    for (int64_t i = 1; i < n; ++i) sum = add(sum, part(i));
+    return sum;
+  }
+  if (n == 1) return sum;
+  T waiting[64];  // whole subtrees of falling size: the binary digits of how many parts there were
+  waiting[0] = sum;
+  int depth = 1;
+  for (int64_t i = 1; i < n; ++i) {
+    sum = part(i);
+    for (int64_t done = i; (done & 1) != 0; done >>= 1) sum = add(waiting[--depth], sum);
+    waiting[depth++] = sum;
+  }
+  sum = waiting[--depth];
+  while (depth > 0) sum = add(waiting[--depth], sum);
+  return sum;
+}
+
+// `terms.first(k)` is a sum of one, `terms.plus(sum, k)` one more. Of nothing: +0.
+template <typename T, typename Terms>
+T sum_in_order(const Order& o, int64_t n, const Terms& terms) {
+  if (n == 0) return spread(0.0f, T{});
+  const auto chain = [&](int64_t begin, int64_t end, int64_t step) {
+    int64_t at = begin, count = (end - begin + step - 1) / step;
+    if (o.reversed) {
+      at = begin + (count - 1) * step;
+      step = -step;
+    }
+    T sum = terms.first(at);
+    while (--count > 0) sum = terms.plus(sum, at += step);
+    return sum;
+  };
+  const auto block = [&](int64_t begin, int64_t end) {
+    const int64_t lanes = end - begin < o.lanes ? end - begin : o.lanes;
+    if (lanes == 1) return chain(begin, end, 1);
+    return combined<T>(o.lanes_tree, lanes, [&](int64_t l) { return chain(begin + l, end, lanes); });
+  };
+  const auto segment = [&](int64_t begin, int64_t end) {
+    const int64_t size = o.block > 0 ? o.block : end - begin;
+    return combined<T>(o.blocks_tree, (end - begin + size - 1) / size, [&](int64_t i) {
+      const int64_t from = begin + i * size;
+      return block(from, from + size < end ? from + size : end);
+    });
+  };
+  const int64_t size = o.segment > 0 ? o.segment : n;
+  return combined<T>(false, (n + size - 1) / size, [&](int64_t i) {
+    return segment(i * size, (i + 1) * size < n ? (i + 1) * size : n);
+  });
+}
+
+}  // namespace twinrun::variants

@@ -1,0 +1,137 @@
+// One op as a variant computes it.
+#include <algorithm>
+#include <cstring>
+
+#include "backends/kernels/arithmetic.h"
+#include "backends/variants/internal.h"
+
+namespace twinrun {
+namespace variants {
+namespace {
+
+bool is_float(DType d) { return d == DType::kF32 || d == DType::kBF16; }
+
+bool is_elementary(OpKind kind) {
+  switch (kind) {
+    case OpKind::kExponential:
+    case OpKind::kLog:
+    case OpKind::kTanh:
+    case OpKind::kErf:
+    case OpKind::kLog1p:
+    case OpKind::kLogistic:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Arithmetic arithmetic_of(const Capabilities& declared) {
+  Arithmetic a;
+  a.dot = static_cast<DotArithmetic>(declared.precision);
+  a.flush = declared.flush;
+  return a;
+}
+
+// The op on some elements only, where an element depends on those at its own place.
+Op on_few(const Op& op, int64_t n) {
+  Op few = op;
+  few.type.dims = {n};
+  few.attrs.shape.clear();
+  return few;
+}
+Tensor picked(const Tensor& t, std::span<const int64_t> elements) {
+  Tensor few = Tensor::empty({t.dtype(), {static_cast<int64_t>(elements.size())}});
+  const size_t size = size_of(t.dtype());
+  for (size_t i = 0; i < elements.size(); ++i)
+    std::memcpy(few.raw() + i * size, t.raw() + static_cast<size_t>(elements[i]) * size, size);
+  return few;
+}
+
+std::vector<float> numbers(const Tensor& t) {
+  std::vector<float> out(static_cast<size_t>(t.elements()));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    out[i] = is_float(t.dtype())          ? number(t, at)
+             : t.dtype() == DType::kI32   ? static_cast<float>(t.as<int32_t>()[i])
+                                          : static_cast<float>(t.as<uint8_t>()[i]);
+  }
+  return out;
+}
+
+Tensor computed(const Variant& v, const Op& op, std::span<const Tensor> inputs) {
+  Tensor output = Tensor::empty(op.type);
+  const KernelContext context{nullptr, arithmetic_of(v.declared)};
+  if (replaces(v, op)) {
+    run_op(v, op, inputs, output);
+  } else if (op.kind == OpKind::kAllReduce) {
+    all_reduce_sum(context, inputs, output);
+  } else {
+    run_kernel(context, op, inputs, output);
+  }
+  return output;
+}
+
+}  // namespace
+
+bool replaces(const Variant& variant, const Op& op) {
+  if (op.type.dtype == DType::kF64 || !is_float(op.type.dtype)) return false;
+  switch (class_of(op.kind)) {
+    case OpClass::kDot:
+    case OpClass::kReduce:
+    case OpClass::kWindow:
+      return op.attrs.reducer != Reducer::kMax ||
+             (op.kind != OpKind::kReduce && op.kind != OpKind::kReduceWindow);
+    case OpClass::kCollective:
+      return op.type.dtype == DType::kF32;  // bf16 on the wire: each hop rounds, in the contract's ring
+    default:
+      return (is_elementary(op.kind) && variant.off_by > 0) ||
+             (op.kind == OpKind::kRsqrt && variant.rsqrt_once);
+  }
+}
+
+void run_op(const Variant& variant, const Op& op, std::span<const Tensor> inputs, Tensor& output) {
+  if (is_grid_sum(op)) return grid_sums(variant, op, inputs, output);
+  if (class_of(op.kind) != OpClass::kElementwise)
+    return scattered_sums(variant, op, inputs, output);
+  const FlushScope scope(variant.declared.flush);
+  for (int64_t i = 0; i < output.elements(); ++i)
+    set_number(output, i, elementary(variant, op.kind, number(inputs[0], i)),
+               variant.declared.flush);
+}
+
+}  // namespace variants
+
+std::vector<std::vector<float>> variants_elements(std::span<const Variant> variants, const Op& op,
+                                                  std::span<const Tensor> inputs,
+                                                  std::span<const int64_t> elements) {
+  const bool same = std::ranges::all_of(variants, [&](const Variant& v) {
+    return variants::replaces(v, op) && v.declared.precision == variants[0].declared.precision &&
+           v.declared.split == variants[0].declared.split &&
+           v.declared.flush == variants[0].declared.flush;
+  });
+  if (same && variants::is_grid_sum(op))
+    return variants::grid_sum_elements(variants, op, inputs, elements);
+  std::vector<std::vector<float>> results;
+  for (const Variant& v : variants) {
+    if (class_of(op.kind) == OpClass::kElementwise) {
+      std::vector<Tensor> few;
+      for (const Tensor& t : inputs) few.push_back(variants::picked(t, elements));
+      results.push_back(variants::numbers(variants::computed(
+          v, variants::on_few(op, static_cast<int64_t>(elements.size())), few)));
+    } else if (variants::is_grid_sum(op) && variants::replaces(v, op)) {
+      results.push_back(variants::grid_sum_elements({&v, 1}, op, inputs, elements)[0]);
+    } else {
+      results.push_back(
+          variants::numbers(variants::picked(variants::computed(v, op, inputs), elements)));
+    }
+  }
+  return results;
+}
+
+std::vector<float> variant_elements(const Variant& variant, const Op& op,
+                                    std::span<const Tensor> inputs,
+                                    std::span<const int64_t> elements) {
+  return variants_elements({&variant, 1}, op, inputs, elements)[0];
+}
+
+}  // namespace twinrun
