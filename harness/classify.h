@@ -32,6 +32,7 @@ struct Evidence {
   bool localised = true;                 // the first violation follows a clean probed step directly
   MeaningResult meaning;
   std::vector<TrajectoryRow> trajectories;
+  std::vector<EnsembleRow> ensembles;
   bool identical = false;  // T equals R bit for bit, and E1 equals R1
   bool t_equals_s = false;
   double worst_ratio = 0;     // of all probed ops: |subject - oracle| / bound

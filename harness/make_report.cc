@@ -122,6 +122,7 @@ Report make_report(Stage& stage, const Judgement& j) {
         stage.probe_e1->summary("E1", static_cast<int64_t>(stage.runs["E1"].file.steps.size())));
   r.switches = e.meaning.rows;
   r.trajectories = e.trajectories;
+  r.ensembles = e.ensembles;
   if (stage.runs.contains("E1") && stage.runs.contains("T")) {
     const auto loss = [&](const char* name) {
       return stage.runs[name].file.evaluations.back().loss;
@@ -130,11 +131,11 @@ Report make_report(Stage& stage, const Judgement& j) {
   }
   if (!e.trajectories.empty()) {
     const TrajectoryRow& tr = e.trajectories.front();
-    const double half = (tr.high - tr.low) / 2;
     r.smallest_effect =
-        tr.differences.size() > 1
-            ? fmt::format("a change of held-out loss of {:.4f} (95 %, {} seeds)", half,
-                          tr.differences.size())
+        tr.outcome == "identical" ? "any: the losses are equal to the bit"
+        : tr.differences.size() > 1
+            ? fmt::format("a mean change of held-out loss of {:.2g} (95 % confidence, 80 % power, {} seeds)",
+                          tr.detectable, tr.differences.size())
             : "one seed: no statement about held-out loss; ops are held to their bounds";
   }
   r.environment = environment();

@@ -59,6 +59,7 @@ TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning
   const double error = deviation_of(row.differences) / std::sqrt(n);
   const double wide = boost::math::quantile(t, 0.975) * error,
                narrow = boost::math::quantile(t, 0.95) * error;
+  row.detectable = wide + boost::math::quantile(t, 0.8) * error;
   row.low = row.mean - wide;
   row.high = row.mean + wide;
   if (margin.value > 0 && row.mean - narrow > -margin.value && row.mean + narrow < margin.value) {

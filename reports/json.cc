@@ -140,9 +140,22 @@ Json of(const TrajectoryRow& t) {
           {"mean", number(t.mean)},
           {"low", number(t.low)},
           {"high", number(t.high)},
+          {"detectable", number(t.detectable)},
           {"margin", number(t.margin)},
           {"margin_source", t.margin_source},
           {"outcome", t.outcome}};
+}
+
+Json of(const EnsembleRow& f) {
+  return {{"run", f.run},
+          {"metric", f.metric},
+          {"steps", f.steps},
+          {"members", f.members},
+          {"subject", number(f.subject)},
+          {"low", number(f.low)},
+          {"high", number(f.high)},
+          {"p", number(f.p)},
+          {"outcome", f.outcome}};
 }
 
 }  // namespace
@@ -170,6 +183,7 @@ std::string to_json(const Report& r) {
                     {"probes", list(r.probes, each)},
                     {"switches", list(r.switches, each)},
                     {"trajectories", list(r.trajectories, each)},
+                    {"ensembles", list(r.ensembles, each)},
                     {"unexplained", number(r.unexplained)},
                     {"smallest_effect", r.smallest_effect},
                     {"ruled_out", Json(r.ruled_out)},

@@ -35,6 +35,7 @@ class Page {
     probes();
     switches();
     trajectories();
+    ensembles();
     accounts();
     environment();
     reproduce();
@@ -302,6 +303,24 @@ class Page {
             md_.table({"pair", "what it is", "metric", "seeds:", "mean difference:",
                        "95% interval:", "margin:", "margin from", "outcome"},
                       rows, 16));
+  }
+
+  void ensembles() {
+    Rows rows;
+    for (const EnsembleRow& f : r_.ensembles) {
+      if (beyond(rows, 16)) continue;
+      rows.push_back({md_.prose(f.run, 40), md_.prose(f.metric, 80), fmt::format("{}", f.steps),
+                      fmt::format("{}", f.members), text::number(f.subject),
+                      fmt::format("{} to {}", text::number(f.low), text::number(f.high)),
+                      fmt::format("{:.3f}", f.p), md_.prose(f.outcome, 40)});
+    }
+    if (rows.empty()) return;
+    section("Is it one of the honest",
+            "Distance from the mean of the others, from initial weights moved by one ulp; the others are engines "
+            "that are honest within what the subject declares.\n\n" +
+                md_.table({"run", "metric", "steps:", "members:", "distance:", "theirs:", "p:",
+                           "outcome"},
+                          rows, 16));
   }
 
   void accounts() {

@@ -116,6 +116,19 @@ struct TrajectoryRow {
   double margin = 0;
   std::string margin_source;  // "diagnose.margin", "spread between 3 seeds of R"
   std::string outcome;        // "outside" | "equivalent" | "undetermined" | "identical"
+  double detectable = 0;  // the smallest mean that these seeds show as other than 0, with 80 % power; 0: one seed
+};
+
+// Is the subject one of the honest? A statistic of its first steps among those of engines that are honest within its
+// declaration, all from initial weights moved by one ulp.
+struct EnsembleRow {
+  std::string run;     // "T"
+  std::string metric;  // "loss curve", "weights"
+  int64_t steps = 0;
+  int members = 0;                       // honest engines
+  double subject = 0, low = 0, high = 0;  // distance from the mean of the others: its own, theirs from least to most
+  double p = 1;  // share of all, the subject too, that are as far away or farther
+  std::string outcome;  // "inside" | "outside"
 };
 
 struct Series {
@@ -136,6 +149,7 @@ struct Report {
   std::vector<EngineProbe> probes;
   std::vector<SwitchRow> switches;
   std::vector<TrajectoryRow> trajectories;
+  std::vector<EnsembleRow> ensembles;
   double unexplained =
       0;  // held-out loss: (T - S) - (E1 - R1), what the engine adds on many cores but not on one
   std::string smallest_effect;          // what this diagnosis could have seen

@@ -45,6 +45,7 @@ class Screen {
     curves();
     drift();
     trajectories();
+    ensembles();
     switches();
     probes();
     controls();
@@ -344,6 +345,31 @@ class Screen {
     }
     table(t);
     if (r_.trajectories.size() > kMost) more(r_.trajectories.size() - kMost);
+  }
+
+  void ensembles() {
+    if (r_.ensembles.empty()) return;
+    title("Is it one of the honest",
+          "distance from the mean of engines that are honest within what it declares");
+    text::Table t({{.title = "run"},
+                   {.title = "metric", .flexible = true},
+                   {.title = "steps", .right = true, .drop = 2},
+                   {.title = "members", .right = true, .drop = 1},
+                   {.title = "distance", .right = true},
+                   {.title = "theirs"},
+                   {.title = "p", .right = true},
+                   {.title = "outcome"}});
+    constexpr size_t kMost = 8;
+    for (size_t i = 0; i < std::min(r_.ensembles.size(), kMost); ++i) {
+      const EnsembleRow& f = r_.ensembles[i];
+      t.add({cell(f.run), cell(f.metric), text::count(f.steps), text::count(f.members),
+             text::number(f.subject),
+             fmt::format("{} to {}", text::number(f.low), text::number(f.high)),
+             fmt::format("{:.3f}", f.p),
+             f.outcome == "outside" ? paint(kRed, f.outcome) : cell(f.outcome)});
+    }
+    table(t);
+    if (r_.ensembles.size() > kMost) more(r_.ensembles.size() - kMost);
   }
 
   void switches() {

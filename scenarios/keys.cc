@@ -309,6 +309,8 @@ const Key<DiagnoseSpec> kDiagnose[] = {
      "difference in held-out loss that does not matter to you; 0: from the spread between seeds"},
     {"seeds", &DiagnoseSpec::seeds, between(1, 1000),
      "paired runs behind a statement about trajectories"},
+    {"ensemble", &DiagnoseSpec::ensemble, between(0, 1000),
+     "honest engines whose first steps the subject's are compared with; 0: none, else 5 or more"},
     {"probe",
      &DiagnoseSpec::probe,
      {.names = "auto|every", .or_count = true},

@@ -26,7 +26,7 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   const ordered_json j = ordered_json::parse(to_json(r));
   EXPECT_EQ(keys_of(j),
             (Keys{"schema", "verdict", "scenario", "command", "findings", "runs", "controls",
-                  "probes", "switches", "trajectories", "unexplained", "smallest_effect",
+                  "probes", "switches", "trajectories", "ensembles", "unexplained", "smallest_effect",
                   "ruled_out", "next_steps", "notes", "program", "environment", "directory"}));
   EXPECT_EQ(keys_of(j["verdict"]),
             (Keys{"class", "subject", "confidence", "exit_code", "headline"}));
@@ -49,7 +49,7 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   EXPECT_EQ(keys_of(j["switches"][0]), (Keys{"cause", "direction", "drift_before", "drift_after",
                                              "envelope", "explains", "share", "note"}));
   EXPECT_EQ(keys_of(j["trajectories"][0]),
-            (Keys{"pair", "meaning", "metric", "differences", "mean", "low", "high", "margin",
+            (Keys{"pair", "meaning", "metric", "differences", "mean", "low", "high", "detectable", "margin",
                   "margin_source", "outcome"}));
   EXPECT_EQ(j["schema"], kReportSchema);
   EXPECT_EQ(j["verdict"]["class"], "SHARDING");
