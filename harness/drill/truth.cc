@@ -7,11 +7,8 @@
 #include <limits>
 #include <numeric>
 
-#include "harness/drill/subject.h"
-#if __has_include("backends/variants/variant.h")
 #include "backends/variants/variant.h"
-#define VARIANTS 1
-#endif
+#include "harness/drill/subject.h"
 #include "harness/pipeline.h"
 #include "harness/run.h"
 #include "program/base/philox.h"
@@ -54,7 +51,6 @@ double ulp(double x) {
   return std::nextafter(f, std::numeric_limits<float>::infinity()) - static_cast<double>(f);
 }
 
-#ifdef VARIANTS
 // What is compared of a large result: where it is farthest from one honest engine's, and elements at random.
 std::vector<int64_t> chosen(const std::vector<float>& honest, std::span<const float> subject) {
   const auto n = static_cast<int64_t>(subject.size());
@@ -132,7 +128,6 @@ Comparison compare(const std::vector<Variant>& honest, const Op& op,
   return c;
 }
 
-#endif
 // The case's own run, before anybody diagnoses it.
 Status look_at_fault(const DrillCase& c, const Experiment& e, Truth& truth) {
   const auto log = std::make_shared<FaultLog>();
@@ -154,10 +149,6 @@ Status look_at_fault(const DrillCase& c, const Experiment& e, Truth& truth) {
     if (a.step == truth.first_activated && a.replica != truth.replica) truth.replica = -1;
   }
 
-#ifndef VARIANTS
-  truth.outside = true;
-  truth.first_outside = truth.first_activated;
-#else
   std::vector<Variant> honest;
   for (uint64_t i = 0; i < kHonest; ++i)
     honest.push_back(variant_within(kFirstHonest + i, subject->capabilities()));
@@ -187,7 +178,6 @@ Status look_at_fault(const DrillCase& c, const Experiment& e, Truth& truth) {
     break;
   }
   truth.biased = !truth.outside && looked > 0 && leaning == looked;
-#endif
   return Ok{};
 }
 
