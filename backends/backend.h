@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,6 +46,10 @@ struct Capabilities {
   bool op_trace = true;       // offers values op by op
   bool ours = true;           // false: a foreign engine
 };
+
+// Which operands of an add or subtract such an engine may take as unrounded products (bit i: operand i): it contracts, and
+// a multiply of the same graph wrote them. 0 for all other ops.
+unsigned unrounded_operands(const Capabilities& declared, const Graph& graph, ValueId id);
 
 struct TpuOptions {
   DotPrecision precision = DotPrecision::kBf16;
@@ -87,16 +92,23 @@ class TraceSink {
   virtual void on_op(const OpEvent& event) = 0;
 };
 
+// How the engine at work computes the op of a site, on inputs of the hook's choosing; `output` comes with the op's type.
+using OpCompute = std::function<void(const std::vector<Tensor>& inputs, Tensor& output)>;
+
 // Where a hook stands. replica is -1 for a collective, whose inputs are the contributions of all replicas.
 struct OpSite {
   int64_t step = 0;
   int replica = 0;
   const Program* program = nullptr;
   ValueId id = kNoValue;
+  const OpCompute* compute = nullptr;
   const Op& op() const { return program->graph.op(id); }
 };
 
 // Interference for tests, drills and --fault. Hooks see private copies of the input list; the trace shows the originals.
+// A collective calls the first three once, for the result that replicas share, then `after_copy` with each replica's number and
+// copy of it, so that cores can be made to differ. An engine that computes ops in a way of its own and lets others hook it passes
+// on sites whose `compute` is its way.
 class OpHooks {
  public:
   virtual ~OpHooks() = default;
@@ -106,6 +118,7 @@ class OpHooks {
     return false;
   }
   virtual void after(const OpSite&, const std::vector<Tensor>& /*inputs*/, Tensor& /*output*/) {}
+  virtual void after_copy(const OpSite&, const std::vector<Tensor>& /*inputs*/, Tensor& /*copy*/) {}
 };
 
 class Engine {

@@ -143,7 +143,8 @@ void Interpreter::run_replica(OpRun& run, int replica) {
     run_kernel(context, op, run.inputs[r], output);
     return;
   }
-  const OpSite site{run.step, replica, &program_, run.id};
+  const OpCompute compute = [&](const std::vector<Tensor>& in, Tensor& out) { run_kernel(context, op, in, out); };
+  const OpSite site{run.step, replica, &program_, run.id, &compute};
   std::vector<Tensor> inputs = run.inputs[r];
   run.hooks->before(site, inputs);
   if (!run.hooks->replace(site, inputs, output)) run_kernel(context, op, inputs, output);
@@ -153,14 +154,19 @@ void Interpreter::run_replica(OpRun& run, int replica) {
 void Interpreter::run_collective(OpRun& run) {
   std::vector<Tensor> contributions;
   for (const auto& in : run.inputs) contributions.push_back(in[0]);
-  const OpSite site{run.step, -1, &program_, run.id};
+  const OpCompute compute = [&](const std::vector<Tensor>& in, Tensor& out) {
+    all_reduce_sum({&pool_, arithmetic_}, in, out);
+  };
+  OpSite site{run.step, -1, &program_, run.id, &compute};
   Tensor output = place(0, run.id);
   if (run.hooks != nullptr) run.hooks->before(site, contributions);
-  if (run.hooks == nullptr || !run.hooks->replace(site, contributions, output)) {
-    all_reduce_sum({&pool_, arithmetic_}, contributions, output);
-  }
+  if (run.hooks == nullptr || !run.hooks->replace(site, contributions, output)) compute(contributions, output);
   if (run.hooks != nullptr) run.hooks->after(site, contributions, output);
   run.outputs.assign(run.inputs.size(), output);
+  for (size_t r = 0; run.hooks != nullptr && r < run.outputs.size(); ++r) {
+    site.replica = static_cast<int>(r);
+    run.hooks->after_copy(site, contributions, run.outputs[r]);
+  }
 }
 
 void Interpreter::run_op(OpRun& run) {
@@ -178,7 +184,11 @@ void Interpreter::run_op(OpRun& run) {
   }
   if (op.kind == OpKind::kAllReduce) return run_collective(run);
   Tensor& cached = constants_[static_cast<size_t>(run.id)];
-  const bool constant = constant_[static_cast<size_t>(run.id)] && run.hooks == nullptr;
+  bool constant = constant_[static_cast<size_t>(run.id)] && run.hooks == nullptr;
+  for (size_t i = 0; constant && i < op.operands.size(); ++i) {  // a hook may have given them other values
+    const auto* kept = constants_[static_cast<size_t>(op.operands[i])].raw();
+    for (size_t r = 0; r < cores; ++r) constant = constant && run.inputs[r][i].raw() == kept;
+  }
   if (constant && cached.valid()) {
     run.outputs.assign(cores, cached);
     return;

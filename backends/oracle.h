@@ -21,9 +21,10 @@ struct OracleResult {
 };
 
 // One op on one replica. For all_reduce the inputs are the contributions of all replicas.
+// `unrounded` is what unrounded_operands (backend.h) says of the op in its program.
 // Operands of dots are first rounded exactly as `declared.precision` says; the radius then covers accumulation only.
 OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
-                     ThreadPool* pool);
+                     ThreadPool* pool, unsigned unrounded = 0);
 
 // The values alone: binary64; integers and predicates as themselves.
 Tensor eval_value(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
@@ -43,7 +44,7 @@ OracleVerdict judge(const OracleResult& oracle, const Tensor& subject, ThreadPoo
 
 // judge(eval_op(...)), without keeping values and radii where an op allows it.
 OracleVerdict replay(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
-                     const Tensor& subject, ThreadPool* pool);
+                     const Tensor& subject, ThreadPool* pool, unsigned unrounded = 0);
 
 // Size of the rounding of operands itself, which the radius leaves out: root mean square of (subject - f64 value on unrounded
 // operands) over root mean square of sqrt(sum (a*b)^2). About 2^-9 for bf16 operands. Dots and convolutions only.

@@ -1,10 +1,12 @@
-// The engines by name. A new one is a folder and a line here.
+// The engines by name, and what follows from a declaration. A new engine is a folder and a line here.
 #include <array>
+#include <charconv>
 
 #include "backends/backend.h"
 #include "backends/cpu/cpu.h"
 #include "backends/oracle/f64_engine.h"
 #include "backends/tpu/tpu.h"
+#include "backends/variants/variant.h"
 #include "program/base/names.h"
 
 namespace twinrun {
@@ -18,7 +20,28 @@ constexpr std::array kBackends = {Entry{"cpu", make_cpu_backend},
                                   Entry{"cpu:f64", make_f64_backend},
                                   Entry{"tpu", make_tpu_backend}};
 
+// "honest:SEED", at the precision that the scenario asks of its TPU.
+constexpr std::string_view kHonest = "honest:";
+
+std::unique_ptr<Backend> make_honest(std::string_view seed, const BackendOptions& options) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), number);
+  if (seed.empty() || error != std::errc{} || end != seed.data() + seed.size()) return nullptr;
+  return make_variant_backend(draw_variant(number, options.tpu.precision), options);
+}
+
 }  // namespace
+
+unsigned unrounded_operands(const Capabilities& declared, const Graph& graph, ValueId id) {
+  const Op& op = graph.op(id);
+  if (!declared.contracts || op.type.dtype != DType::kF32) return 0;
+  if (op.kind != OpKind::kAdd && op.kind != OpKind::kSubtract) return 0;
+  unsigned which = 0;
+  for (size_t i = 0; i < 2; ++i) {
+    if (graph.op(op.operands[i]).kind == OpKind::kMultiply) which |= 1u << i;
+  }
+  return which;
+}
 
 std::string_view to_string(DotPrecision precision) {
   constexpr std::string_view kNames[] = {"f32", "default", "high", "highest"};
@@ -36,7 +59,13 @@ Result<std::unique_ptr<Backend>> make_backend(std::string_view name,
   for (const Entry& entry : kBackends) {
     if (entry.name == name) return entry.make(options);
   }
-  const std::vector<std::string> names = backend_names();
+  if (name.starts_with(kHonest)) {
+    if (auto honest = make_honest(name.substr(kHonest.size()), options)) return honest;
+    return Error{"the engine '" + std::string(name) + "' has no seed", "",
+                 "an honest variant is named by a number: honest:17"};
+  }
+  std::vector<std::string> names = backend_names();
+  names.push_back("honest:SEED");
   return Error{"unknown engine '" + std::string(name) + "' (known: " + join(names, ", ") + ")", "",
                "did you mean '" + nearest(name, names) + "'?"};
 }

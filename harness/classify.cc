@@ -3,246 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cctype>
-#include <cmath>
+
+#include "harness/findings.h"
 
 namespace twinrun {
 namespace {
-
-const TrajectoryRow* find_row(const Evidence& e, const std::string& pair) {
-  const auto it = std::ranges::find(e.trajectories, pair, &TrajectoryRow::pair);
-  return it == e.trajectories.end() ? nullptr : &*it;
-}
-
-std::string core_text(const Violation& v, int cores) {
-  if (v.replica < 0) return "the collective";
-  if (v.replicas >= cores) return cores == 1 ? "core 0" : "all cores";
-  return v.replicas == 1 ? fmt::format("core {}", v.replica)
-                         : fmt::format("{} cores, first core {}", v.replicas, v.replica);
-}
-
-std::string hex_of(const OracleVerdict& v) {
-  const auto subject = static_cast<float>(v.subject);
-  const auto value = static_cast<float>(v.value);
-  return fmt::format(
-      "subject {:.9g} (0x{:08x}), oracle {:.17g} (nearest f32 0x{:08x}), bound {:.3g}", subject,
-      std::bit_cast<uint32_t>(subject), v.value, std::bit_cast<uint32_t>(value), v.radius);
-}
-
-Finding engine_finding(const Evidence& e, const Violation& v) {
-  Finding f;
-  f.verdict = VerdictClass::kEngineBug;
-  f.cause = "engine:" + v.op;
-  f.step = v.step;
-  f.phase = v.phase;
-  f.op = v.op;
-  f.op_kind = v.kind;
-  if (v.replica >= 0 && v.replicas < e.cores) f.core = v.replica;
-  f.elements = v.elements;
-  f.fingerprint = v.fingerprint;
-  f.level = e.subject.op_trace ? 'A' : 'C';
-  f.reproduce = e.command;
-  const std::string where = fmt::format("{} ({}, {} phase) at step {} on {}", v.op, v.kind, v.phase,
-                                        v.step, core_text(v, e.cores));
-  if (v.what == Violation::What::kLink) {
-    f.sentence = fmt::format("Between the ops: {}: {}.", where, v.link);
-    f.number = 1;
-    f.bound_source = "bits must be equal";
-    return f;
-  }
-  f.number = v.verdict.worst;
-  f.bound = 1;
-  f.hex = hex_of(v.verdict);
-  f.bound_source = v.verdict.radius == 0
-                       ? "the op moves or selects bits: no rounding is allowed (docs/bounds.md)"
-                       : "running error analysis of the declared arithmetic (docs/bounds.md)";
-  f.sentence =
-      std::isfinite(v.verdict.worst)
-          ? fmt::format("{} is wrong: {}, up to {:.3g} times what rounding can explain.", where,
-                        v.elements, v.verdict.worst)
-          : fmt::format("{} is wrong: {}, where its operands leave no freedom.", where, v.elements);
-  if (!v.fingerprint.empty()) f.sentence += fmt::format(" It looks like {}.", v.fingerprint);
-  return f;
-}
-
-void engine_bug(const Evidence& e, Judgement& j) {
-  j.verdict = VerdictClass::kEngineBug;
-  // The first step that is wrong, and there the first op in program order: later ones may only pass the damage on, but each was
-  // judged on its own inputs, so each stands.
-  std::vector<std::string> seen;
-  for (const Violation& v : e.violations) {
-    if (std::ranges::find(seen, v.op) != seen.end()) continue;
-    seen.push_back(v.op);
-    if (j.findings.size() < 8) j.findings.push_back(engine_finding(e, v));
-  }
-  const Violation& first = e.violations.front();
-  j.headline =
-      fmt::format("{} computes {} wrong, first at step {}, on {} (seen in {}).", e.subject.name,
-                  first.op, first.step, core_text(first, e.cores), e.violations_run);
-  if (seen.size() > 1) j.headline += fmt::format(" {} ops are affected.", seen.size());
-  j.confidence =
-      "certain: the op was recomputed in binary64 on the engine's own inputs, within the "
-      "arithmetic that it declares";
-  if (!e.localised)
-    j.notes.push_back(
-        "The step before the first finding was not probed; the fault may begin earlier "
-        "(diagnose.probe = \"every\").");
-  j.next_steps.push_back("file it: report.md is made to be pasted");
-}
-
-// What people call a cause of sharding: as a subject, and in a list of shares.
-struct CauseName {
-  std::string_view cause, subject, share;
-};
-constexpr CauseName kCauseNames[] = {
-    {"reduction", "the loss reduction", "reduction"},
-    {"batch_norm", "per-core batch norm", "batch norm"},
-    {"batch_wise", "looking across one core's samples", "batch-wise layers"},
-    {"token_mean", "a mean of means over unequal tokens", "mean of means over unequal tokens"},
-    {"clipping", "clipping before the all-reduce", "clipping"},
-    {"l2", "the L2 term of every core", "L2"},
-};
-CauseName name_of(const std::string& cause) {
-  for (const CauseName& name : kCauseNames) {
-    if (name.cause == cause) return name;
-  }
-  return {cause, cause, cause};
-}
-
-std::string capitalized(std::string text) {
-  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
-  return text;
-}
-
-// Causes with their share, most important first.
-void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
-  const TrajectoryRow* effect = find_row(e, "S - R");
-  for (const SwitchRow& row : e.meaning.rows) {
-    if (row.direction != "restored in S" || row.share < 0.01) continue;
-    const auto cause = std::ranges::find(e.meaning.causes, row.cause, &ShardingCause::name);
-    Finding f;
-    f.verdict = as;
-    f.cause = row.cause;
-    f.phase = "gradient";
-    f.share = row.share;
-    f.level = 'A';
-    f.number = e.meaning.drift;
-    f.bound = kMeaningThreshold;
-    f.bound_source = "meaning is compared in binary64; 2^-26 is a quarter of f32's unit roundoff";
-    f.sentence = fmt::format(
-        "{} changes what the program means: {}. Undoing it removes {:.1f} % of the squared "
-        "one-step drift "
-        "(gradient {:.2g} of its size).",
-        capitalized(std::string(name_of(row.cause).subject)), cause->meaning, 100 * row.share, e.meaning.drift);
-    f.evidence.push_back(
-        fmt::format("restored in S: drift {:.3g} -> {:.3g}", row.drift_before, row.drift_after));
-    if (effect != nullptr) {
-      f.evidence.push_back(
-          fmt::format("held-out loss, S - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f}: {}",
-                      effect->mean, effect->low, effect->high, effect->margin, effect->outcome));
-    }
-    f.evidence.push_back("cure: " + cause->cure);
-    f.reproduce = e.command;
-    j.findings.push_back(std::move(f));
-    j.next_steps.push_back(cause->cure);
-  }
-  std::ranges::stable_sort(j.findings, std::greater<>(),
-                           [](const Finding& f) { return f.share.value_or(0); });
-}
-
-std::string named_causes(const Evidence& e) {
-  std::string names;
-  for (const SwitchRow& row : e.meaning.rows) {
-    if (row.direction != "restored in S" || row.share < 0.01) continue;
-    names += fmt::format("{}{} {:.0f} %", names.empty() ? "" : ", ", name_of(row.cause).share,
-                         100 * row.share);
-  }
-  return names.empty() ? "no known cause" : names;
-}
-
-// TensorFlow's CPU kernel and XLA's compute the optimizer's update by different formulas of one meaning.
-void describe_algebra(const Evidence& e, Finding& f) {
-  f.phase = "update";
-  f.sentence =
-      "The update's algebra differs: the TPU's stack computes the optimizer by another formula of "
-      "the same meaning than the CPU's.";
-  f.evidence.push_back(
-      fmt::format("one update of the reference by either formula: the weights differ by {:.2g} of "
-                  "their size",
-                  e.algebra_drift));
-  f.evidence.push_back("optimizer.algebra = \"cpu\" or \"xla\" gives both the same");
-}
-
-void noise(const Evidence& e, Judgement& j) {
-  j.verdict = e.identical ? VerdictClass::kIdentical : VerdictClass::kNoise;
-  if (e.identical) {
-    j.headline = "The subject's run is the reference's, bit for bit.";
-    j.confidence = "certain: digests are equal";
-    return;
-  }
-  Finding f;
-  f.verdict = VerdictClass::kNoise;
-  f.level = 'A';
-  f.reproduce = e.command;
-  const TrajectoryRow* effect = find_row(e, "T - R");
-  const bool only_algebra = e.algebra_drift >= 0 && e.t_equals_s && e.cores == 1;
-  f.cause = only_algebra                                ? "update_algebra"
-            : e.t_equals_s                              ? "rounding"
-            : e.subject.precision == DotPrecision::kF32 ? "rounding"
-                                                        : "precision";
-  if (f.cause == "precision") {
-    f.sentence = fmt::format(
-        "The drift is what operands of the declared precision ({}) explain: every op is inside its "
-        "bound.",
-        to_string(e.subject.precision));
-    if (e.highest_drift >= 0) {
-      f.evidence.push_back(
-          fmt::format("one step's gradient is off by {:.2g} of its size as declared, by {:.2g} "
-                      "under precision highest: "
-                      "precision highest removes it",
-                      e.default_drift, e.highest_drift));
-    }
-  } else if (only_algebra) {
-    describe_algebra(e, f);
-  } else {
-    f.sentence =
-        "The drift is the order of f32 summation: every op is inside its bound, and the program "
-        "means the same.";
-  }
-  f.number = e.worst_ratio;
-  f.bound = 1;
-  f.bound_source =
-      "worst |subject - oracle| / radius over all probed ops; running error analysis, "
-      "docs/bounds.md";
-  if (effect != nullptr) {
-    f.evidence.push_back(fmt::format(
-        "held-out loss, T - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f} ({})", effect->mean,
-        effect->low, effect->high, effect->margin, effect->margin_source));
-  }
-  const bool also_algebra = e.algebra_drift >= 0 && !only_algebra;
-  j.headline = fmt::format(
-      "What differs is {}{} noise: no op is outside its bound{}.",
-      only_algebra ? "update algebra" : f.cause, also_algebra ? " and update algebra" : "",
-      effect == nullptr || effect->outcome != "equivalent"
-          ? ""
-          : fmt::format(", and held-out loss stays within {:.3g}", effect->margin));
-  j.confidence =
-      effect != nullptr && effect->outcome == "equivalent"
-          ? fmt::format(
-                "95 %: two one-sided t tests over {} seeds; every probed op inside its bound",
-                effect->differences.size())
-          : "every probed op inside its bound";
-  j.findings.push_back(std::move(f));
-  if (!also_algebra) return;
-  Finding algebra;
-  algebra.verdict = VerdictClass::kNoise;
-  algebra.cause = "update_algebra";
-  algebra.level = 'A';
-  algebra.reproduce = e.command;
-  describe_algebra(e, algebra);
-  j.findings.push_back(std::move(algebra));
-}
 
 void inconclusive(Judgement& j, std::string headline, std::string why,
                   std::vector<std::string> next) {
@@ -307,13 +72,14 @@ Judgement classify(const Evidence& e) {
                     e.subject_birth->what, e.subject_birth->step, e.subject_birth->op));
   }
   if (!e.violations.empty()) {
+    if (e.meaning.differs()) sharding_findings(e, j, VerdictClass::kSharding);
     engine_bug(e, j);
     if (e.subject_parts) j.headline += " The fault does not repeat: transient.";
     if (e.meaning.differs()) {
+      j.headline += fmt::format(" Sharding changes the program's meaning besides ({}).", named_causes(e));
       j.notes.push_back(
-          fmt::format("Sharding changes the program's meaning too ({}); whether that matters is "
-                      "not judged beside an engine bug.",
-                      named_causes(e)));
+          "Whether the change of meaning matters is not judged beside an engine bug: its runs "
+          "cannot be compared before that is mended.");
     }
     return j;
   }
@@ -330,7 +96,7 @@ Judgement classify(const Evidence& e) {
   const TrajectoryRow* tr = find_row(e, "T - R");
   const TrajectoryRow* sr = find_row(e, "S - R");
   if (e.meaning.differs()) {
-    const bool explained = e.meaning.residual <= kMeaningThreshold;
+    const bool explained = e.meaning.explained();
     const bool s_outside = sr != nullptr && sr->outcome == "outside",
                t_outside = tr != nullptr && tr->outcome == "outside";
     const bool s_inside =

@@ -121,6 +121,7 @@ Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario,
       inputs[static_cast<size_t>(core)].push_back(std::move(t));
     }
   }
+  misfeed(program, inputs);
   return inputs;
 }
 

@@ -22,7 +22,9 @@ std::string settings_of(const Program& p) {
   if (p.sharding.cores == 1) return fmt::format("batch {}", p.batch);
   return fmt::format("{} cores x {}, {} all-reduce, batch norm {}{}", p.sharding.cores, p.batch,
                      p.sharding.reduction == Reduction::kMean ? "mean" : "sum",
-                     p.sharding.batchnorm == BatchNormSync::kPerCore ? "per core" : "synced",
+                     p.sharding.batchnorm == BatchNormSync::kPerCore  ? "per core"
+                     : p.sharding.batchnorm == BatchNormSync::kSynced ? "synced"
+                                                                      : "of averaged variances",
                      p.optimizer.clip != OptimizerSpec::Clip::kNone &&
                              p.sharding.clipping == Clipping::kBeforeAllReduce
                          ? ", clipped before the all-reduce"

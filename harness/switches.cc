@@ -4,12 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <optional>
+#include <set>
+
+#include "program/base/philox.h"
 
 namespace twinrun {
 namespace {
 
-using Gradient = std::vector<std::vector<double>>;  // per parameter, in output order
+constexpr size_t kKinds = kStepKinds.size();
+using PerKind = std::array<double, kKinds>;
+size_t at(StepKind kind) { return static_cast<size_t>(kind); }
 
 // Replica 0's value of every state variable, on all replicas.
 Result<States> spread(const Checkpoint& checkpoint, const Program& program) {
@@ -24,189 +29,317 @@ Result<States> spread(const Checkpoint& checkpoint, const Program& program) {
   return States(static_cast<size_t>(program.sharding.cores), one);
 }
 
-struct Prober {
-  const Experiment& experiment;
-  std::unique_ptr<Backend> backend;
-
-  Result<Gradient> gradient(const Program& program, const ProbeState& at) {
-    TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend->prepare(program));
-    Feed feed(experiment.data->train, experiment.feed_options(experiment.scenario.train.batch));
-    TWINRUN_ASSIGN(const Batch batch, feed.batch(at.first));
-    TWINRUN_ASSIGN(const StepInputs inputs,
-                   step_inputs(program, experiment.scenario, batch, at.first));
-    TWINRUN_ASSIGN(States states, spread(at.second, program));
-    StepOutputs outputs;
-    TWINRUN_RETURN_IF_ERROR(engine->step(at.first, states, inputs, outputs));
-    Gradient g;
-    for (size_t i = 0; i < program.outputs.size(); ++i) {
-      if (program.outputs[i].name.ends_with(".grad")) g.push_back(as_doubles(outputs[0][i]));
+// Every parameter times 1 + u 2^-48, u uniform in (-1, 1): sixteen roundings of binary64.
+States nudged(const Program& program, const States& states) {
+  ReplicaState one = states[0];
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    if (program.state[i].role != StateRole::kParameter) continue;
+    Tensor moved = Tensor::empty({DType::kF64, one.vars[i].dims()});
+    const std::vector<double> values = as_doubles(one.vars[i]);
+    for (size_t k = 0; k < values.size(); ++k) {
+      const uint32_t word =
+          draw({0x6e75646765, kStreamData}, 0, static_cast<uint32_t>(i), static_cast<uint64_t>(k));
+      moved.as<double>()[k] =
+          values[k] * (1 + 0x1p-48 * (2 * static_cast<double>(uniform(word)) - 1));
     }
-    return g;
+    one.vars[i] = moved;
   }
+  return States(states.size(), one);
+}
+
+// R and any other program from one state, in binary64.
+class Prober {
+ public:
+  static Result<Prober> make(const Experiment& e, int threads) {
+    Prober p(e);
+    BackendOptions options;
+    options.threads = threads;
+    TWINRUN_ASSIGN(p.backend_, make_backend("cpu:f64", options));
+    TWINRUN_ASSIGN(p.held_out_, HeldOut::make(e, *p.backend_));
+    return p;
+  }
+
+  // R from the next state. What sixteen roundings of binary64 move by more than the threshold is rounding, no meaning: a
+  // gradient that is zero but for rounding, divided by its own size. Those tensors are left out.
+  Status begin(const ProbeState& state) {
+    state_ = &state;
+    left_out_.clear();
+    TWINRUN_ASSIGN(reference_, judge(experiment_.whole(), false));
+    TWINRUN_ASSIGN(const Judged moved, judge(experiment_.whole(), true));
+    const PerKind norms = squared_norms();
+    for (size_t t = 0; t < moved.size(); ++t) {
+      const double floor = squared_gap(moved[t], reference_[t]);
+      if (floor > kMeaningThreshold * kMeaningThreshold * norms[at(moved[t].kind)])
+        left_out_.insert(t);
+    }
+    return Ok{};
+  }
+
+  Result<Judged> of(const Sharding& sharding) {
+    return judge(experiment_.sharded(sharding), false);
+  }
+
+  // |a - b|^2 / |R|^2 per kind.
+  PerKind squared_drift(const Judged& a, const Judged& b) const {
+    PerKind gaps{};
+    for (size_t t = 0; t < reference_.size(); ++t) {
+      if (!left_out_.contains(t)) gaps[at(reference_[t].kind)] += squared_gap(a[t], b[t]);
+    }
+    const PerKind norms = squared_norms();
+    for (size_t k = 0; k < kKinds; ++k) gaps[k] /= norms[k] > 0 ? norms[k] : 1;
+    return gaps;
+  }
+  PerKind squared_drift(const Judged& a) const { return squared_drift(a, reference_); }
+
+  std::vector<std::string> left_out() const {
+    std::vector<std::string> names;
+    for (size_t t : left_out_)
+      names.push_back(fmt::format("{} ({})", reference_[t].name, to_string(reference_[t].kind)));
+    return names;
+  }
+
+ private:
+  explicit Prober(const Experiment& e) : experiment_(e) {}
+
+  PerKind squared_norms() const {
+    PerKind norms{};
+    for (size_t t = 0; t < reference_.size(); ++t) {
+      if (!left_out_.contains(t)) norms[at(reference_[t].kind)] += squared_norm(reference_[t]);
+    }
+    return norms;
+  }
+
+  Result<Judged> judge(const Program& program, bool moved) {
+    TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend_->prepare(program));
+    TWINRUN_ASSIGN(States states, spread(state_->second, program));
+    if (moved) states = nudged(program, states);
+    TWINRUN_ASSIGN(const StepResult r, one_step(experiment_, *engine, state_->first, states));
+    Judged judged = judged_tensors(program, r);
+    TWINRUN_ASSIGN(JudgedTensor loss, held_out_->loss(program, r.after));
+    judged.push_back(std::move(loss));
+    return judged;
+  }
+
+  const Experiment& experiment_;
+  std::unique_ptr<Backend> backend_;
+  std::optional<HeldOut> held_out_;
+  const ProbeState* state_ = nullptr;
+  Judged reference_;
+  std::set<size_t> left_out_;
 };
-
-double squared_drift(const Gradient& subject, const Gradient& reference) {
-  double gap = 0, norm = 0;
-  for (size_t p = 0; p < reference.size(); ++p) {
-    for (size_t i = 0; i < reference[p].size(); ++i) {
-      const double d = subject[p][i] - reference[p][i];
-      gap += d * d;
-      norm += reference[p][i] * reference[p][i];
-    }
-  }
-  return norm > 0 ? gap / norm : gap;
-}
-
-// The layers where samples meet in that way, "mbstd1, loss".
-std::string coupled_by(const Experiment& e, std::string_view cause) {
-  std::string layers;
-  for (const Coupling& c : e.forward.couplings) {
-    if (c.cause == cause) layers += (layers.empty() ? "" : ", ") + c.layer;
-  }
-  return layers;
-}
 
 double factorial(size_t n) { return n < 2 ? 1.0 : static_cast<double>(n) * factorial(n - 1); }
 
-}  // namespace
+// A game over subsets of causes: v[mask] is the squared drift with those in `mask` restored.
+struct Game {
+  size_t n;
+  std::vector<double> v;
 
-std::vector<ShardingCause> sharding_causes(const Experiment& e) {
-  std::vector<ShardingCause> causes;
-  const Sharding& s = e.sharding;
-  if (s.cores <= 1) return causes;
-  const bool mean_loss = e.scenario.loss.reduction == LossReduction::kMean;
-  const bool mean_reduce = s.reduction == Reduction::kMean;
-  if (mean_loss != mean_reduce) {
-    causes.push_back({"reduction",
-                      mean_loss
-                          ? fmt::format("each replica's loss is a mean, and the {} replicas' "
-                                        "gradients are summed: the update is {} times the "
-                                        "whole batch's",
-                                        s.cores, s.cores)
-                          : fmt::format("the loss is summed over the batch, but each replica's is "
-                                        "scaled by 1/{}: the update is 1/{} of the "
-                                        "whole batch's",
-                                        s.cores, s.cores),
-                      mean_loss ? "set tpu.reduction = \"mean\" (or divide the loss by the total "
-                                  "batch and keep the sum)"
-                                : "set tpu.reduction = \"sum\" (or make the loss a mean)"});
+  // How much of the squared drift restoring c removes, averaged over the orders of restoring.
+  double shapley(size_t c) const {
+    const size_t bit = size_t{1} << c;
+    double sum = 0;
+    for (size_t mask = 0; mask < v.size(); ++mask) {
+      if ((mask & bit) != 0) continue;
+      const auto before = static_cast<size_t>(__builtin_popcountll(mask));
+      sum += factorial(before) * factorial(n - before - 1) / factorial(n) *
+             (v[mask] - v[mask | bit]);
+    }
+    return sum;
   }
-  const int64_t per_core = e.scenario.train.batch / s.cores;
-  if (!coupled_by(e, "batch_norm").empty() &&
-      (s.batchnorm == BatchNormSync::kPerCore || s.batchnorm_group > 0)) {
-    causes.push_back(
-        {"batch_norm",
-         fmt::format("each core normalises by the statistics of its own {} samples, not of all {}",
-                     per_core, e.scenario.train.batch),
-         "set tpu.batchnorm = \"synced\", or raise train.batch (the guide asks for 32 per core)"});
+
+  // Grabisch and Roubens 1999: how much more the two do together than one after the other.
+  double interaction(size_t a, size_t b) const {
+    const size_t i = size_t{1} << a, j = size_t{1} << b;
+    double sum = 0;
+    for (size_t mask = 0; mask < v.size(); ++mask) {
+      if ((mask & (i | j)) != 0) continue;
+      const auto before = static_cast<size_t>(__builtin_popcountll(mask));
+      sum += factorial(before) * factorial(n - before - 2) / factorial(n - 1) *
+             (v[mask] - v[mask | i] - v[mask | j] + v[mask | i | j]);
+    }
+    return sum;
   }
-  if (const std::string layers = coupled_by(e, "batch_wise");
-      !layers.empty() && s.batchwise == Scope::kPerCore) {
-    causes.push_back({"batch_wise",
-                      fmt::format("{}: what is compared across samples sees the {} samples of one "
-                                  "core, not all {}",
-                                  layers, per_core, e.scenario.train.batch),
-                      "set tpu.batchwise = \"gathered\" (a cross-replica gather before it)"});
-  }
-  if (!coupled_by(e, "token_mean").empty() && s.token_mean == Scope::kPerCore && mean_loss) {
-    causes.push_back({"token_mean",
-                      "each core divides by the weights of its own tokens: a mean of means, where "
-                      "cores hold unequal numbers of tokens",
-                      "set tpu.token_mean = \"global\" (all-reduce the number of tokens first)"});
-  }
-  if (e.forward.optimizer.clip != OptimizerSpec::Clip::kNone &&
-      s.clipping == Clipping::kBeforeAllReduce) {
-    causes.push_back({"clipping",
-                      fmt::format("each core clips its own gradient{} before the all-reduce, the "
-                                  "whole batch's gradient is clipped after it",
-                                  mean_reduce ? fmt::format(", already scaled by 1/{},", s.cores)
-                                              : std::string()),
-                      "set tpu.clipping = \"after_all_reduce\""});
-  }
-  // Where the loss is a mean, the reduction that fits counts the term once.
-  if (e.forward.optimizer.l2 > 0 && !mean_loss) {
-    causes.push_back({"l2",
-                      fmt::format("each core's loss has the whole L2 term, and under a sum of "
-                                  "gradients it counts {} times",
-                                  s.cores),
-                      fmt::format("divide optimizer.l2 by {}, or make the loss a mean", s.cores)});
-  }
-  return causes;
+};
+
+std::string names_of(const std::vector<StepKind>& kinds) {
+  std::string out;
+  for (StepKind kind : kinds) out += fmt::format("{}{}", out.empty() ? "" : ", ", to_string(kind));
+  return out;
 }
 
-Sharding restore(const Experiment& e, Sharding s, const std::string& cause) {
-  if (cause == "reduction") {
-    s.reduction =
-        e.scenario.loss.reduction == LossReduction::kMean ? Reduction::kMean : Reduction::kSum;
-  } else if (cause == "batch_norm") {
-    s.batchnorm = BatchNormSync::kSynced;
-    s.batchnorm_group = 0;
-  } else if (cause == "batch_wise") {
-    s.batchwise = Scope::kGlobal;
-  } else if (cause == "token_mean") {
-    s.token_mean = Scope::kGlobal;
-  } else if (cause == "clipping") {
-    s.clipping = Clipping::kAfterAllReduce;
-  } else if (cause == "l2") {
-    s.l2_once = true;
+// What the numbers say of each cause, and of each two.
+void read_games(const std::vector<Game>& games, MeaningResult& m) {
+  const size_t n = m.causes.size(), all = (size_t{1} << n) - 1;
+  for (size_t k = 0; k < kKinds; ++k) {
+    const Game& g = games[k];
+    const double whole = g.v.front() > 0 ? g.v.front() : 1;
+    m.kinds.push_back({kStepKinds[k], std::sqrt(g.v.front()), std::sqrt(g.v.back())});
+    for (size_t c = 0; c < n; ++c) {
+      const size_t bit = size_t{1} << c;
+      m.effects.push_back({m.causes[c].name, kStepKinds[k], std::sqrt(g.v[bit]),
+                           std::sqrt(g.v[all & ~bit]), g.shapley(c) / whole});
+      for (size_t d = c + 1; d < n; ++d) {
+        const size_t both = bit | size_t{1} << d;
+        m.interactions.push_back({m.causes[c].name, m.causes[d].name, kStepKinds[k],
+                                  g.interaction(c, d) / whole, std::sqrt(g.v[both]),
+                                  std::sqrt(g.v[all & ~both])});
+      }
+    }
   }
-  return s;
+  const auto differing =
+      std::ranges::find_if(m.kinds, [](const KindDrift& d) { return d.drift > kMeaningThreshold; });
+  const KindDrift& headline = differing == m.kinds.end() ? m.kinds.front() : *differing;
+  m.kind = headline.kind;
+  m.drift = headline.drift;
+  m.residual = headline.residual;
+}
+
+void tell_rows(MeaningResult& m) {
+  for (const ShardingCause& cause : m.causes) {
+    std::vector<StepKind> shows;
+    for (const CauseEffect& e : m.effects) {
+      if (e.cause == cause.name && e.alone > kMeaningThreshold) shows.push_back(e.kind);
+    }
+    const CauseEffect& e = *std::ranges::find_if(m.effects, [&](const CauseEffect& x) {
+      return x.cause == cause.name && x.kind == m.kind;
+    });
+    SwitchRow in_s{cause.name, "restored in S", m.drift, e.restored, kMeaningThreshold,
+                   e.restored < m.drift && (e.restored <= kMeaningThreshold || e.share > 0.5),
+                   e.share, ""};
+    in_s.note = e.restored <= kMeaningThreshold ? "drift gone" : "drift remains";
+    SwitchRow alone{cause.name, "introduced alone", m.residual, e.alone, kMeaningThreshold,
+                    !shows.empty(), e.share, ""};
+    alone.note = shows.empty() ? "no drift" : "drift appears: " + names_of(shows);
+    m.rows.push_back(std::move(in_s));
+    m.rows.push_back(std::move(alone));
+  }
+}
+
+}  // namespace
+
+bool MeaningResult::differs() const {
+  return drift > kMeaningThreshold ||
+         std::ranges::any_of(kinds, [](const KindDrift& k) { return k.drift > kMeaningThreshold; });
+}
+
+bool MeaningResult::explained() const {
+  return residual <= kMeaningThreshold && std::ranges::all_of(kinds, [](const KindDrift& k) {
+           return k.residual <= kMeaningThreshold;
+         });
 }
 
 Result<MeaningResult> probe_meaning(const Experiment& e, const std::vector<ProbeState>& states,
                                     int threads) {
-  MeaningResult result;
-  result.causes = sharding_causes(e);
-  BackendOptions options;
-  options.threads = threads;
-  Prober prober{e, nullptr};
-  TWINRUN_ASSIGN(prober.backend, make_backend("cpu:f64", options));
-
-  // v[mask]: mean squared drift with the causes in `mask` restored.
-  const size_t n = result.causes.size();
-  std::vector<double> v(size_t{1} << n, 0.0);
-  for (const ProbeState& at : states) {
-    result.steps.push_back(at.first);
-    TWINRUN_ASSIGN(const Gradient reference, prober.gradient(e.whole(), at));
-    for (size_t mask = 0; mask < v.size(); ++mask) {
-      Sharding s = e.sharding;
+  MeaningResult m;
+  m.causes = sharding_causes(e);
+  TWINRUN_ASSIGN(Prober prober, Prober::make(e, threads));
+  // Said aloud what per-core layers imply, so that synced layers alone do not restore it.
+  Sharding s = e.sharding;
+  for (const ShardingCause& cause : m.causes) {
+    if (cause.name == "statistics") s = introduce(e, s, cause.name);
+  }
+  const size_t n = m.causes.size(), subsets = size_t{1} << n;
+  std::vector<Game> games(kKinds, {n, std::vector<double>(subsets, 0.0)});
+  for (const ProbeState& state : states) {
+    m.steps.push_back(state.first);
+    TWINRUN_RETURN_IF_ERROR(prober.begin(state));
+    for (const std::string& name : prober.left_out()) {
+      if (std::ranges::find(m.unjudged, name) == m.unjudged.end()) m.unjudged.push_back(name);
+    }
+    for (size_t mask = 0; mask < subsets; ++mask) {
+      Sharding how = s;
       for (size_t c = 0; c < n; ++c) {
-        if ((mask >> c & 1) != 0) s = restore(e, s, result.causes[c].name);
+        if ((mask >> c & 1) != 0) how = restore(e, how, m.causes[c].name);
       }
-      TWINRUN_ASSIGN(const Gradient subject, prober.gradient(e.sharded(s), at));
-      v[mask] += squared_drift(subject, reference) / static_cast<double>(states.size());
+      TWINRUN_ASSIGN(const Judged judged, prober.of(how));
+      const PerKind drift = prober.squared_drift(judged);
+      for (size_t k = 0; k < kKinds; ++k)
+        games[k].v[mask] += drift[k] / static_cast<double>(states.size());
     }
   }
-  result.drift = std::sqrt(v.front());
-  result.residual = std::sqrt(v.back());
+  read_games(games, m);
+  tell_rows(m);
+  return m;
+}
 
-  const size_t all = v.size() - 1;
-  for (size_t c = 0; c < n; ++c) {
-    const size_t bit = size_t{1} << c;
-    double shapley =
-        0;  // how much of the squared drift restoring c removes, averaged over the orders of restoring
-    for (size_t mask = 0; mask < v.size(); ++mask) {
-      if ((mask & bit) != 0) continue;
-      const auto before = static_cast<size_t>(__builtin_popcountll(mask));
-      shapley +=
-          factorial(before) * factorial(n - before - 1) / factorial(n) * (v[mask] - v[mask | bit]);
+const CauseClass& Catalogue::class_of(const std::string& cause) const {
+  return *std::ranges::find_if(classes, [&](const CauseClass& c) {
+    return std::ranges::find(c.causes, cause) != c.causes.end();
+  });
+}
+
+Result<Catalogue> catalogue(const Experiment& e, const std::vector<ProbeState>& states,
+                            int threads) {
+  Catalogue result;
+  const std::vector<std::string> causes = possible_causes(e);
+  const size_t n = causes.size();
+  TWINRUN_ASSIGN(Prober prober, Prober::make(e, threads));
+  const Sharding clean = faithful(e);
+  // gaps[a][b]: largest squared drift between two causes over the states; b = n: no cause.
+  std::vector<std::vector<PerKind>> gaps(n + 1, std::vector<PerKind>(n + 1, PerKind{}));
+  for (const ProbeState& state : states) {
+    TWINRUN_RETURN_IF_ERROR(prober.begin(state));
+    std::vector<Judged> judged;
+    for (size_t c = 0; c <= n; ++c) {
+      TWINRUN_ASSIGN(Judged j, prober.of(c < n ? introduce(e, clean, causes[c]) : clean));
+      judged.push_back(std::move(j));
     }
-    const double share = v.front() > 0 ? shapley / v.front() : 0;
-    const double restored = std::sqrt(v[bit]), alone = std::sqrt(v[all & ~bit]);
-    SwitchRow in_s{result.causes[c].name,
-                   "restored in S",
-                   result.drift,
-                   restored,
-                   kMeaningThreshold,
-                   restored < result.drift && (restored <= kMeaningThreshold || share > 0.5),
-                   share,
-                   ""};
-    in_s.note = restored <= kMeaningThreshold ? "drift gone" : "drift remains";
-    SwitchRow in_r{result.causes[c].name, "introduced alone",        result.residual, alone,
-                   kMeaningThreshold,     alone > kMeaningThreshold, share,           ""};
-    in_r.note = alone > kMeaningThreshold ? "drift appears" : "no drift";
-    result.rows.push_back(std::move(in_s));
-    result.rows.push_back(std::move(in_r));
+    for (size_t a = 0; a <= n; ++a) {
+      for (size_t b = a + 1; b <= n; ++b) {
+        const PerKind gap = prober.squared_drift(judged[a], judged[b]);
+        for (size_t k = 0; k < kKinds; ++k) gaps[a][b][k] = std::max(gaps[a][b][k], gap[k]);
+      }
+    }
+  }
+  const auto agree = [&](size_t a, size_t b, size_t k) {
+    return std::sqrt(gaps[std::min(a, b)][std::max(a, b)][k]) <= kMeaningThreshold;
+  };
+  const auto all_agree = [&](size_t a, size_t b) {
+    for (size_t k = 0; k < kKinds; ++k) {
+      if (!agree(a, b, k)) return false;
+    }
+    return true;
+  };
+  std::vector<size_t> heads;  // each class by its first member
+  for (size_t c = 0; c < n; ++c) {
+    for (size_t k = 0; k < kKinds; ++k)
+      result.effects.push_back({causes[c], kStepKinds[k], 0, std::sqrt(gaps[c][n][k]), 0});
+    const auto head = std::ranges::find_if(heads, [&](size_t h) { return all_agree(h, c); });
+    if (head != heads.end()) {
+      result.classes[static_cast<size_t>(head - heads.begin())].causes.push_back(causes[c]);
+      continue;
+    }
+    heads.push_back(c);
+    result.classes.push_back({{causes[c]}, all_agree(c, n), ""});
+  }
+  for (CauseClass& c : result.classes) {
+    if (c.causes.size() == 1 && !c.inert) continue;
+    const bool one_program = std::ranges::all_of(c.causes, [&](const std::string& cause) {
+      const auto ops = [](const Program& p) { return to_text(p).substr(to_text(p).find("\n%")); };
+      const Sharding a = introduce(e, clean, cause), b = introduce(e, clean, c.causes.front());
+      return a.feeding == b.feeding && ops(e.sharded(a)) == ops(e.sharded(b));
+    });
+    if (one_program && !c.inert) {
+      c.parting = "nothing: they are one program";
+      continue;
+    }
+    for (const std::string& cause : c.causes) {
+      const std::string parting = describe(e, cause).parting;
+      if (c.parting.find(parting) == std::string::npos)
+        c.parting += (c.parting.empty() ? "" : "; ") + parting;
+    }
+  }
+  for (size_t a = 0; a < n; ++a) {
+    for (size_t b = a + 1; b < n; ++b) {
+      Parting p{causes[a], causes[b], {}, {}};
+      for (size_t k = 0; k < kKinds; ++k) {
+        const bool shows = !agree(a, n, k) || !agree(b, n, k);
+        if (!shows) continue;
+        (agree(a, b, k) ? p.agree : p.differ).push_back(kStepKinds[k]);
+      }
+      if (!p.agree.empty() && !p.differ.empty()) result.partings.push_back(std::move(p));
+    }
   }
   return result;
 }

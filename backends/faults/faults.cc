@@ -1,46 +1,26 @@
+// When and where faults strike, and the log of it. What they do is in the files of the groups.
 #include "backends/faults/faults.h"
 
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <mutex>
 
-#include "backends/tpu/machine.h"
-#include "program/base/bits.h"
+#include "backends/faults/kind.h"
+#include "program/analysis/liveness.h"
 #include "program/base/names.h"
 #include "program/base/philox.h"
-#include "program/ops/k_tail.h"
 
 namespace twinrun {
 namespace {
 
-constexpr std::array<std::string_view, 6> kNames = {"truncate_bf16", "drop_k_tail",   "scale",
-                                                    "drop_core",     "stale_weights", "bit_flip"};
-
-bool is_dot(const Op& op) { return class_of(op.kind) == OpClass::kDot; }
-
-bool applies(FaultKind kind, const Op& op) {
-  if (op.kind == OpKind::kParameter || class_of(op.kind) == OpClass::kSource) return false;
-  switch (kind) {
-    case FaultKind::kDropKTail:
-      return is_dot(op);
-    case FaultKind::kDropCore:
-      return op.kind == OpKind::kAllReduce;
-    case FaultKind::kTruncateBf16:
-    case FaultKind::kScale:
-      return op.type.dtype == DType::kF32;
-    case FaultKind::kStaleWeights:
-    case FaultKind::kBitFlip:
-      return true;
-  }
-  return false;
-}
+constexpr uint32_t kElements = 0xFA017u, kRate = 0xFA018u;  // streams of Philox
 
 int64_t changed(const Tensor& a, const Tensor& b) {
+  if (a.raw() == b.raw()) return 0;
   const size_t size = size_of(a.dtype());
   int64_t n = 0;
   for (int64_t i = 0; i < a.elements(); ++i) {
@@ -50,131 +30,131 @@ int64_t changed(const Tensor& a, const Tensor& b) {
   return n;
 }
 
-Tensor truncated(const Tensor& x) {
-  if (x.dtype() != DType::kF32) return x;
-  Tensor out = x.clone();
-  for (float& v : out.as<float>()) v = bf16_to_f32(bf16_truncate(v));
-  return out;
-}
-
-// The last partial tile of 128 of the flat k, a whole one if it divides; magnitude: the size.
-int64_t tail_of(int64_t k, std::optional<double> magnitude) {
-  if (magnitude) return std::min<int64_t>(k, static_cast<int64_t>(*magnitude));
-  return k % tpu::kLanes != 0 ? k % tpu::kLanes : std::min(k, tpu::kLanes);
-}
-
-Error bad(std::string_view text, std::string what, std::string fix = "") {
-  return Error{
-      std::move(what), "--fault " + std::string(text),
-      fix.empty() ? "KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M]" : std::move(fix)};
-}
-
-template <typename T>
-bool parse_number(std::string_view text, T& out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-Status set_key(FaultSpec& spec, std::string_view key, std::string_view value,
-               std::string_view text) {
-  int64_t n = 0;
-  double m = 0;
-  if (key == "magnitude") {
-    if (!parse_number(value, m) || !std::isfinite(m))
-      return bad(text, "magnitude '" + std::string(value) + "' is no finite number");
-    const bool count = spec.kind == FaultKind::kDropKTail || spec.kind == FaultKind::kBitFlip;
-    if (count && (m < 0 || m > 1e9 || m != std::floor(m))) {
-      return bad(text,
-                 "magnitude '" + std::string(value) + "' is no count: this kind takes " +
-                     (spec.kind == FaultKind::kBitFlip ? "a bit number" : "a number of terms"));
-    }
-    spec.magnitude = m;
-    return Ok{};
-  }
-  const std::vector<std::string> known = {"core", "step", "from", "every", "magnitude"};
-  if (std::ranges::find(known, key) == known.end()) {
-    return bad(text, "unknown key '" + std::string(key) + "' (allowed: " + join(known, ", ") + ")",
-               "did you mean '" + nearest(key, known) + "'?");
-  }
-  if (!parse_number(value, n) || n < 0 ||
-      n > (key == "core" ? int64_t{1} << 20 : int64_t{1} << 60) || (key == "every" && n == 0)) {
-    return bad(text, std::string(key) + " '" + std::string(value) + "' is no count");
-  }
-  if (key == "core") {
-    spec.core = static_cast<int>(n);
-    return Ok{};
-  }
-  if (spec.step || spec.from || spec.every) return bad(text, "more than one of step, from, every");
-  (key == "step" ? spec.step : key == "from" ? spec.from : spec.every) = n;
-  return Ok{};
+Error no_op(const FaultSpec& fault, bool named, const std::vector<std::string>& possible) {
+  const std::string closest = nearest(fault.glob, possible);
+  return Error{named ? "'" + fault.glob + "' matches ops, but none that " +
+                           std::string(fault.kind->name) + " can act on (" +
+                           std::string(fault.kind->acts_on) + ")"
+                     : "no op matches '" + fault.glob + "'",
+               "--fault " + fault.text,
+               closest.empty() ? "this program has no op for this kind of fault"
+                               : "the nearest op it can act on is '" + closest + "'"};
 }
 
 }  // namespace
 
-std::vector<std::string> fault_kinds() { return {kNames.begin(), kNames.end()}; }
+// ---- what a kind is given
 
-bool FaultSpec::active_at(int64_t s) const {
-  if (step) return s == *step;
-  if (from) return s >= *from;
-  if (every) return s % *every == 0;
-  return kind != FaultKind::kBitFlip || s == 0;
+Tensor Strike::computed(const std::vector<Tensor>& on) const {
+  Tensor result = Tensor::empty(op().type);
+  (*site.compute)(on, result);
+  return result;
+}
+std::span<float> Strike::own_output() { return (output = output.clone()).as<float>(); }
+std::span<float> Strike::own_input(size_t i) {
+  return (inputs[i] = inputs[i].clone()).as<float>();
+}
+uint32_t Strike::random(uint64_t i, bool each_step) const {
+  return draw({where.seed, kElements}, each_step ? static_cast<uint32_t>(site.step) : ~0u,
+              static_cast<uint32_t>(site.id), i);
+}
+size_t Strike::element(bool each_step) const {
+  return static_cast<size_t>(
+      bounded(random(0, each_step), static_cast<uint32_t>(output.elements())));
 }
 
-Result<FaultSpec> parse_fault(std::string_view text) {
-  FaultSpec spec;
-  spec.text = text;
-  const size_t at = text.find('@');
-  if (at == std::string_view::npos) return bad(text, "no '@' between the kind and the op");
-  const std::string_view kind = text.substr(0, at);
-  const auto found = std::ranges::find(kNames, kind);
-  if (found == kNames.end()) {
-    return bad(
-        text, "unknown kind '" + std::string(kind) + "' (known: " + join(fault_kinds(), ", ") + ")",
-        "did you mean '" + nearest(kind, fault_kinds()) + "'?");
-  }
-  spec.kind = static_cast<FaultKind>(found - kNames.begin());
-  std::string_view rest = text.substr(at + 1);
-  spec.glob = rest.substr(0, rest.find(','));
-  if (spec.glob.empty()) return bad(text, "no op pattern after '@'");
-  while (rest.find(',') != std::string_view::npos) {
-    rest = rest.substr(rest.find(',') + 1);
-    const std::string_view item = rest.substr(0, rest.find(','));
-    const size_t equals = item.find('=');
-    if (equals == std::string_view::npos)
-      return bad(text, "'" + std::string(item) + "' is not KEY=VALUE");
-    TWINRUN_RETURN_IF_ERROR(set_key(spec, item.substr(0, equals), item.substr(equals + 1), text));
-  }
-  return spec;
+bool f32_operands(const Program& p, ValueId id) {
+  return std::ranges::all_of(op_at(p, id).operands, [&](ValueId operand) {
+    return p.graph.type(operand).dtype == DType::kF32;
+  });
 }
+const StateVar* updates(const Program& p, ValueId id) {
+  const auto it = std::ranges::find(p.state, id, &StateVar::next);
+  return it == p.state.end() ? nullptr : &*it;
+}
+bool reads(const Op& op, ValueId value) {
+  return std::ranges::find(op.operands, value) != op.operands.end();
+}
+
+// ---- the hooks
 
 struct FaultHooks::Impl {
+  struct Memory {
+    std::vector<Tensor> inputs;
+    Tensor output;
+  };
+
   std::vector<FaultSpec> faults;
-  uint64_t seed = 0;
-  int cores = 1;
-  std::vector<std::vector<size_t>> by_op;  // [value] -> indices into faults
-  std::vector<ValueId> update_of;          // [value] -> the state it replaces, or kNoValue
-  std::map<std::pair<ValueId, int>, Tensor> previous;  // stale: what this op gave one step before
+  Where where;
+  std::vector<std::vector<size_t>> by_op;               // [value] -> indices into faults
+  std::vector<ValueId> state_of;                        // [value] -> the state it replaces
+  std::map<std::pair<ValueId, int>, Memory> last_step;  // (op, replica): for kinds that remember
   std::vector<Activation> log;
   mutable std::mutex mutex;
 
-  void record(const OpSite& site, const FaultSpec& fault, int64_t elements) {
-    if (elements == 0) return;
+  // Does the fault strike this op in this step (on whatever cores)?
+  bool strikes(size_t f, ValueId id, int64_t step) const {
+    const FaultSpec& fault = faults[f];
+    if (!fault.active_at(step)) return false;
+    if (!fault.rate) return true;
+    const uint32_t u = draw({where.seed, kRate}, static_cast<uint32_t>(step),
+                            static_cast<uint32_t>(id), where.run * faults.size() + f);
+    return static_cast<double>(u) * 0x1p-32 < *fault.rate;
+  }
+
+  // A collective's result is struck once for all, unless the fault makes cores differ: then each
+  // copy is.
+  static bool on_copies(const FaultSpec& fault) {
+    if (fault.kind->place == FaultKind::Place::kEachCopy) return true;
+    return fault.core && fault.kind->group != FaultGroup::kCollectives;
+  }
+  bool here(const FaultSpec& fault, const OpSite& site) const {
+    const bool collective = class_of(site.op().kind) == OpClass::kCollective;
+    if (!collective) return !fault.core || *fault.core == site.replica;
+    if (site.replica < 0) return !on_copies(fault);
+    return on_copies(fault) && (!fault.core || *fault.core == site.replica);
+  }
+
+  void run(Strike& s, size_t f) {
+    const Tensor before = s.output;
+    faults[f].kind->strike(s);
+    const int64_t n = changed(before, s.output);
+    if (n == 0) return;
     std::lock_guard lock(mutex);
-    log.push_back({site.step, site.replica, site.op().name, fault.text, elements});
+    log.push_back({s.site.step, s.site.replica, s.op().name, faults[f].text,
+                   std::string(faults[f].kind->name), n});
   }
-  bool hits(const FaultSpec& fault, const OpSite& site) const {
-    if (!fault.active_at(site.step)) return false;
-    return site.replica < 0 || !fault.core || *fault.core == site.replica;
-  }
-  Tensor stale(const OpSite& site, const std::vector<Tensor>& inputs, const Tensor& output) {
-    const Op& op = site.op();
-    const ValueId state = update_of[static_cast<size_t>(site.id)];
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (op.operands[i] == state) return inputs[i];
+
+  // First what makes the op compute wrongly, then what changes its result; each in the order given.
+  void strike(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) {
+    const auto& indices = by_op[static_cast<size_t>(site.id)];
+    std::vector<Tensor> previous_inputs;
+    Tensor previous_output;
+    if (std::ranges::any_of(indices, [&](size_t f) { return faults[f].kind->remembers; })) {
+      std::lock_guard lock(mutex);
+      Memory& memory = last_step[{site.id, site.replica}];
+      previous_inputs = std::exchange(memory.inputs, inputs);
+      previous_output = std::exchange(memory.output, output);
     }
-    std::lock_guard lock(mutex);
-    const auto it = previous.find({site.id, site.replica});
-    return it == previous.end() ? output : it->second;
+    std::vector<Tensor> in = inputs;
+    for (const bool computation : {true, false}) {
+      for (size_t f : indices) {
+        const FaultSpec& fault = faults[f];
+        if ((fault.kind->place == FaultKind::Place::kComputation) != computation) continue;
+        if (!here(fault, site) || !strikes(f, site.id, site.step)) continue;
+        Strike s{site,
+                 fault,
+                 where,
+                 std::move(in),
+                 output,
+                 state_of[static_cast<size_t>(site.id)],
+                 previous_inputs,
+                 previous_output};
+        run(s, f);
+        in = std::move(s.inputs);
+        output = s.output;
+      }
+    }
   }
 };
 
@@ -182,113 +162,56 @@ FaultHooks::FaultHooks() : impl_(std::make_unique<Impl>()) {}
 FaultHooks::~FaultHooks() = default;
 
 Result<std::unique_ptr<FaultHooks>> FaultHooks::make(const Program& program,
-                                                     std::vector<FaultSpec> faults, uint64_t seed) {
+                                                     std::vector<FaultSpec> faults, Where where) {
   std::unique_ptr<FaultHooks> hooks(new FaultHooks());
   Impl& impl = *hooks->impl_;
-  impl.seed = seed;
-  impl.cores = program.sharding.cores;
+  impl.where = std::move(where);
+  const int cores = program.sharding.cores;
+  const std::vector<bool> dead = dead_values(program);
   impl.by_op.resize(static_cast<size_t>(program.graph.size()));
-  impl.update_of.assign(static_cast<size_t>(program.graph.size()), kNoValue);
+  impl.state_of.assign(static_cast<size_t>(program.graph.size()), kNoValue);
   for (const auto& var : program.state) {
-    if (var.next != kNoValue) impl.update_of[static_cast<size_t>(var.next)] = var.id;
+    if (var.next != kNoValue) impl.state_of[static_cast<size_t>(var.next)] = var.id;
   }
   for (size_t f = 0; f < faults.size(); ++f) {
     const FaultSpec& fault = faults[f];
-    if (fault.core && *fault.core >= impl.cores) {
-      return bad(fault.text,
-                 "core " + std::to_string(*fault.core) + " does not exist (cores 0 to " +
-                     std::to_string(impl.cores - 1) + ")",
-                 "name an existing core");
+    if (fault.core && *fault.core >= cores) {
+      return Error{"core " + std::to_string(*fault.core) + " does not exist (cores 0 to " +
+                       std::to_string(cores - 1) + ")",
+                   "--fault " + fault.text, "name an existing core"};
     }
-    std::vector<std::string> names;
+    std::vector<std::string> possible;
     bool named = false, hit = false;
     for (ValueId id = 0; id < program.graph.size(); ++id) {
-      const Op& op = program.graph.op(id);
-      const bool match = fnmatch(fault.glob.c_str(), op.name.c_str(), 0) == 0;
+      const std::string& name = program.graph.op(id).name;
+      const bool match = fnmatch(fault.glob.c_str(), name.c_str(), 0) == 0;
       named = named || match;
-      if (applies(fault.kind, op)) {
-        names.push_back(op.name);
-        if (match) {
-          impl.by_op[static_cast<size_t>(id)].push_back(f);
-          hit = true;
-        }
-      }
+      if (dead[static_cast<size_t>(id)] || !applies(*fault.kind, program, id)) continue;
+      possible.push_back(name);
+      if (!match) continue;
+      impl.by_op[static_cast<size_t>(id)].push_back(f);
+      hit = true;
     }
-    if (!hit) {
-      const std::string closest = nearest(fault.glob, names);
-      return bad(fault.text,
-                 named ? "'" + fault.glob + "' matches ops, but none that " +
-                             std::string(kNames[static_cast<size_t>(fault.kind)]) + " can act on"
-                       : "no op matches '" + fault.glob + "'",
-                 closest.empty() ? "this program has no op for this kind of fault"
-                                 : "the nearest op it can act on is '" + closest + "'");
-    }
+    if (!hit) return no_op(fault, named, possible);
   }
   impl.faults = std::move(faults);
   return hooks;
 }
 
 bool FaultHooks::watches(const Program&, ValueId id, int64_t step) {
-  const auto& indices = impl_->by_op[static_cast<size_t>(id)];
-  return std::ranges::any_of(indices, [&](size_t f) {
-    // Stale results must be remembered from the step before.
-    return impl_->faults[f].kind == FaultKind::kStaleWeights || impl_->faults[f].active_at(step);
+  return std::ranges::any_of(impl_->by_op[static_cast<size_t>(id)], [&](size_t f) {
+    return impl_->faults[f].kind->remembers || impl_->strikes(f, id, step);
   });
 }
 
-void FaultHooks::before(const OpSite& site, std::vector<Tensor>& inputs) {
-  for (size_t f : impl_->by_op[static_cast<size_t>(site.id)]) {
-    const FaultSpec& fault = impl_->faults[f];
-    if (!impl_->hits(fault, site)) continue;
-    const std::vector<Tensor> original = inputs;
-    if (fault.kind == FaultKind::kTruncateBf16 && is_dot(site.op())) {
-      for (Tensor& t : inputs) t = truncated(t);
-    } else if (fault.kind == FaultKind::kDropKTail) {
-      inputs =
-          without_k_tail(site.op(), inputs, tail_of(k_size(site.op(), inputs), fault.magnitude));
-    } else if (fault.kind == FaultKind::kDropCore) {
-      const auto core = static_cast<size_t>(fault.core.value_or(impl_->cores - 1));
-      inputs[core] = Tensor::zeros(inputs[core].type());
-    } else {
-      continue;
-    }
-    int64_t elements = 0;
-    for (size_t i = 0; i < inputs.size(); ++i) elements += changed(original[i], inputs[i]);
-    impl_->record(site, fault, elements);
-  }
+bool FaultHooks::replace(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) {
+  (*site.compute)(inputs, output);
+  impl_->strike(site, inputs, output);
+  return true;
 }
 
-void FaultHooks::after(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) {
-  const Tensor honest = output;
-  for (size_t f : impl_->by_op[static_cast<size_t>(site.id)]) {
-    const FaultSpec& fault = impl_->faults[f];
-    const bool hit = impl_->hits(fault, site);
-    const Tensor before = output;
-    if (fault.kind == FaultKind::kStaleWeights) {
-      if (hit) output = impl_->stale(site, inputs, output);
-      std::lock_guard lock(impl_->mutex);
-      impl_->previous[{site.id, site.replica}] = honest;
-    } else if (!hit) {
-      continue;
-    } else if (fault.kind == FaultKind::kScale) {
-      output = output.clone();
-      for (float& v : output.as<float>()) v *= static_cast<float>(fault.magnitude.value_or(8.0));
-    } else if (fault.kind == FaultKind::kTruncateBf16 && !is_dot(site.op())) {
-      output = truncated(output);
-    } else if (fault.kind == FaultKind::kBitFlip && output.elements() > 0) {
-      output = output.clone();
-      const size_t bits = size_of(output.dtype()) * 8;
-      const auto bit = static_cast<size_t>(fault.magnitude.value_or(22.0)) % bits;
-      const uint32_t r = draw({impl_->seed, 0xFA017u}, static_cast<uint32_t>(site.step),
-                              static_cast<uint32_t>(site.id), 0);
-      const auto element =
-          static_cast<size_t>(bounded(r, static_cast<uint32_t>(output.elements())));
-      output.raw()[element * (bits / 8) + bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
-    } else {
-      continue;
-    }
-    impl_->record(site, fault, changed(before, output));
-  }
+void FaultHooks::after_copy(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& copy) {
+  impl_->strike(site, inputs, copy);
 }
 
 std::vector<Activation> FaultHooks::activations() const {

@@ -9,7 +9,6 @@ class FaultyEngine : public Engine {
                std::shared_ptr<FaultLog> log)
       : honest_(std::move(honest)), hooks_(std::move(hooks)), log_(std::move(log)) {}
   ~FaultyEngine() override {
-    if (log_ == nullptr) return;
     const std::lock_guard lock(log_->mutex);
     log_->runs.push_back(hooks_->activations());
   }
@@ -42,8 +41,13 @@ class FaultyBackend : public Backend {
         return !FaultHooks::make(program, {fault}, seed_).ok();
       });
     }
+    FaultHooks::Where where{.seed = seed_, .declared = honest_->capabilities()};
+    {
+      const std::lock_guard lock(log_->mutex);
+      where.run = log_->prepared++;
+    }
     if (possible.empty()) return engine;
-    TWINRUN_ASSIGN(auto hooks, FaultHooks::make(program, possible, seed_));
+    TWINRUN_ASSIGN(auto hooks, FaultHooks::make(program, possible, std::move(where)));
     return std::unique_ptr<Engine>(
         std::make_unique<FaultyEngine>(std::move(engine), std::move(hooks), log_));
   }
@@ -57,9 +61,18 @@ class FaultyBackend : public Backend {
 
 }  // namespace
 
+std::optional<int64_t> FaultLog::first_step() const {
+  std::optional<int64_t> first;
+  for (const auto& run : runs) {
+    for (const Activation& a : run) first = std::min(first.value_or(a.step), a.step);
+  }
+  return first;
+}
+
 std::unique_ptr<Backend> with_faults(std::unique_ptr<Backend> honest, std::vector<FaultSpec> faults,
                                      uint64_t seed, std::shared_ptr<FaultLog> log) {
   if (faults.empty()) return honest;
+  if (log == nullptr) log = std::make_shared<FaultLog>();
   return std::make_unique<FaultyBackend>(std::move(honest), std::move(faults), seed,
                                          std::move(log));
 }

@@ -8,16 +8,20 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "backends/faults/faults.h"
 
 namespace twinrun {
 
-// The sealed log: the diagnosis never sees it. One entry per engine, in the order in which they were let go.
+// The sealed log: the diagnosis never sees it. One entry per engine, in the order in which they were let go. Backends that
+// share a log also share the count of runs by which intermittent faults (rate=) differ from one run to the next.
 struct FaultLog {
   std::mutex mutex;
   std::vector<std::vector<Activation>> runs;
+  uint64_t prepared = 0;  // engines so far
+  std::optional<int64_t> first_step() const;  // the first activated step of any run
 };
 
 // On one core, faults that have no place there (a collective, another core) are left out; on several, prepare() fails as

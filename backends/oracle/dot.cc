@@ -57,8 +57,8 @@ void eval_dot(const Call& call) {
   const Product product = product_of(op, call.inputs);
   const bool bf16 = declared.precision != DotPrecision::kF32;
   const bool flush = declared.flush || bf16;  // matrix units flush whatever the vector unit does
-  const Operand a = split(call.inputs[0], declared.precision, flush);
-  const Operand b = split(call.inputs[1], declared.precision, flush);
+  const Operand a = split(call.inputs[0], declared.precision, declared.split, flush);
+  const Operand b = split(call.inputs[1], declared.precision, declared.split, flush);
   const Sums sums = evaluate(product, a, b, call.pool);
 
   const int passes = passes_of(declared.precision);
@@ -68,8 +68,9 @@ void eval_dot(const Call& call) {
   if (passes > 1) {
     // hh is added last, once. A term of the other passes goes through more additions, two in all
     // for bf16x3, five for bf16x6; but their sizes are below 2^-6 of the whole: |m| <= 2^-8 |h|,
-    // |l| <= 2^-16 |h|.
-    relative += 0x1p-6 * (gamma(depth + (passes == 3 ? 2 : 5)) - relative);
+    // |l| <= 2^-16 |h|. Cut instead of rounded, parts are up to twice as large.
+    const double rest = declared.split == DotSplit::kTruncated ? 0x1p-5 : 0x1p-6;
+    relative += rest * (gamma(depth + (passes == 3 ? 2 : 5)) - relative);
   }
   relative = (relative + (k + 8) * passes * 0x1p-52) * kOutward;
   // Every operation may lose one tiny result: half of 2^-149 kept gradually, all of 2^-126 when
@@ -110,8 +111,8 @@ double operand_residual(const Op& op, std::span<const Tensor> inputs, const Tens
     const Part part = whole ? Part{op, {inputs.begin(), inputs.end()}} : part_of(op, inputs, i);
     const Tensor result = whole ? subject : part_of_result(op, subject, i);
     const Product product = product_of(part.op, part.inputs);
-    Operand a = split(part.inputs[0], DotPrecision::kF32, false);
-    Operand b = split(part.inputs[1], DotPrecision::kF32, false);
+    Operand a = split(part.inputs[0], DotPrecision::kF32, DotSplit::kNearest, false);
+    Operand b = split(part.inputs[1], DotPrecision::kF32, DotSplit::kNearest, false);
     // With squares in the place of magnitudes, the sums of sizes become sums of (a b)^2.
     for (Operand* x : {&a, &b}) {
       x->magnitude = x->parts[0];

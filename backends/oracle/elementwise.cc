@@ -75,6 +75,18 @@ Estimate rounded_once(double value, Storage storage) {
   return store({value, own_error(value)}, Final::kRounds, storage);
 }
 
+// a + b or a - b of an engine that may have taken one operand, a product, as it was before its rounding: half an ulp of
+// that operand away, or all of a denormal that was flushed. Where the product overflowed it may have been any number.
+Estimate contracted(double value, double a, double b, unsigned unrounded, Storage storage) {
+  double moved = 0;
+  for (const double product : {(unrounded & 1u) != 0 ? a : 0.0, (unrounded & 2u) != 0 ? b : 0.0}) {
+    if (!finite(product)) return {value, product != product ? 0 : kInfinity};
+    const bool flushed = storage.flush && std::fabs(product) <= kMinNormal;
+    moved = std::fmax(moved, flushed ? kMinNormal : half_ulp_f32(product));
+  }
+  return store({value, moved + own_error(value)}, Final::kRounds, storage);
+}
+
 // exp, log, tanh, erf or log1p as declared, stored in binary32.
 Estimate elementary(double value, const Capabilities& declared, Storage storage) {
   if (!finite(value)) return {value, 0};
@@ -117,9 +129,11 @@ Estimate float_node(const Call& call, int64_t i) {
   auto declared = [&](double value) { return elementary(value, call.declared, storage); };
   switch (call.op.kind) {
     case OpKind::kAdd:
-      return once(a + operand(call, 1, i));
-    case OpKind::kSubtract:
-      return once(a - operand(call, 1, i));
+    case OpKind::kSubtract: {
+      const double b = operand(call, 1, i), value = call.op.kind == OpKind::kAdd ? a + b : a - b;
+      if (call.unrounded != 0) return contracted(value, a, b, call.unrounded, storage);
+      return once(value);
+    }
     case OpKind::kMultiply:
       return once(a * operand(call, 1, i));
     case OpKind::kDivide:
@@ -341,7 +355,7 @@ void eval_pointwise(const Call& call, int64_t begin, int64_t end) {
     default:
       for (int64_t i = begin; i < end; i += kVectorStretch) {
         const int64_t stop = std::min(end, i + kVectorStretch);
-        if (!eval_vectors(call, i, stop)) eval_elementwise(call, i, stop);
+        if (call.unrounded != 0 || !eval_vectors(call, i, stop)) eval_elementwise(call, i, stop);
       }
   }
 }

@@ -204,7 +204,7 @@ Product product_of(const Op& op, std::span<const Tensor> inputs) {
   return p;
 }
 
-Operand split(const Tensor& t, DotPrecision precision, bool flush) {
+Operand split(const Tensor& t, DotPrecision precision, DotSplit how, bool flush) {
   const auto n = static_cast<size_t>(t.elements());
   const size_t parts = precision == DotPrecision::kBf16x3   ? 2
                        : precision == DotPrecision::kBf16x6 ? 3
@@ -221,10 +221,12 @@ Operand split(const Tensor& t, DotPrecision precision, bool flush) {
     } else {
       // rest is a binary32 number throughout: a split of a binary32 number leaves one.
       for (size_t part = 0; part < parts; ++part) {
-        const double rounded = bf16_to_f32(bf16_round_flush(static_cast<float>(rest)));
-        out.parts[part][i] = rounded;
-        size += std::fabs(rounded);
-        rest -= rounded;
+        const auto x = twinrun::flush(static_cast<float>(rest));
+        const bool cut = how == DotSplit::kTruncated && part + 1 < parts;
+        const double value = bf16_to_f32(cut ? bf16_truncate(x) : bf16_round(x));
+        out.parts[part][i] = value;
+        size += std::fabs(value);
+        rest -= value;
       }
     }
     if (parts > 1) out.magnitude[i] = size;

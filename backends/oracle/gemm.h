@@ -39,7 +39,7 @@ struct Operand {
   Plane magnitude;
   double largest = 0;  // finite magnitude
 };
-Operand split(const Tensor& t, DotPrecision precision, bool flush);
+Operand split(const Tensor& t, DotPrecision precision, DotSplit how, bool flush);
 
 // Row-major [m, n]. Value = head + (NaN -> 0)(rest); rest is empty for one-pass schemes.
 struct Sums {

@@ -21,6 +21,7 @@ struct Call {
 
   bool wide = false;  // operands are binary64: cpu:f64 as an engine
   int64_t first = 0;  // the element that `out` begins with
+  unsigned unrounded = 0;  // operands that may have been products before their rounding
 
   Storage storage() const { return {op.type.dtype, declared.flush, wide}; }
   double* value(int64_t i) const { return out.value.data() + (i - first); }

@@ -107,13 +107,13 @@ OracleVerdict judge_ranges(const Tensor& subject, ThreadPool* pool, F of_range) 
 // f(estimates, begin, end) for blocks of a pointwise op: they stay in L1.
 template <typename F>
 void in_blocks(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
-               ThreadPool* pool, int64_t begin, int64_t end, F f) {
+               ThreadPool* pool, unsigned unrounded, int64_t begin, int64_t end, F f) {
   constexpr int64_t kBlock = 1024;
   static thread_local OracleResult block{std::vector<double>(kBlock), std::vector<double>(kBlock)};
   const bool wide = any_wide(inputs);
   for (int64_t i = begin; i < end; i += kBlock) {
     const int64_t stop = std::min(end, i + kBlock);
-    oracle::eval_pointwise({declared, op, inputs, pool, block, wide, i}, i, stop);
+    oracle::eval_pointwise({declared, op, inputs, pool, block, wide, i, unrounded}, i, stop);
     f(block, i, stop);
   }
 }
@@ -121,12 +121,12 @@ void in_blocks(const Capabilities& declared, const Op& op, std::span<const Tenso
 }  // namespace
 
 OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
-                     ThreadPool* pool) {
+                     ThreadPool* pool, unsigned unrounded) {
   OracleResult result;
   const auto n = static_cast<size_t>(op.type.elements());
   result.value.resize(n);
   result.radius.resize(n);
-  const oracle::Call call{declared, op, inputs, pool, result, any_wide(inputs)};
+  const oracle::Call call{declared, op, inputs, pool, result, any_wide(inputs), 0, unrounded};
   if (pointwise(op.kind)) {
     oracle::in_ranges(pool, op.type.elements(), [&](int64_t begin, int64_t end) {
       oracle::eval_pointwise(call, begin, end);
@@ -187,7 +187,7 @@ Tensor eval_value(const Capabilities& declared, const Op& op, std::span<const Te
     return out;
   }
   oracle::in_ranges(pool, out.elements(), [&](int64_t begin, int64_t end) {
-    in_blocks(declared, op, inputs, pool, begin, end,
+    in_blocks(declared, op, inputs, pool, 0, begin, end,
               [&](const OracleResult& block, int64_t from, int64_t to) {
                 put(block.value.data(), from, to);
               });
@@ -203,10 +203,10 @@ OracleVerdict judge(const OracleResult& oracle, const Tensor& subject, ThreadPoo
 }
 
 OracleVerdict replay(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
-                     const Tensor& subject, ThreadPool* pool) {
+                     const Tensor& subject, ThreadPool* pool, unsigned unrounded) {
   if (!pointwise(op.kind)) return judge(eval_op(declared, op, inputs, pool), subject, pool);
   return judge_ranges(subject, pool, [&](int64_t begin, int64_t end, OracleVerdict& verdict) {
-    in_blocks(declared, op, inputs, pool, begin, end,
+    in_blocks(declared, op, inputs, pool, unrounded, begin, end,
               [&](const OracleResult& block, int64_t from, int64_t to) {
                 judge_range(block.value.data(), block.radius.data(), subject, from, to, verdict);
               });

@@ -28,12 +28,12 @@ bool within(const float* x, const double* value, const double* radius, int64_t n
 }  // namespace screen
 
 bool plausible(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
-               const Tensor& output, ThreadPool* pool) {
+               const Tensor& output, ThreadPool* pool, unsigned unrounded) {
   if (output.elements() == 0 || output.dtype() == DType::kF64) return true;
   for (const Tensor& t : inputs) {
     if (t.dtype() == DType::kF64) return true;
   }
-  const screen::Call call{declared, op, inputs, output, pool};
+  const screen::Call call{declared, op, inputs, output, pool, unrounded};
   switch (class_of(op.kind)) {
     case OpClass::kSource:
     case OpClass::kRandom:

@@ -16,6 +16,6 @@ namespace twinrun {
 // For all_reduce the inputs are the contributions of all replicas. Ops that can't be screened
 // (parameter, anything of f64) are plausible.
 bool plausible(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
-               const Tensor& output, ThreadPool* pool);
+               const Tensor& output, ThreadPool* pool, unsigned unrounded = 0);
 
 }  // namespace twinrun

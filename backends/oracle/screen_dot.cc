@@ -23,12 +23,23 @@ inline __m256 to_bf16(__m256 x) {
   return _mm256_castsi256_ps(
       _mm256_and_si256(bits, _mm256_set1_epi32(static_cast<int32_t>(0xFFFF0000u))));
 }
-inline __m256 parts_of_eight(__m256 x, int parts) {
-  const __m256 h = to_bf16(x);
+// Toward zero, denormals to zeros; a NaN stays one unless all its bits are in the lower half.
+inline __m256 cut_to_bf16(__m256 x) {
+  const __m256i u = _mm256_castps_si256(x);
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  const __m256i tiny = _mm256_cmpeq_epi32(_mm256_and_si256(u, _mm256_set1_epi32(0x7F800000)),
+                                          _mm256_setzero_si256());
+  const __m256i kept = _mm256_set1_epi32(static_cast<int32_t>(0xFFFF0000u));
+  const __m256i mask = _mm256_blendv_epi8(kept, _mm256_set1_epi32(INT32_MIN), tiny);
+  return _mm256_castsi256_ps(_mm256_blendv_epi8(_mm256_and_si256(u, mask), u, nan));
+}
+inline __m256 parts_of_eight(__m256 x, int parts, bool cut) {
+  const __m256 h = cut && parts > 1 ? cut_to_bf16(x) : to_bf16(x);
   if (parts == 1) return h;
-  const __m256 m = to_bf16(_mm256_sub_ps(x, h));
+  const __m256 after = _mm256_sub_ps(x, h);
+  const __m256 m = cut && parts > 2 ? cut_to_bf16(after) : to_bf16(after);
   __m256 sum = _mm256_add_ps(h, m);  // exact, and so is the next one
-  if (parts == 3) sum = _mm256_add_ps(sum, to_bf16(_mm256_sub_ps(_mm256_sub_ps(x, h), m)));
+  if (parts == 3) sum = _mm256_add_ps(sum, to_bf16(_mm256_sub_ps(after, m)));
   // Where the first part is a NaN or an infinity it alone counts.
   const __m256i exponents = _mm256_set1_epi32(0x7F800000);
   const __m256i special =
@@ -38,14 +49,15 @@ inline __m256 parts_of_eight(__m256 x, int parts) {
 
 }  // namespace
 
-void sum_of_parts(const float* x, float* out, int64_t n, int parts) {
+void sum_of_parts(const float* x, float* out, int64_t n, int parts, DotSplit split) {
+  const bool cut = split == DotSplit::kTruncated;
   int64_t i = 0;
   for (; i + 8 <= n; i += 8)
-    _mm256_storeu_ps(out + i, parts_of_eight(_mm256_loadu_ps(x + i), parts));
+    _mm256_storeu_ps(out + i, parts_of_eight(_mm256_loadu_ps(x + i), parts, cut));
   if (i == n) return;
   float rest[8] = {};
   std::copy(x + i, x + n, rest);
-  _mm256_storeu_ps(rest, parts_of_eight(_mm256_loadu_ps(rest), parts));
+  _mm256_storeu_ps(rest, parts_of_eight(_mm256_loadu_ps(rest), parts, cut));
   std::copy(rest, rest + (n - i), out + i);
 }
 

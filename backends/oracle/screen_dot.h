@@ -14,11 +14,11 @@ using Vector = std::vector<double>;
 
 // The number that the bf16 parts of each element add up to (1, 2 or 3 of them), denormal parts
 // dropped.
-void sum_of_parts(const float* x, float* out, int64_t n, int parts);
+void sum_of_parts(const float* x, float* out, int64_t n, int parts, DotSplit split);
 
 class Reader {
  public:
-  explicit Reader(const Capabilities& declared) {
+  explicit Reader(const Capabilities& declared) : split_(declared.split) {
     switch (declared.precision) {
       case DotPrecision::kF32:
         flush_ = declared.flush;
@@ -38,13 +38,14 @@ class Reader {
   const float* operator()(const Tensor& t, int64_t begin, int64_t n, float* buffer) const {
     const float* x = floats(t, begin, n, buffer, flush_);
     if (parts_ == 0) return x;
-    sum_of_parts(x, buffer, n, parts_);
+    sum_of_parts(x, buffer, n, parts_, split_);
     return buffer;
   }
 
  private:
   bool flush_ = false;  // bf16 operands are flushed anyway
   int parts_ = 0;
+  DotSplit split_;
 };
 
 // ---- contraction with signs
@@ -121,11 +122,12 @@ class Rows {
     relative_ = kUnit * std::min(depth * spread_, 8 * std::sqrt(depth)) +
                 (terms + columns + 64) * 0x1p-50 * std::sqrt(columns);
     int passes = 1;
-    if (d.precision == DotPrecision::kBf16x3) {  // l l' is dropped: |l| <= 2^-8 |x|
-      relative_ += 0x1p-16 * std::min(spread_, 8 / std::sqrt(terms));
+    if (d.precision == DotPrecision::kBf16x3) {  // l l' is dropped: |l| <= 2^-8 |x|, 2^-7 where cut
+      const double dropped = d.split == DotSplit::kTruncated ? 0x1p-14 : 0x1p-16;
+      relative_ += dropped * std::min(spread_, 8 / std::sqrt(terms));
       passes = 3;
     } else if (d.precision == DotPrecision::kBf16x6) {
-      relative_ += 2 * kUnit * spread_;
+      relative_ += (d.split == DotSplit::kTruncated ? 4 : 2) * kUnit * spread_;
       passes = 6;
     }
     const bool flush = d.flush || d.precision != DotPrecision::kF32;

@@ -85,6 +85,29 @@ bool rounded_once(const Call& call, F f) {
   });
 }
 
+// a + b or a - b, sign = 1 or -1, where one operand may be a product before its rounding: half an ulp of it more.
+bool contracted(const Call& call, double sign) {
+  const double of_a = (call.unrounded & 1u) != 0 ? kUnit : 0,
+               of_b = (call.unrounded & 2u) != 0 ? kUnit : 0;
+  const double absolute = call.declared.flush ? 2 * kMinNormal : 0x1p-148;
+  return all_ranges(call.pool, call.output.elements(), kRange, [&](int64_t begin, int64_t end) {
+    const float *x = call.output.as<float>().data(), *a = call.inputs[0].as<float>().data(),
+                *b = call.inputs[1].as<float>().data();
+    double value[kChunk], radius[kChunk];
+    for (int64_t at = begin; at < end; at += kChunk) {
+      const int64_t n = std::min(kChunk, end - at);
+      for (int64_t i = 0; i < n; ++i) {
+        const auto p = static_cast<double>(a[at + i]), q = static_cast<double>(b[at + i]);
+        value[i] = p + sign * q;
+        radius[i] = of_a * std::fabs(p) + of_b * std::fabs(q) +
+                    1.001 * kUnit * std::fabs(value[i]) + absolute;
+      }
+      if (!within(x + at, value, radius, n)) return false;
+    }
+    return true;
+  });
+}
+
 // f(four numbers) computed again; edge(number) where its result may be off: at infinities and NaN,
 // out of the domain.
 template <typename F, typename E>
@@ -242,6 +265,7 @@ bool elementwise(const Call& call) {
   if (kind == OpKind::kCompare) return compare(call);
   if (call.output.dtype() == DType::kI32) return integer_op(call);
   if (!is_float(call.output)) return true;
+  if (call.unrounded != 0) return contracted(call, kind == OpKind::kAdd ? 1 : -1);
   const double ulps = call.declared.elementary_ulps;
   switch (kind) {
 #define ONCE(expression)                                                              \

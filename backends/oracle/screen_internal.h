@@ -22,6 +22,7 @@ struct Call {
   std::span<const Tensor> inputs;
   const Tensor& output;
   ThreadPool* pool;
+  unsigned unrounded = 0;  // operands that may be products before their rounding
 };
 
 bool source(const Call& call);  // constant, iota, rng_uniform

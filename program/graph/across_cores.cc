@@ -16,14 +16,11 @@ ValueId Layers::replica_id() {
 
 // Sums over equal shards: the mean of means is the mean.
 ValueId Layers::mean_over_cores(ValueId statistic) {
-  if (sharding_.cores == 1 || sharding_.batchnorm != BatchNormSync::kSynced) return statistic;
+  if (sharding_.cores == 1 || sharding_.batchnorm == BatchNormSync::kPerCore) return statistic;
+  const int group = sharding_.batchnorm_group;
+  if (group == 0 || group == sharding_.cores) return mean_over_all_cores(statistic);
   const std::string name = program_.graph.op(statistic).name;
   GraphBuilder b = GraphBuilder(program_.graph).derived(name, Phase::kForward);
-  const int group = sharding_.batchnorm_group;
-  if (group == 0 || group == sharding_.cores) {
-    return b.binary_scalar(OpKind::kDivide, b.all_reduce(statistic, "all_reduce"), sharding_.cores,
-                           "mean_over_cores");
-  }
   if (sharding_.cores % group != 0) {
     throw GraphError(name + ": " + std::to_string(sharding_.cores) +
                      " cores do not make groups of " + std::to_string(group));
@@ -41,6 +38,28 @@ ValueId Layers::mean_over_cores(ValueId statistic) {
   const ValueId placed = b.scatter_add(row, b.reshape(statistic, one, "as_row"), all, "placed");
   const ValueId own = b.reshape(b.gather(b.all_reduce(placed), row, "own_group"), dims, "of_group");
   return b.binary_scalar(OpKind::kDivide, own, group, "mean_over_group");
+}
+
+ValueId Layers::mean_over_all_cores(ValueId statistic) {
+  GraphBuilder b =
+      GraphBuilder(program_.graph).derived(program_.graph.op(statistic).name, Phase::kForward);
+  return b.binary_scalar(OpKind::kDivide, b.all_reduce(statistic, "all_reduce"), sharding_.cores,
+                         "mean_over_cores");
+}
+
+Layers::Moments Layers::own_moments(GraphBuilder b, const Dims& reduced, ValueId mean,
+                                    int64_t count) {
+  const ValueId gap = b.sub(x_, b.broadcast_trailing(mean, x_, "own_mean_broadcast"), "own_centre");
+  const ValueId squares = b.mul(gap, gap, "own_square");
+  return {mean, b.reduce(squares, reduced, Reducer::kMean, "own_variance"), count};
+}
+
+// Shards are equal: the variance of all is the mean of (own variance + squared distance of the own mean from that of all).
+Layers::Moments Layers::moments_of_all(GraphBuilder b, const Moments& own) {
+  const ValueId mean = mean_over_all_cores(own.mean);
+  const ValueId gap = b.sub(own.mean, mean, "gap");
+  const ValueId second = b.add(own.variance, b.mul(gap, gap, "gap_square"), "about_all");
+  return {mean, mean_over_all_cores(second), own.count * sharding_.cores};
 }
 
 // Row numbers of this replica's samples among those of all: replica * n + 0 .. n - 1.

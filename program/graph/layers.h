@@ -142,6 +142,14 @@ class Layers {
   // Across cores (collectives.cc).
   ValueId replica_id();
   ValueId mean_over_cores(ValueId statistic);  // batch norm's, over its group
+  ValueId mean_over_all_cores(ValueId statistic);
+  // The mean and the biased variance of the core's own rows; of all cores'.
+  struct Moments {
+    ValueId mean, variance;
+    int64_t count;  // of elements behind them
+  };
+  Moments own_moments(GraphBuilder b, const Dims& reduced, ValueId mean, int64_t count);
+  Moments moments_of_all(GraphBuilder b, const Moments& own);
   ValueId global_rows(GraphBuilder b, int64_t n);
   ValueId gather_cores(const std::string& name, ValueId x);  // [batch, ..] -> [cores * batch, ..]
   ValueId own_rows(const std::string& name, ValueId x);      // and back

@@ -35,19 +35,32 @@ void Layers::batch_norm(const std::string& name, double momentum, double epsilon
       reduced.push_back(i);
       count *= dims[static_cast<size_t>(i)];
     }
-    if (sharding_.cores > 1 && sharding_.batchnorm == BatchNormSync::kSynced)
-      count *= sharding_.batchnorm_group > 0 ? sharding_.batchnorm_group : sharding_.cores;
-    mean = mean_over_cores(b.reduce(x_, reduced, Reducer::kMean, "mean"));
+    const int64_t own_count = count;
+    const bool alone = sharding_.cores == 1 || sharding_.batchnorm == BatchNormSync::kPerCore;
+    if (!alone) count *= sharding_.batchnorm_group > 0 ? sharding_.batchnorm_group : sharding_.cores;
+    const ValueId own_mean = b.reduce(x_, reduced, Reducer::kMean, "mean");
+    mean = mean_over_cores(own_mean);
     centred = centre();
-    variance = mean_over_cores(
-        b.reduce(b.mul(centred, centred, "square"), reduced, Reducer::kMean, "variance"));
-    update_statistic(name + "/moving_mean", mean, momentum);
-    ValueId unbiased = variance;
+    if (!alone && sharding_.batchnorm == BatchNormSync::kAveraged) {
+      variance = mean_over_cores(own_moments(b, reduced, own_mean, own_count).variance);
+    } else {
+      variance = mean_over_cores(
+          b.reduce(b.mul(centred, centred, "square"), reduced, Reducer::kMean, "variance"));
+    }
+    Moments running{mean, variance, count};
+    if (sharding_.cores > 1 && sharding_.statistics != Statistics::kAsNormalised) {
+      if (!alone)
+        running = own_moments(b.scope("running"), reduced, own_mean, own_count);
+      if (sharding_.statistics == Statistics::kGlobal)
+        running = moments_of_all(b.scope("running"), running);
+    }
+    update_statistic(name + "/moving_mean", running.mean, momentum);
+    ValueId unbiased = running.variance;
     if (dims.size() == 4) {
       GraphBuilder u = GraphBuilder(program_.graph, name, Phase::kUpdate);
-      const ValueId bessel = u.constant(bessel_factor(count), DType::kF32, "bessel");
-      unbiased =
-          u.mul(variance, u.broadcast_scalar(bessel, variance, "bessels"), "unbiased_variance");
+      const ValueId bessel = u.constant(bessel_factor(running.count), DType::kF32, "bessel");
+      unbiased = u.mul(running.variance, u.broadcast_scalar(bessel, running.variance, "bessels"),
+                       "unbiased_variance");
     }
     update_statistic(name + "/moving_variance", unbiased, momentum);
     couple("batch_norm", name);

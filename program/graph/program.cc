@@ -52,6 +52,7 @@ void add_l2(Program& p, const std::vector<int>& parameters, std::vector<Objectiv
   double l2 = p.optimizer.l2;
   if (l2 <= 0) return;
   if (p.sharding.l2_once && p.sharding.reduction == Reduction::kSum) l2 /= p.sharding.cores;
+  if (p.sharding.l2_every_core && p.sharding.reduction == Reduction::kMean) l2 *= p.sharding.cores;
   GraphBuilder b(p.graph, "loss", Phase::kForward);
   for (Objective& objective : objectives) {
     ValueId total = kNoValue;
@@ -101,10 +102,12 @@ Program training_step(const Program& forward) {
     }
     // CrossShardOptimizer: MEAN scales the loss before autodiff; the all-reduce itself is a sum.
     ValueId scaled = objective.loss;
-    if (cores > 1 && p.sharding.reduction == Reduction::kMean) {
-      GraphBuilder b(p.graph, "loss", Phase::kForward);
-      scaled = b.binary_scalar(OpKind::kMultiply, objective.loss, 1.0 / cores, "scale_by_cores");
-    }
+    GraphBuilder b(p.graph, "loss", Phase::kForward);
+    const Scaling scaling = p.sharding.scaling;
+    if (cores > 1 && p.sharding.reduction == Reduction::kMean && scaling != Scaling::kNever)
+      scaled = b.binary_scalar(OpKind::kMultiply, scaled, 1.0 / cores, "scale_by_cores");
+    if (cores > 1 && scaling == Scaling::kOnceMore)
+      scaled = b.binary_scalar(OpKind::kMultiply, scaled, 1.0 / cores, "scale_by_cores_again");
     const std::vector<ValueId> found = differentiate(p.graph, scaled, wrt);
     for (size_t i = 0; i < mine.size(); ++i) grads[mine[i]] = found[i];
   }

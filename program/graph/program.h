@@ -75,12 +75,32 @@ struct Output {
 };
 
 enum class Reduction : uint8_t { kMean, kSum };
-enum class BatchNormSync : uint8_t { kPerCore, kSynced };
+// kAveraged: synced means, but the variance is the mean of the cores' own, without the variance of their means
+// (tensorflow/tpu issue 321).
+enum class BatchNormSync : uint8_t { kPerCore, kSynced, kAveraged };
+// What batch norm's running statistics are moved by: what the layer normalised by, the core's own, or those of all cores.
+enum class Statistics : uint8_t { kAsNormalised, kPerCore, kGlobal };
 enum class Scope : uint8_t { kPerCore, kGlobal };
 
 // Where gradients are clipped on several cores. Before the all-reduce each core clips its own, with a mean reduction already
 // scaled by 1/cores.
 enum class Clipping : uint8_t { kAfterAllReduce, kBeforeAllReduce };
+
+// How often a gradient is scaled by 1/cores: as `reduction` says, once more than that, or never.
+enum class Scaling : uint8_t { kByReduction, kOnceMore, kNever };
+
+// What the cores are fed; the defaults are what the whole batch means. No other value changes the program (shard_plan.h).
+struct Feeding {
+  // Core i gets shard i, every core the first one, or core 1 the first one as well.
+  enum class Shards : uint8_t { kOwn, kFirst, kFirstTwice } shards = Shards::kOwn;
+  // The last core's last rows: real ones; zeros that count; the batch's first rows again; not there.
+  enum class Remainder : uint8_t { kReal, kPadded, kRepeated, kDropped } remainder =
+      Remainder::kReal;
+  // Random ops draw by the sample's place in the whole batch, by its place on the core, or from a stream of each core.
+  enum class Streams : uint8_t { kGlobal, kOne, kPerCore } streams = Streams::kGlobal;
+  enum class Rate : uint8_t { kAsGiven, kTimesCores, kOverCores } rate = Rate::kAsGiven;
+  bool operator==(const Feeding&) const = default;
+};
 
 // What sharding means. `cores` = 1 is the whole program.
 struct Sharding {
@@ -96,6 +116,10 @@ struct Sharding {
   Clipping clipping = Clipping::kAfterAllReduce;
   bool l2_once =
       false;  // under a sum, each core's L2 term is 1/cores of the whole (a cause to be told apart)
+  bool l2_every_core = false;  // under a mean, each core's L2 term is the whole one, unscaled
+  Scaling scaling = Scaling::kByReduction;
+  Statistics statistics = Statistics::kAsNormalised;
+  Feeding feeding = {};
   bool operator==(const Sharding&) const = default;
 };
 
@@ -183,6 +207,10 @@ Digest digest(const Program& program);
 // The forward pass of one of `sharding.cores` replicas, built by the recipe: batch / cores samples, collectives where the
 // sharding asks for them. Requires forward.sharding.cores == 1 and batch % cores == 0 (GraphError otherwise).
 Program shard(const Program& forward, const Sharding& sharding);
+
+// The training step under another sharding of as many cores: what `step` would be had it been built so. Throws GraphError where
+// nothing says how to build it.
+Program reshard(const Program& step, const Sharding& sharding);
 
 // The same forward pass for another batch per replica.
 Program rebatch(const Program& forward, int64_t batch);

@@ -30,4 +30,8 @@ Program shard(const Program& forward, const Sharding& sharding) {
   return rebuild(forward, forward.batch / sharding.cores, sharding);
 }
 
+Program reshard(const Program& step, const Sharding& sharding) {
+  return training_step(rebuild(step, step.batch, sharding));
+}
+
 }  // namespace twinrun

@@ -3,6 +3,10 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
+
+#include "program/base/tensor.h"
+#include "program/graph/program.h"
 
 namespace twinrun {
 
@@ -15,5 +19,13 @@ struct ShardPlan {
     return {core * per_core(), (core + 1) * per_core()};
   }
 };
+
+// Changes what the cores would be fed, each its own rows, to what program.sharding.feeding says. inputs[core] are in the order
+// of program.inputs. What is drawn at random stays with the core: only data is fed twice, padded, repeated or dropped.
+void misfeed(const Program& program, std::vector<std::vector<Tensor>>& inputs);
+
+// How many of the last core's rows are real under a remainder: half, or the largest part that divides them (a core whose rest
+// is dropped sees what is left several times, all equally often); none of one.
+int64_t real_rows(int64_t per_core);
 
 }  // namespace twinrun

@@ -62,13 +62,40 @@ std::string attributes(const Op& op) {
   }
 }
 
+// What hardly any program has is named only where it is set: a program's digest is of this text.
+std::string rare_settings(const Sharding& s) {
+  static constexpr const char* kScaling[] = {"", "scaled by 1/cores once more\n",
+                                             "never scaled by 1/cores\n"};
+  static constexpr const char* kStatistics[] = {"", "running statistics are each core's\n",
+                                                "running statistics are of all cores\n"};
+  static constexpr const char* kShards[] = {"", "fed: every core the first shard\n",
+                                            "fed: the first shard twice\n"};
+  static constexpr const char* kRemainder[] = {"", "fed: the remainder padded\n",
+                                               "fed: the remainder repeated\n",
+                                               "fed: the remainder dropped\n"};
+  static constexpr const char* kStreams[] = {"", "fed: one random stream on all cores\n",
+                                             "fed: a random stream per core\n"};
+  static constexpr const char* kRate[] = {"", "fed: learning rate times cores\n",
+                                          "fed: learning rate over cores\n"};
+  std::string out = s.l2_every_core ? "every core's L2 term is the whole one\n" : "";
+  out += kScaling[static_cast<size_t>(s.scaling)];
+  out += kStatistics[static_cast<size_t>(s.statistics)];
+  out += kShards[static_cast<size_t>(s.feeding.shards)];
+  out += kRemainder[static_cast<size_t>(s.feeding.remainder)];
+  out += kStreams[static_cast<size_t>(s.feeding.streams)];
+  out += kRate[static_cast<size_t>(s.feeding.rate)];
+  return out;
+}
+
 }  // namespace
 
 std::string to_text(const Program& p) {
   std::string out = fmt::format(
       "program cores={} reduction={} batchnorm={} gradients={}{}{} batch={}\n", p.sharding.cores,
       p.sharding.reduction == Reduction::kMean ? "mean" : "sum",
-      p.sharding.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced",
+      p.sharding.batchnorm == BatchNormSync::kPerCore  ? "per_core"
+      : p.sharding.batchnorm == BatchNormSync::kSynced ? "synced"
+                                                       : "averaged",
       p.sharding.reduce_gradients ? "all_reduced" : "local",
       p.sharding.clipping == Clipping::kBeforeAllReduce ? " clipping=before_all_reduce" : "",
       p.sharding.l2_once ? " l2=once" : "", p.batch);
@@ -76,6 +103,7 @@ std::string to_text(const Program& p) {
     out += fmt::format("batchnorm groups of {} cores\n", p.sharding.batchnorm_group);
   if (p.sharding.batchwise == Scope::kGlobal) out += "layers across samples see all cores\n";
   if (p.sharding.token_mean == Scope::kGlobal) out += "weighted means are over all cores\n";
+  out += rare_settings(p.sharding);
   for (ValueId id = 0; id < p.graph.size(); ++id) {
     const Op& op = p.graph.op(id);
     std::string operands;

@@ -187,8 +187,13 @@ TEST(Classify, EngineBugBesideSharding) {
   e.trajectories = {trajectory("T - R", "outside"), trajectory("S - R", "outside")};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kEngineBug, 20);
+  EXPECT_TRUE(contains(j.headline, "reduction 90 %")) << j.headline;
+  ASSERT_EQ(j.findings.size(), 3u);
+  EXPECT_EQ(j.findings[0].verdict, VerdictClass::kEngineBug);
+  EXPECT_EQ(j.findings[1].verdict, VerdictClass::kSharding);
+  EXPECT_EQ(j.findings[1].cause, "reduction");
   ASSERT_FALSE(j.notes.empty());
-  EXPECT_TRUE(contains(j.notes.back(), "reduction")) << j.notes.back();
+  EXPECT_TRUE(contains(j.notes.back(), "not judged beside")) << j.notes.back();
 }
 
 TEST(Classify, EvidenceLevelWithoutATrace) {

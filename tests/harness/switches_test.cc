@@ -79,14 +79,30 @@ TEST(Switches, MeanUnderSum) {
   EXPECT_NEAR(row(m, "reduction", "restored in S").share, 1, 1e-9);
 }
 
+const CauseEffect& effect(const MeaningResult& m, const std::string& cause, StepKind kind) {
+  const auto it = std::ranges::find_if(
+      m.effects, [&](const CauseEffect& e) { return e.cause == cause && e.kind == kind; });
+  if (it == m.effects.end()) throw std::runtime_error("no effect of " + cause);
+  return *it;
+}
+
+// Two causes: what the layer normalises by, and whose running statistics are kept.
 TEST(Switches, PerCoreBatchNorm) {
   const MeaningResult m = probe(tiny::experiment(tiny::kNormalized));
-  ASSERT_EQ(m.causes.size(), 1u);
+  ASSERT_EQ(m.causes.size(), 2u);
   EXPECT_EQ(m.causes[0].name, "batch_norm");
+  EXPECT_EQ(m.causes[1].name, "statistics");
   EXPECT_NE(m.causes[0].meaning.find("4 samples"), std::string::npos) << m.causes[0].meaning;
+  EXPECT_EQ(m.kind, StepKind::kGradient);
   EXPECT_GT(m.drift, 1e-3);
-  EXPECT_LT(m.residual, kMeaningThreshold);
+  EXPECT_TRUE(m.explained());
   EXPECT_NEAR(row(m, "batch_norm", "restored in S").share, 1, 1e-9);
+  EXPECT_NEAR(row(m, "statistics", "restored in S").share, 0, 1e-9);
+  EXPECT_GT(effect(m, "statistics", StepKind::kStatistics).alone, 1e-2);
+  EXPECT_GT(effect(m, "statistics", StepKind::kEvaluation).alone, 1e-6);
+  EXPECT_LT(effect(m, "statistics", StepKind::kGradient).alone, kMeaningThreshold);
+  EXPECT_LT(effect(m, "batch_norm", StepKind::kStatistics).alone, kMeaningThreshold)
+      << "the first layer's inputs are the same: its statistics over all cores are too";
 }
 
 // Each core clips its own gradient, an eighth of the batch's, which the threshold spares.
@@ -132,7 +148,8 @@ TEST(Switches, L2UnderSum) {
 TEST(Switches, SharesOfTwoCausesAddUp) {
   const MeaningResult m = probe(
       tiny::experiment(tiny::kNormalized, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}}));
-  ASSERT_EQ(m.causes.size(), 2u);
+  ASSERT_EQ(m.causes.size(), 3u);  // the third, running statistics, is no matter of the gradient
+  EXPECT_NEAR(row(m, "statistics", "restored in S").share, 0, 1e-9);
   const SwitchRow& reduction = row(m, "reduction", "restored in S");
   const SwitchRow& norm = row(m, "batch_norm", "restored in S");
   const auto square = [](double x) { return x * x; };
@@ -150,6 +167,12 @@ TEST(Switches, SharesOfTwoCausesAddUp) {
   // What remains when one is restored is the other alone.
   EXPECT_DOUBLE_EQ(row(m, "reduction", "introduced alone").drift_after, norm.drift_after);
   EXPECT_DOUBLE_EQ(row(m, "batch_norm", "introduced alone").drift_after, reduction.drift_after);
+  // The interaction index of two players is what they do together beyond each alone.
+  const auto pair = std::ranges::find_if(m.interactions, [](const Interaction& i) {
+    return i.a == "reduction" && i.b == "batch_norm" && i.kind == StepKind::kGradient;
+  });
+  ASSERT_NE(pair, m.interactions.end());
+  EXPECT_NEAR(pair->index * both, both - without_reduction - without_norm + neither, 1e-9 * both);
 }
 
 TEST(Switches, DriftIsTheRootMeanSquareOverStates) {

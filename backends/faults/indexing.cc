@@ -1,0 +1,319 @@
+// Right numbers in wrong places: tails, padding, strides, borders, rows.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "backends/faults/kind.h"
+#include "backends/faults/terms.h"
+#include "backends/tpu/machine.h"
+#include "program/base/bits.h"
+#include "program/base/philox.h"
+#include "program/ops/k_tail.h"
+
+namespace twinrun {
+namespace {
+
+using Unit = FaultMagnitude::Unit;
+using Place = FaultKind::Place;
+constexpr auto kGroup = FaultGroup::kIndexing;
+constexpr auto kByOp = std::numeric_limits<double>::quiet_NaN();
+
+bool dot(const Program& p, ValueId id) { return is_dot(op_at(p, id)); }
+bool dot_f32(const Program& p, ValueId id) {
+  return dot(p, id) && is_f32(op_at(p, id)) && f32_operands(p, id);
+}
+bool computed_f32(const Program& p, ValueId id) {
+  const Op& op = op_at(p, id);
+  return class_of(op.kind) != OpClass::kSource && is_f32(op) && op.type.elements() > 0;
+}
+bool has_rows(const Program& p, ValueId id) {
+  return computed_f32(p, id) && op_at(p, id).type.rank() > 0 && op_at(p, id).type.dims[0] > 1;
+}
+
+// The last two dimensions of a tensor, and how often they come.
+struct Planes {
+  int64_t count, rows, columns;
+  explicit Planes(const TensorType& type) {
+    const Dims& d = type.dims;
+    columns = d.empty() ? 1 : d.back();
+    rows = d.size() < 2 ? 1 : d[d.size() - 2];
+    count = rows * columns == 0 ? 0 : type.elements() / (rows * columns);
+  }
+};
+
+// The last operand that a plane can be misread of; -1: none. `square`: transposing keeps its shape.
+int misread_operand(const Program& p, ValueId id, bool square) {
+  const Op& op = op_at(p, id);
+  if (class_of(op.kind) == OpClass::kCollective) return -1;
+  for (size_t i = op.operands.size(); i-- > 0;) {
+    const TensorType& type = p.graph.type(op.operands[i]);
+    const Planes planes(type);
+    if (type.dtype != DType::kF32 || planes.rows < 2 || planes.columns < 2) continue;
+    if (!square || planes.rows == planes.columns) return static_cast<int>(i);
+  }
+  return -1;
+}
+bool has_square(const Program& p, ValueId id) { return misread_operand(p, id, true) >= 0; }
+bool has_plane(const Program& p, ValueId id) { return misread_operand(p, id, false) >= 0; }
+
+// ---- tails and padding
+
+// The last partial tile of 128 of the flat k, a whole one if it divides; magnitude: the size.
+void drop_k_tail(Strike& s) {
+  const int64_t k = k_size(s.op(), s.inputs);
+  const int64_t partial = k % tpu::kLanes != 0 ? k % tpu::kLanes : std::min(k, tpu::kLanes);
+  const int64_t tail =
+      s.fault.magnitude ? std::min(k, static_cast<int64_t>(*s.fault.magnitude)) : partial;
+  s.inputs = without_k_tail(s.op(), s.inputs, tail);
+  s.recompute();
+}
+
+int64_t padding_of(const Strike& s) {
+  const int64_t k = k_size(s.op(), s.inputs);
+  return (k + tpu::kLanes - 1) / tpu::kLanes * tpu::kLanes - k;
+}
+
+// The padding cells still hold the first terms of k, which so count twice.
+void padding_leak(Strike& s) {
+  const int64_t k = k_size(s.op(), s.inputs);
+  const auto most = s.fault.magnitude ? static_cast<int64_t>(*s.fault.magnitude) : tpu::kLanes;
+  const int64_t leaking = std::min({k, padding_of(s), most});
+  if (leaking == 0) return;
+  const Tensor extra = s.computed(without_k_tail(s.op(), s.inputs, k - leaking));
+  const auto out = s.own_output();
+  for (size_t i = 0; i < out.size(); ++i) out[i] += extra.as<float>()[i];
+}
+
+// The padding cells hold NaN and take part.
+void padding_nan(Strike& s) {
+  if (padding_of(s) == 0) return;
+  for (float& v : s.own_output()) v = from_bits(kCanonicalNaN);
+}
+
+// ---- strides
+
+void transposed(Strike& s) {
+  const auto i = static_cast<size_t>(misread_operand(*s.site.program, s.site.id, true));
+  const auto x = s.own_input(i);
+  const Planes p(s.inputs[i].type());
+  const int64_t n = p.rows;
+  for (int64_t t = 0; t < p.count; ++t) {
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t c = 0; c < r; ++c)
+        std::swap(x[static_cast<size_t>((t * n + r) * n + c)],
+                  x[static_cast<size_t>((t * n + c) * n + r)]);
+    }
+  }
+  s.recompute();
+}
+
+// Row-major memory read column by column.
+void wrong_stride(Strike& s) {
+  const auto i = static_cast<size_t>(misread_operand(*s.site.program, s.site.id, false));
+  const Tensor original = s.inputs[i];
+  const std::span<const float> from = original.as<float>();
+  const auto to = s.own_input(i);
+  const Planes p(original.type());
+  for (int64_t t = 0; t < p.count; ++t) {
+    for (int64_t r = 0; r < p.rows; ++r) {
+      for (int64_t c = 0; c < p.columns; ++c) {
+        const int64_t plane = t * p.rows * p.columns;
+        to[static_cast<size_t>(plane + r * p.columns + c)] =
+            from[static_cast<size_t>(plane + c * p.rows + r)];
+      }
+    }
+  }
+  s.recompute();
+}
+
+// ---- edges of the result
+
+bool is_image(const Program& p, ValueId id) {
+  const Op& op = op_at(p, id);
+  const OpClass c = class_of(op.kind);
+  return (c == OpClass::kDot || c == OpClass::kWindow) && is_f32(op) && op.type.rank() == 4 &&
+         op.kind != OpKind::kConvolutionKernelGrad && op.kind != OpKind::kDotGeneral;
+}
+void border(Strike& s) {
+  const Dims& d = s.output.dims();
+  const auto out = s.own_output();
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto e = static_cast<int64_t>(i);
+    const int64_t w = e / d[3] % d[2], h = e / d[3] / d[2] % d[1];
+    if (h == 0 || w == 0 || h == d[1] - 1 || w == d[2] - 1)
+      out[i] *= static_cast<float>(s.magnitude());
+  }
+}
+
+// The partial tile of 8 x 128 in the corner is never written; the memory was zero.
+void edge_tile(Strike& s) {
+  const Planes p(s.output.type());
+  if (p.rows % tpu::kSublanes == 0 && p.columns % tpu::kLanes == 0) return;
+  const int64_t row = (p.rows - 1) / tpu::kSublanes * tpu::kSublanes;
+  const int64_t column = (p.columns - 1) / tpu::kLanes * tpu::kLanes;
+  const auto out = s.own_output();
+  for (int64_t e = 0; e < s.output.elements(); ++e) {
+    if (e / p.columns % p.rows >= row && e % p.columns >= column) out[static_cast<size_t>(e)] = 0;
+  }
+}
+
+void lane(Strike& s) {
+  const auto n = std::max<size_t>(2, static_cast<size_t>(s.magnitude()));
+  const auto out = s.own_output();
+  for (size_t i = n - 1; i < out.size(); i += n) out[i] = out[i - 1];
+}
+
+// ---- lost and misplaced contributions
+
+bool scatters(const Program& p, ValueId id) {
+  const OpKind k = op_at(p, id).kind;
+  return has_terms(p, id) && (k == OpKind::kScatterAdd || k == OpKind::kSelectAndScatter ||
+                              k == OpKind::kAvgPoolGrad);
+}
+// Only where several meet: elsewhere the engine's own result stands.
+void assign_not_add(Strike& s) {
+  const Tensor last = add_up(s.op(), s.inputs, {}, [](float, double term) { return static_cast<float>(term); });
+  std::vector<int> count(static_cast<size_t>(s.output.elements()), 0);
+  each_term(s.op(), s.inputs, {}, [&](int64_t e, double) { ++count[static_cast<size_t>(e)]; });
+  const auto out = s.own_output();
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (count[i] > 1) out[i] = last.as<float>()[i];
+  }
+}
+
+bool selects(const Program& p, ValueId id) {
+  return op_at(p, id).kind == OpKind::kSelectAndScatter && has_terms(p, id);
+}
+void wrong_tie(Strike& s) {
+  const auto add = [](float sum, double term) { return sum + static_cast<float>(term); };
+  const Tensor first = add_up(s.op(), s.inputs, {}, add);
+  const Tensor last = add_up(s.op(), s.inputs, {.last_maximum = true}, add);
+  const auto out = s.own_output();
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (to_bits(first.as<float>()[i]) != to_bits(last.as<float>()[i])) out[i] = last.as<float>()[i];
+  }
+}
+
+bool loses_terms(const Program& p, ValueId id) {
+  const Op& op = op_at(p, id);
+  if (op.kind == OpKind::kAdd || op.kind == OpKind::kSubtract) return is_f32(op);
+  return (op.kind == OpKind::kReduce || op.kind == OpKind::kScatterAdd) && has_terms(p, id);
+}
+void lost_term(Strike& s) {
+  const Op& op = s.op();
+  if (op.kind == OpKind::kAdd || op.kind == OpKind::kSubtract) {
+    s.output = s.inputs[0];
+    return;
+  }
+  std::set<int64_t> met;  // results that had their first term
+  if (op.kind == OpKind::kReduce) {  // terms come in the order of the operand's elements
+    const auto x = s.own_input(0);
+    size_t at = 0;
+    each_term(op, {s.inputs[0].clone()}, {}, [&](int64_t e, double) {
+      if (met.insert(e).second) x[at] = 0;
+      ++at;
+    });
+  } else {
+    const Tensor& ids = s.inputs[0];
+    const int64_t row = ids.elements() == 0 ? 0 : s.inputs[1].elements() / ids.elements();
+    const auto dy = s.own_input(1);
+    for (int64_t i = 0; i < ids.elements(); ++i) {
+      if (met.insert(ids.as<int32_t>()[static_cast<size_t>(i)]).second)
+        std::fill_n(dy.begin() + i * row, row, 0.0f);
+    }
+  }
+  s.recompute();
+}
+
+// Rows of the outermost dimension; result row i comes from row source[i].
+void move_rows(Strike& s, const std::vector<int64_t>& source) {
+  const Tensor from = s.output;
+  const auto to = s.own_output();
+  const auto rows = static_cast<int64_t>(source.size()), row = from.elements() / rows;
+  for (int64_t r = 0; r < rows; ++r)
+    std::copy_n(from.as<float>().begin() + source[static_cast<size_t>(r)] * row, row,
+                to.begin() + r * row);
+}
+std::vector<int64_t> rows_in_order(const Strike& s) {
+  std::vector<int64_t> rows(static_cast<size_t>(s.output.dims()[0]));
+  std::iota(rows.begin(), rows.end(), 0);
+  return rows;
+}
+
+void shifted_rows(Strike& s) {
+  auto rows = rows_in_order(s);
+  const auto n = static_cast<int64_t>(rows.size());
+  std::ranges::rotate(rows, rows.end() - static_cast<int64_t>(s.magnitude()) % n);
+  move_rows(s, rows);
+}
+void swapped_samples(Strike& s) {
+  auto rows = rows_in_order(s);
+  const auto n = static_cast<uint32_t>(rows.size());
+  const uint32_t a = bounded(s.random(1), n), b = bounded(s.random(2), n - 1);
+  std::swap(rows[a], rows[b < a ? b : b + 1]);
+  move_rows(s, rows);
+}
+// At least one row, always the same ones.
+void zero_rows(Strike& s) {
+  const auto n = static_cast<uint32_t>(s.output.dims()[0]);
+  const auto out = s.own_output();
+  const size_t row = out.size() / n;
+  const uint32_t sure = bounded(s.random(0, false), n);
+  for (uint32_t r = 0; r < n; ++r) {
+    const bool hit = r == sure || s.random(1 + r, false) * 0x1p-32 < s.magnitude();
+    if (hit) std::fill_n(out.begin() + static_cast<int64_t>(r * row), row, 0.0f);
+  }
+}
+
+}  // namespace
+
+std::vector<FaultKind> indexing_faults() {
+  const auto computation = Place::kComputation, result = Place::kResult;
+  return {
+      {"drop_k_tail", kGroup, "dots",
+       "the last partial tile of 128 of the flat k contributes nothing (a whole tile if 128 "
+       "divides K)",
+       {Unit::kCount, kByOp, "number of terms", {1, 2, 8, 32, 128}}, computation, false, false, dot,
+       drop_k_tail},
+      {"padding_leak", kGroup, "dots",
+       "padding cells of the last tile of 128 of k hold the first terms and count them again; "
+       "nothing if 128 divides K",
+       {Unit::kCount, kByOp, "number of cells, at most", {1, 2, 8, 32, 128}}, computation, false,
+       false, dot_f32, padding_leak},
+      {"padding_nan", kGroup, "dots", "the same cells hold NaN", {}, result, false, false, dot_f32,
+       padding_nan},
+      {"transposed", kGroup, "a square operand", "the last such one is read transposed", {},
+       computation, false, false, has_square, transposed},
+      {"wrong_stride", kGroup, "an operand of two dimensions or more",
+       "the last such one is read column by column", {}, computation, false, false, has_plane,
+       wrong_stride},
+      {"border", kGroup, "images that convolutions, pooling and their gradients give",
+       "the outer rows and columns times a factor", {Unit::kNumber, 0, "factor", {0, 0.5, 0.99, 2}},
+       result, false, false, is_image, border},
+      {"edge_tile", kGroup, "any f32 op",
+       "the last partial tile of 8 x 128 is not written: 0; nothing if whole tiles fill the result",
+       {}, result, false, false, computed_f32, edge_tile},
+      {"lane", kGroup, "any f32 op", "every nth element holds its neighbour's value",
+       {Unit::kCount, 128, "number n", {2, 8, 32, 128}}, result, false, false, computed_f32, lane},
+      {"assign_not_add", kGroup, "scatter_add, select_and_scatter, avg_pool_grad",
+       "where several contributions meet, the last one stands", {}, result, false, false, scatters,
+       assign_not_add},
+      {"wrong_tie", kGroup, "select_and_scatter",
+       "of equal maxima the last one gets the gradient instead of the first", {}, result, false,
+       false, selects, wrong_tie},
+      {"zero_rows", kGroup, "any f32 op with rows", "some rows are 0, always the same ones",
+       {Unit::kNumber, 0.25, "part of the rows, at least one", {0, 0.01, 0.1, 0.25, 0.5}}, result,
+       false, false, has_rows, zero_rows},
+      {"lost_term", kGroup, "add, subtract, sums and means, scatter_add",
+       "an addition gives its first operand; of a sum's terms the first is missing", {},
+       computation, false, false, loses_terms, lost_term},
+      {"shifted_rows", kGroup, "any f32 op with rows", "rows come some places too late, in a ring",
+       {Unit::kCount, 1, "number of places"}, result, false, false, has_rows, shifted_rows},
+      {"swapped_samples", kGroup, "any f32 op with rows", "two rows change places, drawn each step",
+       {}, result, false, false, has_rows, swapped_samples},
+  };
+}
+
+}  // namespace twinrun

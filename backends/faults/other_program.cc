@@ -1,0 +1,89 @@
+#include "backends/faults/other_program.h"
+
+#include <utility>
+
+#include "program/graph/shard_plan.h"
+
+namespace twinrun {
+namespace {
+
+class OtherEngine : public Engine {
+ public:
+  OtherEngine(std::unique_ptr<Engine> honest, Program asked, Program fed)
+      : honest_(std::move(honest)), asked_(std::move(asked)), fed_(std::move(fed)) {}
+
+  const Program& program() const override { return honest_->program(); }
+
+  Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+              TraceSink* sink, OpHooks* hooks) override {
+    StepInputs own(inputs.size());
+    for (size_t core = 0; core < inputs.size(); ++core) {
+      for (const Input& input : fed_.inputs) {
+        Tensor t;
+        for (size_t i = 0; i < asked_.inputs.size(); ++i) {
+          if (asked_.inputs[i].name == input.name) t = inputs[core][i];
+        }
+        if (input.name == "replica_id") t = Tensor::scalar_i32(static_cast<int32_t>(core));
+        if (!t.valid()) return Error{"nothing feeds the input '" + input.name + "'", "program", ""};
+        own[core].push_back(std::move(t));
+      }
+    }
+    misfeed(fed_, own);
+    StepOutputs all;
+    TWINRUN_RETURN_IF_ERROR(honest_->step(step, states, own, all, sink, hooks));
+    // As the asked program names them.
+    outputs.assign(all.size(), {});
+    for (size_t core = 0; core < all.size(); ++core) {
+      for (const Output& output : asked_.outputs) {
+        for (size_t o = 0; o < fed_.outputs.size(); ++o) {
+          if (fed_.outputs[o].name == output.name) outputs[core].push_back(all[core][o]);
+        }
+      }
+    }
+    return Ok{};
+  }
+
+ private:
+  std::unique_ptr<Engine> honest_;
+  Program asked_, fed_;  // fed_: the executed one, with what it is fed
+};
+
+class OtherBackend : public Backend {
+ public:
+  OtherBackend(std::unique_ptr<Backend> honest, std::function<Sharding(Sharding)> change)
+      : honest_(std::move(honest)), change_(std::move(change)) {}
+
+  Capabilities capabilities() const override { return honest_->capabilities(); }
+
+  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+    if (program.sharding.cores == 1 || program.recipe == nullptr) return honest_->prepare(program);
+    const Sharding other = change_(program.sharding);
+    if (program.sharding.feeding != Feeding{} && program.sharding.feeding != other.feeding)
+      return Error{"the asked program is misfed already", "with_other_program", ""};
+    Program executed;
+    try {
+      executed = reshard(program, other);
+    } catch (const GraphError& error) {
+      return Error{error.what(), "with_other_program", ""};
+    }
+    Program fed = executed;
+    if (program.sharding.feeding == other.feeding) fed.sharding.feeding = {};
+    executed.sharding.feeding = program.sharding.feeding;
+    TWINRUN_ASSIGN(auto engine, honest_->prepare(executed));
+    return std::unique_ptr<Engine>(
+        std::make_unique<OtherEngine>(std::move(engine), program, std::move(fed)));
+  }
+
+ private:
+  std::unique_ptr<Backend> honest_;
+  std::function<Sharding(Sharding)> change_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> with_other_program(std::unique_ptr<Backend> honest,
+                                            std::function<Sharding(Sharding)> change) {
+  return std::make_unique<OtherBackend>(std::move(honest), std::move(change));
+}
+
+}  // namespace twinrun

@@ -1,0 +1,149 @@
+// The engine: the interpreter, with the ops that leave an engine a choice computed as the variant chose. A caller's hooks
+// (faults) act on top: before, then the op, by whoever replaces it, then after.
+#include <atomic>
+#include <cstring>
+
+#include "backends/interpreter.h"
+#include "backends/kernels/arithmetic.h"
+#include "backends/variants/variant.h"
+
+namespace twinrun {
+namespace {
+
+class VariantHooks : public OpHooks {
+ public:
+  VariantHooks(Variant variant, const Program& program) : variant_(std::move(variant)) {
+    const Graph& graph = program.graph;
+    const auto n = static_cast<size_t>(graph.size());
+    replaced_.resize(n);
+    fused_.assign(n, -1);
+    feeds_.resize(n);
+    for (ValueId id = 0; id < graph.size(); ++id) {
+      const Op& op = graph.op(id);
+      replaced_[static_cast<size_t>(id)] = variants::replaces(variant_, op);
+      if (!variant_.fuses) continue;
+      const unsigned products = unrounded_operands(variant_.declared, graph, id);
+      if (products == 0) continue;
+      const int which = (products & 2u) != 0 ? 1 : 0;  // of two products, the second
+      fused_[static_cast<size_t>(id)] = static_cast<int8_t>(which);
+      feeds_[static_cast<size_t>(op.operands[static_cast<size_t>(which)])] = true;
+    }
+    factors_.assign(static_cast<size_t>(program.sharding.cores), std::vector<Factors>(n));
+  }
+
+  // Whose hooks act on top, in this step.
+  void begin_step(OpHooks* others) {
+    others_ = others;
+    for (auto& replica : factors_) std::fill(replica.begin(), replica.end(), Factors{});
+    theirs_.assign(replaced_.size(), false);
+  }
+
+  bool watches(const Program& program, ValueId id, int64_t step) override {
+    const auto i = static_cast<size_t>(id);
+    theirs_[i] = others_ != nullptr && others_->watches(program, id, step);
+    return theirs_[i] || replaced_[i] || fused_[i] >= 0 || feeds_[i];
+  }
+  void before(const OpSite& site, std::vector<Tensor>& inputs) override {
+    if (theirs_[static_cast<size_t>(site.id)]) others_->before(site, inputs);
+  }
+  bool replace(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override {
+    const auto i = static_cast<size_t>(site.id);
+    if (theirs_[i] && others_->replace(site, inputs, output)) return true;
+    if (feeds_[i]) factors_[static_cast<size_t>(site.replica)][i] = {inputs[0], inputs[1]};
+    if (fused_[i] >= 0) return fuse(site, inputs, output);
+    if (!replaced_[i]) return false;
+    variants::run_op(variant_, site.op(), inputs, output);
+    return true;
+  }
+  void after(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override {
+    if (theirs_[static_cast<size_t>(site.id)]) others_->after(site, inputs, output);
+  }
+
+ private:
+  struct Factors {
+    Tensor a, b;
+  };
+
+  // a + x y by one fused multiply-add. What reached the add must be the product that was seen: elsewhere somebody stepped
+  // in between, and the add takes what it is given.
+  bool fuse(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) const {
+    const Op& op = site.op();
+    const auto which = static_cast<size_t>(fused_[static_cast<size_t>(site.id)]);
+    const Factors& f = factors_[static_cast<size_t>(site.replica)]
+                               [static_cast<size_t>(op.operands[which])];
+    if (!f.a.valid()) return false;
+    const bool subtract = op.kind == OpKind::kSubtract;
+    const float *x = f.a.as<float>().data(), *y = f.b.as<float>().data();
+    const float *product = inputs[which].as<float>().data(),
+                *other = inputs[1 - which].as<float>().data();
+    float* out = output.as<float>().data();
+    const FlushScope scope(variant_.declared.flush);
+    for (int64_t i = 0; i < output.elements(); ++i) {
+      const bool seen = to_bits(canonical(x[i] * y[i])) == to_bits(product[i]);
+      // p - q as p + (-q): the sign goes to a factor, or to the other operand.
+      const float c = subtract && which == 0 ? -other[i] : other[i];
+      const float factor = subtract && which == 1 ? -x[i] : x[i];
+      const float p = subtract && which == 1 ? -product[i] : product[i];
+      out[i] = canonical(seen ? __builtin_fmaf(factor, y[i], c) : p + c);
+    }
+    return true;
+  }
+
+  Variant variant_;
+  std::vector<bool> replaced_;
+  std::vector<int8_t> fused_;  // the operand of an add or subtract whose product it takes unrounded; -1: none
+  std::vector<bool> feeds_;    // multiplies whose factors such an op needs
+  std::vector<std::vector<Factors>> factors_;  // [replica][op], of this step
+  OpHooks* others_ = nullptr;
+  std::vector<bool> theirs_;
+};
+
+class VariantEngine : public Engine {
+ public:
+  VariantEngine(const Variant& variant, const Program& program, Arithmetic arithmetic,
+                const BackendOptions& options)
+      : interpreter_(program, arithmetic, options), hooks_(variant, program) {}
+  const Program& program() const override { return interpreter_.program(); }
+  Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+              TraceSink* sink, OpHooks* hooks) override {
+    hooks_.begin_step(hooks);
+    return interpreter_.step(step, states, inputs, outputs, sink, &hooks_);
+  }
+
+ private:
+  Interpreter interpreter_;
+  VariantHooks hooks_;
+};
+
+class VariantBackend : public Backend {
+ public:
+  VariantBackend(const Variant& variant, const BackendOptions& options)
+      : variant_(variant), options_(options) {}
+  Capabilities capabilities() const override { return variant_.declared; }
+  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+    if (program.sharding.cores > variant_.declared.max_cores) {
+      return Error{"a program of " + std::to_string(program.sharding.cores) +
+                       " cores; the engine has " + std::to_string(variant_.declared.max_cores),
+                   "tpu.cores", ""};
+    }
+    Arithmetic arithmetic;
+    arithmetic.dot = static_cast<DotArithmetic>(variant_.declared.precision);
+    arithmetic.flush = variant_.declared.flush;
+    return std::unique_ptr<Engine>(std::make_unique<VariantEngine>(
+        variant_of_run(variant_, runs_++), program, arithmetic, options_));
+  }
+
+ private:
+  Variant variant_;
+  BackendOptions options_;
+  std::atomic<uint64_t> runs_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_variant_backend(const Variant& variant,
+                                              const BackendOptions& options) {
+  return std::make_unique<VariantBackend>(variant, options);
+}
+
+}  // namespace twinrun

@@ -1,0 +1,78 @@
+// Which program did the subject run? The instrument for an engine that shows tensors only, and for one whose executed program is
+// not the one that was asked for. From the subject's own states ONE step is run again on the subject; its gradients, loss and
+// change of state are compared with what honest engines of the declared arithmetic make of the same step: first of the program
+// asked for, then of that program with each cause of harness/causes.h (then pairs of them) introduced or undone.
+//
+//   auto m = match_subject(experiment, program, *subject, {{0, s0}, {7, s7}}, {.threads = 2});
+//   m->outcome;               // kInside, kExplained (by any of m->classes.front().causes), kUnexplained
+//   m->outside.front();       // the tensor computed first among those outside: name, core, ratio, pattern
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "harness/causes.h"
+
+namespace twinrun {
+
+// A state of the subject, per replica, and the step that it starts.
+struct MatchState {
+  int64_t step = 0;
+  States states;
+};
+
+struct MatchOptions {
+  int threads = 1;
+  // An honest engine of the declared arithmetic, another one for each member; default: as docs/diagnosis.md says.
+  std::function<Result<std::unique_ptr<Backend>>(uint64_t member)> make_member;
+  int few = 8, many = 24;      // members: to see that all is well; to say that it is not
+  double false_alarm = 1e-6;   // of one call, all its tensors together, where rounding is Gaussian
+  bool pairs = true;           // try two causes at once where no single one explains
+};
+
+// One tensor of one replica at one step, outside the envelope of honest engines.
+struct TensorMismatch {
+  std::string tensor;  // "dense1/kernel.grad", "dense1/kernel", "loss"
+  bool is_state = false;
+  int replica = 0;
+  int64_t step = 0;
+  double distance = 0;  // 2-norm of (subject - mean of the honest engines)
+  double spread = 0;    // what that is for an honest engine, root mean square
+  double ratio = 0;     // distance / spread
+  double relative = 0;  // distance / 2-norm of what was due
+  std::string pattern;  // "1.5 times what was due", "unchanged: an update of zero", "without core 3's part", ""
+};
+
+// Causes (one or two) that explain the subject, and whether each is introduced or undone.
+struct Explanation {
+  struct Part {
+    std::string cause;
+    bool introduced = true;  // false: the program asked for has it, the subject's has not
+  };
+  std::vector<Part> parts;
+  double ratio = 0;  // the subject's largest, in this program's own envelope
+};
+
+struct MatchResult {
+  enum class Outcome : uint8_t { kInside, kExplained, kUnexplained, kUntestable } outcome =
+      Outcome::kInside;
+  double ratio = 0;      // the largest, against the program asked for
+  double threshold = 0;  // what an honest engine exceeds with probability `false_alarm`
+  double false_alarm = 0;
+  int64_t comparisons = 0;
+  std::vector<TensorMismatch> outside;    // in the order of computation, first the one nearest its cause
+  std::vector<Explanation> explanations;  // those that the evidence cannot tell apart, best first
+  std::vector<std::string> twins;         // engine faults that predict the same tensors as an explanation
+  std::string why;                        // untestable: what is missing
+  int64_t subject_steps = 0, member_steps = 0, exact_steps = 0;  // what it cost
+};
+
+// `asked` is a sharded or whole program of the experiment (without causes to try where it has one core).
+Result<MatchResult> match_subject(const Experiment& experiment, const Program& asked,
+                                  Backend& subject, const std::vector<MatchState>& states,
+                                  const MatchOptions& options);
+
+}  // namespace twinrun

@@ -1,0 +1,93 @@
+#include "program/graph/shard_plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace twinrun {
+namespace {
+
+// Rows of `from` by number; -1: zeros.
+Tensor rows_at(const Tensor& from, const std::vector<int64_t>& rows) {
+  Dims dims = from.dims();
+  dims[0] = static_cast<int64_t>(rows.size());
+  Tensor out = Tensor::zeros({from.dtype(), dims});
+  const size_t bytes = from.bytes() / static_cast<size_t>(from.dims()[0]);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] < 0) continue;
+    std::memcpy(out.raw() + i * bytes, from.raw() + static_cast<size_t>(rows[i]) * bytes, bytes);
+  }
+  return out;
+}
+
+// The last core's rows of one input; `first`: the first core's.
+Tensor with_remainder(Feeding::Remainder how, const Tensor& last, const Tensor& first,
+                      bool is_weights) {
+  const int64_t n = last.dims()[0], real = real_rows(n);
+  std::vector<int64_t> own(static_cast<size_t>(n), -1);
+  for (int64_t i = 0; i < n; ++i) {
+    const bool rest = i >= real;
+    int64_t& row = own[static_cast<size_t>(i)];
+    if (!rest || (how == Feeding::Remainder::kPadded && is_weights)) {
+      row = i;  // padding counts
+    } else if (how == Feeding::Remainder::kDropped) {
+      row = real > 0 ? i % real : i;
+    }
+  }
+  Tensor out = rows_at(last, own);
+  if (how == Feeding::Remainder::kRepeated) {
+    const size_t bytes = out.bytes() / static_cast<size_t>(n);
+    std::memcpy(out.raw() + static_cast<size_t>(real) * bytes, first.raw(),
+                static_cast<size_t>(n - real) * bytes);
+  }
+  return out;
+}
+
+// Random ops draw by the numbers of samples: those of the whole batch are 0 .. cores * n - 1.
+Tensor stream_of(Feeding::Streams streams, const Tensor& ids, int64_t core, int64_t cores) {
+  Tensor out = ids.clone();
+  const auto n = static_cast<int64_t>(out.elements());
+  for (int64_t i = 0; i < n; ++i) {
+    const bool moved = streams == Feeding::Streams::kPerCore && core > 0;
+    out.as<int32_t>()[static_cast<size_t>(i)] =
+        static_cast<int32_t>(moved ? (cores + core) * n + i : i);
+  }
+  return out;
+}
+
+}  // namespace
+
+int64_t real_rows(int64_t per_core) {
+  for (int64_t p = 2; p <= per_core; ++p) {
+    if (per_core % p == 0) return per_core / p;
+  }
+  return 0;
+}
+
+void misfeed(const Program& program, std::vector<std::vector<Tensor>>& inputs) {
+  const Feeding& how = program.sharding.feeding;
+  const auto cores = static_cast<int64_t>(inputs.size());
+  if (how == Feeding{} || cores < 2) return;
+  const auto all = static_cast<double>(cores);
+  const std::vector<Tensor> first = inputs.front();  // the last may be the second
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const std::string& name = program.inputs[i].name;
+    const bool data = name == "images" || name == "tokens" || name == "labels" || name == "weights";
+    for (int64_t core = 0; core < cores; ++core) {
+      Tensor& t = inputs[static_cast<size_t>(core)][i];
+      if (data && (how.shards == Feeding::Shards::kFirst ||
+                   (how.shards == Feeding::Shards::kFirstTwice && core == 1)))
+        t = first[i];
+      if (data && how.remainder != Feeding::Remainder::kReal && core + 1 == cores)
+        t = with_remainder(how.remainder, t, first[i], name == "weights");
+      if (name == "sample_ids" && how.streams != Feeding::Streams::kGlobal)
+        t = stream_of(how.streams, t, core, cores);
+      if (name == "learning_rate" && how.rate != Feeding::Rate::kAsGiven) {
+        const double rate = static_cast<double>(t.as<float>()[0]);
+        t = Tensor::scalar(static_cast<float>(how.rate == Feeding::Rate::kTimesCores ? rate * all
+                                                                                     : rate / all));
+      }
+    }
+  }
+}
+
+}  // namespace twinrun
