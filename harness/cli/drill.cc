@@ -1,3 +1,5 @@
+#include "harness/drill/drill.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -7,7 +9,6 @@
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/drill/drill.h"
 #include "harness/environment.h"
 
 namespace twinrun::cli {
@@ -71,12 +72,12 @@ int drill_verb(const Args& args) {
       "ID: this case alone (repeatable); its report is kept")(
       "out,o", po::value<std::string>()->default_value("twinrun-results/drill"),
       "folder of the results: drill.json, drill.md, cases.jsonl, reports of wrong answers")(
-      "resume", po::bool_switch(), "go on with what cases.jsonl has")(
-      "keep", po::bool_switch(), "keep every case's report");
+      "resume", po::bool_switch(), "go on with what cases.jsonl has")("keep", po::bool_switch(),
+                                                                      "keep every case's report");
   add_common_options(options);
-  const Parsed parsed = parse(args, "twinrun drill [SCENARIO..] [OPTIONS]",
-                              "twinrun drill drill_mlp drill_cnn --cases 60", options,
-                              {"?SCENARIO.."});
+  const Parsed parsed =
+      parse(args, "twinrun drill [SCENARIO..] [OPTIONS]",
+            "twinrun drill drill_mlp drill_cnn --cases 60", options, {"?SCENARIO.."});
   if (parsed.exit) return *parsed.exit;
   const auto o = options_of(parsed);
   if (!o) return fail(o.error());
@@ -94,8 +95,8 @@ int drill_verb(const Args& args) {
   const drill::Drilled what{command_line(), o->plan.seed, today(), machine()};
   const std::filesystem::path folder(o->directory);
   const std::string json = drill::to_json(summary, what);
-  for (const auto& [name, text] : {std::pair{"drill.json", json},
-                                   std::pair{"drill.md", drill::to_markdown(summary, what)}}) {
+  for (const auto& [name, text] :
+       {std::pair{"drill.json", json}, std::pair{"drill.md", drill::to_markdown(summary, what)}}) {
     if (const Status written = write_file_atomically((folder / name).string(), text); !written)
       return fail(written.error());
   }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "harness/causes.h"
+
 namespace twinrun::drill {
 namespace {
 
@@ -19,10 +21,10 @@ std::vector<DeclaredCause> declared_causes(const Scenario& s) {
   if (s.loss.reduction == LossReduction::kMean) {
     causes.push_back({"reduction", {{"tpu.reduction", "sum"}}});
     // A sum is `batch` times the mean: the rate makes up for it, so that the reference trains as before.
-    causes.push_back(
-        {"reduction",
-         {{"loss.reduction", "sum"},
-          {"optimizer.lr", fmt::format("{}", s.optimizer.lr / static_cast<double>(s.train.batch))}}});
+    causes.push_back({"reduction",
+                      {{"loss.reduction", "sum"},
+                       {"optimizer.lr",
+                        fmt::format("{}", s.optimizer.lr / static_cast<double>(s.train.batch))}}});
     if (s.optimizer.l2 > 0) {
       causes.push_back(
           {"l2",
@@ -43,47 +45,13 @@ std::vector<DeclaredCause> declared_causes(const Scenario& s) {
   return causes;
 }
 
-std::vector<HiddenCause> hidden_causes(const Experiment& e) {
-  std::vector<HiddenCause> causes;
-  if (e.sharding.cores < 2) return causes;
-  causes.push_back({"no_all_reduce", [](Sharding s) {
-                      s.reduce_gradients = false;
-                      return s;
-                    }});
-  causes.push_back({"reduction", [](Sharding s) {
-                      s.reduction = s.reduction == Reduction::kMean ? Reduction::kSum
-                                                                    : Reduction::kMean;
-                      return s;
-                    }});
-  const auto coupled = [&](std::string_view cause) {
-    return std::ranges::any_of(e.forward.couplings,
-                               [&](const Coupling& c) { return c.cause == cause; });
-  };
-  if (coupled("batch_norm") && e.sharding.batchnorm == BatchNormSync::kSynced) {
-    causes.push_back({"batch_norm", [](Sharding s) {
-                        s.batchnorm = BatchNormSync::kPerCore;
-                        return s;
-                      }});
-  }
-  if (coupled("batch_wise") && e.sharding.batchwise == Scope::kGlobal) {
-    causes.push_back({"batch_wise", [](Sharding s) {
-                        s.batchwise = Scope::kPerCore;
-                        return s;
-                      }});
-  }
-  if (coupled("token_mean") && e.sharding.token_mean == Scope::kGlobal) {
-    causes.push_back({"token_mean", [](Sharding s) {
-                        s.token_mean = Scope::kPerCore;
-                        return s;
-                      }});
-  }
-  if (e.forward.optimizer.clip != OptimizerSpec::Clip::kNone &&
-      e.sharding.clipping == Clipping::kAfterAllReduce) {
-    causes.push_back({"clipping", [](Sharding s) {
-                        s.clipping = Clipping::kBeforeAllReduce;
-                        return s;
-                      }});
-  }
+std::vector<std::string> hidden_causes(const Experiment& e) {
+  if (e.sharding.cores < 2) return {};
+  std::vector<std::string> causes = possible_causes(e);
+  const std::vector<std::string> present = present_causes(e, e.sharding);
+  std::erase_if(causes, [&](const std::string& cause) {
+    return std::ranges::find(present, cause) != present.end();
+  });
   return causes;
 }
 

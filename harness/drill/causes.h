@@ -1,7 +1,9 @@
-// Sharding causes that the drill knows how to bring about.
+// How a drill brings about a cause of sharding: by the scenario's own keys, or by a subject that secretly runs another program.
+//
+//   declared_causes(scenario)[0].overrides;          // {{"tpu.reduction", "sum"}}
+//   hidden_causes(experiment);                       // names in harness/causes.h that the experiment's sharding has not
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,19 +11,12 @@
 
 namespace twinrun::drill {
 
-// A cause that a scenario's own keys bring about.
 struct DeclaredCause {
-  std::string name;     // as the diagnosis calls it
+  std::string name;
   Overrides overrides;  // on top of the scenario
 };
 std::vector<DeclaredCause> declared_causes(const Scenario& scenario);
 
-// A cause that only a subject with another program has.
-struct HiddenCause {
-  std::string name;
-  std::function<Sharding(Sharding)> change;
-};
-// Those that can change what this experiment's sharded program means.
-std::vector<HiddenCause> hidden_causes(const Experiment& experiment);
+std::vector<std::string> hidden_causes(const Experiment& experiment);
 
 }  // namespace twinrun::drill

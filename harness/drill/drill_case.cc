@@ -28,9 +28,9 @@ struct Share {
   int64_t parts;
 };
 constexpr Share kShares[] = {
-    {Stratum::kClean, 'A', 80},   {Stratum::kClean, 'C', 20},  {Stratum::kEngine, 'A', 64},
-    {Stratum::kEngine, 'C', 24},  {Stratum::kInert, 'A', 10},  {Stratum::kDeclared, 'A', 12},
-    {Stratum::kBoth, 'A', 10},
+    {Stratum::kClean, 'A', 80},  {Stratum::kClean, 'C', 20},  {Stratum::kEngine, 'A', 64},
+    {Stratum::kEngine, 'C', 24}, {Stratum::kInert, 'A', 10},  {Stratum::kDeclared, 'A', 12},
+    {Stratum::kHidden, 'A', 16}, {Stratum::kHidden, 'C', 10}, {Stratum::kBoth, 'A', 10},
 };
 
 constexpr double kLitmusFlops = 3e9;  // of a whole run: tenths of a second
@@ -50,7 +50,8 @@ bool read_number(std::string_view text, T& out) {
 // The case's own random numbers.
 class Draws {
  public:
-  explicit Draws(const std::string& id) : key_{digest_bytes(id.data(), id.size()).high, kStreamDrill} {}
+  explicit Draws(const std::string& id)
+      : key_{digest_bytes(id.data(), id.size()).high, kStreamDrill} {}
   uint32_t below(size_t n) { return bounded(draw(key_, 0, 0, next_++), static_cast<uint32_t>(n)); }
   uint64_t wide() { return uint64_t{below(1u << 31)} << 31 | below(1u << 31); }
   template <typename T>
@@ -78,17 +79,12 @@ std::string precision_of(Draws& draws) {
   return kPrecisions[draws.below(kPrecisions.size())];
 }
 
-bool acts_on(const Program& program, const std::string& kind, const std::string& op) {
-  const auto spec = parse_fault(kind + "@" + op);
-  return spec && FaultHooks::make(program, {*spec}, 0).ok();
-}
-
 // An op that the kind can act on: first a phase, so that the few updates are hit as often as the many gradients.
-std::optional<std::string> choose_op(Draws& draws, const Program& program,
-                                     const std::string& kind) {
+std::optional<std::string> choose_op(Draws& draws, const Program& program, const FaultKind& kind) {
   std::array<std::vector<std::string>, 4> by_phase;
-  for (const Op& op : program.graph.ops()) {
-    if (acts_on(program, kind, op.name)) by_phase[static_cast<size_t>(op.phase)].push_back(op.name);
+  for (ValueId id = 0; id < program.graph.size(); ++id) {
+    const Op& op = program.graph.op(id);
+    if (applies(kind, program, id)) by_phase[static_cast<size_t>(op.phase)].push_back(op.name);
   }
   std::vector<size_t> phases;
   for (size_t p = 0; p < by_phase.size(); ++p) {
@@ -102,7 +98,7 @@ std::string when_of(Draws& draws, int64_t steps) {
   const auto within = [&](int64_t low) {
     return low + static_cast<int64_t>(draws.below(static_cast<size_t>(steps - low)));
   };
-  switch (draws.below(8)) {
+  switch (draws.below(10)) {
     case 0:
     case 1:
       return fmt::format(",step={}", within(0));
@@ -111,30 +107,24 @@ std::string when_of(Draws& draws, int64_t steps) {
       return fmt::format(",from={}", within(1));
     case 4:
       return fmt::format(",every={}", 2 + draws.below(4));
+    case 5:
+      return ",rate=0.2";
     default:
       return "";
   }
 }
 
-// Only where a magnitude means something. The grid of a power curve.
-std::vector<double> magnitudes_of(const std::string& kind) {
-  if (kind == "scale") return {1.0001, 1.001, 1.01, 1.1, 0.5, 8};
-  if (kind == "bit_flip") return {0, 6, 12, 18, 22, 26, 30};
-  if (kind == "drop_k_tail") return {1, 3, 16};
-  return {};
-}
-
 // A fault of a kind that this program has a place for: kinds take turns by the case's number.
 Status add_fault(DrillCase& c, Draws& draws, const Program& program, const Scenario& s,
                  int64_t number) {
-  const std::vector<std::string> kinds = fault_kinds();
+  const std::span<const FaultKind> kinds = fault_catalogue();
   for (size_t turn = 0; turn < kinds.size(); ++turn) {
-    const std::string& kind = kinds[(static_cast<size_t>(number) + turn) % kinds.size()];
+    const FaultKind& kind = kinds[(static_cast<size_t>(number) + turn) % kinds.size()];
     const auto op = choose_op(draws, program, kind);
     if (!op) continue;
-    c.kind = kind;
+    c.kind = kind.name;
     c.op = *op;
-    c.fault = kind + "@" + *op;
+    c.fault = fmt::format("{}@{}", kind.name, *op);
     const int cores = program.sharding.cores;
     if (cores > 1 && draws.below(2) == 0)
       c.fault += fmt::format(",core={}", draws.below(static_cast<size_t>(cores)));
@@ -143,8 +133,8 @@ Status add_fault(DrillCase& c, Draws& draws, const Program& program, const Scena
       return Ok{};
     }
     c.fault += when_of(draws, s.train.steps);
-    if (const auto grid = magnitudes_of(kind); !grid.empty()) {
-      c.magnitude = draws.of(grid);
+    if (!kind.magnitude.grid.empty()) {
+      c.magnitude = draws.of(kind.magnitude.grid);
       c.fault += fmt::format(",magnitude={}", *c.magnitude);
     }
     return Ok{};
@@ -199,7 +189,8 @@ Result<std::vector<std::string>> plan_cases(const CasePlan& plan) {
     (flops > kLitmusFlops ? large : small).push_back(name);
   }
   int64_t parts = 0;
-  for (const Share& share : kShares) parts += plan.level.value_or(share.level) == share.level ? share.parts : 0;
+  for (const Share& share : kShares)
+    parts += plan.level.value_or(share.level) == share.level ? share.parts : 0;
   if (parts == 0)
     return Error{fmt::format("no cases of level {}", *plan.level), "--level", "A or C"};
 
@@ -218,8 +209,9 @@ Result<std::vector<std::string>> plan_cases(const CasePlan& plan) {
     }
   };
   const auto larges = static_cast<int64_t>(large.size());
-  const int64_t for_large =
-      std::min(kLargeCases * larges, plan.cases * larges / std::max<int64_t>(1, static_cast<int64_t>(plan.scenarios.size())));
+  const int64_t for_large = std::min(
+      kLargeCases * larges,
+      plan.cases * larges / std::max<int64_t>(1, static_cast<int64_t>(plan.scenarios.size())));
   spread(large, for_large);
   spread(small, plan.cases - for_large);
   std::ranges::stable_sort(order, {}, [](const auto& item) { return item.first; });
@@ -241,9 +233,10 @@ Result<DrillCase> draw_case(const std::string& id) {
   const bool sharding = c.stratum == Stratum::kDeclared || c.stratum == Stratum::kHidden ||
                         c.stratum == Stratum::kBoth;
   // A few seeds: references are kept and shared by many cases.
-  c.overrides = {{"seed", std::to_string(1 + draws.below(4))},
-                 {"tpu.cores", std::to_string(draws.of(core_counts(plain.train.batch, sharding ? 2 : 1)))},
-                 {"tpu.precision", precision_of(draws)}};
+  c.overrides = {
+      {"seed", std::to_string(1 + draws.below(4))},
+      {"tpu.cores", std::to_string(draws.of(core_counts(plain.train.batch, sharding ? 2 : 1)))},
+      {"tpu.precision", precision_of(draws)}};
   c.variant = draws.wide();
   TWINRUN_ASSIGN(Scenario s, load_scenario(c.scenario, c.overrides));
   if (c.stratum == Stratum::kDeclared || c.stratum == Stratum::kBoth) {
@@ -254,9 +247,10 @@ Result<DrillCase> draw_case(const std::string& id) {
   if (c.stratum == Stratum::kHidden) {
     const auto causes = hidden_causes(e);
     if (causes.empty()) return Error{"no other program has another meaning", id, ""};
-    c.cause = causes[static_cast<size_t>(parts.number) % causes.size()].name;
+    c.cause = causes[static_cast<size_t>(parts.number) % causes.size()];
   }
-  if (c.stratum == Stratum::kEngine || c.stratum == Stratum::kInert || c.stratum == Stratum::kBoth) {
+  if (c.stratum == Stratum::kEngine || c.stratum == Stratum::kInert ||
+      c.stratum == Stratum::kBoth) {
     const Program program =
         s.tpu.cores > 1 ? e.sharded(e.sharding) : e.whole(Experiment::Stack::kTpu);
     TWINRUN_RETURN_IF_ERROR(add_fault(c, draws, program, s, parts.number));

@@ -31,13 +31,13 @@ std::string_view to_string(Stratum stratum);  // "clean", "engine", ...
 struct DrillCase {
   std::string id;
   Stratum stratum = Stratum::kClean;
-  char level = 'A';     // C: the subject shows no ops, tensors only
+  char level = 'A';      // C: the subject shows no ops, tensors only
   std::string scenario;  // name or path
-  Overrides overrides;  // seed, cores, precision, a declared cause's keys
+  Overrides overrides;   // seed, cores, precision, a declared cause's keys
   uint64_t variant = 0;  // the honest engine below, by its seed
-  std::string kind;     // of fault, or the cause; of both: "KIND+CAUSE"; "" where nothing is injected
+  std::string kind;  // of fault, or the cause; of both: "KIND+CAUSE"; "" where nothing is injected
   std::string fault, op;  // the fault as --fault takes it, and the op it is on; "": none
-  std::string cause;    // of sharding; "": none
+  std::string cause;      // of sharding; "": none
   std::optional<double> magnitude;
 };
 

@@ -73,8 +73,8 @@ void Rate::close() {
   if (n == 0) return;
   const double z = 1.959963984540054, trials = static_cast<double>(n), p = share();
   const double middle = (p + z * z / (2 * trials)) / (1 + z * z / trials);
-  const double half = z / (1 + z * z / trials) *
-                      std::sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials));
+  const double half =
+      z / (1 + z * z / trials) * std::sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials));
   low = k == 0 ? 0 : std::max(0.0, middle - half);
   high = k == n ? 1 : std::min(1.0, middle + half);
 }
@@ -146,7 +146,8 @@ DrillSummary summarise(const std::vector<CaseRecord>& records) {
   if (d.false_alarms.n > 0) d.false_alarm_bound = 3.0 / static_cast<double>(d.false_alarms.n);
   d.clusters = static_cast<int64_t>(clusters.size());
   for (auto& [key, row] : matrix) d.matrix.push_back(std::move(row));
-  for (Target* t : {&flagged, &exact, &tensors, &biased, &causes, &classes, &alarms, &both, &runs}) {
+  for (Target* t :
+       {&flagged, &exact, &tensors, &biased, &causes, &classes, &alarms, &both, &runs}) {
     if (t->rate.n > 0) d.targets.push_back(std::move(*t));
   }
   close_all(d);

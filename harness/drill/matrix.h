@@ -24,7 +24,7 @@ struct Rate {
 struct Target {
   std::string what;
   Rate rate;
-  double wanted = 0;      // at least; of `at_most`: at most
+  double wanted = 0;  // at least; of `at_most`: at most
   bool at_most = false;
   bool met() const { return at_most ? rate.share() <= wanted : rate.share() >= wanted; }
 };
@@ -51,14 +51,14 @@ struct DrillSummary {
   std::vector<Target> targets;
   std::vector<MatrixRow> matrix;
   std::vector<KindRow> faults, causes;
-  Rate false_alarms;           // of clean pairs: ENGINE_BUG or SHARDING
+  Rate false_alarms;             // of clean pairs: ENGINE_BUG or SHARDING
   double false_alarm_bound = 1;  // 3/n: the rule of three, where there were none
-  int64_t clusters = 0;        // clean pairs that share neither scenario nor variant
+  int64_t clusters = 0;          // clean pairs that share neither scenario nor variant
   std::map<std::string, int64_t> clean_by_scenario;
-  double executions = 0;       // mean, to an engine's finding
+  double executions = 0;  // mean, to an engine's finding
   int most_executions = 0;
   double seconds = 0, truth_seconds = 0;  // mean of a case
-  std::vector<std::string> misses;  // "ID  truth -> verdict: headline"
+  std::vector<std::string> misses;        // "ID  truth -> verdict: headline"
 };
 DrillSummary summarise(const std::vector<CaseRecord>& records);
 

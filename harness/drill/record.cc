@@ -10,8 +10,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::array<std::string_view, 9> kKindNames = {
-    "clean",          "inert",           "engine outside",  "engine biased", "engine inside",
-    "sharding outside", "sharding inside", "sharding open", "both"};
+    "clean",           "inert",         "engine outside",
+    "engine biased",   "engine inside", "sharding outside",
+    "sharding inside", "sharding open", "both"};
 
 VerdictClass class_of_text(const std::string& text) {
   for (const auto v : {VerdictClass::kIdentical, VerdictClass::kNoise, VerdictClass::kSharding,
@@ -73,20 +74,22 @@ std::string_view to_string(Kind kind) { return kKindNames[static_cast<size_t>(ki
 
 Score score(const CaseRecord& r) {
   Score s;
+  // Such a fault begins on another step in every run.
+  const bool intermittent = r.injected.fault.find(",rate=") != std::string::npos;
   s.kind = kind_of(r);
   s.right = r.error.empty() && allowed(s.kind, r.verdict);
   s.flagged = r.error.empty() && r.verdict == VerdictClass::kEngineBug;
   const auto first = std::ranges::find(r.findings, VerdictClass::kEngineBug, &SaidFinding::verdict);
   if (s.flagged && first != r.findings.end()) {
     // The first step on which bits changed may be one on which nobody could have seen it.
-    s.step = first->step == r.truth.first_activated || first->step == r.truth.first_outside;
+    s.step = first->step == r.truth.first_activated || first->step == r.truth.first_outside ||
+             (intermittent && std::ranges::find(r.sealed, first->step) != r.sealed.end());
     s.op = first->op == r.injected.op;
     s.core = r.truth.replica < 0 || first->core == r.truth.replica;
   }
-  s.cause = !r.injected.cause.empty() &&
-            std::ranges::any_of(r.findings, [&](const SaidFinding& f) {
-              return names(f.cause, r.injected.cause);
-            });
+  s.cause = !r.injected.cause.empty() && std::ranges::any_of(r.findings, [&](const SaidFinding& f) {
+    return names(f.cause, r.injected.cause);
+  });
   return s;
 }
 
@@ -102,38 +105,37 @@ std::string to_line(const CaseRecord& r) {
                     {"step", f.step},
                     {"core", f.core}});
   }
-  const json line = {
-      {"id", c.id},
-      {"injected",
-       {{"level", std::string(1, c.level)},
-        {"overrides", overrides},
-        {"variant", c.variant},
-        {"kind", c.kind},
-        {"fault", c.fault},
-        {"op", c.op},
-        {"cause", c.cause},
-        {"magnitude", c.magnitude ? json(*c.magnitude) : json(nullptr)}}},
-      {"truth",
-       {{"activated", r.truth.activated},
-        {"first_activated", r.truth.first_activated},
-        {"replica", r.truth.replica},
-        {"outside", r.truth.outside},
-        {"first_outside", r.truth.first_outside},
-        // JSON has no infinity.
-        {"distance", std::min(r.truth.distance, 1e300)},
-        {"biased", r.truth.biased},
-        {"meaning", std::min(r.truth.meaning, 1e300)},
-        {"matters", r.truth.matters}}},
-      {"error", r.error},
-      {"verdict", to_string(r.verdict)},
-      {"headline", r.headline},
-      {"findings", said},
-      {"notes", r.notes},
-      {"executions", r.executions},
-      {"run_lengths", r.run_lengths},
-      {"sealed_agrees", r.sealed_agrees},
-      {"truth_seconds", r.truth_seconds},
-      {"seconds", r.seconds}};
+  const json line = {{"id", c.id},
+                     {"injected",
+                      {{"level", std::string(1, c.level)},
+                       {"overrides", overrides},
+                       {"variant", c.variant},
+                       {"kind", c.kind},
+                       {"fault", c.fault},
+                       {"op", c.op},
+                       {"cause", c.cause},
+                       {"magnitude", c.magnitude ? json(*c.magnitude) : json(nullptr)}}},
+                     {"truth",
+                      {{"activated", r.truth.activated},
+                       {"first_activated", r.truth.first_activated},
+                       {"replica", r.truth.replica},
+                       {"outside", r.truth.outside},
+                       {"first_outside", r.truth.first_outside},
+                       // JSON has no infinity.
+                       {"distance", std::min(r.truth.distance, 1e300)},
+                       {"biased", r.truth.biased},
+                       {"meaning", std::min(r.truth.meaning, 1e300)},
+                       {"matters", r.truth.matters}}},
+                     {"error", r.error},
+                     {"verdict", to_string(r.verdict)},
+                     {"headline", r.headline},
+                     {"findings", said},
+                     {"notes", r.notes},
+                     {"executions", r.executions},
+                     {"run_lengths", r.run_lengths},
+                     {"sealed", r.sealed},
+                     {"truth_seconds", r.truth_seconds},
+                     {"seconds", r.seconds}};
   return line.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -174,13 +176,13 @@ Result<CaseRecord> from_line(const std::string& text) {
     r.verdict = class_of_text(line.at("verdict"));
     r.headline = line.at("headline");
     for (const json& f : line.at("findings")) {
-      r.findings.push_back({class_of_text(f.at("class")), f.at("cause"), f.at("op"), f.at("step"),
-                            f.at("core")});
+      r.findings.push_back(
+          {class_of_text(f.at("class")), f.at("cause"), f.at("op"), f.at("step"), f.at("core")});
     }
     r.notes = line.at("notes").get<std::vector<std::string>>();
     r.executions = line.at("executions");
     r.run_lengths = line.at("run_lengths");
-    r.sealed_agrees = line.at("sealed_agrees");
+    r.sealed = line.at("sealed").get<std::vector<int64_t>>();
     r.truth_seconds = line.at("truth_seconds");
     r.seconds = line.at("seconds");
     return r;

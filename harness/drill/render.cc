@@ -70,10 +70,9 @@ Table fault_table(const DrillSummary& d) {
   Table t = {{"kind", "cases", "inert", "inside", "outside, flagged", "op", "first step", "core",
               "runs", "power by magnitude"}};
   for (const KindRow& r : d.faults) {
-    t.push_back({r.kind, std::to_string(r.cases), std::to_string(r.inert),
-                 std::to_string(r.inside), short_text(r.flagged), short_text(r.op),
-                 short_text(r.step), short_text(r.core), std::to_string(r.executions),
-                 power_text(r)});
+    t.push_back({r.kind, std::to_string(r.cases), std::to_string(r.inert), std::to_string(r.inside),
+                 short_text(r.flagged), short_text(r.op), short_text(r.step), short_text(r.core),
+                 std::to_string(r.executions), power_text(r)});
   }
   return t;
 }
@@ -143,20 +142,24 @@ std::string runs_text(const DrillSummary& d) {
                      d.executions, d.most_executions);
 }
 
-json json_of(const Rate& r) {
-  return {{"k", r.k}, {"n", r.n}, {"low", r.low}, {"high", r.high}};
-}
+json json_of(const Rate& r) { return {{"k", r.k}, {"n", r.n}, {"low", r.low}, {"high", r.high}}; }
 
 json json_of(const KindRow& r) {
   json power = json::array();
   for (const auto& [magnitude, rate] : r.power)
     power.push_back({{"magnitude", magnitude}, {"flagged", json_of(rate)}});
-  return {{"kind", r.kind},           {"cases", r.cases},
-          {"inert", r.inert},         {"inside", r.inside},
-          {"flagged", json_of(r.flagged)}, {"op", json_of(r.op)},
-          {"step", json_of(r.step)},  {"core", json_of(r.core)},
-          {"named", json_of(r.cause)}, {"class", json_of(r.verdict)},
-          {"executions", r.executions}, {"power", power}};
+  return {{"kind", r.kind},
+          {"cases", r.cases},
+          {"inert", r.inert},
+          {"inside", r.inside},
+          {"flagged", json_of(r.flagged)},
+          {"op", json_of(r.op)},
+          {"step", json_of(r.step)},
+          {"core", json_of(r.core)},
+          {"named", json_of(r.cause)},
+          {"class", json_of(r.verdict)},
+          {"executions", r.executions},
+          {"power", power}};
 }
 
 }  // namespace
@@ -175,8 +178,8 @@ std::string to_terminal(const DrillSummary& d, const Drilled& what) {
 }
 
 std::string to_markdown(const DrillSummary& d, const Drilled& what) {
-  std::string text = fmt::format("`{}`: {} {}; {}.\n\n", what.command, said(d, what), what.date,
-                                 what.machine);
+  std::string text =
+      fmt::format("`{}`: {} {}; {}.\n\n", what.command, said(d, what), what.date, what.machine);
   text += piped(target_table(d)) + "\n### Truth and verdict\n" + piped(matrix_table(d));
   if (!d.faults.empty()) text += "\n### Faults of the engine\n" + piped(fault_table(d));
   if (!d.causes.empty()) text += "\n### Causes of sharding\n" + piped(cause_table(d));

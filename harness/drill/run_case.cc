@@ -26,20 +26,6 @@ void take_report(const Report& report, CaseRecord& r) {
     r.findings.push_back({f.verdict, f.cause, f.op, f.step.value_or(-1), f.core.value_or(-1)});
 }
 
-// Did some run of the subject go wrong first where the truth's did? An intermittent fault may not: then what it did in the runs
-// that were judged is what counts.
-void open_log(const FaultLog& log, CaseRecord& r) {
-  int64_t first = -1;
-  for (const auto& run : log.runs) {
-    if (!run.empty() && (first < 0 || run.front().step < first)) first = run.front().step;
-    if (!run.empty() && run.front().step == r.truth.first_activated) return;
-  }
-  if (r.injected.fault.empty() || (first < 0 && !r.truth.activated)) return;
-  r.sealed_agrees = false;
-  r.truth.activated = first >= 0;
-  r.truth.first_activated = first;
-}
-
 // False: interrupted.
 Result<bool> fill(CaseRecord& r, const CaseOptions& options, TruthCache& truths) {
   const DrillCase& c = r.injected;
@@ -70,7 +56,9 @@ Result<bool> fill(CaseRecord& r, const CaseOptions& options, TruthCache& truths)
   take_report(diagnosis.report, r);
   r.executions = usage->executions;
   r.run_lengths = static_cast<double>(usage->steps) / static_cast<double>(scenario.train.steps);
-  open_log(*log, r);
+  for (const auto& run : log->runs) {
+    if (!run.empty()) r.sealed.push_back(run.front().step);
+  }
   return true;
 }
 

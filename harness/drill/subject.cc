@@ -1,5 +1,10 @@
 #include "harness/drill/subject.h"
 
+#include <fmt/format.h>
+
+#include "backends/faults/other_program.h"
+#include "harness/causes.h"
+
 namespace twinrun::drill {
 namespace {
 
@@ -81,15 +86,16 @@ std::unique_ptr<Backend> without_trace(std::unique_ptr<Backend> backend) {
   return std::make_unique<ClosedBackend>(std::move(backend));
 }
 
-Result<std::unique_ptr<Backend>> honest_engine(const DrillCase& /*c*/,
-                                               const BackendOptions& options) {
-  return make_backend("tpu", options);
+Result<std::unique_ptr<Backend>> honest_engine(const DrillCase& c, const BackendOptions& options) {
+  return make_backend(fmt::format("honest:{}", c.variant), options);
 }
 
-Result<std::unique_ptr<Backend>> with_hidden_program(std::unique_ptr<Backend> engine,
-                                                     const DrillCase& c, const Experiment&) {
+std::unique_ptr<Backend> with_hidden_program(std::unique_ptr<Backend> engine, const DrillCase& c,
+                                             const Experiment& experiment) {
   if (c.stratum != Stratum::kHidden) return engine;
-  return Error{"hidden programs", c.id, ""};
+  return with_other_program(std::move(engine), [experiment, cause = c.cause](Sharding s) {
+    return introduce(experiment, s, cause);
+  });
 }
 
 Result<std::unique_ptr<Backend>> injected_engine(const DrillCase& c, const Experiment& experiment,

@@ -25,9 +25,8 @@ std::unique_ptr<Backend> without_trace(std::unique_ptr<Backend> backend);
 // The honest engine of a case: its variant, at the scenario's precision.
 Result<std::unique_ptr<Backend>> honest_engine(const DrillCase& c, const BackendOptions& options);
 // The same engine, but secretly running the program of the case's hidden cause; as it is where the case has none.
-Result<std::unique_ptr<Backend>> with_hidden_program(std::unique_ptr<Backend> engine,
-                                                     const DrillCase& c,
-                                                     const Experiment& experiment);
+std::unique_ptr<Backend> with_hidden_program(std::unique_ptr<Backend> engine, const DrillCase& c,
+                                             const Experiment& experiment);
 // The honest engine with the case's fault and the case's other program, as far as it has them.
 Result<std::unique_ptr<Backend>> injected_engine(const DrillCase& c, const Experiment& experiment,
                                                  const BackendOptions& options,

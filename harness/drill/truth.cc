@@ -16,10 +16,11 @@
 namespace twinrun::drill {
 namespace {
 
-constexpr uint64_t kFirstHonest = 0x400000;  // seeds of the honest engines that judge: no case's subject has them
-constexpr uint64_t kFirstSeed = 1000;        // ... and of the runs behind `matters`
-constexpr size_t kLooks = 24;                // activations compared at most
-constexpr int64_t kElements = 4096;          // of one result
+constexpr uint64_t kFirstHonest =
+    0x400000;  // seeds of the honest engines that judge: no case's subject has them
+constexpr uint64_t kFirstSeed = 1000;  // ... and of the runs behind `matters`
+constexpr size_t kLooks = 24;          // activations compared at most
+constexpr int64_t kElements = 4096;    // of one result
 
 struct Seen {
   std::vector<std::vector<Tensor>> inputs;
@@ -84,8 +85,7 @@ Comparison compare(const std::vector<Variant>& honest, const Op& op,
   std::iota(elements.begin(), elements.end(), 0);
   if (static_cast<int64_t>(subject.size()) > kElements)
     elements = chosen(variant_elements(honest[0], op, inputs, elements), subject);
-  const std::vector<std::vector<float>> theirs =
-      variants_elements(honest, op, inputs, elements);
+  const std::vector<std::vector<float>> theirs = variants_elements(honest, op, inputs, elements);
 
   std::vector<double> middle, half;
   bool rounds = false;
@@ -111,8 +111,8 @@ Comparison compare(const std::vector<Variant>& honest, const Op& op,
     if (!std::isfinite(gap)) {
       c.distance = std::numeric_limits<double>::infinity();
     } else if (gap > 0) {
-      c.distance = std::max(c.distance, need > 0 ? gap / (kFactor * need)
-                                                 : std::numeric_limits<double>::infinity());
+      c.distance = std::max(
+          c.distance, need > 0 ? gap / (kFactor * need) : std::numeric_limits<double>::infinity());
     }
     if (need == 0 || !std::isfinite(gap)) continue;
     const double sign = middle[e] < 0 ? -1 : 1;
@@ -131,8 +131,9 @@ Comparison compare(const std::vector<Variant>& honest, const Op& op,
 // The case's own run, before anybody diagnoses it.
 Status look_at_fault(const DrillCase& c, const Experiment& e, Truth& truth) {
   const auto log = std::make_shared<FaultLog>();
-  TWINRUN_ASSIGN(const auto subject,
-                 injected_engine(c, e, backend_options(e.scenario, 1), log));
+  // Intermittent faults differ from run to run: this is to be what a diagnosis does as T, after E1.
+  log->prepared = e.sharding.cores > 1 ? 1 : 0;
+  TWINRUN_ASSIGN(const auto subject, injected_engine(c, e, backend_options(e.scenario, 1), log));
   const Program program =
       e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole(Experiment::Stack::kTpu);
   Witness witness(c.op);
@@ -204,7 +205,7 @@ Result<double> meaning_of(const DrillCase& c, const Experiment& e) {
   options.steps = std::min<int64_t>(e.scenario.train.steps, 2 + e.scenario.train.accumulate);
   TWINRUN_ASSIGN(auto plain, make_backend("cpu:f64", {}));
   TWINRUN_ASSIGN(auto caused, make_backend("cpu:f64", {}));
-  TWINRUN_ASSIGN(caused, with_hidden_program(std::move(caused), c, e));
+  caused = with_hidden_program(std::move(caused), c, e);
   const Program whole = e.whole(Experiment::Stack::kTpu), sharded = e.sharded(e.sharding);
   TWINRUN_ASSIGN(const RunResult a, train(e, sharded, *caused, options));
   TWINRUN_ASSIGN(const RunResult b, train(e, whole, *plain, options));
@@ -223,8 +224,9 @@ Result<std::string> matters(const DrillCase& c, const Experiment& e) {
     TWINRUN_ASSIGN(const Experiment other, with_seed(e, kFirstSeed + i));
     TWINRUN_ASSIGN(auto plain, make_backend("cpu", {}));
     TWINRUN_ASSIGN(auto caused, make_backend("cpu", {}));
-    TWINRUN_ASSIGN(caused, with_hidden_program(std::move(caused), c, other));
-    TWINRUN_ASSIGN(const RunResult s, train(other, other.sharded(other.sharding), *caused, options));
+    caused = with_hidden_program(std::move(caused), c, other);
+    TWINRUN_ASSIGN(const RunResult s,
+                   train(other, other.sharded(other.sharding), *caused, options));
     TWINRUN_ASSIGN(const RunResult r, train(other, other.whole(), *plain, options));
     differences.push_back(s.file.evaluations.back().loss - r.file.evaluations.back().loss);
   }
