@@ -413,7 +413,10 @@ Status compare_trajectories(Stage& stage) {
       TWINRUN_ASSIGN(sharded, loss_of("S", other.sharded(other.sharding), *cpu));
       if (stage.stopped()) return Ok{};
     }
-    TWINRUN_ASSIGN(const double t, loss_of("T", as_computed_by(engine->capabilities(), stage.subject_program(other)), *engine));
+    TWINRUN_ASSIGN(
+        const double t,
+        loss_of("T", as_computed_by(engine->capabilities(), stage.subject_program(other)),
+                *engine));
     if (stage.stopped()) return Ok{};
     stage.r_losses.push_back(r);
     stage.s_losses.push_back(sharded);
