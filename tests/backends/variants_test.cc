@@ -104,7 +104,7 @@ class VariantOp : public testing::TestWithParam<int> {
       worst = std::max(worst, verdict.worst);
       ++screened;
       accused += plausible(v.declared, c.op, c.inputs, out, nullptr) ? 0 : 1;
-      });
+    });
     if (IsSkipped()) return;
     std::printf(
         "%-28s worst ratio %.3f of %lld elements; the screen accuses %lld of %lld results\n",
@@ -207,6 +207,22 @@ TEST(Variants, KeepADeclaredOrder) {
       if (class_of(c.op.kind) != OpClass::kDot) continue;
       EXPECT_TRUE(by_variant(v, c).same_bits(by_contract(v, c))) << name_of(c.op.kind);
     }
+  }
+}
+
+// Three passes drop l l', which is another number for another split.
+TEST(Variants, ASplitThatIsNotDeclaredIsOutside) {
+  const OpCase c = one_case(OpKind::kDotGeneral, {}, {DType::kF32, {16, 16}}, {{16, 8}, {8, 16}});
+  Capabilities cut, nearest;
+  cut.precision = nearest.precision = DotPrecision::kBf16x3;
+  cut.ours = nearest.ours = false;
+  cut.split = DotSplit::kTruncated;
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    const Tensor out = by_variant(variant_within(seed, cut), c);
+    EXPECT_EQ(replay(cut, c.op, c.inputs, out, nullptr).outside, 0);
+    EXPECT_GT(replay(nearest, c.op, c.inputs, out, nullptr).outside, 16);
+    const Tensor other = by_variant(variant_within(seed, nearest), c);
+    EXPECT_GT(replay(cut, c.op, c.inputs, other, nullptr).outside, 16);
   }
 }
 
