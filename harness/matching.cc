@@ -8,21 +8,26 @@
 #include <map>
 #include <optional>
 
+#include "backends/variants/variant.h"
+
 namespace twinrun {
 namespace {
 
 // Beyond Student's quantile a distance must also be this many times the largest of any member: a decision that hangs on a
 // rounding (relu, max) makes distances that no normal law has, but it falls either way among the members as well.
 constexpr double kBeyondMembers = 2;
-// A binary64 prediction knows nothing of operand rounding: it only chooses which causes are worth an envelope of their own.
-constexpr double kWorthTrying = 50;
-constexpr size_t kMostTried = 8;
+// Two members choose which causes are worth an envelope of their own: far from both, in units of how far they lie apart, there
+// is none. (The Student's t of one degree of freedom exceeds this with probability 6e-4.)
+constexpr int kFirstLook = 2;
+constexpr double kWorthTrying = 1000;
+constexpr size_t kMostTried = 12;
 
 
 // A program that the subject may have run instead.
 struct Hypothesis {
   std::vector<Explanation::Part> parts;
   Program program;
+  std::vector<Observed> members;
   double score = 0;
 };
 
@@ -78,11 +83,10 @@ class Matcher {
   }
 
  private:
-  Result<std::unique_ptr<Backend>> default_member(uint64_t /*member*/) const {
+  Result<std::unique_ptr<Backend>> default_member(uint64_t member) const {
     BackendOptions o;
     o.threads = options_.threads;
-    o.tpu.precision = declared_.precision;
-    return make_backend(declared_.precision == DotPrecision::kF32 ? "cpu" : "tpu", o);
+    return make_variant_backend(variant_within(member, declared_), o);
   }
 
   Status add_members(const Program& program, int wanted, std::vector<Observed>& members) {
@@ -117,28 +121,11 @@ class Matcher {
     return d.ratio > result_.threshold && d.of_largest > kBeyondMembers;
   }
 
-  // How far the subject is from a prediction, in units of how far honest engines are from theirs; larger tensors round more.
-  double score(const Observed& predicted) const {
-    double worst = 0;
-    for (size_t v = 0; v < predicted.values.size(); ++v) {
-      const std::vector<float>&due = *exact_.values[v].data, &p = *predicted.values[v].data;
-      const double size = norm2(due);
-      const double grown = size > 0 ? std::max(1.0, norm2(p) / size) : 1;
-      const double d = gap2(*subject_.values[v].data, p);
-      worst = std::max(worst, std::isfinite(d) ? d / (reach_[v] * grown) : HUGE_VAL);
-    }
-    return worst;
-  }
-
-  Result<bool> holds(Hypothesis& h) {
-    std::vector<Observed> members;
-    TWINRUN_RETURN_IF_ERROR(add_members(h.program, options_.many, members));
-    h.score = 0;
-    for (const Distance& d : distances(subject_, envelope_of(members))) {
-      h.score = std::max(h.score, d.ratio);
-      if (outside(d)) return false;
-    }
-    return true;
+  double largest_ratio(const std::vector<Observed>& members) const {
+    double largest = 0;
+    for (const Distance& d : distances(subject_, envelope_of(members)))
+      largest = std::max(largest, d.ratio);
+    return largest;
   }
 
   std::optional<Hypothesis> hypothesis(std::vector<Explanation::Part> parts) const {
@@ -147,25 +134,28 @@ class Matcher {
       s = part.introduced ? introduce(e_, s, part.cause) : restore(e_, s, part.cause);
     if (s == asked_.sharding) return std::nullopt;
     try {
-      return Hypothesis{std::move(parts), reshard(asked_, s), 0};
+      return Hypothesis{std::move(parts), reshard(asked_, s), {}, 0};
     } catch (const GraphError&) {
       return std::nullopt;  // no such program
     }
   }
 
   // Those among `candidates` whose own envelope holds the subject.
-  Status try_all(std::vector<Hypothesis> candidates, const std::vector<MatchState>& states) {
+  Status try_all(std::vector<Hypothesis> candidates) {
     std::vector<Hypothesis> worth;
     for (Hypothesis& h : candidates) {
-      TWINRUN_ASSIGN(const Observed p, predict(h.program, states));
-      h.score = score(p);
+      TWINRUN_RETURN_IF_ERROR(add_members(h.program, kFirstLook, h.members));
+      h.score = largest_ratio(h.members);
       if (h.score <= kWorthTrying) worth.push_back(std::move(h));
     }
     std::ranges::stable_sort(worth, {}, &Hypothesis::score);
     if (worth.size() > kMostTried) worth.resize(kMostTried);
     for (Hypothesis& h : worth) {
-      TWINRUN_ASSIGN(const bool fits, holds(h));
-      if (fits) result_.explanations.push_back({h.parts, h.score});
+      TWINRUN_RETURN_IF_ERROR(add_members(h.program, options_.many, h.members));
+      const std::vector<Distance> found = distances(subject_, envelope_of(h.members));
+      if (std::ranges::none_of(found, [&](const Distance& d) { return outside(d); }))
+        result_.explanations.push_back({h.parts, largest_ratio(h.members)});
+      h.members.clear();
     }
     std::ranges::stable_sort(result_.explanations, {}, &Explanation::ratio);
     return Ok{};
@@ -183,7 +173,7 @@ class Matcher {
     for (size_t a = 0; a < parts.size(); ++a) {
       if (auto h = hypothesis({parts[a]})) singles.push_back(std::move(*h));
     }
-    TWINRUN_RETURN_IF_ERROR(try_all(std::move(singles), states_));
+    TWINRUN_RETURN_IF_ERROR(try_all(std::move(singles)));
     if (result_.explanations.empty() && options_.pairs) {
       for (size_t a = 0; a < parts.size(); ++a) {
         for (size_t b = a + 1; b < parts.size(); ++b) {
@@ -191,7 +181,7 @@ class Matcher {
           if (auto h = hypothesis({parts[a], parts[b]})) pairs.push_back(std::move(*h));
         }
       }
-      TWINRUN_RETURN_IF_ERROR(try_all(std::move(pairs), {states_.front()}));
+      TWINRUN_RETURN_IF_ERROR(try_all(std::move(pairs)));
     }
     for (const Explanation& x : result_.explanations) {
       for (const Explanation::Part& part : x.parts) {
