@@ -28,7 +28,8 @@ struct Hypothesis {
   std::vector<Explanation::Part> parts;
   Program program;
   std::vector<Observed> members;
-  double score = 0;
+  double score = 0;  // the subject's largest ratio in an envelope of two
+  int64_t far = 0;   // values that two members rule out
 };
 
 class Matcher {
@@ -65,20 +66,26 @@ class Matcher {
     const Envelope around = envelope_of(members);
     found = distances(subject_, around);
     result_.threshold = threshold(members.size(), found.size());
-    for (const Distance& d : found) result_.ratio = std::max(result_.ratio, d.ratio);
-    if (std::ranges::none_of(found, [&](const Distance& d) { return outside(d); })) return result_;
+    result_.ratio = largest(found);
+    if (count_outside(found) == 0) return result_;
 
-    TWINRUN_ASSIGN(exact_, predict(asked_, states_));
-    for (size_t v = 0; v < exact_.values.size(); ++v) {
-      double largest = 0;
-      for (const Observed& m : members)
-        largest = std::max(largest, gap2(*m.values[v].data, *exact_.values[v].data));
-      reach_.push_back(std::max(largest, 0x1p-24 * exact_.values[v].size));
-    }
     TWINRUN_RETURN_IF_ERROR(explain());
-    TWINRUN_RETURN_IF_ERROR(describe_outside(found, around));
-    result_.outcome = result_.explanations.empty() ? MatchResult::Outcome::kUnexplained
-                                                   : MatchResult::Outcome::kExplained;
+    if (!result_.explanations.empty()) {
+      result_.outcome = MatchResult::Outcome::kExplained;
+      TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
+      return result_;
+    }
+    result_.outcome = MatchResult::Outcome::kUnexplained;
+    if (nearest_) {
+      TWINRUN_RETURN_IF_ERROR(add_members(nearest_->program, options_.many, nearest_->members));
+      const std::vector<Distance> left = distances(subject_, envelope_of(nearest_->members));
+      if (2 * count_outside(left) <= count_outside(found)) {
+        result_.beside = Explanation{nearest_->parts, largest(left)};
+        TWINRUN_RETURN_IF_ERROR(describe_outside(nearest_->program, left, nearest_->members));
+        return result_;
+      }
+    }
+    TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
     return result_;
   }
 
@@ -121,11 +128,13 @@ class Matcher {
     return d.ratio > result_.threshold && d.of_largest > kBeyondMembers;
   }
 
-  double largest_ratio(const std::vector<Observed>& members) const {
-    double largest = 0;
-    for (const Distance& d : distances(subject_, envelope_of(members)))
-      largest = std::max(largest, d.ratio);
-    return largest;
+  int64_t count_outside(const std::vector<Distance>& found) const {
+    return std::ranges::count_if(found, [&](const Distance& d) { return outside(d); });
+  }
+  static double largest(const std::vector<Distance>& found) {
+    double ratio = 0;
+    for (const Distance& d : found) ratio = std::max(ratio, d.ratio);
+    return ratio;
   }
 
   std::optional<Hypothesis> hypothesis(std::vector<Explanation::Part> parts) const {
@@ -134,7 +143,7 @@ class Matcher {
       s = part.introduced ? introduce(e_, s, part.cause) : restore(e_, s, part.cause);
     if (s == asked_.sharding) return std::nullopt;
     try {
-      return Hypothesis{std::move(parts), reshard(asked_, s), {}, 0};
+      return Hypothesis{std::move(parts), reshard(asked_, s), {}, 0, 0};
     } catch (const GraphError&) {
       return std::nullopt;  // no such program
     }
@@ -145,16 +154,25 @@ class Matcher {
     std::vector<Hypothesis> worth;
     for (Hypothesis& h : candidates) {
       TWINRUN_RETURN_IF_ERROR(add_members(h.program, kFirstLook, h.members));
-      h.score = largest_ratio(h.members);
-      if (h.score <= kWorthTrying) worth.push_back(std::move(h));
+      const std::vector<Distance> found = distances(subject_, envelope_of(h.members));
+      h.score = largest(found);
+      h.far = std::ranges::count_if(found, [](const Distance& d) { return d.ratio > kWorthTrying; });
+      if (h.far == 0) {
+        worth.push_back(std::move(h));
+      } else if (h.parts.size() == 1 && (!nearest_ || h.far < nearest_->far)) {
+        nearest_ = std::move(h);
+      }
     }
     std::ranges::stable_sort(worth, {}, &Hypothesis::score);
     if (worth.size() > kMostTried) worth.resize(kMostTried);
     for (Hypothesis& h : worth) {
       TWINRUN_RETURN_IF_ERROR(add_members(h.program, options_.many, h.members));
       const std::vector<Distance> found = distances(subject_, envelope_of(h.members));
-      if (std::ranges::none_of(found, [&](const Distance& d) { return outside(d); }))
-        result_.explanations.push_back({h.parts, largest_ratio(h.members)});
+      if (count_outside(found) == 0) {
+        result_.explanations.push_back({h.parts, largest(found)});
+      } else if (h.parts.size() == 1 && (!nearest_ || nearest_->far > 0)) {
+        nearest_ = h;
+      }
       h.members.clear();
     }
     std::ranges::stable_sort(result_.explanations, {}, &Explanation::ratio);
@@ -198,10 +216,21 @@ class Matcher {
 
   size_t place_of(size_t value) const { return value / subject_.replicas % tensors_.size(); }
 
-  Status describe_outside(const std::vector<Distance>& found, const Envelope& around) {
+  // Of `program`, whose honest engines are `members`.
+  Status describe_outside(const Program& program, const std::vector<Distance>& found,
+                          const std::vector<Observed>& members) {
+    TWINRUN_ASSIGN(exact_, predict(program, states_));
+    const Envelope around = envelope_of(members);
+    for (size_t v = 0; v < exact_.values.size(); ++v) {
+      double reach = 0x1p-24 * exact_.values[v].size;
+      for (const Observed& m : members)
+        reach = std::max(reach, gap2(*m.values[v].data, *exact_.values[v].data));
+      reach_.push_back(reach);
+    }
     std::optional<Observed> parts;  // each core's gradient before the all-reduce
-    if (asked_.sharding.cores > 1 && asked_.recipe != nullptr && asked_.sharding.reduce_gradients) {
-      Sharding s = asked_.sharding;
+    if (asked_.sharding.cores > 1 && asked_.recipe != nullptr &&
+        program.sharding.reduce_gradients) {
+      Sharding s = program.sharding;
       s.reduce_gradients = false;
       TWINRUN_ASSIGN(parts, predict(reshard(asked_, s), states_));
     }
@@ -272,6 +301,7 @@ class Matcher {
   Capabilities declared_;
   std::vector<Compared> tensors_;
   Observed subject_, exact_;
+  std::optional<Hypothesis> nearest_;
   std::vector<double> reach_;  // per value: how far honest engines are from binary64
   MatchResult result_;
 };

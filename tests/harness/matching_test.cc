@@ -100,6 +100,24 @@ TEST_P(MatchingSlow, NamesEachHiddenCause) {
 }
 INSTANTIATE_TEST_SUITE_P(Cores, MatchingSlow, testing::Values(2, 8));
 
+// Where samples meet in pairs, and means are by unequal numbers of tokens.
+TEST(Matching, NamesCausesOfPairsAndTokens) {
+  const auto phrases = [](const char* batchwise) {
+    return tiny::must(make_experiment(tiny::must(
+        load_scenario("triplet_phrases", {{"tpu.cores", "2"},
+                                          {"tpu.batchwise", batchwise},
+                                          {"tpu.token_mean", "global"},
+                                          {"train.batch", "16"},
+                                          {"data.train", "256"},
+                                          {"data.eval", "64"}}))));
+  };
+  const Experiment gathered = phrases("gathered");
+  ASSERT_TRUE(sharding_causes(gathered).empty());
+  expect_named(gathered, "batch_wise", {0});
+  // A loss that sees the samples of all cores divides by the tokens of all.
+  expect_named(phrases("per_core"), "token_mean", {0});
+}
+
 TEST(Matching, NamesAHiddenCause) {
   const Experiment e = rich(2);
   for (const char* cause : {"unscaled", "statistics", "same_shard", "rate_over_cores"})
@@ -156,6 +174,22 @@ TEST(Matching, AnEngineFaultIsNoCause) {
   EXPECT_EQ(t.outcome, MatchResult::Outcome::kUnexplained) << told(t);
   ASSERT_FALSE(t.outside.empty());
   EXPECT_EQ(t.outside[0].tensor, "loss") << "a fault of the forward pass shows there first";
+}
+
+// Both at once: the cause that leaves least outside, and the fault in what it leaves.
+TEST(Matching, TellsAFaultBesideACause) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "4"}});
+  const auto subject =
+      hiding(e, {"same_shard"},
+             tiny::faulty(tiny::backend("tpu"), "scale@dense2/kernel.grad.all_reduce,magnitude=1.5"));
+  const MatchResult m = match(e, *subject, {0});
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
+  ASSERT_TRUE(m.beside) << told(m);
+  EXPECT_EQ(m.beside->parts[0].cause, "same_shard");
+  ASSERT_EQ(m.outside.size(), 2u) << told(m);
+  EXPECT_EQ(m.outside[0].tensor, "dense2/kernel.grad");
+  EXPECT_NEAR(std::stod(m.outside[0].pattern), 1.5, 1e-2) << m.outside[0].pattern;
+  EXPECT_EQ(m.outside[1].tensor, "dense2/kernel");
 }
 
 TEST(Matching, TellsACoreThatIsLeftOut) {

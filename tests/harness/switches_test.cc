@@ -313,6 +313,41 @@ TEST(Causes, ClippingHidesAFactor) {
   EXPECT_FALSE(c.class_of("rate_times_cores").inert);
 }
 
+// Running statistics move on a line: an averaged variance is the mean of the cores', and that of all is the whole batch's.
+TEST(Causes, RunningStatisticsAreWhatTheySay) {
+  const Experiment e = tiny::experiment(tiny::kNormalized);
+  const auto after = [&](const Program& program, const char* name, size_t replica) {
+    const auto engine = tiny::must(tiny::backend("cpu:f64")->prepare(program));
+    const StepResult r =
+        tiny::must(one_step(e, *engine, 0, initial_states(program, e.scenario.seed)));
+    return as_doubles(r.after[replica].vars[static_cast<size_t>(program.state_index(name))]);
+  };
+  const char* variance = "batch_norm1/moving_variance";
+  const char* mean = "batch_norm1/moving_mean";
+  Sharding averaged = e.sharding, global = e.sharding, own = e.sharding;
+  averaged.batchnorm = BatchNormSync::kAveraged;
+  global.statistics = Statistics::kGlobal;
+  own.batchnorm = BatchNormSync::kSynced;
+  own.statistics = Statistics::kPerCore;
+  const Program per_core = e.sharded(e.sharding);
+  const std::vector<double> whole_mean = after(e.whole(), mean, 0),
+                            whole_variance = after(e.whole(), variance, 0);
+  std::vector<double> mean_of_cores(whole_variance.size(), 0.0);
+  for (size_t r = 0; r < 8; ++r) {
+    const std::vector<double> v = after(per_core, variance, r);
+    for (size_t i = 0; i < v.size(); ++i) mean_of_cores[i] += v[i] / 8;
+    EXPECT_EQ(after(e.sharded(own), mean, r), after(per_core, mean, r)) << r;
+  }
+  const std::vector<double> of_averaged = after(e.sharded(averaged), variance, 5);
+  for (size_t i = 0; i < whole_variance.size(); ++i) {
+    EXPECT_NEAR(of_averaged[i], mean_of_cores[i], 1e-13);
+    EXPECT_LT(of_averaged[i], whole_variance[i]) << "without the variance of the means";
+    EXPECT_NEAR(after(e.sharded(averaged), mean, 0)[i], whole_mean[i], 1e-13);
+    EXPECT_NEAR(after(e.sharded(global), mean, 3)[i], whole_mean[i], 1e-13);
+    EXPECT_NEAR(after(e.sharded(global), variance, 3)[i], whole_variance[i], 1e-13);
+  }
+}
+
 // Unclipped, nothing happens before or after the all-reduce: a cause that does nothing here, and what would show it.
 TEST(Causes, AnInertCauseSaysWhatWouldShowIt) {
   const Experiment e = tiny::experiment(
