@@ -44,22 +44,44 @@ class VariantHooks : public OpHooks {
     return theirs_[i] || replaced_[i] || fused_[i] >= 0 || feeds_[i];
   }
   void before(const OpSite& site, std::vector<Tensor>& inputs) override {
-    if (theirs_[static_cast<size_t>(site.id)]) others_->before(site, inputs);
+    for_others(site, [&](const OpSite& s) { others_->before(s, inputs); });
   }
   bool replace(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override {
     const auto i = static_cast<size_t>(site.id);
-    if (theirs_[i] && others_->replace(site, inputs, output)) return true;
+    bool done = false;
+    for_others(site, [&](const OpSite& s) { done = others_->replace(s, inputs, output); });
+    if (done) return true;
     if (feeds_[i]) factors_[static_cast<size_t>(site.replica)][i] = {inputs[0], inputs[1]};
+    return compute(site, inputs, output);
+  }
+  void after(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override {
+    for_others(site, [&](const OpSite& s) { others_->after(s, inputs, output); });
+  }
+  void after_copy(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& copy) override {
+    for_others(site, [&](const OpSite& s) { others_->after_copy(s, inputs, copy); });
+  }
+
+ private:
+  // f(the site as others see it), if they watch the op: computing it is done our way.
+  template <typename F>
+  void for_others(const OpSite& site, F f) {
+    if (!theirs_[static_cast<size_t>(site.id)]) return;
+    const OpCompute ours = [&](const std::vector<Tensor>& inputs, Tensor& output) {
+      if (!compute(site, inputs, output)) (*site.compute)(inputs, output);
+    };
+    OpSite theirs = site;
+    theirs.compute = &ours;
+    f(theirs);
+  }
+  // False: the contract's way.
+  bool compute(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) const {
+    const auto i = static_cast<size_t>(site.id);
     if (fused_[i] >= 0) return fuse(site, inputs, output);
     if (!replaced_[i]) return false;
     variants::run_op(variant_, site.op(), inputs, output);
     return true;
   }
-  void after(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override {
-    if (theirs_[static_cast<size_t>(site.id)]) others_->after(site, inputs, output);
-  }
 
- private:
   struct Factors {
     Tensor a, b;
   };
@@ -69,8 +91,8 @@ class VariantHooks : public OpHooks {
   bool fuse(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) const {
     const Op& op = site.op();
     const auto which = static_cast<size_t>(fused_[static_cast<size_t>(site.id)]);
-    const Factors& f = factors_[static_cast<size_t>(site.replica)]
-                               [static_cast<size_t>(op.operands[which])];
+    const Factors& f =
+        factors_[static_cast<size_t>(site.replica)][static_cast<size_t>(op.operands[which])];
     if (!f.a.valid()) return false;
     const bool subtract = op.kind == OpKind::kSubtract;
     const float *x = f.a.as<float>().data(), *y = f.b.as<float>().data();
@@ -91,8 +113,9 @@ class VariantHooks : public OpHooks {
 
   Variant variant_;
   std::vector<bool> replaced_;
-  std::vector<int8_t> fused_;  // the operand of an add or subtract whose product it takes unrounded; -1: none
-  std::vector<bool> feeds_;    // multiplies whose factors such an op needs
+  std::vector<int8_t>
+      fused_;  // the operand of an add or subtract whose product it takes unrounded; -1: none
+  std::vector<bool> feeds_;                    // multiplies whose factors such an op needs
   std::vector<std::vector<Factors>> factors_;  // [replica][op], of this step
   OpHooks* others_ = nullptr;
   std::vector<bool> theirs_;
