@@ -47,6 +47,15 @@ Program Experiment::forward_of(Stack stack) const {
   return program;
 }
 
+Program as_computed_by(const Capabilities& declared, const Program& step) {
+  const bool normalised = std::ranges::any_of(
+      step.couplings, [](const Coupling& c) { return c.cause == "batch_norm"; });
+  if (!declared.one_pass_variance || !normalised || step.recipe == nullptr) return step;
+  Sharding sharding = step.sharding;
+  sharding.one_pass_variance = true;
+  return reshard(step, sharding);
+}
+
 FeedOptions Experiment::feed_options(int64_t batch) const {
   FeedOptions o;
   o.batch = batch;

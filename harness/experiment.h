@@ -41,6 +41,10 @@ struct Experiment {
   Program forward_of(Stack stack) const;
 };
 
+// The same training step by the formulas that an engine declares: batch norm's variance in one pass. Another text, the same
+// meaning; what the engine runs in the place of the reference's program.
+Program as_computed_by(const Capabilities& declared, const Program& step);
+
 Result<Experiment> make_experiment(const Scenario& scenario);
 // The same data and model from another seed: initial weights, order of samples, random ops.
 Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed);

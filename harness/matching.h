@@ -15,14 +15,9 @@
 
 #include "backends/backend.h"
 #include "harness/causes.h"
+#include "harness/envelope.h"
 
 namespace twinrun {
-
-// A state of the subject, per replica, and the step that it starts.
-struct MatchState {
-  int64_t step = 0;
-  States states;
-};
 
 struct MatchOptions {
   int threads = 1;

@@ -252,7 +252,7 @@ Status run_subject(Stage& stage) {
   stage.evidence.quick = stage.options.quick;
 
   if (stage.sharded()) {
-    const Program one = e.per_core(Experiment::Stack::kTpu);
+    const Program one = as_computed_by(declared, e.per_core(Experiment::Stack::kTpu));
     stage.programs["E1"] = one;
     stage.probe_e1.emplace(stage.programs["E1"], declared, ProbePolicy{3, 0}, &stage.pool);
     RunOptions o;
@@ -261,7 +261,7 @@ Status run_subject(Stage& stage) {
     if (stage.stopped()) return Ok{};
   }
 
-  const Program program = stage.programs["S"];
+  const Program program = as_computed_by(declared, stage.programs["S"]);
   stage.programs["T"] = program;
   stage.probe_t.emplace(stage.programs["T"], declared, policy_of(stage, program), &stage.pool);
   RunOptions o;
@@ -412,7 +412,7 @@ Status compare_trajectories(Stage& stage) {
       TWINRUN_ASSIGN(sharded, loss_of("S", other.sharded(other.sharding), *cpu));
       if (stage.stopped()) return Ok{};
     }
-    TWINRUN_ASSIGN(const double t, loss_of("T", stage.subject_program(other), *engine));
+    TWINRUN_ASSIGN(const double t, loss_of("T", as_computed_by(engine->capabilities(), stage.subject_program(other)), *engine));
     if (stage.stopped()) return Ok{};
     stage.r_losses.push_back(r);
     stage.s_losses.push_back(sharded);

@@ -44,38 +44,38 @@ class VariantHooks : public OpHooks {
     return theirs_[i] || replaced_[i] || fused_[i] >= 0 || feeds_[i];
   }
   void before(const OpSite& site, std::vector<Tensor>& inputs) override {
-    if (theirs_[static_cast<size_t>(site.id)]) others_->before(site, inputs);
+    for_others(site, [&](const OpSite& s) { others_->before(s, inputs); });
   }
   bool replace(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override {
-    if (!theirs_[static_cast<size_t>(site.id)]) return own(site, inputs, output);
-    return with_own_way(site, [&](const OpSite& s) { return others_->replace(s, inputs, output); }) ||
-           own(site, inputs, output);
+    const auto i = static_cast<size_t>(site.id);
+    bool done = false;
+    for_others(site, [&](const OpSite& s) { done = others_->replace(s, inputs, output); });
+    if (done) return true;
+    if (feeds_[i]) factors_[static_cast<size_t>(site.replica)][i] = {inputs[0], inputs[1]};
+    return compute(site, inputs, output);
   }
   void after(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override {
-    if (theirs_[static_cast<size_t>(site.id)]) others_->after(site, inputs, output);
+    for_others(site, [&](const OpSite& s) { others_->after(s, inputs, output); });
   }
   void after_copy(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& copy) override {
-    if (!theirs_[static_cast<size_t>(site.id)]) return;
-    with_own_way(site, [&](const OpSite& s) {
-      others_->after_copy(s, inputs, copy);
-      return true;
-    });
+    for_others(site, [&](const OpSite& s) { others_->after_copy(s, inputs, copy); });
   }
 
  private:
-  // Whoever stands on top and asks the engine to compute gets it in the variant's way.
+  // f(the site as others see it), if they watch the op: computing it is done our way.
   template <typename F>
-  bool with_own_way(OpSite site, F&& call) {
-    const OpCompute* kernel = site.compute;
-    const OpCompute compute = [&](const std::vector<Tensor>& inputs, Tensor& output) {
-      if (!own(site, inputs, output)) (*kernel)(inputs, output);
+  void for_others(const OpSite& site, F f) {
+    if (!theirs_[static_cast<size_t>(site.id)]) return;
+    const OpCompute ours = [&](const std::vector<Tensor>& inputs, Tensor& output) {
+      if (!compute(site, inputs, output)) (*site.compute)(inputs, output);
     };
-    site.compute = &compute;
-    return call(site);
+    OpSite theirs = site;
+    theirs.compute = &ours;
+    f(theirs);
   }
-  bool own(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) {
+  // False: the contract's way.
+  bool compute(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) const {
     const auto i = static_cast<size_t>(site.id);
-    if (feeds_[i]) factors_[static_cast<size_t>(site.replica)][i] = {inputs[0], inputs[1]};
     if (fused_[i] >= 0) return fuse(site, inputs, output);
     if (!replaced_[i]) return false;
     variants::run_op(variant_, site.op(), inputs, output);

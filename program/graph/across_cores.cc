@@ -49,6 +49,10 @@ ValueId Layers::mean_over_all_cores(ValueId statistic) {
 
 Layers::Moments Layers::own_moments(GraphBuilder b, const Dims& reduced, ValueId mean,
                                     int64_t count) {
+  if (sharding_.one_pass_variance) {
+    b = b.scope("own");
+    return {mean, variance_of(b, mean_of_squares(b, reduced), mean), count};
+  }
   const ValueId gap = b.sub(x_, b.broadcast_trailing(mean, x_, "own_mean_broadcast"), "own_centre");
   const ValueId squares = b.mul(gap, gap, "own_square");
   return {mean, b.reduce(squares, reduced, Reducer::kMean, "own_variance"), count};

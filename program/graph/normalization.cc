@@ -14,6 +14,16 @@ void Layers::update_statistic(const std::string& name, ValueId batch_value, doub
   var.next = b.sub(old, b.binary_scalar(OpKind::kMultiply, gap, 1.0 - momentum, "part"), "update");
 }
 
+ValueId Layers::mean_of_squares(GraphBuilder b, const Dims& reduced) {
+  return b.reduce(b.mul(x_, x_, "square"), reduced, Reducer::kMean, "mean_of_squares");
+}
+
+// Not below 0, where rounding may bring it (as Flax has it: flax/linen/normalization.py, _compute_stats).
+ValueId Layers::variance_of(GraphBuilder b, ValueId of_squares, ValueId mean) {
+  const ValueId gap = b.sub(of_squares, b.mul(mean, mean, "square_of_mean"), "one_pass");
+  return b.binary_scalar(OpKind::kMaximum, gap, 0.0, "variance");
+}
+
 void Layers::batch_norm(const std::string& name, double momentum, double epsilon) {
   const Dims dims = shape();
   const int64_t channels = dims.back();
@@ -43,6 +53,8 @@ void Layers::batch_norm(const std::string& name, double momentum, double epsilon
     centred = centre();
     if (!alone && sharding_.batchnorm == BatchNormSync::kAveraged) {
       variance = mean_over_cores(own_moments(b, reduced, own_mean, own_count).variance);
+    } else if (sharding_.one_pass_variance) {
+      variance = variance_of(b, mean_over_cores(mean_of_squares(b, reduced)), mean);
     } else {
       variance = mean_over_cores(
           b.reduce(b.mul(centred, centred, "square"), reduced, Reducer::kMean, "variance"));

@@ -120,6 +120,8 @@ struct Sharding {
   Scaling scaling = Scaling::kByReduction;
   Statistics statistics = Statistics::kAsNormalised;
   Feeding feeding = {};
+  // Batch norm's variance is max(E[x^2] - E[x]^2, 0), not E[(x - E[x])^2]: another formula of the same meaning, so no cause.
+  bool one_pass_variance = false;
   bool operator==(const Sharding&) const = default;
 };
 

@@ -141,13 +141,10 @@ class Trial {
         uint64_t seed = 1) {
     auto backend = make_backend(engine, options);
     EXPECT_TRUE(backend.ok()) << engine;
-    auto prepared = (*backend)->prepare(program);
-    EXPECT_TRUE(prepared.ok());
-    engine_ = *std::move(prepared);
-    const auto cores = static_cast<size_t>(program.sharding.cores);
-    states.assign(cores, {initial_state(program, seed)});
-    inputs.assign(cores, std::vector<Tensor>(program.inputs.size()));
-    set("learning_rate", Tensor::scalar(0.1f));
+    begin(**backend, program, seed);
+  }
+  Trial(Backend& backend, const Program& program, uint64_t seed = 1) {
+    begin(backend, program, seed);
   }
   const Program& program() const { return engine_->program(); }
 
@@ -199,6 +196,15 @@ class Trial {
   StepOutputs outputs;
 
  private:
+  void begin(Backend& backend, const Program& program, uint64_t seed) {
+    auto prepared = backend.prepare(program);
+    EXPECT_TRUE(prepared.ok());
+    engine_ = *std::move(prepared);
+    const auto cores = static_cast<size_t>(program.sharding.cores);
+    states.assign(cores, {initial_state(program, seed)});
+    inputs.assign(cores, std::vector<Tensor>(program.inputs.size()));
+    set("learning_rate", Tensor::scalar(0.1f));
+  }
   std::unique_ptr<Engine> engine_;
 };
 

@@ -1,0 +1,126 @@
+#include "harness/ensemble.h"
+
+#include <algorithm>
+#include <boost/math/distributions/students_t.hpp>
+#include <cmath>
+
+#include "backends/variants/variant.h"
+#include "program/base/philox.h"
+
+namespace twinrun {
+namespace {
+
+constexpr double kFalseAlarm = 1e-6;
+
+// Every parameter one ulp up, down, or where it is.
+void move_by_an_ulp(const Program& program, States& states, uint64_t seed, uint32_t member) {
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    if (program.state[i].role != StateRole::kParameter) continue;
+    Tensor moved = states[0].vars[i].clone();
+    uint64_t element = 0;
+    for (float& w : moved.as<float>()) {
+      const uint32_t way = bounded(draw({seed, kStreamEnsemble}, member, static_cast<uint32_t>(i), element++), 3);
+      if (way != 1) w = std::nextafterf(w, way == 0 ? -INFINITY : INFINITY);
+    }
+    for (ReplicaState& replica : states) replica.vars[i] = moved;
+  }
+}
+
+struct Curves {
+  std::vector<double> losses, weights;
+};
+
+Result<Curves> first_steps(const Experiment& e, const Program& program, Backend& backend,
+                           const EnsembleOptions& o, uint32_t member) {
+  TWINRUN_ASSIGN(const auto engine, backend.prepare(program));
+  Feed feed(e.data->train, e.feed_options(e.scenario.train.batch));
+  States states = initial_states(program, e.scenario.seed);
+  move_by_an_ulp(program, states, o.seed, member);
+  StepOutputs outputs;
+  Curves curves;
+  for (int64_t step = 0; step < o.steps; ++step) {
+    TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
+    TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, e.scenario, batch, step));
+    TWINRUN_RETURN_IF_ERROR(engine->step(step, states, inputs, outputs));
+    for (size_t i = 0; i < program.outputs.size(); ++i) {
+      if (program.outputs[i].name != "loss") continue;
+      double sum = 0;
+      for (const auto& replica : outputs) sum += as_doubles(replica[i])[0];
+      curves.losses.push_back(sum / static_cast<double>(outputs.size()));
+    }
+  }
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    if (program.state[i].role != StateRole::kParameter) continue;
+    const std::vector<double> values = as_doubles(states[0].vars[i]);
+    curves.weights.insert(curves.weights.end(), values.begin(), values.end());
+  }
+  return curves;
+}
+
+}  // namespace
+
+EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves) {
+  const size_t n = curves.size(), length = curves[0].size();
+  std::vector<double> total(length);
+  for (const auto& curve : curves) {
+    for (size_t k = 0; k < length; ++k) total[k] += curve[k];
+  }
+  std::vector<double> distance;
+  for (const auto& curve : curves) {
+    double squares = 0;
+    for (size_t k = 0; k < length; ++k) {
+      const double gap = curve[k] - (total[k] - curve[k]) / static_cast<double>(n - 1);
+      squares += gap * gap;
+    }
+    distance.push_back(std::sqrt(squares / static_cast<double>(length)));
+  }
+  EnsembleRow row;
+  row.members = static_cast<int>(n) - 1;
+  row.subject = distance[0];
+  row.low = *std::min_element(distance.begin() + 1, distance.end());
+  row.high = *std::max_element(distance.begin() + 1, distance.end());
+  // A distance that is no number (a NaN somewhere) is as far as can be.
+  const auto as_far = [&](double d) { return !(d < row.subject); };
+  row.p = static_cast<double>(std::ranges::count_if(distance, as_far)) / static_cast<double>(n);
+  row.outcome = "inside";
+  if (std::isfinite(row.subject) && row.subject <= row.high) return row;
+  // Farther than all: a prediction interval for one more logarithm, by Student.
+  double mean = 0, squares = 0;
+  for (size_t i = 1; i < n; ++i) mean += std::log(distance[i]) / static_cast<double>(n - 1);
+  for (size_t i = 1; i < n; ++i) squares += std::pow(std::log(distance[i]) - mean, 2);
+  const auto members = static_cast<double>(n - 1);
+  const double error = std::sqrt(squares / (members - 1) * (1 + 1 / members));
+  const boost::math::students_t t(members - 1);
+  const double limit = mean + boost::math::quantile(boost::math::complement(t, kFalseAlarm)) * error;
+  if (!(std::log(row.subject) <= limit)) row.outcome = "outside";
+  return row;
+}
+
+Result<std::vector<EnsembleRow>> compare_ensemble(const Experiment& e, const Program& program,
+                                                  Backend& subject, const EnsembleOptions& o) {
+  std::vector<std::vector<double>> losses, weights;
+  for (int member = 0; member <= o.members; ++member) {
+    std::unique_ptr<Backend> honest;
+    if (member > 0) {
+      const Variant variant =
+          variant_within(o.seed + static_cast<uint64_t>(member), subject.capabilities());
+      BackendOptions options;
+      options.threads = o.threads;
+      honest = make_variant_backend(variant, options);
+    }
+    TWINRUN_ASSIGN(Curves curves, first_steps(e, program, honest ? *honest : subject, o,
+                                              static_cast<uint32_t>(member)));
+    losses.push_back(std::move(curves.losses));
+    weights.push_back(std::move(curves.weights));
+  }
+  std::vector<EnsembleRow> rows{rank_of_first(losses), rank_of_first(weights)};
+  rows[0].metric = "loss curve";
+  rows[1].metric = "weights";
+  for (EnsembleRow& row : rows) {
+    row.run = "T";
+    row.steps = o.steps;
+  }
+  return rows;
+}
+
+}  // namespace twinrun

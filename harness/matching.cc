@@ -1,0 +1,298 @@
+#include "harness/matching.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/math/distributions/students_t.hpp>
+#include <cmath>
+#include <map>
+#include <optional>
+
+namespace twinrun {
+namespace {
+
+// Beyond Student's quantile a distance must also be this many times the largest of any member: a decision that hangs on a
+// rounding (relu, max) makes distances that no normal law has, but it falls either way among the members as well.
+constexpr double kBeyondMembers = 2;
+// A binary64 prediction knows nothing of operand rounding: it only chooses which causes are worth an envelope of their own.
+constexpr double kWorthTrying = 50;
+constexpr size_t kMostTried = 8;
+
+
+// A program that the subject may have run instead.
+struct Hypothesis {
+  std::vector<Explanation::Part> parts;
+  Program program;
+  double score = 0;
+};
+
+class Matcher {
+ public:
+  Matcher(const Experiment& e, const Program& asked, const std::vector<MatchState>& states,
+          const MatchOptions& options, const Capabilities& declared)
+      : e_(e), asked_(asked), states_(states), options_(options), declared_(declared) {
+    tensors_ = compared_tensors(asked);
+    if (!options_.make_member) {
+      options_.make_member = [this](uint64_t member) { return default_member(member); };
+    }
+  }
+
+  Result<MatchResult> run(Backend& subject) {
+    TWINRUN_ASSIGN(const auto engine, subject.prepare(asked_));
+    TWINRUN_ASSIGN(subject_, observe(e_, *engine, asked_, states_));
+    result_.subject_steps = static_cast<int64_t>(states_.size());
+    result_.false_alarm = options_.false_alarm;
+
+    // Few members show that all is well; more are asked before anything is said against the subject.
+    std::vector<Observed> members;
+    TWINRUN_RETURN_IF_ERROR(add_members(asked_, options_.few, members));
+    std::vector<Distance> found = distances(subject_, envelope_of(members));
+    result_.comparisons = static_cast<int64_t>(found.size());
+    if (found.empty()) {
+      result_.outcome = MatchResult::Outcome::kUntestable;
+      result_.why = "honest engines end this step in NaN or Inf themselves";
+      return result_;
+    }
+    const auto beyond = [](const Distance& d) { return d.of_largest > kBeyondMembers; };
+    if (std::ranges::any_of(found, beyond)) {
+      TWINRUN_RETURN_IF_ERROR(add_members(asked_, options_.many, members));
+    }
+    const Envelope around = envelope_of(members);
+    found = distances(subject_, around);
+    result_.threshold = threshold(members.size(), found.size());
+    for (const Distance& d : found) result_.ratio = std::max(result_.ratio, d.ratio);
+    if (std::ranges::none_of(found, [&](const Distance& d) { return outside(d); })) return result_;
+
+    TWINRUN_ASSIGN(exact_, predict(asked_, states_));
+    for (size_t v = 0; v < exact_.values.size(); ++v) {
+      double largest = 0;
+      for (const Observed& m : members)
+        largest = std::max(largest, gap2(*m.values[v].data, *exact_.values[v].data));
+      reach_.push_back(std::max(largest, 0x1p-24 * exact_.values[v].size));
+    }
+    TWINRUN_RETURN_IF_ERROR(explain());
+    TWINRUN_RETURN_IF_ERROR(describe_outside(found, around));
+    result_.outcome = result_.explanations.empty() ? MatchResult::Outcome::kUnexplained
+                                                   : MatchResult::Outcome::kExplained;
+    return result_;
+  }
+
+ private:
+  Result<std::unique_ptr<Backend>> default_member(uint64_t /*member*/) const {
+    BackendOptions o;
+    o.threads = options_.threads;
+    o.tpu.precision = declared_.precision;
+    return make_backend(declared_.precision == DotPrecision::kF32 ? "cpu" : "tpu", o);
+  }
+
+  Status add_members(const Program& program, int wanted, std::vector<Observed>& members) {
+    while (static_cast<int>(members.size()) < wanted) {
+      const auto number = static_cast<uint64_t>(members.size()) + 1;
+      TWINRUN_ASSIGN(const auto backend, options_.make_member(number));
+      TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
+      TWINRUN_ASSIGN(Observed o, observe(e_, *engine, asked_, states_, number));
+      members.push_back(std::move(o));
+      result_.member_steps += static_cast<int64_t>(states_.size());
+    }
+    return Ok{};
+  }
+
+  Result<Observed> predict(const Program& program, const std::vector<MatchState>& states) {
+    BackendOptions o;
+    o.threads = options_.threads;
+    TWINRUN_ASSIGN(const auto backend, make_backend("cpu:f64", o));
+    TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
+    result_.exact_steps += static_cast<int64_t>(states.size());
+    return observe(e_, *engine, asked_, states);
+  }
+
+  // Student's quantile: the distance of one more draw from the mean of n, in units of their spread, is at most that of a single
+  // number (all its rounding errors in step); a tensor with many independent ones stays closer.
+  double threshold(size_t members, size_t comparisons) const {
+    const boost::math::students_t student(static_cast<double>(members - 1));
+    return boost::math::quantile(boost::math::complement(
+        student, options_.false_alarm / 2 / static_cast<double>(comparisons)));
+  }
+  bool outside(const Distance& d) const {
+    return d.ratio > result_.threshold && d.of_largest > kBeyondMembers;
+  }
+
+  // How far the subject is from a prediction, in units of how far honest engines are from theirs; larger tensors round more.
+  double score(const Observed& predicted) const {
+    double worst = 0;
+    for (size_t v = 0; v < predicted.values.size(); ++v) {
+      const std::vector<float>&due = *exact_.values[v].data, &p = *predicted.values[v].data;
+      const double size = norm2(due);
+      const double grown = size > 0 ? std::max(1.0, norm2(p) / size) : 1;
+      const double d = gap2(*subject_.values[v].data, p);
+      worst = std::max(worst, std::isfinite(d) ? d / (reach_[v] * grown) : HUGE_VAL);
+    }
+    return worst;
+  }
+
+  Result<bool> holds(Hypothesis& h) {
+    std::vector<Observed> members;
+    TWINRUN_RETURN_IF_ERROR(add_members(h.program, options_.many, members));
+    h.score = 0;
+    for (const Distance& d : distances(subject_, envelope_of(members))) {
+      h.score = std::max(h.score, d.ratio);
+      if (outside(d)) return false;
+    }
+    return true;
+  }
+
+  std::optional<Hypothesis> hypothesis(std::vector<Explanation::Part> parts) const {
+    Sharding s = asked_.sharding;
+    for (const Explanation::Part& part : parts)
+      s = part.introduced ? introduce(e_, s, part.cause) : restore(e_, s, part.cause);
+    if (s == asked_.sharding) return std::nullopt;
+    try {
+      return Hypothesis{std::move(parts), reshard(asked_, s), 0};
+    } catch (const GraphError&) {
+      return std::nullopt;  // no such program
+    }
+  }
+
+  // Those among `candidates` whose own envelope holds the subject.
+  Status try_all(std::vector<Hypothesis> candidates, const std::vector<MatchState>& states) {
+    std::vector<Hypothesis> worth;
+    for (Hypothesis& h : candidates) {
+      TWINRUN_ASSIGN(const Observed p, predict(h.program, states));
+      h.score = score(p);
+      if (h.score <= kWorthTrying) worth.push_back(std::move(h));
+    }
+    std::ranges::stable_sort(worth, {}, &Hypothesis::score);
+    if (worth.size() > kMostTried) worth.resize(kMostTried);
+    for (Hypothesis& h : worth) {
+      TWINRUN_ASSIGN(const bool fits, holds(h));
+      if (fits) result_.explanations.push_back({h.parts, h.score});
+    }
+    std::ranges::stable_sort(result_.explanations, {}, &Explanation::ratio);
+    return Ok{};
+  }
+
+  Status explain() {
+    if (asked_.sharding.cores == 1 || asked_.recipe == nullptr) return Ok{};
+    const std::vector<std::string> present = present_causes(e_, asked_.sharding);
+    std::vector<Explanation::Part> parts;
+    for (const std::string& cause : possible_causes(e_)) {
+      const bool has = std::ranges::find(present, cause) != present.end();
+      parts.push_back({cause, !has});
+    }
+    std::vector<Hypothesis> singles, pairs;
+    for (size_t a = 0; a < parts.size(); ++a) {
+      if (auto h = hypothesis({parts[a]})) singles.push_back(std::move(*h));
+    }
+    TWINRUN_RETURN_IF_ERROR(try_all(std::move(singles), states_));
+    if (result_.explanations.empty() && options_.pairs) {
+      for (size_t a = 0; a < parts.size(); ++a) {
+        for (size_t b = a + 1; b < parts.size(); ++b) {
+          if (exclusive(parts[a].cause, parts[b].cause)) continue;
+          if (auto h = hypothesis({parts[a], parts[b]})) pairs.push_back(std::move(*h));
+        }
+      }
+      TWINRUN_RETURN_IF_ERROR(try_all(std::move(pairs), {states_.front()}));
+    }
+    for (const Explanation& x : result_.explanations) {
+      for (const Explanation::Part& part : x.parts) {
+        const std::string twin = describe(e_, part.cause).twin;
+        if (part.introduced && !twin.empty() &&
+            std::ranges::find(result_.twins, twin) == result_.twins.end())
+          result_.twins.push_back(twin);
+      }
+    }
+    return Ok{};
+  }
+
+  // ---- what is outside, and what it looks like
+
+  size_t place_of(size_t value) const { return value / subject_.replicas % tensors_.size(); }
+
+  Status describe_outside(const std::vector<Distance>& found, const Envelope& around) {
+    std::optional<Observed> parts;  // each core's gradient before the all-reduce
+    if (asked_.sharding.cores > 1 && asked_.recipe != nullptr && asked_.sharding.reduce_gradients) {
+      Sharding s = asked_.sharding;
+      s.reduce_gradients = false;
+      TWINRUN_ASSIGN(parts, predict(reshard(asked_, s), states_));
+    }
+    for (const Distance& d : found) {
+      if (!outside(d)) continue;
+      const Compared& c = tensors_[place_of(d.value)];
+      TensorMismatch m;
+      m.tensor = c.tensor;
+      m.is_state = c.is_state;
+      m.replica = static_cast<int>(d.value % subject_.replicas);
+      m.step = states_[d.value / subject_.replicas / tensors_.size()].step;
+      m.distance = d.distance;
+      m.spread = around.spread[d.value];
+      m.ratio = d.ratio;
+      const double size = norm2(*around.mean[d.value]);
+      m.relative = size > 0 ? d.distance / size : 0;
+      m.pattern = pattern(d.value, c, parts ? &*parts : nullptr);
+      result_.outside.push_back(std::move(m));
+    }
+    // First what was computed first, of the earliest step: the others may follow from it.
+    std::map<std::string, ValueId> order;
+    for (const Compared& c : tensors_) order[c.tensor] = c.id;
+    std::ranges::stable_sort(
+        result_.outside, [&](const TensorMismatch& a, const TensorMismatch& b) {
+          return std::pair(a.step, order[a.tensor]) < std::pair(b.step, order[b.tensor]);
+        });
+    return Ok{};
+  }
+
+  std::string pattern(size_t value, const Compared& c, const Observed* parts) const {
+    const std::vector<float>&t = *subject_.values[value].data, &p = *exact_.values[value].data;
+    if (!std::ranges::all_of(t, [](float x) { return std::isfinite(x); })) return "NaN or Inf";
+    if (norm2(t) == 0) return c.is_state ? "unchanged: an update of zero" : "zero";
+    double product = 0;
+    for (size_t i = 0; i < t.size(); ++i)
+      product += static_cast<double>(t[i]) * static_cast<double>(p[i]);
+    const double size = norm2(p);
+    const double factor = size > 0 ? product / (size * size) : 0;
+    const auto near = [&](auto&& due, double grown) {
+      double sum = 0;
+      for (size_t i = 0; i < t.size(); ++i) {
+        const double d = static_cast<double>(t[i]) - due(i);
+        sum += d * d;
+      }
+      return std::sqrt(sum) <= 3 * reach_[value] * std::max(1.0, grown);
+    };
+    // A single number is a multiple of any other.
+    if (t.size() > 1 && std::fabs(factor - 1) > 1e-3 &&
+        near([&](size_t i) { return factor * static_cast<double>(p[i]); }, std::fabs(factor)))
+      return factor < -0.999 && factor > -1.001 ? "its sign turned"
+                                                : fmt::format("{:.6g} times what was due", factor);
+    if (parts == nullptr || c.is_state || t.size() < 2) return "";
+    const size_t first = value - value % subject_.replicas;
+    for (size_t core = 0; core < subject_.replicas; ++core) {
+      const std::vector<float>& own = *parts->values[first + core].data;
+      if (near([&](size_t i) { return static_cast<double>(p[i]) - static_cast<double>(own[i]); }, 1))
+        return fmt::format("without core {}'s part", core);
+      if (near([&](size_t i) { return static_cast<double>(p[i]) + static_cast<double>(own[i]); }, 1))
+        return fmt::format("core {}'s part twice", core);
+    }
+    return "";
+  }
+
+  const Experiment& e_;
+  const Program& asked_;
+  const std::vector<MatchState>& states_;
+  MatchOptions options_;
+  Capabilities declared_;
+  std::vector<Compared> tensors_;
+  Observed subject_, exact_;
+  std::vector<double> reach_;  // per value: how far honest engines are from binary64
+  MatchResult result_;
+};
+
+}  // namespace
+
+Result<MatchResult> match_subject(const Experiment& e, const Program& asked, Backend& subject,
+                                  const std::vector<MatchState>& states,
+                                  const MatchOptions& options) {
+  if (states.empty()) return Error{"no state to match from", "matching", ""};
+  return Matcher(e, asked, states, options, subject.capabilities()).run(subject);
+}
+
+}  // namespace twinrun
