@@ -48,10 +48,10 @@ class VariantHooks : public OpHooks {
   }
   bool replace(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override {
     const auto i = static_cast<size_t>(site.id);
+    if (feeds_[i]) factors_[static_cast<size_t>(site.replica)][i] = {inputs[0], inputs[1]};
     bool done = false;
     for_others(site, [&](const OpSite& s) { done = others_->replace(s, inputs, output); });
     if (done) return true;
-    if (feeds_[i]) factors_[static_cast<size_t>(site.replica)][i] = {inputs[0], inputs[1]};
     return compute(site, inputs, output);
   }
   void after(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override {

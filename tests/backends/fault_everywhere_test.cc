@@ -256,6 +256,28 @@ TEST(FaultCatalogue, IsInTheDocumentation) {
   }
 }
 
+// ---- on other engines
+
+// The fault asks the engine for the right result: with one that changes nothing, a variant's own way of computing is kept.
+TEST(FaultOnVariants, LeavesTheEngineItsWay) {
+  for (const std::string engine :
+       {"honest:1", "honest:2", "honest:3", "honest:4", "honest:5", "tpu"}) {
+    Trial clean(engine, image_net()), watched(engine, image_net()), struck(engine, image_net());
+    const auto nothing = hooks_of(image_net(), {"scale@*,magnitude=1"});
+    const auto hooks = hooks_of(image_net(), {"scale@dense1/kernel.grad.all_reduce,core=1"});
+    for (int64_t s = 0; s < 2; ++s) {
+      for (Trial* t : {&clean, &watched, &struck}) feed(*t, s);
+      clean.step(s);
+      watched.step(s, nullptr, nothing.get());
+      struck.step(s, nullptr, hooks.get());
+    }
+    EXPECT_EQ(watched.digest(), clean.digest()) << engine;
+    EXPECT_NE(struck.digest(), clean.digest()) << engine;
+    EXPECT_TRUE(nothing->activations().empty()) << engine;
+    EXPECT_EQ(hooks->activations().size(), 2u) << engine;
+  }
+}
+
 // ---- rate
 
 std::set<int64_t> steps_hit(double rate, uint64_t run) {
