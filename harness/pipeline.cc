@@ -13,6 +13,7 @@ Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& opti
                          localise, compare_meaning, compare_trajectories}) {
     TWINRUN_RETURN_IF_ERROR(run(stage));
     if (stage.stopped()) return Diagnosis{{}, true};
+    if (options.sabotage) options.sabotage(stage.evidence);
   }
   Diagnosis diagnosis{make_report(stage, classify(stage.evidence)), false};
   TWINRUN_RETURN_IF_ERROR(write_results(stage, diagnosis.report));

@@ -15,6 +15,8 @@
 
 namespace twinrun {
 
+struct Evidence;
+
 struct DiagnoseOptions {
   std::string baseline = "cpu", subject = "tpu";
   std::string directory;  // report.json, report.md, init.h5, runs/*.h5
@@ -26,6 +28,8 @@ struct DiagnoseOptions {
   std::string command;            // as typed, for the report
   std::string cache;              // folder of reference runs kept for later; "": none
   bool fresh = false;             // compute them again
+  // A hand in the evidence after every stage: for tests that a broken diagnosis is noticed. No command line reaches it.
+  std::function<void(Evidence&)> sabotage;
 };
 
 struct Diagnosis {

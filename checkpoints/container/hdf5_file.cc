@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 
 #include "checkpoints/container/atomic_file.h"
@@ -244,7 +245,10 @@ Result<Hdf5File> Hdf5File::create(const std::string& path) {
       H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V18) < 0) {
     return hdf5_error("cannot prepare a file", path);
   }
-  Hdf5Id id(H5Fcreate("twinrun.h5", H5F_ACC_TRUNC, how.get(), access.get()));
+  // HDF5 knows open files by their names, those in memory too: several threads may write at once.
+  static std::atomic<uint64_t> files = 0;
+  const std::string name = "twinrun-" + std::to_string(files++) + ".h5";
+  Hdf5Id id(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, how.get(), access.get()));
   if (!id.valid()) return hdf5_error("cannot create a file in memory", path);
   return Hdf5File(std::move(id), path, std::make_shared<Hdf5Budget>());
 }

@@ -61,11 +61,16 @@ Parsed parse(const Args& args, const char* usage, const char* example,
   po::positional_options_description places;
   po::options_description hidden;
   for (const auto& name : positional) {
-    hidden.add_options()(name.c_str(), po::value<std::string>());
-    places.add(name.c_str(), 1);
+    const bool several = name.ends_with("..");
+    if (several) {
+      hidden.add_options()(name.c_str(), po::value<std::vector<std::string>>());
+    } else {
+      hidden.add_options()(name.c_str(), po::value<std::string>());
+    }
+    places.add(name.c_str(), several ? -1 : 1);
   }
   hidden.add_options()(kSurplus, po::value<std::vector<std::string>>());
-  places.add(kSurplus, -1);
+  if (positional.empty() || !positional.back().ends_with("..")) places.add(kSurplus, -1);
   all.add(hidden);
   std::vector<std::string> known;
   for (const auto& option : visible.options()) known.push_back("--" + option->long_name());

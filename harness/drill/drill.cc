@@ -1,0 +1,117 @@
+#include "harness/drill/drill.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "backends/faults/faults.h"
+#include "scenarios/library.h"
+
+namespace twinrun::drill {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What earlier runs of this drill have finished. The last line may be cut short: that case runs again.
+std::map<std::string, CaseRecord> finished(const std::string& path) {
+  std::map<std::string, CaseRecord> done;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    if (auto record = from_line(line)) done[record->injected.id] = std::move(*record);
+  }
+  return done;
+}
+
+Result<std::vector<std::string>> ids_of(const DrillOptions& o) {
+  if (!o.ids.empty()) {
+    for (const std::string& id : o.ids) TWINRUN_RETURN_IF_ERROR(parse_id(id));
+    return o.ids;
+  }
+  TWINRUN_ASSIGN(std::vector<std::string> ids, plan_cases(o.plan));
+  if (o.only.empty()) return ids;
+  std::vector<std::string> wanted;
+  for (const std::string& id : ids) {
+    TWINRUN_ASSIGN(const DrillCase c, draw_case(id));
+    const size_t plus = c.kind.find('+');
+    const std::string fault = c.kind.substr(0, plus);
+    if (fnmatch(o.only.c_str(), fault.c_str(), 0) == 0 ||
+        fnmatch(o.only.c_str(), c.cause.c_str(), 0) == 0)
+      wanted.push_back(id);
+  }
+  if (wanted.empty()) {
+    return Error{fmt::format("no case of {} is of a kind that fits '{}'", ids.size(), o.only),
+                 "--only", "kinds: those of docs/faults.md; more cases: --cases"};
+  }
+  return wanted;
+}
+
+}  // namespace
+
+std::vector<std::string> litmus_scenarios() {
+  std::vector<std::string> names;
+  for (const auto& file : library_files()) {
+    if (file.name.starts_with("drill_")) names.emplace_back(file.name);
+  }
+  return names;
+}
+
+Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFlag* stop) {
+  TWINRUN_ASSIGN(const std::vector<std::string> ids, ids_of(o));
+  const fs::path folder(o.directory);
+  std::error_code error;
+  fs::create_directories(folder / "cases", error);
+  if (error)
+    return Error{"cannot create the folder: " + error.message(), o.directory,
+                 "choose another with --out"};
+  const std::string path = (folder / "cases.jsonl").string();
+  std::map<std::string, CaseRecord> done;
+  if (o.resume) done = finished(path);
+  {
+    // Whole lines only: what follows must begin one of its own.
+    std::ofstream rewritten(path, std::ios::trunc);
+    for (const auto& [id, record] : done) rewritten << to_line(record) << "\n";
+    if (!rewritten.flush()) return Error{"cannot write", path, "choose another folder with --out"};
+  }
+  std::vector<std::string> todo;
+  for (const std::string& id : ids) {
+    if (!done.contains(id)) todo.push_back(id);
+  }
+
+  CaseOptions each;
+  each.directory = (folder / "cases").string();
+  each.cache = (folder / "references").string();
+  each.keep_all = o.keep_all;
+  each.stop = stop;
+  each.sabotage = o.sabotage;
+  TruthCache truths;
+  std::mutex mutex;
+  std::ofstream out(path, std::ios::app);
+  int64_t count = 0;
+  if (progress != nullptr) progress->begin("drill", static_cast<int64_t>(todo.size()));
+  ThreadPool pool(o.threads);
+  pool.parallel_for(static_cast<int64_t>(todo.size()), [&](int64_t i) {
+    if (stop != nullptr && stop->load()) return;
+    const std::string& id = todo[static_cast<size_t>(i)];
+    auto record = run_case(id, each, truths);
+    const std::lock_guard lock(mutex);
+    if (!record) return;
+    out << to_line(*record) << std::endl;
+    done[id] = std::move(*record);
+    if (progress != nullptr) progress->step(++count, id);
+  });
+  if (!out) return Error{"cannot write", path, "free space, then go on with --resume"};
+  Drill drill;
+  for (const std::string& id : ids) {
+    if (const auto it = done.find(id); it != done.end()) drill.records.push_back(it->second);
+  }
+  drill.interrupted = drill.records.size() < ids.size();
+  if (progress != nullptr)
+    progress->end(fmt::format("{} of {} cases", drill.records.size(), ids.size()));
+  return drill;
+}
+
+}  // namespace twinrun::drill

@@ -1,0 +1,194 @@
+#include "harness/drill/record.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+namespace twinrun::drill {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array<std::string_view, 9> kKindNames = {
+    "clean",           "inert",         "engine outside",
+    "engine biased",   "engine inside", "sharding outside",
+    "sharding inside", "sharding open", "both"};
+
+VerdictClass class_of_text(const std::string& text) {
+  for (const auto v : {VerdictClass::kIdentical, VerdictClass::kNoise, VerdictClass::kSharding,
+                       VerdictClass::kEngineBug, VerdictClass::kNondeterministic}) {
+    if (to_string(v) == text) return v;
+  }
+  return VerdictClass::kInconclusive;
+}
+
+Kind kind_of(const CaseRecord& r) {
+  const bool differs = r.truth.meaning > kSameMeaning;
+  if (r.injected.fault.empty() && r.injected.cause.empty()) return Kind::kClean;
+  if (r.truth.outside && differs) return Kind::kBoth;
+  if (r.truth.outside) return Kind::kEngineOutside;
+  if (r.truth.biased) return Kind::kEngineBiased;
+  if (differs) {
+    return r.truth.matters == "outside"      ? Kind::kShardingOutside
+           : r.truth.matters == "equivalent" ? Kind::kShardingInside
+                                             : Kind::kShardingOpen;
+  }
+  return r.truth.activated ? Kind::kEngineInside : Kind::kInert;
+}
+
+// What a correct diagnosis may answer.
+bool allowed(Kind kind, VerdictClass v) {
+  const bool noise = v == VerdictClass::kNoise || v == VerdictClass::kIdentical;
+  switch (kind) {
+    case Kind::kClean:
+    case Kind::kInert:
+    case Kind::kShardingInside:
+      return noise;
+    case Kind::kEngineOutside:
+    case Kind::kEngineBiased:
+    case Kind::kBoth:
+      return v == VerdictClass::kEngineBug;
+    case Kind::kShardingOutside:
+      return v == VerdictClass::kSharding;
+    case Kind::kEngineInside:  // the power curve says how often it is found
+      return noise || v == VerdictClass::kEngineBug || v == VerdictClass::kInconclusive;
+    case Kind::kShardingOpen:
+      return noise || v == VerdictClass::kSharding || v == VerdictClass::kInconclusive;
+  }
+  return false;
+}
+
+// A finding names a cause alone, or a class of causes that the evidence cannot separate: "reduction|learning_rate".
+bool names(const std::string& found, const std::string& cause) {
+  for (size_t at = 0; at <= found.size();) {
+    const size_t end = std::min(found.find('|', at), found.size());
+    if (found.substr(at, end - at) == cause) return true;
+    at = end + 1;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string_view to_string(Kind kind) { return kKindNames[static_cast<size_t>(kind)]; }
+
+Score score(const CaseRecord& r) {
+  Score s;
+  // Such a fault begins on another step in every run.
+  const bool intermittent = r.injected.fault.find(",rate=") != std::string::npos;
+  s.kind = kind_of(r);
+  s.right = r.error.empty() && allowed(s.kind, r.verdict);
+  s.flagged = r.error.empty() && r.verdict == VerdictClass::kEngineBug;
+  const auto first = std::ranges::find(r.findings, VerdictClass::kEngineBug, &SaidFinding::verdict);
+  if (s.flagged && first != r.findings.end()) {
+    // The first step on which bits changed may be one on which nobody could have seen it.
+    s.step = first->step == r.truth.first_activated || first->step == r.truth.first_outside ||
+             (intermittent && std::ranges::find(r.sealed, first->step) != r.sealed.end());
+    s.op = first->op == r.injected.op;
+    s.core = r.truth.replica < 0 || first->core == r.truth.replica;
+  }
+  s.cause = !r.injected.cause.empty() && std::ranges::any_of(r.findings, [&](const SaidFinding& f) {
+    return names(f.cause, r.injected.cause);
+  });
+  return s;
+}
+
+std::string to_line(const CaseRecord& r) {
+  const DrillCase& c = r.injected;
+  json overrides = json::object();
+  for (const auto& [key, value] : c.overrides) overrides[key] = value;
+  json said = json::array();
+  for (const SaidFinding& f : r.findings) {
+    said.push_back({{"class", to_string(f.verdict)},
+                    {"cause", f.cause},
+                    {"op", f.op},
+                    {"step", f.step},
+                    {"core", f.core}});
+  }
+  const json line = {{"id", c.id},
+                     {"injected",
+                      {{"level", std::string(1, c.level)},
+                       {"overrides", overrides},
+                       {"variant", c.variant},
+                       {"kind", c.kind},
+                       {"fault", c.fault},
+                       {"op", c.op},
+                       {"cause", c.cause},
+                       {"magnitude", c.magnitude ? json(*c.magnitude) : json(nullptr)}}},
+                     {"truth",
+                      {{"activated", r.truth.activated},
+                       {"first_activated", r.truth.first_activated},
+                       {"replica", r.truth.replica},
+                       {"outside", r.truth.outside},
+                       {"first_outside", r.truth.first_outside},
+                       // JSON has no infinity.
+                       {"distance", std::min(r.truth.distance, 1e300)},
+                       {"biased", r.truth.biased},
+                       {"meaning", std::min(r.truth.meaning, 1e300)},
+                       {"matters", r.truth.matters}}},
+                     {"error", r.error},
+                     {"verdict", to_string(r.verdict)},
+                     {"headline", r.headline},
+                     {"findings", said},
+                     {"notes", r.notes},
+                     {"executions", r.executions},
+                     {"run_lengths", r.run_lengths},
+                     {"sealed", r.sealed},
+                     {"truth_seconds", r.truth_seconds},
+                     {"seconds", r.seconds}};
+  return line.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+Result<CaseRecord> from_line(const std::string& text) {
+  const Error bad{"not a line of a drill: " + text.substr(0, 60), "cases.jsonl",
+                  "begin again in another folder (--out)"};
+  const json line = json::parse(text, nullptr, false);
+  if (!line.is_object()) return bad;
+  try {
+    CaseRecord r;
+    const json& in = line.at("injected");
+    const json& truth = line.at("truth");
+    // What the id does not say is kept, so that no case need be drawn again to be counted.
+    DrillCase& c = r.injected;
+    c.id = line.at("id");
+    TWINRUN_ASSIGN(const CaseName name, parse_id(c.id));
+    c.stratum = name.stratum;
+    c.scenario = name.scenario;
+    c.level = in.at("level").get<std::string>().at(0);
+    for (const auto& [key, value] : in.at("overrides").items())
+      c.overrides.emplace_back(key, value.get<std::string>());
+    c.variant = in.at("variant");
+    c.kind = in.at("kind");
+    c.fault = in.at("fault");
+    c.op = in.at("op");
+    c.cause = in.at("cause");
+    if (!in.at("magnitude").is_null()) c.magnitude = in.at("magnitude").get<double>();
+    r.truth.activated = truth.at("activated");
+    r.truth.first_activated = truth.at("first_activated");
+    r.truth.replica = truth.at("replica");
+    r.truth.outside = truth.at("outside");
+    r.truth.first_outside = truth.at("first_outside");
+    r.truth.distance = truth.at("distance");
+    r.truth.biased = truth.at("biased");
+    r.truth.meaning = truth.at("meaning");
+    r.truth.matters = truth.at("matters");
+    r.error = line.at("error");
+    r.verdict = class_of_text(line.at("verdict"));
+    r.headline = line.at("headline");
+    for (const json& f : line.at("findings")) {
+      r.findings.push_back(
+          {class_of_text(f.at("class")), f.at("cause"), f.at("op"), f.at("step"), f.at("core")});
+    }
+    r.notes = line.at("notes").get<std::vector<std::string>>();
+    r.executions = line.at("executions");
+    r.run_lengths = line.at("run_lengths");
+    r.sealed = line.at("sealed").get<std::vector<int64_t>>();
+    r.truth_seconds = line.at("truth_seconds");
+    r.seconds = line.at("seconds");
+    return r;
+  } catch (const json::exception&) {
+    return bad;
+  }
+}
+
+}  // namespace twinrun::drill

@@ -1,0 +1,91 @@
+#include "harness/drill/run_case.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+
+#include "harness/drill/subject.h"
+
+namespace twinrun::drill {
+namespace {
+
+// Seconds that this thread has worked: other cases beside it do not count.
+double thread_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+void take_report(const Report& report, CaseRecord& r) {
+  r.verdict = report.verdict;
+  r.headline = report.headline;
+  r.notes = report.notes;
+  for (const Finding& f : report.findings)
+    r.findings.push_back({f.verdict, f.cause, f.op, f.step.value_or(-1), f.core.value_or(-1)});
+}
+
+// False: interrupted.
+Result<bool> fill(CaseRecord& r, const CaseOptions& options, TruthCache& truths) {
+  const DrillCase& c = r.injected;
+  TWINRUN_ASSIGN(const Scenario scenario, load_scenario(c.scenario, c.overrides));
+  TWINRUN_ASSIGN(const Experiment experiment, make_experiment(scenario));
+  const double begin = thread_seconds();
+  TWINRUN_ASSIGN(r.truth, decide_truth(c, experiment, truths));
+  const double decided = thread_seconds();
+  r.truth_seconds = decided - begin;
+
+  const auto log = std::make_shared<FaultLog>();
+  const auto usage = std::make_shared<Usage>();
+  DiagnoseOptions o;
+  o.subject = "subject";
+  o.directory = (std::filesystem::path(options.directory) / c.id).string();
+  o.threads = 1;
+  o.command = "twinrun drill --case " + c.id;
+  o.cache = options.cache;
+  o.sabotage = options.sabotage;
+  o.make_subject = [&](const BackendOptions& how) -> Result<std::unique_ptr<Backend>> {
+    TWINRUN_ASSIGN(auto subject, injected_engine(c, experiment, how, log));
+    if (c.level == 'C') subject = without_trace(std::move(subject));
+    return counted(std::move(subject), usage);
+  };
+  TWINRUN_ASSIGN(const Diagnosis diagnosis, diagnose(scenario, o, nullptr, options.stop));
+  if (diagnosis.interrupted) return false;
+  r.seconds = thread_seconds() - decided;
+  take_report(diagnosis.report, r);
+  r.executions = usage->executions;
+  r.run_lengths = static_cast<double>(usage->steps) / static_cast<double>(scenario.train.steps);
+  for (const auto& run : log->runs) {
+    if (!run.empty()) r.sealed.push_back(run.front().step);
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<CaseRecord> run_case(const std::string& id, const CaseOptions& options,
+                                   TruthCache& truths) {
+  CaseRecord r;
+  r.injected.id = id;
+  // An exception is a bug of ours, and a case that shows one must not take the other cases with it.
+  try {
+    const auto drawn = draw_case(id);
+    if (!drawn) {
+      r.error = drawn.error().message();
+      return r;
+    }
+    r.injected = *drawn;
+    const auto done = fill(r, options, truths);
+    if (!done) r.error = done.error().message();
+    if (done && !*done) return std::nullopt;
+  } catch (const std::exception& e) {
+    r.error = std::string("internal error: ") + e.what();
+  }
+  std::error_code ignored;
+  if (!options.keep_all && score(r).right)
+    std::filesystem::remove_all(std::filesystem::path(options.directory) / id, ignored);
+  return r;
+}
+
+}  // namespace twinrun::drill

@@ -1,0 +1,112 @@
+#include "harness/drill/subject.h"
+
+#include <fmt/format.h>
+
+#include "backends/faults/other_program.h"
+#include "harness/causes.h"
+
+namespace twinrun::drill {
+namespace {
+
+// An engine that passes everything on; what differs is overridden.
+class CountedEngine : public Engine {
+ public:
+  CountedEngine(std::unique_ptr<Engine> engine, std::shared_ptr<Usage> usage)
+      : engine_(std::move(engine)), usage_(std::move(usage)) {}
+  const Program& program() const override { return engine_->program(); }
+  Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+              TraceSink* sink, OpHooks* hooks) override {
+    if (!used_) ++usage_->executions;
+    used_ = true;
+    ++usage_->steps;
+    return engine_->step(step, states, inputs, outputs, sink, hooks);
+  }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  std::shared_ptr<Usage> usage_;
+  bool used_ = false;
+};
+
+class CountedBackend : public Backend {
+ public:
+  CountedBackend(std::unique_ptr<Backend> backend, std::shared_ptr<Usage> usage)
+      : backend_(std::move(backend)), usage_(std::move(usage)) {}
+  Capabilities capabilities() const override { return backend_->capabilities(); }
+  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+    TWINRUN_ASSIGN(std::unique_ptr<Engine> engine, backend_->prepare(program));
+    return std::unique_ptr<Engine>(std::make_unique<CountedEngine>(std::move(engine), usage_));
+  }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::shared_ptr<Usage> usage_;
+};
+
+class ClosedEngine : public Engine {
+ public:
+  // Shows the program that was asked for: what runs inside is nobody's business.
+  ClosedEngine(std::unique_ptr<Engine> engine, Program asked)
+      : engine_(std::move(engine)), asked_(std::move(asked)) {}
+  const Program& program() const override { return asked_; }
+  Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+              TraceSink* /*sink*/, OpHooks* hooks) override {
+    return engine_->step(step, states, inputs, outputs, nullptr, hooks);
+  }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  Program asked_;
+};
+
+class ClosedBackend : public Backend {
+ public:
+  explicit ClosedBackend(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+  Capabilities capabilities() const override {
+    Capabilities c = backend_->capabilities();
+    c.op_trace = false;
+    return c;
+  }
+  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+    TWINRUN_ASSIGN(std::unique_ptr<Engine> engine, backend_->prepare(program));
+    return std::unique_ptr<Engine>(std::make_unique<ClosedEngine>(std::move(engine), program));
+  }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> counted(std::unique_ptr<Backend> backend, std::shared_ptr<Usage> usage) {
+  return std::make_unique<CountedBackend>(std::move(backend), std::move(usage));
+}
+
+std::unique_ptr<Backend> without_trace(std::unique_ptr<Backend> backend) {
+  return std::make_unique<ClosedBackend>(std::move(backend));
+}
+
+Result<std::unique_ptr<Backend>> honest_engine(const DrillCase& c, const BackendOptions& options) {
+  return make_backend(fmt::format("honest:{}", c.variant), options);
+}
+
+std::unique_ptr<Backend> with_hidden_program(std::unique_ptr<Backend> engine, const DrillCase& c,
+                                             const Experiment& experiment) {
+  if (c.stratum != Stratum::kHidden) return engine;
+  return with_other_program(std::move(engine), [experiment, cause = c.cause](Sharding s) {
+    return introduce(experiment, s, cause);
+  });
+}
+
+Result<std::unique_ptr<Backend>> injected_engine(const DrillCase& c, const Experiment& experiment,
+                                                 const BackendOptions& options,
+                                                 std::shared_ptr<FaultLog> log) {
+  TWINRUN_ASSIGN(std::unique_ptr<Backend> engine, honest_engine(c, options));
+  if (!c.fault.empty()) {
+    TWINRUN_ASSIGN(const FaultSpec fault, parse_fault(c.fault));
+    engine = with_faults(std::move(engine), {fault}, experiment.scenario.seed, std::move(log));
+  }
+  return with_hidden_program(std::move(engine), c, experiment);
+}
+
+}  // namespace twinrun::drill

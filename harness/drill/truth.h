@@ -1,0 +1,42 @@
+// What is true of a case, decided before and without the diagnosis: by the honest engines' own results for a fault, by binary64
+// and many seeds for a cause of sharding. Shares no code with lockstep, bounds, switches or classifier.
+//
+// Fault: the faulty op of the case's own run is computed again, on the inputs of each activation, by kHonest variants of the same
+// declaration. Outside: at some element it is farther from the middle of their results than kFactor times their half range there
+// (and than one ulp, where the op rounds at all). Biased: inside, but its errors lean to one side, on every step looked at, by more
+// than kLean standard deviations of what the variants' do.
+// Cause: the two programs run three steps in binary64; what is left between them is meaning. Whether it matters: held-out loss,
+// S - R on the reference over kSeeds seeds that no diagnosis uses, 95 % interval against diagnose.margin.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "harness/drill/record.h"
+
+namespace twinrun::drill {
+
+inline constexpr int kHonest = 32;
+inline constexpr double kFactor = 4;
+inline constexpr double kLean = 4;
+inline constexpr int kSeeds = 8;
+
+// What many cases share: the meaning of a scenario's sharded program, with a hidden cause or none.
+struct MeaningTruth {
+  double drift = 0;
+  std::string matters;
+};
+class TruthCache {
+ public:
+  std::optional<MeaningTruth> find(const std::string& key) const;
+  void keep(const std::string& key, MeaningTruth truth);
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, MeaningTruth> known_;
+};
+
+Result<Truth> decide_truth(const DrillCase& c, const Experiment& experiment, TruthCache& cache);
+
+}  // namespace twinrun::drill
