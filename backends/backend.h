@@ -45,6 +45,7 @@ struct Capabilities {
   bool deterministic = true;  // promises the same bits on a rerun
   bool op_trace = true;       // offers values op by op
   bool ours = true;           // false: a foreign engine
+  bool declares_arithmetic = true;  // false: nothing is known of precision, order, flush, ulps (evidence level B)
 };
 
 // Which operands of an add or subtract such an engine may take as unrounded products (bit i: operand i): it contracts, and

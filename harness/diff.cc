@@ -8,7 +8,7 @@
 #include <functional>
 #include <thread>
 
-#include "harness/fingerprint.h"
+#include "harness/pattern.h"
 #include "program/base/bits.h"
 #include "program/base/thread_pool.h"
 

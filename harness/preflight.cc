@@ -9,6 +9,24 @@ Status check_data_lasts(const Experiment& e) {
   return Ok{};
 }
 
+namespace {
+
+// diagnose.faults
+Result<std::vector<FaultSpec>> faults_of(const Scenario& scenario) {
+  std::vector<FaultSpec> faults;
+  for (const std::string& text : scenario.diagnose.faults) {
+    auto fault = parse_fault(text);
+    if (!fault) {
+      const Error& e = fault.error();
+      return Error{"'" + text + "': " + e.what, "diagnose.faults", e.fix};
+    }
+    faults.push_back(*std::move(fault));
+  }
+  return faults;
+}
+
+}  // namespace
+
 Status preflight(Stage& stage) {
   const Experiment& e = stage.experiment;
   if (stage.options.subject == "cpu:f64") {
@@ -16,9 +34,11 @@ Status preflight(Stage& stage) {
                  "give it as --baseline, or use `twinrun train --engine cpu:f64`"};
   }
   TWINRUN_RETURN_IF_ERROR(check_data_lasts(e));
-  if (stage.options.faults.empty()) return Ok{};
+  TWINRUN_ASSIGN(stage.faults, faults_of(e.scenario));
+  stage.faults.insert(stage.faults.end(), stage.options.faults.begin(), stage.options.faults.end());
+  if (stage.faults.empty()) return Ok{};
   const Program program = stage.subject_program(e);
-  TWINRUN_RETURN_IF_ERROR(FaultHooks::make(program, stage.options.faults, e.scenario.seed));
+  TWINRUN_RETURN_IF_ERROR(FaultHooks::make(program, stage.faults, e.scenario.seed));
   return Ok{};
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backends/faults/faulty_backend.h"
 #include "harness/reference_cache.h"
 #include "harness/trajectory.h"
 #include "program/analysis/liveness.h"
@@ -74,7 +73,7 @@ Result<std::unique_ptr<Backend>> subject(const Stage& stage) {
   const BackendOptions o = backend_options(s, stage.options.threads);
   if (stage.options.make_subject) return stage.options.make_subject(o);
   TWINRUN_ASSIGN(auto engine, make_backend(stage.options.subject, o));
-  return with_faults(std::move(engine), stage.options.faults, s.seed);
+  return with_faults(std::move(engine), stage.faults, s.seed, stage.fault_log);
 }
 
 // The first step after which two runs' states differ.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/faults/faulty_backend.h"
 #include "harness/classify.h"
 #include "harness/pipeline.h"
 
@@ -25,6 +26,9 @@ struct Stage {
   Evidence evidence;
   std::vector<EngineProbe> probes;
   std::optional<Lockstep> probe_t, probe_e1;
+  std::vector<FaultSpec> faults;  // of the subject: the options' and the scenario's
+  // Nothing here reads it; it counts the subject's runs, by which intermittent faults differ.
+  std::shared_ptr<FaultLog> fault_log = std::make_shared<FaultLog>();
 
   Stage(const DiagnoseOptions& o, Progress* p, const StopFlag* s, Experiment e)
       : options(o), progress(p), stop(s), experiment(std::move(e)), pool(o.threads) {}

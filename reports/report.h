@@ -92,6 +92,7 @@ struct EngineProbe {
   std::vector<ProbeRow> rows;     // worst first
   double dot_residual = -1;       // median over dots of operand_residual
   std::string dot_residual_text;  // "2^-9.2 (declared: 1 bf16 pass, about 2^-9)"
+  double seconds = 0, share = 0;  // spent on the probe; of the run's own time
 };
 
 // One cause switched on the reference, judged on one step from the same state.

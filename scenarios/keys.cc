@@ -315,6 +315,8 @@ const Key<DiagnoseSpec> kDiagnose[] = {
      &DiagnoseSpec::probe,
      {.names = "auto|every", .or_count = true},
      "steps compared op by op: chosen, every one, or every Nth"},
+    {"faults", &DiagnoseSpec::faults, any(),
+     "to make the subject wrong on purpose, each as --fault takes it (faults.md)"},
 };
 
 bool is_names(std::string_view names) { return !names.empty(); }

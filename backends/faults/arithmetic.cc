@@ -13,8 +13,6 @@ namespace twinrun {
 namespace {
 
 using Unit = FaultMagnitude::Unit;
-using Place = FaultKind::Place;
-constexpr auto kGroup = FaultGroup::kArithmetic;
 
 float cut_to_bf16(float v) { return bf16_to_f32(bf16_truncate(v)); }
 
@@ -33,26 +31,21 @@ bool elementary(const Program& p, ValueId id) {
 }
 bool quotient(const Program& p, ValueId id) {
   const OpKind k = op_at(p, id).kind;
-  return (k == OpKind::kDivide || k == OpKind::kRsqrt) && any_f32(p, id);
+  return (k == OpKind::kDivide || k == OpKind::kRsqrt) && computed_f32(p, id);
 }
 bool rounds(const Program& p, ValueId id) {  // every op but sources and moves
   const OpClass c = class_of(op_at(p, id).kind);
-  return c != OpClass::kSource && c != OpClass::kMove && c != OpClass::kRandom && any_f32(p, id);
+  return c != OpClass::kSource && c != OpClass::kMove && c != OpClass::kRandom &&
+         computed_f32(p, id);
 }
 bool four_operations(const Program& p, ValueId id) {
   const OpKind k = op_at(p, id).kind;
   return (k == OpKind::kAdd || k == OpKind::kSubtract || k == OpKind::kMultiply ||
           k == OpKind::kDivide) &&
-         any_f32(p, id);
-}
-bool dot_f32(const Program& p, ValueId id) {
-  return is_dot(op_at(p, id)) && f32_operands(p, id);
-}
-bool computed_f32(const Program& p, ValueId id) {
-  return class_of(op_at(p, id).kind) != OpClass::kSource && any_f32(p, id);
+         computed_f32(p, id);
 }
 bool is_constant(const Program& p, ValueId id) {
-  return op_at(p, id).kind == OpKind::kConstant && any_f32(p, id);
+  return op_at(p, id).kind == OpKind::kConstant && is_f32(op_at(p, id));
 }
 bool is_mean(const Program& p, ValueId id) {
   const Op& op = op_at(p, id);
@@ -173,7 +166,8 @@ void denormals(Strike& s) {
                     : kind == OpKind::kMultiply ? x * y
                                                 : x / y;
     const bool concerned = x != a[i] || y != b[i] || std::fpclassify(a[i]) == FP_SUBNORMAL ||
-                           std::fpclassify(b[i]) == FP_SUBNORMAL || std::fpclassify(v) == FP_SUBNORMAL;
+                           std::fpclassify(b[i]) == FP_SUBNORMAL ||
+                           std::fpclassify(v) == FP_SUBNORMAL;
     if (concerned) out[i] = canonical(keep ? v : flush(v));
   }
 }
@@ -182,9 +176,9 @@ void denormals(Strike& s) {
 
 // Further off than declared, up or down by the bits of the result: a function of the argument.
 void elementary_ulps(Strike& s) {
-  const auto ulps = static_cast<int64_t>(std::ceil(s.where.declared.elementary_ulps + s.magnitude()));
-  for (float& v : s.own_output())
-    v = moved(v, std::popcount(to_bits(v)) % 2 == 0 ? ulps : -ulps);
+  const auto ulps =
+      static_cast<int64_t>(std::ceil(s.where.declared.elementary_ulps + s.magnitude()));
+  for (float& v : s.own_output()) v = moved(v, std::popcount(to_bits(v)) % 2 == 0 ? ulps : -ulps);
 }
 
 // An argument with `bits` bits after the leading one: a table without interpolation.
@@ -235,57 +229,58 @@ constexpr auto kVaries = std::numeric_limits<double>::quiet_NaN();
 }  // namespace
 
 std::vector<FaultKind> arithmetic_faults() {
-  const auto computation = Place::kComputation, result = Place::kResult;
   // truncate_bf16 on what is no dot cuts the result; both are said to be the computation.
   return {
-      {"truncate_bf16", kGroup, "any f32 op",
-       "a dot's operands, any other op's result, cut to bf16 toward zero", {}, computation, false,
-       false, computed_f32, truncate_bf16},
-      {"one_pass", kGroup, "dots", "operands rounded to bf16 where more is declared", {},
-       computation, false, false, dot_f32, one_pass},
-      {"bf16_accumulator", kGroup, "dots, sums", "every partial sum rounded to bf16", {},
-       computation, false, false, has_terms, bf16_accumulator},
-      {"truncate_accumulator", kGroup, "dots, sums",
-       "every addition rounded toward zero in f32 instead of to nearest", {}, computation, false,
-       false, has_terms, truncate_accumulator},
-      {"round_toward_zero", kGroup, "add, subtract, multiply, divide",
-       "results rounded toward zero in f32 instead of to nearest", {}, computation, false, false,
-       four_operations, round_toward_zero},
-      {"ulp_bias", kGroup, "any f32 op that rounds",
-       "results too large by some ulps, always upward; below 1: that part of the elements by one",
-       {Unit::kNumber, 1, "ulps", {0.0625, 0.25, 1, 2, 4, 16}}, result, false, false, rounds,
-       ulp_bias},
-      {"ulp_toward_zero", kGroup, "any f32 op that rounds", "the same, always toward zero",
-       {Unit::kNumber, 1, "ulps", {0.0625, 0.25, 1, 2, 4, 16}}, result, false, false, rounds,
-       ulp_toward_zero},
-      {"elementary_ulps", kGroup, "exp, log, tanh, logistic, erf, log1p",
-       "off by more ulps than declared, up or down as the argument has it",
-       {Unit::kNumber, 4, "ulps beyond the declared", {1, 2, 4, 16, 64, 1024}}, result, false,
-       false, elementary, elementary_ulps},
-      {"table_lookup", kGroup, "exp, log, tanh, logistic, erf, log1p",
-       "a coarse approximation: the argument cut to a few bits",
-       {Unit::kCount, 12, "number of bits kept", {20, 18, 16, 14, 12, 10, 8}}, computation, false, false,
-       elementary, table_lookup},
-      {"approximate_division", kGroup, "divide, rsqrt",
-       "a reciprocal without its Newton step: the divisor cut to a few bits",
-       {Unit::kCount, 12, "number of bits kept", {20, 18, 16, 14, 12, 10, 8}}, computation, false, false,
-       quotient, approximate_division},
-      {"wrong_constant", kGroup, "constants", "an epsilon, a beta, a 1/N that is off",
-       {Unit::kNumber, 0.01, "relative error", {1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1}},
-       result, false, false, is_constant, wrong_constant},
-      {"padded_mean", kGroup, "means",
-       "divided by the padded count: tiles of 8, or of 128 where 8 divides it; a pooling window's "
-       "full size",
-       {Unit::kCount, kVaries, "number of elements of a tile"}, result, false, false, is_mean, padded_mean},
-      {"unstable_softmax", kGroup, "a maximum that is subtracted",
-       "0 instead of the maximum: no shift before the exponentials", {}, result, false, false,
-       is_shift, unstable_softmax},
-      {"denormals", kGroup, "add, subtract, multiply, divide",
-       "denormals kept where flushing is declared, flushed where it is not", {}, computation, false, false,
-       four_operations, denormals},
-      {"scale", kGroup, "any f32 op", "the result times a factor",
-       {Unit::kNumber, 8, "factor", {1 + 0x1p-20, 1 + 0x1p-16, 1 + 0x1p-12, 1 + 0x1p-8, 1.5, 8}},
-       result, false, false, computed_f32, scale},
+      computes("truncate_bf16", "any f32 op",
+               "a dot's operands, any other op's result, cut to bf16 toward zero", computed_f32,
+               truncate_bf16),
+      computes("one_pass", "dots", "operands rounded to bf16 where more is declared", dot_f32,
+               one_pass),
+      computes("bf16_accumulator", "dots, sums", "every partial sum rounded to bf16", has_terms,
+               bf16_accumulator),
+      computes("truncate_accumulator", "dots, sums",
+               "every addition rounded toward zero in f32 instead of to nearest", has_terms,
+               truncate_accumulator),
+      computes("round_toward_zero", "add, subtract, multiply, divide",
+               "results rounded toward zero in f32 instead of to nearest", four_operations,
+               round_toward_zero),
+      results("ulp_bias", "any f32 op that rounds",
+              "results too large by some ulps, always upward; below 1: that part of the elements "
+              "by one",
+              rounds, ulp_bias, {Unit::kNumber, 1, "ulps", {0.0625, 0.25, 1, 2, 4, 16}}),
+      results("ulp_toward_zero", "any f32 op that rounds", "the same, always toward zero", rounds,
+              ulp_toward_zero, {Unit::kNumber, 1, "ulps", {0.0625, 0.25, 1, 2, 4, 16}}),
+      results("elementary_ulps", "exp, log, tanh, logistic, erf, log1p",
+              "off by more ulps than declared, up or down as the argument has it", elementary,
+              elementary_ulps,
+              {Unit::kNumber, 4, "ulps beyond the declared", {1, 2, 4, 16, 64, 1024}}),
+      computes("table_lookup", "exp, log, tanh, logistic, erf, log1p",
+               "a coarse approximation: the argument cut to a few bits", elementary, table_lookup,
+               {Unit::kCount, 12, "number of bits kept", {20, 18, 16, 14, 12, 10, 8}}),
+      computes("approximate_division", "divide, rsqrt",
+               "a reciprocal without its Newton step: the divisor cut to a few bits", quotient,
+               approximate_division,
+               {Unit::kCount, 12, "number of bits kept", {20, 18, 16, 14, 12, 10, 8}}),
+      results(
+          "wrong_constant", "constants", "an epsilon, a beta, a 1/N that is off", is_constant,
+          wrong_constant,
+          {Unit::kNumber, 0.01, "relative error", {1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1}}),
+      results("padded_mean", "means",
+              "divided by the padded count: tiles of 8, or of 128 where 8 divides it; a pooling "
+              "window's "
+              "full size",
+              is_mean, padded_mean, {Unit::kCount, kVaries, "number of elements of a tile"}),
+      results("unstable_softmax", "a maximum that is subtracted",
+              "0 instead of the maximum: no shift before the exponentials", is_shift,
+              unstable_softmax),
+      computes("denormals", "add, subtract, multiply, divide",
+               "denormals kept where flushing is declared, flushed where it is not",
+               four_operations, denormals),
+      results("scale", "any f32 op", "the result times a factor", computed_f32, scale,
+              {Unit::kNumber,
+               8,
+               "factor",
+               {1 + 0x1p-20, 1 + 0x1p-16, 1 + 0x1p-12, 1 + 0x1p-8, 1.5, 8}}),
   };
 }
 

@@ -7,14 +7,11 @@
 namespace twinrun {
 namespace {
 
-using Place = FaultKind::Place;
-constexpr auto kGroup = FaultGroup::kCollectives;
-
 bool collective(const Program& p, ValueId id) {
   return class_of(op_at(p, id).kind) == OpClass::kCollective;
 }
 bool collective_f32(const Program& p, ValueId id) {
-  return collective(p, id) && any_f32(p, id);
+  return collective(p, id) && computed_f32(p, id);
 }
 
 Tensor& part(Strike& s) { return s.inputs[static_cast<size_t>(s.core())]; }
@@ -45,7 +42,9 @@ void wire_bf16(Strike& s) {
   for (int64_t c = 0; c < n; ++c) {
     for (int64_t i = c * length / n; i < (c + 1) * length / n; ++i) {
       const auto at = static_cast<size_t>(i);
-      const auto of = [&](int64_t r) { return s.inputs[static_cast<size_t>(r % n)].as<float>()[at]; };
+      const auto of = [&](int64_t r) {
+        return s.inputs[static_cast<size_t>(r % n)].as<float>()[at];
+      };
       float sum = bf16_to_f32(bf16_round(of(c + 1)));
       for (int64_t hop = 2; hop <= n; ++hop) sum = bf16_to_f32(bf16_round(sum + of(c + hop)));
       out[at] = sum;
@@ -74,28 +73,28 @@ void one_core_wrong(Strike& s) {
 }  // namespace
 
 std::vector<FaultKind> collective_faults() {
-  const auto computation = Place::kComputation, result = Place::kResult, copies = Place::kEachCopy;
   constexpr std::string_view kOn = "all_reduce";
   return {
-      {"drop_core", kGroup, kOn, "one core's part (default: the last) is missing", {}, computation,
-       false, false, collective, drop_core},
-      {"double_core", kGroup, kOn, "one core's part (default: the last) counts twice", {},
-       computation, false, false, collective_f32, double_core},
-      {"stale_core", kGroup, kOn, "one core's part (default: the last) is that of the step before",
-       {}, computation, false, true, collective, stale_core},
-      {"first_core_only", kGroup, kOn, "hoisted: the first core's part stands for the sum", {},
-       computation, false, false, collective, first_core_only},
-      {"no_reduce", kGroup, kOn, "every core (or the one named) keeps its own part", {}, copies,
-       false, false, collective, no_reduce},
-      {"one_core_wrong", kGroup, kOn,
-       "one core's copy of the sum (default: the last) lacks its neighbour's part", {}, copies,
-       false, false, collective, one_core_wrong},
-      {"reduced_twice", kGroup, kOn, "the sum is summed over the cores once more", {}, result,
-       false, false, collective, reduced_twice},
-      {"wire_bf16", kGroup, kOn, "the sum is rounded to bf16 at each hop", {}, computation, false,
-       false, collective_f32, wire_bf16},
-      {"permuted_shards", kGroup, kOn, "the cores' shards of the sum are joined in the wrong order",
-       {}, result, false, false, collective_f32, permuted_shards},
+      computes("drop_core", kOn, "one core's part (default: the last) is missing", collective,
+               drop_core),
+      computes("double_core", kOn, "one core's part (default: the last) counts twice",
+               collective_f32, double_core),
+      remembers(computes("stale_core", kOn,
+                         "one core's part (default: the last) is that of the step before",
+                         collective, stale_core)),
+      computes("first_core_only", kOn, "hoisted: the first core's part stands for the sum",
+               collective, first_core_only),
+      copies("no_reduce", kOn, "every core (or the one named) keeps its own part", collective,
+             no_reduce),
+      copies("one_core_wrong", kOn,
+             "one core's copy of the sum (default: the last) lacks its neighbour's part",
+             collective, one_core_wrong),
+      results("reduced_twice", kOn, "the sum is summed over the cores once more", collective,
+              reduced_twice),
+      computes("wire_bf16", kOn, "the sum is rounded to bf16 at each hop", collective_f32,
+               wire_bf16),
+      results("permuted_shards", kOn, "the cores' shards of the sum are joined in the wrong order",
+              collective_f32, permuted_shards),
   };
 }
 

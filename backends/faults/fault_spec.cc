@@ -45,7 +45,8 @@ Status set_key(FaultSpec& spec, std::string_view key, std::string_view value,
   const std::string said = std::string(key) + " '" + std::string(value) + "'";
   if (key == "magnitude" || key == "rate") {
     double m = 0;
-    if (!parse_number(value, m) || !std::isfinite(m)) return bad(text, said + " is no finite number");
+    if (!parse_number(value, m) || !std::isfinite(m))
+      return bad(text, said + " is no finite number");
     if (key == "magnitude") return set_magnitude(spec, m, value, text);
     if (m <= 0 || m > 1) return bad(text, said + " is no probability above 0");
     spec.rate = m;
@@ -68,10 +69,16 @@ Status set_key(FaultSpec& spec, std::string_view key, std::string_view value,
 const std::vector<FaultKind>& catalogue() {
   static const std::vector<FaultKind> kinds = [] {
     std::vector<FaultKind> all;
-    for (auto group : {arithmetic_faults(), indexing_faults(), state_faults(), collective_faults(),
-                       random_faults(), hardware_faults()}) {
-      all.insert(all.end(), group.begin(), group.end());
-    }
+    const auto add = [&](FaultGroup group, const std::vector<FaultKind>& rows) {
+      for (const FaultKind& kind : rows) all.emplace_back(kind).group = group;
+    };
+    add(FaultGroup::kArithmetic, arithmetic_faults());
+    add(FaultGroup::kIndexing, indexing_faults());
+    add(FaultGroup::kIndexing, row_faults());
+    add(FaultGroup::kState, state_faults());
+    add(FaultGroup::kCollectives, collective_faults());
+    add(FaultGroup::kRandom, random_faults());
+    add(FaultGroup::kHardware, hardware_faults());
     return all;
   }();
   return kinds;
@@ -143,8 +150,7 @@ std::string fault_table(size_t width) {
       out += (group == nullptr ? "" : "\n") + std::string(to_string(kind.group)) + "\n";
     group = &kind.group;
     std::string line = std::string(kind.acts_on) + ": " + std::string(kind.does);
-    if (!kind.magnitude.means.empty())
-      line += "; magnitude: " + std::string(kind.magnitude.means);
+    if (!kind.magnitude.means.empty()) line += "; magnitude: " + std::string(kind.magnitude.means);
     const std::string name = "  " + std::string(kind.name);
     out += name + std::string(name.size() < kColumn ? kColumn - name.size() : 1, ' ') +
            wrapped(line, kColumn, width) + "\n";
@@ -165,12 +171,11 @@ Result<FaultSpec> parse_fault(std::string_view text) {
   const size_t at = text.find('@');
   const std::string name(text.substr(0, at));
   spec.kind = find_fault_kind(name);
-  if (name == "help")
-    return Error{"the kinds of fault", "--fault help", std::string(kUsage) + "\n\n" + fault_table()};
   if (at == std::string_view::npos) return bad(text, "no '@' between the kind and the op");
   if (spec.kind == nullptr) {
-    return bad(text, "unknown kind '" + name + "' (--fault help lists the " +
-                         std::to_string(catalogue().size()) + " there are)",
+    return bad(text,
+               "unknown kind '" + name + "' (--fault help lists the " +
+                   std::to_string(catalogue().size()) + " there are)",
                "did you mean '" + nearest(name, fault_kinds()) + "'?");
   }
   std::string_view rest = text.substr(at + 1);

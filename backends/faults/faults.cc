@@ -51,9 +51,7 @@ Tensor Strike::computed(const std::vector<Tensor>& on) const {
   return result;
 }
 std::span<float> Strike::own_output() { return (output = output.clone()).as<float>(); }
-std::span<float> Strike::own_input(size_t i) {
-  return (inputs[i] = inputs[i].clone()).as<float>();
-}
+std::span<float> Strike::own_input(size_t i) { return (inputs[i] = inputs[i].clone()).as<float>(); }
 uint32_t Strike::random(uint64_t i, bool each_step) const {
   return draw({where.seed, kElements}, each_step ? static_cast<uint32_t>(site.step) : ~0u,
               static_cast<uint32_t>(site.id), i);

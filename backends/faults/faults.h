@@ -34,14 +34,14 @@ struct Strike;  // kind.h: one op on one core, about to be made wrong
 // What `magnitude` means to a kind. Values of a power curve, where it means a size: docs and drills go over them.
 struct FaultMagnitude {
   enum class Unit : uint8_t { kNone, kCount, kNumber } unit = Unit::kNone;
-  double standard = 0;           // without magnitude=; NaN: it depends on the op
-  std::string_view means = {};   // "factor"
+  double standard = 0;          // without magnitude=; NaN: it depends on the op
+  std::string_view means = {};  // "factor"
   std::vector<double> grid = {};
 };
 
 struct FaultKind {
   std::string_view name;
-  FaultGroup group;
+  FaultGroup group = FaultGroup::kArithmetic;
   std::string_view acts_on;  // for people
   std::string_view does;
   FaultMagnitude magnitude = {};
@@ -72,7 +72,7 @@ struct FaultSpec {
   bool active_at(int64_t step) const;  // but for the rate
 };
 
-// "KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M][,rate=P]"; "help": an error whose fix is the table.
+// "KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M][,rate=P]"
 Result<FaultSpec> parse_fault(std::string_view text);
 std::vector<std::string> fault_kinds();
 
@@ -80,7 +80,7 @@ struct Activation {
   int64_t step = 0;
   int replica = 0;  // -1: the result of a collective that all replicas share
   std::string op;
-  std::string fault;     // its text
+  std::string fault;  // its text
   std::string kind;
   int64_t elements = 0;  // of the result, whose bits changed
 };

@@ -20,7 +20,7 @@ namespace twinrun {
 struct FaultLog {
   std::mutex mutex;
   std::vector<std::vector<Activation>> runs;
-  uint64_t prepared = 0;  // engines so far
+  uint64_t prepared = 0;                      // engines so far
   std::optional<int64_t> first_step() const;  // the first activated step of any run
 };
 

@@ -1,37 +1,21 @@
-// Right numbers in wrong places: tails, padding, strides, borders, rows.
+// Terms and elements that the wrong numbers reach: tails, padding, strides, borders, overlaps.
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <numeric>
 #include <set>
 
 #include "backends/faults/kind.h"
 #include "backends/faults/terms.h"
 #include "backends/tpu/machine.h"
 #include "program/base/bits.h"
-#include "program/base/philox.h"
 #include "program/ops/k_tail.h"
 
 namespace twinrun {
 namespace {
 
 using Unit = FaultMagnitude::Unit;
-using Place = FaultKind::Place;
-constexpr auto kGroup = FaultGroup::kIndexing;
 constexpr auto kByOp = std::numeric_limits<double>::quiet_NaN();
 
 bool dot(const Program& p, ValueId id) { return is_dot(op_at(p, id)); }
-bool dot_f32(const Program& p, ValueId id) {
-  return dot(p, id) && is_f32(op_at(p, id)) && f32_operands(p, id);
-}
-bool computed_f32(const Program& p, ValueId id) {
-  const Op& op = op_at(p, id);
-  return class_of(op.kind) != OpClass::kSource && is_f32(op) && op.type.elements() > 0;
-}
-bool has_rows(const Program& p, ValueId id) {
-  return computed_f32(p, id) && op_at(p, id).type.rank() > 0 && op_at(p, id).type.dims[0] > 1;
-}
-
 // The last two dimensions of a tensor, and how often they come.
 struct Planes {
   int64_t count, rows, columns;
@@ -169,12 +153,13 @@ void lane(Strike& s) {
 
 bool scatters(const Program& p, ValueId id) {
   const OpKind k = op_at(p, id).kind;
-  return has_terms(p, id) && (k == OpKind::kScatterAdd || k == OpKind::kSelectAndScatter ||
-                              k == OpKind::kAvgPoolGrad);
+  return has_terms(p, id) &&
+         (k == OpKind::kScatterAdd || k == OpKind::kSelectAndScatter || k == OpKind::kAvgPoolGrad);
 }
 // Only where several meet: elsewhere the engine's own result stands.
 void assign_not_add(Strike& s) {
-  const Tensor last = add_up(s.op(), s.inputs, {}, [](float, double term) { return static_cast<float>(term); });
+  const Tensor last =
+      add_up(s.op(), s.inputs, {}, [](float, double term) { return static_cast<float>(term); });
   std::vector<int> count(static_cast<size_t>(s.output.elements()), 0);
   each_term(s.op(), s.inputs, {}, [&](int64_t e, double) { ++count[static_cast<size_t>(e)]; });
   const auto out = s.own_output();
@@ -207,7 +192,7 @@ void lost_term(Strike& s) {
     s.output = s.inputs[0];
     return;
   }
-  std::set<int64_t> met;  // results that had their first term
+  std::set<int64_t> met;             // results that had their first term
   if (op.kind == OpKind::kReduce) {  // terms come in the order of the operand's elements
     const auto x = s.own_input(0);
     size_t at = 0;
@@ -227,92 +212,43 @@ void lost_term(Strike& s) {
   s.recompute();
 }
 
-// Rows of the outermost dimension; result row i comes from row source[i].
-void move_rows(Strike& s, const std::vector<int64_t>& source) {
-  const Tensor from = s.output;
-  const auto to = s.own_output();
-  const auto rows = static_cast<int64_t>(source.size()), row = from.elements() / rows;
-  for (int64_t r = 0; r < rows; ++r)
-    std::copy_n(from.as<float>().begin() + source[static_cast<size_t>(r)] * row, row,
-                to.begin() + r * row);
-}
-std::vector<int64_t> rows_in_order(const Strike& s) {
-  std::vector<int64_t> rows(static_cast<size_t>(s.output.dims()[0]));
-  std::iota(rows.begin(), rows.end(), 0);
-  return rows;
-}
-
-void shifted_rows(Strike& s) {
-  auto rows = rows_in_order(s);
-  const auto n = static_cast<int64_t>(rows.size());
-  std::ranges::rotate(rows, rows.end() - static_cast<int64_t>(s.magnitude()) % n);
-  move_rows(s, rows);
-}
-void swapped_samples(Strike& s) {
-  auto rows = rows_in_order(s);
-  const auto n = static_cast<uint32_t>(rows.size());
-  const uint32_t a = bounded(s.random(1), n), b = bounded(s.random(2), n - 1);
-  std::swap(rows[a], rows[b < a ? b : b + 1]);
-  move_rows(s, rows);
-}
-// At least one row, always the same ones.
-void zero_rows(Strike& s) {
-  const auto n = static_cast<uint32_t>(s.output.dims()[0]);
-  const auto out = s.own_output();
-  const size_t row = out.size() / n;
-  const uint32_t sure = bounded(s.random(0, false), n);
-  for (uint32_t r = 0; r < n; ++r) {
-    const bool hit = r == sure || s.random(1 + r, false) * 0x1p-32 < s.magnitude();
-    if (hit) std::fill_n(out.begin() + static_cast<int64_t>(r * row), row, 0.0f);
-  }
-}
-
 }  // namespace
 
 std::vector<FaultKind> indexing_faults() {
-  const auto computation = Place::kComputation, result = Place::kResult;
   return {
-      {"drop_k_tail", kGroup, "dots",
-       "the last partial tile of 128 of the flat k contributes nothing (a whole tile if 128 "
-       "divides K)",
-       {Unit::kCount, kByOp, "number of terms", {1, 2, 8, 32, 128}}, computation, false, false, dot,
-       drop_k_tail},
-      {"padding_leak", kGroup, "dots",
-       "padding cells of the last tile of 128 of k hold the first terms and count them again; "
-       "nothing if 128 divides K",
-       {Unit::kCount, kByOp, "number of cells, at most", {1, 2, 8, 32, 128}}, computation, false,
-       false, dot_f32, padding_leak},
-      {"padding_nan", kGroup, "dots", "the same cells hold NaN", {}, result, false, false, dot_f32,
-       padding_nan},
-      {"transposed", kGroup, "a square operand", "the last such one is read transposed", {},
-       computation, false, false, has_square, transposed},
-      {"wrong_stride", kGroup, "an operand of two dimensions or more",
-       "the last such one is read column by column", {}, computation, false, false, has_plane,
-       wrong_stride},
-      {"border", kGroup, "images that convolutions, pooling and their gradients give",
-       "the outer rows and columns times a factor", {Unit::kNumber, 0, "factor", {0, 0.5, 0.99, 2}},
-       result, false, false, is_image, border},
-      {"edge_tile", kGroup, "any f32 op",
-       "the last partial tile of 8 x 128 is not written: 0; nothing if whole tiles fill the result",
-       {}, result, false, false, computed_f32, edge_tile},
-      {"lane", kGroup, "any f32 op", "every nth element holds its neighbour's value",
-       {Unit::kCount, 128, "number n", {2, 8, 32, 128}}, result, false, false, computed_f32, lane},
-      {"assign_not_add", kGroup, "scatter_add, select_and_scatter, avg_pool_grad",
-       "where several contributions meet, the last one stands", {}, result, false, false, scatters,
-       assign_not_add},
-      {"wrong_tie", kGroup, "select_and_scatter",
-       "of equal maxima the last one gets the gradient instead of the first", {}, result, false,
-       false, selects, wrong_tie},
-      {"zero_rows", kGroup, "any f32 op with rows", "some rows are 0, always the same ones",
-       {Unit::kNumber, 0.25, "part of the rows, at least one", {0, 0.01, 0.1, 0.25, 0.5}}, result,
-       false, false, has_rows, zero_rows},
-      {"lost_term", kGroup, "add, subtract, sums and means, scatter_add",
-       "an addition gives its first operand; of a sum's terms the first is missing", {},
-       computation, false, false, loses_terms, lost_term},
-      {"shifted_rows", kGroup, "any f32 op with rows", "rows come some places too late, in a ring",
-       {Unit::kCount, 1, "number of places"}, result, false, false, has_rows, shifted_rows},
-      {"swapped_samples", kGroup, "any f32 op with rows", "two rows change places, drawn each step",
-       {}, result, false, false, has_rows, swapped_samples},
+      computes(
+          "drop_k_tail", "dots",
+          "the last partial tile of 128 of the flat k contributes nothing (a whole tile if 128 "
+          "divides K)",
+          dot, drop_k_tail, {Unit::kCount, kByOp, "number of terms", {1, 2, 8, 32, 128}}),
+      computes(
+          "padding_leak", "dots",
+          "padding cells of the last tile of 128 of k hold the first terms and count them again; "
+          "nothing if 128 divides K",
+          dot_f32, padding_leak,
+          {Unit::kCount, kByOp, "number of cells, at most", {1, 2, 8, 32, 128}}),
+      results("padding_nan", "dots", "the same cells hold NaN", dot_f32, padding_nan),
+      computes("transposed", "a square operand", "the last such one is read transposed", has_square,
+               transposed),
+      computes("wrong_stride", "an operand of two dimensions or more",
+               "the last such one is read column by column", has_plane, wrong_stride),
+      results("border", "images that convolutions, pooling and their gradients give",
+              "the outer rows and columns times a factor", is_image, border,
+              {Unit::kNumber, 0, "factor", {0, 0.5, 0.99, 2}}),
+      results("edge_tile", "any f32 op",
+              "the last partial tile of 8 x 128 is not written: 0; nothing if whole tiles fill the "
+              "result",
+              computed_f32, edge_tile),
+      results("lane", "any f32 op", "every nth element holds its neighbour's value", computed_f32,
+              lane, {Unit::kCount, 128, "number n", {2, 8, 32, 128}}),
+      results("assign_not_add", "scatter_add, select_and_scatter, avg_pool_grad",
+              "where several contributions meet, the last one stands", scatters, assign_not_add),
+      results("wrong_tie", "select_and_scatter",
+              "of equal maxima the last one gets the gradient instead of the first", selects,
+              wrong_tie),
+      computes("lost_term", "add, subtract, sums and means, scatter_add",
+               "an addition gives its first operand; of a sum's terms the first is missing",
+               loses_terms, lost_term),
   };
 }
 

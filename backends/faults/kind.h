@@ -29,7 +29,9 @@ struct Strike {
   const Op& op() const { return site.op(); }
   int cores() const { return site.program->sharding.cores; }
   double magnitude() const { return fault.magnitude.value_or(fault.kind->magnitude.standard); }
-  int core() const { return fault.core.value_or(cores() - 1); }  // for kinds that need one: the last
+  int core() const {
+    return fault.core.value_or(cores() - 1);
+  }  // for kinds that need one: the last
 
   // The engine's result for `inputs` as they are now.
   Tensor computed(const std::vector<Tensor>& on) const;
@@ -43,9 +45,47 @@ struct Strike {
   size_t element(bool each_step = true) const;
 };
 
+// ---- rows: what is computed wrongly, what happens to the result, what to each core's copy of a collective's
+
+using Fits = bool (*)(const Program&, ValueId);
+inline FaultKind kind_at(FaultKind::Place place, std::string_view name, std::string_view acts_on,
+                         std::string_view does, Fits fits, void (*strike)(Strike&),
+                         FaultMagnitude magnitude) {
+  return {.name = name,
+          .acts_on = acts_on,
+          .does = does,
+          .magnitude = std::move(magnitude),
+          .place = place,
+          .fits = fits,
+          .strike = strike};
+}
+inline FaultKind computes(std::string_view name, std::string_view acts_on, std::string_view does,
+                          Fits fits, void (*strike)(Strike&), FaultMagnitude magnitude = {}) {
+  return kind_at(FaultKind::Place::kComputation, name, acts_on, does, fits, strike,
+                 std::move(magnitude));
+}
+inline FaultKind results(std::string_view name, std::string_view acts_on, std::string_view does,
+                         Fits fits, void (*strike)(Strike&), FaultMagnitude magnitude = {}) {
+  return kind_at(FaultKind::Place::kResult, name, acts_on, does, fits, strike,
+                 std::move(magnitude));
+}
+inline FaultKind copies(std::string_view name, std::string_view acts_on, std::string_view does,
+                        Fits fits, void (*strike)(Strike&)) {
+  return kind_at(FaultKind::Place::kEachCopy, name, acts_on, does, fits, strike, {});
+}
+inline FaultKind once(FaultKind kind) {
+  kind.once = true;
+  return kind;
+}
+inline FaultKind remembers(FaultKind kind) {
+  kind.remembers = true;
+  return kind;
+}
+
 // The rows of each group, one file each.
 std::vector<FaultKind> arithmetic_faults();
 std::vector<FaultKind> indexing_faults();
+std::vector<FaultKind> row_faults();  // of the group indexing
 std::vector<FaultKind> state_faults();
 std::vector<FaultKind> collective_faults();
 std::vector<FaultKind> random_faults();
@@ -64,7 +104,14 @@ bool f32_operands(const Program& p, ValueId id);
 const StateVar* updates(const Program& p, ValueId id);
 bool reads(const Op& op, ValueId value);
 
-inline bool any_f32(const Program& p, ValueId id) { return is_f32(op_at(p, id)); }
-inline bool any_op(const Program&, ValueId) { return true; }
+inline bool computed(const Program& p, ValueId id) {
+  return class_of(op_at(p, id).kind) != OpClass::kSource && op_at(p, id).type.elements() > 0;
+}
+inline bool computed_f32(const Program& p, ValueId id) {
+  return computed(p, id) && is_f32(op_at(p, id));
+}
+inline bool dot_f32(const Program& p, ValueId id) {
+  return is_dot(op_at(p, id)) && is_f32(op_at(p, id)) && f32_operands(p, id);
+}
 
 }  // namespace twinrun

@@ -7,8 +7,6 @@
 namespace twinrun {
 namespace {
 
-constexpr auto kGroup = FaultGroup::kRandom;
-
 bool draws(const Program& p, ValueId id) { return op_at(p, id).kind == OpKind::kRngUniform; }
 
 void same_bits_every_step(Strike& s) {
@@ -36,15 +34,13 @@ void other_seed(Strike& s) {
 }  // namespace
 
 std::vector<FaultKind> random_faults() {
-  const auto computation = FaultKind::Place::kComputation;
   constexpr std::string_view kOn = "rng_uniform";
   return {
-      {"same_bits_every_step", kGroup, kOn, "every step draws the bits of step 0", {}, computation,
-       false, false, draws, same_bits_every_step},
-      {"same_bits_every_sample", kGroup, kOn, "every sample has the bits of the core's first", {},
-       computation, false, false, draws, same_bits_every_sample},
-      {"other_seed", kGroup, kOn, "the bits of another seed", {}, computation, false, false, draws,
-       other_seed},
+      computes("same_bits_every_step", kOn, "every step draws the bits of step 0", draws,
+               same_bits_every_step),
+      computes("same_bits_every_sample", kOn, "every sample has the bits of the core's first",
+               draws, same_bits_every_sample),
+      computes("other_seed", kOn, "the bits of another seed", draws, other_seed),
   };
 }
 

@@ -8,12 +8,7 @@ namespace twinrun {
 namespace {
 
 using Unit = FaultMagnitude::Unit;
-using Place = FaultKind::Place;
-constexpr auto kGroup = FaultGroup::kState;
 
-bool computed(const Program& p, ValueId id) {
-  return class_of(op_at(p, id).kind) != OpClass::kSource;
-}
 bool is_update(const Program& p, ValueId id) {
   return computed(p, id) && updates(p, id) != nullptr;
 }
@@ -24,11 +19,10 @@ bool is_statistic(const Program& p, ValueId id) {
 bool is_copied_weight(const Program& p, ValueId id) {
   const StateVar* var = is_update(p, id) ? updates(p, id) : nullptr;
   return var != nullptr && var->role == StateRole::kParameter && p.sharding.cores > 1 &&
-         reads(op_at(p, id), var->id) && any_f32(p, id);
+         reads(op_at(p, id), var->id) && computed_f32(p, id);
 }
 bool is_bessel(const Program& p, ValueId id) {
-  return op_at(p, id).kind == OpKind::kMultiply &&
-         op_at(p, id).name.ends_with("unbiased_variance");
+  return op_at(p, id).kind == OpKind::kMultiply && op_at(p, id).name.ends_with("unbiased_variance");
 }
 bool has_operand(const Program& p, ValueId id) {
   return computed(p, id) && !op_at(p, id).operands.empty() &&
@@ -74,26 +68,25 @@ void biased_variance(Strike& s) { s.output = s.inputs[0]; }
 }  // namespace
 
 std::vector<FaultKind> state_faults() {
-  const auto computation = Place::kComputation, result = Place::kResult;
   return {
-      {"stale_weights", kGroup, "any op",
-       "an update keeps the old state; any other op gives its result of the step before", {},
-       result, false, true, computed, keep},
-      {"skip_update", kGroup, "updates",
-       "the state stays as it was (one that the op itself does not read: from the second step on)",
-       {}, result, false, true, is_update, keep},
-      {"stale_operand", kGroup, "any op but collectives",
-       "this reader alone sees the operand of the step before",
-       {Unit::kCount, 0, "number of the operand"}, computation, false, true, has_operand,
-       stale_operand},
-      {"untied", kGroup, "updates of weights, on several cores",
-       "one core's copy (default: the last) moves by another step",
-       {Unit::kNumber, 0.5, "factor of its step", {0, 0.5, 0.99, 0.9999, 2}}, result, false, false,
-       is_copied_weight, untied},
-      {"frozen_statistics", kGroup, "updates of running statistics", "they stay as they were", {},
-       result, false, true, is_statistic, keep},
-      {"biased_variance", kGroup, "the running variance of images",
-       "divided by n instead of n - 1", {}, result, false, false, is_bessel, biased_variance},
+      remembers(
+          results("stale_weights", "any op",
+                  "an update keeps the old state; any other op gives its result of the step before",
+                  computed, keep)),
+      remembers(results("skip_update", "updates",
+                        "the state stays as it was (one that the op itself does not read: from the "
+                        "second step on)",
+                        is_update, keep)),
+      remembers(computes("stale_operand", "any op but collectives",
+                         "this reader alone sees the operand of the step before", has_operand,
+                         stale_operand, {Unit::kCount, 0, "number of the operand"})),
+      results("untied", "updates of weights, on several cores",
+              "one core's copy (default: the last) moves by another step", is_copied_weight, untied,
+              {Unit::kNumber, 0.5, "factor of its step", {0, 0.5, 0.99, 0.9999, 2}}),
+      remembers(results("frozen_statistics", "updates of running statistics",
+                        "they stay as they were", is_statistic, keep)),
+      results("biased_variance", "the running variance of images", "divided by n instead of n - 1",
+              is_bessel, biased_variance),
   };
 }
 

@@ -32,8 +32,7 @@ double product(DotPrecision precision, float a, float b) {
     case DotPrecision::kBf16x3:
       return x[0] * y[0] + (x[0] * y[1] + x[1] * y[0]);
     case DotPrecision::kBf16x6:
-      return x[0] * y[0] + (x[0] * y[1] + x[1] * y[0]) +
-             (x[0] * y[2] + x[1] * y[1] + x[2] * y[0]);
+      return x[0] * y[0] + (x[0] * y[1] + x[1] * y[0]) + (x[0] * y[2] + x[1] * y[1] + x[2] * y[0]);
     default:
       return x[0] * y[0];
   }
@@ -54,8 +53,8 @@ void dot_terms(const Op& op, const std::vector<Tensor>& inputs, DotPrecision pre
         for (int64_t q = 0; q < k; ++q) {
           const int64_t at_a = t * m * k + (a_last ? i * k + q : q * m + i);
           const int64_t at_b = t * n * k + (b_last ? j * k + q : q * n + j);
-          term((t * m + i) * n + j, product(precision, a[static_cast<size_t>(at_a)],
-                                            b[static_cast<size_t>(at_b)]));
+          term((t * m + i) * n + j,
+               product(precision, a[static_cast<size_t>(at_a)], b[static_cast<size_t>(at_b)]));
         }
       }
     }
@@ -87,8 +86,7 @@ void convolution_terms(const Op& op, const std::vector<Tensor>& inputs, DotPreci
           const auto at_y = pixel * y[3] + co;
           const auto first = static_cast<size_t>(input_grad ? at_y : at_x);
           const auto second = static_cast<size_t>(forward || input_grad ? at_w : at_y);
-          term(forward ? at_y : input_grad ? at_x : at_w,
-               product(precision, a[first], b[second]));
+          term(forward ? at_y : input_grad ? at_x : at_w, product(precision, a[first], b[second]));
         }
       }
     }
@@ -112,10 +110,10 @@ void reduce_terms(const Op& op, const Tensor& x, const Term& term) {
 }
 
 void scatter_terms(const Op& op, const Tensor& ids, const Tensor& dy, const Term& term) {
-  const int64_t rows = op.type.dims[0], row = ids.elements() == 0 ? 0 : dy.elements() / ids.elements();
+  const int64_t rows = op.type.dims[0],
+                row = ids.elements() == 0 ? 0 : dy.elements() / ids.elements();
   for (int64_t i = 0; i < ids.elements(); ++i) {
-    const int64_t to =
-        std::clamp<int64_t>(ids.as<int32_t>()[static_cast<size_t>(i)], 0, rows - 1);
+    const int64_t to = std::clamp<int64_t>(ids.as<int32_t>()[static_cast<size_t>(i)], 0, rows - 1);
     for (int64_t e = 0; e < row; ++e)
       term(to * row + e, dy.as<float>()[static_cast<size_t>(i * row + e)]);
   }
@@ -153,7 +151,8 @@ void window_terms(const Op& op, const std::vector<Tensor>& inputs, bool last_max
       int64_t best = under[0];
       for (int64_t at : under) {
         const float v = a[static_cast<size_t>(at)], most = a[static_cast<size_t>(best)];
-        if (v > most || (v == most && last_maximum) || (std::isnan(v) && !std::isnan(most))) best = at;
+        if (v > most || (v == most && last_maximum) || (std::isnan(v) && !std::isnan(most)))
+          best = at;
       }
       term(best, dy[static_cast<size_t>(e)]);
       return;

@@ -15,8 +15,9 @@ namespace twinrun {
 bool has_terms(const Program& program, ValueId id);
 
 struct TermOptions {
-  DotPrecision precision = DotPrecision::kF32;  // how operands of dots are rounded; a term is the exact sum of its products
-  bool last_maximum = false;                    // select_and_scatter: of equal maxima the last one gets the gradient
+  DotPrecision precision = DotPrecision::
+      kF32;  // how operands of dots are rounded; a term is the exact sum of its products
+  bool last_maximum = false;  // select_and_scatter: of equal maxima the last one gets the gradient
 };
 
 // Calls term(element, value) for every addend; those of one element come in an order that an engine may have.

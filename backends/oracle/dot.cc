@@ -72,6 +72,8 @@ void eval_dot(const Call& call) {
     const double rest = declared.split == DotSplit::kTruncated ? 0x1p-5 : 0x1p-6;
     relative += rest * (gamma(depth + (passes == 3 ? 2 : 5)) - relative);
   }
+  // Nothing declared: operands may have been rounded to bf16, or not.
+  if (!declared.declares_arithmetic) relative += 0x1p-7 + 0x1p-16;
   relative = (relative + (k + 8) * passes * 0x1p-52) * kOutward;
   // Every operation may lose one tiny result: half of 2^-149 kept gradually, all of 2^-126 when
   // flushed.

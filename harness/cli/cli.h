@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/faults/faults.h"
 #include "harness/progress.h"
 #include "program/base/result.h"
 #include "scenarios/scenario.h"
@@ -52,6 +53,11 @@ void add_scenario_options(po::options_description& options);  // SCENARIO, --set
 void add_common_options(po::options_description& options);    // --threads, --json, -q, -v
 Result<Scenario> scenario_of(const Parsed& parsed, const char* option = "SCENARIO");
 Result<int> threads_of(const Parsed& parsed);
+
+// --fault SPEC. `fault_help`: prints the kinds if --fault help asks for them, whatever else is missing.
+void add_fault_option(po::options_description& options, const char* what);
+std::optional<int> fault_help(const Args& args);
+Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed);
 
 // Whether a file can be put here, asked before hours of work rather than after.
 Status check_output(const std::string& path);

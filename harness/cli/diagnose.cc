@@ -11,16 +11,6 @@
 namespace twinrun::cli {
 namespace {
 
-Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed) {
-  std::vector<FaultSpec> faults;
-  if (!parsed.has("fault")) return faults;
-  for (const auto& text : parsed.get<std::vector<std::string>>("fault")) {
-    TWINRUN_ASSIGN(FaultSpec fault, parse_fault(text));
-    faults.push_back(std::move(fault));
-  }
-  return faults;
-}
-
 Result<std::vector<std::string>> fail_on(const Parsed& parsed) {
   std::vector<std::string> classes;
   if (!parsed.has("fail-on")) return classes;
@@ -67,6 +57,7 @@ std::string lower(std::string_view text) {
 }  // namespace
 
 int diagnose_verb(const Args& args) {
+  if (const auto done = fault_help(args)) return *done;
   po::options_description options("options");
   add_scenario_options(options);
   options.add_options()("baseline", po::value<std::string>()->default_value("cpu"),
@@ -74,14 +65,13 @@ int diagnose_verb(const Args& args) {
       "subject", po::value<std::string>()->default_value("tpu"), "the engine under test")(
       "out,o", po::value<std::string>(),
       "folder of the results (default twinrun-results/NAME-DIGEST8)")(
-      "fault", po::value<std::vector<std::string>>()->composing(),
-      "KIND@OP-GLOB[,core=C][,step=S|from=S|every=N][,magnitude=M]: make the subject wrong on "
-      "purpose (repeatable)")("quick", po::bool_switch(),
-                              "no seeds: verdict engine bug, exact agreement or inconclusive only")(
+      "quick", po::bool_switch(),
+      "no seeds: verdict engine bug, exact agreement or inconclusive only")(
       "fresh", po::bool_switch(), "compute kept reference runs again")(
       "dry-run", po::bool_switch(), "what would run, how long, how much disk")(
       "fail-on", po::value<std::string>(),
       "classes that count as bad, e.g. engine_bug,sharding; all others exit 0");
+  add_fault_option(options, "subject");
   add_common_options(options);
   const Parsed parsed =
       parse(args, "twinrun diagnose SCENARIO [OPTIONS]",

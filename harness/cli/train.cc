@@ -118,6 +118,7 @@ class CheckpointWriter {
 }  // namespace
 
 int train_verb(const Args& args) {
+  if (const auto done = fault_help(args)) return *done;
   po::options_description options("options");
   add_scenario_options(options);
   options.add_options()("engine,e", po::value<std::string>()->default_value("cpu"),
@@ -127,9 +128,8 @@ int train_verb(const Args& args) {
       "init", po::value<std::string>(), "begin from this checkpoint instead of the seed")(
       "resume", po::value<std::string>(),
       "go on from the last checkpoint of a run (or from a checkpoint)")(
-      "fault", po::value<std::vector<std::string>>()->composing(),
-      "make the engine wrong on purpose, see `twinrun diagnose --help`")(
       "out,o", po::value<std::string>()->default_value("run.h5"), "run file to write");
+  add_fault_option(options, "engine");
   add_common_options(options);
   const Parsed parsed =
       parse(args, "twinrun train SCENARIO --engine ENGINE [OPTIONS] -o run.h5",
@@ -159,14 +159,9 @@ int train_verb(const Args& args) {
 
   auto start = start_of(parsed, program, *scenario);
   if (!start) return fail(start.error());
-  std::vector<FaultSpec> faults;
-  if (parsed.has("fault")) {
-    for (const auto& text : parsed.get<std::vector<std::string>>("fault")) {
-      auto fault = parse_fault(text);
-      if (!fault) return fail(fault.error());
-      faults.push_back(*fault);
-    }
-  }
+  const auto asked = faults_of(parsed);
+  if (!asked) return fail(asked.error());
+  const std::vector<FaultSpec>& faults = *asked;
   if (const auto fits = FaultHooks::make(program, faults, scenario->seed); !fits)
     return fail(fits.error());
   const auto log = std::make_shared<FaultLog>();

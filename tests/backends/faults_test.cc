@@ -7,13 +7,15 @@
 #include <cmath>
 
 #include "program/base/bits.h"
-#include "tests/backends/small_programs.h"
+#include "tests/backends/fault_trials.h"
 
 namespace twinrun {
 namespace {
 
 using small::f32;
 using small::Hand;
+using small::hooks_of;
+using small::mapped;
 using small::numbers;
 using small::Recorder;
 using small::Trial;
@@ -94,14 +96,6 @@ TEST(ParseFault, WhenItIsActive) {
 
 // ---- running with faults ----
 
-std::unique_ptr<FaultHooks> hooks_of(const Program& p, const std::vector<std::string>& texts,
-                                     uint64_t seed = 1) {
-  std::vector<FaultSpec> specs;
-  for (const std::string& text : texts) specs.push_back(*parse_fault(text));
-  auto hooks = FaultHooks::make(p, specs, seed);
-  EXPECT_TRUE(hooks.ok()) << hooks.error().message();
-  return *std::move(hooks);
-}
 Error refusal(const Program& p, const std::string& text) {
   const auto hooks = FaultHooks::make(p, {*parse_fault(text)}, 1);
   return hooks.ok() ? Error{"accepted", "", ""} : hooks.error();
@@ -138,28 +132,10 @@ std::vector<std::string> struck(const std::vector<std::string>& faults, int step
     // Replay every op alone, on the inputs that the faulty engine says it read.
     for (const auto& name : seen.order) {
       const auto& op = seen.seen.at(name);
-      const Program& p = faulty.program();
+      const auto alone = small::replayed("cpu", faulty.program(), name, op, s);
       for (size_t r = 0; r < 2; ++r) {
-        Program one;
-        GraphBuilder b(one.graph);
-        Op copy = p.graph.op(p.graph.find(name));
-        one.sharding.cores = copy.kind == OpKind::kAllReduce ? 2 : 1;
-        for (size_t i = 0; i < copy.operands.size(); ++i) {
-          const std::string input = "in" + std::to_string(i);
-          copy.operands[i] = b.parameter(input, op.inputs[r][i].type());
-          one.inputs.push_back({input, copy.operands[i], false});
-        }
-        one.outputs.push_back({"out", one.graph.add(copy)});
-        Trial alone("cpu", one);
-        for (size_t i = 0; i < copy.operands.size(); ++i) {
-          for (size_t q = 0; q < static_cast<size_t>(one.sharding.cores); ++q) {
-            alone.set("in" + std::to_string(i), op.inputs[one.sharding.cores == 2 ? q : r][i], q);
-          }
-        }
-        alone.step(s);
-        if (!alone.output("out").same_bits(op.outputs[r])) {
+        if (!alone[r].same_bits(op.outputs[r]))
           out.push_back(std::to_string(s) + " " + name + " " + std::to_string(r));
-        }
       }
     }
   }
@@ -252,11 +228,6 @@ Tensor run_one(const Program& p, const Tensor& a, const Tensor& b, const std::st
   if (!fault.empty()) hooks = hooks_of(p, {fault});
   t.step(0, seen, hooks.get());
   return t.output("y");
-}
-Tensor mapped(const Tensor& t, const std::function<float(float)>& f) {
-  Tensor out = t.clone();
-  for (float& v : out.as<float>()) v = f(v);
-  return out;
 }
 float cut(float v) { return from_bits(to_bits(v) & 0xFFFF0000u); }
 
@@ -452,7 +423,7 @@ TEST(FaultKinds, BitFlipPicksItsElementByTheSeed) {
     Trial t("cpu", p);
     t.set("a", zero);
     t.set("b", zero);
-    auto hooks = hooks_of(p, {"bit_flip@y,every=1"}, seed);
+    auto hooks = hooks_of(p, {"bit_flip@y,every=1"}, {.seed = seed});
     t.step(step, nullptr, hooks.get());
     const Vec y = numbers(t.output("y"));
     return std::find_if(y.begin(), y.end(), [](double v) { return v != 0; }) - y.begin();

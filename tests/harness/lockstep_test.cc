@@ -6,36 +6,21 @@
 
 #include <ostream>
 
-#include "harness/fingerprint.h"
+#include "harness/pattern.h"
 #include "harness/pipeline.h"
-#include "tests/harness/tiny.h"
+#include "tests/harness/watched.h"
 
 namespace twinrun {
 namespace {
 
-struct Watched {
-  Program program;
-  std::unique_ptr<Lockstep> probe;
-};
-
-Watched watch(const char* layers, const std::string& engine, DotPrecision precision, int cores,
-              int64_t steps, ProbePolicy policy, const std::string& fault = "") {
-  const Experiment e = tiny::experiment(
-      layers, {{"tpu.cores", std::to_string(cores)}, {"optimizer.kind", "momentum"}});
-  Watched w{tiny::program(e, cores > 1), nullptr};
-  auto backend = tiny::backend(engine, 1, precision);
-  ThreadPool pool(1);
-  w.probe = std::make_unique<Lockstep>(w.program, backend->capabilities(), policy, &pool);
-  const auto log = std::make_shared<FaultLog>();
-  if (!fault.empty()) backend = tiny::faulty(std::move(backend), fault, log);
-  RunOptions options;
-  options.steps = steps;
-  options.observer = w.probe.get();
-  options.evaluate = false;
-  tiny::must(train(e, w.program, *backend, options));
-  if (!fault.empty() && log->runs.front().empty()) throw std::runtime_error("inert fault");
+tiny::Watched watch(const char* layers, const std::string& engine, DotPrecision precision,
+                    int cores, int64_t steps, ProbePolicy policy, const std::string& fault = "") {
+  tiny::Watched w =
+      tiny::watch(tiny::backend(engine, 1, precision), layers, cores, steps, policy, fault);
+  if (!fault.empty() && w.log->runs.front().empty()) throw std::runtime_error("inert fault");
   return w;
 }
+using tiny::Watched;
 
 // ---- clean pairs
 
@@ -287,7 +272,7 @@ TEST(LockstepLinks, AnOperandThatNobodyWrote) {
   EXPECT_EQ(v.op, "dense2/dot_general");
   EXPECT_EQ(v.step, 1);
   EXPECT_EQ(v.replica, 4);
-  EXPECT_EQ(v.link, "operand 1 is not what dense2/kernel wrote");
+  EXPECT_EQ(v.link, "operand 1 is not what dense2/kernel held before the step");
 }
 
 TEST(LockstepLinks, ACollectiveThatReadsOtherBits) {
@@ -305,6 +290,22 @@ TEST(LockstepLinks, AStateThatIsNotWhatTheUpdateWrote) {
   EXPECT_EQ(violations[0].op, "dense1/kernel.update");
   EXPECT_EQ(violations[0].step, 1);
   EXPECT_EQ(violations[0].replica, 3);
+}
+
+// What watching costs is told.
+TEST(Lockstep, TheCostIsStated) {
+  const EngineProbe p = watch(tiny::kDense, "tpu", kOnce, 8, 5, {}).probe->summary("T", 5);
+  EXPECT_GT(p.seconds, 0);
+  EXPECT_GT(p.share, 0);
+  EXPECT_LT(p.share, 1);
+}
+
+// A constant that is right at first and wrong later.
+TEST(Lockstep, AConstantIsJudgedAgainWhenItChanges) {
+  const Watched w = watch(tiny::kDense, "tpu", kOnce, 1, 6, {}, "wrong_constant@loss/*,from=3");
+  ASSERT_FALSE(w.probe->violations().empty());
+  EXPECT_EQ(w.probe->violations().front().kind, "constant");
+  EXPECT_EQ(w.probe->violations().front().step, 3);
 }
 
 TEST(Lockstep, IndexText) {
