@@ -217,7 +217,7 @@ void part_of_operand(const Suspect& s, Trials& trials) {
   }
   if (!(bb > 0) || s.wrong.size() < 3) return;
   for (const double f : {std::stod(fmt::format("{:.2g}", sb / bb)), sb / bb}) {
-    if (f == 0 || f == 1) continue;
+    if (f == 0 || std::fabs(f - 1) < 1e-3) continue;  // rounding moves it that much
     trials.values(
         fmt::format("its operand 1 taken {:.4g} times", f),
         [&](int64_t i) { return number_at(s.inputs[0], i) + f * sign * number_at(s.inputs[1], i); },

@@ -104,7 +104,7 @@ TraceSink* Lockstep::begin_step(int64_t step, const States& before, const StepIn
   for (const ReplicaState& replica : before) {
     for (const Tensor& var : replica.vars) bytes += static_cast<int64_t>(var.bytes());
   }
-  if (step_.step == step - 1 && bytes <= kKeptBytes)
+  if (step_.step >= 0 && step_.step == step - 1 && bytes <= kKeptBytes)
     next.lead = {std::move(step_.before), std::move(step_.inputs)};
   step_ = std::move(next);
   if (probed(step)) {
