@@ -289,7 +289,8 @@ void Lockstep::check_result(const OpEvent& event, size_t replica) {
     row.residuals.push_back(operand_residual(op, inputs, output, pool_));
   if (!scored || row.outside > 0) return;  // what was outside already needs no statistic
   const int core = collective ? -1 : static_cast<int>(replica);
-  if (auto finding = bias_.observe({event.step, core, event.id, &op, inputs, &output, &oracle}))
+  if (auto finding = bias_.observe({event.step, core, static_cast<int>(event.outputs.size()),
+                                    event.id, &op, inputs, &output, &oracle}))
     biased(event, core, verdict, std::move(*finding));
 }
 
