@@ -265,7 +265,7 @@ std::optional<BiasWatch::Scores> BiasWatch::scores(const BiasSample& sample) {
   return seen;
 }
 
-std::optional<BiasFinding> BiasWatch::agree(const BiasSample& sample, int replica,
+std::optional<BiasFinding> BiasWatch::agree(const BiasSample& sample, int replica, double weight,
                                             const Scores& seen) {
   auto& runs = runs_[{sample.id, replica}];
   std::optional<BiasFinding> finding;
@@ -273,18 +273,21 @@ std::optional<BiasFinding> BiasWatch::agree(const BiasSample& sample, int replic
     Run& run = runs[kind];
     const Seen& s = seen[kind];
     if (s.gain <= 0) {
-      run.level -= kFalls;
+      run.level -= kFalls * weight;
       if (run.level <= 0) run = {};
       continue;
     }
     if (run.level == 0) run.first_step = sample.step;
-    run.level += s.gain;
+    run.level += s.gain * weight;
     ++run.observations;
     run.steps.insert(sample.step);
     run.value += s.value;
     run.low = std::min(run.low, s.low);
     run.high = std::max(run.high, s.high);
-    counts_.highest = std::max(counts_.highest, run.level);
+    if (run.level > counts_.highest) {
+      counts_.highest = run.level;
+      counts_.highest_at = fmt::format("{}, {}", sample.op->name, kNames[kind]);
+    }
     if (run.level < kEnough || run.observations < kResults ||
         static_cast<int64_t>(run.steps.size()) < kSteps) {
       continue;
@@ -309,8 +312,8 @@ std::optional<BiasFinding> BiasWatch::observe(const BiasSample& sample) {
   if (!seen) return std::nullopt;
   counts_.beyond += std::ranges::any_of(*seen, [](const Seen& s) { return s.gain > 0; }) ? 1 : 0;
   // Together with the other cores, and on its own: a core may be wrong alone.
-  std::optional<BiasFinding> finding = agree(sample, -1, *seen);
-  std::optional<BiasFinding> alone = sample.replica >= 0 ? agree(sample, sample.replica, *seen) : std::nullopt;
+  std::optional<BiasFinding> finding = agree(sample, -1, sample.replica < 0 ? 1 : 1.0 / sample.cores, *seen);
+  std::optional<BiasFinding> alone = sample.replica >= 0 ? agree(sample, sample.replica, 1, *seen) : std::nullopt;
   if (!finding) finding = std::move(alone);
   if (!finding) return std::nullopt;
   settled_.insert(sample.id);

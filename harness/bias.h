@@ -29,7 +29,7 @@ using HonestElements = std::function<std::vector<std::vector<float>>(
 // One result that was replayed and lies inside its bound.
 struct BiasSample {
   int64_t step = 0;
-  int replica = 0;
+  int replica = 0, cores = 1;
   ValueId id = kNoValue;
   const Op* op = nullptr;
   std::span<const Tensor> inputs;
@@ -42,7 +42,8 @@ struct BiasCounts {
   int64_t results = 0;   // scored
   int64_t asked = 0;     // honest engines were asked
   int64_t beyond = 0;    // a score beyond theirs
-  double highest = 0;    // level that was reached
+  double highest = 0;    // level that was reached,
+  std::string highest_at;  // in which op and score
   int64_t findings = 0;
 };
 
@@ -75,7 +76,7 @@ class BiasWatch {
     double value = 0, low = 0, high = 0;
   };
   // What agrees so far. The level rises by 1 to 2 with a result beyond honest engines, falls by kFalls with one within, and never
-  // below 0.
+  // below 0. Cores that share weights are no independent witnesses: of all together, each counts for its part of a step.
   struct Run {
     double level = 0;
     int64_t observations = 0, first_step = 0;
@@ -86,7 +87,7 @@ class BiasWatch {
   using Scores = std::array<Seen, kKinds>;
   std::optional<Scores> scores(const BiasSample& sample);
   void compare(const BiasSample& sample, Scores& seen, std::span<const double> residual);
-  std::optional<BiasFinding> agree(const BiasSample& sample, int replica, const Scores& seen);
+  std::optional<BiasFinding> agree(const BiasSample& sample, int replica, double weight, const Scores& seen);
 
   HonestElements honest_;
   uint64_t seed_;

@@ -201,20 +201,23 @@ void Lockstep::found(const OpEvent& event, size_t replica, const OracleVerdict& 
   if (rows_[event.id].violations == 0) {
     Past past;
     past.cores = static_cast<int>(event.outputs.size());
-    const auto before = [&](ValueId id) -> Tensor {
-      const auto kept = previous_.find({id, static_cast<int>(replica)});
+    const auto before = [&](ValueId id, size_t core) -> Tensor {
+      const auto kept = previous_.find({id, static_cast<int>(core)});
       if (kept != previous_.end()) return kept->second;
       const auto shared = previous_.find({id, 0});
       return shared != previous_.end() ? shared->second : Tensor();
     };
-    past.result = before(event.id);
+    past.result = before(event.id, replica);
+    for (size_t core = 0; collective && core < event.inputs.size(); ++core)
+      past.operands.push_back(before(op.operands[0], core));
     for (const ValueId operand : op.operands) {
+      if (collective) break;
       const StateVar* var = nullptr;
       for (const StateVar& s : ran_->state) var = s.id == operand ? &s : var;
       const int i = var == nullptr ? -1 : program_.state_index(var->name);
       past.operands.push_back(i >= 0 && step_.lead
                                   ? step_.lead->first[replica].vars[static_cast<size_t>(i)]
-                                  : before(operand));
+                                  : before(operand, replica));
     }
     const std::vector<Likeness> all =
         likenesses(declared_, op, output, oracle, inputs, pool_, past);
@@ -286,7 +289,8 @@ void Lockstep::check_result(const OpEvent& event, size_t replica) {
     row.residuals.push_back(operand_residual(op, inputs, output, pool_));
   if (!scored || row.outside > 0) return;  // what was outside already needs no statistic
   const int core = collective ? -1 : static_cast<int>(replica);
-  if (auto finding = bias_.observe({event.step, core, event.id, &op, inputs, &output, &oracle}))
+  if (auto finding = bias_.observe({event.step, core, static_cast<int>(event.outputs.size()),
+                                    event.id, &op, inputs, &output, &oracle}))
     biased(event, core, verdict, std::move(*finding));
 }
 

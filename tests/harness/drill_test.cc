@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-
 #include <set>
 
 #include "harness/classify.h"
