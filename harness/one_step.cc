@@ -102,7 +102,13 @@ Result<HeldOut> HeldOut::make(const Experiment& e, Backend& backend) {
   HeldOut h;
   h.experiment_ = &e;
   const int64_t samples = std::min(kHeldOut, e.data->eval.count());
-  TWINRUN_ASSIGN(h.engine_, backend.prepare(prune(rebatch(e.inference, samples))));
+  Program program = e.inference;
+  try {
+    if (samples < program.batch) program = rebatch(e.inference, samples);
+  } catch (const GraphError&) {
+    // A layer wants groups of samples that so few do not make.
+  }
+  TWINRUN_ASSIGN(h.engine_, backend.prepare(prune(program)));
   return h;
 }
 
