@@ -8,9 +8,14 @@ namespace twinrun::cli {
 
 int scenarios_verb(const Args& args) {
   if (args.empty()) {
-    for (const auto& file : library_files()) {
-      const auto s = parse_scenario(file.text, file.name);
-      fmt::print("  {:<24} {}\n", file.name, s ? s->description : s.error().message());
+    // Those of drills come last: they are made to be broken.
+    for (const bool drills : {false, true}) {
+      if (drills) fmt::print("\nfor twinrun drill:\n");
+      for (const auto& file : library_files()) {
+        if (file.name.starts_with("drill_") != drills) continue;
+        const auto s = parse_scenario(file.text, file.name);
+        fmt::print("  {:<24} {}\n", file.name, s ? s->description : s.error().message());
+      }
     }
     return 0;
   }

@@ -114,12 +114,21 @@ std::string when_of(Draws& draws, int64_t steps) {
   }
 }
 
+// Cases of a stratum take turns through what can be injected, every scenario from a place of its own: a short drill then has many
+// kinds, a long one all of them equally often.
+size_t turn_of(const CaseName& name) {
+  const std::string place =
+      fmt::format("{}{}{}", to_string(name.stratum), name.level, name.scenario);
+  return static_cast<size_t>(digest_bytes(place.data(), place.size()).low % 1'000'003) +
+         static_cast<size_t>(name.number);
+}
+
 // A fault of a kind that this program has a place for: kinds take turns by the case's number.
 Status add_fault(DrillCase& c, Draws& draws, const Program& program, const Scenario& s,
-                 int64_t number) {
+                 size_t first) {
   const std::span<const FaultKind> kinds = fault_catalogue();
   for (size_t turn = 0; turn < kinds.size(); ++turn) {
-    const FaultKind& kind = kinds[(static_cast<size_t>(number) + turn) % kinds.size()];
+    const FaultKind& kind = kinds[(first + turn) % kinds.size()];
     const auto op = choose_op(draws, program, kind);
     if (!op) continue;
     c.kind = kind.name;
@@ -143,11 +152,11 @@ Status add_fault(DrillCase& c, Draws& draws, const Program& program, const Scena
 }
 
 // What is injected for, so that it is there: a fault needs what it acts on, a cause two cores or more.
-Status add_declared(DrillCase& c, const Scenario& s, int64_t number) {
+Status add_declared(DrillCase& c, const Scenario& s, size_t turn) {
   const auto causes = declared_causes(s);
   if (causes.empty())
     return Error{"this scenario has no key that changes what sharding means", c.id, ""};
-  const DeclaredCause& cause = causes[static_cast<size_t>(number) % causes.size()];
+  const DeclaredCause& cause = causes[turn % causes.size()];
   c.cause = cause.name;
   for (const auto& item : cause.overrides) c.overrides.push_back(item);
   return Ok{};
@@ -240,20 +249,20 @@ Result<DrillCase> draw_case(const std::string& id) {
   c.variant = draws.wide();
   TWINRUN_ASSIGN(Scenario s, load_scenario(c.scenario, c.overrides));
   if (c.stratum == Stratum::kDeclared || c.stratum == Stratum::kBoth) {
-    TWINRUN_RETURN_IF_ERROR(add_declared(c, s, parts.number));
+    TWINRUN_RETURN_IF_ERROR(add_declared(c, s, turn_of(parts)));
     TWINRUN_ASSIGN(s, load_scenario(c.scenario, c.overrides));
   }
   TWINRUN_ASSIGN(const Experiment e, make_experiment(s));
   if (c.stratum == Stratum::kHidden) {
     const auto causes = hidden_causes(e);
     if (causes.empty()) return Error{"no other program has another meaning", id, ""};
-    c.cause = causes[static_cast<size_t>(parts.number) % causes.size()];
+    c.cause = causes[turn_of(parts) % causes.size()];
   }
   if (c.stratum == Stratum::kEngine || c.stratum == Stratum::kInert ||
       c.stratum == Stratum::kBoth) {
     const Program program =
         s.tpu.cores > 1 ? e.sharded(e.sharding) : e.whole(Experiment::Stack::kTpu);
-    TWINRUN_RETURN_IF_ERROR(add_fault(c, draws, program, s, parts.number));
+    TWINRUN_RETURN_IF_ERROR(add_fault(c, draws, program, s, turn_of(parts)));
   }
   c.kind = c.kind.empty() ? c.cause : c.cause.empty() ? c.kind : c.kind + "+" + c.cause;
   return c;

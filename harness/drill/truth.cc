@@ -7,7 +7,6 @@
 #include <limits>
 #include <numeric>
 
-#include "backends/variants/variant.h"
 #include "harness/drill/subject.h"
 #include "harness/pipeline.h"
 #include "harness/run.h"
@@ -70,64 +69,6 @@ std::vector<int64_t> chosen(const std::vector<float>& honest, std::span<const fl
   return all;
 }
 
-struct Comparison {
-  double distance = 0;  // in units of kFactor times what honest engines need: above 1 is outside
-  double lean = 0;      // in standard deviations of the honest ones'
-};
-
-// One result against those of the honest engines on the same inputs.
-Comparison compare(const std::vector<Variant>& honest, const Op& op,
-                   const std::vector<Tensor>& inputs, const Tensor& output) {
-  // Integers and predicates have one right value, and bits of it changed.
-  if (output.dtype() != DType::kF32) return {std::numeric_limits<double>::infinity(), 0};
-  const std::span<const float> subject = output.as<float>();
-  std::vector<int64_t> elements(subject.size());
-  std::iota(elements.begin(), elements.end(), 0);
-  if (static_cast<int64_t>(subject.size()) > kElements)
-    elements = chosen(variant_elements(honest[0], op, inputs, elements), subject);
-  const std::vector<std::vector<float>> theirs = variants_elements(honest, op, inputs, elements);
-
-  std::vector<double> middle, half;
-  bool rounds = false;
-  for (size_t e = 0; e < elements.size(); ++e) {
-    double low = std::numeric_limits<double>::infinity(), high = -low;
-    for (const auto& v : theirs) {
-      low = std::min<double>(low, v[e]);
-      high = std::max<double>(high, v[e]);
-    }
-    middle.push_back(low / 2 + high / 2);
-    half.push_back(high / 2 - low / 2);
-    rounds = rounds || half.back() > 0;
-  }
-
-  Comparison c;
-  double own = 0;
-  std::vector<double> leans(theirs.size(), 0);
-  for (size_t e = 0; e < elements.size(); ++e) {
-    const double x = subject[static_cast<size_t>(elements[e])];
-    if (!std::isfinite(middle[e]) || !std::isfinite(half[e])) continue;  // honest engines overflow
-    const double need = rounds ? std::max(half[e], ulp(middle[e])) : 0;
-    const double gap = std::fabs(x - middle[e]);
-    if (!std::isfinite(gap)) {
-      c.distance = std::numeric_limits<double>::infinity();
-    } else if (gap > 0) {
-      c.distance = std::max(
-          c.distance, need > 0 ? gap / (kFactor * need) : std::numeric_limits<double>::infinity());
-    }
-    if (need == 0 || !std::isfinite(gap)) continue;
-    const double sign = middle[e] < 0 ? -1 : 1;
-    own += std::clamp(sign * (x - middle[e]) / need, -1.0, 1.0);
-    for (size_t v = 0; v < theirs.size(); ++v) leans[v] += sign * (theirs[v][e] - middle[e]) / need;
-  }
-  const double n = static_cast<double>(leans.size());
-  const double mean = std::accumulate(leans.begin(), leans.end(), 0.0) / n;
-  double square = 0;
-  for (const double lean : leans) square += (lean - mean) * (lean - mean);
-  const double deviation = std::sqrt(square / (n - 1));
-  c.lean = deviation > 0 ? (own - mean) / deviation : 0;
-  return c;
-}
-
 // The case's own run, before anybody diagnoses it.
 Status look_at_fault(const DrillCase& c, const Experiment& e, Truth& truth) {
   const auto log = std::make_shared<FaultLog>();
@@ -150,9 +91,7 @@ Status look_at_fault(const DrillCase& c, const Experiment& e, Truth& truth) {
     if (a.step == truth.first_activated && a.replica != truth.replica) truth.replica = -1;
   }
 
-  std::vector<Variant> honest;
-  for (uint64_t i = 0; i < kHonest; ++i)
-    honest.push_back(variant_within(kFirstHonest + i, subject->capabilities()));
+  const std::vector<Variant> honest = honest_judges(subject->capabilities());
   const ValueId id = program.graph.find(c.op);
   const bool collective = id != kNoValue && program.graph.op(id).kind == OpKind::kAllReduce;
   int leaning = 0, looked = 0, last = 0;
@@ -243,6 +182,65 @@ Result<std::string> matters(const DrillCase& c, const Experiment& e) {
 }
 
 }  // namespace
+
+std::vector<Variant> honest_judges(const Capabilities& declared) {
+  std::vector<Variant> honest;
+  for (uint64_t i = 0; i < kHonest; ++i)
+    honest.push_back(variant_within(kFirstHonest + i, declared));
+  return honest;
+}
+
+Comparison compare(const std::vector<Variant>& honest, const Op& op,
+                   const std::vector<Tensor>& inputs, const Tensor& output) {
+  // Integers and predicates have one right value, and bits of it changed.
+  if (output.dtype() != DType::kF32) return {std::numeric_limits<double>::infinity(), 0};
+  const std::span<const float> subject = output.as<float>();
+  std::vector<int64_t> elements(subject.size());
+  std::iota(elements.begin(), elements.end(), 0);
+  if (static_cast<int64_t>(subject.size()) > kElements)
+    elements = chosen(variant_elements(honest[0], op, inputs, elements), subject);
+  const std::vector<std::vector<float>> theirs = variants_elements(honest, op, inputs, elements);
+
+  std::vector<double> middle, half;
+  bool rounds = false;
+  for (size_t e = 0; e < elements.size(); ++e) {
+    double low = std::numeric_limits<double>::infinity(), high = -low;
+    for (const auto& v : theirs) {
+      low = std::min<double>(low, v[e]);
+      high = std::max<double>(high, v[e]);
+    }
+    middle.push_back(low / 2 + high / 2);
+    half.push_back(high / 2 - low / 2);
+    rounds = rounds || half.back() > 0;
+  }
+
+  Comparison c;
+  double own = 0;
+  std::vector<double> leans(theirs.size(), 0);
+  for (size_t e = 0; e < elements.size(); ++e) {
+    const double x = subject[static_cast<size_t>(elements[e])];
+    if (!std::isfinite(middle[e]) || !std::isfinite(half[e])) continue;  // honest engines overflow
+    const double need = rounds ? std::max(half[e], ulp(middle[e])) : 0;
+    const double gap = std::fabs(x - middle[e]);
+    if (!std::isfinite(gap)) {
+      c.distance = std::numeric_limits<double>::infinity();
+    } else if (gap > 0) {
+      c.distance = std::max(
+          c.distance, need > 0 ? gap / (kFactor * need) : std::numeric_limits<double>::infinity());
+    }
+    if (need == 0 || !std::isfinite(gap)) continue;
+    const double sign = middle[e] < 0 ? -1 : 1;
+    own += std::clamp(sign * (x - middle[e]) / need, -1.0, 1.0);
+    for (size_t v = 0; v < theirs.size(); ++v) leans[v] += sign * (theirs[v][e] - middle[e]) / need;
+  }
+  const double n = static_cast<double>(leans.size());
+  const double mean = std::accumulate(leans.begin(), leans.end(), 0.0) / n;
+  double square = 0;
+  for (const double lean : leans) square += (lean - mean) * (lean - mean);
+  const double deviation = std::sqrt(square / (n - 1));
+  c.lean = deviation > 0 ? (own - mean) / deviation : 0;
+  return c;
+}
 
 std::optional<MeaningTruth> TruthCache::find(const std::string& key) const {
   const std::lock_guard lock(mutex_);

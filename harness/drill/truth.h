@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 
+#include "backends/variants/variant.h"
 #include "harness/drill/record.h"
 
 namespace twinrun::drill {
@@ -21,6 +22,15 @@ inline constexpr int kHonest = 32;
 inline constexpr double kFactor = 4;
 inline constexpr double kLean = 4;
 inline constexpr int kSeeds = 8;
+
+// One result against those of honest engines of a declaration, on the same inputs (for all_reduce: the contributions).
+struct Comparison {
+  double distance = 0;  // in units of kFactor times what honest engines need: above 1 is outside
+  double lean = 0;      // to one side, in standard deviations of the honest ones'
+};
+std::vector<Variant> honest_judges(const Capabilities& declared);
+Comparison compare(const std::vector<Variant>& honest, const Op& op,
+                   const std::vector<Tensor>& inputs, const Tensor& output);
 
 // What many cases share: the meaning of a scenario's sharded program, with a hidden cause or none.
 struct MeaningTruth {
