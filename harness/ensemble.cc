@@ -57,33 +57,37 @@ Result<Curves> first_steps(const Experiment& e, const Program& program, Backend&
   return curves;
 }
 
+// Root mean square; what is no number is infinitely far.
+double apart(const std::vector<double>& a, const std::vector<double>& b) {
+  double squares = 0;
+  for (size_t k = 0; k < a.size(); ++k) squares += (a[k] - b[k]) * (a[k] - b[k]);
+  const double d = std::sqrt(squares / static_cast<double>(a.size()));
+  return std::isnan(d) ? HUGE_VAL : d;
+}
+
 }  // namespace
 
 EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves) {
-  const size_t n = curves.size(), length = curves[0].size();
-  std::vector<double> total(length);
-  for (const auto& curve : curves) {
-    for (size_t k = 0; k < length; ++k) total[k] += curve[k];
-  }
+  const size_t n = curves.size();
+  // One outlier must not make the others look far: each is judged by its median distance.
   std::vector<double> distance;
-  for (const auto& curve : curves) {
-    double squares = 0;
-    for (size_t k = 0; k < length; ++k) {
-      const double gap = curve[k] - (total[k] - curve[k]) / static_cast<double>(n - 1);
-      squares += gap * gap;
+  for (size_t i = 0; i < n; ++i) {
+    std::vector<double> to;
+    for (size_t j = 0; j < n; ++j) {
+      if (j != i) to.push_back(apart(curves[i], curves[j]));
     }
-    distance.push_back(std::sqrt(squares / static_cast<double>(length)));
+    std::ranges::nth_element(to, to.begin() + static_cast<std::ptrdiff_t>((n - 2) / 2));
+    distance.push_back(to[(n - 2) / 2]);
   }
   EnsembleRow row;
   row.members = static_cast<int>(n) - 1;
   row.subject = distance[0];
   row.low = *std::min_element(distance.begin() + 1, distance.end());
   row.high = *std::max_element(distance.begin() + 1, distance.end());
-  // A distance that is no number (a NaN somewhere) is as far as can be.
-  const auto as_far = [&](double d) { return !(d < row.subject); };
+  const auto as_far = [&](double d) { return d >= row.subject; };
   row.p = static_cast<double>(std::ranges::count_if(distance, as_far)) / static_cast<double>(n);
   row.outcome = "inside";
-  if (std::isfinite(row.subject) && row.subject <= row.high) return row;
+  if (row.subject <= row.high) return row;
   // Farther than all: a prediction interval for one more logarithm, by Student.
   double mean = 0, squares = 0;
   for (size_t i = 1; i < n; ++i) mean += std::log(distance[i]) / static_cast<double>(n - 1);

@@ -1,6 +1,6 @@
 // Is the subject one of the honest? Its first steps among those of engines that are honest within what it declares, all from
-// initial weights moved by one ulp, each its own way: nobody is the centre, so an honest subject is as far from the mean of
-// the others as any (exchangeable), and its rank is uniform.
+// initial weights moved by one ulp, each its own way: nobody is the centre, so an honest subject is as far from the others as any
+// of them (exchangeable), and its rank is uniform.
 //
 //   auto rows = compare_ensemble(experiment, program, *subject, {.members = 19, .steps = 20, .threads = 2});
 //   rows->front().p;          // share of all, the subject too, that are as far away or farther
@@ -25,7 +25,7 @@ Result<std::vector<EnsembleRow>> compare_ensemble(const Experiment& experiment,
                                                   const Program& program, Backend& subject,
                                                   const EnsembleOptions& options);
 
-// The first curve among the others: root mean square distances from the mean of the rest, ranked.
+// The first curve among the others: each one's median (root mean square) distance from the rest, ranked. Three or more.
 EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves);
 
 }  // namespace twinrun

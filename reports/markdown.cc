@@ -316,7 +316,7 @@ class Page {
     }
     if (rows.empty()) return;
     section("Is it one of the honest",
-            "Distance from the mean of the others, from initial weights moved by one ulp; the others are engines "
+            "Median distance from the others, from initial weights moved by one ulp; these are engines "
             "that are honest within what the subject declares.\n\n" +
                 md_.table({"run", "metric", "steps:", "members:", "distance:", "theirs:", "p:",
                            "outcome"},

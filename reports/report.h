@@ -127,7 +127,7 @@ struct EnsembleRow {
   std::string metric;  // "loss curve", "weights"
   int64_t steps = 0;
   int members = 0;                       // honest engines
-  double subject = 0, low = 0, high = 0;  // distance from the mean of the others: its own, theirs from least to most
+  double subject = 0, low = 0, high = 0;  // median distance from the others: its own, theirs from least to most
   double p = 1;  // share of all, the subject too, that are as far away or farther
   std::string outcome;  // "inside" | "outside"
 };

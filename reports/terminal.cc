@@ -350,7 +350,7 @@ class Screen {
   void ensembles() {
     if (r_.ensembles.empty()) return;
     title("Is it one of the honest",
-          "distance from the mean of engines that are honest within what it declares");
+          "median distance from engines that are honest within what it declares");
     text::Table t({{.title = "run"},
                    {.title = "metric", .flexible = true},
                    {.title = "steps", .right = true, .drop = 2},

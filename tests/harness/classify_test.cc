@@ -198,7 +198,7 @@ TEST(Classify, EngineBugBesideSharding) {
 
 TEST(Classify, EvidenceLevelWithoutATrace) {
   Evidence e = clean();
-  e.subject.op_trace = false;
+  e.level = 'C';
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
   EXPECT_EQ(classify(e).findings.at(0).level, 'C');
 }
@@ -374,6 +374,8 @@ TEST(Classify, SubjectThatIsNotDeterministic) {
   EXPECT_TRUE(contains(j.notes[0], "T and T' part at step 1")) << j.notes[0];
   EXPECT_TRUE(contains(j.notes[0], "inside its bound in both")) << j.notes[0];
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
+  e.violations[0].persistence = Violation::Persistence::kTransient;
+  e.violations[0].reruns = 2;
   j = classify(e);
   expect_verdict(j, VerdictClass::kEngineBug, 20);
   EXPECT_TRUE(contains(j.headline, "transient")) << j.headline;
@@ -413,6 +415,100 @@ TEST(Classify, UpdateAlgebraIsNamed) {
   j = classify(e);
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].cause, "rounding");
+}
+
+MatchResult matched(MatchResult::Outcome outcome) {
+  MatchResult m;
+  m.outcome = outcome;
+  m.ratio = 512;
+  m.threshold = 40;
+  m.false_alarm = 1e-6;
+  TensorMismatch t;
+  t.tensor = "dense1/kernel.grad";
+  t.replica = 3;
+  t.step = 8;
+  t.ratio = 512;
+  t.relative = 0.5;
+  t.pattern = "8 times what was due";
+  m.outside = {t};
+  if (outcome == MatchResult::Outcome::kExplained)
+    m.explanations = {{{{"unscaled", true}}, 1.5}, {{{"rate_times_cores", true}}, 2}};
+  return m;
+}
+
+// The subject runs the program of another cause: whether that matters is what T does, and every cause of the class is named.
+TEST(Classify, ScriptOfAnotherProgram) {
+  Evidence e = clean();
+  e.other_program = true;
+  e.match = matched(MatchResult::Outcome::kExplained);
+  e.known_causes = {{"unscaled", "nobody divides by 8", "divide by the cores", "", "an engine that scales"},
+                    {"rate_times_cores", "the rate is 8 times", "divide the rate", "", ""}};
+  e.trajectories = {trajectory("T - R", "outside", 0.4)};
+  Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kSharding, 10);
+  EXPECT_TRUE(contains(j.headline, "never scaled by 1/cores, or a learning rate times the cores")) << j.headline;
+  ASSERT_EQ(j.findings.size(), 2u);
+  EXPECT_EQ(j.findings[0].cause, "unscaled");
+  EXPECT_EQ(j.findings[1].cause, "rate_times_cores");
+  EXPECT_TRUE(contains(j.findings[0].sentence, "nobody divides by 8"));
+  e.trajectories = {trajectory("T - R", "equivalent")};
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  EXPECT_TRUE(contains(j.headline, "never scaled")) << j.headline;
+  e.trajectories = {trajectory("T - R", "undetermined")};
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_EQ(j.findings.size(), 2u);
+  // An engine bug beside it leads.
+  e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
+  e.violations_run = "T";
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  ASSERT_EQ(j.findings.size(), 3u);
+  EXPECT_EQ(j.findings[0].op, "dense2/kernel.grad");
+  EXPECT_TRUE(contains(j.headline, "another program besides")) << j.headline;
+}
+
+// Tensors alone, and nothing explains them: the engine, as a rate and not as a certainty. With ops seen, nobody is accused.
+TEST(Classify, TensorsThatNothingExplains) {
+  Evidence e = clean();
+  e.level = 'C';
+  e.match = matched(MatchResult::Outcome::kUnexplained);
+  Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].level, 'C');
+  EXPECT_EQ(j.findings[0].op, "dense1/kernel.grad");
+  EXPECT_EQ(j.findings[0].core, 3);
+  EXPECT_TRUE(contains(j.findings[0].sentence, "8 times what was due"));
+  EXPECT_FALSE(contains(j.confidence, "certain:")) << j.confidence;
+  e.level = 'A';
+  e.other_program = true;
+  e.trajectories = {trajectory("T - R", "outside")};
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.headline, "another program")) << j.headline;
+}
+
+// A bias is statistical, and its number is beside what honest engines show.
+TEST(Classify, BiasBelowTheBound) {
+  Evidence e = clean();
+  Violation v = violation("dense1/dot_general", 0, 1, 1);
+  v.what = Violation::What::kStatistic;
+  BiasFinding b;
+  b.score = {"toward zero", -0.93, -0.18, 0.34};
+  b.steps = 3;
+  b.observations = 6;
+  b.members = 12;
+  v.bias = b;
+  e.violations = {v};
+  e.violations_run = "T";
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  EXPECT_TRUE(contains(j.headline, "with a bias")) << j.headline;
+  EXPECT_TRUE(contains(j.confidence, "statistical")) << j.confidence;
+  EXPECT_DOUBLE_EQ(j.findings.at(0).number, 0.93);
+  EXPECT_DOUBLE_EQ(j.findings.at(0).bound, 0.34);
 }
 
 }  // namespace
