@@ -79,18 +79,18 @@ bool own_statistics(E, S s) {
 const Row kRows[] = {
     {"reduction", "scale", always, [](E e, S s) { return s.reduction != fitting(e); },
      [](E e, Sharding& s) { s.reduction = fitting(e); },
-     [](E e, Sharding& s) {
-       s.reduction = mean_loss(e) ? Reduction::kSum : Reduction::kMean;
-     },
+     [](E e, Sharding& s) { s.reduction = mean_loss(e) ? Reduction::kSum : Reduction::kMean; },
      [](E e) {
        const int n = e.sharding.cores;
        return mean_loss(e)
-                  ? fmt::format("each replica's loss is a mean, and the {} replicas' gradients are "
-                                "summed: the update is {} times the whole batch's",
-                                n, n)
-                  : fmt::format("the loss is summed over the batch, but each replica's is scaled "
-                                "by 1/{}: the update is 1/{} of the whole batch's",
-                                n, n);
+                  ? fmt::format(
+                        "each replica's loss is a mean, and the {} replicas' gradients are "
+                        "summed: the update is {} times the whole batch's",
+                        n, n)
+                  : fmt::format(
+                        "the loss is summed over the batch, but each replica's is scaled "
+                        "by 1/{}: the update is 1/{} of the whole batch's",
+                        n, n);
      },
      [](E e) -> std::string {
        return mean_loss(e) ? "set tpu.reduction = \"mean\" (or divide the loss by the total batch "
@@ -118,10 +118,9 @@ const Row kRows[] = {
      kGradient, kScaleTwin},
     {"batch_norm", "batchnorm", has_batch_norm,
      [](E e, S s) {
-       return has_batch_norm(e) &&
-              (s.batchnorm == BatchNormSync::kPerCore ||
-               (s.batchnorm == BatchNormSync::kSynced && s.batchnorm_group > 0 &&
-                s.batchnorm_group < s.cores));
+       return has_batch_norm(e) && (s.batchnorm == BatchNormSync::kPerCore ||
+                                    (s.batchnorm == BatchNormSync::kSynced &&
+                                     s.batchnorm_group > 0 && s.batchnorm_group < s.cores));
      },
      synced,
      [](E, Sharding& s) {
@@ -131,14 +130,15 @@ const Row kRows[] = {
      [](E e) {
        const bool groups =
            e.sharding.batchnorm == BatchNormSync::kSynced && e.sharding.batchnorm_group > 0;
-       return groups ? fmt::format("each group of {} cores normalises by the statistics of its own "
-                                   "{} samples, not of all {}",
-                                   e.sharding.batchnorm_group,
-                                   e.sharding.batchnorm_group * per_core(e),
-                                   e.scenario.train.batch)
-                     : fmt::format("each core normalises by the statistics of its own {} samples, "
-                                   "not of all {}",
-                                   per_core(e), e.scenario.train.batch);
+       return groups ? fmt::format(
+                           "each group of {} cores normalises by the statistics of its own "
+                           "{} samples, not of all {}",
+                           e.sharding.batchnorm_group, e.sharding.batchnorm_group * per_core(e),
+                           e.scenario.train.batch)
+                     : fmt::format(
+                           "each core normalises by the statistics of its own {} samples, "
+                           "not of all {}",
+                           per_core(e), e.scenario.train.batch);
      },
      [](E) -> std::string {
        return "set tpu.batchnorm = \"synced\", or raise train.batch (the guide asks for 32 per "
@@ -162,9 +162,10 @@ const Row kRows[] = {
      [](E, Sharding& s) { s.statistics = Statistics::kGlobal; },
      [](E, Sharding& s) { s.statistics = Statistics::kPerCore; },
      [](E e) {
-       return fmt::format("running statistics are of each core's own {} samples, and replica 0's "
-                          "alone are evaluated: the others' are lost",
-                          per_core(e));
+       return fmt::format(
+           "running statistics are of each core's own {} samples, and replica 0's "
+           "alone are evaluated: the others' are lost",
+           per_core(e));
      },
      [](E) -> std::string { return "average the running statistics over the cores"; },
      "the running statistics after the step, or held-out samples evaluated by them",
@@ -176,9 +177,10 @@ const Row kRows[] = {
      [](E, Sharding& s) { s.batchwise = Scope::kGlobal; },
      [](E, Sharding& s) { s.batchwise = Scope::kPerCore; },
      [](E e) {
-       return fmt::format("{}: what is compared across samples sees the {} samples of one core, not "
-                          "all {}",
-                          coupled_by(e, "batch_wise"), per_core(e), e.scenario.train.batch);
+       return fmt::format(
+           "{}: what is compared across samples sees the {} samples of one core, not "
+           "all {}",
+           coupled_by(e, "batch_wise"), per_core(e), e.scenario.train.batch);
      },
      [](E) -> std::string {
        return "set tpu.batchwise = \"gathered\" (a cross-replica gather before it)";
@@ -209,11 +211,12 @@ const Row kRows[] = {
      [](E, Sharding& s) { s.clipping = Clipping::kAfterAllReduce; },
      [](E, Sharding& s) { s.clipping = Clipping::kBeforeAllReduce; },
      [](E e) {
-       return fmt::format("each core clips its own gradient{} before the all-reduce, the whole "
-                          "batch's gradient is clipped after it",
-                          e.sharding.reduction == Reduction::kMean
-                              ? fmt::format(", already scaled by 1/{},", e.sharding.cores)
-                              : std::string());
+       return fmt::format(
+           "each core clips its own gradient{} before the all-reduce, the whole "
+           "batch's gradient is clipped after it",
+           e.sharding.reduction == Reduction::kMean
+               ? fmt::format(", already scaled by 1/{},", e.sharding.cores)
+               : std::string());
      },
      [](E) -> std::string { return "set tpu.clipping = \"after_all_reduce\""; },
      "a step whose gradient is above optimizer.clip_at", ""},
@@ -231,9 +234,10 @@ const Row kRows[] = {
        s.l2_every_core = mean_loss(e);
      },
      [](E e) {
-       return fmt::format("each core's loss has the whole L2 term, and in the sum of gradients it "
-                          "counts {} times",
-                          e.sharding.cores);
+       return fmt::format(
+           "each core's loss has the whole L2 term, and in the sum of gradients it "
+           "counts {} times",
+           e.sharding.cores);
      },
      [](E e) {
        return fmt::format("divide optimizer.l2 by {}, or make the loss a mean", e.sharding.cores);
@@ -270,9 +274,10 @@ const Row kRows[] = {
     {"same_shard", "shards", always, [](E, S s) { return feeds(s, Feeding::Shards::kFirst); },
      own_shards, [](E, Sharding& s) { s.feeding.shards = Feeding::Shards::kFirst; },
      [](E e) {
-       return fmt::format("every core is fed the first {} samples of the batch: the data is not "
-                          "sharded",
-                          per_core(e));
+       return fmt::format(
+           "every core is fed the first {} samples of the batch: the data is not "
+           "sharded",
+           per_core(e));
      },
      script, kFed, "a feed that hands one buffer to all cores"},
     {"shard_twice", "shards", always, [](E, S s) { return feeds(s, Feeding::Shards::kFirstTwice); },
@@ -299,9 +304,10 @@ const Row kRows[] = {
      [](E, S s) { return feeds(s, Feeding::Remainder::kDropped); }, real_remainder,
      [](E, Sharding& s) { s.feeding.remainder = Feeding::Remainder::kDropped; },
      [](E e) {
-       return fmt::format("the last core's last {} samples are left out, and its mean is over the "
-                          "others",
-                          per_core(e) - real_rows(per_core(e)));
+       return fmt::format(
+           "the last core's last {} samples are left out, and its mean is over the "
+           "others",
+           per_core(e) - real_rows(per_core(e)));
      },
      script, kFed, ""},
     {"no_all_reduce", "all_reduce", always, [](E, S s) { return !s.reduce_gradients; },

@@ -18,8 +18,9 @@ struct ShardingCause {
   std::string name;     // "reduction", "batch_norm", "no_all_reduce"
   std::string meaning;  // "each replica's loss is summed but scaled by 1/8 as if it were a mean"
   std::string cure;     // "set tpu.reduction = \"sum\""
-  std::string parting;  // what must be looked at for it to show: "a step whose cores hold unequal numbers of tokens"
-  std::string twin;     // an engine fault that predicts the same tensors; "" if there is none
+  std::string
+      parting;  // what must be looked at for it to show: "a step whose cores hold unequal numbers of tokens"
+  std::string twin;  // an engine fault that predicts the same tensors; "" if there is none
 };
 
 // Names of all, in a fixed order.

@@ -89,10 +89,10 @@ Result<Observed> observe(const Experiment& e, Engine& engine, const Program& ask
   Observed out;
   out.replicas = static_cast<size_t>(asked.sharding.cores);
   for (const MatchState& at : states) {
-    TWINRUN_ASSIGN(const StepResult r,
-                   one_step(e, engine, at.step,
-                            member % 2 == 0 ? at.states
-                                            : moved(asked, at.states, at.step, member)));
+    TWINRUN_ASSIGN(
+        const StepResult r,
+        one_step(e, engine, at.step,
+                 member % 2 == 0 ? at.states : moved(asked, at.states, at.step, member)));
     for (const Compared& c : tensors) {
       const size_t first = out.values.size();
       for (size_t k = 0; k < out.replicas; ++k) {

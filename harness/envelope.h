@@ -56,9 +56,9 @@ struct Envelope {
 Envelope envelope_of(const std::vector<Observed>& members);
 
 struct Distance {
-  size_t value = 0;      // which
-  double distance = 0;   // 2-norm of (subject - mean)
-  double ratio = 0;      // distance / spread
+  size_t value = 0;       // which
+  double distance = 0;    // 2-norm of (subject - mean)
+  double ratio = 0;       // distance / spread
   double of_largest = 0;  // distance / largest distance of a member
 };
 // Once where all replicas share a value. Values that are not finite in the members are left out; in the subject: infinite.

@@ -66,14 +66,14 @@ Finding engine_finding(const Evidence& e, const Violation& v) {
   }
   if (v.what == Violation::What::kStatistic && v.bias) {
     const BiasFinding& b = *v.bias;
-    f.number = b.score.value;
-    f.bound = std::abs(b.score.high) > std::abs(b.score.low) ? b.score.high : b.score.low;
+    f.number = std::abs(b.score.value);
+    f.bound = std::max(std::abs(b.score.high), std::abs(b.score.low));
+    f.fingerprint = "";
     f.bound_source = fmt::format(
         "{} engines that are honest within the same declaration, on the same inputs (docs/bounds.md, "
         "Bias below the bound)",
         b.members);
     f.sentence = fmt::format("{} is biased, though each element is inside its bound: {}.", where, b.text());
-    if (!v.fingerprint.empty()) f.sentence += fmt::format(" It looks like {}.", v.fingerprint);
     return f;
   }
   f.number = v.verdict.worst;

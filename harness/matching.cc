@@ -22,7 +22,6 @@ constexpr int kFirstLook = 2;
 constexpr double kWorthTrying = 1000;
 constexpr size_t kMostTried = 12;
 
-
 // A program that the subject may have run instead.
 struct Hypothesis {
   std::vector<Explanation::Part> parts;
@@ -156,7 +155,8 @@ class Matcher {
       TWINRUN_RETURN_IF_ERROR(add_members(h.program, kFirstLook, h.members));
       const std::vector<Distance> found = distances(subject_, envelope_of(h.members));
       h.score = largest(found);
-      h.far = std::ranges::count_if(found, [](const Distance& d) { return d.ratio > kWorthTrying; });
+      h.far =
+          std::ranges::count_if(found, [](const Distance& d) { return d.ratio > kWorthTrying; });
       if (h.far == 0) {
         worth.push_back(std::move(h));
       } else if (h.parts.size() == 1 && (!nearest_ || h.far < nearest_->far)) {
@@ -286,9 +286,11 @@ class Matcher {
     const size_t first = value - value % subject_.replicas;
     for (size_t core = 0; core < subject_.replicas; ++core) {
       const std::vector<float>& own = *parts->values[first + core].data;
-      if (near([&](size_t i) { return static_cast<double>(p[i]) - static_cast<double>(own[i]); }, 1))
+      if (near([&](size_t i) { return static_cast<double>(p[i]) - static_cast<double>(own[i]); },
+               1))
         return fmt::format("without core {}'s part", core);
-      if (near([&](size_t i) { return static_cast<double>(p[i]) + static_cast<double>(own[i]); }, 1))
+      if (near([&](size_t i) { return static_cast<double>(p[i]) + static_cast<double>(own[i]); },
+               1))
         return fmt::format("core {}'s part twice", core);
     }
     return "";

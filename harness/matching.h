@@ -24,9 +24,9 @@ struct MatchOptions {
   int threads = 1;
   // An honest engine of the declared arithmetic, another one for each member; default: variant_within(member, declared).
   std::function<Result<std::unique_ptr<Backend>>(uint64_t member)> make_member;
-  int few = 8, many = 24;      // members: to see that all is well; to say that it is not
-  double false_alarm = 1e-6;   // of one call, all its tensors together, where rounding is Gaussian
-  bool pairs = true;           // try two causes at once where no single one explains
+  int few = 8, many = 24;     // members: to see that all is well; to say that it is not
+  double false_alarm = 1e-6;  // of one call, all its tensors together, where rounding is Gaussian
+  bool pairs = true;          // try two causes at once where no single one explains
 };
 
 // One tensor of one replica at one step, outside the envelope of honest engines.
@@ -39,7 +39,8 @@ struct TensorMismatch {
   double spread = 0;    // what that is for an honest engine, root mean square
   double ratio = 0;     // distance / spread
   double relative = 0;  // distance / 2-norm of what was due
-  std::string pattern;  // "1.5 times what was due", "unchanged: an update of zero", "without core 3's part", ""
+  std::string
+      pattern;  // "1.5 times what was due", "unchanged: an update of zero", "without core 3's part", ""
 };
 
 // Causes (one or two) that explain the subject, and whether each is introduced or undone.
@@ -53,19 +54,24 @@ struct Explanation {
 };
 
 struct MatchResult {
-  enum class Outcome : uint8_t { kInside, kExplained, kUnexplained, kUntestable } outcome =
-      Outcome::kInside;
+  enum class Outcome : uint8_t {
+    kInside,
+    kExplained,
+    kUnexplained,
+    kUntestable
+  } outcome = Outcome::kInside;
   double ratio = 0;      // the largest, against the program asked for
   double threshold = 0;  // what an honest engine exceeds with probability `false_alarm`
   double false_alarm = 0;
   int64_t comparisons = 0;
-  std::vector<TensorMismatch> outside;    // in the order of computation, first the one nearest its cause
+  std::vector<TensorMismatch>
+      outside;  // in the order of computation, first the one nearest its cause
   std::vector<Explanation> explanations;  // those that the evidence cannot tell apart, best first
   // Unexplained: the cause that leaves half of the tensors outside at most, if there is one; `outside` are then those that it
   // leaves. A cause and a fault together.
   std::optional<Explanation> beside;
-  std::vector<std::string> twins;         // engine faults that predict the same tensors as an explanation
-  std::string why;                        // untestable: what is missing
+  std::vector<std::string> twins;  // engine faults that predict the same tensors as an explanation
+  std::string why;                 // untestable: what is missing
   int64_t subject_steps = 0, member_steps = 0, exact_steps = 0;  // what it cost
 };
 

@@ -102,7 +102,13 @@ Result<HeldOut> HeldOut::make(const Experiment& e, Backend& backend) {
   HeldOut h;
   h.experiment_ = &e;
   const int64_t samples = std::min(kHeldOut, e.data->eval.count());
-  TWINRUN_ASSIGN(h.engine_, backend.prepare(prune(rebatch(e.inference, samples))));
+  Program program = e.inference;
+  try {
+    if (samples < program.batch) program = rebatch(e.inference, samples);
+  } catch (const GraphError&) {
+    // A layer wants groups of samples that so few do not make.
+  }
+  TWINRUN_ASSIGN(h.engine_, backend.prepare(prune(program)));
   return h;
 }
 
@@ -126,8 +132,7 @@ Result<JudgedTensor> HeldOut::loss(const Program& trained, const States& states)
   }
   std::vector<int> places;
   for (const StateVar& var : program.state) {
-    const int average =
-        e.scenario.optimizer.ema_eval ? trained.state_index(var.name + ".ema") : -1;
+    const int average = e.scenario.optimizer.ema_eval ? trained.state_index(var.name + ".ema") : -1;
     places.push_back(average >= 0 ? average : trained.state_index(var.name));
     if (places.back() < 0)
       return Error{"the trained program has no state '" + var.name + "'", "evaluation", ""};
@@ -145,8 +150,7 @@ Result<JudgedTensor> HeldOut::loss(const Program& trained, const States& states)
     StepOutputs outputs;
     TWINRUN_RETURN_IF_ERROR(engine_->step(0, one, {inputs}, outputs));
     for (size_t o = 0; o < program.outputs.size(); ++o) {
-      if (program.outputs[o].name == "loss")
-        result.replicas.push_back(as_doubles(outputs[0][o]));
+      if (program.outputs[o].name == "loss") result.replicas.push_back(as_doubles(outputs[0][o]));
     }
   }
   return result;

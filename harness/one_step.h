@@ -49,7 +49,7 @@ double squared_norm(const JudgedTensor& a);
 // after - before in binary64.
 std::vector<double> change(const Tensor& before, const Tensor& after);
 
-// The loss of the first held-out samples (32 at most) in binary64, by each replica's state.
+// The loss of the first held-out samples (32, unless the model wants other numbers) in binary64, by each replica's state.
 class HeldOut {
  public:
   static Result<HeldOut> make(const Experiment& experiment, Backend& backend);

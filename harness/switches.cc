@@ -142,8 +142,8 @@ struct Game {
     for (size_t mask = 0; mask < v.size(); ++mask) {
       if ((mask & bit) != 0) continue;
       const auto before = static_cast<size_t>(__builtin_popcountll(mask));
-      sum += factorial(before) * factorial(n - before - 1) / factorial(n) *
-             (v[mask] - v[mask | bit]);
+      sum +=
+          factorial(before) * factorial(n - before - 1) / factorial(n) * (v[mask] - v[mask | bit]);
     }
     return sum;
   }
@@ -201,15 +201,19 @@ void tell_rows(MeaningResult& m) {
     for (const CauseEffect& e : m.effects) {
       if (e.cause == cause.name && e.alone > kMeaningThreshold) shows.push_back(e.kind);
     }
-    const CauseEffect& e = *std::ranges::find_if(m.effects, [&](const CauseEffect& x) {
-      return x.cause == cause.name && x.kind == m.kind;
-    });
-    SwitchRow in_s{cause.name, "restored in S", m.drift, e.restored, kMeaningThreshold,
+    const CauseEffect& e = *std::ranges::find_if(
+        m.effects, [&](const CauseEffect& x) { return x.cause == cause.name && x.kind == m.kind; });
+    SwitchRow in_s{cause.name,
+                   "restored in S",
+                   m.drift,
+                   e.restored,
+                   kMeaningThreshold,
                    e.restored < m.drift && (e.restored <= kMeaningThreshold || e.share > 0.5),
-                   e.share, ""};
+                   e.share,
+                   ""};
     in_s.note = e.restored <= kMeaningThreshold ? "drift gone" : "drift remains";
-    SwitchRow alone{cause.name, "introduced alone", m.residual, e.alone, kMeaningThreshold,
-                    !shows.empty(), e.share, ""};
+    SwitchRow alone{cause.name,        "introduced alone", m.residual, e.alone,
+                    kMeaningThreshold, !shows.empty(),     e.share,    ""};
     alone.note = shows.empty() ? "no drift" : "drift appears: " + names_of(shows);
     m.rows.push_back(std::move(in_s));
     m.rows.push_back(std::move(alone));

@@ -58,7 +58,8 @@ struct MeaningResult {
   std::vector<KindDrift> kinds;
   std::vector<CauseEffect> effects;  // of every cause on every kind
   std::vector<Interaction> interactions;
-  std::vector<std::string> unjudged;  // tensors whose value is rounding alone: "dense1/bias (update)"
+  std::vector<std::string>
+      unjudged;  // tensors whose value is rounding alone: "dense1/bias (update)"
 
   bool differs() const;
   bool explained() const;  // by the causes: no kind has a residual

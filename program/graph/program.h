@@ -94,8 +94,12 @@ struct Feeding {
   // Core i gets shard i, every core the first one, or core 1 the first one as well.
   enum class Shards : uint8_t { kOwn, kFirst, kFirstTwice } shards = Shards::kOwn;
   // The last core's last rows: real ones; zeros that count; the batch's first rows again; not there.
-  enum class Remainder : uint8_t { kReal, kPadded, kRepeated, kDropped } remainder =
-      Remainder::kReal;
+  enum class Remainder : uint8_t {
+    kReal,
+    kPadded,
+    kRepeated,
+    kDropped
+  } remainder = Remainder::kReal;
   // Random ops draw by the sample's place in the whole batch, by its place on the core, or from a stream of each core.
   enum class Streams : uint8_t { kGlobal, kOne, kPerCore } streams = Streams::kGlobal;
   enum class Rate : uint8_t { kAsGiven, kTimesCores, kOverCores } rate = Rate::kAsGiven;

@@ -83,8 +83,8 @@ void misfeed(const Program& program, std::vector<std::vector<Tensor>>& inputs) {
         t = stream_of(how.streams, t, core, cores);
       if (name == "learning_rate" && how.rate != Feeding::Rate::kAsGiven) {
         const double rate = static_cast<double>(t.as<float>()[0]);
-        t = Tensor::scalar(static_cast<float>(how.rate == Feeding::Rate::kTimesCores ? rate * all
-                                                                                     : rate / all));
+        t = Tensor::scalar(
+            static_cast<float>(how.rate == Feeding::Rate::kTimesCores ? rate * all : rate / all));
       }
     }
   }

@@ -237,7 +237,7 @@ constexpr Fault kFaults[] = {
     {"DropCore", "drop_core@dense1/kernel.grad.all_reduce,core=3", "dense1/kernel.grad.all_reduce",
      0, -1},
     {"OneCoreWrong", "one_core_wrong@dense1/kernel.grad.all_reduce,core=3",
-     "dense1/kernel.grad.all_reduce", 0, -1},
+     "dense1/kernel.grad.all_reduce", 0, 3},
     {"StaleWeights", "stale_weights@dense2/kernel.update,from=4", "dense2/kernel.update", 4, -1},
     {"BitFlip", "bit_flip@dense1/kernel.grad,step=57,core=2", "dense1/kernel.grad", 57, 2}};
 

@@ -103,13 +103,13 @@ INSTANTIATE_TEST_SUITE_P(Cores, MatchingSlow, testing::Values(2, 8));
 // Where samples meet in pairs, and means are by unequal numbers of tokens.
 TEST(Matching, NamesCausesOfPairsAndTokens) {
   const auto phrases = [](const char* batchwise) {
-    return tiny::must(make_experiment(tiny::must(
-        load_scenario("triplet_phrases", {{"tpu.cores", "2"},
-                                          {"tpu.batchwise", batchwise},
-                                          {"tpu.token_mean", "global"},
-                                          {"train.batch", "16"},
-                                          {"data.train", "256"},
-                                          {"data.eval", "64"}}))));
+    return tiny::must(
+        make_experiment(tiny::must(load_scenario("triplet_phrases", {{"tpu.cores", "2"},
+                                                                     {"tpu.batchwise", batchwise},
+                                                                     {"tpu.token_mean", "global"},
+                                                                     {"train.batch", "16"},
+                                                                     {"data.train", "256"},
+                                                                     {"data.eval", "64"}}))));
   };
   const Experiment gathered = phrases("gathered");
   ASSERT_TRUE(sharding_causes(gathered).empty());
@@ -179,9 +179,9 @@ TEST(Matching, AnEngineFaultIsNoCause) {
 // Both at once: the cause that leaves least outside, and the fault in what it leaves.
 TEST(Matching, TellsAFaultBesideACause) {
   const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "4"}});
-  const auto subject =
-      hiding(e, {"same_shard"},
-             tiny::faulty(tiny::backend("tpu"), "scale@dense2/kernel.grad.all_reduce,magnitude=1.5"));
+  const auto subject = hiding(
+      e, {"same_shard"},
+      tiny::faulty(tiny::backend("tpu"), "scale@dense2/kernel.grad.all_reduce,magnitude=1.5"));
   const MatchResult m = match(e, *subject, {0});
   EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
   ASSERT_TRUE(m.beside) << told(m);
@@ -226,8 +226,9 @@ TEST(Matching, HonestEnginesAreInside) {
 TEST(MatchingSlowClean, ManyHonestEnginesAreInside) {
   EXPECT_EQ(outside_of(4, 44, rich(2)), 0);
   EXPECT_EQ(outside_of(44, 64, tiny::experiment(tiny::kConvolutional)), 0);
-  EXPECT_EQ(outside_of(64, 84, tiny::experiment(tiny::kDense, {{"optimizer.kind", "adam"},
-                                                               {"optimizer.lr", "0.001"}})),
+  EXPECT_EQ(outside_of(64, 84,
+                       tiny::experiment(tiny::kDense,
+                                        {{"optimizer.kind", "adam"}, {"optimizer.lr", "0.001"}})),
             0);
 }
 

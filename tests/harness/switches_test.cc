@@ -250,9 +250,9 @@ TEST(Causes, EachShowsInItsKinds) {
   const Experiment e = rich();
   const Catalogue c = tiny::must(catalogue(e, {start_of(e)}, 1));
   const auto alone = [&](const std::string& cause, StepKind kind) {
-    return std::ranges::find_if(c.effects, [&](const CauseEffect& x) {
-             return x.cause == cause && x.kind == kind;
-           })->alone;
+    return std::ranges::find_if(
+               c.effects, [&](const CauseEffect& x) { return x.cause == cause && x.kind == kind; })
+        ->alone;
   };
   for (const std::string& cause : possible_causes(e)) {
     EXPECT_FALSE(c.class_of(cause).inert) << cause;
@@ -261,9 +261,9 @@ TEST(Causes, EachShowsInItsKinds) {
     const bool in_gradient = cause != "statistics" && !cause.starts_with("rate");
     EXPECT_EQ(alone(cause, StepKind::kGradient) > kMeaningThreshold, in_gradient) << cause;
     EXPECT_EQ(alone(cause, StepKind::kUpdate) > kMeaningThreshold, cause != "statistics") << cause;
-    const bool in_statistics = cause == "statistics" || cause == "batch_norm" || cause == "averaged_variance" ||
-                               cause.find("shard") != std::string::npos ||
-                               cause.starts_with("remainder");
+    const bool in_statistics =
+        cause == "statistics" || cause == "batch_norm" || cause == "averaged_variance" ||
+        cause.find("shard") != std::string::npos || cause.starts_with("remainder");
     EXPECT_EQ(alone(cause, StepKind::kStatistics) > kMeaningThreshold, in_statistics) << cause;
     EXPECT_GT(alone(cause, StepKind::kEvaluation), kMeaningThreshold) << cause;
   }
@@ -277,17 +277,19 @@ TEST(Causes, TheGradientPartsARateFromAReduction) {
   const Experiment e = tiny::experiment(tiny::kDense);
   const Catalogue c = tiny::must(catalogue(e, {start_of(e)}, 1));
   const auto parting = [&](const std::string& a, const std::string& b) {
-    return std::ranges::find_if(
-        c.partings, [&](const Parting& p) { return p.a == a && p.b == b; });
+    return std::ranges::find_if(c.partings, [&](const Parting& p) { return p.a == a && p.b == b; });
   };
   const auto p = parting("reduction", "rate_times_cores");
   ASSERT_NE(p, c.partings.end());
   EXPECT_EQ(p->differ, std::vector{StepKind::kGradient});
   EXPECT_NE(std::ranges::find(p->agree, StepKind::kUpdate), p->agree.end());
   EXPECT_NE(parting("scaled_twice", "rate_over_cores"), c.partings.end());
-  EXPECT_NEAR(std::ranges::find_if(c.effects, [](const CauseEffect& x) {
-                return x.cause == "scaled_twice" && x.kind == StepKind::kGradient;
-              })->alone,
+  EXPECT_NEAR(std::ranges::find_if(c.effects,
+                                   [](const CauseEffect& x) {
+                                     return x.cause == "scaled_twice" &&
+                                            x.kind == StepKind::kGradient;
+                                   })
+                  ->alone,
               7.0 / 8, 1e-9);
 }
 
@@ -365,8 +367,8 @@ TEST(CausesSlow, EachIsFoundAndRestored) {
     Experiment e = clean;
     e.sharding = introduce(e, e.sharding, cause);
     const MeaningResult m = probe(e);
-    const bool found = std::ranges::any_of(
-        m.causes, [&](const ShardingCause& c) { return c.name == cause; });
+    const bool found =
+        std::ranges::any_of(m.causes, [&](const ShardingCause& c) { return c.name == cause; });
     EXPECT_TRUE(found) << cause;
     EXPECT_TRUE(m.differs()) << cause;
     EXPECT_TRUE(m.explained()) << cause;

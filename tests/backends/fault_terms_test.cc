@@ -1,0 +1,107 @@
+// The terms that faulty accumulators add up are the engine's: added honestly they give its result, on every op that has some.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "backends/faults/terms.h"
+#include "program/base/bits.h"
+#include "tests/backends/fault_trials.h"
+
+namespace twinrun {
+namespace {
+
+using small::Recorder;
+using small::Trial;
+
+// Strides, dilation, groups and both kinds of padding.
+Program convolutions() {
+  return training_step(shard(
+      build_forward(Mode::kTraining, 4, {{9, 8, 3}}, 1, {},
+                    [](Layers& n) {
+                      n.conv2d("strided", {.filters = 4, .kernel = 3, .stride = 2});
+                      n.depthwise_conv2d("depthwise", {.filters = 2, .kernel = 3, .stride = 1});
+                      n.conv2d("dilated",
+                               {.filters = 5, .kernel = 2, .dilation = 2, .same = false});
+                      n.flatten("flatten1");
+                      n.dense("dense1", 3);
+                      n.softmax_cross_entropy(3, {});
+                    }),
+      {.cores = small::kCores}));
+}
+
+// |sum - exact| of n terms added in f32 in any order: (n - 1) u of the sum of sizes to first order, twice that to be safe; the
+// engine's own error and this one's, so twice again.
+TEST(FaultTerms, AddUpToTheEnginesResult) {
+  std::set<OpKind> seen_kinds;
+  for (const Program& p : {small::image_net(), small::token_net(), convolutions()}) {
+    Trial t("cpu", p);
+    small::feed(t, 0);
+    Recorder seen;
+    t.step(0, &seen);
+    for (const std::string& name : seen.order) {
+      const ValueId id = p.graph.find(name);
+      if (!has_terms(p, id)) continue;
+      const Op& op = p.graph.op(id);
+      seen_kinds.insert(op.kind);
+      const std::vector<Tensor>& inputs = seen.seen.at(name).inputs[0];
+      const Tensor& result = seen.output(name);
+      std::vector<double> size(static_cast<size_t>(result.elements()), 0), n = size;
+      each_term(op, inputs, {}, [&](int64_t e, double term) {
+        size[static_cast<size_t>(e)] += std::fabs(term);
+        ++n[static_cast<size_t>(e)];
+      });
+      const Tensor sum = add_up(op, inputs, {}, [](float s, double term) {
+        return static_cast<float>(static_cast<double>(s) + term);
+      });
+      const bool mean = op.attrs.reducer == Reducer::kMean &&
+                        (op.kind == OpKind::kReduce || op.kind == OpKind::kReduceWindow);
+      for (size_t i = 0; i < size.size(); ++i) {
+        const double divisor = mean ? n[i] : 1;
+        const double bound = 4 * (n[i] + 1) * 0x1p-24 * size[i] / divisor + 1e-40;
+        EXPECT_NEAR(sum.as<float>()[i], result.as<float>()[i], bound) << name << " " << i;
+      }
+    }
+  }
+  EXPECT_EQ(
+      seen_kinds,
+      (std::set<OpKind>{OpKind::kDotGeneral, OpKind::kConvolution, OpKind::kConvolutionInputGrad,
+                        OpKind::kConvolutionKernelGrad, OpKind::kReduce, OpKind::kScatterAdd,
+                        OpKind::kReduceWindow, OpKind::kSelectAndScatter, OpKind::kAvgPoolGrad}));
+}
+
+// One product alone: what the emulated TPU gives, but for the rounding of its few passes' sum (6 terms, 5 roundings).
+TEST(FaultTerms, RoundOperandsAsDeclared) {
+  const DotPrecision all[] = {DotPrecision::kF32, DotPrecision::kBf16, DotPrecision::kBf16x3,
+                              DotPrecision::kBf16x6};
+  std::vector<double> worst_gap;
+  for (const DotPrecision precision : all) {
+    double gap = 0;  // to the exact product: tells the precisions apart
+    for (uint32_t i = 0; i < 50; ++i) {
+      const Tensor a = small::generic_f32({1, 1}, 0.5, 2, i),
+                   b = small::generic_f32({1, 1}, 0.5, 2, 100 + i);
+      const small::One op({a, b}, [](GraphBuilder& g, const std::vector<ValueId>& v) {
+        return g.dot(v[0], v[1], 1, 0, "y");
+      });
+      Trial t("tpu", op.p, {.tpu = {.precision = precision}});
+      t.set("a", a);
+      t.set("b", b);
+      t.step();
+      double term = 0;
+      each_term(op.p.graph.op(op.p.graph.find("y")), {a, b}, {.precision = precision},
+                [&](int64_t, double v) { term += v; });
+      EXPECT_NEAR(t.output("y").as<float>()[0], term, 5 * 0x1p-24 * term);
+      const double exact = static_cast<double>(a.as<float>()[0]) * b.as<float>()[0];
+      gap = std::max(gap, std::fabs(term / exact - 1));
+    }
+    worst_gap.push_back(gap);
+  }
+  EXPECT_EQ(worst_gap[0], 0);
+  EXPECT_GT(worst_gap[1], 0x1p-10);  // two operands off by 2^-9 each, at most
+  EXPECT_GT(worst_gap[2], 0x1p-20);  // the low parts' product is missing
+  EXPECT_LT(worst_gap[2], 0x1p-15);
+  EXPECT_LT(worst_gap[3], 0x1p-22);
+}
+
+}  // namespace
+}  // namespace twinrun
