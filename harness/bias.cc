@@ -11,10 +11,12 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kFewest = 8;                  // different residuals that a direction needs
-constexpr double kScatter = 1.25;               // rms over mean size of a normal number: a direction's deviation is this over sqrt(n)
-constexpr double kAsk = 2.5;                    // deviations from which on honest engines are asked
-constexpr int64_t kBudget = int64_t{1} << 22;   // terms that honest engines may add up for one comparison
+constexpr int64_t kFewest = 8;  // different residuals that a direction needs
+constexpr double kScatter =
+    1.25;  // rms over mean size of a normal number: a direction's deviation is this over sqrt(n)
+constexpr double kAsk = 2.5;  // deviations from which on honest engines are asked
+constexpr int64_t kBudget = int64_t{1}
+                            << 22;  // terms that honest engines may add up for one comparison
 
 // Terms of one element's sum, as far as the cost of a comparison goes.
 int64_t terms_of(const Op& op, std::span<const Tensor> inputs) {
@@ -101,8 +103,9 @@ std::vector<int64_t> choose(int64_t all, int64_t n, uint64_t seed, const BiasSam
   }
   for (int64_t i = 0; i < n; ++i) {
     const int64_t begin = all * i / n, end = all * (i + 1) / n;
-    const uint32_t u = draw({seed, static_cast<uint32_t>(sample.id)}, static_cast<uint32_t>(sample.step),
-                            static_cast<uint32_t>(sample.replica), static_cast<uint64_t>(i));
+    const uint32_t u =
+        draw({seed, static_cast<uint32_t>(sample.id)}, static_cast<uint32_t>(sample.step),
+             static_cast<uint32_t>(sample.replica), static_cast<uint64_t>(i));
     chosen.push_back(begin + static_cast<int64_t>(bounded(u, static_cast<uint32_t>(end - begin))));
   }
   return chosen;
@@ -114,10 +117,10 @@ constexpr std::string_view kNames[] = {"toward zero", "away from zero", "upward"
 }  // namespace
 
 std::string BiasFinding::text() const {
-  const std::string rests =
-      fmt::format("{} results on {} steps agree, from step {} on; {} honest engines of the declared "
-                  "arithmetic on the same inputs",
-                  observations, steps, first_step, members);
+  const std::string rests = fmt::format(
+      "{} results on {} steps agree, from step {} on; {} honest engines of the declared "
+      "arithmetic on the same inputs",
+      observations, steps, first_step, members);
   if (score.name == "size") {
     return fmt::format("its rounding errors are {:.3g} times the largest of honest engines ({})",
                        score.value, rests);
@@ -126,8 +129,10 @@ std::string BiasFinding::text() const {
     return fmt::format("one element's error is {:.3g} times the largest of honest engines ({})",
                        score.value, rests);
   }
-  return fmt::format("its rounding errors point {}: score {:+.2f} of -1..1, honest engines within [{:+.2f}, {:+.2f}] ({})",
-                     score.name, score.value, score.low, score.high, rests);
+  return fmt::format(
+      "its rounding errors point {}: score {:+.2f} of -1..1, honest engines within [{:+.2f}, "
+      "{:+.2f}] ({})",
+      score.name, score.value, score.low, score.high, rests);
 }
 
 bool BiasWatch::scored(const Op& op) {
@@ -256,11 +261,11 @@ std::optional<BiasWatch::Scores> BiasWatch::scores(const BiasSample& sample) {
   const Directions d = directions(residual, oracle, [](size_t i) { return i; });
   const auto known = honest_size_.find(sample.id);
   // Honest engines are asked when a score calls for it, and once to know what size their errors have.
-  const bool leans = d.effective >= kFewest && std::max(std::fabs(d.toward), std::fabs(d.up)) *
-                                                       std::sqrt(d.effective) >
-                                                   kAsk * kScatter;
-  const bool large = known == honest_size_.end() || d.rms > 2 * known->second ||
-                     d.largest > 8 * known->second;
+  const bool leans =
+      d.effective >= kFewest &&
+      std::max(std::fabs(d.toward), std::fabs(d.up)) * std::sqrt(d.effective) > kAsk * kScatter;
+  const bool large =
+      known == honest_size_.end() || d.rms > 2 * known->second || d.largest > 8 * known->second;
   if (d.rms > 0 && (leans || large)) compare(sample, seen, residual);
   return seen;
 }
@@ -312,8 +317,10 @@ std::optional<BiasFinding> BiasWatch::observe(const BiasSample& sample) {
   if (!seen) return std::nullopt;
   counts_.beyond += std::ranges::any_of(*seen, [](const Seen& s) { return s.gain > 0; }) ? 1 : 0;
   // Together with the other cores, and on its own: a core may be wrong alone.
-  std::optional<BiasFinding> finding = agree(sample, -1, sample.replica < 0 ? 1 : 1.0 / sample.cores, *seen);
-  std::optional<BiasFinding> alone = sample.replica >= 0 ? agree(sample, sample.replica, 1, *seen) : std::nullopt;
+  std::optional<BiasFinding> finding =
+      agree(sample, -1, sample.replica < 0 ? 1 : 1.0 / sample.cores, *seen);
+  std::optional<BiasFinding> alone =
+      sample.replica >= 0 ? agree(sample, sample.replica, 1, *seen) : std::nullopt;
   if (!finding) finding = std::move(alone);
   if (!finding) return std::nullopt;
   settled_.insert(sample.id);

@@ -39,10 +39,10 @@ struct BiasSample {
 
 // How often each stage was reached, for the calibration.
 struct BiasCounts {
-  int64_t results = 0;   // scored
-  int64_t asked = 0;     // honest engines were asked
-  int64_t beyond = 0;    // a score beyond theirs
-  double highest = 0;    // level that was reached,
+  int64_t results = 0;     // scored
+  int64_t asked = 0;       // honest engines were asked
+  int64_t beyond = 0;      // a score beyond theirs
+  double highest = 0;      // level that was reached,
   std::string highest_at;  // in which op and score
   int64_t findings = 0;
 };
@@ -64,14 +64,15 @@ class BiasWatch {
   static constexpr double kEnough = 6;        // what the level of a finding reaches,
   static constexpr int64_t kResults = 4;      // on as many results
   static constexpr int64_t kSteps = 3;        // and steps at least
-  static constexpr double kMargin = 1;        // of a direction beyond the honest range, in standard deviations
-  static constexpr double kLarger = 3;        // of sizes, against the largest honest one
-  static constexpr double kOneElement = 16;   // of one element's error
+  static constexpr double kMargin =
+      1;  // of a direction beyond the honest range, in standard deviations
+  static constexpr double kLarger = 3;       // of sizes, against the largest honest one
+  static constexpr double kOneElement = 16;  // of one element's error
 
  private:
   enum Kind : uint8_t { kTowardZero, kAwayFromZero, kUpward, kDownward, kSize, kOne };
   static constexpr int kKinds = 6;
-  struct Seen {  // one score of one result
+  struct Seen {       // one score of one result
     double gain = 0;  // of the level: above 0 if beyond honest engines
     double value = 0, low = 0, high = 0;
   };
@@ -87,14 +88,18 @@ class BiasWatch {
   using Scores = std::array<Seen, kKinds>;
   std::optional<Scores> scores(const BiasSample& sample);
   void compare(const BiasSample& sample, Scores& seen, std::span<const double> residual);
-  std::optional<BiasFinding> agree(const BiasSample& sample, int replica, double weight, const Scores& seen);
+  std::optional<BiasFinding> agree(const BiasSample& sample, int replica, double weight,
+                                   const Scores& seen);
 
   HonestElements honest_;
   uint64_t seed_;
-  std::map<std::pair<ValueId, int>, std::array<Run, kKinds>> runs_;  // replica -1: all of them together
-  std::map<ValueId, double> honest_size_;     // rms of residual / radius of the worst honest engine, when last asked
-  std::map<std::pair<ValueId, int>, uint64_t> last_;  // digest of the residuals: what is fed twice is seen once
-  std::set<ValueId> settled_;                 // found
+  std::map<std::pair<ValueId, int>, std::array<Run, kKinds>>
+      runs_;  // replica -1: all of them together
+  std::map<ValueId, double>
+      honest_size_;  // rms of residual / radius of the worst honest engine, when last asked
+  std::map<std::pair<ValueId, int>, uint64_t>
+      last_;                   // digest of the residuals: what is fed twice is seen once
+  std::set<ValueId> settled_;  // found
   BiasCounts counts_;
 };
 

@@ -44,7 +44,8 @@ std::vector<int64_t> wrong_elements(const OracleResult& oracle, const Tensor& su
 std::vector<Likeness> likenesses(const Capabilities& declared, const Op& op, const Tensor& subject,
                                  const OracleResult& oracle, const std::vector<Tensor>& inputs,
                                  ThreadPool* pool, const Past& past) {
-  const Suspect s{declared, op, subject, oracle, inputs, pool, past, wrong_elements(oracle, subject)};
+  const Suspect s{declared, op,   subject, oracle,
+                  inputs,   pool, past,    wrong_elements(oracle, subject)};
   std::vector<Likeness> all;
   for (const auto& family : {from_memory, from_operands, from_values}) {
     for (Likeness& e : family(s)) {

@@ -19,8 +19,8 @@ struct Likeness {
 
 // What was seen one step before, and around the op.
 struct Past {
-  Tensor result;                  // of this op; invalid if unknown
-  std::vector<Tensor> operands;   // likewise
+  Tensor result;                 // of this op; invalid if unknown
+  std::vector<Tensor> operands;  // likewise
   int cores = 1;
 };
 

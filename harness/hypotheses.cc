@@ -182,13 +182,13 @@ std::vector<Likeness> from_values(const Suspect& s) {
     if (count > 2) {
       out.push_back({fmt::format("the constant {:.9g}", first),
                      s.share([&](int64_t i) { return s.got(i) == first; })});
-      out.push_back({fmt::format("the expected value {} {}", offset < 0 ? "minus" : "plus",
-                                 number(std::fabs(offset))),
-                     s.share([&](int64_t i) {
-                       const double off = s.radius(i) + s.radius(s.wrong[0]) + 1e-3 * std::fabs(offset);
-                       return within(s.got(i), s.due(i) + offset, off) &&
-                              std::fabs(offset) > 8 * s.radius(i);
-                     })});
+      out.push_back(
+          {fmt::format("the expected value {} {}", offset < 0 ? "minus" : "plus",
+                       number(std::fabs(offset))),
+           s.share([&](int64_t i) {
+             const double off = s.radius(i) + s.radius(s.wrong[0]) + 1e-3 * std::fabs(offset);
+             return within(s.got(i), s.due(i) + offset, off) && std::fabs(offset) > 8 * s.radius(i);
+           })});
     }
   }
   narrowed(s, out);

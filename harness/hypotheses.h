@@ -52,7 +52,8 @@ struct Suspect {
   }
 };
 
-std::vector<Likeness> from_memory(const Suspect& s);    // stale, zero update, a copy, another's contribution
+std::vector<Likeness> from_memory(
+    const Suspect& s);  // stale, zero update, a copy, another's contribution
 std::vector<Likeness> from_operands(const Suspect& s);  // the op recomputed as the hypothesis says
 std::vector<Likeness> from_values(const Suspect& s);    // factor, sign, constant, bit, rounding
 

@@ -99,8 +99,8 @@ void of_dot(const Suspect& s, Trials& trials) {
   std::vector<Tensor> operands;
   for (const Tensor& t : s.inputs) operands.push_back(mapped(t, cut));
   trials.with("operands cut toward zero to bfloat16 instead of rounded to nearest", operands);
-  for (const DotPrecision precision : {DotPrecision::kBf16, DotPrecision::kBf16x3,
-                                       DotPrecision::kBf16x6, DotPrecision::kF32}) {
+  for (const DotPrecision precision :
+       {DotPrecision::kBf16, DotPrecision::kBf16x3, DotPrecision::kBf16x6, DotPrecision::kF32}) {
     if (precision == s.declared.precision) continue;
     Capabilities other = s.declared;
     other.precision = precision;
@@ -115,7 +115,8 @@ void of_dot(const Suspect& s, Trials& trials) {
       const int64_t tail = k % tile != 0 ? k % tile : std::min<int64_t>(k, tile);
       const OracleResult without =
           eval_op(s.declared, s.op, without_k_tail(s.op, s.inputs, tail), s.pool);
-      trials.result(fmt::format("the last {} of {} terms of the sum are missing", tail, k), without);
+      trials.result(fmt::format("the last {} of {} terms of the sum are missing", tail, k),
+                    without);
       if (trials.done()) return;
       trials.values(
           fmt::format("the last {} of {} terms of the sum are counted twice", tail, k),
@@ -127,7 +128,8 @@ void of_dot(const Suspect& s, Trials& trials) {
       const OracleResult head =
           eval_op(s.declared, s.op, without_k_tail(s.op, s.inputs, k - cells), s.pool);
       trials.values(
-          fmt::format("the first {} of {} terms of the sum are counted twice (a tile of {})", cells, k, tile),
+          fmt::format("the first {} of {} terms of the sum are counted twice (a tile of {})", cells,
+                      k, tile),
           [&](int64_t i) { return s.due(i) + head.value[static_cast<size_t>(i)]; },
           [&](int64_t i) { return 2 * s.radius(i) + head.radius[static_cast<size_t>(i)]; });
     }
@@ -241,7 +243,8 @@ void of_reduce(const Suspect& s, Trials& trials) {
       for (size_t d = dims.size(); d-- > 0;) {
         const int64_t at = rest % dims[d];
         rest /= dims[d];
-        const bool reduced = std::ranges::find(s.op.attrs.dims, static_cast<int64_t>(d)) != s.op.attrs.dims.end();
+        const bool reduced =
+            std::ranges::find(s.op.attrs.dims, static_cast<int64_t>(d)) != s.op.attrs.dims.end();
         end = end && (!reduced || at == (last ? dims[d] - 1 : 0));
       }
       if (end) x.as<float>()[static_cast<size_t>(i)] = 0;
@@ -293,14 +296,16 @@ void of_scatter_add(const Suspect& s, Trials& trials) {
     std::vector<double> kept(static_cast<size_t>(rows * width), 0.0);
     std::vector<bool> taken(static_cast<size_t>(rows), false);
     for (int64_t i = 0; i < ids.elements(); ++i) {
-      const int64_t row = std::clamp<int64_t>(ids.as<const int32_t>()[static_cast<size_t>(i)], 0, rows - 1);
+      const int64_t row =
+          std::clamp<int64_t>(ids.as<const int32_t>()[static_cast<size_t>(i)], 0, rows - 1);
       if (taken[static_cast<size_t>(row)] && !last) continue;
       taken[static_cast<size_t>(row)] = true;
       for (int64_t c = 0; c < width; ++c)
         kept[static_cast<size_t>(row * width + c)] = number_at(dy, i * width + c);
     }
-    trials.values(fmt::format("assigned instead of added: the {} contribution only", last ? "last" : "first"),
-                  [&](int64_t i) { return kept[static_cast<size_t>(i)]; }, [](int64_t) { return 0.0; });
+    trials.values(
+        fmt::format("assigned instead of added: the {} contribution only", last ? "last" : "first"),
+        [&](int64_t i) { return kept[static_cast<size_t>(i)]; }, [](int64_t) { return 0.0; });
   }
 }
 
@@ -312,9 +317,10 @@ void of_select_and_scatter(const Suspect& s, Trials& trials) {
     const char* text;
     bool add, last, every;
   };
-  for (const Way& way : {Way{"assigned instead of added where windows overlap", false, false, false},
-                         Way{"ties go to the last maximum of a window, not to the first", true, true, false},
-                         Way{"every maximum of a window that ties gets the gradient", true, false, true}}) {
+  for (const Way& way :
+       {Way{"assigned instead of added where windows overlap", false, false, false},
+        Way{"ties go to the last maximum of a window, not to the first", true, true, false},
+        Way{"every maximum of a window that ties gets the gradient", true, false, true}}) {
     std::vector<double> dx(static_cast<size_t>(s.op.type.elements()), 0.0), size(dx.size(), 0.0);
     for (int64_t i = 0; i < s.inputs[1].elements(); ++i) {
       const int64_t c = i % grid[3], x = i / grid[3] % grid[2], y = i / grid[3] / grid[2] % grid[1],
@@ -323,7 +329,8 @@ void of_select_and_scatter(const Suspect& s, Trials& trials) {
       double most = 0;
       for (int64_t kh = 0; kh < w.size[0]; ++kh) {
         for (int64_t kw = 0; kw < w.size[1]; ++kw) {
-          const int64_t ih = y * w.stride[0] - w.pad_low[0] + kh, iw = x * w.stride[1] - w.pad_low[1] + kw;
+          const int64_t ih = y * w.stride[0] - w.pad_low[0] + kh,
+                        iw = x * w.stride[1] - w.pad_low[1] + kw;
           if (ih < 0 || ih >= image[1] || iw < 0 || iw >= image[2]) continue;
           const int64_t at = ((n * image[1] + ih) * image[2] + iw) * image[3] + c;
           const double v = number_at(s.inputs[0], at);
@@ -346,8 +353,9 @@ void of_select_and_scatter(const Suspect& s, Trials& trials) {
     }
     // A few binary32 additions: as many as windows that can hold an element.
     const auto depth = static_cast<double>(w.size[0] * w.size[1]);
-    trials.values(way.text, [&](int64_t i) { return dx[static_cast<size_t>(i)]; },
-                  [&](int64_t i) { return way.add ? depth * 0x1p-24 * size[static_cast<size_t>(i)] : 0.0; });
+    trials.values(
+        way.text, [&](int64_t i) { return dx[static_cast<size_t>(i)]; },
+        [&](int64_t i) { return way.add ? depth * 0x1p-24 * size[static_cast<size_t>(i)] : 0.0; });
     if (trials.done()) return;
   }
 }
@@ -362,7 +370,8 @@ std::vector<Likeness> from_operands(const Suspect& s) {
   if (trials.done()) return out;
   if (class_of(s.op.kind) == OpClass::kDot) of_dot(s, trials);
   if (s.op.kind == OpKind::kAllReduce) of_all_reduce(s, trials);
-  if (std::ranges::find(kBinary, s.op.kind) != std::end(kBinary) && s.inputs.size() == 2) of_binary(s, trials);
+  if (std::ranges::find(kBinary, s.op.kind) != std::end(kBinary) && s.inputs.size() == 2)
+    of_binary(s, trials);
   if (s.op.kind == OpKind::kReduce) of_reduce(s, trials);
   if (s.op.kind == OpKind::kScatterAdd) of_scatter_add(s, trials);
   if (s.op.kind == OpKind::kSelectAndScatter) of_select_and_scatter(s, trials);

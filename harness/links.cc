@@ -76,14 +76,12 @@ Links::Links(const Program& asked, bool deterministic, Report report)
 
 void Links::broken(int replica, ValueId id, std::string what) {
   ++reported_;
-  Violation v =
-      violation_at(step_, replica, id, ran_->graph.op(id), Violation::What::kLink);
+  Violation v = violation_at(step_, replica, id, ran_->graph.op(id), Violation::What::kLink);
   v.link = std::move(what);
   report_(std::move(v));
 }
 
-void Links::begin_step(int64_t step, const States& before, const StepInputs& inputs,
-                       bool watched) {
+void Links::begin_step(int64_t step, const States& before, const StepInputs& inputs, bool watched) {
   step_ = step;
   watched_ = watched;
   started_ = false;
@@ -93,7 +91,8 @@ void Links::begin_step(int64_t step, const States& before, const StepInputs& inp
   if (ran_ == nullptr) start(asked_);
   // A step starts from the state that the step before ended with: each replica from its own, or, where a training loop
   // ends, all from replica 0's.
-  const bool carried = after_.size() == before.size() && std::ranges::equal(before, after_, same_state);
+  const bool carried =
+      after_.size() == before.size() && std::ranges::equal(before, after_, same_state);
   const bool restarted = !after_.empty() && std::ranges::all_of(before, [&](const ReplicaState& s) {
     return same_state(s, after_.front());
   });
@@ -128,7 +127,8 @@ void Links::start(const Program& ran) {
   for (size_t r = 0; r < before_.size(); ++r) {
     for (const StateVar& var : ran.state) {
       const int i = asked_.state_index(var.name);
-      if (i >= 0) written_[r][static_cast<size_t>(var.id)] = before_[r].vars[static_cast<size_t>(i)];
+      if (i >= 0)
+        written_[r][static_cast<size_t>(var.id)] = before_[r].vars[static_cast<size_t>(i)];
     }
     for (const Input& input : ran.inputs) {
       const auto found = std::ranges::find(asked_.inputs, input.name, &Input::name);
@@ -170,13 +170,16 @@ void Links::check_operands(const OpEvent& event) {
     }
     if (first < 0) continue;
     const Op& producer = ran_->graph.op(op.operands[i]);
-    const bool fed = std::ranges::any_of(ran_->inputs, [&](const Input& input) { return input.id == op.operands[i]; });
+    const bool fed = std::ranges::any_of(
+        ran_->inputs, [&](const Input& input) { return input.id == op.operands[i]; });
     const bool state = !fed && producer.kind == OpKind::kParameter;
     Violation v = violation_at(step_, first, event.id, op,
                                fed ? Violation::What::kFeed : Violation::What::kLink);
     v.replicas = cores;
     v.link = fmt::format("operand {} is not what {}{}", i, producer.name,
-                         fed ? " was fed" : state ? " held before the step" : " wrote");
+                         fed     ? " was fed"
+                         : state ? " held before the step"
+                                 : " wrote");
     ++reported_;
     report_(std::move(v));
     if (!fed) continue;
@@ -216,8 +219,8 @@ void Links::check_state(const States& after) {
       const int i = asked_.state_index(var.name);
       if (i < 0) continue;
       const auto at = static_cast<size_t>(i);
-      const Tensor& due = var.next == kNoValue ? before_[r].vars[at]
-                                               : written_[r][static_cast<size_t>(var.next)];
+      const Tensor& due =
+          var.next == kNoValue ? before_[r].vars[at] : written_[r][static_cast<size_t>(var.next)];
       if (!due.valid() || same(due, after[r].vars[at])) continue;
       broken(static_cast<int>(r), var.next == kNoValue ? var.id : var.next,
              var.next == kNoValue ? "the step changed a variable that has no update"
@@ -232,8 +235,8 @@ void Links::check_partings(const States& after) {
     for (size_t r = 1; r < after.size(); ++r) {
       if (same(after[r].vars[i], after[0].vars[i])) continue;
       const StateVar* var = ran_->find_state(asked_.state[i].name);
-      const bool must = var != nullptr && var->next != kNoValue &&
-                        uniform_[static_cast<size_t>(var->next)];
+      const bool must =
+          var != nullptr && var->next != kNoValue && uniform_[static_cast<size_t>(var->next)];
       parted_[i] = true;
       partings_.push_back({asked_.state[i].name, step_, static_cast<int>(r), must});
       // An op that was found wrong in this step is cause enough.

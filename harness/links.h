@@ -23,8 +23,8 @@ std::vector<bool> uniform_values(const Program& program);
 // A state variable whose replicas part.
 struct ReplicaParting {
   std::string variable;
-  int64_t step = 0;         // the first step after which they differ
-  int replica = 0;          // the first core that differs from core 0
+  int64_t step = 0;            // the first step after which they differ
+  int replica = 0;             // the first core that differs from core 0
   bool must_be_equal = false;  // the program computes the same on all replicas
 };
 
@@ -40,7 +40,9 @@ class Links {
   // Every op of a watched step; `ran` is the program that the engine says it runs.
   void on_op(const OpEvent& event, const Program& ran);
 
-  void noticed() { ++reported_; }  // another check found something in this step: cause enough for what follows from it
+  void noticed() {
+    ++reported_;
+  }  // another check found something in this step: cause enough for what follows from it
 
   // What replica r wrote as value `id` of this step, until its last reader has run; invalid if not seen.
   const Tensor& written(size_t replica, ValueId id) const;

@@ -14,11 +14,11 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kSmall = 1 << 20;       // elements of a result that is kept for fingerprints
-constexpr int64_t kKeptBytes = 256 << 20; // and all of them together
-constexpr int64_t kPerOp = 8;             // violations of one op that are kept
-constexpr size_t kResiduals = 64;         // samples of operand_residual per op
-constexpr size_t kFlagged = 3;            // steps that are kept to be run again
+constexpr int64_t kSmall = 1 << 20;        // elements of a result that is kept for fingerprints
+constexpr int64_t kKeptBytes = 256 << 20;  // and all of them together
+constexpr int64_t kPerOp = 8;              // violations of one op that are kept
+constexpr size_t kResiduals = 64;          // samples of operand_residual per op
+constexpr size_t kFlagged = 3;             // steps that are kept to be run again
 
 double median(std::vector<double> v) {
   if (v.empty()) return -1;
@@ -85,7 +85,8 @@ Lockstep::Lockstep(const Program& program, Capabilities declared, ProbePolicy po
                // A step's own result that is wrong explains what follows from it.
                fresh_.push_back(std::move(v));
              }),
-      bias_(policy.bias && declared_.declares_arithmetic ? honest_engines(declared_) : HonestElements{},
+      bias_(policy.bias && declared_.declares_arithmetic ? honest_engines(declared_)
+                                                         : HonestElements{},
             /*seed=*/0),
       ran_(&program) {}
 
@@ -230,8 +231,8 @@ void Lockstep::found(const OpEvent& event, size_t replica, const OracleVerdict& 
 
 void Lockstep::biased(const OpEvent& event, int replica, const OracleVerdict& verdict,
                       BiasFinding finding) {
-  Violation v = violation_at(finding.first_step, replica, event.id, event.op(),
-                             Violation::What::kStatistic);
+  Violation v =
+      violation_at(finding.first_step, replica, event.id, event.op(), Violation::What::kStatistic);
   v.replicas = replica < 0 ? static_cast<int>(event.outputs.size()) : 1;
   v.verdict = verdict;
   v.elements = fmt::format("all {} elements inside their bounds, worst {:.2g} of it",
@@ -341,9 +342,7 @@ void Lockstep::on_op(const OpEvent& event) {
   }
 }
 
-char Lockstep::level() const {
-  return !traced_ ? 'C' : declared_.declares_arithmetic ? 'A' : 'B';
-}
+char Lockstep::level() const { return !traced_ ? 'C' : declared_.declares_arithmetic ? 'A' : 'B'; }
 
 double Lockstep::worst_ratio() const {
   double worst = 0;

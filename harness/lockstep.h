@@ -29,7 +29,7 @@ struct ProbePolicy {
   int64_t every = 1;  // and then every Nth; 0: none
   bool screen =
       false;  // all other steps are screened: a cheap check of every op calls for its replay (backends/oracle/screen.h)
-  bool bias = true;   // scores of rounding errors (harness/bias.h)
+  bool bias = true;          // scores of rounding errors (harness/bias.h)
   std::string text() const;  // "every step", "steps 0-2 and every 10th; the others screened"
 };
 
@@ -70,8 +70,8 @@ class Lockstep : public StepObserver, public TraceSink {
   void follow(const Program* told);
   void screen(const OpEvent& event, size_t replica);
   void check_result(const OpEvent& event, size_t replica);
-  void found(const OpEvent& event, size_t replica, const OracleVerdict& verdict, const OracleResult& oracle,
-             const std::vector<Tensor>& inputs);
+  void found(const OpEvent& event, size_t replica, const OracleVerdict& verdict,
+             const OracleResult& oracle, const std::vector<Tensor>& inputs);
   void biased(const OpEvent& event, int replica, const OracleVerdict& verdict, BiasFinding finding);
   void keep_result(ValueId id, int replica, const Tensor& output);
   std::string last_good(ValueId id) const;

@@ -22,8 +22,7 @@ std::string along(const std::set<int64_t>& at, int64_t size, size_t dimension) {
   const auto count = static_cast<int64_t>(at.size());
   const int64_t first = *at.begin(), last = *at.rbegin();
   const std::string where = fmt::format("along dimension {}", dimension);
-  if (count == 1)
-    return fmt::format("index {} of {} {}", first, size, where);
+  if (count == 1) return fmt::format("index {} of {} {}", first, size, where);
   if (last - first == count - 1) {
     if (last == size - 1) return fmt::format("the last {} of {} {}", count, size, where);
     if (first == 0) return fmt::format("the first {} of {} {}", count, size, where);
@@ -37,7 +36,10 @@ std::string along(const std::set<int64_t>& at, int64_t size, size_t dimension) {
     due += step;
   }
   if (even && first < step && due >= size)
-    return fmt::format("every {}{} {}, from {}", step, step == 2 ? "nd" : step == 3 ? "rd" : "th",
+    return fmt::format("every {}{} {}, from {}", step,
+                       step == 2   ? "nd"
+                       : step == 3 ? "rd"
+                                   : "th",
                        where, first);
   return fmt::format("{} of {} indices {}", count, size, where);
 }

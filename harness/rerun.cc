@@ -124,8 +124,8 @@ Result<Reruns> rerun_flagged(Backend& backend, const Program& program,
       for (const Attempt& a : attempts) count(v, a);
       v.persistence = persistence(v);
     }
-    const bool clean = std::ranges::all_of(
-        attempts, [](const Attempt& a) { return a.violations.empty(); });
+    const bool clean =
+        std::ranges::all_of(attempts, [](const Attempt& a) { return a.violations.empty(); });
     const std::string parts = attempts[0].trace.first_difference(attempts[1].trace);
     if (clean && !parts.empty() && !all.spread)
       all.spread = RunSpread{kept.step, parts, distance(attempts[0].after, attempts[1].after)};

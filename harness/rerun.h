@@ -28,8 +28,9 @@ struct KeptStep {
 // Bits that differ between two runs of one step.
 struct RunSpread {
   int64_t step = 0;
-  std::string op;          // the first op, in program order, whose bits differ although its operands are the same
-  double relative = 0;     // distance of the states after the step, relative to their size
+  std::string
+      op;  // the first op, in program order, whose bits differ although its operands are the same
+  double relative = 0;  // distance of the states after the step, relative to their size
   std::string text() const;
 };
 
@@ -40,7 +41,8 @@ struct Reruns {
 };
 
 // Two runs of each kept step. Violations of other steps, and those that rest on several steps, are left as they are.
-Result<Reruns> rerun_flagged(Backend& backend, const Program& program, std::span<const KeptStep> steps,
-                             std::vector<Violation> violations, ThreadPool* pool);
+Result<Reruns> rerun_flagged(Backend& backend, const Program& program,
+                             std::span<const KeptStep> steps, std::vector<Violation> violations,
+                             ThreadPool* pool);
 
 }  // namespace twinrun

@@ -105,7 +105,8 @@ TEST(Links, WhatIsTheSameOnAllCoresByTheProgramsOwnWords) {
   for (const StateVar& var : sharded.state) {
     if (var.next == kNoValue) continue;
     // Each core's batch norm keeps statistics of its own samples.
-    EXPECT_EQ(uniform[static_cast<size_t>(var.next)], var.role != StateRole::kStatistic) << var.name;
+    EXPECT_EQ(uniform[static_cast<size_t>(var.next)], var.role != StateRole::kStatistic)
+        << var.name;
   }
   Sharding apart = e.sharding;
   apart.reduce_gradients = false;
@@ -147,7 +148,9 @@ class Elsewhere : public Backend {
   Elsewhere(std::unique_ptr<Backend> inner, Program other)
       : inner_(std::move(inner)), other_(std::move(other)) {}
   Capabilities capabilities() const override { return inner_->capabilities(); }
-  Result<std::unique_ptr<Engine>> prepare(const Program&) override { return inner_->prepare(other_); }
+  Result<std::unique_ptr<Engine>> prepare(const Program&) override {
+    return inner_->prepare(other_);
+  }
 
  private:
   std::unique_ptr<Backend> inner_;
@@ -191,7 +194,8 @@ TEST(EvidenceLevel, NothingDeclaredIsJudgedByTheLoosestBounds) {
     EXPECT_NE(w.probe->summary("T", 4).dot_residual_text.find("level B"), std::string::npos);
   }
   auto subject = std::make_unique<Spoiled>(tiny::backend("tpu"), nullptr, undeclared);
-  const Watched w = watch(std::move(subject), tiny::kDense, 8, 4, {}, "scale@dense2/kernel.grad,from=2");
+  const Watched w =
+      watch(std::move(subject), tiny::kDense, 8, 4, {}, "scale@dense2/kernel.grad,from=2");
   ASSERT_FALSE(w.probe->violations().empty());
   EXPECT_EQ(w.probe->violations()[0].op, "dense2/kernel.grad");
   EXPECT_EQ(w.probe->violations()[0].step, 2);
@@ -219,10 +223,11 @@ TEST(Pattern, SaysWhichElements) {
             "the last 4 of 20 along dimension 1");
   EXPECT_EQ(element_pattern(matrix, where(160, [](int64_t i) { return i % 20 % 4 == 1; })),
             "every 4th along dimension 1, from 1");
-  EXPECT_EQ(element_pattern(image, where(216, [](int64_t i) {
-              const int64_t y = i / 18 % 6, x = i / 3 % 6;
-              return y == 0 || y == 5 || x == 0 || x == 5;
-            })),
+  EXPECT_EQ(element_pattern(image, where(216,
+                                         [](int64_t i) {
+                                           const int64_t y = i / 18 % 6, x = i / 3 % 6;
+                                           return y == 0 || y == 5 || x == 0 || x == 5;
+                                         })),
             "the border of dimensions 1 and 2, 1 wide");
   EXPECT_EQ(element_pattern({7, 9}, where(63, [](int64_t i) { return i % 8 == 3; })),
             "every 8th element, from 3");

@@ -25,8 +25,8 @@ Reruns rerun(Backend& subject) {
   tiny::must(train(e, program, subject, options));
   const std::vector<KeptStep> last = {probe.last_step()};
   const bool flagged = !probe.flagged().empty();
-  return tiny::must(rerun_flagged(subject, program, flagged ? probe.flagged() : last,
-                                  probe.violations(), &pool));
+  return tiny::must(
+      rerun_flagged(subject, program, flagged ? probe.flagged() : last, probe.violations(), &pool));
 }
 
 Reruns of(std::function<bool(int64_t)> when) {
