@@ -10,11 +10,11 @@
 namespace twinrun {
 namespace {
 
-constexpr double kUnit = 0x1p-24;   // of binary32's rounding
-constexpr double kMoved = 0x1p-22;  // of a weight: up to four ulps
+constexpr double kUnit = 0x1p-24;  // of binary32's rounding
 
-// Every parameter times 1 + u kMoved, u uniform in (-1, 1), another u for each member; the same on replicas that are the same.
-States moved(const Program& program, const States& states, int64_t step, uint64_t member) {
+// Every parameter times 1 + u move, u uniform in (-1, 1), another u for each member; the same on replicas that are the same.
+States moved(const Program& program, const States& states, int64_t step, uint64_t member,
+             double move) {
   States out = states;
   for (size_t i = 0; i < program.state.size(); ++i) {
     if (program.state[i].role != StateRole::kParameter) continue;
@@ -30,7 +30,7 @@ States moved(const Program& program, const States& states, int64_t step, uint64_
         float& w = var.as<float>()[k];
         const double u =
             2 * static_cast<double>(uniform(draw(key, static_cast<uint32_t>(step), 0, k))) - 1;
-        w = static_cast<float>(static_cast<double>(w) * (1 + kMoved * u));
+        w = static_cast<float>(static_cast<double>(w) * (1 + move * u));
       }
     }
   }
@@ -83,8 +83,18 @@ std::vector<Compared> compared_tensors(const Program& program) {
   return out;
 }
 
+double weight_move(const Program& program, DotPrecision precision) {
+  constexpr double kFourUlps = 0x1p-22, kOfBf16 = 0x1p-9;
+  if (precision != DotPrecision::kBf16) return kFourUlps;
+  double weights = 0;
+  for (const StateVar& var : program.state) {
+    if (var.role == StateRole::kParameter) weights += static_cast<double>(var.type.elements());
+  }
+  return std::clamp(8 / (85 * weights), kFourUlps, kOfBf16);
+}
+
 Result<Observed> observe(const Experiment& e, Engine& engine, const Program& asked,
-                         const std::vector<MatchState>& states, uint64_t member) {
+                         const std::vector<MatchState>& states, uint64_t member, double move) {
   const std::vector<Compared> tensors = compared_tensors(asked);
   Observed out;
   out.replicas = static_cast<size_t>(asked.sharding.cores);
@@ -92,7 +102,7 @@ Result<Observed> observe(const Experiment& e, Engine& engine, const Program& ask
     TWINRUN_ASSIGN(
         const StepResult r,
         one_step(e, engine, at.step,
-                 member % 2 == 0 ? at.states : moved(asked, at.states, at.step, member)));
+                 member % 2 == 0 ? at.states : moved(asked, at.states, at.step, member, move)));
     for (const Compared& c : tensors) {
       const size_t first = out.values.size();
       for (size_t k = 0; k < out.replicas; ++k) {

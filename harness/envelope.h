@@ -4,9 +4,9 @@
 //   Envelope around = envelope_of(members);                    // Observed of honest engines, another one each
 //   for (const Distance& d : distances(t, around)) d.ratio;    // of the root mean square that an honest engine has
 //
-// An honest member is a draw from the family that a declaration allows, run from weights moved by up to four ulps where its
-// number is odd: decisions that hang on a rounding (relu, max) then fall either way among the members, as between two honest
-// engines.
+// An honest member is a draw from the family that a declaration allows, run from slightly moved weights where its number is odd:
+// decisions that hang on a rounding (relu, max, to which of two bf16 an operand is rounded) then fall either way among the
+// members, as between two honest engines.
 #pragma once
 
 #include <memory>
@@ -42,9 +42,16 @@ struct Observed {
   std::vector<Value> values;  // [state][tensor][replica]
 };
 
-// member 0: from the states as they are; odd ones: from moved weights.
+// By how much of itself, at most, a member's weight is moved: four ulps of binary32. Where operands are rounded to bf16 once,
+// that changes hardly any of them, and yet two engines may round one apart: there, by what rounds about eight weights of all
+// otherwise. (A weight moved by u d, u uniform in (-1, 1), crosses a midpoint of bf16, 2^-8 to 2^-7 of it apart, with
+// probability d / 2 / 2^-7.4 = 85 d.)
+double weight_move(const Program& program, DotPrecision precision);
+
+// member 0: from the states as they are; odd ones: from weights moved by up to `move`.
 Result<Observed> observe(const Experiment& experiment, Engine& engine, const Program& asked,
-                         const std::vector<MatchState>& states, uint64_t member = 0);
+                         const std::vector<MatchState>& states, uint64_t member = 0,
+                         double move = 0);
 
 struct Envelope {
   size_t members = 0;

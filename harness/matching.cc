@@ -100,7 +100,8 @@ class Matcher {
       const auto number = static_cast<uint64_t>(members.size()) + 1;
       TWINRUN_ASSIGN(const auto backend, options_.make_member(number));
       TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
-      TWINRUN_ASSIGN(Observed o, observe(e_, *engine, asked_, states_, number));
+      TWINRUN_ASSIGN(Observed o, observe(e_, *engine, asked_, states_, number,
+                                         weight_move(asked_, declared_.precision)));
       members.push_back(std::move(o));
       result_.member_steps += static_cast<int64_t>(states_.size());
     }

@@ -223,6 +223,15 @@ TEST(Matching, HonestEnginesAreInside) {
   EXPECT_TRUE(m.explanations.empty());
   EXPECT_GT(m.comparisons, 30);
 }
+// One activation that this engine rounds to the other bf16 than all of the contract's orders do moves a gradient by 1e-3 of its
+// size, ten thousand times what the members differ by if their weights round alike.
+TEST(Matching, AnOperandRoundedTheOtherWayIsHonest) {
+  const Experiment e = tiny::experiment(
+      tiny::kNormalized, {{"seed", "242"}, {"tpu.cores", "1"}, {"optimizer.kind", "momentum"}});
+  const auto subject = make_variant_backend(draw_variant(5241, DotPrecision::kBf16), {});
+  const MatchResult m = match(e, *subject, {0, 2, 5});
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << told(m);
+}
 TEST(MatchingSlowClean, ManyHonestEnginesAreInside) {
   EXPECT_EQ(outside_of(4, 44, rich(2)), 0);
   EXPECT_EQ(outside_of(44, 64, tiny::experiment(tiny::kConvolutional)), 0);
