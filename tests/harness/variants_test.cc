@@ -2,6 +2,8 @@
 // declared formulas means what the reference's means.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "backends/variants/variant.h"
 #include "harness/lockstep.h"
 #include "tests/harness/tiny.h"
