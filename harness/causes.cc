@@ -54,7 +54,7 @@ bool always(E) { return true; }
 constexpr const char* kScaleTwin =
     "an engine that scales the gradients by the number of cores where the program does not";
 constexpr const char* kGradient =
-    "the gradient itself: an update rule that divides by its size hides a factor";
+    "the gradient before clipping to a norm and before an update rule that divides by its size";
 constexpr const char* kFed = "a step whose shards differ";
 
 bool feeds(S s, Feeding::Shards v) { return s.feeding.shards == v; }

@@ -17,6 +17,37 @@ void inconclusive(Judgement& j, std::string headline, std::string why,
   for (auto& n : next) j.next_steps.push_back(std::move(n));
 }
 
+// The subject's script runs another program, of a known cause: whether that matters is what T does.
+void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr) {
+  const std::string outcome = tr == nullptr ? "undetermined" : tr->outcome;
+  const VerdictClass as = outcome == "outside"        ? VerdictClass::kSharding
+                          : outcome == "undetermined" ? VerdictClass::kInconclusive
+                                                      : VerdictClass::kNoise;
+  if (e.meaning.differs()) sharding_findings(e, j, as);
+  program_findings(e, j, as);
+  if (as == VerdictClass::kInconclusive) {
+    inconclusive(j,
+                 fmt::format("The subject's script runs another program than it was asked to ({}), but the "
+                             "seeds do not decide whether that matters.",
+                             explained_by(e)),
+                 "the interval of T - R straddles the margin",
+                 {"raise diagnose.seeds, or set diagnose.margin to the loss that you do not mind"});
+    return;
+  }
+  j.verdict = as;
+  j.headline =
+      as == VerdictClass::kSharding
+          ? fmt::format("The subject's script runs another program than it was asked to (cause: {}). Held-out "
+                        "loss moves by {:+.4f}.",
+                        explained_by(e), tr->mean)
+          : fmt::format("Noise: the subject's script runs another program than it was asked to ({}), but "
+                        "held-out loss stays within {:.3g}.",
+                        explained_by(e), tr->margin);
+  j.confidence = fmt::format("95 %: paired over {} seeds; the cause was matched tensor by tensor, one step from the "
+                             "subject's own states",
+                             tr->differences.size());
+}
+
 }  // namespace
 
 Judgement classify(const Evidence& e) {
@@ -63,18 +94,24 @@ Judgement classify(const Evidence& e) {
   }
   if (e.subject_parts) {
     j.notes.push_back(fmt::format(
-        "The subject is not deterministic: T and T' part at step {}.{}", *e.subject_parts,
-        e.violations.empty() ? " Every op is inside its bound in both." : ""));
+        "The subject is not deterministic{}: T and T' part at step {}.{}{}",
+        e.subject.deterministic ? "" : ", as it declares", *e.subject_parts,
+        e.violations.empty() ? " Every op is inside its bound in both." : "",
+        e.spread ? " " + e.spread->text() : ""));
   }
   if (e.subject_birth) {
     j.notes.push_back(
         fmt::format("The subject ends in {} at step {}, born in {}; the references do not.",
                     e.subject_birth->what, e.subject_birth->step, e.subject_birth->op));
   }
+  const bool explained = e.match && e.match->outcome == MatchResult::Outcome::kExplained;
+  const bool unexplained = e.match && e.match->outcome == MatchResult::Outcome::kUnexplained;
   if (!e.violations.empty()) {
     if (e.meaning.differs()) sharding_findings(e, j, VerdictClass::kSharding);
+    if (explained) program_findings(e, j, VerdictClass::kSharding);
     engine_bug(e, j);
-    if (e.subject_parts) j.headline += " The fault does not repeat: transient.";
+    if (explained)
+      j.headline += fmt::format(" Its script runs another program besides ({}).", explained_by(e));
     if (e.meaning.differs()) {
       j.headline += fmt::format(" Sharding changes the program's meaning besides ({}).", named_causes(e));
       j.notes.push_back(
@@ -83,8 +120,19 @@ Judgement classify(const Evidence& e) {
     }
     return j;
   }
+  if (unexplained && e.level == 'C') {
+    if (e.meaning.differs()) sharding_findings(e, j, VerdictClass::kSharding);
+    tensor_findings(e, j);
+    return j;
+  }
   if (e.identical) {
     noise(e, j);
+    return j;
+  }
+  if (unexplained) {
+    inconclusive(j, "The subject runs another program than it was asked to, and no known cause explains it.",
+                 "every op of the program it ran is inside its bound",
+                 {"compare the list of its ops with `twinrun inspect SCENARIO --program`"});
     return j;
   }
   if (e.quick) {
@@ -95,15 +143,19 @@ Judgement classify(const Evidence& e) {
   }
   const TrajectoryRow* tr = find_row(e, "T - R");
   const TrajectoryRow* sr = find_row(e, "S - R");
+  if (explained) {
+    judge_script(e, j, tr);
+    return j;
+  }
   if (e.meaning.differs()) {
-    const bool explained = e.meaning.explained();
+    const bool accounted = e.meaning.explained();
     const bool s_outside = sr != nullptr && sr->outcome == "outside",
                t_outside = tr != nullptr && tr->outcome == "outside";
     const bool s_inside =
         sr != nullptr && (sr->outcome == "equivalent" || sr->outcome == "identical");
     const bool t_inside =
         tr != nullptr && (tr->outcome == "equivalent" || tr->outcome == "identical");
-    if (s_outside && explained) {
+    if (s_outside && accounted) {
       sharding_findings(e, j, VerdictClass::kSharding);
       j.verdict = VerdictClass::kSharding;
       j.headline = fmt::format(

@@ -9,6 +9,7 @@
 
 #include "backends/backend.h"
 #include "harness/lockstep.h"
+#include "harness/matching.h"
 #include "harness/run.h"
 #include "harness/switches.h"
 #include "reports/report.h"
@@ -29,6 +30,12 @@ struct Evidence {
   std::optional<Birth> subject_birth;    // T ended so, the references did not
   std::vector<Violation> violations;     // of T and E1, in order of execution
   std::string violations_run;            // "T" or "E1"
+  char level = 'A';                      // of the evidence: A op trace and declared contract, B trace only, C tensors only
+  std::optional<RunSpread> spread;       // bits differ from run to run, every op inside its bound
+  std::vector<ReplicaParting> partings;  // state variables whose replicas part
+  bool other_program = false;            // T's ops, or what they were fed, are not those of the program asked for
+  std::optional<MatchResult> match;      // ... or its ops were not shown
+  std::vector<ShardingCause> known_causes;  // what each cause of an explanation means and what cures it
   bool localised = true;                 // the first violation follows a clean probed step directly
   MeaningResult meaning;
   std::vector<TrajectoryRow> trajectories;

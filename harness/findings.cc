@@ -25,6 +25,18 @@ std::string hex_of(const OracleVerdict& v) {
       std::bit_cast<uint32_t>(subject), v.value, std::bit_cast<uint32_t>(value), v.radius);
 }
 
+std::string persistence_text(const Violation& v) {
+  const std::string again = fmt::format("run again from the same state {} times: ", v.reruns);
+  switch (v.persistence) {
+    case Violation::Persistence::kPersistent:
+      return again + "the same wrong bits each time (persistent)";
+    case Violation::Persistence::kTransient:
+      return again + "right each time (transient)";
+    default:
+      return again + fmt::format("wrong {} times, in the same bits {} (intermittent)", v.wrong_again, v.same_bits_again);
+  }
+}
+
 Finding engine_finding(const Evidence& e, const Violation& v) {
   Finding f;
   f.verdict = VerdictClass::kEngineBug;
@@ -36,14 +48,32 @@ Finding engine_finding(const Evidence& e, const Violation& v) {
   if (v.replica >= 0 && v.replicas < e.cores) f.core = v.replica;
   f.elements = v.elements;
   f.fingerprint = v.fingerprint;
-  f.level = e.subject.op_trace ? 'A' : 'C';
+  f.level = e.level;
   f.reproduce = e.command;
+  if (!v.layer.empty()) f.evidence.push_back(fmt::format("layer: {}", v.layer));
+  if (!v.pattern.empty()) f.evidence.push_back(fmt::format("which elements: {}", v.pattern));
+  if (!v.last_good.empty())
+    f.evidence.push_back(fmt::format("last good neighbour: {} was checked and is inside", v.last_good));
+  if (!v.also.empty()) f.evidence.push_back(fmt::format("fits no worse: {}", fmt::join(v.also, "; ")));
+  if (v.persistence != Violation::Persistence::kNotRerun) f.evidence.push_back(persistence_text(v));
   const std::string where = fmt::format("{} ({}, {} phase) at step {} on {}", v.op, v.kind, v.phase,
                                         v.step, core_text(v, e.cores));
-  if (v.what == Violation::What::kLink) {
+  if (v.what == Violation::What::kLink || v.what == Violation::What::kFeed) {
     f.sentence = fmt::format("Between the ops: {}: {}.", where, v.link);
     f.number = 1;
     f.bound_source = "bits must be equal";
+    return f;
+  }
+  if (v.what == Violation::What::kStatistic && v.bias) {
+    const BiasFinding& b = *v.bias;
+    f.number = b.score.value;
+    f.bound = std::abs(b.score.high) > std::abs(b.score.low) ? b.score.high : b.score.low;
+    f.bound_source = fmt::format(
+        "{} engines that are honest within the same declaration, on the same inputs (docs/bounds.md, "
+        "Bias below the bound)",
+        b.members);
+    f.sentence = fmt::format("{} is biased, though each element is inside its bound: {}.", where, b.text());
+    if (!v.fingerprint.empty()) f.sentence += fmt::format(" It looks like {}.", v.fingerprint);
     return f;
   }
   f.number = v.verdict.worst;
@@ -73,6 +103,20 @@ constexpr CauseName kCauseNames[] = {
     {"token_mean", "a mean of means over unequal tokens", "mean of means over unequal tokens"},
     {"clipping", "clipping before the all-reduce", "clipping"},
     {"l2", "the L2 term of every core", "L2"},
+    {"unscaled", "a gradient that is never scaled by 1/cores", "unscaled gradient"},
+    {"scaled_twice", "a gradient scaled by 1/cores twice", "gradient scaled twice"},
+    {"averaged_variance", "the average of the cores' own variances", "averaged variances"},
+    {"statistics", "running statistics of replica 0 alone", "running statistics"},
+    {"rate_times_cores", "a learning rate times the cores", "learning rate"},
+    {"rate_over_cores", "a learning rate over the cores", "learning rate"},
+    {"one_stream", "one random stream on all cores", "one random stream"},
+    {"stream_per_core", "a random stream of each core", "random streams"},
+    {"same_shard", "the same shard on every core", "unsharded data"},
+    {"shard_twice", "one shard on two cores", "duplicate shard"},
+    {"remainder_padded", "padding that counts", "padded remainder"},
+    {"remainder_repeated", "samples that count twice", "repeated remainder"},
+    {"remainder_dropped", "samples that are left out", "dropped remainder"},
+    {"no_all_reduce", "a missing all-reduce", "missing all-reduce"},
 };
 
 CauseName name_of(const std::string& cause) {
@@ -120,13 +164,26 @@ void engine_bug(const Evidence& e, Judgement& j) {
   }
   j.findings.insert(j.findings.begin(), found.begin(), found.end());
   const Violation& first = e.violations.front();
-  j.headline =
-      fmt::format("{} computes {} wrong, first at step {}, on {} (seen in {}).", e.subject.name,
-                  first.op, first.step, core_text(first, e.cores), e.violations_run);
+  j.headline = fmt::format(
+      "{} {} {}, first at step {}, on {} (seen in {}).", e.subject.name,
+      first.what == Violation::What::kStatistic ? "rounds the results of" : "computes",
+      first.what == Violation::What::kStatistic ? first.op + " with a bias" : first.op + " wrong",
+      first.step, core_text(first, e.cores), e.violations_run);
+  if (first.persistence == Violation::Persistence::kTransient)
+    j.headline += " The fault does not repeat: transient.";
+  if (first.persistence == Violation::Persistence::kIntermittent)
+    j.headline += " The fault comes and goes: intermittent.";
   if (seen.size() > 1) j.headline += fmt::format(" {} ops are affected.", seen.size());
   j.confidence =
-      "certain: the op was recomputed in binary64 on the engine's own inputs, within the "
-      "arithmetic that it declares";
+      first.what == Violation::What::kStatistic
+          ? "statistical: honest engines are accused so in fewer than 1 of 10,000 diagnoses "
+            "(docs/bounds.md)"
+      : first.what == Violation::What::kResult
+          ? "certain: the op was recomputed in binary64 on the engine's own inputs, within the "
+            "arithmetic that it declares"
+          : "certain: bits that must be equal are not";
+  if (e.level == 'B')
+    j.confidence += "; the engine declares no arithmetic: held to the loosest of its precision";
   if (!e.localised)
     j.notes.push_back(
         "The step before the first finding was not probed; the fault may begin earlier "
@@ -143,7 +200,7 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
     Finding f;
     f.verdict = as;
     f.cause = row.cause;
-    f.phase = "gradient";
+    f.phase = to_string(e.meaning.kind);
     f.share = row.share;
     f.level = 'A';
     f.number = e.meaning.drift;
@@ -151,9 +208,9 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
     f.bound_source = "meaning is compared in binary64; 2^-26 is a quarter of f32's unit roundoff";
     f.sentence = fmt::format(
         "{} changes what the program means: {}. Undoing it removes {:.1f} % of the squared "
-        "one-step drift "
-        "(gradient {:.2g} of its size).",
-        capitalized(std::string(name_of(row.cause).subject)), cause->meaning, 100 * row.share, e.meaning.drift);
+        "one-step drift ({} {:.2g} of its size).",
+        capitalized(std::string(name_of(row.cause).subject)), cause->meaning, 100 * row.share,
+        to_string(e.meaning.kind), e.meaning.drift);
     f.evidence.push_back(
         fmt::format("restored in S: drift {:.3g} -> {:.3g}", row.drift_before, row.drift_after));
     if (effect != nullptr) {
@@ -178,6 +235,116 @@ std::string named_causes(const Evidence& e) {
                          100 * row.share);
   }
   return names.empty() ? "no known cause" : names;
+}
+
+namespace {
+
+std::string parts_text(const Explanation& explanation) {
+  std::string text;
+  for (const Explanation::Part& part : explanation.parts) {
+    text += fmt::format("{}{}{}", text.empty() ? "" : " and ", part.introduced ? "" : "the absence of ",
+                        name_of(part.cause).subject);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string explained_by(const Evidence& e) {
+  std::string text;
+  for (const Explanation& explanation : e.match->explanations)
+    text += (text.empty() ? "" : ", or ") + parts_text(explanation);
+  return text;
+}
+
+void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
+  const MatchResult& m = *e.match;
+  const TrajectoryRow* effect = find_row(e, "T - R");
+  for (const Explanation& explanation : m.explanations) {
+    for (const Explanation::Part& part : explanation.parts) {
+      Finding f;
+      f.verdict = as;
+      f.cause = part.cause;
+      f.level = 'C';
+      f.number = explanation.ratio;
+      f.bound = m.threshold;
+      f.bound_source = fmt::format(
+          "distance from the mean of honest engines of this program, in units of their spread; an honest "
+          "subject exceeds it with probability {:.0e} (docs/diagnosis.md, instrument 2)",
+          m.false_alarm);
+      const auto known = std::ranges::find(e.known_causes, part.cause, &ShardingCause::name);
+      const std::string meaning = known == e.known_causes.end() ? "" : ": " + known->meaning;
+      f.sentence = fmt::format(
+          "The subject's script runs another program than it was asked to, one with{} {}{}.",
+          part.introduced ? "" : "out", name_of(part.cause).subject, meaning);
+      f.evidence.push_back(fmt::format(
+          "against the program asked for, its tensors are {:.3g} times as far off as honest engines "
+          "spread; against this one {:.3g} times",
+          m.ratio, explanation.ratio));
+      if (!m.outside.empty()) {
+        const TensorMismatch& t = m.outside.front();
+        f.step = t.step;
+        f.evidence.push_back(fmt::format("first tensor that shows it: {} on core {} at step {}{}", t.tensor,
+                                         t.replica, t.step,
+                                         t.pattern.empty() ? "" : " (" + t.pattern + ")"));
+      }
+      if (m.explanations.size() > 1)
+        f.evidence.push_back("the same tensors follow from: " + explained_by(e));
+      if (e.level == 'C' && known != e.known_causes.end() && !known->twin.empty())
+        f.evidence.push_back("an engine fault would look the same: " + known->twin +
+                             "; the list of executed ops would tell");
+      if (effect != nullptr) {
+        f.evidence.push_back(
+            fmt::format("held-out loss, T - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f}: {}",
+                        effect->mean, effect->low, effect->high, effect->margin, effect->outcome));
+      }
+      if (known != e.known_causes.end()) {
+        f.evidence.push_back("cure: " + known->cure);
+        j.next_steps.push_back(known->cure);
+      }
+      f.reproduce = e.command;
+      j.findings.push_back(std::move(f));
+    }
+  }
+}
+
+void tensor_findings(const Evidence& e, Judgement& j) {
+  const MatchResult& m = *e.match;
+  j.verdict = VerdictClass::kEngineBug;
+  for (size_t i = 0; i < std::min<size_t>(m.outside.size(), 8); ++i) {
+    const TensorMismatch& t = m.outside[i];
+    Finding f;
+    f.verdict = VerdictClass::kEngineBug;
+    f.cause = "engine:" + t.tensor;
+    f.step = t.step;
+    f.op = t.tensor;
+    f.phase = t.is_state ? "update" : t.tensor.ends_with(".grad") ? "gradient" : "forward";
+    f.core = t.replica;
+    f.fingerprint = t.pattern;
+    f.level = 'C';
+    f.number = t.ratio;
+    f.bound = m.threshold;
+    f.bound_source = fmt::format(
+        "spread of honest engines of the declared arithmetic over the same step; an honest subject exceeds it "
+        "with probability {:.0e} (docs/diagnosis.md, instrument 2)",
+        m.false_alarm);
+    f.sentence = fmt::format(
+        "{} on core {} at step {} is {:.3g} times as far from what is due as honest engines spread "
+        "({:.2g} of its size).",
+        t.tensor, t.replica, t.step, t.ratio, t.relative);
+    if (!t.pattern.empty()) f.sentence += fmt::format(" It looks like {}.", t.pattern);
+    f.reproduce = e.command;
+    j.findings.push_back(std::move(f));
+  }
+  j.headline = m.outside.empty()
+                   ? fmt::format("{} (framework or script) does not do the step it was asked to.", e.subject.name)
+                   : fmt::format("{} (framework or script) makes {} wrong, seen at step {} on core {}.", e.subject.name,
+                                 m.outside.front().tensor, m.outside.front().step, m.outside.front().replica);
+  j.confidence = fmt::format(
+      "statistical (level C, tensors only): an honest engine is accused so with probability {:.0e}; no known "
+      "sharding cause explains it",
+      m.false_alarm);
+  j.next_steps.push_back("give the engine an op trace: then the op is named, and the claim is certain");
 }
 
 void noise(const Evidence& e, Judgement& j) {

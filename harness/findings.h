@@ -15,6 +15,12 @@ void engine_bug(const Evidence& evidence, Judgement& judgement);
 void sharding_findings(const Evidence& evidence, Judgement& judgement, VerdictClass as);
 // "reduction 90 %, batch norm 10 %"
 std::string named_causes(const Evidence& evidence);
+// "a missing all-reduce, or ..." of Evidence::match.
+std::string explained_by(const Evidence& evidence);
+// What the subject's script changed, told from its tensors.
+void program_findings(const Evidence& evidence, Judgement& judgement, VerdictClass as);
+// Tensors that neither honest engines nor a sharding cause explain; headline and confidence of an ENGINE_BUG.
+void tensor_findings(const Evidence& evidence, Judgement& judgement);
 // IDENTICAL, or NOISE and its kind.
 void noise(const Evidence& evidence, Judgement& judgement);
 

@@ -8,22 +8,28 @@
 #include <map>
 #include <optional>
 
+#include "backends/variants/variant.h"
+
 namespace twinrun {
 namespace {
 
 // Beyond Student's quantile a distance must also be this many times the largest of any member: a decision that hangs on a
 // rounding (relu, max) makes distances that no normal law has, but it falls either way among the members as well.
 constexpr double kBeyondMembers = 2;
-// A binary64 prediction knows nothing of operand rounding: it only chooses which causes are worth an envelope of their own.
-constexpr double kWorthTrying = 50;
-constexpr size_t kMostTried = 8;
+// Two members choose which causes are worth an envelope of their own: far from both, in units of how far they lie apart, there
+// is none. (The Student's t of one degree of freedom exceeds this with probability 6e-4.)
+constexpr int kFirstLook = 2;
+constexpr double kWorthTrying = 1000;
+constexpr size_t kMostTried = 12;
 
 
 // A program that the subject may have run instead.
 struct Hypothesis {
   std::vector<Explanation::Part> parts;
   Program program;
-  double score = 0;
+  std::vector<Observed> members;
+  double score = 0;  // the subject's largest ratio in an envelope of two
+  int64_t far = 0;   // values that two members rule out
 };
 
 class Matcher {
@@ -60,29 +66,34 @@ class Matcher {
     const Envelope around = envelope_of(members);
     found = distances(subject_, around);
     result_.threshold = threshold(members.size(), found.size());
-    for (const Distance& d : found) result_.ratio = std::max(result_.ratio, d.ratio);
-    if (std::ranges::none_of(found, [&](const Distance& d) { return outside(d); })) return result_;
+    result_.ratio = largest(found);
+    if (count_outside(found) == 0) return result_;
 
-    TWINRUN_ASSIGN(exact_, predict(asked_, states_));
-    for (size_t v = 0; v < exact_.values.size(); ++v) {
-      double largest = 0;
-      for (const Observed& m : members)
-        largest = std::max(largest, gap2(*m.values[v].data, *exact_.values[v].data));
-      reach_.push_back(std::max(largest, 0x1p-24 * exact_.values[v].size));
-    }
     TWINRUN_RETURN_IF_ERROR(explain());
-    TWINRUN_RETURN_IF_ERROR(describe_outside(found, around));
-    result_.outcome = result_.explanations.empty() ? MatchResult::Outcome::kUnexplained
-                                                   : MatchResult::Outcome::kExplained;
+    if (!result_.explanations.empty()) {
+      result_.outcome = MatchResult::Outcome::kExplained;
+      TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
+      return result_;
+    }
+    result_.outcome = MatchResult::Outcome::kUnexplained;
+    if (nearest_) {
+      TWINRUN_RETURN_IF_ERROR(add_members(nearest_->program, options_.many, nearest_->members));
+      const std::vector<Distance> left = distances(subject_, envelope_of(nearest_->members));
+      if (2 * count_outside(left) <= count_outside(found)) {
+        result_.beside = Explanation{nearest_->parts, largest(left)};
+        TWINRUN_RETURN_IF_ERROR(describe_outside(nearest_->program, left, nearest_->members));
+        return result_;
+      }
+    }
+    TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
     return result_;
   }
 
  private:
-  Result<std::unique_ptr<Backend>> default_member(uint64_t /*member*/) const {
+  Result<std::unique_ptr<Backend>> default_member(uint64_t member) const {
     BackendOptions o;
     o.threads = options_.threads;
-    o.tpu.precision = declared_.precision;
-    return make_backend(declared_.precision == DotPrecision::kF32 ? "cpu" : "tpu", o);
+    return make_variant_backend(variant_within(member, declared_), o);
   }
 
   Status add_members(const Program& program, int wanted, std::vector<Observed>& members) {
@@ -117,28 +128,13 @@ class Matcher {
     return d.ratio > result_.threshold && d.of_largest > kBeyondMembers;
   }
 
-  // How far the subject is from a prediction, in units of how far honest engines are from theirs; larger tensors round more.
-  double score(const Observed& predicted) const {
-    double worst = 0;
-    for (size_t v = 0; v < predicted.values.size(); ++v) {
-      const std::vector<float>&due = *exact_.values[v].data, &p = *predicted.values[v].data;
-      const double size = norm2(due);
-      const double grown = size > 0 ? std::max(1.0, norm2(p) / size) : 1;
-      const double d = gap2(*subject_.values[v].data, p);
-      worst = std::max(worst, std::isfinite(d) ? d / (reach_[v] * grown) : HUGE_VAL);
-    }
-    return worst;
+  int64_t count_outside(const std::vector<Distance>& found) const {
+    return std::ranges::count_if(found, [&](const Distance& d) { return outside(d); });
   }
-
-  Result<bool> holds(Hypothesis& h) {
-    std::vector<Observed> members;
-    TWINRUN_RETURN_IF_ERROR(add_members(h.program, options_.many, members));
-    h.score = 0;
-    for (const Distance& d : distances(subject_, envelope_of(members))) {
-      h.score = std::max(h.score, d.ratio);
-      if (outside(d)) return false;
-    }
-    return true;
+  static double largest(const std::vector<Distance>& found) {
+    double ratio = 0;
+    for (const Distance& d : found) ratio = std::max(ratio, d.ratio);
+    return ratio;
   }
 
   std::optional<Hypothesis> hypothesis(std::vector<Explanation::Part> parts) const {
@@ -147,25 +143,37 @@ class Matcher {
       s = part.introduced ? introduce(e_, s, part.cause) : restore(e_, s, part.cause);
     if (s == asked_.sharding) return std::nullopt;
     try {
-      return Hypothesis{std::move(parts), reshard(asked_, s), 0};
+      return Hypothesis{std::move(parts), reshard(asked_, s), {}, 0, 0};
     } catch (const GraphError&) {
       return std::nullopt;  // no such program
     }
   }
 
   // Those among `candidates` whose own envelope holds the subject.
-  Status try_all(std::vector<Hypothesis> candidates, const std::vector<MatchState>& states) {
+  Status try_all(std::vector<Hypothesis> candidates) {
     std::vector<Hypothesis> worth;
     for (Hypothesis& h : candidates) {
-      TWINRUN_ASSIGN(const Observed p, predict(h.program, states));
-      h.score = score(p);
-      if (h.score <= kWorthTrying) worth.push_back(std::move(h));
+      TWINRUN_RETURN_IF_ERROR(add_members(h.program, kFirstLook, h.members));
+      const std::vector<Distance> found = distances(subject_, envelope_of(h.members));
+      h.score = largest(found);
+      h.far = std::ranges::count_if(found, [](const Distance& d) { return d.ratio > kWorthTrying; });
+      if (h.far == 0) {
+        worth.push_back(std::move(h));
+      } else if (h.parts.size() == 1 && (!nearest_ || h.far < nearest_->far)) {
+        nearest_ = std::move(h);
+      }
     }
     std::ranges::stable_sort(worth, {}, &Hypothesis::score);
     if (worth.size() > kMostTried) worth.resize(kMostTried);
     for (Hypothesis& h : worth) {
-      TWINRUN_ASSIGN(const bool fits, holds(h));
-      if (fits) result_.explanations.push_back({h.parts, h.score});
+      TWINRUN_RETURN_IF_ERROR(add_members(h.program, options_.many, h.members));
+      const std::vector<Distance> found = distances(subject_, envelope_of(h.members));
+      if (count_outside(found) == 0) {
+        result_.explanations.push_back({h.parts, largest(found)});
+      } else if (h.parts.size() == 1 && (!nearest_ || nearest_->far > 0)) {
+        nearest_ = h;
+      }
+      h.members.clear();
     }
     std::ranges::stable_sort(result_.explanations, {}, &Explanation::ratio);
     return Ok{};
@@ -183,7 +191,7 @@ class Matcher {
     for (size_t a = 0; a < parts.size(); ++a) {
       if (auto h = hypothesis({parts[a]})) singles.push_back(std::move(*h));
     }
-    TWINRUN_RETURN_IF_ERROR(try_all(std::move(singles), states_));
+    TWINRUN_RETURN_IF_ERROR(try_all(std::move(singles)));
     if (result_.explanations.empty() && options_.pairs) {
       for (size_t a = 0; a < parts.size(); ++a) {
         for (size_t b = a + 1; b < parts.size(); ++b) {
@@ -191,7 +199,7 @@ class Matcher {
           if (auto h = hypothesis({parts[a], parts[b]})) pairs.push_back(std::move(*h));
         }
       }
-      TWINRUN_RETURN_IF_ERROR(try_all(std::move(pairs), {states_.front()}));
+      TWINRUN_RETURN_IF_ERROR(try_all(std::move(pairs)));
     }
     for (const Explanation& x : result_.explanations) {
       for (const Explanation::Part& part : x.parts) {
@@ -208,10 +216,21 @@ class Matcher {
 
   size_t place_of(size_t value) const { return value / subject_.replicas % tensors_.size(); }
 
-  Status describe_outside(const std::vector<Distance>& found, const Envelope& around) {
+  // Of `program`, whose honest engines are `members`.
+  Status describe_outside(const Program& program, const std::vector<Distance>& found,
+                          const std::vector<Observed>& members) {
+    TWINRUN_ASSIGN(exact_, predict(program, states_));
+    const Envelope around = envelope_of(members);
+    for (size_t v = 0; v < exact_.values.size(); ++v) {
+      double reach = 0x1p-24 * exact_.values[v].size;
+      for (const Observed& m : members)
+        reach = std::max(reach, gap2(*m.values[v].data, *exact_.values[v].data));
+      reach_.push_back(reach);
+    }
     std::optional<Observed> parts;  // each core's gradient before the all-reduce
-    if (asked_.sharding.cores > 1 && asked_.recipe != nullptr && asked_.sharding.reduce_gradients) {
-      Sharding s = asked_.sharding;
+    if (asked_.sharding.cores > 1 && asked_.recipe != nullptr &&
+        program.sharding.reduce_gradients) {
+      Sharding s = program.sharding;
       s.reduce_gradients = false;
       TWINRUN_ASSIGN(parts, predict(reshard(asked_, s), states_));
     }
@@ -282,6 +301,7 @@ class Matcher {
   Capabilities declared_;
   std::vector<Compared> tensors_;
   Observed subject_, exact_;
+  std::optional<Hypothesis> nearest_;
   std::vector<double> reach_;  // per value: how far honest engines are from binary64
   MatchResult result_;
 };

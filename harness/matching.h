@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,7 @@ namespace twinrun {
 
 struct MatchOptions {
   int threads = 1;
-  // An honest engine of the declared arithmetic, another one for each member; default: as docs/diagnosis.md says.
+  // An honest engine of the declared arithmetic, another one for each member; default: variant_within(member, declared).
   std::function<Result<std::unique_ptr<Backend>>(uint64_t member)> make_member;
   int few = 8, many = 24;      // members: to see that all is well; to say that it is not
   double false_alarm = 1e-6;   // of one call, all its tensors together, where rounding is Gaussian
@@ -60,6 +61,9 @@ struct MatchResult {
   int64_t comparisons = 0;
   std::vector<TensorMismatch> outside;    // in the order of computation, first the one nearest its cause
   std::vector<Explanation> explanations;  // those that the evidence cannot tell apart, best first
+  // Unexplained: the cause that leaves half of the tensors outside at most, if there is one; `outside` are then those that it
+  // leaves. A cause and a fault together.
+  std::optional<Explanation> beside;
   std::vector<std::string> twins;         // engine faults that predict the same tensors as an explanation
   std::string why;                        // untestable: what is missing
   int64_t subject_steps = 0, member_steps = 0, exact_steps = 0;  // what it cost

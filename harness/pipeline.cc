@@ -10,7 +10,7 @@ Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& opti
   Stage stage(options, progress, stop, std::move(experiment));
 
   for (const auto run : {preflight, write_snapshot, run_references, run_subject, check_emulator,
-                         localise, compare_meaning, compare_trajectories}) {
+                         localise, match_program, compare_meaning, compare_trajectories}) {
     TWINRUN_RETURN_IF_ERROR(run(stage));
     if (stage.stopped()) return Diagnosis{{}, true};
     if (options.sabotage) options.sabotage(stage.evidence);

@@ -5,123 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "harness/reference_cache.h"
-#include "harness/trajectory.h"
-#include "program/analysis/liveness.h"
+#include "harness/corners.h"
 
 namespace twinrun {
 namespace {
-
-std::string run_path(const Stage& stage, const std::string& name) {
-  return (std::filesystem::path(stage.options.directory) / "runs" / (name + ".h5")).string();
-}
-
-std::string title(const std::string& name, const Capabilities& engine, const Program& program) {
-  return fmt::format("{:<4} {}{}", name, engine.name,
-                     program.sharding.cores > 1
-                         ? fmt::format(", {} cores x {}", program.sharding.cores, program.batch)
-                         : fmt::format(", batch {}", program.batch));
-}
-
-// A corner of the experiment that is there: written, if it is to be kept.
-Status take(Stage& stage, const std::string& name, Program program, RunResult result, bool keep) {
-  if (keep) {
-    TWINRUN_RETURN_IF_ERROR(write_run(run_path(stage, name), result.file));
-    stage.programs[name] = std::move(program);
-  }
-  stage.runs[name] = std::move(result);
-  return Ok{};
-}
-
-// Runs one corner.
-Status corner(Stage& stage, const std::string& name, const Experiment& experiment, Program program,
-              Backend& backend, RunOptions options, bool keep = true) {
-  options.name = title(name, backend.capabilities(), program);
-  options.progress = stage.progress;
-  options.stop = stage.stop;
-  options.threads = stage.options.threads;
-  TWINRUN_ASSIGN(RunResult result, train(experiment, program, backend, options));
-  return take(stage, name, std::move(program), std::move(result), keep);
-}
-
-// A corner of the baseline, from the cache if it is there.
-Status reference(Stage& stage, const std::string& name, const Experiment& experiment,
-                 Program program, Backend& backend, RunOptions options, bool keep = true) {
-  const ReferenceCache cache(stage.options.cache, stage.options.fresh);
-  const std::string& engine = stage.options.baseline;
-  auto kept = cache.find(experiment, program, engine, options);
-  if (!kept) {
-    TWINRUN_RETURN_IF_ERROR(corner(stage, name, experiment, program, backend, options, keep));
-    cache.keep(experiment, program, engine, options, stage.runs[name]);
-    return Ok{};
-  }
-  if (stage.progress != nullptr) {
-    stage.progress->begin(title(name, backend.capabilities(), program), 0);
-    stage.progress->end(outcome(kept->file) + " (kept)");
-  }
-  return take(stage, name, std::move(program), std::move(*kept), keep);
-}
-
-Result<std::unique_ptr<Backend>> baseline(const Stage& stage, int threads, bool poison = false) {
-  BackendOptions o = backend_options(stage.experiment.scenario, threads);
-  o.poison_memory = poison;
-  return make_backend(stage.options.baseline, o);
-}
-// Everything below knows of it what any engine declares.
-Result<std::unique_ptr<Backend>> subject(const Stage& stage) {
-  const Scenario& s = stage.experiment.scenario;
-  const BackendOptions o = backend_options(s, stage.options.threads);
-  if (stage.options.make_subject) return stage.options.make_subject(o);
-  TWINRUN_ASSIGN(auto engine, make_backend(stage.options.subject, o));
-  return with_faults(std::move(engine), stage.faults, s.seed, stage.fault_log);
-}
-
-// The first step after which two runs' states differ.
-std::optional<int64_t> first_difference(const RunFile& a, const RunFile& b) {
-  const size_t n = std::min(a.state_digests.size(), b.state_digests.size());
-  for (size_t i = 0; i < n; ++i) {
-    if (a.state_digests[i] != b.state_digests[i]) return static_cast<int64_t>(i);
-  }
-  return std::nullopt;
-}
-
-double final_loss(const RunResult& run) { return run.file.evaluations.back().loss; }
-
-ProbePolicy policy_of(const Stage& stage, const Program& program) {
-  const std::string& probe = stage.experiment.scenario.diagnose.probe;
-  ProbePolicy policy;
-  if (probe == "every") return policy;
-  if (probe != "auto") {
-    policy.every = std::max<int64_t>(1, std::stoll(probe));
-    return policy;
-  }
-  policy.screen = true;
-  // Replaying a step costs about this much on one core, as measured: two f64 products per dot, an
-  // interval per element.
-  double elements = 0;
-  for (const Op& op : program.graph.ops()) elements += static_cast<double>(op.type.elements());
-  const double cores = program.sharding.cores;
-  const double seconds = cores * (step_flops(program) * 1.5e-10 + elements * 2.5e-9);
-  constexpr double kBudgetSeconds = 5;  // of one core: the choice may not depend on the machine
-  const auto steps = static_cast<double>(stage.experiment.scenario.train.steps);
-  policy.every =
-      std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps * seconds / kBudgetSeconds)));
-  return policy;
-}
-
-// |a - b| / |b|, over all parameters of replica 0.
-double relative_distance(const Program& program, const States& a, const States& b) {
-  double gap = 0, norm = 0;
-  for (size_t i = 0; i < program.state.size(); ++i) {
-    if (program.state[i].role != StateRole::kParameter) continue;
-    const std::vector<double> x = as_doubles(a[0].vars[i]), y = as_doubles(b[0].vars[i]);
-    for (size_t k = 0; k < x.size(); ++k) {
-      gap += (x[k] - y[k]) * (x[k] - y[k]);
-      norm += y[k] * y[k];
-    }
-  }
-  return norm > 0 ? std::sqrt(gap / norm) : 0;
-}
 
 // The first steps from the initial state: the state after them, and the last one's outputs.
 Result<States> first_steps(Stage& stage, const Program& program, Backend& backend, int64_t steps,
@@ -242,57 +129,6 @@ Status run_references(Stage& stage) {
   return Ok{};
 }
 
-Status run_subject(Stage& stage) {
-  if (stage.evidence.reference_parts || stage.evidence.reference_birth) return Ok{};
-  const Experiment& e = stage.experiment;
-  TWINRUN_ASSIGN(const auto engine, subject(stage));
-  const Capabilities declared = engine->capabilities();
-  stage.evidence.subject = declared;
-  stage.evidence.cores = e.sharding.cores;
-  stage.evidence.quick = stage.options.quick;
-
-  if (stage.sharded()) {
-    const Program one = as_computed_by(declared, e.per_core(Experiment::Stack::kTpu));
-    stage.programs["E1"] = one;
-    stage.probe_e1.emplace(stage.programs["E1"], declared, ProbePolicy{3, 0}, &stage.pool);
-    RunOptions o;
-    o.observer = &*stage.probe_e1;
-    TWINRUN_RETURN_IF_ERROR(corner(stage, "E1", e, one, *engine, o));
-    if (stage.stopped()) return Ok{};
-  }
-
-  const Program program = as_computed_by(declared, stage.programs["S"]);
-  stage.programs["T"] = program;
-  stage.probe_t.emplace(stage.programs["T"], declared, policy_of(stage, program), &stage.pool);
-  RunOptions o;
-  o.observer = &*stage.probe_t;
-  TWINRUN_RETURN_IF_ERROR(corner(stage, "T", e, program, *engine, o));
-  if (stage.stopped()) return Ok{};
-  const RunResult& t = stage.runs["T"];
-  if (t.birth) stage.evidence.subject_birth = t.birth;
-  stage.evidence.engine_drift = relative_distance(program, t.states, stage.runs["S"].states);
-  stage.evidence.t_equals_s = t.file.state_digests == stage.runs["S"].file.state_digests;
-  const bool one_core_equal = !stage.sharded() || stage.runs["E1"].file.state_digests ==
-                                                      stage.runs["R1"].file.state_digests;
-  stage.evidence.identical =
-      t.file.state_digests == stage.runs["R"].file.state_digests && one_core_equal;
-
-  // T': the first three steps once more.
-  RunOptions again;
-  again.name = "T'";
-  again.steps = std::min<int64_t>(3, e.scenario.train.steps);
-  again.evaluate = false;
-  again.threads = stage.options.threads;
-  TWINRUN_ASSIGN(const RunResult repeated, train(e, program, *engine, again));
-  const auto parts = first_difference(repeated.file, t.file);
-  stage.evidence.subject_parts = parts;
-  stage.evidence.controls.push_back(
-      {"T = T' (the subject again, first steps)", !parts, true,
-       parts ? fmt::format("states part after step {}", *parts)
-             : fmt::format("{} state digests equal", repeated.file.state_digests.size())});
-  return Ok{};
-}
-
 Status check_emulator(Stage& stage) {
   if (stage.options.subject != "tpu" || stage.options.baseline != "cpu" ||
       !stage.runs.contains("T"))
@@ -323,44 +159,6 @@ Status check_emulator(Stage& stage) {
   return Ok{};
 }
 
-Status localise(Stage& stage) {
-  Evidence& e = stage.evidence;
-  e.command = stage.options.command;
-  if (!stage.probe_t) return Ok{};
-  e.worst_ratio =
-      std::max(stage.probe_t->worst_ratio(), stage.probe_e1 ? stage.probe_e1->worst_ratio() : 0.0);
-  const bool found = !stage.probe_t->violations().empty();
-  if (found || e.subject_birth) {
-    e.violations = stage.probe_t->violations();
-    e.violations_run = "T";
-    const int64_t bad = found ? e.violations.front().step : e.subject_birth->step;
-    const auto clean = stage.probe_t->last_clean();
-    e.localised = bad == 0 || (clean && clean->first == bad);
-    if (!e.localised && clean) {
-      // Probes left a gap: go through it step by step from the last state known to be good.
-      TWINRUN_ASSIGN(const auto engine, subject(stage));
-      Lockstep closer(stage.programs["T"], engine->capabilities(), ProbePolicy{}, &stage.pool);
-      RunOptions o;
-      o.observer = &closer;
-      o.start = clean->second;
-      o.first_step = clean->first;
-      o.steps = bad + 1;
-      o.evaluate = false;
-      TWINRUN_RETURN_IF_ERROR(
-          corner(stage, "T*", stage.experiment, stage.programs["T"], *engine, o, false));
-      stage.runs.erase("T*");
-      if (!closer.violations().empty()) {
-        e.violations = closer.violations();
-        e.localised = true;
-      }
-    }
-  } else if (stage.probe_e1 && !stage.probe_e1->violations().empty()) {
-    e.violations = stage.probe_e1->violations();
-    e.violations_run = "E1";
-  }
-  return Ok{};
-}
-
 Status compare_meaning(Stage& stage) {
   if (!stage.sharded() || !stage.runs.contains("T")) return Ok{};
   const Experiment& e = stage.experiment;
@@ -377,55 +175,6 @@ Status compare_meaning(Stage& stage) {
   if (stage.progress != nullptr) {
     stage.progress->end(
         fmt::format("one-step gradient drift S - R {:.3g}", stage.evidence.meaning.drift));
-  }
-  return Ok{};
-}
-
-Status compare_trajectories(Stage& stage) {
-  Evidence& e = stage.evidence;
-  if (!stage.runs.contains("T")) return Ok{};
-  stage.r_losses = {final_loss(stage.runs["R"])};
-  stage.s_losses = {final_loss(stage.runs["S"])};
-  stage.t_losses = {final_loss(stage.runs["T"])};
-  const bool wanted = !stage.options.quick && e.violations.empty() && !e.identical;
-  const Scenario& s = stage.experiment.scenario;
-  TWINRUN_ASSIGN(const auto cpu, baseline(stage, stage.options.threads));
-  TWINRUN_ASSIGN(const auto engine, subject(stage));
-  for (int i = 1; wanted && i < s.diagnose.seeds; ++i) {
-    TWINRUN_ASSIGN(const Experiment other,
-                   with_seed(stage.experiment, s.seed + static_cast<uint64_t>(i)));
-    const auto loss_of = [&](const std::string& name, Program program,
-                             Backend& backend) -> Result<double> {
-      RunOptions o;
-      o.digest_states = false;
-      const std::string key = fmt::format("{}#{}", name, i);
-      const auto run = name == "T" ? corner : reference;
-      TWINRUN_RETURN_IF_ERROR(run(stage, key, other, std::move(program), backend, o, false));
-      const double loss = final_loss(stage.runs[key]);
-      stage.runs.erase(key);
-      return loss;
-    };
-    TWINRUN_ASSIGN(const double r, loss_of("R", other.whole(), *cpu));
-    if (stage.stopped()) return Ok{};
-    double sharded = r;
-    if (stage.sharded() && e.meaning.differs()) {
-      TWINRUN_ASSIGN(sharded, loss_of("S", other.sharded(other.sharding), *cpu));
-      if (stage.stopped()) return Ok{};
-    }
-    TWINRUN_ASSIGN(const double t, loss_of("T", as_computed_by(engine->capabilities(), stage.subject_program(other)), *engine));
-    if (stage.stopped()) return Ok{};
-    stage.r_losses.push_back(r);
-    stage.s_losses.push_back(sharded);
-    stage.t_losses.push_back(t);
-  }
-  const Margin margin = choose_margin(s.diagnose.margin, stage.r_losses);
-  e.trajectories.push_back(
-      compare_paired("T - R", "what the user sees", stage.t_losses, stage.r_losses, margin));
-  if (stage.sharded() && e.meaning.differs()) {
-    e.trajectories.push_back(compare_paired("S - R", "what sharding alone does, on cpu",
-                                            stage.s_losses, stage.r_losses, margin));
-    e.trajectories.push_back(
-        compare_paired("T - S", "what the engine adds", stage.t_losses, stage.s_losses, margin));
   }
   return Ok{};
 }

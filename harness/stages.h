@@ -25,7 +25,8 @@ struct Stage {
   std::vector<double> r_losses, s_losses, t_losses;  // held-out, per seed
   Evidence evidence;
   std::vector<EngineProbe> probes;
-  std::optional<Lockstep> probe_t, probe_e1;
+  std::optional<Lockstep> probe_t, probe_e1, probe_gap;
+  std::vector<MatchState> subject_states;  // T's own, at a few steps
   std::vector<FaultSpec> faults;  // of the subject: the options' and the scenario's
   // Nothing here reads it; it counts the subject's runs, by which intermittent faults differ.
   std::shared_ptr<FaultLog> fault_log = std::make_shared<FaultLog>();
@@ -48,6 +49,7 @@ Status run_references(Stage& stage);  // R, R', R1 on the baseline; S
 Status run_subject(Stage& stage);     // E1, T under lockstep; T'
 Status check_emulator(Stage& stage);  // the degenerate setting equals cpu, bit for bit
 Status localise(Stage& stage);        // the first wrong step, where probes left gaps
+Status match_program(Stage& stage);         // which program the subject ran, from its tensors
 Status compare_meaning(Stage& stage);       // switches
 Status compare_trajectories(Stage& stage);  // paired seeds
 Report make_report(Stage& stage, const Judgement& judgement);

@@ -27,11 +27,11 @@ struct Planes {
   }
 };
 
-// The last operand that a plane can be misread of; -1: none. `square`: transposing keeps its shape.
+// The first operand that a plane can be misread of; -1: none. `square`: transposing keeps its shape.
 int misread_operand(const Program& p, ValueId id, bool square) {
   const Op& op = op_at(p, id);
   if (class_of(op.kind) == OpClass::kCollective) return -1;
-  for (size_t i = op.operands.size(); i-- > 0;) {
+  for (size_t i = 0; i < op.operands.size(); ++i) {
     const TensorType& type = p.graph.type(op.operands[i]);
     const Planes planes(type);
     if (type.dtype != DType::kF32 || planes.rows < 2 || planes.columns < 2) continue;
@@ -228,10 +228,10 @@ std::vector<FaultKind> indexing_faults() {
           dot_f32, padding_leak,
           {Unit::kCount, kByOp, "number of cells, at most", {1, 2, 8, 32, 128}}),
       results("padding_nan", "dots", "the same cells hold NaN", dot_f32, padding_nan),
-      computes("transposed", "a square operand", "the last such one is read transposed", has_square,
-               transposed),
+      computes("transposed", "a square operand", "the first such one is read transposed",
+               has_square, transposed),
       computes("wrong_stride", "an operand of two dimensions or more",
-               "the last such one is read column by column", has_plane, wrong_stride),
+               "the first such one is read column by column", has_plane, wrong_stride),
       results("border", "images that convolutions, pooling and their gradients give",
               "the outer rows and columns times a factor", is_image, border,
               {Unit::kNumber, 0, "factor", {0, 0.5, 0.99, 2}}),

@@ -40,6 +40,10 @@ inline __m256 parts_of_eight(__m256 x, int parts, bool cut) {
   const __m256 m = cut && parts > 2 ? cut_to_bf16(after) : to_bf16(after);
   __m256 sum = _mm256_add_ps(h, m);  // exact, and so is the next one
   if (parts == 3) sum = _mm256_add_ps(sum, to_bf16(_mm256_sub_ps(after, m)));
+  // Of the largest numbers, cut, h + l may be 2^128.
+  const __m256 largest = _mm256_set1_ps(std::numeric_limits<float>::max());
+  const __m256 least = _mm256_set1_ps(std::numeric_limits<float>::lowest());
+  sum = _mm256_min_ps(_mm256_max_ps(sum, least), largest);
   // Where the first part is a NaN or an infinity it alone counts.
   const __m256i exponents = _mm256_set1_epi32(0x7F800000);
   const __m256i special =

@@ -21,10 +21,12 @@ class Side {
     int64_t offset = 0, y = 0, x = 0;
   };
   std::vector<Place> rows, terms;
-  int64_t part = 0;                  // from one part to the next
-  int64_t height = 1, width = 1;     // of the image
-  int64_t stride_y = 1, stride_x = 1;  // only multiples of these are pixels: the gradient of a strided convolution
-  int64_t pixel = 0;                 // elements from one pixel to the next
+  int64_t part = 0;               // from one part to the next
+  int64_t height = 1, width = 1;  // of the image
+  int64_t stride_y = 1,
+          stride_x =
+              1;      // only multiples of these are pixels: the gradient of a strided convolution
+  int64_t pixel = 0;  // elements from one pixel to the next
 
   int64_t at(int64_t p, int64_t row, int64_t k) const {
     const Place &r = rows[static_cast<size_t>(row)], &t = terms[static_cast<size_t>(k)];

@@ -98,7 +98,9 @@ std::string settings_of(const Capabilities& d) {
   std::string s = "precision=" + std::string(to_string(d.precision));
   if (d.split == DotSplit::kTruncated) s += " split=truncated";
   if (d.flush) s += " flush";
-  s += " ulps=" + std::string(d.elementary_ulps == 0.5 ? "0.5" : std::to_string(static_cast<int>(d.elementary_ulps)));
+  s += " ulps=" + std::string(d.elementary_ulps == 0.5
+                                  ? "0.5"
+                                  : std::to_string(static_cast<int>(d.elementary_ulps)));
   if (d.contracts) s += " contracts";
   if (d.one_pass_variance) s += " one_pass_variance";
   if (!d.deterministic) s += " nondeterministic";

@@ -184,8 +184,7 @@ void all_reduce(const Variant& v, std::span<const Tensor> inputs, Tensor& output
                                            Products<Lanes, true, true>{ones.data(), terms.data()});
     float each[kLanes];
     for (int i = 0; i < 4; ++i) _mm256_storeu_ps(each + 8 * i, sums.v[i]);
-    for (int64_t l = 0; l < lanes; ++l)
-      set_number(output, from + l, each[l], v.declared.flush);
+    for (int64_t l = 0; l < lanes; ++l) set_number(output, from + l, each[l], v.declared.flush);
   }
 }
 
@@ -233,7 +232,8 @@ std::vector<std::vector<float>> grid_sum_elements(std::span<const Variant> varia
     for (size_t l = 0; l < lanes && !collective; ++l) {
       // parts and rows may interleave in the result: take its steps from the largest to the smallest
       int64_t e = elements[from + l], part = 0, row = 0;
-      if (c.part_step >= c.row_step) part = c.parts > 1 ? e / c.part_step : 0, e -= part * c.part_step;
+      if (c.part_step >= c.row_step)
+        part = c.parts > 1 ? e / c.part_step : 0, e -= part * c.part_step;
       if (c.row_step > 0) row = e / c.row_step, e -= row * c.row_step;
       if (c.part_step < c.row_step) part = e / c.part_step, e -= part * c.part_step;
       for (int64_t q = 0; q < k; ++q) {
@@ -248,7 +248,8 @@ std::vector<std::vector<float>> grid_sum_elements(std::span<const Variant> varia
         contributions(v, inputs, elements[from + l], right.data() + l, kLanes);
         for (int64_t q = 0; q < k; ++q) left[static_cast<size_t>(q) * kLanes + l] = 1.0f;
       }
-      const Lanes sums = products<false>(v, order_of(v, op), scheme, k, left.data(), right.data(), false);
+      const Lanes sums =
+          products<false>(v, order_of(v, op), scheme, k, left.data(), right.data(), false);
       float each[kLanes];
       for (int r = 0; r < 4; ++r) _mm256_storeu_ps(each + 8 * r, sums.v[r]);
       for (size_t l = 0; l < lanes; ++l) {

@@ -26,7 +26,8 @@ inline void set_number(Tensor& t, int64_t i, float x, bool flush) {
 
 // Sums whose terms lie on a grid: dots, convolutions, reductions, the all-reduce. 32 results at a time.
 bool is_grid_sum(const Op& op);
-void grid_sums(const Variant& variant, const Op& op, std::span<const Tensor> inputs, Tensor& output);
+void grid_sums(const Variant& variant, const Op& op, std::span<const Tensor> inputs,
+               Tensor& output);
 // Elements of it for several variants of one declaration, [variant][element].
 std::vector<std::vector<float>> grid_sum_elements(std::span<const Variant> variants, const Op& op,
                                                   std::span<const Tensor> inputs,

@@ -105,7 +105,8 @@ T sum_in_order(const Order& o, int64_t n, const Terms& terms) {
   const auto block = [&](int64_t begin, int64_t end) {
     const int64_t lanes = end - begin < o.lanes ? end - begin : o.lanes;
     if (lanes == 1) return chain(begin, end, 1);
-    return combined<T>(o.lanes_tree, lanes, [&](int64_t l) { return chain(begin + l, end, lanes); });
+    return combined<T>(o.lanes_tree, lanes,
+                       [&](int64_t l) { return chain(begin + l, end, lanes); });
   };
   const auto segment = [&](int64_t begin, int64_t end) {
     const int64_t size = o.block > 0 ? o.block : end - begin;

@@ -51,9 +51,9 @@ std::vector<float> numbers(const Tensor& t) {
   std::vector<float> out(static_cast<size_t>(t.elements()));
   for (size_t i = 0; i < out.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
-    out[i] = is_float(t.dtype())          ? number(t, at)
-             : t.dtype() == DType::kI32   ? static_cast<float>(t.as<int32_t>()[i])
-                                          : static_cast<float>(t.as<uint8_t>()[i]);
+    out[i] = is_float(t.dtype())        ? number(t, at)
+             : t.dtype() == DType::kI32 ? static_cast<float>(t.as<int32_t>()[i])
+                                        : static_cast<float>(t.as<uint8_t>()[i]);
   }
   return out;
 }
@@ -82,7 +82,8 @@ bool replaces(const Variant& variant, const Op& op) {
       return op.attrs.reducer != Reducer::kMax ||
              (op.kind != OpKind::kReduce && op.kind != OpKind::kReduceWindow);
     case OpClass::kCollective:
-      return op.type.dtype == DType::kF32;  // bf16 on the wire: each hop rounds, in the contract's ring
+      return op.type.dtype ==
+             DType::kF32;  // bf16 on the wire: each hop rounds, in the contract's ring
     default:
       return (is_elementary(op.kind) && variant.off_by > 0) ||
              (op.kind == OpKind::kRsqrt && variant.rsqrt_once);
@@ -116,8 +117,8 @@ std::vector<std::vector<float>> variants_elements(std::span<const Variant> varia
     if (class_of(op.kind) == OpClass::kElementwise) {
       std::vector<Tensor> few;
       for (const Tensor& t : inputs) few.push_back(variants::picked(t, elements));
-      results.push_back(variants::numbers(variants::computed(
-          v, variants::on_few(op, static_cast<int64_t>(elements.size())), few)));
+      results.push_back(variants::numbers(
+          variants::computed(v, variants::on_few(op, static_cast<int64_t>(elements.size())), few)));
     } else if (variants::is_grid_sum(op) && variants::replaces(v, op)) {
       results.push_back(variants::grid_sum_elements({&v, 1}, op, inputs, elements)[0]);
     } else {

@@ -56,8 +56,9 @@ std::vector<Term> terms_of(const Op& op, std::span<const Tensor> inputs) {
     }
     case OpKind::kReduceWindow:
       for_windows(op.type.dims, [&](int64_t i, int64_t n, int64_t y, int64_t x, int64_t c) {
-        for_taps(inputs[0].dims(), w, n, y, x, c,
-                 [&](int64_t at) { terms.push_back({i, number(inputs[0], at)}); });
+        for_taps(inputs[0].dims(), w, n, y, x, c, [&](int64_t at) {
+          terms.push_back({i, number(inputs[0], at)});
+        });
       });
       break;
     case OpKind::kSelectAndScatter:

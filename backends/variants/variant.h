@@ -39,13 +39,14 @@ struct Variant {
   Capabilities declared;
 
   // What it chose.
-  variants::Order dot, convolution, kernel_gradient;  // the latter also of dots that contract both first dimensions
-  variants::Order reduction, scatter, collective;     // scatter: pooling, its gradients, scatter_add
-  int ring = -1;        // all-reduce: chunk c starts at core c + 1 + ring; -1: no ring, but `collective`
+  variants::Order dot, convolution,
+      kernel_gradient;  // the latter also of dots that contract both first dimensions
+  variants::Order reduction, scatter, collective;  // scatter: pooling, its gradients, scatter_add
+  int ring = -1;  // all-reduce: chunk c starts at core c + 1 + ring; -1: no ring, but `collective`
   bool passes_reversed = false;  // bf16x3, bf16x6: the small products are added in reverse order
-  double off_by = 0;    // exp, log, tanh, erf, log1p: up to so many ulps beyond their rounding
-  int side = 0;         // of these errors: 0 both, -1 and +1 one only
-  int coarse = 0;       // errors are equal for arguments that agree but for so many low bits
+  double off_by = 0;        // exp, log, tanh, erf, log1p: up to so many ulps beyond their rounding
+  int side = 0;             // of these errors: 0 both, -1 and +1 one only
+  int coarse = 0;           // errors are equal for arguments that agree but for so many low bits
   bool rsqrt_once = false;  // rounded once, not root and quotient
   bool fuses = false;       // a multiply into the add or subtract that takes it
 };
@@ -56,7 +57,8 @@ Variant variant_within(uint64_t seed, const Capabilities& declared);
 Variant variant_of_run(const Variant& variant, uint64_t run);
 
 // max_cores and the name aside, `options` give threads and memory.
-std::unique_ptr<Backend> make_variant_backend(const Variant& variant, const BackendOptions& options);
+std::unique_ptr<Backend> make_variant_backend(const Variant& variant,
+                                              const BackendOptions& options);
 
 // Some elements (flat indices) of one op's result on one replica; for all_reduce the inputs are the contributions. f32 and
 // bf16 results as numbers. Ops that leave an engine no choice are the contract's.

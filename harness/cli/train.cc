@@ -122,7 +122,7 @@ int train_verb(const Args& args) {
   po::options_description options("options");
   add_scenario_options(options);
   options.add_options()("engine,e", po::value<std::string>()->default_value("cpu"),
-                        "cpu, cpu:f64, tpu")(
+                        "cpu, cpu:f64, tpu, honest:SEED")(
       "cores", po::value<int>(),
       "1: the whole batch on one core (default on cpu); N: sharded (default on tpu: tpu.cores)")(
       "init", po::value<std::string>(), "begin from this checkpoint instead of the seed")(
@@ -155,7 +155,9 @@ int train_verb(const Args& args) {
   Sharding sharding = experiment->sharding;
   sharding.cores = cores;
   const auto stack = engine == "tpu" ? Experiment::Stack::kTpu : Experiment::Stack::kCpu;
-  const Program program = cores == 1 ? experiment->whole(stack) : experiment->sharded(sharding);
+  const Program program =
+      as_computed_by((*backend)->capabilities(),
+                     cores == 1 ? experiment->whole(stack) : experiment->sharded(sharding));
 
   auto start = start_of(parsed, program, *scenario);
   if (!start) return fail(start.error());

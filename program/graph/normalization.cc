@@ -47,7 +47,8 @@ void Layers::batch_norm(const std::string& name, double momentum, double epsilon
     }
     const int64_t own_count = count;
     const bool alone = sharding_.cores == 1 || sharding_.batchnorm == BatchNormSync::kPerCore;
-    if (!alone) count *= sharding_.batchnorm_group > 0 ? sharding_.batchnorm_group : sharding_.cores;
+    if (!alone)
+      count *= sharding_.batchnorm_group > 0 ? sharding_.batchnorm_group : sharding_.cores;
     const ValueId own_mean = b.reduce(x_, reduced, Reducer::kMean, "mean");
     mean = mean_over_cores(own_mean);
     centred = centre();
@@ -61,8 +62,7 @@ void Layers::batch_norm(const std::string& name, double momentum, double epsilon
     }
     Moments running{mean, variance, count};
     if (sharding_.cores > 1 && sharding_.statistics != Statistics::kAsNormalised) {
-      if (!alone)
-        running = own_moments(b.scope("running"), reduced, own_mean, own_count);
+      if (!alone) running = own_moments(b.scope("running"), reduced, own_mean, own_count);
       if (sharding_.statistics == Statistics::kGlobal)
         running = moments_of_all(b.scope("running"), running);
     }

@@ -253,12 +253,14 @@ void padding_nan() {
   EXPECT_TRUE(whole.with("padding_nan@y").same_bits(whole.honest()));
 }
 void transposed() {
-  const One op = dot(some({2, 2}), f32({2, 2}, {1, 2, 3, 4}));
-  EXPECT_TRUE(op.with("transposed@y").same_bits(op.on("b", f32({2, 2}, {1, 3, 2, 4}))));
+  const One op = dot(f32({2, 2}, {1, 2, 3, 4}), some({2, 3}));
+  EXPECT_TRUE(op.with("transposed@y").same_bits(op.on("a", f32({2, 2}, {1, 3, 2, 4}))));
+  const One second = dot(some({3, 2}), f32({2, 2}, {1, 2, 3, 4}));
+  EXPECT_TRUE(second.with("transposed@y").same_bits(second.on("b", f32({2, 2}, {1, 3, 2, 4}))));
 }
 void wrong_stride() {
-  const One op = dot(some({2, 2}), f32({2, 3}, {1, 2, 3, 4, 5, 6}));
-  EXPECT_TRUE(op.with("wrong_stride@y").same_bits(op.on("b", f32({2, 3}, {1, 3, 5, 2, 4, 6}))));
+  const One op = dot(f32({2, 3}, {1, 2, 3, 4, 5, 6}), some({3, 2}));
+  EXPECT_TRUE(op.with("wrong_stride@y").same_bits(op.on("a", f32({2, 3}, {1, 3, 5, 2, 4, 6}))));
 }
 void border() {
   const One pool(

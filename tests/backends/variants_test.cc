@@ -1,7 +1,5 @@
 // Honest variants keep what they declare (the oracle finds none of their results outside), use their freedom, and are the same
 // element by element, on any number of threads, and again.
-#include "backends/variants/variant.h"
-
 #include <gtest/gtest.h>
 #include <mpfr.h>
 
@@ -9,11 +7,12 @@
 #include <numeric>
 #include <set>
 
+#include "backends/faults/faulty_backend.h"
 #include "backends/kernels/kernels.h"
 #include "backends/oracle.h"
 #include "backends/oracle/screen.h"
+#include "backends/variants/variant.h"
 #include "program/base/bits.h"
-#include "backends/faults/faulty_backend.h"
 #include "tests/backends/small_programs.h"
 #include "tests/reference/op_cases.h"
 
@@ -81,7 +80,7 @@ class VariantOp : public testing::TestWithParam<int> {
       const DataClass data = kDataClasses[seed % std::size(kDataClasses)];
       for (const OpCase& c : op_cases(kind(), data, seed)) {
         const bool dot = class_of(kind()) == OpClass::kDot;
-        if (dot && c.inputs[0].elements() > 3000 && seed >= 2 * std::size(kDataClasses)) continue;
+        if (dot && c.inputs[0].elements() > 3000 && seed != 14 && seed != 18) continue;
         for (const Variant& v : family(seed)) {
           if (!dot && v.declared.precision != DotPrecision::kF32) continue;
           f(v, c, seed);
@@ -92,25 +91,26 @@ class VariantOp : public testing::TestWithParam<int> {
   }
 
   void stays_inside(uint64_t seeds) const {
-  int64_t elements = 0, screened = 0, accused = 0;
-  double worst = 0;
-  for_cases(seeds, [&](const Variant& v, const OpCase& c, uint64_t seed) {
-    const Tensor out = by_variant(v, c);
-    const OracleVerdict verdict = replay(v.declared, c.op, c.inputs, out, nullptr);
-    ASSERT_EQ(verdict.outside, 0) << c.name << " seed " << seed << " " << v.declared.settings
-                                  << " ours " << v.declared.ours << " element "
-                                  << verdict.worst_element << " subject " << verdict.subject
-                                  << " value " << verdict.value << " radius " << verdict.radius;
-    elements += verdict.elements;
-    worst = std::max(worst, verdict.worst);
-    ++screened;
-    accused += plausible(v.declared, c.op, c.inputs, out, nullptr) ? 0 : 1;
-  });
-  if (IsSkipped()) return;
-  std::printf("%-28s worst ratio %.3f of %lld elements; the screen accuses %lld of %lld results\n",
-              std::string(name_of(kind())).c_str(), worst, static_cast<long long>(elements),
-              static_cast<long long>(accused), static_cast<long long>(screened));
-  EXPECT_LE(accused * 1000, screened + 1000);  // a screen may err, at the cost of a replay
+    int64_t elements = 0, screened = 0, accused = 0;
+    double worst = 0;
+    for_cases(seeds, [&](const Variant& v, const OpCase& c, uint64_t seed) {
+      const Tensor out = by_variant(v, c);
+      const OracleVerdict verdict = replay(v.declared, c.op, c.inputs, out, nullptr);
+      ASSERT_EQ(verdict.outside, 0)
+          << c.name << " seed " << seed << " " << v.declared.settings << " ours " << v.declared.ours
+          << " element " << verdict.worst_element << " subject " << verdict.subject << " value "
+          << verdict.value << " radius " << verdict.radius;
+      elements += verdict.elements;
+      worst = std::max(worst, verdict.worst);
+      ++screened;
+      accused += plausible(v.declared, c.op, c.inputs, out, nullptr) ? 0 : 1;
+    });
+    if (IsSkipped()) return;
+    std::printf(
+        "%-28s worst ratio %.3f of %lld elements; the screen accuses %lld of %lld results\n",
+        std::string(name_of(kind())).c_str(), worst, static_cast<long long>(elements),
+        static_cast<long long>(accused), static_cast<long long>(screened));
+    EXPECT_LE(accused * 1000, screened + 1000);  // a screen may err, at the cost of a replay
   }
 };
 
@@ -121,16 +121,18 @@ TEST_P(VariantOp, ElementsAreTheResults) {
   for_cases(21, [&](const Variant& v, const OpCase& c, uint64_t seed) {
     const Tensor out = by_variant(v, c);
     std::vector<int64_t> some;
-    for (int64_t i = static_cast<int64_t>(seed % 3); i < out.elements(); i += 1 + out.elements() / 50)
+    for (int64_t i = static_cast<int64_t>(seed % 3); i < out.elements();
+         i += 1 + out.elements() / 50)
       some.push_back(i);
     const std::vector<float> elements = variant_elements(v, c.op, c.inputs, some);
     ASSERT_EQ(elements.size(), some.size());
     for (size_t i = 0; i < some.size(); ++i) {
       const auto at = static_cast<size_t>(some[i]);
       if (out.dtype() == DType::kI32) continue;
-      const float x = out.dtype() == DType::kBF16 ? bf16_to_f32(out.as<uint16_t>()[at])
-                                                  : out.as<float>()[at];
-      ASSERT_EQ(to_bits(elements[i]), to_bits(x)) << c.name << " element " << at << " seed " << seed;
+      const float x =
+          out.dtype() == DType::kBF16 ? bf16_to_f32(out.as<uint16_t>()[at]) : out.as<float>()[at];
+      ASSERT_EQ(to_bits(elements[i]), to_bits(x))
+          << c.name << " element " << at << " seed " << seed;
     }
   });
 }
@@ -139,7 +141,6 @@ INSTANTIATE_TEST_SUITE_P(Kinds, VariantOp, testing::Range(0, kOpKinds),
                          [](const testing::TestParamInfo<int>& info) {
                            return std::string(name_of(static_cast<OpKind>(info.param)));
                          });
-
 
 // ---- freedom is used
 
@@ -209,6 +210,22 @@ TEST(Variants, KeepADeclaredOrder) {
   }
 }
 
+// Three passes drop l l', which is another number for another split.
+TEST(Variants, ASplitThatIsNotDeclaredIsOutside) {
+  const OpCase c = one_case(OpKind::kDotGeneral, {}, {DType::kF32, {16, 16}}, {{16, 8}, {8, 16}});
+  Capabilities cut, nearest;
+  cut.precision = nearest.precision = DotPrecision::kBf16x3;
+  cut.ours = nearest.ours = false;
+  cut.split = DotSplit::kTruncated;
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    const Tensor out = by_variant(variant_within(seed, cut), c);
+    EXPECT_EQ(replay(cut, c.op, c.inputs, out, nullptr).outside, 0);
+    EXPECT_GT(replay(nearest, c.op, c.inputs, out, nullptr).outside, 16);
+    const Tensor other = by_variant(variant_within(seed, nearest), c);
+    EXPECT_GT(replay(cut, c.op, c.inputs, other, nullptr).outside, 16);
+  }
+}
+
 TEST(Variants, OfARunDifferOnlyWhereDeclared) {
   Variant v = draw_variant(5, DotPrecision::kF32);
   v.declared.deterministic = true;
@@ -256,14 +273,18 @@ double true_value(OpKind kind, float x, double& ulp) {
 }
 
 TEST(Variants, ElementaryFunctionsAreWithinTheirUlpsAndUseThem) {
-  for (OpKind kind : {OpKind::kExponential, OpKind::kLog, OpKind::kTanh, OpKind::kErf, OpKind::kLog1p}) {
+  for (OpKind kind :
+       {OpKind::kExponential, OpKind::kLog, OpKind::kTanh, OpKind::kErf, OpKind::kLog1p}) {
     OpCase c = one_case(kind, {}, {DType::kF32, {3000}}, {{3000}});
     auto x = c.inputs[0].as<float>();
     for (size_t i = 0; i < x.size(); ++i) {  // the whole range, and near 0 and 1
       const float u = uniform(draw({9, 9}, 0, 0, i)) * (i % 2 == 0 ? 1.0f : -1.0f);
       x[i] = i % 3 == 0 ? u : u * 60;
-      if (kind == OpKind::kLog || (kind == OpKind::kLog1p && x[i] <= -1)) x[i] = std::fabs(x[i]) + 1e-3f;
+      if (kind == OpKind::kLog || (kind == OpKind::kLog1p && x[i] <= -1))
+        x[i] = std::fabs(x[i]) + 1e-3f;
     }
+    std::vector<double> truth(x.size()), spacing(x.size());
+    for (size_t i = 0; i < x.size(); ++i) truth[i] = true_value(kind, x[i], spacing[i]);
     for (const double ulps : {1.0, 2.0, 4.0}) {
       double worst = 0;
       bool one_sided = false;
@@ -275,11 +296,10 @@ TEST(Variants, ElementaryFunctionsAreWithinTheirUlpsAndUseThem) {
         const Tensor out = by_variant(v, c);
         double mean = 0;
         for (size_t i = 0; i < x.size(); ++i) {
-          double ulp;
-          const double value = true_value(kind, x[i], ulp);
-          const double error = (static_cast<double>(out.as<float>()[i]) - value) / ulp;
+          const double error = (static_cast<double>(out.as<float>()[i]) - truth[i]) / spacing[i];
           // MPFR's value is rounded to binary64 here: 2^-53 of it, 2^-29 ulp.
-          ASSERT_LE(std::fabs(error), ulps + 0x1p-28) << name_of(kind) << " " << x[i] << " seed " << seed;
+          ASSERT_LE(std::fabs(error), ulps + 0x1p-28)
+              << name_of(kind) << " " << x[i] << " seed " << seed;
           worst = std::max(worst, std::fabs(error));
           mean += error / static_cast<double>(x.size());
         }
@@ -301,14 +321,13 @@ using small::Trial;
 
 // A dense layer with tanh and momentum, on two cores.
 Program dense_program(int cores) {
-  const Program forward = build_forward(
-      Mode::kTraining, 16, {.features = {40}, .classes = 10}, 3,
-      {.kind = OptimizerSpec::Kind::kMomentum}, [](Layers& net) {
-        net.dense("dense1", 24);
-        net.unary("tanh1", OpKind::kTanh);
-        net.dense("dense2", 10);
-        net.softmax_cross_entropy(10, {});
-      });
+  const Program forward = build_forward(Mode::kTraining, 16, {.features = {40}, .classes = 10}, 3,
+                                        {.kind = OptimizerSpec::Kind::kMomentum}, [](Layers& net) {
+                                          net.dense("dense1", 24);
+                                          net.unary("tanh1", OpKind::kTanh);
+                                          net.dense("dense2", 10);
+                                          net.softmax_cross_entropy(10, {});
+                                        });
   return training_step(cores == 1 ? forward : shard(forward, {.cores = cores}));
 }
 std::string trained(const std::string& engine, int threads, int runs_before = 0) {
@@ -359,7 +378,8 @@ TEST(VariantEngines, AreFoundByName) {
   for (const char* name : {"honest:", "honest:x", "honest:1.5", "honest:-1"}) {
     const auto wrong = make_backend(name, {});
     ASSERT_FALSE(wrong.ok()) << name;
-    EXPECT_NE(wrong.error().message().find("honest:17"), std::string::npos) << wrong.error().message();
+    EXPECT_NE(wrong.error().message().find("honest:17"), std::string::npos)
+        << wrong.error().message();
   }
   EXPECT_NE(make_backend("honst:17", {}).error().message().find("honest"), std::string::npos);
 }
@@ -380,7 +400,8 @@ TEST(VariantEngines, ContractWhatTheyDeclare) {
   const ValueId a = h.input("a", {DType::kF32, dims}), b = h.input("b", {DType::kF32, dims});
   const ValueId product = h.b.mul(a, b, "product");
   const ValueId sum = h.b.add(product, a, "sum"), less = h.b.sub(product, a, "less"),
-                more = h.b.sub(a, product, "more"), both = h.b.add(product, h.b.mul(b, b, "square"), "both");
+                more = h.b.sub(a, product, "more"),
+                both = h.b.add(product, h.b.mul(b, b, "square"), "both");
   h.p.outputs = {{"sum", sum}, {"less", less}, {"more", more}, {"both", both}};
   const Variant v = contracting(3);
   const auto backend = make_variant_backend(v, {});

@@ -236,6 +236,8 @@ constexpr Fault kFaults[] = {
     {"Scale", "scale@dense2/kernel.grad,from=7", "dense2/kernel.grad", 7, -1},
     {"DropCore", "drop_core@dense1/kernel.grad.all_reduce,core=3", "dense1/kernel.grad.all_reduce",
      0, -1},
+    {"OneCoreWrong", "one_core_wrong@dense1/kernel.grad.all_reduce,core=3",
+     "dense1/kernel.grad.all_reduce", 0, -1},
     {"StaleWeights", "stale_weights@dense2/kernel.update,from=4", "dense2/kernel.update", 4, -1},
     {"BitFlip", "bit_flip@dense1/kernel.grad,step=57,core=2", "dense1/kernel.grad", 57, 2}};
 
@@ -271,6 +273,35 @@ class DiagnoseFaultSlow : public testing::TestWithParam<Fault> {};
 TEST_P(DiagnoseFaultSlow, IsFoundInTheWholeScenario) { expect_found(GetParam(), {}); }
 INSTANTIATE_TEST_SUITE_P(All, DiagnoseFaultSlow, testing::ValuesIn(kFaults),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Diagnose, FaultHelpListsTheKindsWhateverElseIsMissing) {
+  const Folder folder;
+  for (const Words& words : {Words{"diagnose", "--fault", "help"}, Words{"train", "--fault=help"}}) {
+    const Outcome o = twinrun(folder, words);
+    EXPECT_EQ(o.code, 0) << o.err;
+    for (const char* kind : {"  truncate_bf16 ", "  untied ", "  bit_flip ", "collectives\n"})
+      EXPECT_TRUE(o.prints(kind)) << o.out;
+  }
+  const Outcome typo = twinrun(folder, {"diagnose", "digits_mlp", "--fault", "bitflip@*"});
+  EXPECT_EQ(typo.code, 128);
+  EXPECT_TRUE(typo.says("did you mean 'bit_flip'?")) << typo.err;
+  EXPECT_TRUE(typo.says("--fault help")) << typo.err;
+}
+
+TEST(Diagnose, AScenarioCanNameFaults) {
+  const Folder folder;
+  const Outcome o = twinrun(
+      folder, with({"diagnose", "digits_mlp", "--json", "-q", "-o", "out", "--set",
+                    "diagnose.faults=[\"scale@dense2/kernel.grad,from=3\"]"},
+                   kShort));
+  EXPECT_EQ(o.code, 20) << o.err;
+  EXPECT_EQ(json_of(o.out)["findings"][0]["op"], "dense2/kernel.grad");
+  EXPECT_EQ(json_of(o.out)["findings"][0]["step"], 3);
+  const Outcome bad = twinrun(
+      folder, {"diagnose", "digits_mlp", "-q", "--set", "diagnose.faults=[\"scale\"]"});
+  EXPECT_EQ(bad.code, 128);
+  EXPECT_TRUE(bad.says("diagnose.faults: 'scale': no '@' between the kind and the op")) << bad.err;
+}
 
 // The scenarios say in their first lines what to expect of them.
 TEST(DiagnoseSlow, LibraryScenariosKeepTheirWord) {

@@ -203,5 +203,204 @@ TEST(Switches, RestoreUndoesOneCause) {
   EXPECT_EQ(norm.batchnorm, BatchNormSync::kSynced);
 }
 
+// ---- the catalogue
+
+ProbeState start_of(const Experiment& e) {
+  const Program whole = e.whole();
+  return {0, to_checkpoint(whole, initial_states(whole, e.scenario.seed), e.scenario, 0)};
+}
+
+// A model with everything that a cause can act on, but for pairs and tokens.
+Experiment rich(const Overrides& more = {}) {
+  Overrides o = {{"tpu.batchnorm", "synced"},
+                 {"optimizer.clip", "value"},
+                 {"optimizer.clip_at", "0.02"},
+                 {"optimizer.l2", "0.01"}};
+  o.insert(o.end(), more.begin(), more.end());
+  return tiny::experiment(tiny::kNormalized, o);
+}
+
+TEST(Causes, TheTableIsWhole) {
+  const std::vector<std::string> names = cause_names();
+  EXPECT_GE(names.size(), 20u);
+  const Experiment e = rich();
+  EXPECT_TRUE(present_causes(e, e.sharding).empty());
+  EXPECT_EQ(faithful(e), e.sharding);
+  for (const std::string& cause : possible_causes(e)) {
+    const Sharding with = introduce(e, e.sharding, cause);
+    const std::vector<std::string> present = present_causes(e, with);
+    EXPECT_NE(std::ranges::find(present, cause), present.end()) << cause;
+    const Sharding without = restore(e, with, cause);
+    EXPECT_TRUE(present_causes(e, without).empty()) << cause;
+    EXPECT_FALSE(describe(e, cause).meaning.empty()) << cause;
+    EXPECT_FALSE(describe(e, cause).cure.empty()) << cause;
+    EXPECT_FALSE(describe(e, cause).parting.empty()) << cause;
+    EXPECT_NE(digest(e.sharded(with)), digest(e.sharded(e.sharding))) << cause;
+  }
+  EXPECT_TRUE(exclusive("reduction", "scaled_twice"));
+  EXPECT_FALSE(exclusive("reduction", "no_all_reduce"));
+  // What has nothing to act on is not asked.
+  const std::vector<std::string> dense = possible_causes(tiny::experiment(tiny::kDense));
+  for (const char* absent : {"batch_norm", "statistics", "clipping", "l2", "one_stream"})
+    EXPECT_EQ(std::ranges::find(dense, absent), dense.end()) << absent;
+}
+
+// Each alone: it shows where the page says, and causes that are one program are one class.
+TEST(Causes, EachShowsInItsKinds) {
+  const Experiment e = rich();
+  const Catalogue c = tiny::must(catalogue(e, {start_of(e)}, 1));
+  const auto alone = [&](const std::string& cause, StepKind kind) {
+    return std::ranges::find_if(c.effects, [&](const CauseEffect& x) {
+             return x.cause == cause && x.kind == kind;
+           })->alone;
+  };
+  for (const std::string& cause : possible_causes(e)) {
+    EXPECT_FALSE(c.class_of(cause).inert) << cause;
+    const bool twins = cause == "reduction" || cause == "unscaled";
+    EXPECT_EQ(c.class_of(cause).causes.size(), twins ? 2u : 1u) << cause;
+    const bool in_gradient = cause != "statistics" && !cause.starts_with("rate");
+    EXPECT_EQ(alone(cause, StepKind::kGradient) > kMeaningThreshold, in_gradient) << cause;
+    EXPECT_EQ(alone(cause, StepKind::kUpdate) > kMeaningThreshold, cause != "statistics") << cause;
+    const bool in_statistics = cause == "statistics" || cause == "batch_norm" || cause == "averaged_variance" ||
+                               cause.find("shard") != std::string::npos ||
+                               cause.starts_with("remainder");
+    EXPECT_EQ(alone(cause, StepKind::kStatistics) > kMeaningThreshold, in_statistics) << cause;
+    EXPECT_GT(alone(cause, StepKind::kEvaluation), kMeaningThreshold) << cause;
+  }
+  EXPECT_EQ(c.class_of("unscaled").parting, "nothing: they are one program");
+  EXPECT_NEAR(alone("rate_times_cores", StepKind::kUpdate), 7, 1e-6);
+  EXPECT_NEAR(alone("rate_over_cores", StepKind::kUpdate), 7.0 / 8, 1e-6);
+}
+
+// Under plain SGD a rate has the update of a scaled gradient; the gradient parts them.
+TEST(Causes, TheGradientPartsARateFromAReduction) {
+  const Experiment e = tiny::experiment(tiny::kDense);
+  const Catalogue c = tiny::must(catalogue(e, {start_of(e)}, 1));
+  const auto parting = [&](const std::string& a, const std::string& b) {
+    return std::ranges::find_if(
+        c.partings, [&](const Parting& p) { return p.a == a && p.b == b; });
+  };
+  const auto p = parting("reduction", "rate_times_cores");
+  ASSERT_NE(p, c.partings.end());
+  EXPECT_EQ(p->differ, std::vector{StepKind::kGradient});
+  EXPECT_NE(std::ranges::find(p->agree, StepKind::kUpdate), p->agree.end());
+  EXPECT_NE(parting("scaled_twice", "rate_over_cores"), c.partings.end());
+  EXPECT_NEAR(std::ranges::find_if(c.effects, [](const CauseEffect& x) {
+                return x.cause == "scaled_twice" && x.kind == StepKind::kGradient;
+              })->alone,
+              7.0 / 8, 1e-9);
+}
+
+// Adam divides by the gradient's size: a factor shows in the gradient, and hardly in the update.
+TEST(Causes, AdamHidesAFactorInTheUpdate) {
+  Experiment e = tiny::experiment(tiny::kDense, {{"optimizer.kind", "adam"}});
+  e.sharding = introduce(e, e.sharding, "scaled_twice");
+  const MeaningResult m = probe(e);
+  ASSERT_EQ(m.causes.size(), 1u);
+  EXPECT_EQ(m.kind, StepKind::kGradient);
+  EXPECT_NEAR(m.drift, 7.0 / 8, 1e-9);
+  EXPECT_LT(m.kinds[1].drift, 0.1);
+  EXPECT_TRUE(m.explained());
+}
+
+// Clipping to a norm undoes a factor of a gradient that is above it: as the optimizer takes it, it is the same.
+TEST(Causes, ClippingHidesAFactor) {
+  const Experiment e = tiny::experiment(
+      tiny::kDense, {{"optimizer.clip", "global_norm"}, {"optimizer.clip_at", "0.1"}});
+  const Catalogue c = tiny::must(catalogue(e, {start_of(e)}, 1));
+  EXPECT_TRUE(c.class_of("unscaled").inert);
+  EXPECT_NE(c.class_of("unscaled").parting.find("clipping"), std::string::npos);
+  EXPECT_FALSE(c.class_of("rate_times_cores").inert);
+}
+
+// Running statistics move on a line: an averaged variance is the mean of the cores', and that of all is the whole batch's.
+TEST(Causes, RunningStatisticsAreWhatTheySay) {
+  const Experiment e = tiny::experiment(tiny::kNormalized);
+  const auto after = [&](const Program& program, const char* name, size_t replica) {
+    const auto engine = tiny::must(tiny::backend("cpu:f64")->prepare(program));
+    const StepResult r =
+        tiny::must(one_step(e, *engine, 0, initial_states(program, e.scenario.seed)));
+    return as_doubles(r.after[replica].vars[static_cast<size_t>(program.state_index(name))]);
+  };
+  const char* variance = "batch_norm1/moving_variance";
+  const char* mean = "batch_norm1/moving_mean";
+  Sharding averaged = e.sharding, global = e.sharding, own = e.sharding;
+  averaged.batchnorm = BatchNormSync::kAveraged;
+  global.statistics = Statistics::kGlobal;
+  own.batchnorm = BatchNormSync::kSynced;
+  own.statistics = Statistics::kPerCore;
+  const Program per_core = e.sharded(e.sharding);
+  const std::vector<double> whole_mean = after(e.whole(), mean, 0),
+                            whole_variance = after(e.whole(), variance, 0);
+  std::vector<double> mean_of_cores(whole_variance.size(), 0.0);
+  for (size_t r = 0; r < 8; ++r) {
+    const std::vector<double> v = after(per_core, variance, r);
+    for (size_t i = 0; i < v.size(); ++i) mean_of_cores[i] += v[i] / 8;
+    EXPECT_EQ(after(e.sharded(own), mean, r), after(per_core, mean, r)) << r;
+  }
+  const std::vector<double> of_averaged = after(e.sharded(averaged), variance, 5);
+  for (size_t i = 0; i < whole_variance.size(); ++i) {
+    EXPECT_NEAR(of_averaged[i], mean_of_cores[i], 1e-13);
+    EXPECT_LT(of_averaged[i], whole_variance[i]) << "without the variance of the means";
+    EXPECT_NEAR(after(e.sharded(averaged), mean, 0)[i], whole_mean[i], 1e-13);
+    EXPECT_NEAR(after(e.sharded(global), mean, 3)[i], whole_mean[i], 1e-13);
+    EXPECT_NEAR(after(e.sharded(global), variance, 3)[i], whole_variance[i], 1e-13);
+  }
+}
+
+// Unclipped, nothing happens before or after the all-reduce: a cause that does nothing here, and what would show it.
+TEST(Causes, AnInertCauseSaysWhatWouldShowIt) {
+  const Experiment e = tiny::experiment(
+      tiny::kDense, {{"optimizer.clip", "global_norm"}, {"optimizer.clip_at", "1000"}});
+  const Catalogue c = tiny::must(catalogue(e, {start_of(e)}, 1));
+  EXPECT_TRUE(c.class_of("clipping").inert);
+  EXPECT_NE(c.class_of("clipping").parting.find("clip_at"), std::string::npos);
+  EXPECT_FALSE(c.class_of("no_all_reduce").inert);
+}
+
+// Each cause as the experiment's own: found, restored, and nothing is left.
+TEST(CausesSlow, EachIsFoundAndRestored) {
+  const Experiment clean = rich();
+  for (const std::string& cause : possible_causes(clean)) {
+    Experiment e = clean;
+    e.sharding = introduce(e, e.sharding, cause);
+    const MeaningResult m = probe(e);
+    const bool found = std::ranges::any_of(
+        m.causes, [&](const ShardingCause& c) { return c.name == cause; });
+    EXPECT_TRUE(found) << cause;
+    EXPECT_TRUE(m.differs()) << cause;
+    EXPECT_TRUE(m.explained()) << cause;
+    EXPECT_TRUE(row(m, cause, "restored in S").explains) << cause;
+  }
+}
+
+TEST(CausesSlow, PairsAreFoundAndRestored) {
+  const Experiment clean = rich();
+  const std::vector<std::string> causes = possible_causes(clean);
+  int pairs = 0;
+  for (size_t a = 0; a < causes.size(); ++a) {
+    for (size_t b = a + 1; b < causes.size(); ++b) {
+      if (exclusive(causes[a], causes[b]) || (a * 7 + b) % 5 != 0) continue;  // a fifth of them
+      Experiment e = clean;
+      e.sharding = introduce(e, introduce(e, e.sharding, causes[a]), causes[b]);
+      const MeaningResult m = probe(e);
+      EXPECT_GE(m.causes.size(), 2u) << causes[a] << " + " << causes[b];
+      EXPECT_TRUE(m.differs()) << causes[a] << " + " << causes[b];
+      EXPECT_TRUE(m.explained()) << causes[a] << " + " << causes[b];
+      ++pairs;
+    }
+  }
+  EXPECT_GT(pairs, 20);
+}
+
+TEST(CausesSlow, CleanProgramsMeanTheSame) {
+  for (int seed = 1; seed <= 20; ++seed) {
+    const Experiment e = rich({{"seed", std::to_string(seed)}});
+    const MeaningResult m = probe(e);
+    EXPECT_TRUE(m.causes.empty()) << seed;
+    EXPECT_FALSE(m.differs()) << seed << ": " << m.drift;
+  }
+}
+
 }  // namespace
 }  // namespace twinrun

@@ -19,9 +19,10 @@ void expect_clean(uint64_t seed) {
   constexpr const char* kModels[] = {tiny::kDense, tiny::kNormalized, tiny::kConvolutional};
   constexpr const char* kOptimizers[] = {"momentum", "adam", "sgd", "rmsprop"};
   const int cores = 1 << (seed % 4);
-  const Experiment e = tiny::experiment(kModels[seed % 3], {{"tpu.cores", std::to_string(cores)},
-                                                            {"optimizer.kind", kOptimizers[seed / 3 % 4]},
-                                                            {"seed", std::to_string(seed + 1)}});
+  const Experiment e =
+      tiny::experiment(kModels[seed % 3], {{"tpu.cores", std::to_string(cores)},
+                                           {"optimizer.kind", kOptimizers[seed / 3 % 4]},
+                                           {"seed", std::to_string(seed + 1)}});
   const Variant v = draw_variant(seed, kPrecisions[seed / 2 % 4]);
   const auto backend = make_variant_backend(v, {});
   const Program program = as_computed_by(v.declared, tiny::program(e, cores > 1));
@@ -53,7 +54,9 @@ std::vector<double> one_step(const Experiment& e, const Program& program) {
   Feed feed(e.data->train, e.feed_options(e.scenario.train.batch));
   States states = initial_states(program, 3);
   StepOutputs outputs;
-  tiny::must(engine->step(0, states, tiny::must(step_inputs(program, e.scenario, tiny::must(feed.batch(0)), 0)), outputs));
+  tiny::must(engine->step(
+      0, states, tiny::must(step_inputs(program, e.scenario, tiny::must(feed.batch(0)), 0)),
+      outputs));
   std::vector<double> all;
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     if (!program.outputs[i].name.ends_with(".grad")) continue;

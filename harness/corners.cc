@@ -1,0 +1,99 @@
+#include "harness/corners.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "harness/reference_cache.h"
+
+namespace twinrun {
+namespace {
+
+std::string run_path(const Stage& stage, const std::string& name) {
+  return (std::filesystem::path(stage.options.directory) / "runs" / (name + ".h5")).string();
+}
+
+std::string title(const std::string& name, const Capabilities& engine, const Program& program) {
+  return fmt::format("{:<4} {}{}", name, engine.name,
+                     program.sharding.cores > 1
+                         ? fmt::format(", {} cores x {}", program.sharding.cores, program.batch)
+                         : fmt::format(", batch {}", program.batch));
+}
+
+// A corner of the experiment that is there: written, if it is to be kept.
+Status take(Stage& stage, const std::string& name, Program program, RunResult result, bool keep) {
+  if (keep) {
+    TWINRUN_RETURN_IF_ERROR(write_run(run_path(stage, name), result.file));
+    stage.programs[name] = std::move(program);
+  }
+  stage.runs[name] = std::move(result);
+  return Ok{};
+}
+
+}  // namespace
+
+Status corner(Stage& stage, const std::string& name, const Experiment& experiment, Program program,
+              Backend& backend, RunOptions options, bool keep) {
+  options.name = title(name, backend.capabilities(), program);
+  options.progress = stage.progress;
+  options.stop = stage.stop;
+  options.threads = stage.options.threads;
+  TWINRUN_ASSIGN(RunResult result, train(experiment, program, backend, options));
+  return take(stage, name, std::move(program), std::move(result), keep);
+}
+
+Status reference(Stage& stage, const std::string& name, const Experiment& experiment,
+                 Program program, Backend& backend, RunOptions options, bool keep) {
+  const ReferenceCache cache(stage.options.cache, stage.options.fresh);
+  const std::string& engine = stage.options.baseline;
+  auto kept = cache.find(experiment, program, engine, options);
+  if (!kept) {
+    TWINRUN_RETURN_IF_ERROR(corner(stage, name, experiment, program, backend, options, keep));
+    cache.keep(experiment, program, engine, options, stage.runs[name]);
+    return Ok{};
+  }
+  if (stage.progress != nullptr) {
+    stage.progress->begin(title(name, backend.capabilities(), program), 0);
+    stage.progress->end(outcome(kept->file) + " (kept)");
+  }
+  return take(stage, name, std::move(program), std::move(*kept), keep);
+}
+
+Result<std::unique_ptr<Backend>> baseline(const Stage& stage, int threads, bool poison) {
+  BackendOptions o = backend_options(stage.experiment.scenario, threads);
+  o.poison_memory = poison;
+  return make_backend(stage.options.baseline, o);
+}
+Result<std::unique_ptr<Backend>> subject(const Stage& stage) {
+  const Scenario& s = stage.experiment.scenario;
+  const BackendOptions o = backend_options(s, stage.options.threads);
+  if (stage.options.make_subject) return stage.options.make_subject(o);
+  TWINRUN_ASSIGN(auto engine, make_backend(stage.options.subject, o));
+  return with_faults(std::move(engine), stage.faults, s.seed, stage.fault_log);
+}
+
+std::optional<int64_t> first_difference(const RunFile& a, const RunFile& b) {
+  const size_t n = std::min(a.state_digests.size(), b.state_digests.size());
+  for (size_t i = 0; i < n; ++i) {
+    if (a.state_digests[i] != b.state_digests[i]) return static_cast<int64_t>(i);
+  }
+  return std::nullopt;
+}
+
+double final_loss(const RunResult& run) { return run.file.evaluations.back().loss; }
+
+double relative_distance(const Program& program, const States& a, const States& b) {
+  double gap = 0, norm = 0;
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    if (program.state[i].role != StateRole::kParameter) continue;
+    const std::vector<double> x = as_doubles(a[0].vars[i]), y = as_doubles(b[0].vars[i]);
+    for (size_t k = 0; k < x.size(); ++k) {
+      gap += (x[k] - y[k]) * (x[k] - y[k]);
+      norm += y[k] * y[k];
+    }
+  }
+  return norm > 0 ? std::sqrt(gap / norm) : 0;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,72 @@
+// Does it matter: instrument 3, paired seeds and, where asked for, the ensemble of honest engines.
+#include <fmt/format.h>
+
+#include "harness/corners.h"
+#include "harness/ensemble.h"
+#include "harness/trajectory.h"
+
+namespace twinrun {
+
+Status compare_trajectories(Stage& stage) {
+  Evidence& e = stage.evidence;
+  if (!stage.runs.contains("T")) return Ok{};
+  stage.r_losses = {final_loss(stage.runs["R"])};
+  stage.s_losses = {final_loss(stage.runs["S"])};
+  stage.t_losses = {final_loss(stage.runs["T"])};
+  const bool broken = e.match && e.match->outcome == MatchResult::Outcome::kUnexplained;
+  const bool wanted = !stage.options.quick && e.violations.empty() && !broken && !e.identical;
+  const Scenario& s = stage.experiment.scenario;
+  TWINRUN_ASSIGN(const auto cpu, baseline(stage, stage.options.threads));
+  TWINRUN_ASSIGN(const auto engine, subject(stage));
+  if (wanted && s.diagnose.ensemble > 0) {
+    EnsembleOptions o;
+    o.members = s.diagnose.ensemble;
+    o.steps = std::min<int64_t>(o.steps, s.train.steps);
+    o.threads = stage.options.threads;
+    o.seed = s.seed;
+    if (stage.progress != nullptr) stage.progress->begin("ensemble: is it one of the honest", 1);
+    TWINRUN_ASSIGN(e.ensembles,
+                   compare_ensemble(stage.experiment, stage.programs["T"], *engine, o));
+    if (stage.progress != nullptr)
+      stage.progress->end(fmt::format("p {:.2f}, {}", e.ensembles.back().p, e.ensembles.back().outcome));
+  }
+  for (int i = 1; wanted && i < s.diagnose.seeds; ++i) {
+    TWINRUN_ASSIGN(const Experiment other,
+                   with_seed(stage.experiment, s.seed + static_cast<uint64_t>(i)));
+    const auto loss_of = [&](const std::string& name, Program program,
+                             Backend& backend) -> Result<double> {
+      RunOptions o;
+      o.digest_states = false;
+      const std::string key = fmt::format("{}#{}", name, i);
+      const auto run = name == "T" ? corner : reference;
+      TWINRUN_RETURN_IF_ERROR(run(stage, key, other, std::move(program), backend, o, false));
+      const double loss = final_loss(stage.runs[key]);
+      stage.runs.erase(key);
+      return loss;
+    };
+    TWINRUN_ASSIGN(const double r, loss_of("R", other.whole(), *cpu));
+    if (stage.stopped()) return Ok{};
+    double sharded = r;
+    if (stage.sharded() && e.meaning.differs()) {
+      TWINRUN_ASSIGN(sharded, loss_of("S", other.sharded(other.sharding), *cpu));
+      if (stage.stopped()) return Ok{};
+    }
+    TWINRUN_ASSIGN(const double t, loss_of("T", as_computed_by(engine->capabilities(), stage.subject_program(other)), *engine));
+    if (stage.stopped()) return Ok{};
+    stage.r_losses.push_back(r);
+    stage.s_losses.push_back(sharded);
+    stage.t_losses.push_back(t);
+  }
+  const Margin margin = choose_margin(s.diagnose.margin, stage.r_losses);
+  e.trajectories.push_back(
+      compare_paired("T - R", "what the user sees", stage.t_losses, stage.r_losses, margin));
+  if (stage.sharded() && e.meaning.differs()) {
+    e.trajectories.push_back(compare_paired("S - R", "what sharding alone does, on cpu",
+                                            stage.s_losses, stage.r_losses, margin));
+    e.trajectories.push_back(
+        compare_paired("T - S", "what the engine adds", stage.t_losses, stage.s_losses, margin));
+  }
+  return Ok{};
+}
+
+}  // namespace twinrun
