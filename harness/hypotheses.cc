@@ -93,6 +93,12 @@ void narrowed(const Suspect& s, std::vector<Likeness>& out) {
   };
   out.push_back({"the result cut toward zero to bfloat16", as_bf16(bf16_truncate)});
   out.push_back({"the result rounded to bfloat16", as_bf16(bf16_round)});
+  // Few numbers are ones by chance.
+  if (s.wrong.size() >= 4) {
+    out.push_back({"bfloat16 numbers only: summed in bfloat16", s.share([&](int64_t i) {
+                     return (to_bits(static_cast<float>(s.got(i))) & 0xFFFFu) == 0;
+                   })});
+  }
   constexpr double kMinNormal = 0x1p-126;
   out.push_back({"denormals flushed to zero, which is not declared", s.share([&](int64_t i) {
                    return s.got(i) == 0 && std::fabs(s.due(i)) < kMinNormal;

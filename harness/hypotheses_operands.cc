@@ -74,7 +74,10 @@ void stale_operands(const Suspect& s, Trials& trials) {
     if (!old.valid() || old.type() != s.inputs[i].type() || old.same_bits(s.inputs[i])) continue;
     std::vector<Tensor> inputs = s.inputs;
     inputs[i] = old;
-    trials.with(fmt::format("computed from operand {} of the step before (stale)", i), inputs);
+    trials.with(s.op.kind == OpKind::kAllReduce
+                    ? fmt::format("the sum with core {}'s part of the step before (stale)", i)
+                    : fmt::format("computed from operand {} of the step before (stale)", i),
+                inputs);
   }
 }
 
@@ -118,6 +121,15 @@ void of_dot(const Suspect& s, Trials& trials) {
           fmt::format("the last {} of {} terms of the sum are counted twice", tail, k),
           [&](int64_t i) { return 2 * s.due(i) - without.value[static_cast<size_t>(i)]; },
           [&](int64_t i) { return 2 * s.radius(i) + without.radius[static_cast<size_t>(i)]; });
+      // Padding cells that hold what comes first.
+      const int64_t cells = (tile - k % tile) % tile;
+      if (trials.done() || cells == 0 || cells >= k) continue;
+      const OracleResult head =
+          eval_op(s.declared, s.op, without_k_tail(s.op, s.inputs, k - cells), s.pool);
+      trials.values(
+          fmt::format("the first {} of {} terms of the sum are counted twice (a tile of {})", cells, k, tile),
+          [&](int64_t i) { return s.due(i) + head.value[static_cast<size_t>(i)]; },
+          [&](int64_t i) { return 2 * s.radius(i) + head.radius[static_cast<size_t>(i)]; });
     }
   }
   for (size_t i = 0; i < s.inputs.size(); ++i) {
@@ -193,6 +205,51 @@ double solved(const Suspect& s, size_t which, int64_t i) {
   }
 }
 
+// a + f b in the place of a + b: a step of another size.
+void part_of_operand(const Suspect& s, Trials& trials) {
+  const double sign = s.op.kind == OpKind::kAdd ? 1 : -1;
+  double sb = 0, bb = 0;
+  for (const int64_t i : s.wrong) {
+    const double b = sign * number_at(s.inputs[1], i), moved = s.got(i) - number_at(s.inputs[0], i);
+    if (!std::isfinite(b) || !std::isfinite(moved)) continue;
+    sb += moved * b;
+    bb += b * b;
+  }
+  if (!(bb > 0) || s.wrong.size() < 3) return;
+  for (const double f : {std::stod(fmt::format("{:.2g}", sb / bb)), sb / bb}) {
+    if (f == 0 || std::fabs(f - 1) < 1e-3) continue;  // rounding moves it that much
+    trials.values(
+        fmt::format("its operand 1 taken {:.4g} times", f),
+        [&](int64_t i) { return number_at(s.inputs[0], i) + f * sign * number_at(s.inputs[1], i); },
+        [&](int64_t i) {
+          const double b = std::fabs(f * number_at(s.inputs[1], i));
+          return s.radius(i) + 0x1p-23 * (b + std::fabs(s.got(i)));
+        });
+    if (trials.done()) return;
+  }
+}
+
+// Sums over dimensions: a first or last term that is missing.
+void of_reduce(const Suspect& s, Trials& trials) {
+  if (s.op.attrs.reducer == Reducer::kMax || s.inputs[0].dtype() != DType::kF32) return;
+  const Dims& dims = s.inputs[0].dims();
+  for (const bool last : {false, true}) {
+    Tensor x = s.inputs[0].clone();
+    for (int64_t i = 0; i < x.elements(); ++i) {
+      int64_t rest = i;
+      bool end = true;
+      for (size_t d = dims.size(); d-- > 0;) {
+        const int64_t at = rest % dims[d];
+        rest /= dims[d];
+        const bool reduced = std::ranges::find(s.op.attrs.dims, static_cast<int64_t>(d)) != s.op.attrs.dims.end();
+        end = end && (!reduced || at == (last ? dims[d] - 1 : 0));
+      }
+      if (end) x.as<float>()[static_cast<size_t>(i)] = 0;
+    }
+    trials.with(fmt::format("the {} term of the sum is missing", last ? "last" : "first"), {x});
+  }
+}
+
 // + - * /: another operation, exchanged operands, another constant.
 void of_binary(const Suspect& s, Trials& trials) {
   if (s.subject.dtype() != DType::kF32) return;
@@ -217,8 +274,9 @@ void of_binary(const Suspect& s, Trials& trials) {
                   inputs);
     }
   }
+  if (s.op.kind == OpKind::kAdd || s.op.kind == OpKind::kSubtract) part_of_operand(s, trials);
   for (const OpKind kind : kBinary) {
-    if (kind == s.op.kind) continue;
+    if (kind == s.op.kind || trials.done()) continue;
     Op other = s.op;
     other.kind = kind;
     trials.as(fmt::format("{} in the place of {}", name_of(kind), name_of(s.op.kind)), s.declared,
@@ -305,6 +363,7 @@ std::vector<Likeness> from_operands(const Suspect& s) {
   if (class_of(s.op.kind) == OpClass::kDot) of_dot(s, trials);
   if (s.op.kind == OpKind::kAllReduce) of_all_reduce(s, trials);
   if (std::ranges::find(kBinary, s.op.kind) != std::end(kBinary) && s.inputs.size() == 2) of_binary(s, trials);
+  if (s.op.kind == OpKind::kReduce) of_reduce(s, trials);
   if (s.op.kind == OpKind::kScatterAdd) of_scatter_add(s, trials);
   if (s.op.kind == OpKind::kSelectAndScatter) of_select_and_scatter(s, trials);
   return out;

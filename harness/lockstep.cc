@@ -104,7 +104,7 @@ TraceSink* Lockstep::begin_step(int64_t step, const States& before, const StepIn
   for (const ReplicaState& replica : before) {
     for (const Tensor& var : replica.vars) bytes += static_cast<int64_t>(var.bytes());
   }
-  if (step_.step == step - 1 && bytes <= kKeptBytes)
+  if (step_.step >= 0 && step_.step == step - 1 && bytes <= kKeptBytes)
     next.lead = {std::move(step_.before), std::move(step_.inputs)};
   step_ = std::move(next);
   if (probed(step)) {
@@ -201,20 +201,23 @@ void Lockstep::found(const OpEvent& event, size_t replica, const OracleVerdict& 
   if (rows_[event.id].violations == 0) {
     Past past;
     past.cores = static_cast<int>(event.outputs.size());
-    const auto before = [&](ValueId id) -> Tensor {
-      const auto kept = previous_.find({id, static_cast<int>(replica)});
+    const auto before = [&](ValueId id, size_t core) -> Tensor {
+      const auto kept = previous_.find({id, static_cast<int>(core)});
       if (kept != previous_.end()) return kept->second;
       const auto shared = previous_.find({id, 0});
       return shared != previous_.end() ? shared->second : Tensor();
     };
-    past.result = before(event.id);
+    past.result = before(event.id, replica);
+    for (size_t core = 0; collective && core < event.inputs.size(); ++core)
+      past.operands.push_back(before(op.operands[0], core));
     for (const ValueId operand : op.operands) {
+      if (collective) break;
       const StateVar* var = nullptr;
       for (const StateVar& s : ran_->state) var = s.id == operand ? &s : var;
       const int i = var == nullptr ? -1 : program_.state_index(var->name);
       past.operands.push_back(i >= 0 && step_.lead
                                   ? step_.lead->first[replica].vars[static_cast<size_t>(i)]
-                                  : before(operand));
+                                  : before(operand, replica));
     }
     const std::vector<Likeness> all =
         likenesses(declared_, op, output, oracle, inputs, pool_, past);

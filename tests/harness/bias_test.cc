@@ -181,6 +181,34 @@ TEST(Bias, HonestEnginesAreNotAccused) {
   EXPECT_EQ(clean.counts.findings, 0);
 }
 
+// Other models: embeddings, attention, layer norm, depthwise convolutions, triplet loss; no violation of any kind.
+TEST(BiasSlow, NoHonestVariantIsAccusedOnTheDrillsScenarios) {
+  const char* names[] = {"drill_mlp",       "drill_cnn",     "drill_attention",
+                         "drill_depthwise", "drill_dropout", "drill_triplet"};
+  const DotPrecision precisions[] = {kF32, DotPrecision::kBf16, DotPrecision::kBf16x3, DotPrecision::kBf16x6};
+  double highest = 0;
+  int64_t results = 0;
+  for (uint64_t seed = 0; seed < 36; ++seed) {
+    const Experiment e = tiny::must(make_experiment(
+        tiny::must(load_scenario(names[seed % 6], {{"seed", std::to_string(seed + 1)}}))));
+    const auto subject = tiny::variant(seed + 500, precisions[seed / 6 % 4]);
+    const Program program = e.sharded(e.sharding);
+    ThreadPool pool(1);
+    Lockstep probe(program, subject->capabilities(), {}, &pool);
+    RunOptions options;
+    options.observer = &probe;
+    options.evaluate = false;
+    tiny::must(train(e, program, *subject, options));
+    highest = std::max(highest, probe.bias_counts().highest);
+    results += probe.bias_counts().results;
+    for (const Violation& v : probe.violations()) {
+      ADD_FAILURE() << names[seed % 6] << " " << subject->capabilities().name << " " << v.op << " step "
+                    << v.step << ": " << v.elements << " " << v.link << " " << v.fingerprint;
+    }
+  }
+  std::printf("%lld results scored, highest level %.1f\n", static_cast<long long>(results), highest);
+}
+
 // The calibration: docs/bounds.md, "Bias below the bound".
 TEST(BiasSlow, CalibrationOnHonestVariants) {
   Clean clean;
