@@ -256,5 +256,70 @@ TEST(DrillRunner, GoesOnWhereItStoppedAndLosesNoError) {
   EXPECT_GT(begun, 0);
 }
 
+// What the suite runs of a drill: few cases of every stratum. The whole one is `./dev drill`; docs/drill.md has its figures.
+TEST(DrillSlow, FewCasesOfEveryStratum) {
+  Drilling d;
+  d.options.plan = {{"drill_mlp", "drill_dropout", "drill_triplet"}, 48, 3, 'A'};
+  const DrillSummary s = summarise(d.run());
+  for (const std::string& miss : s.misses) ADD_FAILURE() << miss;
+  EXPECT_EQ(s.cases, 48);
+  EXPECT_EQ(s.false_alarms.k, 0);
+  EXPECT_GE(s.false_alarms.n, 15);
+  EXPECT_GE(s.faults.size(), 8u);
+}
+
+// The same cases, judged by a diagnosis with a part broken: the drill must notice each.
+struct Sabotage {
+  const char* what;
+  std::vector<std::string> cases;
+  std::function<void(Evidence&)> hand;
+};
+
+class DrillSabotageSlow : public testing::TestWithParam<Sabotage> {};
+
+TEST_P(DrillSabotageSlow, IsNoticed) {
+  Drilling d;
+  d.options.ids = GetParam().cases;
+  const DrillSummary whole = summarise(d.run());
+  for (const std::string& miss : whole.misses) ADD_FAILURE() << "as it is: " << miss;
+  d.options.sabotage = GetParam().hand;
+  const DrillSummary broken = summarise(d.run());
+  EXPECT_EQ(broken.misses.size(), GetParam().cases.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, DrillSabotageSlow,
+                         testing::Values(
+                             // Rounded toward zero: at 2.0 and 1.4 times the bound.
+                             Sabotage{"TenTimesTheRadius",
+                                      {"engine.drill_triplet.1.21", "engine.drill_cnn.1.14"},
+                                      [](Evidence& e) {
+                                        std::erase_if(e.violations, [](const Violation& v) {
+                                          return v.what != Violation::What::kLink &&
+                                                 v.verdict.worst <= 10;
+                                        });
+                                      }},
+                             // Cores that hold different results of one all-reduce.
+                             Sabotage{"NothingBetweenTheOps",
+                                      {"engine.drill_mlp.1.1", "engine.drill_mlp.1.2"},
+                                      [](Evidence& e) {
+                                        std::erase_if(e.violations, [](const Violation& v) {
+                                          return v.what == Violation::What::kLink;
+                                        });
+                                      }},
+                             Sabotage{"ASwitchIgnored",
+                                      {"declared.drill_mlp.1.0"},
+                                      [](Evidence& e) {
+                                        std::erase_if(e.meaning.causes, [](const ShardingCause& c) {
+                                          return c.name == "reduction";
+                                        });
+                                        std::erase_if(e.meaning.rows, [](const SwitchRow& r) {
+                                          return r.cause == "reduction";
+                                        });
+                                        e.meaning.residual = e.meaning.drift;
+                                        for (KindDrift& kind : e.meaning.kinds)
+                                          kind.residual = kind.drift;
+                                      }}),
+                         [](const auto& info) { return info.param.what; });
+
 }  // namespace
 }  // namespace twinrun::drill
