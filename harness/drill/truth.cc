@@ -225,6 +225,11 @@ Comparison compare(const std::vector<Variant>& honest, const Op& op,
     half.push_back(high / 2 - low / 2);
     rounds = rounds || half.back() > 0;
   }
+  // Where the judges happen to agree on one element, they still show around it how far they can be apart.
+  std::vector<double> apart;
+  std::ranges::copy_if(half, std::back_inserter(apart), [](double h) { return h > 0; });
+  std::ranges::sort(apart);
+  const double typical = apart.empty() ? 0 : apart[apart.size() / 2];
 
   Comparison c;
   double own = 0;
@@ -233,7 +238,7 @@ Comparison compare(const std::vector<Variant>& honest, const Op& op,
     const double x = subject[static_cast<size_t>(elements[e])];
     if (!std::isfinite(middle[e]) || !std::isfinite(half[e])) continue;  // honest engines overflow
     const double need =
-        rounds ? std::max(half[e], ulp(middle[e])) + (fusable ? unrounded(e) : 0) : 0;
+        rounds ? std::max({half[e], typical, ulp(middle[e])}) + (fusable ? unrounded(e) : 0) : 0;
     const double gap = std::fabs(x - middle[e]);
     if (!std::isfinite(gap)) {
       c.distance = std::numeric_limits<double>::infinity();
