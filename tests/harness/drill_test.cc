@@ -200,7 +200,7 @@ TEST(DrillTruth, HonestEnginesAreInsideSlow) {
       options.observer = &judge;
       options.evaluate = options.digest_states = false;
       must(train(e, e.sharded(e.sharding), *engine, options));
-      EXPECT_LT(judge.worst, 1) << scenario << " honest:" << seed << " " << judge.where;
+      EXPECT_LE(judge.worst, 1) << scenario << " honest:" << seed << " " << judge.where;
       compared += judge.compared;
       leaning += judge.leaning;
     }
