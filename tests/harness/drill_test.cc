@@ -283,8 +283,11 @@ TEST_P(DrillSabotageSlow, IsNoticed) {
   const DrillSummary whole = summarise(d.run());
   for (const std::string& miss : whole.misses) ADD_FAILURE() << "as it is: " << miss;
   d.options.sabotage = GetParam().hand;
-  const DrillSummary broken = summarise(d.run());
-  EXPECT_EQ(broken.misses.size(), GetParam().cases.size());
+  const auto records = d.run();
+  const DrillSummary broken = summarise(records);
+  std::string said;
+  for (const CaseRecord& r : records) said += r.injected.id + ": " + r.headline + "\n";
+  EXPECT_EQ(broken.misses.size(), GetParam().cases.size()) << said;
 }
 
 INSTANTIATE_TEST_SUITE_P(Parts, DrillSabotageSlow,
@@ -298,12 +301,12 @@ INSTANTIATE_TEST_SUITE_P(Parts, DrillSabotageSlow,
                                                  v.verdict.worst <= 10;
                                         });
                                       }},
-                             // Cores that hold different results of one all-reduce.
-                             Sabotage{"NothingBetweenTheOps",
-                                      {"engine.drill_mlp.1.1", "engine.drill_mlp.1.2"},
+                             // A script that feeds cores what is not theirs: no op is wrong.
+                             Sabotage{"NobodyLooksAtTheFeed",
+                                      {"hidden.drill_mlp.3.0", "hidden.drill_mlp.3.1"},
                                       [](Evidence& e) {
                                         std::erase_if(e.violations, [](const Violation& v) {
-                                          return v.what == Violation::What::kLink;
+                                          return v.what == Violation::What::kFeed;
                                         });
                                       }},
                              Sabotage{"ASwitchIgnored",
