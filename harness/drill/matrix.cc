@@ -128,6 +128,7 @@ DrillSummary summarise(const std::vector<CaseRecord>& records) {
     if (s.kind == Kind::kEngineBiased && a) biased.rate.add(s.flagged);
     if (s.flagged && a && is_engine(s.kind)) {
       executions += r.executions;
+      d.run_lengths += r.run_lengths;
       d.most_executions = std::max(d.most_executions, r.executions);
       runs.rate.add(r.executions <= 8);
     }
@@ -144,6 +145,7 @@ DrillSummary summarise(const std::vector<CaseRecord>& records) {
   if (d.cases > 0) d.seconds /= static_cast<double>(d.cases);
   if (d.cases > 0) d.truth_seconds /= static_cast<double>(d.cases);
   if (runs.rate.n > 0) d.executions = executions / static_cast<double>(runs.rate.n);
+  if (runs.rate.n > 0) d.run_lengths /= static_cast<double>(runs.rate.n);
   if (d.false_alarms.n > 0) d.false_alarm_bound = 3.0 / static_cast<double>(d.false_alarms.n);
   d.clusters = static_cast<int64_t>(clusters.size());
   for (auto& [key, row] : matrix) d.matrix.push_back(std::move(row));

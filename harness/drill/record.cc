@@ -85,7 +85,10 @@ Score score(const CaseRecord& r) {
     s.step = first->step == r.truth.first_activated || first->step == r.truth.first_outside ||
              (intermittent && std::ranges::find(r.sealed, first->step) != r.sealed.end());
     s.op = first->op == r.injected.op;
-    s.core = r.truth.replica < 0 || first->core == r.truth.replica;
+    const auto cores = std::ranges::find(r.injected.overrides,
+                                         std::pair<std::string, std::string>("tpu.cores", "1"));
+    s.core = r.truth.replica < 0 || first->core == r.truth.replica ||
+             cores != r.injected.overrides.end();
   }
   s.cause = !r.injected.cause.empty() && std::ranges::any_of(r.findings, [&](const SaidFinding& f) {
     return names(f.cause, r.injected.cause);

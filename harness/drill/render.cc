@@ -138,8 +138,11 @@ std::string clean_text(const DrillSummary& d) {
 
 std::string runs_text(const DrillSummary& d) {
   if (d.most_executions == 0) return "";
-  return fmt::format("Runs of the subject to step, op and core: {:.1f} on average, {} at most.",
-                     d.executions, d.most_executions);
+  return fmt::format(
+      "Runs of the subject to step, op and core: {:.1f} on average, {} at most; most of them are "
+      "of single steps: together as "
+      "many steps as {:.1f} whole runs.",
+      d.executions, d.most_executions, d.run_lengths);
 }
 
 json json_of(const Rate& r) { return {{"k", r.k}, {"n", r.n}, {"low", r.low}, {"high", r.high}}; }

@@ -3,10 +3,11 @@
 //
 // Fault: the faulty op of the case's own run is computed again, on the inputs of each activation, by kHonest variants of the same
 // declaration. Outside: at some element it is farther from the middle of their results than kFactor times their half range there
-// (and than one ulp, where the op rounds at all). Biased: inside, but its errors lean to one side, on every step looked at, by more
+// (than the median one of the result, and than one ulp, where the op rounds at all). Biased: inside, but its errors lean to one side, on every step looked at, by more
 // than kLean standard deviations of what the variants' do.
 // Cause: the two programs run three steps in binary64; what is left between them is meaning. Whether it matters: held-out loss,
-// S - R on the reference over kSeeds seeds that no diagnosis uses, 95 % interval against diagnose.margin.
+// S - R on the reference over kSeeds seeds that no diagnosis uses: is it so far from diagnose.margin that diagnose.seeds of them
+// must decide it (t tests at 5 %, power 95 %)?
 #pragma once
 
 #include <map>
