@@ -17,12 +17,18 @@ void inconclusive(Judgement& j, std::string headline, std::string why,
   for (auto& n : next) j.next_steps.push_back(std::move(n));
 }
 
-// The subject's script runs another program, of a known cause: whether that matters is what T does.
-void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr) {
-  const std::string outcome = tr == nullptr ? "undetermined" : tr->outcome;
-  const VerdictClass as = outcome == "outside"        ? VerdictClass::kSharding
-                          : outcome == "undetermined" ? VerdictClass::kInconclusive
-                                                      : VerdictClass::kNoise;
+// The subject's script runs another program, of a known cause: whether that matters is what that program does on the reference,
+// and what T does.
+void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr, const TrajectoryRow* sr) {
+  const auto is = [](const TrajectoryRow* row, std::string_view outcome) {
+    return row != nullptr && row->outcome == outcome;
+  };
+  const auto inside = [&](const TrajectoryRow* row) {
+    return is(row, "equivalent") || is(row, "identical");
+  };
+  const VerdictClass as = is(sr, "outside") || is(tr, "outside") ? VerdictClass::kSharding
+                          : inside(tr) && (sr == nullptr || inside(sr)) ? VerdictClass::kNoise
+                                                                       : VerdictClass::kInconclusive;
   if (e.meaning.differs()) sharding_findings(e, j, as);
   program_findings(e, j, as);
   if (as == VerdictClass::kInconclusive) {
@@ -30,7 +36,7 @@ void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr) {
                  fmt::format("The subject's script runs another program than it was asked to ({}), but the "
                              "seeds do not decide whether that matters.",
                              explained_by(e)),
-                 "the interval of T - R straddles the margin",
+                 "the interval of the effect straddles the margin",
                  {"raise diagnose.seeds, or set diagnose.margin to the loss that you do not mind"});
     return;
   }
@@ -39,7 +45,7 @@ void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr) {
       as == VerdictClass::kSharding
           ? fmt::format("The subject's script runs another program than it was asked to (cause: {}). Held-out "
                         "loss moves by {:+.4f}.",
-                        explained_by(e), tr->mean)
+                        explained_by(e), (is(sr, "outside") ? sr : tr)->mean)
           : fmt::format("Noise: the subject's script runs another program than it was asked to ({}), but "
                         "held-out loss stays within {:.3g}.",
                         explained_by(e), tr->margin);
@@ -144,7 +150,7 @@ Judgement classify(const Evidence& e) {
   const TrajectoryRow* tr = find_row(e, "T - R");
   const TrajectoryRow* sr = find_row(e, "S - R");
   if (explained) {
-    judge_script(e, j, tr);
+    judge_script(e, j, tr, sr);
     return j;
   }
   if (e.meaning.differs()) {

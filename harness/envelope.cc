@@ -93,16 +93,18 @@ double weight_move(const Program& program, DotPrecision precision) {
   return std::clamp(8 / (85 * weights), kFourUlps, kOfBf16);
 }
 
-Result<Observed> observe(const Experiment& e, Engine& engine, const Program& asked,
+Result<Observed> observe(const Experiment& e, Engine* engine, const Program& asked,
                          const std::vector<MatchState>& states, uint64_t member, double move) {
   const std::vector<Compared> tensors = compared_tensors(asked);
   Observed out;
   out.replicas = static_cast<size_t>(asked.sharding.cores);
   for (const MatchState& at : states) {
-    TWINRUN_ASSIGN(
-        const StepResult r,
-        one_step(e, engine, at.step,
-                 member % 2 == 0 ? at.states : moved(asked, at.states, at.step, member, move)));
+    StepResult r{at.states, at.after, at.outputs};
+    if (engine != nullptr) {
+      TWINRUN_ASSIGN(
+          r, one_step(e, *engine, at.step,
+                      member % 2 == 0 ? at.states : moved(asked, at.states, at.step, member, move)));
+    }
     for (const Compared& c : tensors) {
       const size_t first = out.values.size();
       for (size_t k = 0; k < out.replicas; ++k) {

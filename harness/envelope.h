@@ -21,6 +21,9 @@ namespace twinrun {
 struct MatchState {
   int64_t step = 0;
   States states;
+  // What the subject made of it in its run; if not known, it is run again from here.
+  States after = {};
+  StepOutputs outputs = {};
 };
 
 // What is compared of a step: loss, gradients, change of state.
@@ -49,7 +52,8 @@ struct Observed {
 double weight_move(const Program& program, DotPrecision precision);
 
 // member 0: from the states as they are; odd ones: from weights moved by up to `move`.
-Result<Observed> observe(const Experiment& experiment, Engine& engine, const Program& asked,
+// Without an engine: what the states' run made of them.
+Result<Observed> observe(const Experiment& experiment, Engine* engine, const Program& asked,
                          const std::vector<MatchState>& states, uint64_t member = 0,
                          double move = 0);
 

@@ -265,10 +265,10 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
       Finding f;
       f.verdict = as;
       f.cause = part.cause;
-      f.level = 'C';
+      f.level = m.read ? e.level : 'C';
       f.number = explanation.ratio;
       f.bound = m.threshold;
-      f.bound_source = fmt::format(
+      f.bound_source = m.read ? std::string("what the ops read is bit by bit what this cause feeds") : fmt::format(
           "distance from the mean of honest engines of this program, in units of their spread; an honest "
           "subject exceeds it with probability {:.0e} (docs/diagnosis.md, instrument 2)",
           m.false_alarm);
@@ -277,7 +277,7 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
       f.sentence = fmt::format(
           "The subject's script runs another program than it was asked to, one with{} {}{}.",
           part.introduced ? "" : "out", name_of(part.cause).subject, meaning);
-      f.evidence.push_back(fmt::format(
+      if (!m.read) f.evidence.push_back(fmt::format(
           "against the program asked for, its tensors are {:.3g} times as far off as honest engines "
           "spread; against this one {:.3g} times",
           m.ratio, explanation.ratio));

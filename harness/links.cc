@@ -180,6 +180,10 @@ void Links::check_operands(const OpEvent& event) {
                          fed     ? " was fed"
                          : state ? " held before the step"
                                  : " wrote");
+    if (fed) {
+      v.input = producer.name;
+      for (const auto& inputs : event.inputs) v.read.push_back(inputs[i]);
+    }
     ++reported_;
     report_(std::move(v));
     if (!fed) continue;

@@ -43,9 +43,13 @@ class Matcher {
   }
 
   Result<MatchResult> run(Backend& subject) {
-    TWINRUN_ASSIGN(const auto engine, subject.prepare(asked_));
-    TWINRUN_ASSIGN(subject_, observe(e_, *engine, asked_, states_));
-    result_.subject_steps = static_cast<int64_t>(states_.size());
+    const bool seen = std::ranges::none_of(states_, [](const MatchState& s) { return s.after.empty(); });
+    std::unique_ptr<Engine> engine;
+    if (!seen) {
+      TWINRUN_ASSIGN(engine, subject.prepare(asked_));
+      result_.subject_steps = static_cast<int64_t>(states_.size());
+    }
+    TWINRUN_ASSIGN(subject_, observe(e_, engine.get(), asked_, states_));
     result_.false_alarm = options_.false_alarm;
 
     // Few members show that all is well; more are asked before anything is said against the subject.
@@ -100,7 +104,7 @@ class Matcher {
       const auto number = static_cast<uint64_t>(members.size()) + 1;
       TWINRUN_ASSIGN(const auto backend, options_.make_member(number));
       TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
-      TWINRUN_ASSIGN(Observed o, observe(e_, *engine, asked_, states_, number,
+      TWINRUN_ASSIGN(Observed o, observe(e_, engine.get(), asked_, states_, number,
                                          weight_move(asked_, declared_.precision)));
       members.push_back(std::move(o));
       result_.member_steps += static_cast<int64_t>(states_.size());
@@ -114,7 +118,7 @@ class Matcher {
     TWINRUN_ASSIGN(const auto backend, make_backend("cpu:f64", o));
     TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
     result_.exact_steps += static_cast<int64_t>(states.size());
-    return observe(e_, *engine, asked_, states);
+    return observe(e_, engine.get(), asked_, states);
   }
 
   // Student's quantile: the distance of one more draw from the mean of n, in units of their spread, is at most that of a single

@@ -60,6 +60,7 @@ struct MatchResult {
     kUnexplained,
     kUntestable
   } outcome = Outcome::kInside;
+  bool read = false;     // told from what the ops read (harness/feeding.h), bit by bit: no tensor was compared
   double ratio = 0;      // the largest, against the program asked for
   double threshold = 0;  // what an honest engine exceeds with probability `false_alarm`
   double false_alarm = 0;

@@ -41,15 +41,20 @@ void remove_oldest(const fs::path& folder, int64_t limit) {
 std::string ReferenceCache::path(const Experiment& experiment, const Program& program,
                                  const std::string& engine, const RunOptions& options) const {
   DigestBuilder key;
-  key.add("reference run 2");
+  key.add("reference run 3");
   key.add(digest_of_executable());  // a build may have a bug, or mend one
   key.add(resolved_toml(without_questions(experiment.scenario)));
   key.add(experiment.data->digest);
   key.add(digest(program));
   key.add(engine);
+  const Feeding& feeding = program.sharding.feeding;  // stands in no program's text
   key.add(to_string(active_isa()));
   for (const int64_t number : {int64_t{kContractVersion}, program.batch,
-                               int64_t{program.sharding.cores}, int64_t{options.digest_states}}) {
+                               int64_t{program.sharding.cores}, int64_t{options.digest_states},
+                               int64_t{static_cast<int>(feeding.shards)},
+                               int64_t{static_cast<int>(feeding.remainder)},
+                               int64_t{static_cast<int>(feeding.streams)},
+                               int64_t{static_cast<int>(feeding.rate)}}) {
     key.add(std::to_string(number));
   }
   return (fs::path(folder_) / (key.finish().hex() + ".h5")).string();

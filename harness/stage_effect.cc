@@ -30,6 +30,24 @@ Status compare_trajectories(Stage& stage) {
     if (stage.progress != nullptr)
       stage.progress->end(fmt::format("p {:.2f}, {}", e.ensembles.back().p, e.ensembles.back().outcome));
   }
+  // What the subject's script runs, on the reference: its effect without the engine's.
+  const bool scripted = e.match && e.match->outcome == MatchResult::Outcome::kExplained;
+  Sharding means = stage.experiment.sharding;
+  if (scripted) {
+    for (const Explanation::Part& part : e.match->explanations.front().parts) {
+      means = part.introduced ? introduce(stage.experiment, means, part.cause)
+                              : restore(stage.experiment, means, part.cause);
+    }
+    if (wanted) {
+      RunOptions o;
+      o.digest_states = false;
+      TWINRUN_RETURN_IF_ERROR(reference(stage, "S#0", stage.experiment,
+                                        stage.experiment.sharded(means), *cpu, o, false));
+      stage.s_losses = {final_loss(stage.runs["S#0"])};
+      stage.runs.erase("S#0");
+      if (stage.stopped()) return Ok{};
+    }
+  }
   for (int i = 1; wanted && i < s.diagnose.seeds; ++i) {
     TWINRUN_ASSIGN(const Experiment other,
                    with_seed(stage.experiment, s.seed + static_cast<uint64_t>(i)));
@@ -47,8 +65,8 @@ Status compare_trajectories(Stage& stage) {
     TWINRUN_ASSIGN(const double r, loss_of("R", other.whole(), *cpu));
     if (stage.stopped()) return Ok{};
     double sharded = r;
-    if (stage.sharded() && e.meaning.differs()) {
-      TWINRUN_ASSIGN(sharded, loss_of("S", other.sharded(other.sharding), *cpu));
+    if (stage.sharded() && (e.meaning.differs() || scripted)) {
+      TWINRUN_ASSIGN(sharded, loss_of("S", other.sharded(means), *cpu));
       if (stage.stopped()) return Ok{};
     }
     TWINRUN_ASSIGN(const double t, loss_of("T", as_computed_by(engine->capabilities(), stage.subject_program(other)), *engine));
@@ -60,8 +78,10 @@ Status compare_trajectories(Stage& stage) {
   const Margin margin = choose_margin(s.diagnose.margin, stage.r_losses);
   e.trajectories.push_back(
       compare_paired("T - R", "what the user sees", stage.t_losses, stage.r_losses, margin));
-  if (stage.sharded() && e.meaning.differs()) {
-    e.trajectories.push_back(compare_paired("S - R", "what sharding alone does, on cpu",
+  if (stage.sharded() && (e.meaning.differs() || scripted)) {
+    e.trajectories.push_back(compare_paired("S - R",
+                                            scripted ? "what the script's program alone does, on cpu"
+                                                     : "what sharding alone does, on cpu",
                                             stage.s_losses, stage.r_losses, margin));
     e.trajectories.push_back(
         compare_paired("T - S", "what the engine adds", stage.t_losses, stage.s_losses, margin));

@@ -6,6 +6,7 @@
 
 #include "backends/variants/variant.h"
 #include "harness/corners.h"
+#include "harness/feeding.h"
 #include "program/analysis/liveness.h"
 
 namespace twinrun {
@@ -36,20 +37,39 @@ ProbePolicy policy_of(const Stage& stage, const Program& program) {
 // Keeps the states that some steps start from, for a later look at the subject's tensors alone.
 class StateKeeper : public StepObserver {
  public:
-  StateKeeper(StepObserver& inner, int64_t steps)
-      : inner_(inner), wanted_{0, steps / 2, steps - 1} {}
+  // Of an engine that shows no ops, as many steps as fit; else the first, the middle and the last one.
+  StateKeeper(StepObserver& inner, int64_t steps, bool shows_ops)
+      : inner_(inner), steps_(steps), shows_ops_(shows_ops) {}
   TraceSink* begin_step(int64_t step, const States& before, const StepInputs& inputs) override {
-    const bool kept = !states.empty() && states.back().step == step;
-    if (std::ranges::find(wanted_, step) != wanted_.end() && !kept) states.push_back({step, before});
+    if (wanted_.empty()) choose(before);
+    if (std::ranges::find(wanted_, step) != wanted_.end()) states.push_back({step, before});
     return inner_.begin_step(step, before, inputs);
   }
   void end_step(int64_t step, const States& after, const StepOutputs& outputs) override {
+    if (!states.empty() && states.back().step == step) {
+      states.back().after = after;
+      states.back().outputs = outputs;
+    }
     inner_.end_step(step, after, outputs);
   }
   std::vector<MatchState> states;
 
  private:
+  void choose(const States& states) {
+    int64_t bytes = 1;
+    for (const ReplicaState& replica : states) {
+      for (const Tensor& var : replica.vars) bytes += 2 * static_cast<int64_t>(var.bytes());
+    }
+    constexpr int64_t kMost = 24, kMemory = int64_t{512} << 20;
+    const int64_t room = std::clamp<int64_t>(kMemory / bytes, 3, kMost);
+    const int64_t count = std::min(steps_, shows_ops_ ? 3 : room);
+    for (int64_t i = 0; i < count; ++i)
+      wanted_.push_back(count == 1 ? 0 : i * (steps_ - 1) / (count - 1));
+  }
+
   StepObserver& inner_;
+  int64_t steps_;
+  bool shows_ops_;
   std::vector<int64_t> wanted_;
 };
 
@@ -95,6 +115,7 @@ Status close_gap(Stage& stage, const std::pair<int64_t, States>& clean, int64_t 
 Status rerun(Stage& stage, const Program& program, const Lockstep& probe) {
   Evidence& e = stage.evidence;
   std::vector<KeptStep> steps = probe.flagged();
+  if (steps.size() > 1) steps.resize(1);  // twice the first one: each costs a run's beginning
   if (e.violations.empty()) {
     if (!e.subject_parts) return Ok{};
     steps = {probe.last_step()};
@@ -130,7 +151,7 @@ Status run_subject(Stage& stage) {
   const Program program = as_computed_by(declared, stage.programs["S"]);
   stage.programs["T"] = program;
   stage.probe_t.emplace(stage.programs["T"], declared, policy_of(stage, program), &stage.pool);
-  StateKeeper keeper(*stage.probe_t, e.scenario.train.steps);
+  StateKeeper keeper(*stage.probe_t, e.scenario.train.steps, declared.op_trace);
   RunOptions o;
   o.observer = &keeper;
   TWINRUN_RETURN_IF_ERROR(corner(stage, "T", e, program, *engine, o));
@@ -191,14 +212,32 @@ Status match_program(Stage& stage) {
     return make_variant_backend(variant_within(member, e.subject),
                                 backend_options(stage.experiment.scenario, o.threads));
   };
-  TWINRUN_ASSIGN(e.match, match_subject(stage.experiment, stage.programs["T"], *engine,
-                                        stage.subject_states, o));
+  const Program& asked = stage.programs["T"];
+  // What the ops read says more than any tensor that followed from it.
+  TWINRUN_ASSIGN(const std::vector<std::string> fed,
+                 stage.probe_t->executed_program() == nullptr && e.level != 'C'
+                     ? feeding_causes(stage.experiment, asked, e.violations)
+                     : std::vector<std::string>());
+  if (!fed.empty()) {
+    e.match.emplace();
+    e.match->outcome = MatchResult::Outcome::kExplained;
+    e.match->read = true;
+    for (const std::string& cause : fed) e.match->explanations.push_back({{{cause, true}}, 0});
+  } else {
+    TWINRUN_ASSIGN(e.match,
+                   match_subject(stage.experiment, asked, *engine, stage.subject_states, o));
+  }
   for (const Explanation& explanation : e.match->explanations) {
     for (const Explanation::Part& part : explanation.parts)
       e.known_causes.push_back(describe(stage.experiment, part.cause));
   }
   // What it was fed otherwise is the cause's doing, not the engine's.
-  if (e.match->outcome == MatchResult::Outcome::kExplained) std::erase_if(e.violations, misfed);
+  if (e.match->outcome == MatchResult::Outcome::kExplained) {
+    std::erase_if(e.violations, [&](const Violation& v) {
+      // Without its ops, that replicas part is all that links can say, and the cause says why.
+      return misfed(v) || (e.level == 'C' && v.what == Violation::What::kLink);
+    });
+  }
   if (stage.progress != nullptr) {
     stage.progress->end(e.match->outcome == MatchResult::Outcome::kInside ? "the one it was asked to run"
                         : e.match->outcome == MatchResult::Outcome::kExplained ? "another one, of a known cause"

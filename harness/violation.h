@@ -45,6 +45,8 @@ struct Violation {
   // whose errors are biased.
   enum class What : uint8_t { kResult, kLink, kStatistic, kFeed } what = What::kResult;
   OracleVerdict verdict;    // kResult; kStatistic: of the last result that it rests on
+  std::string input;        // kFeed: of the program, and what each core read of it
+  std::vector<Tensor> read;
   std::string link;         // kLink, kFeed: "operand 1 is not what dense1/kernel wrote"
   std::string fingerprint;  // "8 times the expected value", "the value of the step before", ...
   std::vector<std::string> also;  // other explanations that fit no worse

@@ -1,6 +1,7 @@
 #include "program/analysis/fusion.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "program/analysis/liveness.h"
 
@@ -159,7 +160,6 @@ class Planner {
   bool detour(ValueId from, ValueId to) const {
     std::vector<bool> seen(n_, false);
     std::vector<ValueId> open;
-    const ValueId last = members_[at(to)].back();
     const auto follow = [&](ValueId cluster) {
       for (ValueId member : members_[at(cluster)]) {
         for (ValueId reader : readers_[at(member)]) {
@@ -167,8 +167,8 @@ class Planner {
           if (next == cluster && !reduces(member)) continue;
           if (next == to && (cluster != from || (reduces(member) && candidate_[at(member)])))
             return true;
-          if (next == to || next == from || seen[at(next)] || members_[at(next)].front() > last)
-            continue;
+          // A cluster further down may hold members further up, so the numbers of ops say nothing here.
+          if (next == to || next == from || seen[at(next)]) continue;
           seen[at(next)] = true;
           open.push_back(next);
         }
@@ -372,18 +372,22 @@ FusionPlan Planner::plan() {
     group_at[at(members_[at(id)].back())] = static_cast<int>(plan.groups.size());
     plan.groups.push_back(std::move(group));
   }
-  std::vector<bool> op_done(n_, false), group_done(plan.groups.size(), false);
+  enum : uint8_t { kOpen, kBegun, kDone };
+  std::vector<uint8_t> op_state(n_, kOpen), group_state(plan.groups.size(), kOpen);
   const auto visit = [&](auto&& self, FusionUnit u) -> void {
     if (u.op == kNoValue && u.group < 0) return;  // a parameter
     const bool is_group = u.group >= 0;
-    if (is_group ? group_done[static_cast<size_t>(u.group)] : op_done[at(u.op)]) return;
-    (is_group ? group_done[static_cast<size_t>(u.group)] : op_done[at(u.op)]) = true;
+    uint8_t& state = is_group ? group_state[static_cast<size_t>(u.group)] : op_state[at(u.op)];
+    if (state == kBegun) throw std::logic_error("groups that wait for each other: a bug of plan_fusion");
+    if (state == kDone) return;
+    state = kBegun;
     if (is_group) {
       for (ValueId source : plan.groups[static_cast<size_t>(u.group)].sources)
         self(self, unit[at(source)]);
     } else {
       for (ValueId operand : graph_.op(u.op).operands) self(self, unit[at(operand)]);
     }
+    state = kDone;
     plan.order.push_back(u);
   };
   for (ValueId id = 0; id < graph_.size(); ++id) {

@@ -6,7 +6,9 @@
 #include <random>
 
 #include "backends/interpreter.h"
+#include "program/analysis/fusion.h"
 #include "program/base/bits.h"
+#include "program/graph/layers.h"
 #include "tests/backends/small_programs.h"
 
 namespace twinrun {
@@ -368,6 +370,20 @@ class Bump : public OpHooks {
     output.as<float>()[0] += 1;
   }
 };
+
+// The weighted loss of tokens: a group of its gradient leads back, through another group, to one of its value.
+TEST(Fusion, GroupsNeverWaitForEachOther) {
+  const SampleType sample{{6}, DType::kI32, {}, true, 12, 10};
+  const Program program = training_step(
+      build_forward(Mode::kTraining, 16, sample, 7, {}, [](Layers& net) {
+        net.embedding("embedding1", 12, 8, {});
+        net.masked_mean("mean1");
+        net.dense("dense1", 10);
+        net.softmax_cross_entropy(10, {.reduction = Reducer::kMean, .weighted = true});
+      }));
+  EXPECT_NO_THROW(
+      plan_fusion(program, std::vector<bool>(static_cast<size_t>(program.graph.size()), false)));
+}
 
 TEST(Fusion, HooksSeeOpsInsideGroups) {
   small::Hand h;

@@ -1,0 +1,18 @@
+// Which cause feeds the cores so? Told from what the ops read: bit by bit, without any arithmetic.
+//
+//   feeding_causes(experiment, program, violations);      // {"shard_twice"}; {} where no known cause reads so
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "harness/causes.h"
+#include "harness/violation.h"
+
+namespace twinrun {
+
+// Causes, introduced into `asked`, that explain every input of kFeed violations, and change no other input at their steps.
+Result<std::vector<std::string>> feeding_causes(const Experiment& experiment, const Program& asked,
+                                                const std::vector<Violation>& violations);
+
+}  // namespace twinrun
