@@ -10,7 +10,7 @@
 namespace twinrun {
 namespace {
 
-constexpr double kFalseAlarm = 1e-6;
+constexpr double kFalseAlarm = 1e-4;
 
 // Every parameter one ulp up, down, or where it is.
 void move_by_an_ulp(const Program& program, States& states, uint64_t seed, uint32_t member) {

@@ -72,6 +72,11 @@ class Matcher {
     result_.ratio = largest(found);
     if (count_outside(found) == 0) return result_;
 
+    if (!options_.explain) {
+      result_.outcome = MatchResult::Outcome::kUnexplained;
+      TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
+      return result_;
+    }
     TWINRUN_RETURN_IF_ERROR(explain());
     if (!result_.explanations.empty()) {
       result_.outcome = MatchResult::Outcome::kExplained;

@@ -26,6 +26,7 @@ struct MatchOptions {
   std::function<Result<std::unique_ptr<Backend>>(uint64_t member)> make_member;
   int few = 8, many = 24;     // members: to see that all is well; to say that it is not
   double false_alarm = 1e-6;  // of one call, all its tensors together, where rounding is Gaussian
+  bool explain = true;      // false: only whether it is inside
   bool pairs = true;          // try two causes at once where no single one explains
 };
 

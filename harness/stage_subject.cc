@@ -127,6 +127,23 @@ Status rerun(Stage& stage, const Program& program, const Lockstep& probe) {
   return Ok{};
 }
 
+// All kept steps are looked at; causes are tried on three: the first that is outside, the first and the last.
+Result<MatchResult> match_steps(Stage& stage, const Program& asked, Backend& engine, MatchOptions o) {
+  o.explain = false;
+  TWINRUN_ASSIGN(MatchResult all, match_subject(stage.experiment, asked, engine, stage.subject_states, o));
+  if (all.outcome != MatchResult::Outcome::kUnexplained || all.outside.empty()) return all;
+  std::vector<MatchState> few;
+  for (const MatchState& state : stage.subject_states) {
+    if (state.step == all.outside.front().step || &state == &stage.subject_states.front() ||
+        &state == &stage.subject_states.back())
+      few.push_back(state);
+  }
+  o.explain = true;
+  TWINRUN_ASSIGN(MatchResult tried, match_subject(stage.experiment, asked, engine, few, o));
+  // Fewer steps may leave nothing outside; what was seen stands.
+  return tried.outcome == MatchResult::Outcome::kInside ? all : tried;
+}
+
 }  // namespace
 
 Status run_subject(Stage& stage) {
@@ -224,8 +241,7 @@ Status match_program(Stage& stage) {
     e.match->read = true;
     for (const std::string& cause : fed) e.match->explanations.push_back({{{cause, true}}, 0});
   } else {
-    TWINRUN_ASSIGN(e.match,
-                   match_subject(stage.experiment, asked, *engine, stage.subject_states, o));
+    TWINRUN_ASSIGN(e.match, match_steps(stage, asked, *engine, o));
   }
   for (const Explanation& explanation : e.match->explanations) {
     for (const Explanation::Part& part : explanation.parts)

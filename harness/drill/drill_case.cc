@@ -13,6 +13,8 @@
 #include "program/base/digest.h"
 #include "program/base/names.h"
 #include "program/base/philox.h"
+#include "harness/drill/subject.h"
+#include "harness/pipeline.h"
 
 namespace twinrun::drill {
 namespace {
@@ -260,8 +262,11 @@ Result<DrillCase> draw_case(const std::string& id) {
   }
   if (c.stratum == Stratum::kEngine || c.stratum == Stratum::kInert ||
       c.stratum == Stratum::kBoth) {
-    const Program program =
-        s.tpu.cores > 1 ? e.sharded(e.sharding) : e.whole(Experiment::Stack::kTpu);
+    // By the formulas that the subject declares: its ops are what a fault can be on.
+    TWINRUN_ASSIGN(const auto honest, honest_engine(c, backend_options(s, 1)));
+    const Program program = as_computed_by(
+        honest->capabilities(),
+        s.tpu.cores > 1 ? e.sharded(e.sharding) : e.whole(Experiment::Stack::kTpu));
     TWINRUN_RETURN_IF_ERROR(add_fault(c, draws, program, s, turn_of(parts)));
   }
   c.kind = c.kind.empty() ? c.cause : c.cause.empty() ? c.kind : c.kind + "+" + c.cause;

@@ -75,8 +75,9 @@ Status look_at_fault(const DrillCase& c, const Experiment& e, Truth& truth) {
   // Intermittent faults differ from run to run: this is to be what a diagnosis does as T, after E1.
   log->prepared = e.sharding.cores > 1 ? 1 : 0;
   TWINRUN_ASSIGN(const auto subject, injected_engine(c, e, backend_options(e.scenario, 1), log));
-  const Program program =
-      e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole(Experiment::Stack::kTpu);
+  const Program program = as_computed_by(
+      subject->capabilities(),
+      e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole(Experiment::Stack::kTpu));
   Witness witness(c.op);
   RunOptions options;
   options.observer = &witness;
