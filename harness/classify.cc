@@ -199,22 +199,29 @@ Judgement classify(const Evidence& e) {
                  {"raise diagnose.seeds, or set diagnose.margin to the loss that you do not mind"});
     return j;
   }
+  if (std::ranges::find(e.ensembles, "outside", &EnsembleRow::outcome) != e.ensembles.end()) {
+    inconclusive(j, "The subject's first steps are not those of an honest engine of its declaration, yet nothing wrong was found in them.",
+                 "farther from honest engines than they are from each other; a bias below the bounds, or a cause outside every switch",
+                 {"set diagnose.probe = \"every\"", "raise diagnose.ensemble"});
+    return j;
+  }
   const bool accepted = tr == nullptr || tr->outcome != "outside";
   const bool decided = tr != nullptr && (tr->outcome == "equivalent" || tr->outcome == "identical");
   if (decided) {
     noise(e, j);
   } else if (accepted) {
     inconclusive(j,
-                 "No op is outside its bound and the program means the same, but the seeds do not "
-                 "decide whether the drift matters.",
+                 fmt::format("{} and the program means the same, but the seeds do not decide whether the "
+                             "drift matters.",
+                             e.level == 'C' ? "No tensor is outside what honest engines do" : "No op is outside its bound"),
                  tr != nullptr && tr->differences.size() > 1
                      ? "the interval of T - R straddles the margin"
                      : "one seed gives no interval",
                  {"raise diagnose.seeds or diagnose.margin"});
   } else {
     inconclusive(j,
-                 "The drift is larger than the margin, yet every probed op is inside its bound and "
-                 "the program means the same.",
+                 fmt::format("The drift is larger than the margin, yet every {} and the program means the same.",
+                             e.level == 'C' ? "tensor is where honest engines put it" : "probed op is inside its bound"),
                  "cause outside every switch, or a bias below the bounds",
                  {"set diagnose.probe = \"every\"", "try tpu.precision = \"highest\""});
   }

@@ -356,8 +356,11 @@ void noise(const Evidence& e, Judgement& j) {
   }
   Finding f;
   f.verdict = VerdictClass::kNoise;
-  f.level = 'A';
+  f.level = e.level;
   f.reproduce = e.command;
+  const bool tensors = e.level == 'C' && e.match;
+  const std::string inside =
+      tensors ? "every tensor is where honest engines of this declaration put it" : "every op is inside its bound";
   const TrajectoryRow* effect = find_row(e, "T - R");
   const bool only_algebra = e.algebra_drift >= 0 && e.t_equals_s && e.cores == 1;
   f.cause = only_algebra                                ? "update_algebra"
@@ -366,9 +369,8 @@ void noise(const Evidence& e, Judgement& j) {
                                                         : "precision";
   if (f.cause == "precision") {
     f.sentence = fmt::format(
-        "The drift is what operands of the declared precision ({}) explain: every op is inside its "
-        "bound.",
-        to_string(e.subject.precision));
+        "The drift is what operands of the declared precision ({}) explain: {}.",
+        to_string(e.subject.precision), inside);
     if (e.highest_drift >= 0) {
       f.evidence.push_back(
           fmt::format("one step's gradient is off by {:.2g} of its size as declared, by {:.2g} "
@@ -379,15 +381,23 @@ void noise(const Evidence& e, Judgement& j) {
   } else if (only_algebra) {
     describe_algebra(e, f);
   } else {
-    f.sentence =
-        "The drift is the order of f32 summation: every op is inside its bound, and the program "
-        "means the same.";
+    f.sentence = fmt::format(
+        "The drift is the order of f32 summation: {}, and the program means the same.", inside);
   }
-  f.number = e.worst_ratio;
-  f.bound = 1;
+  f.number = tensors ? e.match->ratio : e.worst_ratio;
+  f.bound = tensors ? e.match->threshold : 1;
   f.bound_source =
-      "worst |subject - oracle| / radius over all probed ops; running error analysis, "
-      "docs/bounds.md";
+      tensors ? fmt::format("largest distance of a tensor from the mean of honest engines, in units of their "
+                            "spread; an honest subject exceeds it with probability {:.0e} (docs/diagnosis.md, "
+                            "instrument 2)",
+                            e.match->false_alarm)
+              : "worst |subject - oracle| / radius over all probed ops; running error analysis, "
+                "docs/bounds.md";
+  for (const EnsembleRow& row : e.ensembles) {
+    f.evidence.push_back(fmt::format(
+        "one of {} honest engines by its {} over {} steps: p = {:.2f} ({})", row.members, row.metric,
+        row.steps, row.p, row.outcome));
+  }
   if (effect != nullptr) {
     f.evidence.push_back(fmt::format(
         "held-out loss, T - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f} ({})", effect->mean,
@@ -395,17 +405,17 @@ void noise(const Evidence& e, Judgement& j) {
   }
   const bool also_algebra = e.algebra_drift >= 0 && !only_algebra;
   j.headline = fmt::format(
-      "What differs is {}{} noise: no op is outside its bound{}.",
+      "What differs is {}{} noise: no {}{}.",
       only_algebra ? "update algebra" : f.cause, also_algebra ? " and update algebra" : "",
+      tensors ? "tensor is outside what honest engines do" : "op is outside its bound",
       effect == nullptr || effect->outcome != "equivalent"
           ? ""
           : fmt::format(", and held-out loss stays within {:.3g}", effect->margin));
   j.confidence =
       effect != nullptr && effect->outcome == "equivalent"
-          ? fmt::format(
-                "95 %: two one-sided t tests over {} seeds; every probed op inside its bound",
-                effect->differences.size())
-          : "every probed op inside its bound";
+          ? fmt::format("95 %: two one-sided t tests over {} seeds; {}", effect->differences.size(),
+                        inside)
+          : inside;
   j.findings.push_back(std::move(f));
   if (!also_algebra) return;
   Finding algebra;
