@@ -201,8 +201,16 @@ void tell_rows(MeaningResult& m) {
     for (const CauseEffect& e : m.effects) {
       if (e.cause == cause.name && e.alone > kMeaningThreshold) shows.push_back(e.kind);
     }
-    const CauseEffect& e = *std::ranges::find_if(
-        m.effects, [&](const CauseEffect& x) { return x.cause == cause.name && x.kind == m.kind; });
+    const auto effect_on = [&](StepKind kind) -> const CauseEffect& {
+      return *std::ranges::find_if(
+          m.effects, [&](const CauseEffect& x) { return x.cause == cause.name && x.kind == kind; });
+    };
+    const CauseEffect& e = effect_on(m.kind);
+    // By itself it may show elsewhere: running statistics are no gradient.
+    const bool here = std::ranges::find(shows, m.kind) != shows.end();
+    const StepKind where = here || shows.empty() ? m.kind : shows.front();
+    const double none =
+        std::ranges::find(m.kinds, where, &KindDrift::kind)->residual;
     SwitchRow in_s{cause.name,
                    "restored in S",
                    m.drift,
@@ -212,7 +220,7 @@ void tell_rows(MeaningResult& m) {
                    e.share,
                    ""};
     in_s.note = e.restored <= kMeaningThreshold ? "drift gone" : "drift remains";
-    SwitchRow alone{cause.name,        "introduced alone", m.residual, e.alone,
+    SwitchRow alone{cause.name,        "introduced alone", none, effect_on(where).alone,
                     kMeaningThreshold, !shows.empty(),     e.share,    ""};
     alone.note = shows.empty() ? "no drift" : "drift appears: " + names_of(shows);
     m.rows.push_back(std::move(in_s));
