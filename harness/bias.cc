@@ -38,41 +38,36 @@ int64_t terms_of(const Op& op, std::span<const Tensor> inputs) {
   }
 }
 
-// Residuals in units of the radius: a large element has no more say than a small one.
-struct Directions {
-  double toward = 0, up = 0;  // in [-1, 1]: + away from zero, + upward
-  double rms = 0, largest = 0;
-  int64_t largest_at = -1;
-  double effective = 0;  // how many independent residuals there are at most: (sum |x|)^2 / sum x^2
-};
-
 template <typename At>  // at(i) -> element of the result; residual[i] / radius there
-Directions directions(std::span<const double> residual, const OracleResult& oracle, At at) {
-  Directions d;
-  double sum = 0, squares = 0, toward = 0, up = 0;
-  int64_t counted = 0;
+ResidualSums sums_of(std::span<const double> residual, const OracleResult& oracle, At at) {
+  ResidualSums s;
   for (size_t i = 0; i < residual.size(); ++i) {
     const auto e = static_cast<size_t>(at(i));
     const double radius = oracle.radius[e];
     if (!(radius > 0) || !std::isfinite(radius) || !std::isfinite(residual[i])) continue;
-    const double x = residual[i] / radius, size = std::fabs(x);
-    ++counted;
-    sum += size;
-    squares += x * x;
-    toward += oracle.value[e] < 0 ? -x : x;
-    up += x;
-    if (size > d.largest) {
-      d.largest = size;
-      d.largest_at = static_cast<int64_t>(e);
-    }
+    const double x = residual[i] / radius;
+    ++s.counted;
+    s.sizes += std::fabs(x);
+    s.squares += x * x;
+    s.away += oracle.value[e] < 0 ? -x : x;
+    s.up += x;
   }
-  if (sum > 0) {
-    d.toward = toward / sum;
-    d.up = up / sum;
-    d.effective = sum * sum / squares;
+  return s;
+}
+
+struct Largest {
+  double size = 0;
+  int64_t at = -1;
+};
+Largest largest_of(std::span<const double> residual, const OracleResult& oracle) {
+  Largest l;
+  for (size_t e = 0; e < residual.size(); ++e) {
+    const double radius = oracle.radius[e];
+    if (!(radius > 0) || !std::isfinite(radius) || !std::isfinite(residual[e])) continue;
+    if (const double size = std::fabs(residual[e]) / radius; size > l.size)
+      l = {size, static_cast<int64_t>(e)};
   }
-  if (counted > 0) d.rms = std::sqrt(squares / static_cast<double>(counted));
-  return d;
+  return l;
 }
 
 // Different sizes among the residuals, as many as are of interest: rows that repeat each other are one row.
@@ -111,10 +106,26 @@ std::vector<int64_t> choose(int64_t all, int64_t n, uint64_t seed, const BiasSam
   return chosen;
 }
 
+double largest_rms(const std::vector<ResidualSums>& members) {
+  double rms = 0;
+  for (const ResidualSums& member : members) rms = std::max(rms, member.rms());
+  return rms;
+}
+
 constexpr std::string_view kNames[] = {"toward zero", "away from zero", "upward",
                                        "downward",    "size",           "one element"};
 
 }  // namespace
+
+double ResidualSums::direction(double total) const { return sizes > 0 ? total / sizes : 0; }
+double ResidualSums::rms() const {
+  return counted > 0 ? std::sqrt(squares / static_cast<double>(counted)) : 0;
+}
+double ResidualSums::effective() const { return squares > 0 ? sizes * sizes / squares : 0; }
+void ResidualSums::add(const ResidualSums& o) {
+  away += o.away, up += o.up, sizes += o.sizes, squares += o.squares;
+  counted += o.counted;
+}
 
 std::string BiasFinding::text() const {
   const std::string rests = fmt::format(
@@ -163,111 +174,168 @@ bool BiasWatch::suspects(ValueId id) const {
   return false;
 }
 
-// The scores of honest engines on a sample of the elements, and whether the subject's are beyond.
-void BiasWatch::compare(const BiasSample& sample, Scores& seen, std::span<const double> residual) {
+void BiasWatch::Against::add(const Against& o) {
+  subject.add(o.subject);
+  if (members.empty()) members.resize(o.members.size());
+  for (size_t m = 0; m < members.size(); ++m) members[m].add(o.members[m]);
+  floor += o.floor;
+  different += std::min(o.different, o.subject.effective());
+  results += o.results;
+}
+
+// Directions and size of a subject's residuals against its members'. Directions are beyond if outside the honest ones of either
+// sign. A deviation is what honest engines show, and at least that of independent errors.
+BiasWatch::Judged BiasWatch::judge(const Against& against) {
+  Judged out;
+  const ResidualSums& subject = against.subject;
+  const double size = std::max(
+      largest_rms(against.members),
+      std::sqrt(against.floor / static_cast<double>(std::max<int64_t>(1, subject.counted))));
+  out.honest_size = size;
+  const double effective = std::min(subject.effective(), against.different);
+  if (effective >= kFewest) {
+    const auto direction = [&](double ResidualSums::*total, Kind positive, Kind negative) {
+      double low = 0, high = 0, squares = 0;
+      for (const ResidualSums& member : against.members) {
+        const double x = member.direction(member.*total);
+        low = std::min(low, x), high = std::max(high, x);
+        squares += x * x;
+      }
+      const double score = subject.direction(subject.*total);
+      const double deviation =
+          std::max(std::sqrt(squares / static_cast<double>(against.members.size())),
+                   kScatter / std::sqrt(effective));
+      out.scores[score > 0 ? positive : negative] = {
+          (std::fabs(score) - std::max(high, -low)) / deviation - kMargin, score, low, high};
+    };
+    direction(&ResidualSums::away, kAwayFromZero, kTowardZero);
+    direction(&ResidualSums::up, kUpward, kDownward);
+  }
+  // Few elements leave the largest honest error to chance.
+  const double larger =
+      kLarger * (1 + 8 / std::sqrt(static_cast<double>(std::max<int64_t>(1, subject.counted))));
+  if (size > 0) out.scores[kSize] = {subject.rms() / size - larger, subject.rms() / size, 0, 1};
+  return out;
+}
+
+// The residuals of honest engines on a sample of the elements, and those of the subject there.
+std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample, Scores& seen,
+                                                 std::span<const double> residual) {
   const OracleResult& oracle = *sample.oracle;
   const int64_t all = sample.op->type.elements();
   const int64_t terms = terms_of(*sample.op, sample.inputs);
   const int64_t n = std::clamp<int64_t>(kBudget / (terms * kMembers), 16, kElements);
   std::vector<int64_t> elements = choose(all, n, seed_, sample);
   // The worst element is looked at, too.
-  const Directions whole = directions(residual, oracle, [](size_t i) { return i; });
-  if (whole.largest_at >= 0) elements.push_back(whole.largest_at);
+  const Largest worst = largest_of(residual, oracle);
+  const size_t chosen = elements.size();
+  if (worst.at >= 0) elements.push_back(worst.at);
   const uint64_t which = (static_cast<uint64_t>(sample.step) << 32) ^
                          (static_cast<uint64_t>(sample.id) << 12) ^
                          static_cast<uint64_t>(sample.replica + 1);
   const auto members = honest_(which, kMembers, *sample.op, sample.inputs, elements);
   ++counts_.asked;
-  if (members.empty()) return;
+  if (members.empty()) return std::nullopt;
 
-  const size_t chosen = elements.size() - (whole.largest_at >= 0 ? 1 : 0);
   const auto at = [&](size_t i) { return elements[i]; };
   std::vector<double> mine(chosen), theirs(chosen);
-  double floor = 0;  // half an ulp of the result: what a single rounding may be off by
+  Against against;
+  against.results = 1;
   for (size_t i = 0; i < chosen; ++i) {
     const auto e = static_cast<size_t>(elements[i]);
     mine[i] = residual[e];
     if (oracle.radius[e] > 0 && std::isfinite(oracle.radius[e])) {
       const double x = half_ulp(oracle.value[e]) / oracle.radius[e];
-      floor += x * x;
+      against.floor += x * x / 3;  // what a single rounding may be off by
     }
   }
-  floor = std::sqrt(floor / static_cast<double>(std::max<size_t>(chosen, 1)) / 3);
-  const Directions subject = directions(mine, oracle, at);
-  struct Range {
-    double low = 0, high = 0, squares = 0;
-    void add(double x) {
-      low = std::min(low, x), high = std::max(high, x);
-      squares += x * x;
-    }
-  } toward, up;
-  double size = floor, one = 0;
+  against.subject = sums_of(mine, oracle, at);
+  against.different = static_cast<double>(different(mine));
+  double one = 0;
   for (const auto& member : members) {
     for (size_t i = 0; i < chosen; ++i)
       theirs[i] = static_cast<double>(member[i]) - oracle.value[static_cast<size_t>(elements[i])];
-    const Directions d = directions(theirs, oracle, at);
-    toward.add(d.toward);
-    up.add(d.up);
-    size = std::max(size, d.rms);
-    if (whole.largest_at >= 0) {
+    against.members.push_back(sums_of(theirs, oracle, at));
+    if (worst.at >= 0) {
       one = std::max(one, std::fabs(static_cast<double>(member[chosen]) -
-                                    oracle.value[static_cast<size_t>(whole.largest_at)]));
+                                    oracle.value[static_cast<size_t>(worst.at)]));
     }
   }
-  honest_size_[sample.id] = size;
-
-  // Directions: beyond the honest ones of either sign, on enough different residuals. A deviation is what honest engines
-  // show, and at least that of independent errors.
-  if (subject.effective >= kFewest && different(mine) >= kFewest) {
-    const auto direction = [&](double score, const Range& range, Kind positive, Kind negative) {
-      const double deviation =
-          std::max(std::sqrt(range.squares / static_cast<double>(members.size())),
-                   kScatter / std::sqrt(subject.effective));
-      const double beyond =
-          (std::fabs(score) - std::max(range.high, -range.low)) / deviation - kMargin;
-      const Kind kind = score > 0 ? positive : negative;
-      seen[kind] = {beyond > 0 ? 1 + std::min(beyond, 1.0) : 0, score, range.low, range.high};
-    };
-    direction(subject.toward, toward, kAwayFromZero, kTowardZero);
-    direction(subject.up, up, kUpward, kDownward);
+  const Judged judged = judge(against);
+  honest_size_[sample.id] = judged.honest_size;
+  for (size_t kind = 0; kind < kOne; ++kind) {
+    const Judgement& j = judged.scores[kind];
+    const double gain = kind == kSize ? 1.5 : 1 + std::min(j.beyond, 1.0);
+    seen[kind] = {j.beyond > 0 ? gain : 0, j.value, j.low, j.high};
   }
-  // Sizes: few elements leave the largest honest error to chance.
-  const double larger = kLarger * (1 + 8 / std::sqrt(static_cast<double>(chosen)));
-  if (size > 0) {
-    const double ratio = subject.rms / size;
-    seen[kSize] = {ratio > larger ? 1.5 : 0, ratio, 0, 1};
-  }
-  if (whole.largest_at >= 0) {
-    const auto e = static_cast<size_t>(whole.largest_at);
+  if (worst.at >= 0) {
+    const auto e = static_cast<size_t>(worst.at);
     const double ratio = std::fabs(residual[e]) / (one + half_ulp(oracle.value[e]));
     seen[kOne] = {ratio > kOneElement ? 1.5 : 0, ratio, 0, 1};
   }
+  return against;
 }
 
-std::optional<BiasWatch::Scores> BiasWatch::scores(const BiasSample& sample) {
-  const auto subject = sample.subject->as<const float>();
-  const OracleResult& oracle = *sample.oracle;
-  std::vector<double> residual(subject.size());
-  for (size_t i = 0; i < subject.size(); ++i)
-    residual[i] = static_cast<double>(subject[i]) - oracle.value[i];
-  // What is fed again gives the same residuals again: no new evidence.
-  const Digest bits = digest_bytes(residual.data(), residual.size() * sizeof(double));
-  uint64_t& last = last_[{sample.id, sample.replica}];
-  if (last == bits.low) return std::nullopt;
-  last = bits.low;
-  ++counts_.results;
+// A score of few residuals, which says nothing by itself.
+double BiasWatch::alone(const Against& of, Kind kind) {
+  const ResidualSums& s = of.subject;
+  if (kind != kSize)
+    return s.direction(kind == kTowardZero || kind == kAwayFromZero ? s.away : s.up);
+  const double size = largest_rms(of.members);
+  return size > 0 ? s.rms() / size : 0;
+}
 
-  Scores seen;
-  const Directions d = directions(residual, oracle, [](size_t i) { return i; });
-  const auto known = honest_size_.find(sample.id);
-  // Honest engines are asked when a score calls for it, and once to know what size their errors have.
-  const bool leans =
-      d.effective >= kFewest &&
-      std::max(std::fabs(d.toward), std::fabs(d.up)) * std::sqrt(d.effective) > kAsk * kScatter;
-  const bool large =
-      known == honest_size_.end() || d.rms > 2 * known->second || d.largest > 8 * known->second;
-  if (d.rms > 0 && (leans || large)) compare(sample, seen, residual);
-  return seen;
+// Results that say little each: what follows a suspicious one is added up until it says enough, or nothing.
+std::optional<BiasFinding> BiasWatch::pool(const BiasSample& sample, int replica, bool suspicious,
+                                           const std::optional<Against>& against) {
+  Pool& pool = pools_[{sample.id, replica}];
+  if (!pool.open) {
+    // What raised the suspicion is no evidence: it was chosen for what it says.
+    if (suspicious) {
+      pool = {true, sample.step, {}};
+      ++counts_.opened;
+    }
+    return std::nullopt;
+  }
+  if (!against) return std::nullopt;
+  pool.steps[sample.step].add(*against);
+  if (pool.steps.size() > kPooledSteps) pool.steps.erase(pool.steps.begin());
+
+  // From the last step back: it may be wrong since any of them.
+  std::optional<BiasFinding> finding;
+  double most = 0;
+  bool calm = true;
+  Against since;
+  int64_t steps = 0;
+  for (auto step = pool.steps.rbegin(); step != pool.steps.rend(); ++step) {
+    since.add(step->second);
+    ++steps;
+    const Judged judged = judge(since);
+    for (size_t kind = 0; kind < kOne; ++kind) {
+      const Judgement& j = judged.scores[kind];
+      calm = calm && (kind == kSize ? j.value < 2 : j.beyond < 0);
+      const double beyond = kind == kSize ? j.beyond : j.beyond - kPooled;
+      if (since.results < kResults || steps < kSteps) continue;
+      counts_.pooled = std::max(
+          counts_.pooled, kind == kSize ? j.value / (j.value - j.beyond) : j.beyond / kPooled);
+      if (beyond <= 0) continue;
+      // A step that does not say half of it by itself is not where it begins.
+      if (alone(step->second, static_cast<Kind>(kind)) / j.value < 0.5) continue;
+      // Of several, the direction that says most; sizes only where no direction does.
+      const bool size = kind == kSize, had_size = finding && finding->score.name == kNames[kSize];
+      if (finding && (size != had_size ? size : beyond <= most)) continue;
+      most = beyond;
+      // The result that opened the pool is older than those in it.
+      const bool all = steps == static_cast<int64_t>(pool.steps.size());
+      finding = BiasFinding{{std::string(kNames[kind]), j.value, j.low, j.high},
+                            all ? pool.first_step : step->first,
+                            steps,
+                            since.results,
+                            kMembers};
+    }
+  }
+  if (calm && steps >= 2 * kSteps) pool = {};
+  return finding;
 }
 
 std::optional<BiasFinding> BiasWatch::agree(const BiasSample& sample, int replica, double weight,
@@ -313,21 +381,53 @@ std::optional<BiasFinding> BiasWatch::agree(const BiasSample& sample, int replic
 
 std::optional<BiasFinding> BiasWatch::observe(const BiasSample& sample) {
   if (!honest_ || settled_.contains(sample.id)) return std::nullopt;
-  const std::optional<Scores> seen = scores(sample);
-  if (!seen) return std::nullopt;
-  counts_.beyond += std::ranges::any_of(*seen, [](const Seen& s) { return s.gain > 0; }) ? 1 : 0;
+  const auto subject = sample.subject->as<const float>();
+  const OracleResult& oracle = *sample.oracle;
+  std::vector<double> residual(subject.size());
+  for (size_t i = 0; i < subject.size(); ++i)
+    residual[i] = static_cast<double>(subject[i]) - oracle.value[i];
+  // What is fed again gives the same residuals again: no new evidence.
+  const Digest bits = digest_bytes(residual.data(), residual.size() * sizeof(double));
+  uint64_t& last = last_[{sample.id, sample.replica}];
+  if (last == bits.low) return std::nullopt;
+  last = bits.low;
+  const bool repeats = sample.replica > 0 && last_[{sample.id, 0}] == bits.low;  // another core's
+  ++counts_.results;
+
+  const ResidualSums whole = sums_of(residual, oracle, [](size_t i) { return i; });
+  const double rms = whole.rms(), effective = whole.effective();
+  const auto known = honest_size_.find(sample.id);
+  // Honest engines are asked when a score calls for it, once to know what size their errors have, and while a pool is open.
+  const bool leans = effective >= kFewest && std::max(std::fabs(whole.direction(whole.away)),
+                                                      std::fabs(whole.direction(whole.up))) *
+                                                     std::sqrt(effective) >
+                                                 kAsk * kScatter;
+  const bool large = known == honest_size_.end() || rms > 2 * known->second ||
+                     largest_of(residual, oracle).size > 8 * known->second;
+  const bool pooling = pools_[{sample.id, -1}].open || pools_[{sample.id, sample.replica}].open;
+  Scores seen;
+  std::optional<Against> against;
+  if (rms > 0 && (leans || large || pooling)) against = ask(sample, seen, residual);
+  counts_.beyond += std::ranges::any_of(seen, [](const Seen& s) { return s.gain > 0; }) ? 1 : 0;
+
   // Together with the other cores, and on its own: a core may be wrong alone.
-  std::optional<BiasFinding> finding =
-      agree(sample, -1, sample.replica < 0 ? 1 : 1.0 / sample.cores, *seen);
-  std::optional<BiasFinding> alone =
-      sample.replica >= 0 ? agree(sample, sample.replica, 1, *seen) : std::nullopt;
-  if (!finding) finding = std::move(alone);
+  const double weight = sample.replica < 0 ? 1 : 1.0 / sample.cores;
+  const bool suspicious = against && (leans || rms > 2 * honest_size_[sample.id]);
+  std::optional<BiasFinding> finding = agree(sample, -1, weight, seen);
+  std::optional<BiasFinding> added;
+  if (!repeats) added = pool(sample, -1, suspicious, against);
+  if (!finding) finding = std::move(added);
+  if (sample.replica >= 0) {
+    std::optional<BiasFinding> alone = agree(sample, sample.replica, 1, seen);
+    added = pool(sample, sample.replica, suspicious, against);
+    if (!alone) alone = std::move(added);
+    if (!finding) finding = std::move(alone);
+  }
   if (!finding) return std::nullopt;
   settled_.insert(sample.id);
   ++counts_.findings;
   // How the result relates to what was due, in one number.
   double sx = 0, xx = 0;
-  const auto subject = sample.subject->as<const float>();
   for (size_t i = 0; i < subject.size(); ++i) {
     const double x = sample.oracle->value[i];
     if (!std::isfinite(subject[i]) || !std::isfinite(x)) continue;

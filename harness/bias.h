@@ -37,6 +37,17 @@ struct BiasSample {
   const OracleResult* oracle = nullptr;
 };
 
+// Residuals of one or of many results, each in units of its radius: a large element has no more say than a small one.
+struct ResidualSums {
+  double away = 0, up = 0;        // away from zero, upward
+  double sizes = 0, squares = 0;  // of |x|, of x^2
+  int64_t counted = 0;
+  double direction(double total) const;  // of away or up: in [-1, 1]
+  double rms() const;
+  double effective() const;  // how many independent ones there are at most: (sum |x|)^2 / sum x^2
+  void add(const ResidualSums& other);
+};
+
 // How often each stage was reached, for the calibration.
 struct BiasCounts {
   int64_t results = 0;     // scored
@@ -44,6 +55,8 @@ struct BiasCounts {
   int64_t beyond = 0;      // a score beyond theirs
   double highest = 0;      // level that was reached,
   std::string highest_at;  // in which op and score
+  int64_t opened = 0;      // pools
+  double pooled = 0;       // a pool's largest part of what a finding takes
   int64_t findings = 0;
 };
 
@@ -68,6 +81,9 @@ class BiasWatch {
       1;  // of a direction beyond the honest range, in standard deviations
   static constexpr double kLarger = 3;       // of sizes, against the largest honest one
   static constexpr double kOneElement = 16;  // of one element's error
+  static constexpr size_t kPooledSteps = 64;
+  static constexpr double kPooled =
+      4;  // of a direction over many results, in standard deviations beyond kMargin
 
  private:
   enum Kind : uint8_t { kTowardZero, kAwayFromZero, kUpward, kDownward, kSize, kOne };
@@ -86,15 +102,41 @@ class BiasWatch {
   };
   static constexpr double kFalls = 0.5;
   using Scores = std::array<Seen, kKinds>;
-  std::optional<Scores> scores(const BiasSample& sample);
-  void compare(const BiasSample& sample, Scores& seen, std::span<const double> residual);
+  // A subject's residuals and those of honest engines on the same elements; of one result, or of many.
+  struct Against {
+    ResidualSums subject;
+    std::vector<ResidualSums> members;
+    double floor = 0;      // sum of squares that single roundings of the results would have
+    double different = 0;  // different residuals, no more than effective() of each result
+    int64_t results = 0;
+    void add(const Against& other);
+  };
+  struct Judgement {
+    double beyond = -1, value = 0, low = 0, high = 0;
+  };
+  struct Judged {
+    std::array<Judgement, kOne> scores;  // without kOne
+    double honest_size = 0;              // rms of residual / radius of the worst honest engine
+  };
+  struct Pool {
+    bool open = false;
+    int64_t first_step = 0;  // when it was opened
+    std::map<int64_t, Against> steps;
+  };
+  static Judged judge(const Against& against);
+  static double alone(const Against& of, Kind kind);
+  std::optional<Against> ask(const BiasSample& sample, Scores& seen,
+                             std::span<const double> residual);
+  std::optional<BiasFinding> pool(const BiasSample& sample, int replica, bool suspicious,
+                                  const std::optional<Against>& against);
   std::optional<BiasFinding> agree(const BiasSample& sample, int replica, double weight,
                                    const Scores& seen);
 
   HonestElements honest_;
   uint64_t seed_;
   std::map<std::pair<ValueId, int>, std::array<Run, kKinds>>
-      runs_;  // replica -1: all of them together
+      runs_;                                       // replica -1: all of them together
+  std::map<std::pair<ValueId, int>, Pool> pools_;  // likewise
   std::map<ValueId, double>
       honest_size_;  // rms of residual / radius of the worst honest engine, when last asked
   std::map<std::pair<ValueId, int>, uint64_t>

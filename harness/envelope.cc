@@ -51,6 +51,89 @@ bool all_finite(const std::vector<float>& a) {
   return std::ranges::all_of(a, [](float v) { return std::isfinite(v); });
 }
 
+constexpr Look kLooks[] = {Look::kDistance, Look::kSize, Look::kStored};
+constexpr std::pair<Look, Look> kTogether[] = {{Look::kSize, Look::kSizes},
+                                               {Look::kStored, Look::kStoreds}};
+
+Envelope::Range& range(Envelope::Around& around, Look look) {
+  return around.looks[static_cast<size_t>(look)];
+}
+const Envelope::Range& range(const Envelope::Around& around, Look look) {
+  return around.looks[static_cast<size_t>(look)];
+}
+
+const std::vector<float>& direction(const Envelope::Around& around, Look look) {
+  return look == Look::kSize ? *around.mean : *around.stored;
+}
+
+// A single number is nothing but its distance; a direction of zeros is none.
+bool meaningful(const Envelope::Around& around, Look look) {
+  if (look == Look::kDistance) return true;
+  if (around.mean->size() < 2 || (look == Look::kStored && !around.stored)) return false;
+  const double length = norm2(direction(around, look));
+  return length > 0 && std::isfinite(length);
+}
+
+double seen(const std::vector<float>& x, const Envelope::Around& around, Look look) {
+  if (look == Look::kDistance) return gap2(x, *around.mean);
+  double along = 0, squares = 0;
+  const std::vector<float>&mean = *around.mean, &due = direction(around, look);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const auto w = static_cast<double>(due[i]);
+    along += w * (static_cast<double>(x[i]) - static_cast<double>(mean[i]));
+    squares += w * w;
+  }
+  return along / squares;
+}
+
+// What half an ulp of each element, to either side, makes along a direction: root of the sum of squares.
+double rounding_along(const Envelope::Around& around, Look look) {
+  const std::vector<float>& due = direction(around, look);
+  const std::vector<float>& held = around.stored ? *around.stored : *around.mean;
+  double errors = 0, squares = 0;
+  for (size_t i = 0; i < due.size(); ++i) {
+    const auto w = static_cast<double>(due[i]);
+    const double error = w * static_cast<double>(held[i]);
+    errors += error * error;
+    squares += w * w;
+  }
+  return kUnit * std::sqrt(errors) / squares;
+}
+
+size_t values_per_state(const Envelope& envelope) {
+  return envelope.values.size() / envelope.states;
+}
+
+// Of a look at every state, in units of its spread there, the sum: kept with the first state.
+void add_ranges_over_states(Envelope& envelope) {
+  if (envelope.states < 2) return;
+  const auto n = static_cast<double>(envelope.members);
+  const size_t stride = values_per_state(envelope);
+  for (size_t v = 0; v < stride; ++v) {
+    for (const auto& [look, together] : kTogether) {
+      std::vector<double> sums(envelope.members, 0.0);
+      bool all = true;
+      for (size_t at = v; at < envelope.values.size(); at += stride) {
+        const Envelope::Around& around = envelope.values[at];
+        const double spread = range(around, look).spread;
+        all = all && around.finite && spread > 0;
+        for (size_t m = 0; all && m < sums.size(); ++m)
+          sums[m] += around.seen[static_cast<size_t>(look)][m] / spread;
+      }
+      if (!all) continue;
+      double squares = 0, largest = 0;
+      for (const double sum : sums) {
+        squares += sum * sum;
+        largest = std::max(largest, std::fabs(sum));
+      }
+      // Independent states add up to the root of their number: a floor, where members happen to agree.
+      const double floor = std::sqrt(static_cast<double>(envelope.states)) / 2;
+      range(envelope.values[v], together) = {
+          std::max(floor, std::sqrt(squares / (n - 1) * (1 + 1 / n))), std::max(largest, floor)};
+    }
+  }
+}
+
 }  // namespace
 
 double norm2(const std::vector<float>& a) {
@@ -97,13 +180,14 @@ Result<Observed> observe(const Experiment& e, Engine* engine, const Program& ask
                          const std::vector<MatchState>& states, uint64_t member, double move) {
   const std::vector<Compared> tensors = compared_tensors(asked);
   Observed out;
+  out.states = states.size();
   out.replicas = static_cast<size_t>(asked.sharding.cores);
   for (const MatchState& at : states) {
     StepResult r{at.states, at.after, at.outputs};
     if (engine != nullptr) {
-      TWINRUN_ASSIGN(
-          r, one_step(e, *engine, at.step,
-                      member % 2 == 0 ? at.states : moved(asked, at.states, at.step, member, move)));
+      TWINRUN_ASSIGN(r, one_step(e, *engine, at.step,
+                                 member % 2 == 0 ? at.states
+                                                 : moved(asked, at.states, at.step, member, move)));
     }
     for (const Compared& c : tensors) {
       const size_t first = out.values.size();
@@ -118,10 +202,13 @@ Result<Observed> observe(const Experiment& e, Engine* engine, const Program& ask
           out.values.push_back(out.values[first]);
           continue;
         }
-        const std::vector<double> v =
-            c.is_state ? change(r.before[k].vars[c.index], value(k)) : as_doubles(value(k));
+        const auto floats = [](const std::vector<double>& of) {
+          return std::make_shared<const std::vector<float>>(of.begin(), of.end());
+        };
+        const std::vector<double> now = as_doubles(value(k));
         out.values.push_back(
-            {std::make_shared<const std::vector<float>>(rounded(v)), norm_of(value(k))});
+            {c.is_state ? floats(change(r.before[k].vars[c.index], value(k))) : floats(now),
+             c.is_state && member <= 1 ? floats(now) : nullptr, norm_of(value(k))});
       }
     }
   }
@@ -131,65 +218,92 @@ Result<Observed> observe(const Experiment& e, Engine* engine, const Program& ask
 Envelope envelope_of(const std::vector<Observed>& members) {
   Envelope out;
   out.members = members.size();
+  out.states = members.front().states;
   const auto n = static_cast<double>(members.size());
-  const size_t replicas = members.front().replicas;
-  for (size_t v = 0; v < members.front().values.size(); ++v) {
-    const size_t first = v - v % replicas;
+  const Observed& one = members.front();
+  for (size_t v = 0; v < one.values.size(); ++v) {
+    const size_t first = v - v % one.replicas;
     const bool shared = v != first && std::ranges::all_of(members, [&](const Observed& m) {
                           return m.values[v].data == m.values[first].data;
                         });
     if (shared) {
-      out.mean.push_back(out.mean[first]);
-      out.spread.push_back(out.spread[first]);
-      out.largest.push_back(out.largest[first]);
-      out.finite.push_back(out.finite[first]);
+      out.values.push_back(out.values[first]);
       continue;
     }
-    std::vector<double> sum(members.front().values[v].data->size(), 0.0);
+    std::vector<double> sum(one.values[v].data->size(), 0.0);
     double size = 0;
-    bool finite = true;
+    Envelope::Around around;
     for (const Observed& m : members) {
       const std::vector<float>& x = *m.values[v].data;
       for (size_t i = 0; i < x.size(); ++i) sum[i] += static_cast<double>(x[i]);
       size = std::max(size, m.values[v].size);
-      finite = finite && all_finite(x);
+      around.finite = around.finite && all_finite(x);
     }
     for (double& s : sum) s /= n;
-    const auto mean = std::make_shared<const std::vector<float>>(rounded(sum));
-    double squares = 0, largest = 0;
-    for (const Observed& m : members) {
-      const double d = gap2(*m.values[v].data, *mean);
-      squares += d * d;
-      largest = std::max(largest, d);
+    around.mean = std::make_shared<const std::vector<float>>(rounded(sum));
+    around.stored = one.values[v].stored;
+    for (const Look look : kLooks) {
+      if (!meaningful(around, look)) continue;
+      double squares = 0, largest = 0;
+      std::vector<double>& shown = around.seen[static_cast<size_t>(look)];
+      for (const Observed& m : members) {
+        const double d = seen(*m.values[v].data, around, look);
+        shown.push_back(d);
+        squares += d * d;
+        largest = std::max(largest, std::fabs(d));
+      }
+      // Another engine's distance from the mean of n has 1 + 1/n times a member's variance; and where all members round alike,
+      // another one may still round otherwise.
+      const double floor = look == Look::kDistance ? kUnit * size : rounding_along(around, look);
+      range(around, look) = {std::sqrt(squares / (n - 1) * (1 + 1 / n) + floor * floor),
+                             std::max(largest, floor)};
     }
-    // Another engine's distance from the mean of n has 1 + 1/n times a member's variance; and where all members round alike,
-    // another one may still round otherwise.
-    const double floor = kUnit * size;
-    out.mean.push_back(mean);
-    out.spread.push_back(std::sqrt(squares / (n - 1) * (1 + 1 / n) + floor * floor));
-    out.largest.push_back(std::max(largest, floor));
-    out.finite.push_back(finite);
+    out.values.push_back(std::move(around));
   }
+  add_ranges_over_states(out);
   return out;
 }
 
-std::vector<Distance> distances(const Observed& subject, const Envelope& around) {
+std::vector<Distance> distances(const Observed& subject, const Envelope& envelope) {
   std::vector<Distance> out;
   for (size_t v = 0; v < subject.values.size(); ++v) {
     const size_t first = v - v % subject.replicas;
+    const Envelope::Around& around = envelope.values[v];
     if (v != first && subject.values[v].data == subject.values[first].data &&
-        around.mean[v] == around.mean[first])
+        around.mean == envelope.values[first].mean)
       continue;
-    if (!around.finite[v]) continue;
+    if (!around.finite) continue;
     const std::vector<float>& x = *subject.values[v].data;
-    Distance d{v, gap2(x, *around.mean[v]), 0, 0};
-    if (!all_finite(x)) {
-      d.distance = d.ratio = d.of_largest = std::numeric_limits<double>::infinity();
-    } else if (d.distance > 0) {
-      d.ratio = d.distance / around.spread[v];
-      d.of_largest = d.distance / around.largest[v];
+    const bool finite = all_finite(x);
+    for (const Look look : kLooks) {
+      if (look != Look::kDistance && (!finite || !meaningful(around, look))) continue;
+      const Envelope::Range& honest = range(around, look);
+      Distance d{v, look, 0, honest.spread, 0, 0};
+      if (!finite) {
+        d.distance = d.ratio = d.of_largest = std::numeric_limits<double>::infinity();
+      } else if (d.distance = seen(x, around, look); d.distance != 0) {
+        d.ratio = std::fabs(d.distance) / honest.spread;
+        d.of_largest = std::fabs(d.distance) / honest.largest;
+      }
+      out.push_back(d);
     }
-    out.push_back(d);
+    for (const auto& [look, together] : kTogether) {
+      const Envelope::Range& honest = range(around, together);
+      if (honest.spread == 0) continue;
+      Distance d{v, together, 0, 0, 0, 0};
+      double sum = 0;
+      for (size_t at = v; at < subject.values.size(); at += values_per_state(envelope)) {
+        const Envelope::Around& there = envelope.values[at];
+        if (!all_finite(*subject.values[at].data)) continue;
+        const double shown = seen(*subject.values[at].data, there, look);
+        sum += shown / range(there, look).spread;
+        d.distance += shown / static_cast<double>(envelope.states);
+      }
+      d.ratio = std::fabs(sum) / honest.spread;
+      d.of_largest = std::fabs(sum) / honest.largest;
+      d.spread = d.ratio > 0 ? std::fabs(d.distance) / d.ratio : 0;
+      out.push_back(d);
+    }
   }
   return out;
 }

@@ -9,6 +9,7 @@
 // members, as between two honest engines.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,10 +39,12 @@ std::vector<Compared> compared_tensors(const Program& program);
 // Values of one tensor on one replica at one step; replicas that agree bit by bit share them.
 struct Value {
   std::shared_ptr<const std::vector<float>> data;
+  std::shared_ptr<const std::vector<float>>
+      stored;       // of a state: what the step leaves there; only of the subject and of member 1
   double size = 0;  // 2-norm of what was rounded to f32: the gradient, or the state after the step
 };
 struct Observed {
-  size_t replicas = 1;
+  size_t states = 1, replicas = 1;
   std::vector<Value> values;  // [state][tensor][replica]
 };
 
@@ -57,20 +60,42 @@ Result<Observed> observe(const Experiment& experiment, Engine* engine, const Pro
                          const std::vector<MatchState>& states, uint64_t member = 0,
                          double move = 0);
 
+// How a value is compared with the members' mean. Errors that go every way add up in a norm; those that go one way, each far below
+// the others' noise, add up along a direction.
+enum class Look : uint8_t {
+  kDistance,  // 2-norm of the difference
+  kSize,      // the difference along what was due, as a share of it: a factor
+  kStored,    // the difference along what the state holds, as a share of that: rounding to one side
+  kSizes,     // kSize of all states together, each in units of its spread
+  kStoreds,   // kStored of all states together
+};
+inline constexpr size_t kLookCount = 5;
+
 struct Envelope {
-  size_t members = 0;
-  // Per value: mean of the members, root mean square distance of another honest engine from it, largest distance of a member.
-  std::vector<std::shared_ptr<const std::vector<float>>> mean;
-  std::vector<double> spread, largest;
-  std::vector<bool> finite;
+  struct Range {
+    double spread = 0;   // root mean square of what another honest engine shows
+    double largest = 0;  // of any member
+  };
+  struct Around {
+    std::shared_ptr<const std::vector<float>> mean,
+        stored;                                        // stored: null where kStored has no meaning
+    std::array<Range, kLookCount> looks;               // by Look; over all states: of the first
+    std::array<std::vector<double>, kLookCount> seen;  // what each member shows
+    bool finite = true;
+  };
+  size_t members = 0, states = 1;
+  std::vector<Around> values;
 };
 Envelope envelope_of(const std::vector<Observed>& members);
 
 struct Distance {
-  size_t value = 0;       // which
-  double distance = 0;    // 2-norm of (subject - mean)
-  double ratio = 0;       // distance / spread
-  double of_largest = 0;  // distance / largest distance of a member
+  size_t value = 0;  // which; of all states: the first one's
+  Look look = Look::kDistance;
+  double distance =
+      0;  // of the subject from the mean; signed along a direction; over all states: their average
+  double spread = 0;
+  double ratio = 0;       // |distance| / spread
+  double of_largest = 0;  // |distance| / largest of a member
 };
 // Once where all replicas share a value. Values that are not finite in the members are left out; in the subject: infinite.
 std::vector<Distance> distances(const Observed& subject, const Envelope& around);

@@ -43,7 +43,8 @@ class Matcher {
   }
 
   Result<MatchResult> run(Backend& subject) {
-    const bool seen = std::ranges::none_of(states_, [](const MatchState& s) { return s.after.empty(); });
+    const bool seen =
+        std::ranges::none_of(states_, [](const MatchState& s) { return s.after.empty(); });
     std::unique_ptr<Engine> engine;
     if (!seen) {
       TWINRUN_ASSIGN(engine, subject.prepare(asked_));
@@ -244,20 +245,30 @@ class Matcher {
       s.reduce_gradients = false;
       TWINRUN_ASSIGN(parts, predict(reshard(asked_, s), states_));
     }
-    for (const Distance& d : found) {
-      if (!outside(d)) continue;
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (!outside(found[i])) continue;
+      Distance d = found[i];  // of the looks at one value, the one that says most
+      for (; i + 1 < found.size() && found[i + 1].value == d.value; ++i) {
+        if (outside(found[i + 1]) && found[i + 1].ratio > d.ratio) d = found[i + 1];
+      }
       const Compared& c = tensors_[place_of(d.value)];
       TensorMismatch m;
       m.tensor = c.tensor;
       m.is_state = c.is_state;
       m.replica = static_cast<int>(d.value % subject_.replicas);
       m.step = states_[d.value / subject_.replicas / tensors_.size()].step;
-      m.distance = d.distance;
-      m.spread = around.spread[d.value];
+      m.distance = std::fabs(d.distance);
+      m.spread = d.spread;
       m.ratio = d.ratio;
-      const double size = norm2(*around.mean[d.value]);
-      m.relative = size > 0 ? d.distance / size : 0;
+      const double size = norm2(*around.values[d.value].mean);
+      m.relative = d.look != Look::kDistance ? m.distance : size > 0 ? d.distance / size : 0;
       m.pattern = pattern(d.value, c, parts ? &*parts : nullptr);
+      if (m.pattern.empty() && (d.look == Look::kSize || d.look == Look::kSizes))
+        m.pattern = fmt::format("{:.8g} times what was due", 1 + d.distance);
+      if (m.pattern.empty() && d.look != Look::kDistance) {
+        m.pattern = fmt::format("rounding to one side: its values lie {:.2g} of their size {} zero",
+                                m.distance, d.distance < 0 ? "nearer to" : "farther from");
+      }
       result_.outside.push_back(std::move(m));
     }
     // First what was computed first, of the earliest step: the others may follow from it.

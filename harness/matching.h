@@ -26,7 +26,7 @@ struct MatchOptions {
   std::function<Result<std::unique_ptr<Backend>>(uint64_t member)> make_member;
   int few = 8, many = 24;     // members: to see that all is well; to say that it is not
   double false_alarm = 1e-6;  // of one call, all its tensors together, where rounding is Gaussian
-  bool explain = true;      // false: only whether it is inside
+  bool explain = true;        // false: only whether it is inside
   bool pairs = true;          // try two causes at once where no single one explains
 };
 
@@ -36,10 +36,11 @@ struct TensorMismatch {
   bool is_state = false;
   int replica = 0;
   int64_t step = 0;
-  double distance = 0;  // 2-norm of (subject - mean of the honest engines)
+  double distance =
+      0;  // from the mean of the honest engines, by the look (harness/envelope.h) that shows it best
   double spread = 0;    // what that is for an honest engine, root mean square
   double ratio = 0;     // distance / spread
-  double relative = 0;  // distance / 2-norm of what was due
+  double relative = 0;  // distance as a share of what was due
   std::string
       pattern;  // "1.5 times what was due", "unchanged: an update of zero", "without core 3's part", ""
 };
@@ -61,7 +62,8 @@ struct MatchResult {
     kUnexplained,
     kUntestable
   } outcome = Outcome::kInside;
-  bool read = false;     // told from what the ops read (harness/feeding.h), bit by bit: no tensor was compared
+  bool read =
+      false;  // told from what the ops read (harness/feeding.h), bit by bit: no tensor was compared
   double ratio = 0;      // the largest, against the program asked for
   double threshold = 0;  // what an honest engine exceeds with probability `false_alarm`
   double false_alarm = 0;

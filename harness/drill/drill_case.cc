@@ -9,18 +9,21 @@
 
 #include "backends/faults/faults.h"
 #include "harness/drill/causes.h"
+#include "harness/drill/subject.h"
+#include "harness/pipeline.h"
 #include "program/analysis/liveness.h"
 #include "program/base/digest.h"
 #include "program/base/names.h"
 #include "program/base/philox.h"
-#include "harness/drill/subject.h"
-#include "harness/pipeline.h"
 
 namespace twinrun::drill {
 namespace {
 
-constexpr std::array<std::string_view, 6> kNames = {"clean",    "engine", "inert",
-                                                    "declared", "hidden", "both"};
+constexpr std::array<std::string_view, std::size(kStrata)> kNames = {
+    "clean", "engine", "bias", "inert", "declared", "hidden", "both"};
+// What a biased sum can come from; of those with a magnitude, an ulp at most.
+constexpr std::array<std::string_view, 3> kBiases = {"ulp_bias", "truncate_accumulator",
+                                                     "ulp_toward_zero"};
 
 // How a drill's cases are shared out. Clean pairs have the largest part: a rate of false alarms below 1 in 300 takes a thousand of
 // them to show.
@@ -30,9 +33,10 @@ struct Share {
   int64_t parts;
 };
 constexpr Share kShares[] = {
-    {Stratum::kClean, 'A', 80},  {Stratum::kClean, 'C', 20},  {Stratum::kEngine, 'A', 64},
-    {Stratum::kEngine, 'C', 24}, {Stratum::kInert, 'A', 10},  {Stratum::kDeclared, 'A', 12},
-    {Stratum::kHidden, 'A', 16}, {Stratum::kHidden, 'C', 10}, {Stratum::kBoth, 'A', 10},
+    {Stratum::kClean, 'A', 80},    {Stratum::kClean, 'C', 20},  {Stratum::kEngine, 'A', 64},
+    {Stratum::kEngine, 'C', 24},   {Stratum::kBias, 'A', 8},    {Stratum::kInert, 'A', 10},
+    {Stratum::kDeclared, 'A', 12}, {Stratum::kHidden, 'A', 16}, {Stratum::kHidden, 'C', 10},
+    {Stratum::kBoth, 'A', 10},
 };
 
 constexpr double kLitmusFlops = 3e9;  // of a whole run: tenths of a second
@@ -81,12 +85,31 @@ std::string precision_of(Draws& draws) {
   return kPrecisions[draws.below(kPrecisions.size())];
 }
 
+// Many terms make one number.
+bool sums(const Op& op) {
+  switch (op.kind) {
+    case OpKind::kDotGeneral:
+    case OpKind::kConvolution:
+    case OpKind::kConvolutionInputGrad:
+    case OpKind::kConvolutionKernelGrad:
+    case OpKind::kAllReduce:
+      return true;
+    case OpKind::kReduce:
+    case OpKind::kReduceWindow:
+      return op.attrs.reducer != Reducer::kMax;
+    default:
+      return false;
+  }
+}
+
 // An op that the kind can act on: first a phase, so that the few updates are hit as often as the many gradients.
-std::optional<std::string> choose_op(Draws& draws, const Program& program, const FaultKind& kind) {
+std::optional<std::string> choose_op(Draws& draws, const Program& program, const FaultKind& kind,
+                                     bool only_sums) {
   std::array<std::vector<std::string>, 4> by_phase;
   for (ValueId id = 0; id < program.graph.size(); ++id) {
     const Op& op = program.graph.op(id);
-    if (applies(kind, program, id)) by_phase[static_cast<size_t>(op.phase)].push_back(op.name);
+    if (applies(kind, program, id) && (!only_sums || sums(op)))
+      by_phase[static_cast<size_t>(op.phase)].push_back(op.name);
   }
   std::vector<size_t> phases;
   for (size_t p = 0; p < by_phase.size(); ++p) {
@@ -128,10 +151,14 @@ size_t turn_of(const CaseName& name) {
 // A fault of a kind that this program has a place for: kinds take turns by the case's number.
 Status add_fault(DrillCase& c, Draws& draws, const Program& program, const Scenario& s,
                  size_t first) {
-  const std::span<const FaultKind> kinds = fault_catalogue();
+  const bool bias = c.stratum == Stratum::kBias;
+  std::vector<FaultKind> kinds;
+  for (const FaultKind& kind : fault_catalogue()) {
+    if (!bias || std::ranges::find(kBiases, kind.name) != kBiases.end()) kinds.push_back(kind);
+  }
   for (size_t turn = 0; turn < kinds.size(); ++turn) {
     const FaultKind& kind = kinds[(first + turn) % kinds.size()];
-    const auto op = choose_op(draws, program, kind);
+    const auto op = choose_op(draws, program, kind, bias);
     if (!op) continue;
     c.kind = kind.name;
     c.op = *op;
@@ -143,9 +170,11 @@ Status add_fault(DrillCase& c, Draws& draws, const Program& program, const Scena
       c.fault += fmt::format(",from={}", s.train.steps);  // never comes
       return Ok{};
     }
-    c.fault += when_of(draws, s.train.steps);
-    if (!kind.magnitude.grid.empty()) {
-      c.magnitude = draws.of(kind.magnitude.grid);
+    if (!bias) c.fault += when_of(draws, s.train.steps);
+    std::vector<double> grid = kind.magnitude.grid;
+    if (bias) std::erase_if(grid, [](double ulps) { return ulps > 1; });
+    if (!grid.empty()) {
+      c.magnitude = draws.of(grid);
       c.fault += fmt::format(",magnitude={}", *c.magnitude);
     }
     return Ok{};
@@ -260,13 +289,13 @@ Result<DrillCase> draw_case(const std::string& id) {
     if (causes.empty()) return Error{"no other program has another meaning", id, ""};
     c.cause = causes[turn_of(parts) % causes.size()];
   }
-  if (c.stratum == Stratum::kEngine || c.stratum == Stratum::kInert ||
-      c.stratum == Stratum::kBoth) {
+  if (c.stratum == Stratum::kEngine || c.stratum == Stratum::kBias ||
+      c.stratum == Stratum::kInert || c.stratum == Stratum::kBoth) {
     // By the formulas that the subject declares: its ops are what a fault can be on.
     TWINRUN_ASSIGN(const auto honest, honest_engine(c, backend_options(s, 1)));
-    const Program program = as_computed_by(
-        honest->capabilities(),
-        s.tpu.cores > 1 ? e.sharded(e.sharding) : e.whole(Experiment::Stack::kTpu));
+    const Program program =
+        as_computed_by(honest->capabilities(),
+                       s.tpu.cores > 1 ? e.sharded(e.sharding) : e.whole(Experiment::Stack::kTpu));
     TWINRUN_RETURN_IF_ERROR(add_fault(c, draws, program, s, turn_of(parts)));
   }
   c.kind = c.kind.empty() ? c.cause : c.cause.empty() ? c.kind : c.kind + "+" + c.cause;

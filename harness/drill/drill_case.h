@@ -19,13 +19,15 @@ namespace twinrun::drill {
 enum class Stratum : uint8_t {
   kClean,     // an honest engine, the program that was asked for
   kEngine,    // a fault of the engine
+  kBias,      // a fault that makes every sum of an op lean to one side, by an ulp or less
   kInert,     // a fault that can change nothing
   kDeclared,  // the scenario's own keys change what sharding means
   kHidden,    // the subject secretly runs another program than it was asked to
   kBoth,      // a declared cause and a fault of the engine
 };
-inline constexpr Stratum kStrata[] = {Stratum::kClean,    Stratum::kEngine, Stratum::kInert,
-                                      Stratum::kDeclared, Stratum::kHidden, Stratum::kBoth};
+inline constexpr Stratum kStrata[] = {Stratum::kClean, Stratum::kEngine,   Stratum::kBias,
+                                      Stratum::kInert, Stratum::kDeclared, Stratum::kHidden,
+                                      Stratum::kBoth};
 std::string_view to_string(Stratum stratum);  // "clean", "engine", ...
 
 struct DrillCase {

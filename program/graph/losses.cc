@@ -37,6 +37,9 @@ void Layers::set_loss(ValueId value) {
 }
 
 ValueId Layers::reduce_loss(GraphBuilder b, ValueId per_item, const LossOptions& loss) {
+  // Of items that every core has of the whole batch, each core sums its own: all of them would be counted once per core.
+  const bool of_all = b.type(per_item).dims[0] != program_.batch;
+  if (of_all && loss.reduction == Reducer::kSum) per_item = own_rows("loss", per_item);
   const Dims items = b.type(per_item).dims;
   if (!loss.weighted)
     return b.reduce(per_item, other_dims(static_cast<int64_t>(items.size())), loss.reduction,

@@ -27,8 +27,8 @@ TEST(DrillCases, AreDrawnFromTheirIds) {
     EXPECT_EQ(a.fault, b.fault);
     EXPECT_EQ(a.overrides, b.overrides);
     EXPECT_EQ(a.variant, b.variant);
-    const bool fault = a.stratum == Stratum::kEngine || a.stratum == Stratum::kInert ||
-                       a.stratum == Stratum::kBoth;
+    const bool fault = a.stratum == Stratum::kEngine || a.stratum == Stratum::kBias ||
+                       a.stratum == Stratum::kInert || a.stratum == Stratum::kBoth;
     EXPECT_EQ(!a.fault.empty(), fault) << id;
     if (fault) kinds.insert(a.kind);
   }

@@ -42,6 +42,20 @@ TEST(Switches, SyncedBatchNormAndDropoutMeanTheSame) {
   EXPECT_LT(m.drift, kMeaningThreshold);
 }
 
+// Every core has all pairs of the batch: it adds up those of its own samples.
+TEST(Switches, ASumOverGatheredPairsMeansTheSame) {
+  for (const char* weights : {"tokens", "none"}) {
+    const Experiment e = tiny::must(
+        make_experiment(tiny::must(load_scenario("drill_triplet", {{"tpu.cores", "5"},
+                                                                   {"loss.reduction", "sum"},
+                                                                   {"loss.weights", weights},
+                                                                   {"tpu.reduction", "sum"},
+                                                                   {"optimizer.l2", "0"}}))));
+    const MeaningResult m = probe(e);
+    EXPECT_FALSE(m.differs()) << weights << ": " << m.drift;
+  }
+}
+
 TEST(Switches, OneCoreHasNoCause) {
   const Experiment e =
       tiny::experiment(tiny::kNormalized,
