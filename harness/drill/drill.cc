@@ -26,6 +26,38 @@ std::map<std::string, CaseRecord> finished(const std::string& path) {
   return done;
 }
 
+// A file per case that is running. One that is left over belongs to a process that died, in this case or in one beside it: it gets
+// another try.
+class Begun {
+ public:
+  explicit Begun(fs::path folder) : folder_(std::move(folder)) {}
+  int64_t times(const std::string& id) const {
+    int64_t n = 0;
+    std::ifstream(folder_ / id) >> n;
+    return n;
+  }
+  void begin(const std::string& id) const {
+    const int64_t n = times(id) + 1;
+    std::ofstream(folder_ / id) << n << std::endl;
+  }
+  void end(const std::string& id) const {
+    std::error_code ignored;
+    fs::remove(folder_ / id, ignored);
+  }
+
+ private:
+  fs::path folder_;
+};
+constexpr int64_t kMostTries = 2;
+
+CaseRecord died(const std::string& id) {
+  CaseRecord r;
+  if (auto drawn = draw_case(id)) r.injected = std::move(*drawn);
+  r.injected.id = id;
+  r.error = fmt::format("the process died in this case, {} times", kMostTries);
+  return r;
+}
+
 Result<std::vector<std::string>> ids_of(const DrillOptions& o) {
   if (!o.ids.empty()) {
     for (const std::string& id : o.ids) TWINRUN_RETURN_IF_ERROR(parse_id(id));
@@ -64,6 +96,8 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   const fs::path folder(o.directory);
   std::error_code error;
   fs::create_directories(folder / "cases", error);
+  if (!o.resume) fs::remove_all(folder / "begun", error);
+  fs::create_directories(folder / "begun", error);
   if (error)
     return Error{"cannot create the folder: " + error.message(), o.directory,
                  "choose another with --out"};
@@ -76,6 +110,7 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
     for (const auto& [id, record] : done) rewritten << to_line(record) << "\n";
     if (!rewritten.flush()) return Error{"cannot write", path, "choose another folder with --out"};
   }
+  const Begun begun(folder / "begun");
   std::vector<std::string> todo;
   for (const std::string& id : ids) {
     if (!done.contains(id)) todo.push_back(id);
@@ -96,7 +131,14 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   pool.parallel_for(static_cast<int64_t>(todo.size()), [&](int64_t i) {
     if (stop != nullptr && stop->load()) return;
     const std::string& id = todo[static_cast<size_t>(i)];
-    auto record = run_case(id, each, truths);
+    std::optional<CaseRecord> record;
+    if (begun.times(id) >= kMostTries) {
+      record = died(id);
+    } else {
+      begun.begin(id);
+      record = run_case(id, each, truths);
+      begun.end(id);
+    }
     const std::lock_guard lock(mutex);
     if (!record) return;
     out << to_line(*record) << std::endl;

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "harness/classify.h"
@@ -254,6 +256,24 @@ TEST(DrillRunner, GoesOnWhereItStoppedAndLosesNoError) {
   ASSERT_EQ(both.size(), 3u);
   EXPECT_EQ(to_line(both[0]), to_line(first[0]));  // seconds and all: it was not run again
   EXPECT_GT(begun, 0);
+}
+
+// A case that took the process with it twice is a miss of its own, and the others run.
+TEST(DrillRunner, ACaseInWhichTheProcessDiedDoesNotStopTheDrill) {
+  Drilling d;
+  d.options.ids = {"clean.drill_mlp.1.0", "clean.drill_mlp.1.1", "clean.drill_mlp.1.2"};
+  d.options.resume = true;
+  const std::filesystem::path begun = std::filesystem::path(d.options.directory) / "begun";
+  std::filesystem::create_directories(begun);
+  std::ofstream(begun / d.options.ids[0]) << 2;
+  std::ofstream(begun / d.options.ids[1]) << 1;  // beside it; gets another try
+  const auto records = d.run();
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_NE(records[0].error.find("the process died"), std::string::npos) << records[0].error;
+  EXPECT_FALSE(score(records[0]).right);
+  EXPECT_EQ(records[1].error, "");
+  EXPECT_EQ(records[2].error, "");
+  EXPECT_FALSE(std::filesystem::exists(begun / d.options.ids[1]));
 }
 
 // What the suite runs of a drill: few cases of every stratum. The whole one is `./dev drill`; docs/drill.md has its figures.
