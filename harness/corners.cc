@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
+#include "harness/distance.h"
 #include "harness/reference_cache.h"
 
 namespace twinrun {
@@ -84,16 +84,11 @@ std::optional<int64_t> first_difference(const RunFile& a, const RunFile& b) {
 double final_loss(const RunResult& run) { return run.file.evaluations.back().loss; }
 
 double relative_distance(const Program& program, const States& a, const States& b) {
-  double gap = 0, norm = 0;
+  RelativeDistance distance;
   for (size_t i = 0; i < program.state.size(); ++i) {
-    if (program.state[i].role != StateRole::kParameter) continue;
-    const std::vector<double> x = as_doubles(a[0].vars[i]), y = as_doubles(b[0].vars[i]);
-    for (size_t k = 0; k < x.size(); ++k) {
-      gap += (x[k] - y[k]) * (x[k] - y[k]);
-      norm += y[k] * y[k];
-    }
+    if (program.state[i].role == StateRole::kParameter) distance.add(a[0].vars[i], b[0].vars[i]);
   }
-  return norm > 0 ? std::sqrt(gap / norm) : 0;
+  return distance.value();
 }
 
 }  // namespace twinrun

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "backends/variants/variant.h"
+#include "harness/one_step.h"
 #include "program/base/philox.h"
 
 namespace twinrun {
@@ -19,7 +20,8 @@ void move_by_an_ulp(const Program& program, States& states, uint64_t seed, uint3
     Tensor moved = states[0].vars[i].clone();
     uint64_t element = 0;
     for (float& w : moved.as<float>()) {
-      const uint32_t way = bounded(draw({seed, kStreamEnsemble}, member, static_cast<uint32_t>(i), element++), 3);
+      const uint32_t way =
+          bounded(draw({seed, kStreamEnsemble}, member, static_cast<uint32_t>(i), element++), 3);
       if (way != 1) w = std::nextafterf(w, way == 0 ? -INFINITY : INFINITY);
     }
     for (ReplicaState& replica : states) replica.vars[i] = moved;
@@ -33,22 +35,18 @@ struct Curves {
 Result<Curves> first_steps(const Experiment& e, const Program& program, Backend& backend,
                            const EnsembleOptions& o, uint32_t member) {
   TWINRUN_ASSIGN(const auto engine, backend.prepare(program));
-  Feed feed(e.data->train, e.feed_options(e.scenario.train.batch));
   States states = initial_states(program, e.scenario.seed);
   move_by_an_ulp(program, states, o.seed, member);
-  StepOutputs outputs;
   Curves curves;
-  for (int64_t step = 0; step < o.steps; ++step) {
-    TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
-    TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, e.scenario, batch, step));
-    TWINRUN_RETURN_IF_ERROR(engine->step(step, states, inputs, outputs));
+  const auto keep_loss = [&](const StepOutputs& outputs) {
     for (size_t i = 0; i < program.outputs.size(); ++i) {
       if (program.outputs[i].name != "loss") continue;
       double sum = 0;
       for (const auto& replica : outputs) sum += as_doubles(replica[i])[0];
       curves.losses.push_back(sum / static_cast<double>(outputs.size()));
     }
-  }
+  };
+  TWINRUN_ASSIGN(states, run_steps(e, *engine, std::move(states), o.steps, keep_loss));
   for (size_t i = 0; i < program.state.size(); ++i) {
     if (program.state[i].role != StateRole::kParameter) continue;
     const std::vector<double> values = as_doubles(states[0].vars[i]);
@@ -95,7 +93,8 @@ EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves) {
   const auto members = static_cast<double>(n - 1);
   const double error = std::sqrt(squares / (members - 1) * (1 + 1 / members));
   const boost::math::students_t t(members - 1);
-  const double limit = mean + boost::math::quantile(boost::math::complement(t, kFalseAlarm)) * error;
+  const double limit =
+      mean + boost::math::quantile(boost::math::complement(t, kFalseAlarm)) * error;
   if (!(std::log(row.subject) <= limit)) row.outcome = "outside";
   return row;
 }

@@ -268,7 +268,7 @@ void Lockstep::check_result(const OpEvent& event, size_t replica) {
   OracleResult oracle;
   OracleVerdict verdict;
   if (scored) {
-    oracle = eval_op(declared_, op, inputs, pool_);
+    oracle = eval_op(declared_, op, inputs, pool_, unrounded);
     verdict = judge(oracle, output, pool_);
   } else {
     verdict = replay(declared_, op, inputs, output, pool_, unrounded);

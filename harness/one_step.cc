@@ -47,6 +47,20 @@ Result<StepResult> one_step(const Experiment& e, Engine& engine, int64_t step,
   return result;
 }
 
+Result<States> run_steps(const Experiment& e, Engine& engine, States states, int64_t steps,
+                         const std::function<void(StepOutputs&)>& each) {
+  const Program& program = engine.program();
+  Feed feed(e.data->train, e.feed_options(program.batch * program.sharding.cores));
+  StepOutputs outputs;
+  for (int64_t step = 0; step < steps; ++step) {
+    TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
+    TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, e.scenario, batch, step));
+    TWINRUN_RETURN_IF_ERROR(engine.step(step, states, inputs, outputs));
+    each(outputs);
+  }
+  return states;
+}
+
 std::vector<double> change(const Tensor& before, const Tensor& after) {
   std::vector<double> out = as_doubles(after);
   const std::vector<double> old = as_doubles(before);

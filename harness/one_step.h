@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,6 +24,10 @@ struct StepResult {
 // The scenario's batch of that step, as the program's sharding feeds it.
 Result<StepResult> one_step(const Experiment& experiment, Engine& engine, int64_t step,
                             const States& states);
+
+// The scenario's first `steps` steps from these states; `each` gets the outputs of every one.
+Result<States> run_steps(const Experiment& experiment, Engine& engine, States states, int64_t steps,
+                         const std::function<void(StepOutputs&)>& each);
 
 // What a step means, apart: the gradient as the optimizer takes it; the change of parameters; the change of running statistics;
 // the loss of held-out samples by the state after the step.

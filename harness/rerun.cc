@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
+#include "harness/distance.h"
 #include "harness/lockstep.h"
 
 namespace twinrun {
@@ -37,19 +37,13 @@ class Recorder : public TraceSink {
 };
 
 double distance(const States& a, const States& b) {
-  double gap = 0, size = 0;
+  RelativeDistance all;
   for (size_t r = 0; r < a.size(); ++r) {
     for (size_t i = 0; i < a[r].vars.size(); ++i) {
-      if (a[r].vars[i].dtype() != DType::kF32) continue;
-      const auto x = a[r].vars[i].as<const float>(), y = b[r].vars[i].as<const float>();
-      for (size_t k = 0; k < x.size(); ++k) {
-        const double d = static_cast<double>(x[k]) - y[k];
-        gap += d * d;
-        size += static_cast<double>(y[k]) * y[k];
-      }
+      if (a[r].vars[i].dtype() == DType::kF32) all.add(a[r].vars[i], b[r].vars[i]);
     }
   }
-  return size > 0 ? std::sqrt(gap / size) : 0;
+  return all.value();
 }
 
 struct Attempt {

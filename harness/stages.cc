@@ -3,26 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "harness/corners.h"
+#include "harness/distance.h"
+#include "harness/one_step.h"
 
 namespace twinrun {
 namespace {
 
 // The first steps from the initial state: the state after them, and the last one's outputs.
 Result<States> first_steps(Stage& stage, const Program& program, Backend& backend, int64_t steps,
-                           StepOutputs& outputs) {
-  const Experiment& e = stage.experiment;
-  Feed feed(e.data->train, e.feed_options(e.scenario.train.batch));
+                           StepOutputs& last) {
   TWINRUN_ASSIGN(const auto engine, backend.prepare(program));
-  States states = initial_states(program, e.scenario.seed);
-  for (int64_t step = 0; step < steps; ++step) {
-    TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
-    TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, e.scenario, batch, step));
-    TWINRUN_RETURN_IF_ERROR(engine->step(step, states, inputs, outputs));
-  }
-  return states;
+  return run_steps(stage.experiment, *engine,
+                   initial_states(program, stage.experiment.scenario.seed), steps,
+                   [&](StepOutputs& outputs) { last = std::move(outputs); });
 }
 
 // One step's gradient from the initial state: relative distance of `a`'s from `b`'s.
@@ -30,16 +25,12 @@ Result<double> gradient_drift(Stage& stage, const Program& program, Backend& a, 
   StepOutputs outputs[2];
   TWINRUN_RETURN_IF_ERROR(first_steps(stage, program, a, 1, outputs[0]));
   TWINRUN_RETURN_IF_ERROR(first_steps(stage, program, b, 1, outputs[1]));
-  double gap = 0, norm = 0;
+  RelativeDistance distance;
   for (size_t o = 0; o < program.outputs.size(); ++o) {
-    if (!program.outputs[o].name.ends_with(".grad")) continue;
-    const std::vector<double> x = as_doubles(outputs[0][0][o]), y = as_doubles(outputs[1][0][o]);
-    for (size_t k = 0; k < x.size(); ++k) {
-      gap += (x[k] - y[k]) * (x[k] - y[k]);
-      norm += y[k] * y[k];
-    }
+    if (program.outputs[o].name.ends_with(".grad"))
+      distance.add(outputs[0][0][o], outputs[1][0][o]);
   }
-  return norm > 0 ? std::sqrt(gap / norm) : 0.0;
+  return distance.value();
 }
 
 // What the algebra of the update alone moves: the weights after one update by the whole batch on the baseline, by the TPU's

@@ -1,0 +1,19 @@
+#include "harness/distance.h"
+
+#include <cmath>
+
+#include "harness/experiment.h"
+
+namespace twinrun {
+
+void RelativeDistance::add(const Tensor& a, const Tensor& b) {
+  const std::vector<double> x = as_doubles(a), y = as_doubles(b);
+  for (size_t k = 0; k < x.size(); ++k) {
+    gap_ += (x[k] - y[k]) * (x[k] - y[k]);
+    size_ += y[k] * y[k];
+  }
+}
+
+double RelativeDistance::value() const { return size_ > 0 ? std::sqrt(gap_ / size_) : 0; }
+
+}  // namespace twinrun
