@@ -21,6 +21,8 @@ constexpr double kBeyondMembers = 2;
 constexpr int kFirstLook = 2;
 constexpr double kWorthTrying = 1000;
 constexpr size_t kMostTried = 12;
+// An explanation brings the subject nearer by as much.
+constexpr double kExplains = 2;
 
 // A program that the subject may have run instead.
 struct Hypothesis {
@@ -179,7 +181,8 @@ class Matcher {
     for (Hypothesis& h : worth) {
       TWINRUN_RETURN_IF_ERROR(add_members(h.program, options_.many, h.members));
       const std::vector<Distance> found = distances(subject_, envelope_of(h.members));
-      if (count_outside(found) == 0) {
+      // A program that means the same rounds otherwise: it holds no worse what only just is outside.
+      if (count_outside(found) == 0 && kExplains * largest(found) <= result_.ratio) {
         result_.explanations.push_back({h.parts, largest(found)});
       } else if (h.parts.size() == 1 && (!nearest_ || nearest_->far > 0)) {
         nearest_ = h;
