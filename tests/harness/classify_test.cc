@@ -4,6 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "harness/findings.h"
+#include "harness/trajectory.h"
+
 namespace twinrun {
 namespace {
 
@@ -24,10 +30,13 @@ Evidence clean() {
 TrajectoryRow trajectory(const std::string& pair, const std::string& outcome, double mean = 0.01) {
   TrajectoryRow row;
   row.pair = pair;
+  row.metric = "held-out loss";
   row.differences = {mean, mean, mean};
   row.mean = mean;
   row.low = mean - 0.001;
   row.high = mean + 0.001;
+  row.tost_low = mean - 0.0006;
+  row.tost_high = mean + 0.0006;
   row.margin = 0.05;
   row.margin_source = "diagnose.margin";
   row.outcome = outcome;
@@ -85,7 +94,11 @@ TEST(Classify, NondeterministicReference) {
   expect_verdict(j, VerdictClass::kNondeterministic, 30);
   EXPECT_TRUE(contains(j.headline, "step 17")) << j.headline;
   EXPECT_TRUE(contains(j.headline, "dense1/dot_general")) << j.headline;
-  EXPECT_TRUE(j.findings.empty());
+  // Nobody is accused; the control that failed is the finding.
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].verdict, VerdictClass::kNondeterministic);
+  EXPECT_EQ(j.findings[0].reproduce, e.command);
+  EXPECT_FALSE(j.findings[0].number_text.empty());
 }
 
 TEST(Classify, DivergingReference) {
@@ -99,6 +112,11 @@ TEST(Classify, DivergingReference) {
   EXPECT_EQ(j.findings[0].op, "loss/value");
   EXPECT_EQ(j.findings[0].step, 6);
   EXPECT_FALSE(j.next_steps.empty());
+  Finding f = j.findings[0];
+  const float losses[] = {1.0f, 1.9e36f, INFINITY};
+  tell_losses(f, losses);
+  EXPECT_EQ(f.number_text, "loss 1.90e+36 at step 1, inf at step 2");
+  EXPECT_FALSE(f.bound_source.empty());
 }
 
 TEST(Classify, EngineBugOnOneCore) {
@@ -120,9 +138,10 @@ TEST(Classify, EngineBugOnOneCore) {
   EXPECT_EQ(f.phase, "gradient");
   EXPECT_EQ(f.step, 57);
   EXPECT_EQ(f.core, 2);
-  EXPECT_EQ(f.number, 1234);
-  EXPECT_EQ(f.bound, 1);
-  EXPECT_FALSE(f.bound_source.empty());
+  EXPECT_EQ(f.number, 7);
+  EXPECT_EQ(f.bound, 1e-6);
+  EXPECT_EQ(f.number_text, "error 7.00; allowed 1.00e-06 (7.00 million times)");
+  EXPECT_TRUE(contains(f.bound_source, "running error analysis")) << f.bound_source;
   EXPECT_EQ(f.level, 'A');
   EXPECT_EQ(f.reproduce, e.command);
   EXPECT_TRUE(contains(f.sentence, "8 times the expected value")) << f.sentence;
@@ -131,12 +150,74 @@ TEST(Classify, EngineBugOnOneCore) {
   EXPECT_TRUE(contains(f.hex, "0x3f800000")) << f.hex;  // 1
 }
 
+// A bound of 0 has a reason, and no infinity stands beside it.
+TEST(Classify, ErrorsWhereNoRoundingIsAllowed) {
+  Violation v = violation("dense1/kernel.momentum.update", 4, 0, 8);
+  v.kind = "add";
+  v.verdict.worst = INFINITY;
+  v.verdict.subject = 0.25;
+  v.verdict.value = 0.5;
+  v.verdict.radius = 0;
+  const auto finding = [&] {
+    Evidence e = clean();
+    e.violations = {v};
+    return classify(e).findings.at(0);
+  };
+  EXPECT_EQ(finding().number_text, "error 0.250; allowed 0");
+  EXPECT_TRUE(contains(finding().bound_source, "the exact result is a float32 number"))
+      << finding().bound_source;
+  EXPECT_FALSE(contains(finding().sentence, "inf")) << finding().sentence;
+  v.verdict.value = 1 + 0x1p-24;  // midway
+  EXPECT_TRUE(contains(finding().bound_source, "midway between two float32 numbers"))
+      << finding().bound_source;
+  for (const char* kind : {"broadcast_in_dim", "maximum", "constant", "rng_uniform", "convert"}) {
+    v.kind = kind;
+    EXPECT_TRUE(contains(finding().bound_source, "only moves or selects values")) << kind;
+  }
+  v.kind = "divide";
+  v.verdict.subject = NAN;
+  v.verdict.value = 0.00012;
+  v.verdict.radius = 7e-12;
+  EXPECT_EQ(finding().number_text, "NaN where 0.000119999997 was expected");
+  EXPECT_TRUE(contains(finding().bound_source, "running error analysis")) << finding().bound_source;
+}
+
+// What may have been there unseen is not called the onset.
+TEST(Classify, SmallErrorsHaveNoCertainOnset) {
+  Evidence e = clean();
+  e.violations = {violation("dense2/kernel.grad", 7, 3, 1)};
+  EXPECT_FALSE(contains(classify(e).headline, "detectable")) << classify(e).headline;
+  e.violations[0].verdict.worst = 1.6;
+  EXPECT_TRUE(contains(classify(e).headline, "first detectable at step 7, on core 3"))
+      << classify(e).headline;
+  EXPECT_TRUE(contains(classify(e).headline, "may be earlier and on other cores"))
+      << classify(e).headline;
+  e.violations[0].step = 0;
+  EXPECT_TRUE(contains(classify(e).headline, "may be on other cores.")) << classify(e).headline;
+  e.violations[0].replicas = 8;
+  EXPECT_FALSE(contains(classify(e).headline, "may be")) << classify(e).headline;
+}
+
+TEST(Classify, RerunsAreCountedAndComeFirst) {
+  Evidence e = clean();
+  Violation v = violation("dense2/kernel.grad", 1, 0, 8);
+  v.layer = "dense2";
+  v.reruns = 2;
+  v.wrong_again = v.same_bits_again = 1;
+  v.persistence = Violation::Persistence::kIntermittent;
+  e.violations = {v};
+  EXPECT_EQ(classify(e).findings.at(0).evidence.at(0),
+            "run again from the same state: wrong in 1 of 2 reruns, with the same bits in 1 "
+            "(intermittent)");
+}
+
 TEST(Classify, EngineBugOnAllCoresAndInACollective) {
   Evidence e = clean();
   e.violations = {violation("dense1/kernel.grad.all_reduce", 0, -1, 1)};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kEngineBug, 20);
-  EXPECT_TRUE(contains(j.headline, "the collective")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "in the all-reduce, whose result all cores share"))
+      << j.headline;
   EXPECT_FALSE(j.findings.at(0).core);
   e.violations = {violation("dense1/dot_general", 0, 0, 8)};
   j = classify(e);
@@ -155,7 +236,11 @@ TEST(Classify, SeveralOps) {
   EXPECT_EQ(j.findings[0].op, "dense2/kernel.grad");
   EXPECT_EQ(j.findings[0].step, 3);
   EXPECT_EQ(j.findings[1].op, "dense1/kernel.grad");
-  EXPECT_TRUE(contains(j.headline, "2 ops")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "2 ops are affected.")) << j.headline;
+  for (int i = 0; i < 10; ++i) e.violations.push_back(violation(std::to_string(i), 4, 0, 8));
+  EXPECT_TRUE(contains(classify(e).headline, "12 ops are affected, the first 8 are listed."))
+      << classify(e).headline;
+  EXPECT_EQ(classify(e).findings.size(), 8u);
 }
 
 TEST(Classify, BrokenLink) {
@@ -187,7 +272,7 @@ TEST(Classify, EngineBugBesideSharding) {
   e.trajectories = {trajectory("T - R", "outside"), trajectory("S - R", "outside")};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kEngineBug, 20);
-  EXPECT_TRUE(contains(j.headline, "reduction 90 %")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
   ASSERT_EQ(j.findings.size(), 3u);
   EXPECT_EQ(j.findings[0].verdict, VerdictClass::kEngineBug);
   EXPECT_EQ(j.findings[1].verdict, VerdictClass::kSharding);
@@ -209,6 +294,8 @@ TEST(Classify, Identical) {
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kIdentical, 0);
   EXPECT_TRUE(contains(j.headline, "bit for bit")) << j.headline;
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].reproduce, e.command);
   // --quick may say so, too.
   e.quick = true;
   expect_verdict(classify(e), VerdictClass::kIdentical, 0);
@@ -222,6 +309,8 @@ TEST(Classify, QuickConcludesNoNoise) {
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   ASSERT_FALSE(j.next_steps.empty());
   EXPECT_TRUE(contains(j.next_steps[0], "--quick")) << j.next_steps[0];
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "undecided");
   // But a bug is a bug.
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
   expect_verdict(classify(e), VerdictClass::kEngineBug, 20);
@@ -233,8 +322,8 @@ TEST(Classify, Sharding) {
   e.trajectories = {trajectory("T - R", "outside", 0.4), trajectory("S - R", "outside", 0.25)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kSharding, 10);
-  EXPECT_TRUE(contains(j.headline, "reduction 90 %")) << j.headline;
-  EXPECT_TRUE(contains(j.headline, "+0.2500")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "+0.250 (higher: worse)")) << j.headline;
   ASSERT_EQ(j.findings.size(), 2u);
   EXPECT_EQ(j.findings[0].verdict, VerdictClass::kSharding);
   EXPECT_EQ(j.findings[0].cause, "reduction");
@@ -242,6 +331,36 @@ TEST(Classify, Sharding) {
   EXPECT_EQ(j.findings[1].cause, "batch_norm");
   EXPECT_EQ(j.findings[1].share, 0.1);
   EXPECT_TRUE(contains(j.next_steps.at(0), "tpu.reduction")) << j.next_steps[0];
+  EXPECT_TRUE(contains(
+      j.findings[0].number_text,
+      "S - R of held-out loss +0.250, 95% interval [+0.249, +0.251], beyond the margin 0.0500"))
+      << j.findings[0].number_text;
+  EXPECT_EQ(j.findings[0].bound_source, "margin 0.0500 (diagnose.margin)");
+  EXPECT_TRUE(contains(
+      j.findings[0].evidence.at(0),
+      "sharding changes the gradient of one step by 50.0%, and by 10.0% with this cause undone"))
+      << j.findings[0].evidence[0];
+}
+
+// Better or worse is said, what the seeds do not resolve is said, and two seeds are called few.
+TEST(Classify, ShardingSaysWhichWayAndWhatIsNotResolved) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.trajectories = {trajectory("T - R", "outside", -0.76), trajectory("S - R", "outside", -0.758),
+                    trajectory("T - S", "undetermined", 0.01)};
+  e.trajectories[2].detectable = 0.13;
+  Judgement j = classify(e);
+  EXPECT_TRUE(contains(j.headline, "-0.758 (lower: better)")) << j.headline;
+  EXPECT_TRUE(std::ranges::any_of(j.findings[0].evidence, [](const std::string& line) {
+    return contains(line,
+                    "lower (better) by 0.758; the cure makes it behave as the unsharded reference");
+  }));
+  ASSERT_EQ(j.notes.size(), 1u);
+  EXPECT_EQ(j.notes[0],
+            "The engine's own effect (T - S) is not resolved: 3 seeds see a change of 0.130 or "
+            "more, and the margin is 0.0500.");
+  for (TrajectoryRow& row : e.trajectories) row.differences.resize(2);
+  EXPECT_TRUE(contains(classify(e).notes.back(), "Two seeds are few")) << classify(e).notes.back();
 }
 
 // Most important cause first, however the switches were ordered.
@@ -271,11 +390,26 @@ TEST(Classify, ShardingInsideTheMarginIsNoise) {
   e.trajectories = {trajectory("T - R", "equivalent"), trajectory("S - R", "equivalent")};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
-  EXPECT_TRUE(contains(j.headline, "reduction 90 %")) << j.headline;
-  EXPECT_TRUE(contains(j.headline, "stays within 0.05")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "stays within 0.0500")) << j.headline;
   ASSERT_FALSE(j.notes.empty());
   EXPECT_TRUE(contains(j.notes.back(), "inside the margin")) << j.notes.back();
   for (const Finding& f : j.findings) EXPECT_EQ(f.verdict, VerdictClass::kNoise);
+  // Two findings share the drift out: they do not both claim it.
+  e.trajectories.push_back(trajectory("T - S", "equivalent", 0.002));
+  const Judgement shared = classify(e);
+  ASSERT_EQ(shared.findings.size(), 3u);
+  EXPECT_TRUE(shared.findings[0].sentence.starts_with("The engine's own part (T - S) is"))
+      << shared.findings[0].sentence;
+  EXPECT_TRUE(contains(shared.findings[0].number_text, "T - S of held-out loss +0.00200"))
+      << shared.findings[0].number_text;
+  EXPECT_TRUE(
+      shared.findings[1].sentence.starts_with("Sharding's part (S - R) is the loss reduction"))
+      << shared.findings[1].sentence;
+  EXPECT_TRUE(contains(shared.findings[1].sentence, "counted as noise"))
+      << shared.findings[1].sentence;
+  EXPECT_TRUE(contains(shared.findings[1].number_text, "inside the margin 0.0500"))
+      << shared.findings[1].number_text;
 }
 
 TEST(Classify, ShardingThatTheSeedsDoNotDecide) {
@@ -293,14 +427,28 @@ TEST(Classify, PrecisionNoise) {
   e.default_drift = 0.004;
   e.highest_drift = 1e-7;
   e.trajectories = {trajectory("T - R", "equivalent")};
-  const Judgement j = classify(e);
+  Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_TRUE(contains(j.headline, "precision")) << j.headline;
   EXPECT_TRUE(contains(j.headline, "within 0.05")) << j.headline;
-  EXPECT_TRUE(contains(j.confidence, "95 %")) << j.confidence;
+  EXPECT_TRUE(contains(j.confidence, "95%")) << j.confidence;
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].cause, "precision");
-  EXPECT_TRUE(contains(j.findings[0].evidence.at(0), "precision highest removes it"));
+  EXPECT_EQ(
+      j.findings[0].number_text,
+      "T - R of held-out loss +0.0100, 90% interval [+0.00940, +0.0106], inside the margin 0.0500");
+  EXPECT_EQ(j.findings[0].bound_source, "margin 0.0500 (diagnose.margin)");
+  EXPECT_EQ(j.findings[0].evidence.at(0),
+            "one step's gradient differs from the float32 reference by 0.400% at precision "
+            "default, by 1.00e-07 of its size at "
+            "highest: the rounding of operands is the reason");
+  // Where the two agree, precision removes nothing.
+  e.subject.precision = DotPrecision::kBf16x6;
+  e.default_drift = e.highest_drift;
+  j = classify(e);
+  EXPECT_TRUE(j.findings[0].evidence.empty());
+  EXPECT_TRUE(contains(j.findings[0].sentence, "the declared precision of products (highest)"))
+      << j.findings[0].sentence;
 }
 
 TEST(Classify, RoundingNoise) {
@@ -323,7 +471,32 @@ TEST(Classify, UndecidedDrift) {
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_TRUE(contains(j.headline, "seeds do not decide")) << j.headline;
-  EXPECT_FALSE(j.next_steps.empty());
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "undecided");
+  EXPECT_EQ(j.findings[0].reproduce, e.command);
+  EXPECT_TRUE(contains(j.findings[0].number_text, "90% interval") &&
+              contains(j.findings[0].number_text, "95% interval") &&
+              contains(j.findings[0].number_text, "neither inside nor outside"))
+      << j.findings[0].number_text;
+}
+
+// What to run next has values: as many seeds as would decide, and a margin that would be accepted.
+TEST(Classify, WhatDecidesHasValues) {
+  Evidence e = clean();
+  e.trajectories = {compare_paired("T - R", "", {0.001, -0.0023, 0.0002}, {0, 0, 0},
+                                   {0.002, "diagnose.margin", true})};
+  ASSERT_EQ(e.trajectories[0].outcome, "undetermined");
+  const std::string next = classify(e).next_steps.at(0);
+  const int seeds = *deciding_seeds(e.trajectories[0]);
+  EXPECT_TRUE(contains(next, "--set diagnose.seeds=" + std::to_string(seeds))) << next;
+  const double margin = accepting_margin(e.trajectories[0]);
+  EXPECT_TRUE(contains(next, "--set diagnose.margin=")) << next;
+  EXPECT_EQ(std::stod(next.substr(next.rfind('=') + 1)), margin) << next;
+  EXPECT_EQ(compare_paired("", "", {0.001, -0.0023, 0.0002}, {0, 0, 0}, {margin, "", true}).outcome,
+            "equivalent");
+  e.trajectories = {compare_paired("T - R", "", {0.001}, {0}, {0.002, "diagnose.margin", true})};
+  EXPECT_TRUE(contains(classify(e).next_steps.at(0), "--set diagnose.seeds=3"))
+      << classify(e).next_steps[0];
 }
 
 TEST(Classify, LargeDriftWithoutACause) {
@@ -360,7 +533,9 @@ TEST(Classify, EmulatorThatFailsItsControl) {
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_TRUE(contains(j.headline, "emulator fails its own control")) << j.headline;
-  EXPECT_TRUE(j.findings.empty());
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "emulator");
+  EXPECT_EQ(j.findings[0].verdict, VerdictClass::kInconclusive);
 }
 
 // T differs from T': inside the bounds a note, outside a bug that does not repeat.
@@ -403,14 +578,16 @@ TEST(Classify, UpdateAlgebraIsNamed) {
   ASSERT_EQ(j.findings.size(), 2u);
   EXPECT_EQ(j.findings[0].cause, "precision");
   EXPECT_EQ(j.findings[1].cause, "update_algebra");
-  EXPECT_TRUE(contains(j.headline, "precision and update algebra noise")) << j.headline;
-  EXPECT_TRUE(contains(j.findings[1].evidence[0], "3e-08")) << j.findings[1].evidence[0];
+  EXPECT_TRUE(contains(j.headline, "from the declared precision and the update's algebra"))
+      << j.headline;
+  EXPECT_TRUE(contains(j.findings[1].number_text, "3.00e-08")) << j.findings[1].number_text;
   e.cores = 1;
   e.t_equals_s = true;
   j = classify(e);
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].cause, "update_algebra");
-  EXPECT_TRUE(contains(j.headline, "What differs is update algebra noise")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "What differs is noise, from the update's algebra:"))
+      << j.headline;
   e.algebra_drift = -1;
   j = classify(e);
   ASSERT_EQ(j.findings.size(), 1u);
@@ -441,16 +618,26 @@ TEST(Classify, ScriptOfAnotherProgram) {
   Evidence e = clean();
   e.other_program = true;
   e.match = matched(MatchResult::Outcome::kExplained);
-  e.known_causes = {{"unscaled", "nobody divides by 8", "divide by the cores", "", "an engine that scales"},
-                    {"rate_times_cores", "the rate is 8 times", "divide the rate", "", ""}};
+  e.known_causes = {
+      {"unscaled", "nobody divides by 8", "divide by the cores", "", "an engine that scales"},
+      {"rate_times_cores", "the rate is 8 times", "divide the rate", "", ""}};
   e.trajectories = {trajectory("T - R", "outside", 0.4)};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kSharding, 10);
-  EXPECT_TRUE(contains(j.headline, "never scaled by 1/cores, or a learning rate times the cores")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "never scaled by 1/cores, or a learning rate times the cores"))
+      << j.headline;
   ASSERT_EQ(j.findings.size(), 2u);
   EXPECT_EQ(j.findings[0].cause, "unscaled");
   EXPECT_EQ(j.findings[1].cause, "rate_times_cores");
-  EXPECT_TRUE(contains(j.findings[0].sentence, "nobody divides by 8"));
+  EXPECT_EQ(j.findings[0].sentence,
+            "The training script differs from the scenario: nobody divides by 8.");
+  EXPECT_TRUE(contains(j.findings[0].number_text, "T - R of held-out loss +0.400"))
+      << j.findings[0].number_text;
+  EXPECT_TRUE(contains(j.confidence, "matched tensor by tensor")) << j.confidence;
+  e.match->read = true;
+  EXPECT_TRUE(contains(classify(e).confidence, "told from what the ops read, bit by bit"))
+      << classify(e).confidence;
+  e.match->read = false;
   e.trajectories = {trajectory("T - R", "equivalent")};
   j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
@@ -509,6 +696,20 @@ TEST(Classify, BiasBelowTheBound) {
   EXPECT_TRUE(contains(j.confidence, "statistical")) << j.confidence;
   EXPECT_DOUBLE_EQ(j.findings.at(0).number, 0.93);
   EXPECT_DOUBLE_EQ(j.findings.at(0).bound, 0.34);
+  EXPECT_EQ(j.findings.at(0).number_text,
+            "score 0.930; honest engines stay within 0.340 (2.74 times)");
+  EXPECT_TRUE(contains(j.findings.at(0).sentence, "seen 6 times, on 3 steps, from step 0 on"))
+      << j.findings[0].sentence;
+}
+
+TEST(Classify, AnEnsembleSaysWhatItsRankMeans) {
+  Evidence e = clean();
+  e.trajectories = {trajectory("T - R", "equivalent")};
+  e.ensembles = {{"T", "loss curve", 20, 8, 1.1e-6, 1e-8, 1e-6, 1.0 / 9, "inside"}};
+  const std::string line = classify(e).findings.at(0).evidence.at(0);
+  EXPECT_TRUE(contains(line, "compared with 8 simulated correct engines")) << line;
+  EXPECT_TRUE(contains(line, "farther from the rest than all of them, rank p = 0.11; not flagged"))
+      << line;
 }
 
 }  // namespace
