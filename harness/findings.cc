@@ -473,7 +473,7 @@ std::string inside_text(const EngineProbe& probe, const std::string& sum, double
       fmt::format("no element of {} is outside its rounding bound", text::count(probe.elements));
   return sum.empty()
              ? none
-             : fmt::format("{}; the largest error of a sum or dot product is {} of its bound ({})",
+             : fmt::format("{}; the largest error of a sum or dot product is {} of what is allowed ({})",
                            none, text::number(ratio), sum);
 }
 

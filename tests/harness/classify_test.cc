@@ -4,77 +4,15 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "harness/findings.h"
-#include "harness/trajectory.h"
+#include "tests/harness/evidence.h"
 
 namespace twinrun {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-Evidence clean() {
-  Evidence e;
-  e.subject.name = "tpu";
-  e.subject.precision = DotPrecision::kBf16;
-  e.cores = 8;
-  e.command = "twinrun diagnose digits_mlp";
-  e.controls = {{"R = R'", true, true, ""}, {"T = T'", true, true, ""}};
-  return e;
-}
-
-TrajectoryRow trajectory(const std::string& pair, const std::string& outcome, double mean = 0.01) {
-  TrajectoryRow row;
-  row.pair = pair;
-  row.metric = "held-out loss";
-  row.differences = {mean, mean, mean};
-  row.mean = mean;
-  row.low = mean - 0.001;
-  row.high = mean + 0.001;
-  row.tost_low = mean - 0.0006;
-  row.tost_high = mean + 0.0006;
-  row.margin = 0.05;
-  row.margin_source = "diagnose.margin";
-  row.outcome = outcome;
-  return row;
-}
-
-// S means something else than R: `reduction` has most of it.
-void add_meaning(Evidence& e) {
-  e.meaning.drift = 0.5;
-  e.meaning.residual = 0;
-  e.meaning.causes = {{"reduction", "the loss is summed", "set tpu.reduction = \"sum\""},
-                      {"batch_norm", "own statistics", "set tpu.batchnorm = \"synced\""}};
-  const auto row = [](const std::string& cause, const std::string& direction, double share) {
-    return SwitchRow{cause, direction, 0.5, 0.1, kMeaningThreshold, true, share, ""};
-  };
-  e.meaning.rows = {
-      row("reduction", "restored in S", 0.9), row("reduction", "introduced alone", 0.9),
-      row("batch_norm", "restored in S", 0.1), row("batch_norm", "introduced alone", 0.1)};
-}
-
-Violation violation(const std::string& op, int64_t step, int replica, int replicas) {
-  Violation v;
-  v.op = op;
-  v.kind = "dot_general";
-  v.phase = "gradient";
-  v.step = step;
-  v.replica = replica;
-  v.replicas = replicas;
-  v.verdict.worst = 1234;
-  v.verdict.subject = 8;
-  v.verdict.value = 1;
-  v.verdict.radius = 1e-6;
-  v.verdict.outside = 12;
-  v.verdict.elements = 640;
-  v.elements = "12 of 640 elements, worst at [2,0]";
-  v.fingerprint = "8 times the expected value";
-  return v;
-}
+using namespace by_hand;
 
 void expect_verdict(const Judgement& j, VerdictClass verdict, int code) {
   EXPECT_EQ(to_string(j.verdict), to_string(verdict)) << j.headline;
@@ -148,67 +86,6 @@ TEST(Classify, EngineBugOnOneCore) {
   EXPECT_TRUE(contains(f.sentence, "12 of 640 elements")) << f.sentence;
   EXPECT_TRUE(contains(f.hex, "0x41000000")) << f.hex;  // 8
   EXPECT_TRUE(contains(f.hex, "0x3f800000")) << f.hex;  // 1
-}
-
-// A bound of 0 has a reason, and no infinity stands beside it.
-TEST(Classify, ErrorsWhereNoRoundingIsAllowed) {
-  Violation v = violation("dense1/kernel.momentum.update", 4, 0, 8);
-  v.kind = "add";
-  v.verdict.worst = INFINITY;
-  v.verdict.subject = 0.25;
-  v.verdict.value = 0.5;
-  v.verdict.radius = 0;
-  const auto finding = [&] {
-    Evidence e = clean();
-    e.violations = {v};
-    return classify(e).findings.at(0);
-  };
-  EXPECT_EQ(finding().number_text, "error 0.250; allowed 0");
-  EXPECT_TRUE(contains(finding().bound_source, "the exact result is a float32 number"))
-      << finding().bound_source;
-  EXPECT_FALSE(contains(finding().sentence, "inf")) << finding().sentence;
-  v.verdict.value = 1 + 0x1p-24;  // midway
-  EXPECT_TRUE(contains(finding().bound_source, "midway between two float32 numbers"))
-      << finding().bound_source;
-  for (const char* kind : {"broadcast_in_dim", "maximum", "constant", "rng_uniform", "convert"}) {
-    v.kind = kind;
-    EXPECT_TRUE(contains(finding().bound_source, "only moves or selects values")) << kind;
-  }
-  v.kind = "divide";
-  v.verdict.subject = NAN;
-  v.verdict.value = 0.00012;
-  v.verdict.radius = 7e-12;
-  EXPECT_EQ(finding().number_text, "NaN where 0.000119999997 was expected");
-  EXPECT_TRUE(contains(finding().bound_source, "running error analysis")) << finding().bound_source;
-}
-
-// What may have been there unseen is not called the onset.
-TEST(Classify, SmallErrorsHaveNoCertainOnset) {
-  Evidence e = clean();
-  e.violations = {violation("dense2/kernel.grad", 7, 3, 1)};
-  EXPECT_FALSE(contains(classify(e).headline, "detectable")) << classify(e).headline;
-  e.violations[0].verdict.worst = 1.6;
-  EXPECT_TRUE(contains(classify(e).headline, "first detectable at step 7, on core 3"))
-      << classify(e).headline;
-  EXPECT_TRUE(contains(classify(e).headline, "may be earlier and on other cores"))
-      << classify(e).headline;
-  e.violations[0].step = 0;
-  EXPECT_TRUE(contains(classify(e).headline, "may be on other cores.")) << classify(e).headline;
-  e.violations[0].replicas = 8;
-  EXPECT_FALSE(contains(classify(e).headline, "may be")) << classify(e).headline;
-}
-
-TEST(Classify, RerunsAreCountedAndComeFirst) {
-  Evidence e = clean();
-  Violation v = violation("dense2/kernel.grad", 1, 0, 8);
-  v.layer = "dense2";
-  v.reruns = 2;
-  v.wrong_again = v.same_bits_again = 1;
-  v.persistence = Violation::Persistence::kIntermittent;
-  e.violations = {v};
-  EXPECT_EQ(classify(e).findings.at(0).evidence.at(0),
-            "run again from the same state: wrong in 1 of 2 reruns, with the same bits in 1 "
-            "(intermittent)");
 }
 
 TEST(Classify, EngineBugOnAllCoresAndInACollective) {
@@ -342,27 +219,6 @@ TEST(Classify, Sharding) {
       << j.findings[0].evidence[0];
 }
 
-// Better or worse is said, what the seeds do not resolve is said, and two seeds are called few.
-TEST(Classify, ShardingSaysWhichWayAndWhatIsNotResolved) {
-  Evidence e = clean();
-  add_meaning(e);
-  e.trajectories = {trajectory("T - R", "outside", -0.76), trajectory("S - R", "outside", -0.758),
-                    trajectory("T - S", "undetermined", 0.01)};
-  e.trajectories[2].detectable = 0.13;
-  Judgement j = classify(e);
-  EXPECT_TRUE(contains(j.headline, "-0.758 (lower: better)")) << j.headline;
-  EXPECT_TRUE(std::ranges::any_of(j.findings[0].evidence, [](const std::string& line) {
-    return contains(line,
-                    "lower (better) by 0.758; the cure makes it behave as the unsharded reference");
-  }));
-  ASSERT_EQ(j.notes.size(), 1u);
-  EXPECT_EQ(j.notes[0],
-            "The engine's own effect (T - S) is not resolved: 3 seeds see a change of 0.130 or "
-            "more, and the margin is 0.0500.");
-  for (TrajectoryRow& row : e.trajectories) row.differences.resize(2);
-  EXPECT_TRUE(contains(classify(e).notes.back(), "Two seeds are few")) << classify(e).notes.back();
-}
-
 // Most important cause first, however the switches were ordered.
 TEST(Classify, SharingCausesAreSortedByShare) {
   Evidence e = clean();
@@ -478,25 +334,6 @@ TEST(Classify, UndecidedDrift) {
               contains(j.findings[0].number_text, "95% interval") &&
               contains(j.findings[0].number_text, "neither inside nor outside"))
       << j.findings[0].number_text;
-}
-
-// What to run next has values: as many seeds as would decide, and a margin that would be accepted.
-TEST(Classify, WhatDecidesHasValues) {
-  Evidence e = clean();
-  e.trajectories = {compare_paired("T - R", "", {0.001, -0.0023, 0.0002}, {0, 0, 0},
-                                   {0.002, "diagnose.margin", true})};
-  ASSERT_EQ(e.trajectories[0].outcome, "undetermined");
-  const std::string next = classify(e).next_steps.at(0);
-  const int seeds = *deciding_seeds(e.trajectories[0]);
-  EXPECT_TRUE(contains(next, "--set diagnose.seeds=" + std::to_string(seeds))) << next;
-  const double margin = accepting_margin(e.trajectories[0]);
-  EXPECT_TRUE(contains(next, "--set diagnose.margin=")) << next;
-  EXPECT_EQ(std::stod(next.substr(next.rfind('=') + 1)), margin) << next;
-  EXPECT_EQ(compare_paired("", "", {0.001, -0.0023, 0.0002}, {0, 0, 0}, {margin, "", true}).outcome,
-            "equivalent");
-  e.trajectories = {compare_paired("T - R", "", {0.001}, {0}, {0.002, "diagnose.margin", true})};
-  EXPECT_TRUE(contains(classify(e).next_steps.at(0), "--set diagnose.seeds=3"))
-      << classify(e).next_steps[0];
 }
 
 TEST(Classify, LargeDriftWithoutACause) {
@@ -700,16 +537,6 @@ TEST(Classify, BiasBelowTheBound) {
             "score 0.930; honest engines stay within 0.340 (2.74 times)");
   EXPECT_TRUE(contains(j.findings.at(0).sentence, "seen 6 times, on 3 steps, from step 0 on"))
       << j.findings[0].sentence;
-}
-
-TEST(Classify, AnEnsembleSaysWhatItsRankMeans) {
-  Evidence e = clean();
-  e.trajectories = {trajectory("T - R", "equivalent")};
-  e.ensembles = {{"T", "loss curve", 20, 8, 1.1e-6, 1e-8, 1e-6, 1.0 / 9, "inside"}};
-  const std::string line = classify(e).findings.at(0).evidence.at(0);
-  EXPECT_TRUE(contains(line, "compared with 8 simulated correct engines")) << line;
-  EXPECT_TRUE(contains(line, "farther from the rest than all of them, rank p = 0.11; not flagged"))
-      << line;
 }
 
 }  // namespace

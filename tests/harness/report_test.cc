@@ -54,7 +54,7 @@ TEST(Report, WithoutAFaultNothingIsInjected) {
   const std::vector<std::string>& evidence = r.findings[0].evidence;
   EXPECT_TRUE(says(evidence, "is outside its rounding bound; the largest error of a sum or dot"));
   // A single rounding always reaches its bound; that is no news.
-  EXPECT_FALSE(says(evidence, " 1.00 of its bound")) << evidence[0];
+  EXPECT_FALSE(says(evidence, "1.00 of what is allowed")) << evidence[0];
 }
 
 // Six steps of a learning rate of nothing.
