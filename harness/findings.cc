@@ -374,6 +374,7 @@ void noise(const Evidence& e, Judgement& j) {
                              effect == whole ? ", and the program means the same" : "");
   }
   if (effect != nullptr) set_effect(*effect, f);
+  if (effect != whole && whole != nullptr) f.evidence.push_back("in all, " + effect_text(*whole));
   if (tensors) {
     f.evidence.push_back(fmt::format(
         "the farthest tensor is {} from the mean of honest engines; allowed {} ({})",
@@ -473,8 +474,9 @@ std::string inside_text(const EngineProbe& probe, const std::string& sum, double
       fmt::format("no element of {} is outside its rounding bound", text::count(probe.elements));
   return sum.empty()
              ? none
-             : fmt::format("{}; the largest error of a sum or dot product is {} of what is allowed ({})",
-                           none, text::number(ratio), sum);
+             : fmt::format(
+                   "{}; the largest error of a sum or dot product is {} of what is allowed ({})",
+                   none, text::number(ratio), sum);
 }
 
 void tell_losses(Finding& f, std::span<const float> losses) {

@@ -259,6 +259,8 @@ TEST(Classify, ShardingInsideTheMarginIsNoise) {
       << shared.findings[0].sentence;
   EXPECT_TRUE(contains(shared.findings[0].number_text, "T - S of held-out loss +0.00200"))
       << shared.findings[0].number_text;
+  EXPECT_TRUE(shared.findings[0].evidence.back().starts_with("in all, T - R of held-out loss"))
+      << shared.findings[0].evidence.back();
   EXPECT_TRUE(
       shared.findings[1].sentence.starts_with("Sharding's part (S - R) is the loss reduction"))
       << shared.findings[1].sentence;
