@@ -46,6 +46,30 @@ TEST(Report, AFaultThatChangedNoBitIsSaidToo) {
   EXPECT_NE(r.injected.find("; it changed no bit of any run."), std::string::npos) << r.injected;
 }
 
+// That a subject's bits differ from run to run takes nothing from a verdict that rests on its ops.
+TEST(Report, ASubjectThatDoesNotRepeatItselfIsNoDoubt) {
+  const Report r = diagnosed(tiny::kDense, {{"train.steps", "8"}},
+                             "ulp_bias@dense2/bias.grad,magnitude=4,rate=0.4");
+  EXPECT_EQ(r.verdict, VerdictClass::kEngineBug);
+  const auto failed = std::ranges::find(r.controls, false, &Control::passed);
+  ASSERT_NE(failed, r.controls.end());
+  EXPECT_TRUE(failed->name.starts_with("T = T'")) << failed->name;
+  EXPECT_TRUE(failed->failure.ends_with(
+      "The verdict does not depend on this: each op was judged on the inputs that it read."))
+      << failed->failure;
+}
+
+// Products with weights that are zero say nothing of how operands are rounded.
+TEST(Report, OperandsThatAreZeroAreNoMeasurement) {
+  const std::string zeros = std::string(tiny::kDense) + "init = \"zeros\"\n";
+  const Report r = diagnosed(zeros.c_str(), {{"train.steps", "4"}, {"optimizer.lr", "1e-30"}});
+  for (const EngineProbe& p : r.probes) {
+    EXPECT_GT(p.dot_residual, 0x1p-12) << p.dot_residual_text;
+    EXPECT_NE(p.dot_residual_text.find("one bf16 pass predicts about 2^-9"), std::string::npos);
+    for (const ProbeRow& row : p.rows) EXPECT_NE(row.operand_residual, 0) << row.op;
+  }
+}
+
 TEST(Report, WithoutAFaultNothingIsInjected) {
   const Report r = diagnosed(tiny::kDense, {{"train.steps", "4"}});
   EXPECT_EQ(r.injected, "");
