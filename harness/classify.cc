@@ -105,7 +105,7 @@ Judgement judge(const Evidence& e) {
                              *e.reference_parts,
                              e.reference_parts_op.empty() ? "" : " in " + e.reference_parts_op);
     j.confidence = "certain: digests of the same program on the same engine differ";
-    control_finding(e, j, "reference_parts",
+    control_finding(e, j, "R =", "reference_parts",
                     "The same training run twice on the reference gives other bits.");
     j.next_steps.push_back(
         "nothing else is concluded from this machine until this is found: memory test, then "
@@ -144,7 +144,7 @@ Judgement judge(const Evidence& e) {
                  "it may accuse nobody before that holds",
                  {"report this with the scenario: it is a bug of twinrun"});
     control_finding(
-        e, j, "emulator",
+        e, j, "emulator", "emulator",
         "The emulated engine, set to full float32, gives other bits than the reference.");
     return j;
   }

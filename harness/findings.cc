@@ -115,9 +115,8 @@ Finding engine_finding(const Evidence& e, const Violation& v) {
     const BiasFinding& b = *v.bias;
     f.number = std::abs(b.score.value);
     f.bound = std::max(std::abs(b.score.high), std::abs(b.score.low));
-    f.number_text =
-        fmt::format("score {}; honest engines stay within {} ({})", text::number(f.number),
-                    text::number(f.bound), text::times(f.number / f.bound));
+    f.number_text = fmt::format("score {}; honest engines stay within {}", text::number(f.number),
+                                text::number(f.bound));
     f.fingerprint = "";
     f.bound_source = fmt::format(
         "{} simulated engines that are honest within the same declaration, on the same inputs "
@@ -420,13 +419,15 @@ void undecided_finding(const Evidence& e, Judgement& j, const TrajectoryRow* row
   j.findings.push_back(std::move(f));
 }
 
-void control_finding(const Evidence& e, Judgement& j, std::string cause, std::string sentence) {
+void control_finding(const Evidence& e, Judgement& j, std::string_view control, std::string cause,
+                     std::string sentence) {
   Finding f;
   f.verdict = j.verdict;
   f.cause = std::move(cause);
   f.sentence = std::move(sentence);
   f.level = e.level;
-  const auto failed = std::ranges::find(e.controls, false, &Control::passed);
+  const auto failed = std::ranges::find_if(
+      e.controls, [&](const Control& c) { return !c.passed && c.name.starts_with(control); });
   f.number_text = failed == e.controls.end() ? "the bits differ" : failed->detail;
   f.bound_source =
       "bits must be equal: the same program on the same inputs, by arithmetic that is defined to "
@@ -457,6 +458,7 @@ std::string what_decides(const std::vector<const TrajectoryRow*>& rows) {
                                              "them stays at {1}: --set diagnose.seeds={0}",
                                              seeds, text::number(spread))
                                        : "";
+  if (margin == 0) return more.empty() ? "a run that ended in NaN or Inf cannot be compared" : more;
   return fmt::format(
       "{}{}if a change of {:g} of held-out loss does not matter to you: --set diagnose.margin={:g}",
       more, more.empty() ? "" : "; or, ", margin, margin);

@@ -38,8 +38,8 @@ void noise(const Evidence& evidence, Judgement& judgement);
 void undecided_finding(const Evidence& evidence, Judgement& judgement, const TrajectoryRow* row,
                        std::string sentence);
 // A control that failed, of the judgement's class.
-void control_finding(const Evidence& evidence, Judgement& judgement, std::string cause,
-                     std::string sentence);
+void control_finding(const Evidence& evidence, Judgement& judgement, std::string_view control,
+                     std::string cause, std::string sentence);
 // How many seeds would decide, and which margin: "about 12 seeds would decide, ...: --set diagnose.seeds=12; or, ..."
 std::string what_decides(const std::vector<const TrajectoryRow*>& rows);
 // "The engine's own effect (T - S) is not resolved: 3 seeds see a change of 0.130 or more, and the margin is 0.0500."
