@@ -7,6 +7,7 @@
 
 #include "program/base/digest.h"
 #include "program/base/philox.h"
+#include "reports/text.h"
 
 namespace twinrun {
 namespace {
@@ -128,22 +129,21 @@ void ResidualSums::add(const ResidualSums& o) {
 }
 
 std::string BiasFinding::text() const {
-  const std::string rests = fmt::format(
-      "{} results on {} steps agree, from step {} on; {} honest engines of the declared "
-      "arithmetic on the same inputs",
-      observations, steps, first_step, members);
+  const std::string rests =
+      fmt::format("seen {}, on {}, from step {} on; against {} honest engines on the same inputs",
+                  observations == 1 ? "once" : fmt::format("{} times", observations),
+                  text::plural(steps, "step"), first_step, members);
   if (score.name == "size") {
-    return fmt::format("its rounding errors are {:.3g} times the largest of honest engines ({})",
-                       score.value, rests);
+    return fmt::format("its rounding errors are {} the largest of honest engines ({})",
+                       text::times(score.value), rests);
   }
   if (score.name == "one element") {
-    return fmt::format("one element's error is {:.3g} times the largest of honest engines ({})",
-                       score.value, rests);
+    return fmt::format("one element's error is {} the largest of honest engines ({})",
+                       text::times(score.value), rests);
   }
   return fmt::format(
-      "its rounding errors point {}: score {:+.2f} of -1..1, honest engines within [{:+.2f}, "
-      "{:+.2f}] ({})",
-      score.name, score.value, score.low, score.high, rests);
+      "its rounding errors point {}: score {} of -1 to 1, honest engines within {} ({})",
+      score.name, text::signed_number(score.value), text::interval(score.low, score.high), rests);
 }
 
 bool BiasWatch::scored(const Op& op) {

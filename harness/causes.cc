@@ -23,7 +23,13 @@ std::string coupled_by(E e, std::string_view cause) {
 bool has_batch_norm(E e) { return !coupled_by(e, "batch_norm").empty(); }
 bool mean_loss(E e) { return e.scenario.loss.reduction == LossReduction::kMean; }
 Reduction fitting(E e) { return mean_loss(e) ? Reduction::kMean : Reduction::kSum; }
+std::string samples(int64_t n) { return n == 1 ? "1 sample" : fmt::format("{} samples", n); }
 int64_t per_core(E e) { return e.scenario.train.batch / e.sharding.cores; }
+// "4 samples are", of those that a remainder leaves.
+std::string last_rows(E e) {
+  const int64_t n = per_core(e) - real_rows(per_core(e));
+  return samples(n) + (n == 1 ? " is" : " are");
+}
 bool draws(E e) {
   return std::ranges::any_of(e.forward.graph.ops(),
                              [](const Op& op) { return op.kind == OpKind::kRngUniform; });
@@ -48,7 +54,6 @@ struct Row {
   const char* twin;
 };
 
-std::string script(E) { return "the scenario does not ask for it: look at the training script"; }
 bool always(E) { return true; }
 
 constexpr const char* kScaleTwin =
@@ -85,11 +90,11 @@ const Row kRows[] = {
        return mean_loss(e)
                   ? fmt::format(
                         "each replica's loss is a mean, and the {} replicas' gradients are "
-                        "summed: the update is {} times the whole batch's",
+                        "summed, so the update is {} times the whole batch's",
                         n, n)
                   : fmt::format(
                         "the loss is summed over the batch, but each replica's is scaled "
-                        "by 1/{}: the update is 1/{} of the whole batch's",
+                        "by 1/{}, so the update is 1/{} of the whole batch's",
                         n, n);
      },
      [](E e) -> std::string {
@@ -130,19 +135,20 @@ const Row kRows[] = {
      [](E e) {
        const bool groups =
            e.sharding.batchnorm == BatchNormSync::kSynced && e.sharding.batchnorm_group > 0;
-       return groups ? fmt::format(
-                           "each group of {} cores normalises by the statistics of its own "
-                           "{} samples, not of all {}",
-                           e.sharding.batchnorm_group, e.sharding.batchnorm_group * per_core(e),
-                           e.scenario.train.batch)
-                     : fmt::format(
-                           "each core normalises by the statistics of its own {} samples, "
-                           "not of all {}",
-                           per_core(e), e.scenario.train.batch);
+       return groups
+                  ? fmt::format(
+                        "each group of {} cores normalises by the statistics of its own "
+                        "{}, not of all {}",
+                        e.sharding.batchnorm_group,
+                        samples(e.sharding.batchnorm_group * per_core(e)), e.scenario.train.batch)
+                  : fmt::format(
+                        "each core normalises by the statistics of its own {}, not of all {}",
+                        samples(per_core(e)), e.scenario.train.batch);
      },
      [](E) -> std::string {
-       return "set tpu.batchnorm = \"synced\", or raise train.batch (the guide asks for 32 per "
-              "core)";
+       return "set tpu.batchnorm = \"synced\", or raise train.batch (\"Use TPUs\", TensorFlow's "
+              "guide, asks for 32 "
+              "samples per core)";
      },
      "a step whose cores hold different samples",
      "an engine that leaves out the all-reduce of batch statistics that the program has"},
@@ -150,8 +156,8 @@ const Row kRows[] = {
      [](E e, S s) { return has_batch_norm(e) && s.batchnorm == BatchNormSync::kAveraged; }, synced,
      [](E, Sharding& s) { s.batchnorm = BatchNormSync::kAveraged; },
      [](E) -> std::string {
-       return "the variance is the mean of the cores' variances: how far their means lie apart is "
-              "left out";
+       return "the variance is the mean of the cores' variances, which leaves out how far their "
+              "means lie apart";
      },
      [](E) -> std::string {
        return "add the variance of the cores' means, or reduce the mean of squares";
@@ -163,9 +169,8 @@ const Row kRows[] = {
      [](E, Sharding& s) { s.statistics = Statistics::kPerCore; },
      [](E e) {
        return fmt::format(
-           "running statistics are of each core's own {} samples, and replica 0's "
-           "alone are evaluated: the others' are lost",
-           per_core(e));
+           "running statistics are of each core's own {}, and only replica 0's are evaluated",
+           samples(per_core(e)));
      },
      [](E) -> std::string { return "average the running statistics over the cores"; },
      "the running statistics after the step, or held-out samples evaluated by them",
@@ -178,9 +183,8 @@ const Row kRows[] = {
      [](E, Sharding& s) { s.batchwise = Scope::kPerCore; },
      [](E e) {
        return fmt::format(
-           "{}: what is compared across samples sees the {} samples of one core, not "
-           "all {}",
-           coupled_by(e, "batch_wise"), per_core(e), e.scenario.train.batch);
+           "what is compared across samples (in {}) sees only the {} of one core, not all {}",
+           coupled_by(e, "batch_wise"), samples(per_core(e)), e.scenario.train.batch);
      },
      [](E) -> std::string {
        return "set tpu.batchwise = \"gathered\" (a cross-replica gather before it)";
@@ -195,7 +199,8 @@ const Row kRows[] = {
      [](E, Sharding& s) { s.token_mean = Scope::kGlobal; },
      [](E, Sharding& s) { s.token_mean = Scope::kPerCore; },
      [](E) -> std::string {
-       return "each core divides by the weights of its own tokens: a mean of means, where cores "
+       return "each core divides by the weights of its own tokens, which gives a mean of means "
+              "where cores "
               "hold unequal numbers of tokens";
      },
      [](E) -> std::string {
@@ -212,8 +217,8 @@ const Row kRows[] = {
      [](E, Sharding& s) { s.clipping = Clipping::kBeforeAllReduce; },
      [](E e) {
        return fmt::format(
-           "each core clips its own gradient{} before the all-reduce, the whole "
-           "batch's gradient is clipped after it",
+           "each core clips its own gradient{} before the all-reduce, where the whole "
+           "batch's gradient is to be clipped after it",
            e.sharding.reduction == Reduction::kMean
                ? fmt::format(", already scaled by 1/{},", e.sharding.cores)
                : std::string());
@@ -250,7 +255,11 @@ const Row kRows[] = {
        return fmt::format("the learning rate is {} times what the total batch was given",
                           e.sharding.cores);
      },
-     script, "the update; the gradient is the same", kScaleTwin},
+     [](E) -> std::string {
+       return "give the optimizer the rate of the total batch: a mean over the cores needs no "
+              "larger one";
+     },
+     "the update; the gradient is the same", kScaleTwin},
     {"rate_over_cores", "rate", takes_rate,
      [](E, S s) { return feeds(s, Feeding::Rate::kOverCores); }, given_rate,
      [](E, Sharding& s) { s.feeding.rate = Feeding::Rate::kOverCores; },
@@ -258,10 +267,17 @@ const Row kRows[] = {
        return fmt::format("the learning rate is 1/{} of what the total batch was given",
                           e.sharding.cores);
      },
-     script, "the update; the gradient is the same", kScaleTwin},
+     [](E) -> std::string {
+       return "give the optimizer the rate of the total batch: a mean over the cores needs no "
+              "smaller one";
+     },
+     "the update; the gradient is the same", kScaleTwin},
     {"one_stream", "streams", draws, [](E, S s) { return feeds(s, Feeding::Streams::kOne); },
      global_streams, [](E, Sharding& s) { s.feeding.streams = Feeding::Streams::kOne; },
-     [](E) -> std::string { return "all cores draw the same random numbers"; }, script,
+     [](E) -> std::string { return "all cores draw the same random numbers"; },
+     [](E) -> std::string {
+       return "fold the core's number into the seed, so that cores draw different numbers";
+     },
      "a step with random ops", "an engine that seeds every core alike"},
     {"stream_per_core", "streams", draws,
      [](E, S s) { return feeds(s, Feeding::Streams::kPerCore); }, global_streams,
@@ -269,52 +285,62 @@ const Row kRows[] = {
      [](E) -> std::string {
        return "each core draws from a stream of its own, which the whole batch does not have";
      },
-     script, "a step with random ops; means over many steps agree",
+     [](E) -> std::string {
+       return "draw for the whole batch and hand each core its rows, or compare means over several "
+              "seeds";
+     },
+     "a step with random ops; means over many steps agree",
      "an engine that seeds every core by its number"},
     {"same_shard", "shards", always, [](E, S s) { return feeds(s, Feeding::Shards::kFirst); },
      own_shards, [](E, Sharding& s) { s.feeding.shards = Feeding::Shards::kFirst; },
      [](E e) {
-       return fmt::format(
-           "every core is fed the first {} samples of the batch: the data is not "
-           "sharded",
-           per_core(e));
+       return fmt::format("every core is fed the first {} of the batch, so the data is not sharded",
+                          samples(per_core(e)));
      },
-     script, kFed, "a feed that hands one buffer to all cores"},
+     [](E) -> std::string {
+       return "give each core its own rows of the batch (shard the input by the core's number)";
+     },
+     kFed, "a feed that hands one buffer to all cores"},
     {"shard_twice", "shards", always, [](E, S s) { return feeds(s, Feeding::Shards::kFirstTwice); },
      own_shards, [](E, Sharding& s) { s.feeding.shards = Feeding::Shards::kFirstTwice; },
      [](E) -> std::string { return "core 1 is fed core 0's samples, and its own are lost"; },
-     script, kFed, "a feed that hands core 0's buffer to core 1"},
+     [](E) -> std::string {
+       return "give core 1 its own rows: look at how the input function maps cores to shards";
+     },
+     kFed, "a feed that hands core 0's buffer to core 1"},
     {"remainder_padded", "remainder", always,
      [](E, S s) { return feeds(s, Feeding::Remainder::kPadded); }, real_remainder,
      [](E, Sharding& s) { s.feeding.remainder = Feeding::Remainder::kPadded; },
      [](E e) {
-       return fmt::format("the last core's last {} samples are zeros, and they count",
-                          per_core(e) - real_rows(per_core(e)));
+       return fmt::format("the last core's last {} zeros, and averaged in", last_rows(e));
      },
-     script, kFed, ""},
+     [](E) -> std::string { return "drop the remainder, or weight padded samples by 0"; }, kFed,
+     ""},
     {"remainder_repeated", "remainder", always,
      [](E, S s) { return feeds(s, Feeding::Remainder::kRepeated); }, real_remainder,
      [](E, Sharding& s) { s.feeding.remainder = Feeding::Remainder::kRepeated; },
      [](E e) {
-       return fmt::format("the last core's last {} samples are the batch's first ones again",
-                          per_core(e) - real_rows(per_core(e)));
+       return fmt::format("the last core's last {} the batch's first once more", last_rows(e));
      },
-     script, kFed, ""},
+     [](E) -> std::string { return "drop the remainder, or weight repeated samples by 0"; }, kFed,
+     ""},
     {"remainder_dropped", "remainder", [](E e) { return per_core(e) > 1; },
      [](E, S s) { return feeds(s, Feeding::Remainder::kDropped); }, real_remainder,
      [](E, Sharding& s) { s.feeding.remainder = Feeding::Remainder::kDropped; },
      [](E e) {
-       return fmt::format(
-           "the last core's last {} samples are left out, and its mean is over the "
-           "others",
-           per_core(e) - real_rows(per_core(e)));
+       return fmt::format("the last core's last {} left out, and its mean is over the others",
+                          last_rows(e));
      },
-     script, kFed, ""},
+     [](E) -> std::string {
+       return "choose a batch that the cores divide, or weight each core's mean by its number of "
+              "samples";
+     },
+     kFed, ""},
     {"no_all_reduce", "all_reduce", always, [](E, S s) { return !s.reduce_gradients; },
      [](E, Sharding& s) { s.reduce_gradients = true; },
      [](E, Sharding& s) { s.reduce_gradients = false; },
      [](E) -> std::string {
-       return "gradients are never all-reduced: the replicas' weights part after the first step";
+       return "gradients are never all-reduced, so the replicas' weights part after the first step";
      },
      [](E) -> std::string {
        return "wrap the optimizer (CrossShardOptimizer), or all-reduce each gradient";

@@ -5,9 +5,45 @@
 #include <algorithm>
 
 #include "harness/findings.h"
+#include "reports/text.h"
 
 namespace twinrun {
 namespace {
+
+// A verdict that rests on the seeds, or fails to: what they cannot see is said.
+void tell_resolution(const Evidence& e, Judgement& j) {
+  const auto note = [&](const char* pair, bool open) {
+    if (const TrajectoryRow* row = find_row(e, pair);
+        open && row != nullptr && row->detectable > row->margin)
+      j.notes.push_back(unresolved_text(*row));
+  };
+  const TrajectoryRow* engine = find_row(e, "T - S");
+  note("T - S", j.verdict == VerdictClass::kSharding && engine != nullptr &&
+                    engine->outcome == "undetermined");
+  note("T - R", j.verdict == VerdictClass::kNoise);
+  if (!e.trajectories.empty() && e.trajectories.front().differences.size() == 2)
+    j.notes.push_back(
+        "Two seeds are few: the intervals are wide, and a margin that is taken from them rests on "
+        "one difference. "
+        "Use three or more (--set diagnose.seeds=3).");
+}
+
+std::string moved(const TrajectoryRow& row) {
+  return fmt::format("{} ({})", text::signed_number(row.mean),
+                     row.mean < 0   ? "lower: better"
+                     : row.mean > 0 ? "higher: worse"
+                                    : "a run ended in NaN");
+}
+
+const char* nothing_outside(const Evidence& e) {
+  return e.level == 'C' ? "No tensor is outside what honest engines do"
+                        : "No op is outside its bound";
+}
+
+constexpr const char* kUndecided =
+    "the seeds do not decide: the 90% interval is not inside the margin, the 95% one not beyond it";
+constexpr std::string_view kProbeEvery =
+    "replay every op of every step: --set diagnose.probe=every";
 
 void inconclusive(Judgement& j, std::string headline, std::string why,
                   std::vector<std::string> next) {
@@ -19,7 +55,8 @@ void inconclusive(Judgement& j, std::string headline, std::string why,
 
 // The subject's script runs another program, of a known cause: whether that matters is what that program does on the reference,
 // and what T does.
-void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr, const TrajectoryRow* sr) {
+void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr,
+                  const TrajectoryRow* sr) {
   const auto is = [](const TrajectoryRow* row, std::string_view outcome) {
     return row != nullptr && row->outcome == outcome;
   };
@@ -27,36 +64,40 @@ void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr, cons
     return is(row, "equivalent") || is(row, "identical");
   };
   const VerdictClass as = is(sr, "outside") || is(tr, "outside") ? VerdictClass::kSharding
-                          : inside(tr) && (sr == nullptr || inside(sr)) ? VerdictClass::kNoise
-                                                                       : VerdictClass::kInconclusive;
+                          : inside(tr) && (sr == nullptr || inside(sr))
+                              ? VerdictClass::kNoise
+                              : VerdictClass::kInconclusive;
   if (e.meaning.differs()) sharding_findings(e, j, as);
   program_findings(e, j, as);
   if (as == VerdictClass::kInconclusive) {
-    inconclusive(j,
-                 fmt::format("The subject's script runs another program than it was asked to ({}), but the "
-                             "seeds do not decide whether that matters.",
-                             explained_by(e)),
-                 "the interval of the effect straddles the margin",
-                 {"raise diagnose.seeds, or set diagnose.margin to the loss that you do not mind"});
+    inconclusive(
+        j,
+        fmt::format("The subject's script runs another program than it was asked to ({}), but the "
+                    "seeds do not decide whether that matters.",
+                    explained_by(e)),
+        kUndecided, {what_decides({tr, sr})});
     return;
   }
   j.verdict = as;
   j.headline =
       as == VerdictClass::kSharding
-          ? fmt::format("The subject's script runs another program than it was asked to (cause: {}). Held-out "
-                        "loss moves by {:+.4f}.",
-                        explained_by(e), (is(sr, "outside") ? sr : tr)->mean)
-          : fmt::format("Noise: the subject's script runs another program than it was asked to ({}), but "
-                        "held-out loss stays within {:.3g}.",
-                        explained_by(e), tr->margin);
-  j.confidence = fmt::format("95 %: paired over {} seeds; the cause was matched tensor by tensor, one step from the "
-                             "subject's own states",
-                             tr->differences.size());
+          ? fmt::format(
+                "The subject's script runs another program than it was asked to (cause: {}). "
+                "Held-out "
+                "loss moves by {}.",
+                explained_by(e), moved(*(is(sr, "outside") ? sr : tr)))
+          : fmt::format(
+                "Noise: the subject's script runs another program than it was asked to ({}), but "
+                "held-out loss stays within {}.",
+                explained_by(e), text::number(tr->margin));
+  j.confidence = fmt::format(
+      "95%: paired over {} seeds; {}", tr->differences.size(),
+      e.match->read
+          ? "the cause was told from what the ops read, bit by bit"
+          : "the cause was matched tensor by tensor, one step from the subject's own states");
 }
 
-}  // namespace
-
-Judgement classify(const Evidence& e) {
+Judgement judge(const Evidence& e) {
   Judgement j;
   if (e.reference_parts) {
     j.verdict = VerdictClass::kNondeterministic;
@@ -64,6 +105,8 @@ Judgement classify(const Evidence& e) {
                              *e.reference_parts,
                              e.reference_parts_op.empty() ? "" : " in " + e.reference_parts_op);
     j.confidence = "certain: digests of the same program on the same engine differ";
+    control_finding(e, j, "R =", "reference_parts",
+                    "The same training run twice on the reference gives other bits.");
     j.next_steps.push_back(
         "nothing else is concluded from this machine until this is found: memory test, then "
         "--threads 1");
@@ -80,6 +123,10 @@ Judgement classify(const Evidence& e) {
         fmt::format("{} is born in {} ({} phase) at step {} of {}, the cpu reference itself.",
                     e.reference_birth->what, e.reference_birth->op, e.reference_birth->phase,
                     e.reference_birth->step, e.reference_birth_run);
+    for (const Control& control : e.controls) {
+      if (control.run && control.passed)
+        f.evidence.push_back(fmt::format("{}: {}", control.name, control.detail));
+    }
     f.reproduce = e.command;
     inconclusive(j,
                  fmt::format("The reference diverges: {} is born in {} at step {} ({}).",
@@ -96,14 +143,17 @@ Judgement classify(const Evidence& e) {
                  "bit for bit.",
                  "it may accuse nobody before that holds",
                  {"report this with the scenario: it is a bug of twinrun"});
+    control_finding(
+        e, j, "emulator", "emulator",
+        "The emulated engine, set to full float32, gives other bits than the reference.");
     return j;
   }
   if (e.subject_parts) {
-    j.notes.push_back(fmt::format(
-        "The subject is not deterministic{}: T and T' part at step {}.{}{}",
-        e.subject.deterministic ? "" : ", as it declares", *e.subject_parts,
-        e.violations.empty() ? " Every op is inside its bound in both." : "",
-        e.spread ? " " + e.spread->text() : ""));
+    j.notes.push_back(
+        fmt::format("The subject is not deterministic{}: T and T' part at step {}.{}{}",
+                    e.subject.deterministic ? "" : ", as it declares", *e.subject_parts,
+                    e.violations.empty() ? " Every op is inside its bound in both." : "",
+                    e.spread ? " " + e.spread->text() : ""));
   }
   if (e.subject_birth) {
     j.notes.push_back(
@@ -119,7 +169,8 @@ Judgement classify(const Evidence& e) {
     if (explained)
       j.headline += fmt::format(" Its script runs another program besides ({}).", explained_by(e));
     if (e.meaning.differs()) {
-      j.headline += fmt::format(" Sharding changes the program's meaning besides ({}).", named_causes(e));
+      j.headline +=
+          fmt::format(" Sharding changes the program's meaning besides ({}).", named_causes(e));
       j.notes.push_back(
           "Whether the change of meaning matters is not judged beside an engine bug: its runs "
           "cannot be compared before that is mended.");
@@ -132,19 +183,26 @@ Judgement classify(const Evidence& e) {
     return j;
   }
   if (e.identical) {
-    noise(e, j);
+    identical(e, j);
     return j;
   }
   if (unexplained) {
-    inconclusive(j, "The subject runs another program than it was asked to, and no known cause explains it.",
-                 "every op of the program it ran is inside its bound",
-                 {"compare the list of its ops with `twinrun inspect SCENARIO --program`"});
+    undecided_finding(e, j, find_row(e, "T - R"),
+                      "The ops that the engine ran are not those it was asked to run.");
+    inconclusive(
+        j, "The subject runs another program than it was asked to, and no known cause explains it.",
+        "every op of the program it ran is inside its bound",
+        {"compare the list of its ops with `twinrun inspect SCENARIO --program`"});
     return j;
   }
   if (e.quick) {
+    undecided_finding(
+        e, j, find_row(e, "T - R"),
+        fmt::format("{}; whether the remaining difference matters takes several seeds.",
+                    nothing_outside(e)));
     inconclusive(j, "Nothing wrong was found in the quick look, and the runs are not bit-equal.",
                  "--quick runs no seeds: it can only show an engine bug or exact agreement",
-                 {"run again without --quick"});
+                 {"run again without --quick: it trains the seeds that decide"});
     return j;
   }
   const TrajectoryRow* tr = find_row(e, "T - R");
@@ -165,11 +223,11 @@ Judgement classify(const Evidence& e) {
       sharding_findings(e, j, VerdictClass::kSharding);
       j.verdict = VerdictClass::kSharding;
       j.headline = fmt::format(
-          "Sharding changes what the program means (cause: {}). Held-out loss moves by {:+.4f} on "
+          "Sharding changes what the program means (cause: {}). Held-out loss moves by {} on "
           "cpu alone, without the engine.",
-          named_causes(e), sr->mean);
+          named_causes(e), moved(*sr));
       j.confidence =
-          fmt::format("95 %: paired over {} seeds; no op of the engine is outside its bound",
+          fmt::format("95%: paired over {} seeds; no op of the engine is outside its bound",
                       sr->differences.size());
       return j;
     }
@@ -180,8 +238,8 @@ Judgement classify(const Evidence& e) {
                                [](const Finding& f) { return f.share.has_value(); });
       j.headline = fmt::format(
           "Noise: sharding changes the program's meaning ({}), but held-out loss stays within "
-          "{:.3g}.",
-          named_causes(e), tr->margin);
+          "{}.",
+          named_causes(e), text::number(tr->margin));
       j.next_steps.clear();
       j.notes.push_back(
           "The sharded program does not mean the same; at this size the effect is inside the "
@@ -189,20 +247,41 @@ Judgement classify(const Evidence& e) {
       return j;
     }
     sharding_findings(e, j, VerdictClass::kInconclusive);
+    if (j.findings.empty())
+      undecided_finding(e, j, sr,
+                        "Sharding changes what the program means, and no known cause explains it.");
+    if (s_outside) {
+      inconclusive(j,
+                   fmt::format("Sharding changes what the program means, and held-out loss by {}, "
+                               "but the known causes ({}) do not "
+                               "explain all of it.",
+                               moved(*sr), named_causes(e)),
+                   fmt::format("with every known cause undone, one step still differs by {}",
+                               text::relative(e.meaning.residual)),
+                   {"compare the two programs: `twinrun inspect SCENARIO --program`"});
+      return j;
+    }
     inconclusive(j,
                  fmt::format("Sharding changes the program's meaning ({}), but {} seeds do not "
                              "decide whether that matters.",
                              named_causes(e), sr == nullptr ? 0 : sr->differences.size()),
-                 t_outside && !s_outside
+                 t_outside
                      ? "the user's drift is outside the margin, sharding alone does not show it"
-                     : "the interval of the effect straddles the margin",
-                 {"raise diagnose.seeds, or set diagnose.margin to the loss that you do not mind"});
+                     : kUndecided,
+                 {what_decides({tr, sr})});
     return j;
   }
   if (std::ranges::find(e.ensembles, "outside", &EnsembleRow::outcome) != e.ensembles.end()) {
-    inconclusive(j, "The subject's first steps are not those of an honest engine of its declaration, yet nothing wrong was found in them.",
-                 "farther from honest engines than they are from each other; a bias below the bounds, or a cause outside every switch",
-                 {"set diagnose.probe = \"every\"", "raise diagnose.ensemble"});
+    undecided_finding(e, j, tr,
+                      "The engine's first steps lie farther from those of correct engines than "
+                      "these lie from each other.");
+    inconclusive(
+        j,
+        "The subject's first steps are not those of an honest engine of its declaration, yet "
+        "nothing wrong was found in them.",
+        "farther from honest engines than they are from each other; a bias below the bounds, or a "
+        "cause outside every switch",
+        {std::string(kProbeEvery), "compare with more engines: --set diagnose.ensemble=40"});
     return j;
   }
   const bool accepted = tr == nullptr || tr->outcome != "outside";
@@ -210,21 +289,37 @@ Judgement classify(const Evidence& e) {
   if (decided) {
     noise(e, j);
   } else if (accepted) {
-    inconclusive(j,
-                 fmt::format("{} and the program means the same, but the seeds do not decide whether the "
-                             "drift matters.",
-                             e.level == 'C' ? "No tensor is outside what honest engines do" : "No op is outside its bound"),
-                 tr != nullptr && tr->differences.size() > 1
-                     ? "the interval of T - R straddles the margin"
-                     : "one seed gives no interval",
-                 {"raise diagnose.seeds or diagnose.margin"});
+    undecided_finding(e, j, tr,
+                      "The engine's drift is neither shown to be inside the margin nor beyond it.");
+    inconclusive(
+        j,
+        fmt::format("{} and the program means the same, but the seeds do not decide whether the "
+                    "drift matters.",
+                    nothing_outside(e)),
+        tr != nullptr && tr->differences.size() > 1 ? kUndecided : "one seed gives no interval",
+        {what_decides({tr})});
   } else {
-    inconclusive(j,
-                 fmt::format("The drift is larger than the margin, yet every {} and the program means the same.",
-                             e.level == 'C' ? "tensor is where honest engines put it" : "probed op is inside its bound"),
-                 "cause outside every switch, or a bias below the bounds",
-                 {"set diagnose.probe = \"every\"", "try tpu.precision = \"highest\""});
+    undecided_finding(
+        e, j, tr,
+        "The drift is beyond the margin, and neither an op nor a cause of sharding explains it.");
+    inconclusive(
+        j,
+        fmt::format(
+            "The drift is larger than the margin, yet every {} and the program means the same.",
+            e.level == 'C' ? "tensor is where honest engines put it"
+                           : "probed op is inside its bound"),
+        "cause outside every switch, or a bias below the bounds",
+        {std::string(kProbeEvery),
+         "see whether it is the operands' precision: --set tpu.precision=highest"});
   }
+  return j;
+}
+
+}  // namespace
+
+Judgement classify(const Evidence& e) {
+  Judgement j = judge(e);
+  tell_resolution(e, j);
   return j;
 }
 

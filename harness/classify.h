@@ -30,19 +30,21 @@ struct Evidence {
   std::optional<Birth> subject_birth;    // T ended so, the references did not
   std::vector<Violation> violations;     // of T and E1, in order of execution
   std::string violations_run;            // "T" or "E1"
-  char level = 'A';                      // of the evidence: A op trace and declared contract, B trace only, C tensors only
+  char level =
+      'A';  // of the evidence: A op trace and declared contract, B trace only, C tensors only
   std::optional<RunSpread> spread;       // bits differ from run to run, every op inside its bound
   std::vector<ReplicaParting> partings;  // state variables whose replicas part
-  bool other_program = false;            // T's ops, or what they were fed, are not those of the program asked for
-  std::optional<MatchResult> match;      // ... or its ops were not shown
-  std::vector<ShardingCause> known_causes;  // what each cause of an explanation means and what cures it
-  bool localised = true;                 // the first violation follows a clean probed step directly
+  bool other_program =
+      false;  // T's ops, or what they were fed, are not those of the program asked for
+  std::optional<MatchResult> match;  // ... or its ops were not shown
+  std::vector<ShardingCause>
+      known_causes;       // what each cause of an explanation means and what cures it
+  bool localised = true;  // the first violation follows a clean probed step directly
   MeaningResult meaning;
   std::vector<TrajectoryRow> trajectories;
   std::vector<EnsembleRow> ensembles;
   bool identical = false;  // T equals R bit for bit, and E1 equals R1
   bool t_equals_s = false;
-  double worst_ratio = 0;     // of all probed ops: |subject - oracle| / bound
   double engine_drift = 0;    // relative distance of weights, T against S, at the end
   double highest_drift = -1;  // of one step's gradient at precision highest; < 0: not run
   double default_drift = -1;  // and at the declared one

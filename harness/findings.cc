@@ -4,37 +4,81 @@
 
 #include <algorithm>
 #include <bit>
-#include <cctype>
 #include <cmath>
+
+#include "harness/trajectory.h"
+#include "reports/text.h"
 
 namespace twinrun {
 namespace {
 
 std::string core_text(const Violation& v, int cores) {
-  if (v.replica < 0) return "the collective";
-  if (v.replicas >= cores) return cores == 1 ? "core 0" : "all cores";
-  return v.replicas == 1 ? fmt::format("core {}", v.replica)
-                         : fmt::format("{} cores, first core {}", v.replicas, v.replica);
+  if (v.replica < 0) return "in the all-reduce, whose result all cores share";
+  if (v.replicas >= cores) return cores == 1 ? "on core 0" : "on all cores";
+  return v.replicas == 1 ? fmt::format("on core {}", v.replica)
+                         : fmt::format("on {} cores, first core {}", v.replicas, v.replica);
+}
+
+// A float32 number: nine digits tell it from its neighbours.
+std::string f32_text(double x) {
+  if (std::isnan(x)) return "NaN";
+  return std::isinf(x) ? (x < 0 ? "-Inf" : "Inf") : fmt::format("{:.9g}", static_cast<float>(x));
 }
 
 std::string hex_of(const OracleVerdict& v) {
-  const auto subject = static_cast<float>(v.subject);
-  const auto value = static_cast<float>(v.value);
-  return fmt::format(
-      "subject {:.9g} (0x{:08x}), oracle {:.17g} (nearest f32 0x{:08x}), bound {:.3g}", subject,
-      std::bit_cast<uint32_t>(subject), v.value, std::bit_cast<uint32_t>(value), v.radius);
+  const auto bits = [](double x) {
+    return fmt::format("{} (0x{:08x})", f32_text(x),
+                       std::bit_cast<uint32_t>(static_cast<float>(x)));
+  };
+  return fmt::format("engine {}, expected {}", bits(v.subject), bits(v.value));
 }
 
 std::string persistence_text(const Violation& v) {
-  const std::string again = fmt::format("run again from the same state {} times: ", v.reruns);
+  const std::string again = "run again from the same state: ";
   switch (v.persistence) {
     case Violation::Persistence::kPersistent:
-      return again + "the same wrong bits each time (persistent)";
+      return again + fmt::format("the same wrong bits in {0} of {0} reruns (persistent)", v.reruns);
     case Violation::Persistence::kTransient:
-      return again + "right each time (transient)";
+      return again + fmt::format("right in {0} of {0} reruns (transient)", v.reruns);
     default:
-      return again + fmt::format("wrong {} times, in the same bits {} (intermittent)", v.wrong_again, v.same_bits_again);
+      return again +
+             fmt::format("wrong in {} of {} reruns, with the same bits in {} (intermittent)",
+                         v.wrong_again, v.reruns, v.same_bits_again);
   }
+}
+
+// Ops that write nothing but what they read, or what follows from no number at all.
+bool moves_only(const std::string& kind) {
+  for (int k = 0; k < kOpKinds; ++k) {
+    const auto op = static_cast<OpKind>(k);
+    if (name_of(op) != kind) continue;
+    const OpClass c = class_of(op);
+    return c == OpClass::kMove || c == OpClass::kSource || c == OpClass::kRandom ||
+           op == OpKind::kMaximum || op == OpKind::kMinimum || op == OpKind::kCompare ||
+           op == OpKind::kConvert;
+  }
+  return false;
+}
+
+// The worst element: its error beside what rounding allows there, and why no more.
+void set_error(const Violation& v, Finding& f) {
+  const OracleVerdict& o = v.verdict;
+  f.number = std::abs(o.subject - o.value);
+  f.bound = o.radius;
+  f.number_text =
+      std::isfinite(o.subject) && std::isfinite(o.value)
+          ? "error " + text::against_bound(f.number, f.bound)
+          : fmt::format("{} where {} was expected", f32_text(o.subject), f32_text(o.value));
+  f.hex = hex_of(o);
+  const bool exact = o.value == static_cast<double>(static_cast<float>(o.value));
+  f.bound_source =
+      o.radius > 0         ? "running error analysis of the arithmetic that the engine declares"
+      : moves_only(v.kind) ? "this op only moves or selects values"
+      : exact || std::isnan(o.value)
+          ? "the exact result is a float32 number, so a correct engine returns exactly it"
+          : "the exact result lies midway between two float32 numbers, so a correct engine returns "
+            "the even one";
+  f.bound_source += " (docs/bounds.md)";
 }
 
 Finding engine_finding(const Evidence& e, const Violation& v) {
@@ -50,101 +94,120 @@ Finding engine_finding(const Evidence& e, const Violation& v) {
   f.fingerprint = v.fingerprint;
   f.level = e.level;
   f.reproduce = e.command;
+  if (v.persistence != Violation::Persistence::kNotRerun) f.evidence.push_back(persistence_text(v));
   if (!v.layer.empty()) f.evidence.push_back(fmt::format("layer: {}", v.layer));
   if (!v.pattern.empty()) f.evidence.push_back(fmt::format("which elements: {}", v.pattern));
   if (!v.last_good.empty())
-    f.evidence.push_back(fmt::format("last good neighbour: {} was checked and is inside", v.last_good));
-  if (!v.also.empty()) f.evidence.push_back(fmt::format("fits no worse: {}", fmt::join(v.also, "; ")));
-  if (v.persistence != Violation::Persistence::kNotRerun) f.evidence.push_back(persistence_text(v));
-  const std::string where = fmt::format("{} ({}, {} phase) at step {} on {}", v.op, v.kind, v.phase,
+    f.evidence.push_back(
+        fmt::format("nearest op upstream that was checked and is in bounds: {}", v.last_good));
+  if (!v.also.empty())
+    f.evidence.push_back(fmt::format("fits as well: {}", fmt::join(v.also, "; ")));
+  const std::string where = fmt::format("{} ({}, {} phase) at step {} {}", v.op, v.kind, v.phase,
                                         v.step, core_text(v, e.cores));
   if (v.what == Violation::What::kLink || v.what == Violation::What::kFeed) {
-    f.sentence = fmt::format("Between the ops: {}: {}.", where, v.link);
+    f.sentence = fmt::format("What passes between the ops is wrong at {}: {}.", where, v.link);
     f.number = 1;
-    f.bound_source = "bits must be equal";
+    f.number_text = "the bits differ";
+    f.bound_source = "bits must be equal: nothing is computed between two ops";
     return f;
   }
   if (v.what == Violation::What::kStatistic && v.bias) {
     const BiasFinding& b = *v.bias;
     f.number = std::abs(b.score.value);
     f.bound = std::max(std::abs(b.score.high), std::abs(b.score.low));
+    f.number_text = fmt::format("score {}; honest engines stay within {}", text::number(f.number),
+                                text::number(f.bound));
     f.fingerprint = "";
     f.bound_source = fmt::format(
-        "{} engines that are honest within the same declaration, on the same inputs (docs/bounds.md, "
+        "{} simulated engines that are honest within the same declaration, on the same inputs "
+        "(docs/bounds.md, "
         "Bias below the bound)",
         b.members);
-    f.sentence = fmt::format("{} is biased, though each element is inside its bound: {}.", where, b.text());
+    f.sentence =
+        fmt::format("{} is biased, though each element is inside its bound: {}.", where, b.text());
     return f;
   }
-  f.number = v.verdict.worst;
-  f.bound = 1;
-  f.hex = hex_of(v.verdict);
-  f.bound_source = v.verdict.radius == 0
-                       ? "the op moves or selects bits: no rounding is allowed (docs/bounds.md)"
-                       : "running error analysis of the declared arithmetic (docs/bounds.md)";
-  f.sentence =
-      std::isfinite(v.verdict.worst)
-          ? fmt::format("{} is wrong: {}, up to {:.3g} times what rounding can explain.", where,
-                        v.elements, v.verdict.worst)
-          : fmt::format("{} is wrong: {}, where its operands leave no freedom.", where, v.elements);
+  set_error(v, f);
+  f.sentence = fmt::format("{} is wrong in {}: {}.", where, v.elements, f.number_text);
   if (!v.fingerprint.empty()) f.sentence += fmt::format(" It looks like {}.", v.fingerprint);
   return f;
 }
 
-// What people call a cause of sharding: as a subject, and in a list of shares.
-struct CauseName {
-  std::string_view cause, subject, share;
-};
-
-constexpr CauseName kCauseNames[] = {
-    {"reduction", "the loss reduction", "reduction"},
-    {"batch_norm", "per-core batch norm", "batch norm"},
-    {"batch_wise", "looking across one core's samples", "batch-wise layers"},
-    {"token_mean", "a mean of means over unequal tokens", "mean of means over unequal tokens"},
-    {"clipping", "clipping before the all-reduce", "clipping"},
-    {"l2", "the L2 term of every core", "L2"},
-    {"unscaled", "a gradient that is never scaled by 1/cores", "unscaled gradient"},
-    {"scaled_twice", "a gradient scaled by 1/cores twice", "gradient scaled twice"},
-    {"averaged_variance", "the average of the cores' own variances", "averaged variances"},
-    {"statistics", "running statistics of replica 0 alone", "running statistics"},
-    {"rate_times_cores", "a learning rate times the cores", "learning rate"},
-    {"rate_over_cores", "a learning rate over the cores", "learning rate"},
-    {"one_stream", "one random stream on all cores", "one random stream"},
-    {"stream_per_core", "a random stream of each core", "random streams"},
-    {"same_shard", "the same shard on every core", "unsharded data"},
-    {"shard_twice", "one shard on two cores", "duplicate shard"},
-    {"remainder_padded", "padding that counts", "padded remainder"},
-    {"remainder_repeated", "samples that count twice", "repeated remainder"},
-    {"remainder_dropped", "samples that are left out", "dropped remainder"},
-    {"no_all_reduce", "a missing all-reduce", "missing all-reduce"},
-};
-
-CauseName name_of(const std::string& cause) {
-  for (const CauseName& name : kCauseNames) {
-    if (name.cause == cause) return name;
-  }
-  return {cause, cause, cause};
+// An onset is where something could first be told. What is far outside its bound was right before; what is small may have been
+// there unseen.
+bool could_hide(const Violation& v) {
+  return v.what == Violation::What::kStatistic ||
+         (v.what == Violation::What::kResult && v.verdict.worst < 2);
 }
 
-std::string capitalized(std::string text) {
-  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
-  return text;
+std::string hidden(const Violation& v, int cores) {
+  const bool earlier = v.step > 0, elsewhere = v.replica >= 0 && v.replicas < cores;
+  if (!earlier && !elsewhere) return "";
+  return fmt::format(" Smaller errors of the same kind may be {}{}{}.", earlier ? "earlier" : "",
+                     earlier && elsewhere ? " and " : "", elsewhere ? "on other cores" : "");
+}
+
+// A difference of held-out loss against the margin, by the interval that its outcome rests on.
+std::string effect_text(const TrajectoryRow& row) {
+  const std::string mean =
+      fmt::format("{} of {} {}", row.pair, row.metric, text::signed_number(row.mean));
+  if (row.outcome == "identical")
+    return fmt::format("{} of {} is 0 in every seed: the same bits", row.pair, row.metric);
+  if (!std::isfinite(row.mean)) return mean + ": a run ended in NaN or Inf";
+  if (row.differences.size() < 2) return mean + " in one seed: no interval";
+  const std::string narrow = "90% interval " + text::interval_of(row, true),
+                    wide = "95% interval " + text::interval_of(row, false);
+  const std::string margin = "margin " + text::margin_of(row);
+  if (row.outcome == "equivalent")
+    return fmt::format("{}, {}, inside the {}", mean, narrow, margin);
+  if (row.outcome == "outside") return fmt::format("{}, {}, beyond the {}", mean, wide, margin);
+  return fmt::format("{}, {}, {}, {}: neither inside nor outside", mean, narrow, wide, margin);
 }
 
 // TensorFlow's CPU kernel and XLA's compute the optimizer's update by different formulas of one meaning.
 void describe_algebra(const Evidence& e, Finding& f) {
   f.phase = "update";
   f.sentence =
-      "The update's algebra differs: the TPU's stack computes the optimizer by another formula of "
-      "the same meaning than the CPU's.";
-  f.evidence.push_back(
-      fmt::format("one update of the reference by either formula: the weights differ by {:.2g} of "
-                  "their size",
-                  e.algebra_drift));
-  f.evidence.push_back("optimizer.algebra = \"cpu\" or \"xla\" gives both the same");
+      "The update's algebra differs: the TPU's stack computes the optimizer by another formula "
+      "than the CPU's, of the same meaning.";
+  f.number = e.algebra_drift;
+  f.number_text = fmt::format("{} (relative change of the weights in one update)",
+                              text::number(e.algebra_drift));
+  f.bound_source =
+      "one update of the reference by either formula; optimizer.algebra = \"cpu\" or \"xla\" gives "
+      "both the same";
 }
 
+// Probability of a false accusation, as it is calibrated: 1e-06.
+std::string rate(double probability) { return fmt::format("{:.0e}", probability); }
+
 }  // namespace
+
+void set_effect(const TrajectoryRow& row, Finding& f) {
+  f.number = row.mean;
+  f.bound = row.margin;
+  f.number_text = effect_text(row);
+  f.bound_source = has_interval(&row)
+                       ? fmt::format("margin {} ({})", text::margin_of(row), row.margin_source)
+                       : "an interval, to be held against a margin, takes two seeds or more";
+}
+
+bool has_interval(const TrajectoryRow* row) {
+  return row != nullptr && row->differences.size() > 1;
+}
+
+std::string envelope_source(const MatchResult& m) {
+  return fmt::format(
+      "spread of honest engines of the declared arithmetic over the same step; an honest engine "
+      "exceeds it with "
+      "probability {} (docs/diagnosis.md, instrument 2)",
+      rate(m.false_alarm));
+}
+
+std::string spreads(double ratio, double threshold) {
+  return fmt::format("{} the spread of honest engines; allowed {}", text::times(ratio),
+                     text::number(threshold));
+}
 
 const TrajectoryRow* find_row(const Evidence& e, const std::string& pair) {
   const auto it = std::ranges::find(e.trajectories, pair, &TrajectoryRow::pair);
@@ -165,15 +228,21 @@ void engine_bug(const Evidence& e, Judgement& j) {
   j.findings.insert(j.findings.begin(), found.begin(), found.end());
   const Violation& first = e.violations.front();
   j.headline = fmt::format(
-      "{} {} {}, first at step {}, on {} (seen in {}).", e.subject.name,
+      "{} {} {}, first {}at step {}, {} (seen in {}).", e.subject.name,
       first.what == Violation::What::kStatistic ? "rounds the results of" : "computes",
       first.what == Violation::What::kStatistic ? first.op + " with a bias" : first.op + " wrong",
-      first.step, core_text(first, e.cores), e.violations_run);
+      could_hide(first) ? "detectable " : "", first.step, core_text(first, e.cores),
+      e.violations_run);
+  if (could_hide(first)) j.headline += hidden(first, e.cores);
   if (first.persistence == Violation::Persistence::kTransient)
     j.headline += " The fault does not repeat: transient.";
   if (first.persistence == Violation::Persistence::kIntermittent)
     j.headline += " The fault comes and goes: intermittent.";
-  if (seen.size() > 1) j.headline += fmt::format(" {} ops are affected.", seen.size());
+  if (seen.size() > 1) {
+    j.headline += fmt::format(
+        " {} ops are affected{}.", seen.size(),
+        seen.size() > found.size() ? fmt::format(", the first {} are listed", found.size()) : "");
+  }
   j.confidence =
       first.what == Violation::What::kStatistic
           ? "statistical: honest engines are accused so in fewer than 1 of 10,000 diagnoses "
@@ -188,124 +257,7 @@ void engine_bug(const Evidence& e, Judgement& j) {
     j.notes.push_back(
         "The step before the first finding was not probed; the fault may begin earlier "
         "(diagnose.probe = \"every\").");
-  j.next_steps.insert(j.next_steps.begin(), "file it: report.md is made to be pasted");
-}
-
-// Causes with their share, most important first.
-void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
-  const TrajectoryRow* effect = find_row(e, "S - R");
-  for (const SwitchRow& row : e.meaning.rows) {
-    if (row.direction != "restored in S" || row.share < 0.01) continue;
-    const auto cause = std::ranges::find(e.meaning.causes, row.cause, &ShardingCause::name);
-    Finding f;
-    f.verdict = as;
-    f.cause = row.cause;
-    f.phase = to_string(e.meaning.kind);
-    f.share = row.share;
-    f.level = 'A';
-    f.number = e.meaning.drift;
-    f.bound = kMeaningThreshold;
-    f.bound_source = "meaning is compared in binary64; 2^-26 is a quarter of f32's unit roundoff";
-    f.sentence = fmt::format(
-        "{} changes what the program means: {}. Undoing it removes {:.1f} % of the squared "
-        "one-step drift ({} {:.2g} of its size).",
-        capitalized(std::string(name_of(row.cause).subject)), cause->meaning, 100 * row.share,
-        to_string(e.meaning.kind), e.meaning.drift);
-    f.evidence.push_back(
-        fmt::format("restored in S: drift {:.3g} -> {:.3g}", row.drift_before, row.drift_after));
-    if (effect != nullptr) {
-      f.evidence.push_back(
-          fmt::format("held-out loss, S - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f}: {}",
-                      effect->mean, effect->low, effect->high, effect->margin, effect->outcome));
-    }
-    f.evidence.push_back("cure: " + cause->cure);
-    f.reproduce = e.command;
-    j.findings.push_back(std::move(f));
-    j.next_steps.push_back(cause->cure);
-  }
-  std::ranges::stable_sort(j.findings, std::greater<>(),
-                           [](const Finding& f) { return f.share.value_or(0); });
-}
-
-std::string named_causes(const Evidence& e) {
-  std::string names;
-  for (const SwitchRow& row : e.meaning.rows) {
-    if (row.direction != "restored in S" || row.share < 0.01) continue;
-    names += fmt::format("{}{} {:.0f} %", names.empty() ? "" : ", ", name_of(row.cause).share,
-                         100 * row.share);
-  }
-  return names.empty() ? "no known cause" : names;
-}
-
-namespace {
-
-std::string parts_text(const Explanation& explanation) {
-  std::string text;
-  for (const Explanation::Part& part : explanation.parts) {
-    text += fmt::format("{}{}{}", text.empty() ? "" : " and ", part.introduced ? "" : "the absence of ",
-                        name_of(part.cause).subject);
-  }
-  return text;
-}
-
-}  // namespace
-
-std::string explained_by(const Evidence& e) {
-  std::string text;
-  for (const Explanation& explanation : e.match->explanations)
-    text += (text.empty() ? "" : ", or ") + parts_text(explanation);
-  return text;
-}
-
-void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
-  const MatchResult& m = *e.match;
-  const TrajectoryRow* effect = find_row(e, "T - R");
-  for (const Explanation& explanation : m.explanations) {
-    for (const Explanation::Part& part : explanation.parts) {
-      Finding f;
-      f.verdict = as;
-      f.cause = part.cause;
-      f.level = m.read ? e.level : 'C';
-      f.number = explanation.ratio;
-      f.bound = m.threshold;
-      f.bound_source = m.read ? std::string("what the ops read is bit by bit what this cause feeds") : fmt::format(
-          "distance from the mean of honest engines of this program, in units of their spread; an honest "
-          "subject exceeds it with probability {:.0e} (docs/diagnosis.md, instrument 2)",
-          m.false_alarm);
-      const auto known = std::ranges::find(e.known_causes, part.cause, &ShardingCause::name);
-      const std::string meaning = known == e.known_causes.end() ? "" : ": " + known->meaning;
-      f.sentence = fmt::format(
-          "The subject's script runs another program than it was asked to, one with{} {}{}.",
-          part.introduced ? "" : "out", name_of(part.cause).subject, meaning);
-      if (!m.read) f.evidence.push_back(fmt::format(
-          "against the program asked for, its tensors are {:.3g} times as far off as honest engines "
-          "spread; against this one {:.3g} times",
-          m.ratio, explanation.ratio));
-      if (!m.outside.empty()) {
-        const TensorMismatch& t = m.outside.front();
-        f.step = t.step;
-        f.evidence.push_back(fmt::format("first tensor that shows it: {} on core {} at step {}{}", t.tensor,
-                                         t.replica, t.step,
-                                         t.pattern.empty() ? "" : " (" + t.pattern + ")"));
-      }
-      if (m.explanations.size() > 1)
-        f.evidence.push_back("the same tensors follow from: " + explained_by(e));
-      if (e.level == 'C' && known != e.known_causes.end() && !known->twin.empty())
-        f.evidence.push_back("an engine fault would look the same: " + known->twin +
-                             "; the list of executed ops would tell");
-      if (effect != nullptr) {
-        f.evidence.push_back(
-            fmt::format("held-out loss, T - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f}: {}",
-                        effect->mean, effect->low, effect->high, effect->margin, effect->outcome));
-      }
-      if (known != e.known_causes.end()) {
-        f.evidence.push_back("cure: " + known->cure);
-        j.next_steps.push_back(known->cure);
-      }
-      f.reproduce = e.command;
-      j.findings.push_back(std::move(f));
-    }
-  }
+  j.next_steps.insert(j.next_steps.begin(), std::string(kFileIt));
 }
 
 void tensor_findings(const Evidence& e, Judgement& j) {
@@ -324,98 +276,125 @@ void tensor_findings(const Evidence& e, Judgement& j) {
     f.level = 'C';
     f.number = t.ratio;
     f.bound = m.threshold;
-    f.bound_source = fmt::format(
-        "spread of honest engines of the declared arithmetic over the same step; an honest subject exceeds it "
-        "with probability {:.0e} (docs/diagnosis.md, instrument 2)",
-        m.false_alarm);
+    f.number_text = spreads(t.ratio, m.threshold);
+    f.bound_source = envelope_source(m);
     f.sentence = fmt::format(
-        "{} on core {} at step {} is {:.3g} times as far from what is due as honest engines spread "
-        "({:.2g} of its size).",
-        t.tensor, t.replica, t.step, t.ratio, t.relative);
+        "{} on core {} at step {} is {} as far from what is expected as honest engines spread "
+        "({}).",
+        t.tensor, t.replica, t.step, text::times(t.ratio), text::relative(t.relative));
     if (!t.pattern.empty()) f.sentence += fmt::format(" It looks like {}.", t.pattern);
     f.reproduce = e.command;
     j.findings.push_back(std::move(f));
   }
-  j.headline = m.outside.empty()
-                   ? fmt::format("{} (framework or script) does not do the step it was asked to.", e.subject.name)
-                   : fmt::format("{} (framework or script) makes {} wrong, seen at step {} on core {}.", e.subject.name,
-                                 m.outside.front().tensor, m.outside.front().step, m.outside.front().replica);
+  j.headline =
+      m.outside.empty()
+          ? fmt::format("{} (framework or script) does not do the step it was asked to.",
+                        e.subject.name)
+          : fmt::format("{} (framework or script) makes {} wrong, seen at step {} on core {}.",
+                        e.subject.name, m.outside.front().tensor, m.outside.front().step,
+                        m.outside.front().replica);
   j.confidence = fmt::format(
-      "statistical (level C, tensors only): an honest engine is accused so with probability {:.0e}; no known "
+      "statistical (level C, tensors only): an honest engine is accused so with probability {}; no "
+      "known "
       "sharding cause explains it",
-      m.false_alarm);
-  j.next_steps.push_back("give the engine an op trace: then the op is named, and the claim is certain");
+      rate(m.false_alarm));
+  j.next_steps.push_back(
+      "give the engine an op trace: then the op is named, and the claim is certain");
+}
+
+std::string compared_text(const EnsembleRow& row) {
+  const bool outside = row.outcome == "outside";
+  return fmt::format(
+      "compared with {} simulated correct engines by {} over {} steps: {}, rank p = {:.2f}; "
+      "{}flagged, as a correct "
+      "engine is so far with a probability {} 1e-4",
+      row.members, row.metric, row.steps,
+      row.subject > row.high ? "farther from the rest than all of them"
+                             : "no farther from the rest than they are",
+      row.p, outside ? "" : "not ", outside ? "below" : "above");
+}
+
+void identical(const Evidence& e, Judgement& j) {
+  j.verdict = VerdictClass::kIdentical;
+  j.headline = "The subject's run is the reference's, bit for bit.";
+  j.confidence = "certain: digests are equal";
+  Finding f;
+  f.verdict = VerdictClass::kIdentical;
+  f.cause = "identical";
+  f.sentence =
+      "After every step the engine's weights and optimizer state have the reference's bits.";
+  f.number_text = "0 steps with other bits; allowed 0";
+  f.bound_source = "bits must be equal: digests of the whole state after every step";
+  f.level = e.level;
+  f.reproduce = e.command;
+  j.findings.push_back(std::move(f));
 }
 
 void noise(const Evidence& e, Judgement& j) {
-  j.verdict = e.identical ? VerdictClass::kIdentical : VerdictClass::kNoise;
-  if (e.identical) {
-    j.headline = "The subject's run is the reference's, bit for bit.";
-    j.confidence = "certain: digests are equal";
-    return;
-  }
+  j.verdict = VerdictClass::kNoise;
   Finding f;
   f.verdict = VerdictClass::kNoise;
   f.level = e.level;
   f.reproduce = e.command;
   const bool tensors = e.level == 'C' && e.match;
-  const std::string inside =
-      tensors ? "every tensor is where honest engines of this declaration put it" : "every op is inside its bound";
-  const TrajectoryRow* effect = find_row(e, "T - R");
+  const std::string inside = tensors
+                                 ? "every tensor is where honest engines of this declaration put it"
+                                 : "every op is inside its bound";
+  // Where sharding has a part of its own, the engine's is what is left.
+  const TrajectoryRow* whole = find_row(e, "T - R");
+  const TrajectoryRow* effect =
+      e.meaning.differs() && find_row(e, "T - S") != nullptr ? find_row(e, "T - S") : whole;
   const bool only_algebra = e.algebra_drift >= 0 && e.t_equals_s && e.cores == 1;
   f.cause = only_algebra                                ? "update_algebra"
             : e.t_equals_s                              ? "rounding"
             : e.subject.precision == DotPrecision::kF32 ? "rounding"
                                                         : "precision";
+  const std::string part = effect == whole ? "The drift" : "The engine's own part (T - S)";
   if (f.cause == "precision") {
-    f.sentence = fmt::format(
-        "The drift is what operands of the declared precision ({}) explain: {}.",
-        to_string(e.subject.precision), inside);
-    if (e.highest_drift >= 0) {
+    f.sentence = fmt::format("{} is what {} explains: {}.", part,
+                             e.subject.precision == DotPrecision::kBf16
+                                 ? "rounding the operands of products to bfloat16"
+                                 : fmt::format("the declared precision of products ({})",
+                                               to_string(e.subject.precision)),
+                             inside);
+    if (e.highest_drift >= 0 && e.highest_drift < e.default_drift / 2) {
       f.evidence.push_back(
-          fmt::format("one step's gradient is off by {:.2g} of its size as declared, by {:.2g} "
-                      "under precision highest: "
-                      "precision highest removes it",
-                      e.default_drift, e.highest_drift));
+          fmt::format("one step's gradient differs from the float32 reference by {} at precision "
+                      "{}, by {} at highest: the rounding of "
+                      "operands is the reason",
+                      text::relative(e.default_drift), to_string(e.subject.precision),
+                      text::relative(e.highest_drift)));
     }
   } else if (only_algebra) {
     describe_algebra(e, f);
+    f.evidence.push_back(fmt::format("{}: {}", f.number_text, f.bound_source));
   } else {
-    f.sentence = fmt::format(
-        "The drift is the order of f32 summation: {}, and the program means the same.", inside);
+    f.sentence = fmt::format("{} is the order of float32 summation: {}{}.", part, inside,
+                             effect == whole ? ", and the program means the same" : "");
   }
-  f.number = tensors ? e.match->ratio : e.worst_ratio;
-  f.bound = tensors ? e.match->threshold : 1;
-  f.bound_source =
-      tensors ? fmt::format("largest distance of a tensor from the mean of honest engines, in units of their "
-                            "spread; an honest subject exceeds it with probability {:.0e} (docs/diagnosis.md, "
-                            "instrument 2)",
-                            e.match->false_alarm)
-              : "worst |subject - oracle| / radius over all probed ops; running error analysis, "
-                "docs/bounds.md";
-  for (const EnsembleRow& row : e.ensembles) {
+  if (effect != nullptr) set_effect(*effect, f);
+  if (effect != whole && whole != nullptr) f.evidence.push_back("in all, " + effect_text(*whole));
+  if (tensors) {
     f.evidence.push_back(fmt::format(
-        "one of {} honest engines by its {} over {} steps: p = {:.2f} ({})", row.members, row.metric,
-        row.steps, row.p, row.outcome));
+        "the farthest tensor is {} from the mean of honest engines; allowed {} ({})",
+        text::times(e.match->ratio), text::number(e.match->threshold), envelope_source(*e.match)));
   }
-  if (effect != nullptr) {
-    f.evidence.push_back(fmt::format(
-        "held-out loss, T - R: {:+.4f} [{:+.4f}, {:+.4f}], margin {:.4f} ({})", effect->mean,
-        effect->low, effect->high, effect->margin, effect->margin_source));
-  }
+  for (const EnsembleRow& row : e.ensembles) f.evidence.push_back(compared_text(row));
   const bool also_algebra = e.algebra_drift >= 0 && !only_algebra;
   j.headline = fmt::format(
-      "What differs is {}{} noise: no {}{}.",
-      only_algebra ? "update algebra" : f.cause, also_algebra ? " and update algebra" : "",
+      "What differs is noise, from {}{}: no {}{}.",
+      only_algebra             ? "the update's algebra"
+      : f.cause == "precision" ? "the declared precision"
+                               : "rounding",
+      also_algebra ? " and the update's algebra" : "",
       tensors ? "tensor is outside what honest engines do" : "op is outside its bound",
-      effect == nullptr || effect->outcome != "equivalent"
+      whole == nullptr || whole->outcome != "equivalent"
           ? ""
-          : fmt::format(", and held-out loss stays within {:.3g}", effect->margin));
-  j.confidence =
-      effect != nullptr && effect->outcome == "equivalent"
-          ? fmt::format("95 %: two one-sided t tests over {} seeds; {}", effect->differences.size(),
-                        inside)
-          : inside;
+          : fmt::format(", and held-out loss stays within {}", text::number(whole->margin)));
+  j.confidence = whole != nullptr && whole->outcome == "equivalent"
+                     ? fmt::format("95%: two one-sided t tests over {} seeds; {}",
+                                   whole->differences.size(), inside)
+                     : inside;
   j.findings.push_back(std::move(f));
   if (!also_algebra) return;
   Finding algebra;
@@ -425,6 +404,92 @@ void noise(const Evidence& e, Judgement& j) {
   algebra.reproduce = e.command;
   describe_algebra(e, algebra);
   j.findings.push_back(std::move(algebra));
+}
+
+void undecided_finding(const Evidence& e, Judgement& j, const TrajectoryRow* row,
+                       std::string sentence) {
+  Finding f;
+  f.verdict = VerdictClass::kInconclusive;
+  f.cause = "undecided";
+  f.sentence = std::move(sentence);
+  f.level = e.level;
+  if (row != nullptr) set_effect(*row, f);
+  for (const EnsembleRow& one : e.ensembles) f.evidence.push_back(compared_text(one));
+  f.reproduce = e.command;
+  j.findings.push_back(std::move(f));
+}
+
+void control_finding(const Evidence& e, Judgement& j, std::string_view control, std::string cause,
+                     std::string sentence) {
+  Finding f;
+  f.verdict = j.verdict;
+  f.cause = std::move(cause);
+  f.sentence = std::move(sentence);
+  f.level = e.level;
+  const auto failed = std::ranges::find_if(
+      e.controls, [&](const Control& c) { return !c.passed && c.name.starts_with(control); });
+  f.number_text = failed == e.controls.end() ? "the bits differ" : failed->detail;
+  f.bound_source =
+      "bits must be equal: the same program on the same inputs, by arithmetic that is defined to "
+      "the bit";
+  f.reproduce = e.command;
+  j.findings.push_back(std::move(f));
+}
+
+std::string what_decides(const std::vector<const TrajectoryRow*>& rows) {
+  int seeds = 0;
+  double margin = 0, spread = 0;
+  bool reachable = true, several = false;
+  for (const TrajectoryRow* row : rows) {
+    if (row == nullptr) continue;
+    several = several || row->differences.size() > 1;
+    margin = std::max(margin, accepting_margin(*row));
+    if (row->outcome != "undetermined") continue;
+    const auto enough = deciding_seeds(*row);
+    reachable = reachable && enough;
+    seeds = std::max(seeds, enough.value_or(0));
+    spread = std::max(spread, spread_of(*row));
+  }
+  if (!several) return "let several seeds tell the spread: --set diagnose.seeds=3, or more";
+  const std::string more = !reachable  ? "not even 1000 seeds would decide: the difference is too "
+                                         "close to the margin for its spread"
+                           : seeds > 0 ? fmt::format(
+                                             "about {0} seeds would decide, if the spread between "
+                                             "them stays at {1}: --set diagnose.seeds={0}",
+                                             seeds, text::number(spread))
+                                       : "";
+  if (margin == 0) return more.empty() ? "a run that ended in NaN or Inf cannot be compared" : more;
+  return fmt::format(
+      "{}{}if a change of {:g} of held-out loss does not matter to you: --set diagnose.margin={:g}",
+      more, more.empty() ? "" : "; or, ", margin, margin);
+}
+
+std::string unresolved_text(const TrajectoryRow& row) {
+  return fmt::format(
+      "{} ({}) is not resolved: {} seeds see a change of {} or more, and the margin is {}.",
+      row.pair == "T - S" ? "The engine's own effect" : "The whole effect", row.pair,
+      row.differences.size(), text::number(row.detectable), text::margin_of(row));
+}
+
+std::string inside_text(const EngineProbe& probe, const std::string& sum, double ratio) {
+  const std::string none =
+      fmt::format("no element of {} is outside its rounding bound", text::count(probe.elements));
+  return sum.empty()
+             ? none
+             : fmt::format(
+                   "{}; the largest error of a sum or dot product is {} of what is allowed ({})",
+                   none, text::number(ratio), sum);
+}
+
+void tell_losses(Finding& f, std::span<const float> losses) {
+  if (losses.empty()) return;
+  const size_t last = losses.size() - 1;
+  f.number = losses[last];
+  const std::string end = fmt::format("{} at step {}", text::number(losses[last]), last);
+  f.number_text = last == 0 ? "loss " + end
+                            : fmt::format("loss {} at step {}, {}", text::number(losses[last - 1]),
+                                          last - 1, end);
+  f.bound_source = "a loss must stay finite";
 }
 
 }  // namespace twinrun

@@ -1,13 +1,23 @@
 // What the classifier says of each kind of evidence: findings, sentences, numbers. Which kind decides is classify.cc's table.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "harness/classify.h"
 
 namespace twinrun {
 
 const TrajectoryRow* find_row(const Evidence& evidence, const std::string& pair);
+
+// Number and bound of a claim that rests on held-out loss: a difference against the margin.
+void set_effect(const TrajectoryRow& row, Finding& finding);
+bool has_interval(const TrajectoryRow* row);  // of two seeds or more
+// Number and bound of one that rests on tensors: how far from honest engines, and who says so.
+std::string spreads(double ratio, double threshold);
+std::string envelope_source(const MatchResult& match);
 
 // The violations as findings, the first wrong op leading; headline and confidence of an ENGINE_BUG.
 void engine_bug(const Evidence& evidence, Judgement& judgement);
@@ -21,7 +31,27 @@ std::string explained_by(const Evidence& evidence);
 void program_findings(const Evidence& evidence, Judgement& judgement, VerdictClass as);
 // Tensors that neither honest engines nor a sharding cause explain; headline and confidence of an ENGINE_BUG.
 void tensor_findings(const Evidence& evidence, Judgement& judgement);
-// IDENTICAL, or NOISE and its kind.
+void identical(const Evidence& evidence, Judgement& judgement);
+// NOISE and its kind.
 void noise(const Evidence& evidence, Judgement& judgement);
+// What INCONCLUSIVE rests on: a difference of held-out loss (or nullptr) that decides nothing.
+void undecided_finding(const Evidence& evidence, Judgement& judgement, const TrajectoryRow* row,
+                       std::string sentence);
+// A control that failed, of the judgement's class.
+void control_finding(const Evidence& evidence, Judgement& judgement, std::string_view control,
+                     std::string cause, std::string sentence);
+// How many seeds would decide, and which margin: "about 12 seeds would decide, ...: --set diagnose.seeds=12; or, ..."
+std::string what_decides(const std::vector<const TrajectoryRow*>& rows);
+// "The engine's own effect (T - S) is not resolved: 3 seeds see a change of 0.130 or more, and the margin is 0.0500."
+std::string unresolved_text(const TrajectoryRow& row);
+// All elements inside; `sum`, the op among the sums with the largest error, at `ratio` of its bound ("": none).
+std::string inside_text(const EngineProbe& probe, const std::string& sum, double ratio);
+// The losses of the run in which a NaN or Inf was born.
+void tell_losses(Finding& finding, std::span<const float> losses);
+
+// What to do about an engine bug.
+inline constexpr std::string_view kFileIt = "file it: report.md is made to be pasted";
+inline constexpr std::string_view kNothingToFile =
+    "nothing to file: the fault was put there on purpose";
 
 }  // namespace twinrun

@@ -78,8 +78,8 @@ void roundings(const Suspect& s, std::vector<Likeness>& out) {
                                : down      ? "downward"
                                            : "";
   if (most <= 1 && !way.empty() && s.wrong.size() > 2)
-    return out.push_back({fmt::format("rounded {} instead of to nearest", way), 1});
-  out.push_back({fmt::format("off by up to {} ulp{}, {}", most, most == 1 ? "" : "s",
+    return out.push_back({fmt::format("results rounded {} instead of to nearest", way), 1});
+  out.push_back({fmt::format("errors of up to {} ulp{}, {}", most, most == 1 ? "" : "s",
                              way.empty() ? "either way" : fmt::format("always {}", way)),
                  1});
 }
@@ -165,7 +165,9 @@ std::vector<Likeness> from_values(const Suspect& s) {
       s.share([&](int64_t i) { return !std::isfinite(s.got(i)) && std::isfinite(s.due(i)); });
   if (born > 0) {
     const auto n = static_cast<int64_t>(std::llround(born * static_cast<double>(count)));
-    return {{fmt::format("{} elements that are NaN or Inf where a number was due", n), 1}};
+    return {{n == 1 ? std::string("an element that is NaN or Inf where a number was due")
+                    : fmt::format("{} elements that are NaN or Inf where a number was due", n),
+             1}};
   }
   if (count == 1 && !whole) {
     const int64_t i = s.wrong[0];

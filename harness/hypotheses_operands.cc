@@ -74,10 +74,11 @@ void stale_operands(const Suspect& s, Trials& trials) {
     if (!old.valid() || old.type() != s.inputs[i].type() || old.same_bits(s.inputs[i])) continue;
     std::vector<Tensor> inputs = s.inputs;
     inputs[i] = old;
-    trials.with(s.op.kind == OpKind::kAllReduce
-                    ? fmt::format("the sum with core {}'s part of the step before (stale)", i)
-                    : fmt::format("computed from operand {} of the step before (stale)", i),
-                inputs);
+    trials.with(
+        s.op.kind == OpKind::kAllReduce
+            ? fmt::format("the sum with core {}'s part of the step before (stale)", i)
+            : fmt::format("a result computed from operand {} of the step before (stale)", i),
+        inputs);
   }
 }
 
@@ -104,8 +105,8 @@ void of_dot(const Suspect& s, Trials& trials) {
     if (precision == s.declared.precision) continue;
     Capabilities other = s.declared;
     other.precision = precision;
-    trials.as(fmt::format("computed at precision '{}' where '{}' is declared", to_string(precision),
-                          to_string(s.declared.precision)),
+    trials.as(fmt::format("a result computed at precision '{}' where '{}' is declared",
+                          to_string(precision), to_string(s.declared.precision)),
               other, s.op, s.inputs);
   }
   if (s.op.attrs.batch_dims == 0 && s.op.attrs.groups == 1) {
@@ -221,7 +222,7 @@ void part_of_operand(const Suspect& s, Trials& trials) {
   for (const double f : {std::stod(fmt::format("{:.2g}", sb / bb)), sb / bb}) {
     if (f == 0 || std::fabs(f - 1) < 1e-3) continue;  // rounding moves it that much
     trials.values(
-        fmt::format("its operand 1 taken {:.4g} times", f),
+        fmt::format("its second input times {:.4g}", f),
         [&](int64_t i) { return number_at(s.inputs[0], i) + f * sign * number_at(s.inputs[1], i); },
         [&](int64_t i) {
           const double b = std::fabs(f * number_at(s.inputs[1], i));
@@ -272,9 +273,9 @@ void of_binary(const Suspect& s, Trials& trials) {
       std::vector<Tensor> inputs = s.inputs;
       inputs[i] = inputs[i].clone();
       std::ranges::fill(inputs[i].as<float>(), static_cast<float>(c));
-      trials.with(fmt::format("as if its constant were {:.3g} (it is {:.3g})", c,
-                              number_at(s.inputs[i], 0)),
-                  inputs);
+      trials.with(
+          fmt::format("its constant taken for {:.3g} (it is {:.3g})", c, number_at(s.inputs[i], 0)),
+          inputs);
     }
   }
   if (s.op.kind == OpKind::kAdd || s.op.kind == OpKind::kSubtract) part_of_operand(s, trials);
@@ -304,7 +305,8 @@ void of_scatter_add(const Suspect& s, Trials& trials) {
         kept[static_cast<size_t>(row * width + c)] = number_at(dy, i * width + c);
     }
     trials.values(
-        fmt::format("assigned instead of added: the {} contribution only", last ? "last" : "first"),
+        fmt::format("assignment in the place of addition: the {} contribution only",
+                    last ? "last" : "first"),
         [&](int64_t i) { return kept[static_cast<size_t>(i)]; }, [](int64_t) { return 0.0; });
   }
 }
@@ -318,7 +320,7 @@ void of_select_and_scatter(const Suspect& s, Trials& trials) {
     bool add, last, every;
   };
   for (const Way& way :
-       {Way{"assigned instead of added where windows overlap", false, false, false},
+       {Way{"assignment in the place of addition where windows overlap", false, false, false},
         Way{"ties go to the last maximum of a window, not to the first", true, true, false},
         Way{"every maximum of a window that ties gets the gradient", true, false, true}}) {
     std::vector<double> dx(static_cast<size_t>(s.op.type.elements()), 0.0), size(dx.size(), 0.0);

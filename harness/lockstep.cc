@@ -286,8 +286,11 @@ void Lockstep::check_result(const OpEvent& event, size_t replica) {
     return;
   }
   if (seen == Seen::kNot) seen = Seen::kInside;
-  if (class_of(op.kind) == OpClass::kDot && replica == 0 && row.residuals.size() < kResiduals)
-    row.residuals.push_back(operand_residual(op, inputs, output, pool_));
+  if (class_of(op.kind) == OpClass::kDot && replica == 0 && row.residuals.size() < kResiduals) {
+    const double residual = operand_residual(op, inputs, output, pool_);
+    if (residual > 0)
+      row.residuals.push_back(residual);  // of operands that are zero nothing is measured
+  }
   if (!scored || row.outside > 0) return;  // what was outside already needs no statistic
   const int core = collective ? -1 : static_cast<int>(replica);
   if (auto finding = bias_.observe({event.step, core, static_cast<int>(event.outputs.size()),
@@ -382,12 +385,13 @@ EngineProbe Lockstep::summary(const std::string& pair, int64_t steps) const {
   p.dot_residual = median(residuals);
   if (p.dot_residual >= 0) {
     constexpr std::string_view kExpected[] = {
-        "f32 operands: accumulation only", "1 bf16 pass: about 2^-9", "3 bf16 passes: about 2^-16",
-        "6 bf16 passes: accumulation only"};
-    p.dot_residual_text = fmt::format("{} (declared {})", power_of_two(p.dot_residual),
+        "float32 operands are not rounded: what is left is the order of summation",
+        "one bf16 pass predicts about 2^-9", "three bf16 passes predict about 2^-16",
+        "six bf16 passes round no operand: what is left is the order of summation"};
+    p.dot_residual_text = fmt::format("{} ({})", power_of_two(p.dot_residual),
                                       declared_.declares_arithmetic
                                           ? kExpected[static_cast<size_t>(declared_.precision)]
-                                          : "nothing: evidence level B");
+                                          : "the engine declares none: level B");
   }
   return p;
 }

@@ -2,10 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "checkpoints/container/atomic_file.h"
 #include "harness/environment.h"
+#include "harness/findings.h"
 #include "harness/stages.h"
+#include "reports/text.h"
 
 namespace twinrun {
 namespace {
@@ -51,8 +54,9 @@ RunSummary summary(const std::string& name, const RunResult& run, const Program&
   return s;
 }
 
-// The op in question with the ops that feed it; else the ends of the step: loss and collectives.
-std::string excerpt(const Program& program, const std::vector<Finding>& findings) {
+// The ops that findings name with those that feed them, and the layers in which a cause of sharding acts; "" for none.
+std::string excerpt(const Program& program, const std::vector<Coupling>& couplings,
+                    const std::vector<Finding>& findings) {
   const std::string text = to_text(program);
   std::vector<std::string> lines;
   for (size_t at = 0; at < text.size();) {
@@ -72,11 +76,13 @@ std::string excerpt(const Program& program, const std::vector<Finding>& findings
     for (ValueId operand : program.graph.op(id).operands) want(operand);
     want(id);
   }
-  for (ValueId id = 0; count == 0 && id < program.graph.size(); ++id) {
-    const Op& op = program.graph.op(id);
-    wanted[static_cast<size_t>(id)] =
-        op.phase == Phase::kCollective || op.name.starts_with("loss/");
+  for (const Coupling& c : couplings) {
+    if (std::ranges::find(findings, c.cause, &Finding::cause) == findings.end()) continue;
+    for (ValueId id = 0; count <= 24 && id < program.graph.size(); ++id) {
+      if (program.graph.op(id).name.starts_with(c.layer + "/")) want(id);
+    }
   }
+  if (count == 0) return "";
   // What the program is, then a line per op.
   size_t head = 0;
   while (head < lines.size() && !lines[head].starts_with("%")) ++head;
@@ -86,6 +92,44 @@ std::string excerpt(const Program& program, const std::vector<Finding>& findings
     if (wanted[static_cast<size_t>(id)]) out += lines[head + static_cast<size_t>(id)] + "\n";
   }
   return out;
+}
+
+// Where nothing is outside: of how many elements, and how near the sums come to their bounds. (A single rounding may always reach
+// its own.)
+std::string inside(const Lockstep& probe, const Program& asked, const EngineProbe& summary) {
+  const Program& ran = probe.executed_program() != nullptr ? *probe.executed_program() : asked;
+  for (const ProbeRow& row : summary.rows) {
+    const ValueId id = ran.graph.find(row.op);
+    if (id != kNoValue && BiasWatch::scored(ran.graph.op(id)))
+      return inside_text(summary, row.op, row.worst_ratio);
+  }
+  return inside_text(summary, "", 0);
+}
+
+// Faults put there on purpose. The judge has spoken: only now is the log opened.
+std::string injected(Stage& stage) {
+  std::string faults;
+  for (const FaultSpec& fault : stage.faults) faults += (faults.empty() ? "" : "; ") + fault.text;
+  if (faults.empty()) return "";
+  const std::scoped_lock lock(stage.fault_log->mutex);
+  const auto first = stage.fault_log->first_step();
+  return fmt::format("Injected on purpose: {}; {}.", faults,
+                     stage.fault_log->runs.empty() ? "the subject was not run"
+                     : first ? fmt::format("it changed bits from step {} on", *first)
+                             : "it changed no bit of any run");
+}
+
+// A reference that learned nothing makes any drift of the loss look small.
+std::string untrained(const RunSummary& r, int64_t classes) {
+  const bool chance = classes > 1 && r.eval_accuracy <= 1.5 / static_cast<double>(classes);
+  if (r.losses.empty() || !std::isfinite(r.eval_loss) ||
+      (!chance && r.eval_loss < r.losses.front()))
+    return "";
+  return fmt::format(
+      "The reference itself did not train (accuracy {}, held-out loss {}, first training loss {}): "
+      "what is said of "
+      "held-out loss holds for such a run only.",
+      text::percent(r.eval_accuracy), text::number(r.eval_loss), text::number(r.losses.front()));
 }
 
 }  // namespace
@@ -99,14 +143,18 @@ Report make_report(Stage& stage, const Judgement& j) {
   r.scenario_digest = scenario_digest(s).hex();
   r.scenario_toml = resolved_toml(s);
   r.subject =
-      fmt::format("{}, {} core{}, {}", stage.options.subject, stage.experiment.sharding.cores,
-                  stage.experiment.sharding.cores == 1 ? "" : "s", e.subject.settings);
+      fmt::format("{}, {} core{}{}{}", stage.options.subject, stage.experiment.sharding.cores,
+                  stage.experiment.sharding.cores == 1 ? "" : "s",
+                  e.subject.settings.empty() ? "" : ", ", e.subject.settings);
   r.command = stage.options.command;
+  r.injected = injected(stage);
   r.verdict = j.verdict;
   r.headline = j.headline;
   r.confidence = j.confidence;
   r.findings = j.findings;
   r.next_steps = j.next_steps;
+  if (!r.injected.empty())
+    std::ranges::replace(r.next_steps, std::string(kFileIt), std::string(kNothingToFile));
   r.ruled_out = j.ruled_out;
   r.notes = j.notes;
   for (const char* name : {"R", "R2", "R1", "E1", "S", "T"}) {
@@ -122,6 +170,22 @@ Report make_report(Stage& stage, const Judgement& j) {
   if (stage.probe_e1)
     r.probes.push_back(
         stage.probe_e1->summary("E1", static_cast<int64_t>(stage.runs["E1"].file.steps.size())));
+  const bool acquitted =
+      j.verdict == VerdictClass::kNoise || j.verdict == VerdictClass::kInconclusive;
+  if (acquitted && stage.probe_t && e.level != 'C' && !r.findings.empty()) {
+    r.findings.front().evidence.insert(
+        r.findings.front().evidence.begin(),
+        inside(*stage.probe_t, stage.programs["T"], r.probes.front()));
+  }
+  for (Finding& f : r.findings) {
+    if (f.cause == "reference_diverges")
+      tell_losses(f, std::ranges::find(r.runs, e.reference_birth_run, &RunSummary::name)->losses);
+  }
+  const bool on_losses = j.verdict == VerdictClass::kNoise || j.verdict == VerdictClass::kSharding;
+  if (const std::string note =
+          on_losses ? untrained(r.runs.front(), stage.experiment.data->classes) : "";
+      !note.empty())
+    r.notes.push_back(note);
   r.switches = e.meaning.rows;
   r.trajectories = e.trajectories;
   r.ensembles = e.ensembles;
@@ -136,15 +200,18 @@ Report make_report(Stage& stage, const Judgement& j) {
     r.smallest_effect =
         tr.outcome == "identical" ? "any: the losses are equal to the bit"
         : tr.differences.size() > 1
-            ? fmt::format("a mean change of held-out loss of {:.2g} (95 % confidence, 80 % power, {} seeds)",
-                          tr.detectable, tr.differences.size())
+            ? fmt::format(
+                  "{}: a mean change of held-out loss of {} (95% confidence, 80% power, {} seeds)",
+                  tr.pair, text::number(tr.detectable), tr.differences.size())
             : "one seed: no statement about held-out loss; ops are held to their bounds";
   }
   r.environment = environment();
   r.environment["data"] = stage.experiment.data->digest.hex();
   r.environment["threads"] = std::to_string(stage.options.threads);
   r.directory = stage.options.directory;
-  if (stage.programs.contains("S")) r.program_excerpt = excerpt(stage.programs["S"], j.findings);
+  if (stage.programs.contains("S"))
+    r.program_excerpt =
+        excerpt(stage.programs["S"], stage.experiment.forward.couplings, j.findings);
   return r;
 }
 

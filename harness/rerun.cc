@@ -7,6 +7,7 @@
 
 #include "harness/distance.h"
 #include "harness/lockstep.h"
+#include "reports/text.h"
 
 namespace twinrun {
 namespace {
@@ -96,9 +97,9 @@ Violation::Persistence persistence(const Violation& v) {
 
 std::string RunSpread::text() const {
   return fmt::format(
-      "step {} run twice from the same state gives other bits, first in {}; every op is inside its "
-      "bound in both, and the states after it are {:.2g} of their size apart",
-      step, op, relative);
+      "Step {} run twice from the same state gives other bits, first in {}; every op is inside its "
+      "bound in both, and the states after it differ by {}.",
+      step, op, text::relative(relative));
 }
 
 Result<Reruns> rerun_flagged(Backend& backend, const Program& program,

@@ -86,9 +86,19 @@ Status repeat_subject(Stage& stage, const Program& program, Backend& engine) {
   const bool kept = !parts || !engine.capabilities().deterministic;
   stage.evidence.controls.push_back(
       {"T = T' (the subject again, first steps)", kept, true,
-       parts ? fmt::format("states part after step {}{}", *parts,
-                           kept ? ", and the engine promises nothing else" : "")
-             : fmt::format("{} state digests equal", repeated.file.state_digests.size())});
+       !parts ? fmt::format("{} state digests equal", repeated.file.state_digests.size())
+       : kept ? fmt::format("not required: the engine declares itself nondeterministic (bits "
+                            "differ after step {})",
+                            *parts)
+              : fmt::format("states part after step {}", *parts),
+       kept ? ""
+            : fmt::format("The engine gave different bits when run twice (T = T' failed at step "
+                          "{}). The verdict does not depend on "
+                          "this: {}.",
+                          *parts,
+                          engine.capabilities().op_trace
+                              ? "each op was judged on the inputs that it read"
+                              : "each step was judged from the state that it began with")});
   return Ok{};
 }
 
@@ -121,16 +131,19 @@ Status rerun(Stage& stage, const Program& program, const Lockstep& probe) {
     steps = {probe.last_step()};
   }
   TWINRUN_ASSIGN(const auto engine, subject(stage));
-  TWINRUN_ASSIGN(Reruns again, rerun_flagged(*engine, program, steps, std::move(e.violations), &stage.pool));
+  TWINRUN_ASSIGN(Reruns again,
+                 rerun_flagged(*engine, program, steps, std::move(e.violations), &stage.pool));
   e.violations = std::move(again.violations);
   e.spread = std::move(again.spread);
   return Ok{};
 }
 
 // All kept steps are looked at; causes are tried on three: the first that is outside, the first and the last.
-Result<MatchResult> match_steps(Stage& stage, const Program& asked, Backend& engine, MatchOptions o) {
+Result<MatchResult> match_steps(Stage& stage, const Program& asked, Backend& engine,
+                                MatchOptions o) {
   o.explain = false;
-  TWINRUN_ASSIGN(MatchResult all, match_subject(stage.experiment, asked, engine, stage.subject_states, o));
+  TWINRUN_ASSIGN(MatchResult all,
+                 match_subject(stage.experiment, asked, engine, stage.subject_states, o));
   if (all.outcome != MatchResult::Outcome::kUnexplained || all.outside.empty()) return all;
   std::vector<MatchState> few;
   for (const MatchState& state : stage.subject_states) {
@@ -192,8 +205,6 @@ Status localise(Stage& stage) {
   if (!stage.probe_t) return Ok{};
   e.level = stage.probe_t->level();
   e.partings = stage.probe_t->partings();
-  e.worst_ratio =
-      std::max(stage.probe_t->worst_ratio(), stage.probe_e1 ? stage.probe_e1->worst_ratio() : 0.0);
   const bool found = !stage.probe_t->violations().empty();
   if (found || e.subject_birth) {
     e.violations = stage.probe_t->violations();
@@ -255,9 +266,10 @@ Status match_program(Stage& stage) {
     });
   }
   if (stage.progress != nullptr) {
-    stage.progress->end(e.match->outcome == MatchResult::Outcome::kInside ? "the one it was asked to run"
-                        : e.match->outcome == MatchResult::Outcome::kExplained ? "another one, of a known cause"
-                                                                              : "not decided");
+    stage.progress->end(
+        e.match->outcome == MatchResult::Outcome::kInside      ? "the one it was asked to run"
+        : e.match->outcome == MatchResult::Outcome::kExplained ? "another one, of a known cause"
+                                                               : "not decided");
   }
   return Ok{};
 }

@@ -27,8 +27,8 @@ struct Stage {
   std::vector<EngineProbe> probes;
   std::optional<Lockstep> probe_t, probe_e1, probe_gap;
   std::vector<MatchState> subject_states;  // T's own, at a few steps
-  std::vector<FaultSpec> faults;  // of the subject: the options' and the scenario's
-  // Nothing here reads it; it counts the subject's runs, by which intermittent faults differ.
+  std::vector<FaultSpec> faults;           // of the subject: the options' and the scenario's
+  // No judge reads it; it counts the subject's runs, by which intermittent faults differ, and the report tells whether one struck.
   std::shared_ptr<FaultLog> fault_log = std::make_shared<FaultLog>();
 
   Stage(const DiagnoseOptions& o, Progress* p, const StopFlag* s, Experiment e)
@@ -49,7 +49,7 @@ Status run_references(Stage& stage);  // R, R', R1 on the baseline; S
 Status run_subject(Stage& stage);     // E1, T under lockstep; T'
 Status check_emulator(Stage& stage);  // the degenerate setting equals cpu, bit for bit
 Status localise(Stage& stage);        // the first wrong step, where probes left gaps
-Status match_program(Stage& stage);         // which program the subject ran, from its tensors
+Status match_program(Stage& stage);   // which program the subject ran, from its tensors
 Status compare_meaning(Stage& stage);       // switches
 Status compare_trajectories(Stage& stage);  // paired seeds
 Report make_report(Stage& stage, const Judgement& judgement);

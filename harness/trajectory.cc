@@ -43,7 +43,7 @@ TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning
   row.margin_source = margin.source;
   for (size_t i = 0; i < a.size(); ++i) row.differences.push_back(a[i] - b[i]);
   const bool identical = std::ranges::all_of(row.differences, [](double d) { return d == 0; });
-  row.mean = row.low = row.high = mean_of(row.differences);
+  row.mean = row.low = row.high = row.tost_low = row.tost_high = mean_of(row.differences);
   if (identical) {
     row.outcome = "identical";
     return row;
@@ -62,12 +62,37 @@ TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning
   row.detectable = wide + boost::math::quantile(t, 0.8) * error;
   row.low = row.mean - wide;
   row.high = row.mean + wide;
-  if (margin.value > 0 && row.mean - narrow > -margin.value && row.mean + narrow < margin.value) {
+  row.tost_low = row.mean - narrow;
+  row.tost_high = row.mean + narrow;
+  if (margin.value > 0 && row.tost_low > -margin.value && row.tost_high < margin.value) {
     row.outcome = "equivalent";
   } else if (row.low > margin.value || row.high < -margin.value) {
     row.outcome = "outside";
   }
   return row;
+}
+
+double spread_of(const TrajectoryRow& row) {
+  return row.differences.size() < 2 ? 0 : deviation_of(row.differences);
+}
+
+std::optional<int> deciding_seeds(const TrajectoryRow& row) {
+  if (row.differences.size() < 2 || !std::isfinite(row.mean)) return std::nullopt;
+  constexpr int kMost = 1000;
+  const double spread = spread_of(row), room = row.margin - std::fabs(row.mean);
+  for (int n = static_cast<int>(row.differences.size()) + 1; n <= kMost; ++n) {
+    const double quantile =
+        boost::math::quantile(boost::math::students_t(n - 1), room > 0 ? 0.95 : 0.975);
+    if (quantile * spread / std::sqrt(n) < std::fabs(room)) return n;
+  }
+  return std::nullopt;
+}
+
+double accepting_margin(const TrajectoryRow& row) {
+  const double least = std::max(std::fabs(row.tost_low), std::fabs(row.tost_high));
+  if (!(least > 0) || !std::isfinite(least)) return 0;
+  const double digit = std::pow(10, std::floor(std::log10(least)) - 1);
+  return std::stod(fmt::format("{:.1e}", (std::floor(least / digit) + 1) * digit));
 }
 
 }  // namespace twinrun

@@ -4,6 +4,7 @@
 //   row.outcome;      // "identical" | "equivalent" | "outside" | "undetermined"
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,5 +26,11 @@ Margin choose_margin(double user_margin, const std::vector<double>& reference_lo
 TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning,
                              const std::vector<double>& a, const std::vector<double>& b,
                              const Margin& margin);
+
+// What would decide an undetermined row, if its mean and spread stay: how many seeds (nullopt: more than 1000, or one seed says
+// nothing of the spread), and the least margin, of two digits, that the 90 % interval lies inside of.
+double spread_of(const TrajectoryRow& row);  // standard deviation between the seeds' differences
+std::optional<int> deciding_seeds(const TrajectoryRow& row);
+double accepting_margin(const TrajectoryRow& row);
 
 }  // namespace twinrun

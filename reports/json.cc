@@ -66,6 +66,7 @@ Json of(const Finding& f) {
           {"level", std::string(1, f.level)},
           {"number", number(f.number)},
           {"bound", number(f.bound)},
+          {"number_text", f.number_text},
           {"bound_source", f.bound_source},
           {"hex", f.hex},
           {"evidence", Json(f.evidence)},
@@ -93,7 +94,11 @@ Json of(const RunSummary& r) {
 }
 
 Json of(const Control& c) {
-  return {{"name", c.name}, {"run", c.run}, {"passed", c.passed}, {"detail", c.detail}};
+  return {{"name", c.name},
+          {"run", c.run},
+          {"passed", c.passed},
+          {"detail", c.detail},
+          {"failure", c.failure}};
 }
 
 Json of(const ProbeRow& row) {
@@ -140,6 +145,8 @@ Json of(const TrajectoryRow& t) {
           {"mean", number(t.mean)},
           {"low", number(t.low)},
           {"high", number(t.high)},
+          {"tost_low", number(t.tost_low)},
+          {"tost_high", number(t.tost_high)},
           {"detectable", number(t.detectable)},
           {"margin", number(t.margin)},
           {"margin_source", t.margin_source},
@@ -177,6 +184,7 @@ std::string to_json(const Report& r) {
                       {"digest", r.scenario_digest},
                       {"toml", r.scenario_toml}}},
                     {"command", r.command},
+                    {"injected", r.injected},
                     {"findings", list(r.findings, each)},
                     {"runs", list(r.runs, each)},
                     {"controls", list(r.controls, each)},

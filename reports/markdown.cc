@@ -39,6 +39,7 @@ class Page {
     accounts();
     environment();
     reproduce();
+    words();
     return std::move(out_);
   }
 
@@ -65,6 +66,12 @@ class Page {
     out_ += fmt::format("**{}{}{}**\n\n", to_string(r_.verdict), headline.empty() ? "" : ": ",
                         headline);
     out_ += fmt::format("{} means: {}.\n\n", to_string(r_.verdict), text::meaning(r_.verdict));
+    const auto remark = [&](const std::string& words) {
+      if (!words.empty()) out_ += md_.prose(words, 600) + "\n\n";
+    };
+    remark(r_.injected);
+    for (size_t i = 0; i < std::min(r_.controls.size(), md_.rows(16)); ++i)
+      remark(text::failure_of(r_.controls[i]));
     if (!r_.confidence.empty()) out_ += "- confidence: " + md_.prose(r_.confidence, 800) + "\n";
     if (!r_.subject.empty()) out_ += "- subject: " + md_.code(r_.subject, 400) + "\n";
     std::string scenario = md_.code(r_.scenario_name, 200);
@@ -94,14 +101,19 @@ class Page {
     if (!rows.empty()) {
       body = md_.table(
           {"#", "class", "cause", "what", "where", "op", "share of drift:", "evidence"}, rows, 24);
-      body += "\nEvidence A: op trace and declared contract; B: op trace only; C: tensors only.\n";
     }
     section("What happened", body);
   }
 
   void program() {
     if (!r_.program_excerpt.empty()) {
-      section("Smallest program", md_.block("", r_.program_excerpt, 10000));
+      section("Ops around the finding",
+              fmt::format(
+                  "The ops that the findings name and those that feed them, or the first of a "
+                  "layer in which a cause acts; {} "
+                  "prints the whole program.\n\n",
+                  md_.code(fmt::format("twinrun inspect {} --program", r_.scenario_name), 200)) +
+                  md_.block("", r_.program_excerpt, 10000));
     }
     if (!r_.command.empty()) section("Command", md_.block("sh", r_.command, 3000));
   }
@@ -136,18 +148,15 @@ class Page {
     for (size_t i = 0; i < r_.findings.size(); ++i) {
       if (beyond(rows, 24)) continue;
       const Finding& f = r_.findings[i];
-      const std::string ratio =
-          f.bound > 0 && std::isfinite(f.number / f.bound) ? text::number(f.number / f.bound) : "";
-      rows.push_back({fmt::format("{}", i + 1), text::number(f.number), text::number(f.bound),
-                      ratio, md_.prose(f.bound_source, 300), md_.cell_code(f.hex, 240)});
+      rows.push_back({fmt::format("{}", i + 1), md_.prose(text::number_of(f), 300),
+                      md_.prose(f.bound_source, 300), md_.cell_code(f.hex, 240)});
       if (f.evidence.empty()) continue;
       evidence += fmt::format("\n**{}. {}**\n\n", i + 1, md_.prose(f.cause, 120));
       evidence += md_.bullets(f.evidence, 8);
     }
     if (rows.empty()) return;
     std::string body = md_.table(
-        {"#", "number:", "bound:", "number / bound:", "where the bound comes from", "bits"}, rows,
-        24);
+        {"#", "number, and what is allowed", "where the bound comes from", "bits"}, rows, 24);
     if (!evidence.empty()) body += "\n" + text::details("Evidence for each finding", evidence);
     section("Number against bound", body);
   }
@@ -233,29 +242,29 @@ class Page {
     const size_t shown = std::min(r_.probes.size(), md_.rows(6));
     for (size_t i = 0; i < shown; ++i) {
       const EngineProbe& p = r_.probes[i];
-      body += fmt::format("{}{} on {}: {} of {} probed ({}), {}, {} checked, {} untestable.",
-                          i > 0 ? "\n" : "", md_.code(p.pair, 24), md_.code(p.engine, 120),
+      body += fmt::format("{}{} on {}: {} of {} probed ({}), {}, {} checked{}.", i > 0 ? "\n" : "",
+                          md_.code(p.pair, 24), md_.code(p.engine, 120),
                           text::count(p.steps_probed), text::plural(p.steps, "step"),
                           md_.prose(p.policy, 160), text::plural(p.ops, "op"),
-                          text::plural(p.elements, "element"), text::count(p.untestable));
+                          text::plural(p.elements, "element"), text::unbounded(p.untestable));
       if (!p.dot_residual_text.empty()) {
-        body +=
-            " Operand residual of the dot products: " + md_.prose(p.dot_residual_text, 200) + ".";
+        body += fmt::format(" The {}: {}.", text::kOperandRounding,
+                            md_.prose(p.dot_residual_text, 200));
       }
       body += "\n";
       Rows rows;
       for (const ProbeRow& row : p.rows) {
         if (beyond(rows, 16)) continue;
         rows.push_back({md_.cell_code(row.op), md_.prose(row.kind, 80), md_.prose(row.phase, 40),
-                        text::number(row.worst_ratio), text::count(row.outside),
-                        text::count(row.elements), text::count(row.untestable),
+                        text::worst_of(row), text::count(row.outside), text::count(row.elements),
+                        row.untestable == 0 ? "" : text::count(row.untestable),
                         row.operand_residual < 0 ? "" : text::power_of_two(row.operand_residual)});
       }
       if (rows.empty()) continue;
-      const std::string table = md_.table(
-          {"op", "kind", "phase",
-           "worst error / bound:", "outside:", "elements:", "untestable:", "operand residual:"},
-          rows, 16);
+      const std::string table =
+          md_.table({"op", "kind", "phase", "worst error / bound:", "outside:", "elements:",
+                     "without a bound:", "operand rounding:"},
+                    rows, 16);
       const auto ops = static_cast<int64_t>(std::min(rows.size(), md_.rows(16)));
       body +=
           "\n" + fold(rows.size(), 6, fmt::format("The worst {}", text::plural(ops, "op")), table);
@@ -263,7 +272,12 @@ class Page {
     if (shown < r_.probes.size()) {
       body += fmt::format("\n*{} more in report.json.*\n", r_.probes.size() - shown);
     }
-    section("Each op against its bound (oracle in f64, on the subject's own inputs)", body);
+    if (!body.empty())
+      body =
+          "Recomputed in double precision on the engine's own inputs. A single rounding may reach "
+          "1.00 of its bound.\n\n" +
+          body;
+    section("Each op against its bound", body);
   }
 
   void switches() {
@@ -273,36 +287,41 @@ class Page {
     Rows rows;
     for (const SwitchRow* s : sorted) {
       if (beyond(rows, 24)) continue;
-      rows.push_back({md_.cell_code(s->cause, 120), md_.prose(s->direction, 80),
-                      text::number(s->drift_before), text::number(s->drift_after),
-                      text::number(s->envelope), s->explains ? "**yes**" : "no",
-                      s->explains ? md_share(s->share) : "", md_.prose(s->note, 200)});
+      const std::string explains = md_.prose(text::effect_of(*s));
+      rows.push_back(
+          {md_.cell_code(s->cause, 120), md_.prose(text::switched(*s), 80),
+           text::number(s->drift_before), text::number(s->drift_after), text::number(s->envelope),
+           s->explains ? fmt::format("**{}**", explains) : explains, md_.prose(s->note, 200)});
     }
     if (rows.empty()) return;
-    const std::string table =
-        md_.table({"cause", "switched", "drift before:", "drift after:", "rounding:", "explains it",
-                   "share:", "note"},
-                  rows, 24);
-    section("Causes switched on the reference",
-            "Relative drift of one step's update, from the same state.\n\n" +
-                fold(rows.size(), 10, fmt::format("All {} switches", rows.size()), table));
+    const std::string table = md_.table(
+        {"cause", "switched", "before:", "after:", "threshold:", "explains it", "note"}, rows, 24);
+    section(
+        "Each sharding cause, undone and added",
+        fmt::format(
+            "Relative change of one step of the reference in binary64, from the same state. {}\n\n",
+            text::kShares) +
+            fold(rows.size(), 10, fmt::format("All {} switches", rows.size()), table));
   }
 
   void trajectories() {
     Rows rows;
     for (const TrajectoryRow& t : r_.trajectories) {
       if (beyond(rows, 16)) continue;
-      rows.push_back(
-          {md_.prose(t.pair, 40), md_.prose(t.meaning, 120), md_.prose(t.metric, 80),
-           fmt::format("{}", t.differences.size()), text::signed_number(t.mean),
-           fmt::format("{} to {}", text::signed_number(t.low), text::signed_number(t.high)),
-           text::number(t.margin), md_.prose(t.margin_source, 160), md_.prose(t.outcome, 40)});
+      rows.push_back({md_.prose(t.pair, 40), md_.prose(t.meaning, 120), md_.prose(t.metric, 80),
+                      fmt::format("{}", t.differences.size()), text::signed_number(t.mean),
+                      text::interval_of(t, true), text::interval_of(t, false), text::margin_of(t),
+                      t.differences.size() < 2 ? "" : md_.prose(t.margin_source, 160),
+                      md_.prose(text::outcome_of(t), 40)});
     }
     if (rows.empty()) return;
     section("Does it matter",
             md_.table({"pair", "what it is", "metric", "seeds:", "mean difference:",
-                       "95% interval:", "margin:", "margin from", "outcome"},
-                      rows, 16));
+                       "90% interval:", "95% interval:", "margin:", "margin from", "outcome"},
+                      rows, 16) +
+                (r_.trajectories.front().differences.size() < 2
+                     ? ""
+                     : fmt::format("\n{}.\n", text::kOutcomes)));
   }
 
   void ensembles() {
@@ -315,22 +334,19 @@ class Page {
                       fmt::format("{:.3f}", f.p), md_.prose(f.outcome, 40)});
     }
     if (rows.empty()) return;
-    section("Is it one of the honest",
-            "Median distance from the others, from initial weights moved by one ulp; these are engines "
-            "that are honest within what the subject declares.\n\n" +
-                md_.table({"run", "metric", "steps:", "members:", "distance:", "theirs:", "p:",
-                           "outcome"},
-                          rows, 16));
+    section(
+        "Among honest engines",
+        "Median distance from the others, all from initial weights moved by one unit in the last "
+        "place. Flagged is who is "
+        "farther than all, and so far as a correct engine is with a probability below 1e-4.\n\n" +
+            md_.table(
+                {"run", "metric", "steps:", "members:", "distance:", "theirs:", "p:", "outcome"},
+                rows, 16));
   }
 
   void accounts() {
-    std::string body;
-    if (r_.unexplained != 0) {
-      body = fmt::format("{} of held-out loss: what the engine adds on many cores (T - S) beyond what it adds "
-                         "on one (E1 - R1).\n",
-                         text::number(r_.unexplained));
-    }
-    section("Unexplained", body);
+    const std::string words = text::interaction_of(r_);
+    section("Interaction (one seed, not tested)", words.empty() ? "" : words + "\n");
     section("Ruled out", md_.bullets(r_.ruled_out, 32));
     section("What to run next", md_.bullets(r_.next_steps, 16));
     section("Notes", md_.bullets(r_.notes, 24));
@@ -360,8 +376,7 @@ class Page {
                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                            "0123456789._-/") == std::string::npos;
     files += fmt::format(
-        "\nGitHub takes no `.h5`: `twinrun bundle {} -o case.zip` packs all of it into "
-        "one file to attach.\n",
+        "\nGitHub takes no `.h5`: `zip -r case.zip {}` packs all of it into one file to attach.\n",
         plain ? r_.directory : "DIR");
     section("Attachments", files);
   }
@@ -388,6 +403,12 @@ class Page {
     }
     if (!commands.empty()) body += md_.block("sh", commands, 5000);
     section("How to reproduce", body);
+  }
+
+  void words() {
+    std::string body;
+    for (const std::string_view line : text::glossary()) body += fmt::format("- {}\n", line);
+    section("Words", body);
   }
 
   std::string md_share(double fraction) const { return md_.prose(text::share(fraction)); }

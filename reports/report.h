@@ -48,8 +48,9 @@ struct Finding {
   char level = 'A';  // evidence level: A op trace and declared contract, B op trace, C tensors only
   double number = 0;         // the statistic
   double bound = 0;          // what an honest engine stays within
+  std::string number_text;   // both in words, where "number; allowed bound" would not say it
   std::string bound_source;  // "gamma_17 of f32 accumulation, docs/bounds.md#dots"
-  std::string hex;           // "subject 0x3f8147ae, oracle 1.0099999904 (0x3f8147ad)"
+  std::string hex;           // "engine 1.01 (0x3f8147ae), expected 1.00999999 (0x3f8147ad)"
   std::vector<std::string> evidence;
   std::string reproduce;  // command line
 };
@@ -74,6 +75,7 @@ struct Control {
   bool passed = true;
   bool run = true;
   std::string detail;
+  std::string failure;  // what it means that this one failed; "": nothing below is certain
 };
 
 // Worst ratio |subject - oracle| / bound of one op over all probed steps and cores.
@@ -91,14 +93,14 @@ struct EngineProbe {
   std::string policy;             // "every step", "steps 0-2 and every 10th"
   std::vector<ProbeRow> rows;     // worst first
   double dot_residual = -1;       // median over dots of operand_residual
-  std::string dot_residual_text;  // "2^-9.2 (declared: 1 bf16 pass, about 2^-9)"
+  std::string dot_residual_text;  // "2^-9.2 (one bf16 pass predicts about 2^-9)"
   double seconds = 0, share = 0;  // spent on the probe; of the run's own time
 };
 
 // One cause switched on the reference, judged on one step from the same state.
 struct SwitchRow {
   std::string cause;      // "reduction"
-  std::string direction;  // "restored in S" | "introduced in R"
+  std::string direction;  // "restored in S" | "introduced alone"
   double drift_before = 0,
          drift_after = 0;  // relative one-step drift of the update: |dS - dR| / |dR|
   double envelope = 0;     // of rounding
@@ -117,7 +119,10 @@ struct TrajectoryRow {
   double margin = 0;
   std::string margin_source;  // "diagnose.margin", "spread between 3 seeds of R"
   std::string outcome;        // "outside" | "equivalent" | "undetermined" | "identical"
-  double detectable = 0;  // the smallest mean that these seeds show as other than 0, with 80 % power; 0: one seed
+  double detectable =
+      0;  // the smallest mean that these seeds show as other than 0, with 80 % power; 0: one seed
+  double tost_low = 0,
+         tost_high = 0;  // 90 %: what two one-sided tests at 5 % hold against the margin
 };
 
 // Is the subject one of the honest? A statistic of its first steps among those of engines that are honest within its
@@ -126,9 +131,10 @@ struct EnsembleRow {
   std::string run;     // "T"
   std::string metric;  // "loss curve", "weights"
   int64_t steps = 0;
-  int members = 0;                       // honest engines
-  double subject = 0, low = 0, high = 0;  // median distance from the others: its own, theirs from least to most
-  double p = 1;  // share of all, the subject too, that are as far away or farther
+  int members = 0;  // honest engines
+  double subject = 0, low = 0,
+         high = 0;      // median distance from the others: its own, theirs from least to most
+  double p = 1;         // share of all, the subject too, that are as far away or farther
   std::string outcome;  // "inside" | "outside"
 };
 
@@ -141,6 +147,8 @@ struct Report {
   std::string scenario_name, scenario_description, scenario_digest, scenario_toml;
   std::string subject;  // "tpu, 8 cores, precision default"
   std::string command;  // as typed
+  std::string
+      injected;  // faults that were put into the subject on purpose, and whether they changed a bit
   VerdictClass verdict = VerdictClass::kInconclusive;
   std::string headline;    // one sentence
   std::string confidence;  // "certain: ..." | "95 %: ..." | ...

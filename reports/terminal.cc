@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
+#include <utility>
 
 #include "reports/drift.h"
 #include "reports/report.h"
@@ -134,12 +136,11 @@ class Screen {
       line();
       paragraph(clean(r_.headline), 0);
     }
-    for (const Control& c : r_.controls) {
-      if (!c.run || c.passed) continue;
-      paragraph(fmt::format("A control failed: {}. Nothing below is certain until it passes.",
-                            clean(c.name)),
-                0);
-    }
+    const auto remark = [&](const std::string& words) {
+      if (!words.empty()) paragraph(clean(words), 0);
+    };
+    remark(r_.injected);
+    for (const Control& c : r_.controls | std::views::take(8)) remark(text::failure_of(c));
     line();
     constexpr int kColumn = 15;
     labelled("confidence", clean(r_.confidence), kIndent, kColumn);
@@ -158,53 +159,82 @@ class Screen {
   void findings() {
     if (r_.findings.empty()) return;
     title("Findings");
-    constexpr size_t kMost = 6;
-    constexpr int kColumn = 16;
-    for (size_t i = 0; i < std::min(r_.findings.size(), kMost); ++i) {
+    // Several ops that one fault made wrong are told once in full, then as a table.
+    constexpr size_t kMost = 10, kFull = 3;
+    const auto rows = [] {
+      return text::Table({{.title = ""},
+                          {.title = "also wrong", .flexible = true},
+                          {.title = "step", .right = true},
+                          {.title = "error, and what is allowed", .flexible = true},
+                          {.title = "looks like", .flexible = true, .drop = 1}});
+    };
+    std::vector<std::pair<size_t, const Finding*>> full;
+    text::Table others = rows();
+    const auto end_bugs = [&] {
+      if (others.empty()) return;
+      line();
+      table(std::exchange(others, rows()));
+    };
+    const size_t shown = std::min(r_.findings.size(), kMost);
+    for (size_t i = 0; i < shown; ++i) {
       const Finding& f = r_.findings[i];
-      const std::string first = fmt::format("{}. {}", i + 1, to_string(f.verdict));
-      std::string rest = clean(f.cause);
-      if (f.share) rest += fmt::format(", {} of the drift", text::share(*f.share));
+      const bool bug = f.verdict == VerdictClass::kEngineBug;
+      const auto alike = std::ranges::find_if(
+          full, [&](const auto& told) { return told.second->fingerprint == f.fingerprint; });
+      if (bug && (full.size() >= kFull || alike != full.end())) {
+        others.add(
+            {fmt::format("{}.", i + 1), cell(f.op), f.step ? text::count(*f.step) : "",
+             cell(text::number_of(f)),
+             alike != full.end() ? fmt::format("as {}.", alike->first) : cell(f.fingerprint)});
+        continue;
+      }
+      if (bug) {
+        full.emplace_back(i + 1, &f);
+      } else {
+        end_bugs();
+      }
       if (i > 0) line();
-      const int used = kIndent + text::display_width(first) + 2;
-      std::string head = std::string(kIndent, ' ') + paint(kBold, first) + "  ";
-      for (const std::string& part : text::wrap(rest, width_ - used)) {
-        line(head + part);
-        head = std::string(used, ' ');
-      }
-      paragraph(clean(f.sentence), kIndent + 3);
-      const auto row = [&](std::string_view label, const std::string& words) {
-        labelled(label, words, kIndent + 3, kColumn);
-      };
-      row("where", clean(text::place_of(f)));
-      row("op", clean(f.op) + (f.op_kind.empty() ? "" : fmt::format(" ({})", clean(f.op_kind))));
-      row("elements", clean(f.elements));
-      row("looks like", clean(f.fingerprint));
-      row("bits", clean(f.hex));
-      row("number", text::against_bound(f.number, f.bound));
-      row("bound", clean(f.bound_source));
-      row("evidence", fmt::format("level {}", clean(level(f))));
-      for (size_t k = 0; k < std::min<size_t>(f.evidence.size(), 3); ++k) {
-        row("", clean(f.evidence[k]));
-      }
-      if (f.evidence.size() > 3)
-        row("", fmt::format("{} more in report.json", f.evidence.size() - 3));
-      command("reproduce", f.reproduce, kIndent + 3, kColumn);
+      finding(f, i + 1);
     }
-    if (r_.findings.size() > kMost) more(r_.findings.size() - kMost);
+    end_bugs();
+    if (r_.findings.size() > shown) more(r_.findings.size() - shown);
   }
 
-  static std::string level(const Finding& f) {
-    switch (f.level) {
-      case 'A':
-        return "A: op trace and declared contract";
-      case 'B':
-        return "B: op trace, no declared contract";
-      case 'C':
-        return "C: tensors only, never certain";
-      default:
-        return std::string(1, f.level);
+  void finding(const Finding& f, size_t place) {
+    constexpr int kColumn = 16;
+    constexpr size_t kEvidence = 6;
+    const std::string first = fmt::format("{}. {}", place, to_string(f.verdict));
+    std::string rest = clean(f.cause);
+    if (f.share) rest += fmt::format(", {} of the drift", text::share(*f.share));
+    const int used = kIndent + text::display_width(first) + 2;
+    std::string head = std::string(kIndent, ' ') + paint(kBold, first) + "  ";
+    for (const std::string& part : text::wrap(rest, width_ - used)) {
+      line(head + part);
+      head = std::string(used, ' ');
     }
+    paragraph(clean(f.sentence), kIndent + 3);
+    const auto row = [&](std::string_view label, const std::string& words) {
+      labelled(label, words, kIndent + 3, kColumn);
+    };
+    row("where", clean(text::place_of(f)));
+    row("op", clean(f.op) + (f.op_kind.empty() ? "" : fmt::format(" ({})", clean(f.op_kind))));
+    row("elements", clean(f.elements));
+    row("looks like", clean(f.fingerprint));
+    row("bits", clean(f.hex));
+    row("number", clean(text::number_of(f)));
+    row("bound", clean(f.bound_source));
+    std::string label = "evidence";
+    if (const std::string_view rests_on = text::meaning(f.level); !rests_on.empty()) {
+      row(label, fmt::format("level {}: {}", f.level, rests_on));
+      label.clear();
+    }
+    for (size_t k = 0; k < std::min(f.evidence.size(), kEvidence); ++k) {
+      row(label, clean(f.evidence[k]));
+      label.clear();
+    }
+    if (f.evidence.size() > kEvidence)
+      row("", fmt::format("{} more in report.md", f.evidence.size() - kEvidence));
+    command("reproduce", f.reproduce, kIndent + 3, kColumn);
   }
 
   // A command is for copying: on one line when it fits, else with the shell's backslashes.
@@ -323,34 +353,36 @@ class Screen {
 
   void trajectories() {
     if (r_.trajectories.empty()) return;
-    title("Does it matter", "differences over paired seeds, 95% intervals");
+    const size_t seeds = r_.trajectories.front().differences.size();
+    title("Does it matter",
+          fmt::format("{}, {}", cell(r_.trajectories.front().metric),
+                      seeds == 1 ? "difference of one seed"
+                                 : fmt::format("mean difference over {} paired seeds", seeds)));
     text::Table t({{.title = "pair"},
-                   {.title = "metric", .flexible = true},
-                   {.title = "seeds", .right = true, .drop = 2},
                    {.title = "mean", .right = true, .drop = 1},
-                   {.title = "interval"},
+                   {.title = "90% interval"},
+                   {.title = "95% interval"},
                    {.title = "margin", .right = true},
-                   {.title = "from", .flexible = true, .drop = 3},
                    {.title = "outcome"}});
     constexpr size_t kMost = 8;
     for (size_t i = 0; i < std::min(r_.trajectories.size(), kMost); ++i) {
       const TrajectoryRow& row = r_.trajectories[i];
-      const std::string outcome = cell(row.outcome);
-      t.add({cell(row.pair), cell(row.metric),
-             text::count(static_cast<int64_t>(row.differences.size())),
-             text::signed_number(row.mean),
-             fmt::format("{} to {}", text::signed_number(row.low), text::signed_number(row.high)),
-             text::number(row.margin), cell(row.margin_source),
+      const std::string outcome = cell(text::outcome_of(row));
+      t.add({cell(row.pair), text::signed_number(row.mean), text::interval_of(row, true),
+             text::interval_of(row, false), text::margin_of(row),
              outcome == "outside" ? paint(kRed, outcome) : outcome});
     }
     table(t);
     if (r_.trajectories.size() > kMost) more(r_.trajectories.size() - kMost);
+    if (seeds < 2) return;
+    paragraph(fmt::format("{}. Margin: {}.", text::kOutcomes,
+                          clean(r_.trajectories.front().margin_source)),
+              kIndent);
   }
 
   void ensembles() {
     if (r_.ensembles.empty()) return;
-    title("Is it one of the honest",
-          "median distance from engines that are honest within what it declares");
+    title("Among honest engines", "median distance from simulated correct ones");
     text::Table t({{.title = "run"},
                    {.title = "metric", .flexible = true},
                    {.title = "steps", .right = true, .drop = 2},
@@ -374,7 +406,7 @@ class Screen {
 
   void switches() {
     if (r_.switches.empty()) return;
-    title("Causes switched on the reference", "relative drift of one step's update");
+    title("Each sharding cause, undone and added", "relative change of one step");
     std::vector<const SwitchRow*> sorted;
     for (const SwitchRow& row : r_.switches) sorted.push_back(&row);
     std::ranges::stable_sort(sorted, std::greater<>(), &SwitchRow::explains);
@@ -382,19 +414,20 @@ class Screen {
                    {.title = "switched", .flexible = true},
                    {.title = "before", .right = true},
                    {.title = "after", .right = true},
-                   {.title = "rounding", .right = true, .drop = 1},
+                   {.title = "threshold", .right = true, .drop = 1},
                    {.title = "explains it"}});
     const size_t explaining = std::ranges::count(r_.switches, true, &SwitchRow::explains);
     const size_t most = std::clamp<size_t>(explaining + 2, 4, 10);
     for (size_t i = 0; i < std::min(sorted.size(), most); ++i) {
       const SwitchRow& s = *sorted[i];
-      std::string explains = s.explains ? paint(kBold, "yes") : "no";
-      if (s.explains && s.share > 0) explains += fmt::format(", {}", text::share(s.share));
-      t.add({cell(s.cause), cell(s.direction), text::number(s.drift_before),
-             text::number(s.drift_after), text::number(s.envelope), explains});
+      const std::string explains = text::effect_of(s);
+      t.add({cell(s.cause), cell(text::switched(s)), text::number(s.drift_before),
+             text::number(s.drift_after), text::number(s.envelope),
+             s.explains ? paint(kBold, explains) : explains});
     }
     table(t);
     if (sorted.size() > most) more(sorted.size() - most);
+    paragraph(text::kShares, kIndent);
   }
 
   void probes() {
@@ -406,22 +439,17 @@ class Screen {
       int64_t outside = 0;
       for (const ProbeRow& row : p.rows) outside += row.outside;
       std::string words = fmt::format(
-          "{} on {}: {} of {} ({}), {}, {} checked, {} outside, {} untestable", clean(p.pair),
-          clean(p.engine), text::count(p.steps_probed), text::plural(p.steps, "step"),
-          clean(p.policy), text::plural(p.ops, "op"), text::plural(p.elements, "element"),
-          text::count(outside), text::count(p.untestable));
-      if (!p.dot_residual_text.empty()) {
-        words += "; operands of the dot products rounded by " + clean(p.dot_residual_text);
-      }
-      if (!p.rows.empty() && outside == 0) {
-        words += fmt::format("; the worst, {}, at {} of its bound", clean(p.rows.front().op),
-                             text::number(p.rows.front().worst_ratio));
-      }
+          "{} on {}: {} of {} ({}), {}, {} checked, {} outside{}", clean(p.pair), clean(p.engine),
+          text::count(p.steps_probed), text::plural(p.steps, "step"), clean(p.policy),
+          text::plural(p.ops, "op"), text::plural(p.elements, "element"), text::count(outside),
+          text::unbounded(p.untestable));
+      if (!p.dot_residual_text.empty())
+        words += fmt::format("; {} {}", text::kOperandRounding, clean(p.dot_residual_text));
       labelled("", words, 0, kIndent);
     }
     if (r_.probes.size() > kMost) more(r_.probes.size() - kMost);
     text::Table t({{.title = "in"},
-                   {.title = "op outside its bound", .flexible = true},
+                   {.title = "worst over all steps", .flexible = true},
                    {.title = "phase", .drop = 1},
                    {.title = "error / bound", .right = true},
                    {.title = "outside", .right = true},
@@ -431,9 +459,8 @@ class Screen {
     for (const EngineProbe& p : r_.probes) {
       for (const ProbeRow& row : p.rows) {
         if (row.outside == 0 || ++rows > kRows) continue;
-        t.add({cell(p.pair), cell(row.op), cell(row.phase),
-               paint(kRed, text::number(row.worst_ratio)), text::count(row.outside),
-               text::count(row.elements)});
+        t.add({cell(p.pair), cell(row.op), cell(row.phase), paint(kRed, text::worst_of(row)),
+               text::count(row.outside), text::count(row.elements)});
       }
     }
     if (!t.empty()) table(t);
@@ -468,13 +495,9 @@ class Screen {
   }
 
   void accounts() {
-    if (r_.unexplained != 0) {
-      title("Unexplained");
-      paragraph(
-          fmt::format("{} of held-out loss: what the engine adds on many cores (T - S) beyond what "
-                      "it adds on one (E1 - R1)",
-                      text::number(r_.unexplained)),
-          kIndent);
+    if (const std::string words = text::interaction_of(r_); !words.empty()) {
+      title("Interaction", "one seed, not tested");
+      paragraph(words, kIndent);
     }
     const auto list = [&](std::string_view name, const std::vector<std::string>& items,
                           size_t most) {
@@ -492,7 +515,8 @@ class Screen {
       title("Files");
       constexpr int kColumn = 15;
       paragraph(clean(r_.directory), kIndent);
-      labelled("report.md", "to paste into a bug filing", kIndent, kColumn);
+      labelled("report.md", "to paste into a bug filing; explains the words used here", kIndent,
+               kColumn);
       labelled("report.json", "all of it, for programs", kIndent, kColumn);
       if (!r_.runs.empty()) labelled("runs/*.h5", "losses, checkpoints, digests", kIndent, kColumn);
     }

@@ -44,6 +44,19 @@ int widest_word(std::string_view text) {
   return widest;
 }
 
+// How many bytes of a word go onto the rest of a line: all that fit, or up to the joint of a name among them.
+size_t joint_within(std::string_view word, int room) {
+  size_t joint = 0, end = 0;
+  for (std::string_view rest = word; !rest.empty();) {
+    const std::string_view unit = take_unit(rest);
+    room -= columns(unit);
+    if (room < 0 && end > 0) return joint > 0 ? joint : end;
+    end += unit.size();
+    if (unit == "/" || unit == ".") joint = end;
+  }
+  return end;
+}
+
 std::string grouped(std::string digits) {
   for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(at, ",");
   return digits;
@@ -58,7 +71,7 @@ std::string_view meaning(VerdictClass verdict) {
     case VerdictClass::kNoise:
       return "the difference is one that a correct engine may show";
     case VerdictClass::kSharding:
-      return "the engine is right; splitting the batch changed the result";
+      return "splitting the batch changed the result; no engine fault was found";
     case VerdictClass::kEngineBug:
       return "the engine computed what its declared arithmetic cannot produce";
     case VerdictClass::kNondeterministic:
@@ -67,6 +80,39 @@ std::string_view meaning(VerdictClass verdict) {
       return "the evidence does not decide; see what to run next";
   }
   return "";
+}
+
+std::string_view meaning(char level) {
+  switch (level) {
+    case 'A':
+      return "every op was seen, and the engine states its arithmetic";
+    case 'B':
+      return "every op was seen; the engine states no arithmetic";
+    case 'C':
+      return "only tensors were seen: a rate, never certain";
+    default:
+      return "";
+  }
+}
+
+std::span<const std::string_view> glossary() {
+  static constexpr std::array<std::string_view, 5> kLines = {
+      "R, S, T: the same training on the reference, on the reference sharded over the cores, and "
+      "on the engine sharded (what you "
+      "see). R1, E1: reference and engine on one core's batch. T - S is the engine's part, S - R "
+      "sharding's, T - R both.",
+      "R2, R', T': the same run again, as a control; for R' with other threads and with memory "
+      "full of NaN (poisoned).",
+      "expected: the same op in double precision (the oracle), on the inputs that the engine "
+      "itself read; allowed, or bound: the "
+      "largest error that rounding as the engine declares it can make there.",
+      "honest engines: simulated ones that are correct within the arithmetic that the engine "
+      "declares.",
+      "level A: every op was seen, and the engine states its arithmetic; B: it states none; C: "
+      "only tensors were seen, so a claim "
+      "is a rate and never certain.",
+  };
+  return kLines;
 }
 
 std::string number(double value, int digits) {
@@ -122,19 +168,88 @@ std::string duration(double seconds) {
   return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
 }
 
-std::string against_bound(double value, double bound) {
-  const std::string left = number(value);
-  if (!std::isfinite(value)) return fmt::format("{}; the bound is {}", left, number(bound));
-  if (value == 0 && bound == 0) return "0, as only 0 is allowed";
-  if (bound == 0) return fmt::format("{}, where only 0 is allowed", left);
-  if (!std::isfinite(bound)) return fmt::format("{}; no finite bound ({})", left, number(bound));
-  const double ratio = value / bound;
-  if (ratio > 1) {
-    // Three digits could round a ratio of 1.0004 down to "1.00 times".
-    const std::string times = ratio < 1.01 ? "just over" : number(ratio) + " times";
-    return fmt::format("{}, {} its bound of {}", left, times, number(bound));
+std::string magnitude(double ratio) {
+  if (ratio > 1 && ratio < 1.01) return "more than 1.00";
+  if (!(ratio >= 1e4) || ratio >= 1e12) return number(ratio);
+  if (ratio < 1e6) {
+    const auto unit = ratio < 1e5 ? 100 : 1000;
+    return count(std::llround(ratio / unit) * unit);
   }
-  return fmt::format("{}, inside its bound of {}", left, number(bound));
+  return ratio < 1e9 ? number(ratio / 1e6) + " million" : number(ratio / 1e9) + " billion";
+}
+
+std::string times(double ratio) { return magnitude(ratio) + " times"; }
+
+std::string relative(double fraction) {
+  return std::abs(fraction) >= 1e-3 ? number(100 * fraction) + "%"
+                                    : number(fraction) + " of its size";
+}
+
+std::string interval(double low, double high) {
+  return fmt::format("[{}, {}]", signed_number(low), signed_number(high));
+}
+
+std::string against_bound(double value, double bound) {
+  const std::string both = fmt::format("{}; allowed {}", number(value), number(bound));
+  const double ratio = value / bound;
+  return ratio > 1 && std::isfinite(ratio) ? fmt::format("{} ({})", both, times(ratio)) : both;
+}
+
+std::string number_of(const Finding& f) {
+  if (!f.number_text.empty()) return f.number_text;
+  return f.number == 0 && f.bound == 0 ? "" : against_bound(f.number, f.bound);
+}
+
+std::string failure_of(const Control& c) {
+  if (!c.run || c.passed) return "";
+  return c.failure.empty()
+             ? fmt::format("A control failed: {}. Nothing below is certain until it passes.",
+                           c.name)
+             : c.failure;
+}
+
+std::string interval_of(const TrajectoryRow& row, bool narrow) {
+  if (row.differences.size() < 2) return "- (one seed)";
+  if (!std::isfinite(row.mean)) return "-";
+  return narrow ? interval(row.tost_low, row.tost_high) : interval(row.low, row.high);
+}
+
+std::string margin_of(const TrajectoryRow& row) {
+  return row.differences.size() < 2 || row.margin == 0 ? "none" : number(row.margin);
+}
+
+std::string outcome_of(const TrajectoryRow& row) {
+  return row.differences.size() < 2 && row.outcome == "undetermined" ? "not tested" : row.outcome;
+}
+
+std::string worst_of(const ProbeRow& row) {
+  return std::isfinite(row.worst_ratio) ? magnitude(row.worst_ratio) : "wrong bits";
+}
+
+std::string unbounded(int64_t elements) {
+  return elements == 0 ? "" : fmt::format(", {} without a finite bound", count(elements));
+}
+
+std::string switched(const SwitchRow& row) {
+  return row.direction == "restored in S"      ? "undone"
+         : row.direction == "introduced alone" ? "added alone"
+                                               : row.direction;
+}
+
+std::string effect_of(const SwitchRow& row) {
+  if (row.direction == "introduced alone") return row.explains ? "has an effect" : "no effect";
+  if (!row.explains) return "no";
+  return row.share > 0 ? fmt::format("yes, {}", share(row.share)) : "yes";
+}
+
+std::string interaction_of(const Report& r) {
+  if (r.unexplained == 0 || !std::isfinite(r.unexplained) || r.verdict == VerdictClass::kEngineBug)
+    return "";
+  return fmt::format(
+      "{} of held-out loss: the engine's effect on all cores (T - S) minus its effect on one core "
+      "and that core's smaller batch "
+      "(E1 - R1). The difference of two single runs; no verdict rests on it.",
+      signed_number(r.unexplained));
 }
 
 std::string digest8(std::string_view digest) {
@@ -210,11 +325,18 @@ std::vector<std::string> wrap(std::string_view text, int width) {
       ++used;
     }
     while (!word.empty()) {
-      const std::string_view unit = take_unit(word);
-      const int step = columns(unit);
-      if (used > 0 && used + step > width) flush();
-      line += unit;
-      used += step;
+      // Too long for a line: cut behind the last "/" or "." that fits, or where the line ends.
+      const std::string_view part =
+          size > width ? word.substr(0, joint_within(word, width - used)) : word;
+      word.remove_prefix(part.size());
+      for (std::string_view rest = part; !rest.empty();) {
+        const std::string_view unit = take_unit(rest);
+        const int step = columns(unit);
+        if (used > 0 && used + step > width) flush();
+        line += unit;
+        used += step;
+      }
+      if (!word.empty()) flush();
     }
   }
   if (used > 0 || out.empty()) flush();

@@ -18,8 +18,11 @@
 
 namespace twinrun::text {
 
-// What a class means, for a reader who has never seen the tool. No full stop.
+// For a reader who has never seen the tool, and without a full stop: what a class means; what a level of evidence rests on ("" for
+// an unknown one); the words that a report uses, a line each.
 std::string_view meaning(VerdictClass verdict);
+std::string_view meaning(char level);
+std::span<const std::string_view> glossary();
 
 // Fixed notation within [1e-3, 1e6), else scientific; "nan", "inf", "-inf"; 0 is "0".
 std::string number(double value, int digits = 3);
@@ -31,8 +34,32 @@ std::string share(double fraction);
 std::string count(int64_t value);                          // 4608 -> "4,608"
 std::string plural(int64_t value, std::string_view noun);  // "1 step", "3 steps"
 std::string duration(double seconds);  // "12 ms", "3.2 s", "4 min 05 s", "1 h 02 min"
-// The statistic against its bound, in words: "0.0312, 4100 times its bound of 7.60e-06".
+// "4130", "766,000", "2.39 million"; what is just above 1 is not rounded to it.
+std::string magnitude(double ratio);
+std::string times(double ratio);  // "4130 times"
+// A part of a whole: "3.71%"; of less than 0.1 %, "1.30e-07 of its size".
+std::string relative(double fraction);
+std::string interval(double low, double high);  // "[-0.0152, +0.00154]"
+// A number against its bound: "0.0312; allowed 7.57e-06 (4130 times)".
 std::string against_bound(double value, double bound);
+
+// What every format says alike. Empty where there is nothing to say.
+std::string number_of(const Finding& finding);
+std::string failure_of(const Control& control);                  // a sentence, of one that failed
+std::string interval_of(const TrajectoryRow& row, bool narrow);  // 90 %: narrow
+std::string margin_of(const TrajectoryRow& row);
+std::string outcome_of(const TrajectoryRow& row);
+std::string worst_of(const ProbeRow& row);   // error / bound
+std::string switched(const SwitchRow& row);  // "undone", "added alone"
+std::string effect_of(const SwitchRow& row);
+std::string interaction_of(const Report& report);
+std::string unbounded(int64_t elements);  // ", 12 without a finite bound"
+inline constexpr std::string_view kOperandRounding = "measured relative rounding of dot operands";
+inline constexpr std::string_view kOutcomes =
+    "equivalent: the 90% interval (two one-sided tests at 5%) is inside the margin; outside: the "
+    "95% one is beyond it";
+inline constexpr std::string_view kShares =
+    "Shares are Shapley values of the squared change: they exceed 100% where causes partly cancel.";
 std::string digest8(std::string_view digest);  // the first 8 characters, "-" for none
 
 // One line without control characters, bidirectional overrides or broken UTF-8 (shown as U+FFFD);

@@ -4,68 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "harness/findings.h"
+#include "tests/harness/evidence.h"
+
 namespace twinrun {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-Evidence clean() {
-  Evidence e;
-  e.subject.name = "tpu";
-  e.subject.precision = DotPrecision::kBf16;
-  e.cores = 8;
-  e.command = "twinrun diagnose digits_mlp";
-  e.controls = {{"R = R'", true, true, ""}, {"T = T'", true, true, ""}};
-  return e;
-}
-
-TrajectoryRow trajectory(const std::string& pair, const std::string& outcome, double mean = 0.01) {
-  TrajectoryRow row;
-  row.pair = pair;
-  row.differences = {mean, mean, mean};
-  row.mean = mean;
-  row.low = mean - 0.001;
-  row.high = mean + 0.001;
-  row.margin = 0.05;
-  row.margin_source = "diagnose.margin";
-  row.outcome = outcome;
-  return row;
-}
-
-// S means something else than R: `reduction` has most of it.
-void add_meaning(Evidence& e) {
-  e.meaning.drift = 0.5;
-  e.meaning.residual = 0;
-  e.meaning.causes = {{"reduction", "the loss is summed", "set tpu.reduction = \"sum\""},
-                      {"batch_norm", "own statistics", "set tpu.batchnorm = \"synced\""}};
-  const auto row = [](const std::string& cause, const std::string& direction, double share) {
-    return SwitchRow{cause, direction, 0.5, 0.1, kMeaningThreshold, true, share, ""};
-  };
-  e.meaning.rows = {
-      row("reduction", "restored in S", 0.9), row("reduction", "introduced alone", 0.9),
-      row("batch_norm", "restored in S", 0.1), row("batch_norm", "introduced alone", 0.1)};
-}
-
-Violation violation(const std::string& op, int64_t step, int replica, int replicas) {
-  Violation v;
-  v.op = op;
-  v.kind = "dot_general";
-  v.phase = "gradient";
-  v.step = step;
-  v.replica = replica;
-  v.replicas = replicas;
-  v.verdict.worst = 1234;
-  v.verdict.subject = 8;
-  v.verdict.value = 1;
-  v.verdict.radius = 1e-6;
-  v.verdict.outside = 12;
-  v.verdict.elements = 640;
-  v.elements = "12 of 640 elements, worst at [2,0]";
-  v.fingerprint = "8 times the expected value";
-  return v;
-}
+using namespace by_hand;
 
 void expect_verdict(const Judgement& j, VerdictClass verdict, int code) {
   EXPECT_EQ(to_string(j.verdict), to_string(verdict)) << j.headline;
@@ -85,7 +32,11 @@ TEST(Classify, NondeterministicReference) {
   expect_verdict(j, VerdictClass::kNondeterministic, 30);
   EXPECT_TRUE(contains(j.headline, "step 17")) << j.headline;
   EXPECT_TRUE(contains(j.headline, "dense1/dot_general")) << j.headline;
-  EXPECT_TRUE(j.findings.empty());
+  // Nobody is accused; the control that failed is the finding.
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].verdict, VerdictClass::kNondeterministic);
+  EXPECT_EQ(j.findings[0].reproduce, e.command);
+  EXPECT_FALSE(j.findings[0].number_text.empty());
 }
 
 TEST(Classify, DivergingReference) {
@@ -99,6 +50,11 @@ TEST(Classify, DivergingReference) {
   EXPECT_EQ(j.findings[0].op, "loss/value");
   EXPECT_EQ(j.findings[0].step, 6);
   EXPECT_FALSE(j.next_steps.empty());
+  Finding f = j.findings[0];
+  const float losses[] = {1.0f, 1.9e36f, INFINITY};
+  tell_losses(f, losses);
+  EXPECT_EQ(f.number_text, "loss 1.90e+36 at step 1, inf at step 2");
+  EXPECT_FALSE(f.bound_source.empty());
 }
 
 TEST(Classify, EngineBugOnOneCore) {
@@ -120,9 +76,10 @@ TEST(Classify, EngineBugOnOneCore) {
   EXPECT_EQ(f.phase, "gradient");
   EXPECT_EQ(f.step, 57);
   EXPECT_EQ(f.core, 2);
-  EXPECT_EQ(f.number, 1234);
-  EXPECT_EQ(f.bound, 1);
-  EXPECT_FALSE(f.bound_source.empty());
+  EXPECT_EQ(f.number, 7);
+  EXPECT_EQ(f.bound, 1e-6);
+  EXPECT_EQ(f.number_text, "error 7.00; allowed 1.00e-06 (7.00 million times)");
+  EXPECT_TRUE(contains(f.bound_source, "running error analysis")) << f.bound_source;
   EXPECT_EQ(f.level, 'A');
   EXPECT_EQ(f.reproduce, e.command);
   EXPECT_TRUE(contains(f.sentence, "8 times the expected value")) << f.sentence;
@@ -136,7 +93,8 @@ TEST(Classify, EngineBugOnAllCoresAndInACollective) {
   e.violations = {violation("dense1/kernel.grad.all_reduce", 0, -1, 1)};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kEngineBug, 20);
-  EXPECT_TRUE(contains(j.headline, "the collective")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "in the all-reduce, whose result all cores share"))
+      << j.headline;
   EXPECT_FALSE(j.findings.at(0).core);
   e.violations = {violation("dense1/dot_general", 0, 0, 8)};
   j = classify(e);
@@ -155,7 +113,11 @@ TEST(Classify, SeveralOps) {
   EXPECT_EQ(j.findings[0].op, "dense2/kernel.grad");
   EXPECT_EQ(j.findings[0].step, 3);
   EXPECT_EQ(j.findings[1].op, "dense1/kernel.grad");
-  EXPECT_TRUE(contains(j.headline, "2 ops")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "2 ops are affected.")) << j.headline;
+  for (int i = 0; i < 10; ++i) e.violations.push_back(violation(std::to_string(i), 4, 0, 8));
+  EXPECT_TRUE(contains(classify(e).headline, "12 ops are affected, the first 8 are listed."))
+      << classify(e).headline;
+  EXPECT_EQ(classify(e).findings.size(), 8u);
 }
 
 TEST(Classify, BrokenLink) {
@@ -187,7 +149,7 @@ TEST(Classify, EngineBugBesideSharding) {
   e.trajectories = {trajectory("T - R", "outside"), trajectory("S - R", "outside")};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kEngineBug, 20);
-  EXPECT_TRUE(contains(j.headline, "reduction 90 %")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
   ASSERT_EQ(j.findings.size(), 3u);
   EXPECT_EQ(j.findings[0].verdict, VerdictClass::kEngineBug);
   EXPECT_EQ(j.findings[1].verdict, VerdictClass::kSharding);
@@ -209,6 +171,8 @@ TEST(Classify, Identical) {
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kIdentical, 0);
   EXPECT_TRUE(contains(j.headline, "bit for bit")) << j.headline;
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].reproduce, e.command);
   // --quick may say so, too.
   e.quick = true;
   expect_verdict(classify(e), VerdictClass::kIdentical, 0);
@@ -222,6 +186,8 @@ TEST(Classify, QuickConcludesNoNoise) {
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   ASSERT_FALSE(j.next_steps.empty());
   EXPECT_TRUE(contains(j.next_steps[0], "--quick")) << j.next_steps[0];
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "undecided");
   // But a bug is a bug.
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
   expect_verdict(classify(e), VerdictClass::kEngineBug, 20);
@@ -233,8 +199,8 @@ TEST(Classify, Sharding) {
   e.trajectories = {trajectory("T - R", "outside", 0.4), trajectory("S - R", "outside", 0.25)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kSharding, 10);
-  EXPECT_TRUE(contains(j.headline, "reduction 90 %")) << j.headline;
-  EXPECT_TRUE(contains(j.headline, "+0.2500")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "+0.250 (higher: worse)")) << j.headline;
   ASSERT_EQ(j.findings.size(), 2u);
   EXPECT_EQ(j.findings[0].verdict, VerdictClass::kSharding);
   EXPECT_EQ(j.findings[0].cause, "reduction");
@@ -242,6 +208,15 @@ TEST(Classify, Sharding) {
   EXPECT_EQ(j.findings[1].cause, "batch_norm");
   EXPECT_EQ(j.findings[1].share, 0.1);
   EXPECT_TRUE(contains(j.next_steps.at(0), "tpu.reduction")) << j.next_steps[0];
+  EXPECT_TRUE(contains(
+      j.findings[0].number_text,
+      "S - R of held-out loss +0.250, 95% interval [+0.249, +0.251], beyond the margin 0.0500"))
+      << j.findings[0].number_text;
+  EXPECT_EQ(j.findings[0].bound_source, "margin 0.0500 (diagnose.margin)");
+  EXPECT_TRUE(contains(
+      j.findings[0].evidence.at(0),
+      "sharding changes the gradient of one step by 50.0%, and by 10.0% with this cause undone"))
+      << j.findings[0].evidence[0];
 }
 
 // Most important cause first, however the switches were ordered.
@@ -271,11 +246,28 @@ TEST(Classify, ShardingInsideTheMarginIsNoise) {
   e.trajectories = {trajectory("T - R", "equivalent"), trajectory("S - R", "equivalent")};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
-  EXPECT_TRUE(contains(j.headline, "reduction 90 %")) << j.headline;
-  EXPECT_TRUE(contains(j.headline, "stays within 0.05")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "stays within 0.0500")) << j.headline;
   ASSERT_FALSE(j.notes.empty());
   EXPECT_TRUE(contains(j.notes.back(), "inside the margin")) << j.notes.back();
   for (const Finding& f : j.findings) EXPECT_EQ(f.verdict, VerdictClass::kNoise);
+  // Two findings share the drift out: they do not both claim it.
+  e.trajectories.push_back(trajectory("T - S", "equivalent", 0.002));
+  const Judgement shared = classify(e);
+  ASSERT_EQ(shared.findings.size(), 3u);
+  EXPECT_TRUE(shared.findings[0].sentence.starts_with("The engine's own part (T - S) is"))
+      << shared.findings[0].sentence;
+  EXPECT_TRUE(contains(shared.findings[0].number_text, "T - S of held-out loss +0.00200"))
+      << shared.findings[0].number_text;
+  EXPECT_TRUE(shared.findings[0].evidence.back().starts_with("in all, T - R of held-out loss"))
+      << shared.findings[0].evidence.back();
+  EXPECT_TRUE(
+      shared.findings[1].sentence.starts_with("Sharding's part (S - R) is the loss reduction"))
+      << shared.findings[1].sentence;
+  EXPECT_TRUE(contains(shared.findings[1].sentence, "counted as noise"))
+      << shared.findings[1].sentence;
+  EXPECT_TRUE(contains(shared.findings[1].number_text, "inside the margin 0.0500"))
+      << shared.findings[1].number_text;
 }
 
 TEST(Classify, ShardingThatTheSeedsDoNotDecide) {
@@ -293,14 +285,28 @@ TEST(Classify, PrecisionNoise) {
   e.default_drift = 0.004;
   e.highest_drift = 1e-7;
   e.trajectories = {trajectory("T - R", "equivalent")};
-  const Judgement j = classify(e);
+  Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_TRUE(contains(j.headline, "precision")) << j.headline;
   EXPECT_TRUE(contains(j.headline, "within 0.05")) << j.headline;
-  EXPECT_TRUE(contains(j.confidence, "95 %")) << j.confidence;
+  EXPECT_TRUE(contains(j.confidence, "95%")) << j.confidence;
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].cause, "precision");
-  EXPECT_TRUE(contains(j.findings[0].evidence.at(0), "precision highest removes it"));
+  EXPECT_EQ(
+      j.findings[0].number_text,
+      "T - R of held-out loss +0.0100, 90% interval [+0.00940, +0.0106], inside the margin 0.0500");
+  EXPECT_EQ(j.findings[0].bound_source, "margin 0.0500 (diagnose.margin)");
+  EXPECT_EQ(j.findings[0].evidence.at(0),
+            "one step's gradient differs from the float32 reference by 0.400% at precision "
+            "default, by 1.00e-07 of its size at "
+            "highest: the rounding of operands is the reason");
+  // Where the two agree, precision removes nothing.
+  e.subject.precision = DotPrecision::kBf16x6;
+  e.default_drift = e.highest_drift;
+  j = classify(e);
+  EXPECT_TRUE(j.findings[0].evidence.empty());
+  EXPECT_TRUE(contains(j.findings[0].sentence, "the declared precision of products (highest)"))
+      << j.findings[0].sentence;
 }
 
 TEST(Classify, RoundingNoise) {
@@ -323,7 +329,13 @@ TEST(Classify, UndecidedDrift) {
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_TRUE(contains(j.headline, "seeds do not decide")) << j.headline;
-  EXPECT_FALSE(j.next_steps.empty());
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "undecided");
+  EXPECT_EQ(j.findings[0].reproduce, e.command);
+  EXPECT_TRUE(contains(j.findings[0].number_text, "90% interval") &&
+              contains(j.findings[0].number_text, "95% interval") &&
+              contains(j.findings[0].number_text, "neither inside nor outside"))
+      << j.findings[0].number_text;
 }
 
 TEST(Classify, LargeDriftWithoutACause) {
@@ -360,7 +372,9 @@ TEST(Classify, EmulatorThatFailsItsControl) {
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_TRUE(contains(j.headline, "emulator fails its own control")) << j.headline;
-  EXPECT_TRUE(j.findings.empty());
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "emulator");
+  EXPECT_EQ(j.findings[0].verdict, VerdictClass::kInconclusive);
 }
 
 // T differs from T': inside the bounds a note, outside a bug that does not repeat.
@@ -403,14 +417,16 @@ TEST(Classify, UpdateAlgebraIsNamed) {
   ASSERT_EQ(j.findings.size(), 2u);
   EXPECT_EQ(j.findings[0].cause, "precision");
   EXPECT_EQ(j.findings[1].cause, "update_algebra");
-  EXPECT_TRUE(contains(j.headline, "precision and update algebra noise")) << j.headline;
-  EXPECT_TRUE(contains(j.findings[1].evidence[0], "3e-08")) << j.findings[1].evidence[0];
+  EXPECT_TRUE(contains(j.headline, "from the declared precision and the update's algebra"))
+      << j.headline;
+  EXPECT_TRUE(contains(j.findings[1].number_text, "3.00e-08")) << j.findings[1].number_text;
   e.cores = 1;
   e.t_equals_s = true;
   j = classify(e);
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].cause, "update_algebra");
-  EXPECT_TRUE(contains(j.headline, "What differs is update algebra noise")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "What differs is noise, from the update's algebra:"))
+      << j.headline;
   e.algebra_drift = -1;
   j = classify(e);
   ASSERT_EQ(j.findings.size(), 1u);
@@ -441,16 +457,26 @@ TEST(Classify, ScriptOfAnotherProgram) {
   Evidence e = clean();
   e.other_program = true;
   e.match = matched(MatchResult::Outcome::kExplained);
-  e.known_causes = {{"unscaled", "nobody divides by 8", "divide by the cores", "", "an engine that scales"},
-                    {"rate_times_cores", "the rate is 8 times", "divide the rate", "", ""}};
+  e.known_causes = {
+      {"unscaled", "nobody divides by 8", "divide by the cores", "", "an engine that scales"},
+      {"rate_times_cores", "the rate is 8 times", "divide the rate", "", ""}};
   e.trajectories = {trajectory("T - R", "outside", 0.4)};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kSharding, 10);
-  EXPECT_TRUE(contains(j.headline, "never scaled by 1/cores, or a learning rate times the cores")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "never scaled by 1/cores, or a learning rate times the cores"))
+      << j.headline;
   ASSERT_EQ(j.findings.size(), 2u);
   EXPECT_EQ(j.findings[0].cause, "unscaled");
   EXPECT_EQ(j.findings[1].cause, "rate_times_cores");
-  EXPECT_TRUE(contains(j.findings[0].sentence, "nobody divides by 8"));
+  EXPECT_EQ(j.findings[0].sentence,
+            "The training script differs from the scenario: nobody divides by 8.");
+  EXPECT_TRUE(contains(j.findings[0].number_text, "T - R of held-out loss +0.400"))
+      << j.findings[0].number_text;
+  EXPECT_TRUE(contains(j.confidence, "matched tensor by tensor")) << j.confidence;
+  e.match->read = true;
+  EXPECT_TRUE(contains(classify(e).confidence, "told from what the ops read, bit by bit"))
+      << classify(e).confidence;
+  e.match->read = false;
   e.trajectories = {trajectory("T - R", "equivalent")};
   j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
@@ -509,6 +535,9 @@ TEST(Classify, BiasBelowTheBound) {
   EXPECT_TRUE(contains(j.confidence, "statistical")) << j.confidence;
   EXPECT_DOUBLE_EQ(j.findings.at(0).number, 0.93);
   EXPECT_DOUBLE_EQ(j.findings.at(0).bound, 0.34);
+  EXPECT_EQ(j.findings.at(0).number_text, "score 0.930; honest engines stay within 0.340");
+  EXPECT_TRUE(contains(j.findings.at(0).sentence, "seen 6 times, on 3 steps, from step 0 on"))
+      << j.findings[0].sentence;
 }
 
 }  // namespace

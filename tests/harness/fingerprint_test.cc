@@ -56,6 +56,7 @@ TEST(Fingerprint, OneElement) {
 TEST(Fingerprint, NaNWhereANumberWasDue) {
   EXPECT_EQ(look({NAN, -2, INFINITY, 4.5}),
             "2 elements that are NaN or Inf where a number was due");
+  EXPECT_EQ(look({NAN, -2, 3, 4.5}), "an element that is NaN or Inf where a number was due");
 }
 
 TEST(Fingerprint, StaleByOneStep) {

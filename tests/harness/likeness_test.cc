@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(
         Look{"StaleCore", kOnce, 8, "stale_core@dense1/kernel.grad.all_reduce,step=3,core=5",
              "dense1/kernel.grad.all_reduce", 3, "core 5's part of the step before", ""},
         Look{"AnotherStep", kOnce, 8, "untied@dense1/kernel.update,core=3,magnitude=0.5",
-             "dense1/kernel.update", 0, "its operand 1 taken 0.5 times", ""},
+             "dense1/kernel.update", 0, "its second input times 0.5", ""},
         Look{"NarrowSums", kOnce, 1, "bf16_accumulator@dense1/dot_general", "dense1/dot_general", 0,
              "summed in bfloat16", ""},
         Look{"NotANumber", kOnce, 1, "nan@dense1/kernel.grad,step=4", "dense1/kernel.grad", 4,

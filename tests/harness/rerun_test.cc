@@ -82,6 +82,7 @@ TEST(Rerun, AnHonestNondeterministicSubjectIsANote) {
   EXPECT_FALSE(r.spread->op.empty());
   EXPECT_GT(r.spread->relative, 0);
   EXPECT_LT(r.spread->relative, 1e-5);
+  EXPECT_TRUE(r.spread->text().starts_with("Step ")) << r.spread->text();  // a sentence of a note
 }
 
 TEST(Rerun, ADeterministicSubjectHasNoSpread) {

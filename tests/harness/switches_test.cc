@@ -248,6 +248,10 @@ TEST(Causes, TheTableIsWhole) {
     EXPECT_TRUE(present_causes(e, without).empty()) << cause;
     EXPECT_FALSE(describe(e, cause).meaning.empty()) << cause;
     EXPECT_FALSE(describe(e, cause).cure.empty()) << cause;
+    // Sentences are made of both: a colon before them is enough, and a cure says what to do.
+    EXPECT_EQ(describe(e, cause).meaning.find(':'), std::string::npos) << cause;
+    EXPECT_EQ(describe(e, cause).cure.find("look at the training script"), std::string::npos)
+        << cause;
     EXPECT_FALSE(describe(e, cause).parting.empty()) << cause;
     EXPECT_NE(digest(e.sharded(with)), digest(e.sharded(e.sharding))) << cause;
   }

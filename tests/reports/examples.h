@@ -74,7 +74,7 @@ inline EngineProbe probe(double worst, int64_t outside) {
       {"loss/softmax", "softmax", "forward", 0.22, 71680, 0, 12, -1},
   };
   p.dot_residual = 0.0018;
-  p.dot_residual_text = "2^-9.1 (declared: one bf16 pass, about 2^-9)";
+  p.dot_residual_text = "2^-9.1 (one bf16 pass predicts about 2^-9)";
   return p;
 }
 
@@ -113,7 +113,10 @@ inline Report noise() {
                      2.4e-5,
                      2e-3,
                      "spread between 5 seeds of R",
-                     "equivalent"}};
+                     "equivalent",
+                     1.6e-5,
+                     -8.3e-6,
+                     2.07e-5}};
   r.ruled_out = {"SUM for MEAN: the gradient's best-fit scalar is 1.0000",
                  "batch norm per core: the model has none"};
   r.next_steps = {"Nothing to file. To see the remaining bits agree: --set tpu.precision=highest"};
@@ -162,7 +165,7 @@ inline Report sharding() {
   r.probes = {probe(0.47, 0)};
   r.switches = {{"batch_norm", "restored in S", 7.0, 7.0, 4.1e-7, false, 0, ""},
                 {"reduction", "restored in S", 7.0, 3.0e-7, 4.1e-7, true, 0.9996, ""},
-                {"reduction", "introduced in R", 7.0, 2.8e-7, 4.1e-7, true, 0.9996, ""},
+                {"reduction", "introduced alone", 2.8e-7, 7.0, 4.1e-7, true, 0.9996, ""},
                 {"clip", "restored in S", 7.0, 7.0, 4.1e-7, false, 0, "model clips nothing"}};
   r.trajectories = {{"S - R",
                      "sharding alone",
@@ -173,7 +176,10 @@ inline Report sharding() {
                      0.745,
                      2e-3,
                      "spread between 3 seeds of R",
-                     "outside"},
+                     "outside",
+                     0.08,
+                     0.64,
+                     0.725},
                     {"T - S",
                      "the engine",
                      "held-out loss",
@@ -183,7 +189,10 @@ inline Report sharding() {
                      4.4e-4,
                      2e-3,
                      "spread between 3 seeds of R",
-                     "equivalent"}};
+                     "equivalent",
+                     4.5e-4,
+                     -1.9e-4,
+                     3.2e-4}};
   r.ruled_out = {"engine fault: every probed op inside its bound on the subject's own inputs"};
   r.next_steps = {"Divide the loss by the number of cores, or set tpu.reduction = \"mean\"",
                   "Then: twinrun diagnose digits-cnn --set tpu.reduction=mean"};
@@ -222,12 +231,17 @@ inline Report engine_bug() {
   f.number = 0.03125;
   f.bound = 7.567e-6;
   f.bound_source = "gamma of f32 accumulation over 25,088 terms, docs/bounds.md#dots";
-  f.hex = "subject 0x3f8147ae (1.01), oracle 0x3f8547ae (1.0412500)";
+  f.number_text = "error 0.0312; allowed 7.57e-06 (4130 times)";
+  f.hex = "engine 1.01 (0x3f8147ae), expected 1.04125 (0x3f8547ae)";
   f.evidence = {"inside its bound on cores 0-4 and 6-7 in the same step",
                 "flagged on each of the 5 probed steps from 3 on; clean on steps 0-2",
                 "no sharding switch explains it: least drift left 1.4e-02"};
   f.reproduce =
       "twinrun bisect op digits-cnn --fault 'drop_k_tail@conv1/kernel.grad,core=5,from=3' --step 3";
+  Finding other = f;
+  other.cause = "engine:conv2/kernel.grad";
+  other.op = "conv2/kernel.grad";
+  other.number_text = "error 0.0107; allowed 3.10e-06 (3450 times)";
   Finding second;
   second.verdict = VerdictClass::kNoise;
   second.cause = "precision";
@@ -237,15 +251,27 @@ inline Report engine_bug() {
   second.bound = 1;
   second.bound_source = "worst |error| / bound over the other 95 ops";
   second.reproduce = "twinrun diagnose digits-cnn --set tpu.precision=highest";
-  r.findings = {f, second};
+  r.findings = {f, other, second};
   r.probes = {probe(4130, 60)};
   r.switches = {{"reduction", "restored in S", 1.5e-2, 1.4e-2, 4.1e-7, false, 0, ""},
                 {"precision", "restored in T", 1.5e-2, 1.4e-2, 4.1e-7, false, 0, ""}};
   r.ruled_out = {"dropped core in the all-reduce: its inputs and outputs agree on all cores",
                  "transient fault: step 3 again gives the same wrong bits"};
-  r.next_steps = {"Attach twinrun-results/tail (twinrun bundle) and paste report.md",
+  r.injected =
+      "Injected on purpose: drop_k_tail@conv1/kernel.grad,core=5,from=3; it changed bits from step "
+      "3 on.";
+  r.next_steps = {"Nothing to file: the fault was put there on purpose",
                   "Until it is fixed: pad the batch so that N*OH*OW is a multiple of 32"};
-  r.notes = {"A fault was injected by --fault: this is a drill, not a bug of the engine."};
+  r.trajectories = {{"T - R",
+                     "what you see",
+                     "held-out loss",
+                     {0.0313},
+                     0.0313,
+                     0.0313,
+                     0.0313,
+                     2e-3,
+                     "diagnose.margin",
+                     "undetermined"}};
   r.program_excerpt =
       "%12 = reshape(%3) : f32[32,28,28,1]  # conv1/input forward\n"
       "%41 = select(%39, %40, %7) : f32[32,28,28,16]  # relu1.grad gradient\n"
@@ -270,7 +296,10 @@ inline Report inconclusive() {
                     curve(18, 0.0078125f, 1)});
   r.runs.back().losses.back() = std::numeric_limits<float>::quiet_NaN();
   r.runs.back().train_loss = std::numeric_limits<double>::quiet_NaN();
-  r.controls[1] = {"T = T'", true, false, "the subject takes no single step from a given state"};
+  r.controls[0] = {"R = R2", false, true, "states part after step 2"};
+  r.controls[1] = {"T = T'", false, true, "states part after step 2",
+                   "The engine gave different bits when run twice (T = T' failed at step 2). The "
+                   "verdict does not depend on this."};
   r.controls[2] = {"R1 repeats", false, true, "digests part at step 2"};
   Finding f;
   f.verdict = VerdictClass::kInconclusive;
@@ -308,6 +337,7 @@ inline Report hostile() {
   Report r = engine_bug();
   const std::string p = poison();
   r.scenario_name = r.scenario_description = r.scenario_digest = r.scenario_toml = p;
+  r.injected = p;
   r.subject = r.command = r.headline = r.confidence = r.smallest_effect = p;
   r.program_excerpt = r.directory = p;
   r.environment = {{p, p}};
@@ -317,10 +347,10 @@ inline Report hostile() {
     run.engine = run.settings = run.meaning = run.root_digest = run.ended = p;
     run.eval_loss = std::numeric_limits<double>::infinity();
   }
-  for (Control& c : r.controls) c.name = c.detail = p;
+  for (Control& c : r.controls) c.name = c.detail = c.failure = p, c.passed = false;
   for (Finding& f : r.findings) {
     f.cause = f.sentence = f.phase = f.op = f.op_kind = f.elements = f.fingerprint = p;
-    f.bound_source = f.hex = f.reproduce = p;
+    f.number_text = f.bound_source = f.hex = f.reproduce = p;
     f.evidence = {p, p, p, p, p};
     f.level = '\xff';
     f.number = -std::numeric_limits<double>::infinity();

@@ -25,21 +25,22 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   Report r = examples::sharding();
   const ordered_json j = ordered_json::parse(to_json(r));
   EXPECT_EQ(keys_of(j),
-            (Keys{"schema", "verdict", "scenario", "command", "findings", "runs", "controls",
-                  "probes", "switches", "trajectories", "ensembles", "unexplained", "smallest_effect",
-                  "ruled_out", "next_steps", "notes", "program", "environment", "directory"}));
+            (Keys{"schema",       "verdict",   "scenario",    "command",         "injected",
+                  "findings",     "runs",      "controls",    "probes",          "switches",
+                  "trajectories", "ensembles", "unexplained", "smallest_effect", "ruled_out",
+                  "next_steps",   "notes",     "program",     "environment",     "directory"}));
   EXPECT_EQ(keys_of(j["verdict"]),
             (Keys{"class", "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));
   EXPECT_EQ(keys_of(j["findings"][0]),
             (Keys{"class", "cause", "sentence", "step", "phase", "op", "op_kind", "core",
-                  "elements", "fingerprint", "share", "level", "number", "bound", "bound_source",
-                  "hex", "evidence", "reproduce"}));
+                  "elements", "fingerprint", "share", "level", "number", "bound", "number_text",
+                  "bound_source", "hex", "evidence", "reproduce"}));
   EXPECT_EQ(keys_of(j["runs"][0]),
             (Keys{"name", "engine", "settings", "meaning", "root_digest", "steps", "train_loss",
                   "train_loss_hex", "eval_loss", "eval_loss_hex", "eval_accuracy", "seconds",
                   "kept", "ended", "losses"}));
-  EXPECT_EQ(keys_of(j["controls"][0]), (Keys{"name", "run", "passed", "detail"}));
+  EXPECT_EQ(keys_of(j["controls"][0]), (Keys{"name", "run", "passed", "detail", "failure"}));
   EXPECT_EQ(keys_of(j["probes"][0]),
             (Keys{"pair", "engine", "policy", "steps_probed", "steps", "ops", "elements",
                   "untestable", "dot_residual", "dot_residual_text", "rows"}));
@@ -49,8 +50,8 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   EXPECT_EQ(keys_of(j["switches"][0]), (Keys{"cause", "direction", "drift_before", "drift_after",
                                              "envelope", "explains", "share", "note"}));
   EXPECT_EQ(keys_of(j["trajectories"][0]),
-            (Keys{"pair", "meaning", "metric", "differences", "mean", "low", "high", "detectable", "margin",
-                  "margin_source", "outcome"}));
+            (Keys{"pair", "meaning", "metric", "differences", "mean", "low", "high", "tost_low",
+                  "tost_high", "detectable", "margin", "margin_source", "outcome"}));
   EXPECT_EQ(j["schema"], kReportSchema);
   EXPECT_EQ(j["verdict"]["class"], "SHARDING");
   EXPECT_EQ(j["verdict"]["exit_code"], 10);

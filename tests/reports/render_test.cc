@@ -161,22 +161,94 @@ TEST(Markdown, AlwaysFitsIntoAComment) {
 
 TEST(Markdown, SectionsStandInTheOrderOfAFiling) {
   Report r = examples::engine_bug();
+  r.verdict = VerdictClass::kInconclusive;  // beside an engine bug no interaction is told
   r.trajectories = examples::noise().trajectories;
   r.unexplained = 0.5;
+  r.notes = {"a note"};
   const std::string text = to_markdown(r);
-  EXPECT_TRUE(text.starts_with("**ENGINE_BUG: "));
+  EXPECT_TRUE(text.starts_with("**INCONCLUSIVE: "));
   size_t before = 0;
   for (const char* title :
-       {"## What happened", "## Smallest program", "## Command", "## First diverging",
+       {"## What happened", "## Ops around the finding", "## Command", "## First diverging",
         "## Number against bound", "## The four-corner experiment", "## Controls",
-        "## Each op against", "## Causes switched", "## Does it matter", "## Unexplained",
+        "## Each op against", "## Each sharding cause", "## Does it matter", "## Interaction",
         "## Ruled out", "## What to run next", "## Notes", "## Environment", "## Attachments",
-        "## How to reproduce"}) {
+        "## How to reproduce", "## Words"}) {
     const size_t at = text.find(title);
     ASSERT_NE(at, std::string::npos) << title;
     EXPECT_GT(at, before) << title;
     before = at;
   }
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+// One line: words wrap on a terminal.
+std::string unwrapped(const std::string& text) {
+  std::string out;
+  for (const std::string& line : lines_of(text)) {
+    const size_t start = line.find_first_not_of(' ');
+    if (start != std::string::npos) out += (out.empty() ? "" : " ") + line.substr(start);
+  }
+  return out;
+}
+
+TEST(Sentences, TheHeadSaysWhatWasInjectedAndWhatAFailedControlMeans) {
+  for (const bool terminal : {true, false}) {
+    const auto head = [&](const Report& r) {
+      const std::string text = terminal ? unwrapped(to_terminal(r, {.width = 80})) : to_markdown(r);
+      return text.substr(0, text.find("confidence"));
+    };
+    EXPECT_TRUE(has(head(examples::engine_bug()), "Injected on purpose: drop_k_tail@conv1/kernel"));
+    const std::string failed = head(examples::inconclusive());
+    EXPECT_TRUE(has(failed, "A control failed: R = R2. Nothing below is certain until it passes."))
+        << failed;
+    EXPECT_TRUE(has(failed, "The verdict does not depend on this.")) << failed;
+    EXPECT_FALSE(has(failed, "A control failed: T = T'")) << failed;
+  }
+}
+
+// Several ops of one fault: the first in full with its command, the others a row each; evidence up to six lines.
+TEST(Sentences, OpsOfOneFaultAreToldOnce) {
+  Report r = examples::engine_bug();
+  const std::string text = to_terminal(r, {.width = 120});
+  EXPECT_TRUE(has(
+      text, "  2.  conv2/kernel.grad     3  error 0.0107; allowed 3.10e-06 (3450 times)  as 1."))
+      << text;
+  EXPECT_FALSE(has(text, "2. ENGINE_BUG")) << text;
+  EXPECT_TRUE(has(text, "3. NOISE")) << text;
+  r.findings[0].evidence = {"e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8"};
+  const std::string cut = to_terminal(r, {.width = 120});
+  EXPECT_TRUE(has(cut, "e6\n") && has(cut, "2 more in report.md")) << cut;
+  EXPECT_FALSE(has(cut, "e7")) << cut;
+  EXPECT_TRUE(has(to_markdown(r), "- e8\n"));
+}
+
+TEST(Sentences, BothIntervalsAreNamed) {
+  for (const std::string& text :
+       {to_terminal(examples::noise(), {.width = 100}), to_markdown(examples::noise())}) {
+    for (const char* part :
+         {"90% interval", "95% interval", "[-8.30e-06, +2.07e-05]", "[-1.20e-05, +2.40e-05]"})
+      EXPECT_TRUE(has(text, part)) << part << "\n" << text;
+  }
+  const std::string one = to_terminal(examples::engine_bug(), {.width = 80});
+  EXPECT_TRUE(has(one, "difference of one seed") && has(one, "not tested")) << one;
+  EXPECT_FALSE(has(one, "+0.0313 to +0.0313")) << one;
+}
+
+TEST(Sentences, TheReportNamesOnlyWhatExists) {
+  for (const Example& example : all_examples()) {
+    const std::string text = to_markdown(example.report);
+    EXPECT_FALSE(has(text, "twinrun bundle")) << example.name;
+    EXPECT_TRUE(has(text, "`zip -r case.zip twinrun-results/")) << example.name;
+    EXPECT_EQ(lines_of(text.substr(text.find("## Words"))).size(), 7U) << "a title and five lines";
+    EXPECT_FALSE(has(text, "only 0 is allowed")) << example.name;
+  }
+  Report r = examples::noise();
+  r.findings[0].number = r.findings[0].bound = 0;
+  EXPECT_FALSE(has(to_terminal(r, {.width = 80}), "     number")) << "a row without a number";
 }
 
 // Cells of a GFM row: an unescaped pipe ends one, in code spans too.

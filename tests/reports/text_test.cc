@@ -54,14 +54,96 @@ TEST(Text, Durations) {
 }
 
 TEST(Text, AgainstBoundNeverClaimsWhatRoundingMakes) {
-  EXPECT_EQ(against_bound(0.03125, 7.567e-6), "0.0312, 4130 times its bound of 7.57e-06");
-  EXPECT_EQ(against_bound(1.0004, 1), "1.00, just over its bound of 1.00");
-  EXPECT_EQ(against_bound(0.41, 1), "0.410, inside its bound of 1.00");
-  EXPECT_EQ(against_bound(1, 1), "1.00, inside its bound of 1.00");
-  EXPECT_EQ(against_bound(3, 0), "3.00, where only 0 is allowed");
-  EXPECT_EQ(against_bound(0, 0), "0, as only 0 is allowed");
-  EXPECT_EQ(against_bound(NAN, 1), "nan; the bound is 1.00");
-  EXPECT_EQ(against_bound(1, kInf), "1.00; no finite bound (inf)");
+  EXPECT_EQ(against_bound(0.03125, 7.567e-6), "0.0312; allowed 7.57e-06 (4130 times)");
+  EXPECT_EQ(against_bound(1.0004, 1), "1.00; allowed 1.00 (more than 1.00 times)");
+  EXPECT_EQ(against_bound(0.41, 1), "0.410; allowed 1.00");
+  EXPECT_EQ(against_bound(1, 1), "1.00; allowed 1.00");
+  EXPECT_EQ(against_bound(3, 0), "3.00; allowed 0");
+  EXPECT_EQ(against_bound(NAN, 1), "nan; allowed 1.00");
+  EXPECT_EQ(against_bound(1, kInf), "1.00; allowed inf");
+}
+
+TEST(Text, LargeRatiosAreWords) {
+  EXPECT_EQ(times(2.4), "2.40 times");
+  EXPECT_EQ(times(4130), "4130 times");
+  EXPECT_EQ(times(42136), "42,100 times");
+  EXPECT_EQ(times(766417), "766,000 times");
+  EXPECT_EQ(times(2.396e6), "2.40 million times");
+  EXPECT_EQ(times(1.61e8), "161 million times");
+  EXPECT_EQ(times(2.5e10), "25.0 billion times");
+  EXPECT_EQ(times(1e15), "1.00e+15 times");
+  EXPECT_EQ(relative(0.0371), "3.71%");
+  EXPECT_EQ(relative(2.4), "240%");
+  EXPECT_EQ(relative(1.3e-7), "1.30e-07 of its size");
+  EXPECT_EQ(interval(-6e-5, 0.00154), "[-6.00e-05, +0.00154]");
+}
+
+// Nobody reads a number where there is none, nor "inf" for a bound of 0.
+TEST(Text, NumbersOfFindingsAndOps) {
+  Finding f;
+  EXPECT_EQ(number_of(f), "");
+  f.number = 3e-5, f.bound = 1e-5;
+  EXPECT_EQ(number_of(f), "3.00e-05; allowed 1.00e-05 (3.00 times)");
+  f.number_text = "NaN where 1 was expected";
+  EXPECT_EQ(number_of(f), f.number_text);
+  ProbeRow row;
+  row.worst_ratio = kInf;
+  EXPECT_EQ(worst_of(row), "wrong bits");
+  EXPECT_EQ(unbounded(0), "");
+  EXPECT_EQ(unbounded(12), ", 12 without a finite bound");
+}
+
+TEST(Text, OneSeedHasNoInterval) {
+  TrajectoryRow row;
+  row.differences = {0.1};
+  row.mean = row.low = row.high = row.tost_low = row.tost_high = 0.1;
+  row.margin = 0.01;
+  row.outcome = "undetermined";
+  EXPECT_EQ(interval_of(row, true), "- (one seed)");
+  EXPECT_EQ(margin_of(row), "none");
+  EXPECT_EQ(outcome_of(row), "not tested");
+  row.differences = {0.1, 0.2};
+  row.tost_low = -0.1, row.tost_high = 0.4, row.low = -0.2, row.high = 0.5;
+  EXPECT_EQ(interval_of(row, true), "[-0.100, +0.400]");
+  EXPECT_EQ(interval_of(row, false), "[-0.200, +0.500]");
+  EXPECT_EQ(margin_of(row), "0.0100");
+  EXPECT_EQ(outcome_of(row), "undetermined");
+}
+
+TEST(Text, AFailedControlSaysWhatItMeans) {
+  Control c{"R = R'", true, true, ""};
+  EXPECT_EQ(failure_of(c), "");
+  c.passed = false;
+  EXPECT_EQ(failure_of(c), "A control failed: R = R'. Nothing below is certain until it passes.");
+  c.failure = "The engine gave different bits when run twice.";
+  EXPECT_EQ(failure_of(c), c.failure);
+  c.run = false;
+  EXPECT_EQ(failure_of(c), "");
+}
+
+TEST(Text, SwitchesAndWhatTheyShow) {
+  SwitchRow row{"batch_wise", "restored in S", 0.885, 0, 1.5e-8, true, 1.011, ""};
+  EXPECT_EQ(switched(row), "undone");
+  EXPECT_EQ(effect_of(row), "yes, 101%");
+  row.direction = "introduced alone";
+  EXPECT_EQ(switched(row), "added alone");
+  EXPECT_EQ(effect_of(row), "has an effect");
+  row.explains = false;
+  EXPECT_EQ(effect_of(row), "no effect");
+}
+
+// One difference of two single runs explains nothing beside a bug, nor as NaN.
+TEST(Text, TheInteractionIsSaidWhereItMeansSomething) {
+  Report r;
+  r.verdict = VerdictClass::kNoise;
+  EXPECT_EQ(interaction_of(r), "");
+  r.unexplained = 0.208;
+  EXPECT_NE(interaction_of(r).find("+0.208 of held-out loss"), std::string::npos);
+  r.verdict = VerdictClass::kEngineBug;
+  EXPECT_EQ(interaction_of(r), "");
+  r.verdict = VerdictClass::kNoise;
+  r.unexplained = NAN;
+  EXPECT_EQ(interaction_of(r), "");
 }
 
 TEST(Text, CleanTakesAwayWhatATerminalObeys) {
@@ -87,6 +169,9 @@ TEST(Text, WidthsCountColumns) {
 TEST(Text, WrapsAtSpacesAndCutsOnlyWhatIsTooLong) {
   EXPECT_EQ(wrap("one two three", 7), (std::vector<std::string>{"one two", "three"}));
   EXPECT_EQ(wrap("abcdefghij k", 4), (std::vector<std::string>{"abcd", "efgh", "ij k"}));
+  EXPECT_EQ(wrap("dense1/kernel.grad", 12), (std::vector<std::string>{"dense1/", "kernel.grad"}));
+  EXPECT_EQ(wrap("a dense1/kernel.grad", 9),
+            (std::vector<std::string>{"a", "dense1/", "kernel.", "grad"}));
   EXPECT_EQ(wrap("", 7), (std::vector<std::string>{""}));
   EXPECT_EQ(wrap("  a   b ", 9), (std::vector<std::string>{"a b"}));
 }

@@ -1,0 +1,193 @@
+// What is said of causes: those that the sharded program has, and those that the subject's script has brought in.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "harness/findings.h"
+#include "reports/text.h"
+
+namespace twinrun {
+namespace {
+
+// What people call a cause of sharding: as a subject, and in a list of shares.
+struct CauseName {
+  std::string_view cause, subject, share;
+};
+
+constexpr CauseName kCauseNames[] = {
+    {"reduction", "the loss reduction", "reduction"},
+    {"batch_norm", "per-core batch norm", "batch norm"},
+    {"batch_wise", "looking across one core's samples", "batch-wise layers"},
+    {"token_mean", "a mean of means over unequal tokens", "mean of means over unequal tokens"},
+    {"clipping", "clipping before the all-reduce", "clipping"},
+    {"l2", "the L2 term of every core", "L2"},
+    {"unscaled", "a gradient that is never scaled by 1/cores", "unscaled gradient"},
+    {"scaled_twice", "a gradient scaled by 1/cores twice", "gradient scaled twice"},
+    {"averaged_variance", "the average of the cores' own variances", "averaged variances"},
+    {"statistics", "running statistics of replica 0 alone", "running statistics"},
+    {"rate_times_cores", "a learning rate times the cores", "learning rate"},
+    {"rate_over_cores", "a learning rate over the cores", "learning rate"},
+    {"one_stream", "one random stream on all cores", "one random stream"},
+    {"stream_per_core", "a random stream of each core", "random streams"},
+    {"same_shard", "the same shard on every core", "unsharded data"},
+    {"shard_twice", "one shard on two cores", "duplicate shard"},
+    {"remainder_padded", "padding that counts", "padded remainder"},
+    {"remainder_repeated", "samples that count twice", "repeated remainder"},
+    {"remainder_dropped", "samples that are left out", "dropped remainder"},
+    {"no_all_reduce", "a missing all-reduce", "missing all-reduce"},
+};
+
+CauseName name_of(const std::string& cause) {
+  for (const CauseName& name : kCauseNames) {
+    if (name.cause == cause) return name;
+  }
+  return {cause, cause, cause};
+}
+
+std::string capitalized(std::string text) {
+  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text;
+}
+
+}  // namespace
+
+// Causes with their share, most important first.
+void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
+  const TrajectoryRow* effect = find_row(e, "S - R");
+  const std::string kind(to_string(e.meaning.kind));
+  for (const SwitchRow& row : e.meaning.rows) {
+    if (row.direction != "restored in S" || row.share < 0.01) continue;
+    const auto cause = std::ranges::find(e.meaning.causes, row.cause, &ShardingCause::name);
+    const std::string name(name_of(row.cause).subject);
+    Finding f;
+    f.verdict = as;
+    f.cause = row.cause;
+    f.phase = kind;
+    f.share = row.share;
+    f.level = 'A';
+    const std::string changes = fmt::format("sharding changes the {} of one step by {}", kind,
+                                            text::relative(e.meaning.drift));
+    f.sentence = as == VerdictClass::kNoise
+                     ? fmt::format("Sharding's part (S - R) is {}: {}.", name, cause->meaning)
+                     : fmt::format("{} changes what the program means: {}.", capitalized(name),
+                                   cause->meaning);
+    f.sentence +=
+        fmt::format(" Undoing it removes {} of the squared change.", text::share(row.share));
+    if (as == VerdictClass::kNoise)
+      f.sentence += " Its effect on held-out loss is inside the margin, so it is counted as noise.";
+    if (has_interval(effect)) {
+      set_effect(*effect, f);
+    } else {
+      f.number = e.meaning.drift;
+      f.bound = kMeaningThreshold;
+      f.number_text = fmt::format("{}; allowed {}", changes, text::relative(kMeaningThreshold));
+      f.bound_source =
+          "meaning is compared in binary64; the bound is a quarter of float32's unit roundoff";
+    }
+    f.evidence.push_back(
+        fmt::format("{}, and by {} with this cause undone; below {} (a quarter of float32's unit "
+                    "roundoff) it means "
+                    "the same",
+                    changes, text::relative(row.drift_after), text::number(row.envelope)));
+    if (has_interval(effect) && effect->outcome == "outside" && effect->mean < 0) {
+      f.evidence.push_back(
+          fmt::format("the sharded run's held-out loss is lower (better) by {}; the cure makes it "
+                      "behave as the "
+                      "unsharded reference does",
+                      text::number(-effect->mean)));
+    }
+    f.evidence.push_back("cure: " + cause->cure);
+    f.reproduce = e.command;
+    j.findings.push_back(std::move(f));
+    j.next_steps.push_back(cause->cure);
+  }
+  std::ranges::stable_sort(j.findings, std::greater<>(),
+                           [](const Finding& f) { return f.share.value_or(0); });
+}
+
+std::string named_causes(const Evidence& e) {
+  std::string names;
+  for (const SwitchRow& row : e.meaning.rows) {
+    if (row.direction != "restored in S" || row.share < 0.01) continue;
+    names += fmt::format("{}{} {}", names.empty() ? "" : ", ", name_of(row.cause).share,
+                         text::share(row.share));
+  }
+  return names.empty() ? "no known cause" : names;
+}
+
+namespace {
+
+std::string parts_text(const Explanation& explanation) {
+  std::string text;
+  for (const Explanation::Part& part : explanation.parts) {
+    text += fmt::format("{}{}{}", text.empty() ? "" : " and ",
+                        part.introduced ? "" : "the absence of ", name_of(part.cause).subject);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string explained_by(const Evidence& e) {
+  std::string text;
+  for (const Explanation& explanation : e.match->explanations)
+    text += (text.empty() ? "" : ", or ") + parts_text(explanation);
+  return text;
+}
+
+void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
+  const MatchResult& m = *e.match;
+  const TrajectoryRow* effect = find_row(e, "T - R");
+  for (const Explanation& explanation : m.explanations) {
+    for (const Explanation::Part& part : explanation.parts) {
+      Finding f;
+      f.verdict = as;
+      f.cause = part.cause;
+      f.level = m.read ? e.level : 'C';
+      const auto known = std::ranges::find(e.known_causes, part.cause, &ShardingCause::name);
+      const bool told = known != e.known_causes.end();
+      f.sentence =
+          fmt::format("The training script differs from the scenario{}.",
+                      part.introduced && told
+                          ? ": " + known->meaning
+                          : fmt::format(" by {}{}", part.introduced ? "" : "the absence of ",
+                                        name_of(part.cause).subject));
+      const std::string told_by =
+          m.read ? "what the ops read is bit by bit what this cause feeds"
+                 : fmt::format(
+                       "its tensors are {} off as this cause predicts ({}), and {} as the scenario "
+                       "does",
+                       text::times(explanation.ratio), envelope_source(m), text::times(m.ratio));
+      if (has_interval(effect)) {
+        set_effect(*effect, f);
+        f.evidence.push_back(told_by);
+      } else {
+        f.number = explanation.ratio;
+        f.bound = m.threshold;
+        f.number_text = m.read ? "the bits are equal" : spreads(explanation.ratio, m.threshold);
+        f.bound_source = m.read ? told_by : envelope_source(m);
+      }
+      if (!m.outside.empty()) {
+        const TensorMismatch& t = m.outside.front();
+        f.step = t.step;
+        f.evidence.push_back(fmt::format("first tensor that shows it: {} on core {} at step {}{}",
+                                         t.tensor, t.replica, t.step,
+                                         t.pattern.empty() ? "" : " (" + t.pattern + ")"));
+      }
+      if (m.explanations.size() > 1)
+        f.evidence.push_back("the same tensors follow from " + explained_by(e));
+      if (e.level == 'C' && told && !known->twin.empty())
+        f.evidence.push_back("an engine fault would look the same: " + known->twin +
+                             "; the list of executed ops would tell");
+      if (told && part.introduced) {
+        f.evidence.push_back("cure: " + known->cure);
+        j.next_steps.push_back(known->cure);
+      }
+      f.reproduce = e.command;
+      j.findings.push_back(std::move(f));
+    }
+  }
+}
+
+}  // namespace twinrun

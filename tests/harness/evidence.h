@@ -1,0 +1,74 @@
+// Evidence made by hand, for the tests of verdicts and of what is said of them.
+#pragma once
+
+#include <string>
+
+#include "harness/classify.h"
+
+namespace twinrun::by_hand {
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+inline Evidence clean() {
+  Evidence e;
+  e.subject.name = "tpu";
+  e.subject.precision = DotPrecision::kBf16;
+  e.cores = 8;
+  e.command = "twinrun diagnose digits_mlp";
+  e.controls = {{"R = R'", true, true, ""}, {"T = T'", true, true, ""}};
+  return e;
+}
+
+inline TrajectoryRow trajectory(const std::string& pair, const std::string& outcome,
+                                double mean = 0.01) {
+  TrajectoryRow row;
+  row.pair = pair;
+  row.metric = "held-out loss";
+  row.differences = {mean, mean, mean};
+  row.mean = mean;
+  row.low = mean - 0.001;
+  row.high = mean + 0.001;
+  row.tost_low = mean - 0.0006;
+  row.tost_high = mean + 0.0006;
+  row.margin = 0.05;
+  row.margin_source = "diagnose.margin";
+  row.outcome = outcome;
+  return row;
+}
+
+// S means something else than R: `reduction` has most of it.
+inline void add_meaning(Evidence& e) {
+  e.meaning.drift = 0.5;
+  e.meaning.residual = 0;
+  e.meaning.causes = {{"reduction", "the loss is summed", "set tpu.reduction = \"sum\""},
+                      {"batch_norm", "own statistics", "set tpu.batchnorm = \"synced\""}};
+  const auto row = [](const std::string& cause, const std::string& direction, double share) {
+    return SwitchRow{cause, direction, 0.5, 0.1, kMeaningThreshold, true, share, ""};
+  };
+  e.meaning.rows = {
+      row("reduction", "restored in S", 0.9), row("reduction", "introduced alone", 0.9),
+      row("batch_norm", "restored in S", 0.1), row("batch_norm", "introduced alone", 0.1)};
+}
+
+inline Violation violation(const std::string& op, int64_t step, int replica, int replicas) {
+  Violation v;
+  v.op = op;
+  v.kind = "dot_general";
+  v.phase = "gradient";
+  v.step = step;
+  v.replica = replica;
+  v.replicas = replicas;
+  v.verdict.worst = 1234;
+  v.verdict.subject = 8;
+  v.verdict.value = 1;
+  v.verdict.radius = 1e-6;
+  v.verdict.outside = 12;
+  v.verdict.elements = 640;
+  v.elements = "12 of 640 elements, worst at [2,0]";
+  v.fingerprint = "8 times the expected value";
+  return v;
+}
+
+}  // namespace twinrun::by_hand

@@ -1,0 +1,110 @@
+// What a report says beyond the judgement: faults that were put there on purpose, the ops around a finding, a reference that did
+// not train.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "harness/findings.h"
+#include "harness/pipeline.h"
+#include "tests/harness/tiny.h"
+
+namespace twinrun {
+namespace {
+
+Report diagnosed(const char* layers, const Overrides& overrides, const std::string& fault = "",
+                 bool quick = true) {
+  const tiny::Folder folder;
+  DiagnoseOptions options;
+  options.directory = folder / "out";
+  options.quick = quick;
+  options.command = "twinrun diagnose tiny";
+  if (!fault.empty()) options.faults = {tiny::must(parse_fault(fault))};
+  return tiny::must(diagnose(tiny::scenario(layers, overrides), options, nullptr, nullptr)).report;
+}
+
+bool says(const std::vector<std::string>& lines, const std::string& part) {
+  return std::ranges::any_of(
+      lines, [&](const std::string& line) { return line.find(part) != std::string::npos; });
+}
+
+TEST(Report, AnInjectedFaultIsSaidAndNothingIsToBeFiled) {
+  const Report r =
+      diagnosed(tiny::kDense, {{"train.steps", "8"}}, "scale@dense2/kernel.grad,from=3");
+  EXPECT_EQ(r.verdict, VerdictClass::kEngineBug);
+  EXPECT_EQ(
+      r.injected,
+      "Injected on purpose: scale@dense2/kernel.grad,from=3; it changed bits from step 3 on.");
+  EXPECT_TRUE(says(r.next_steps, "nothing to file"));
+  EXPECT_FALSE(says(r.next_steps, "file it"));
+  EXPECT_NE(r.program_excerpt.find("dense2/kernel.grad"), std::string::npos) << r.program_excerpt;
+}
+
+TEST(Report, AFaultThatChangedNoBitIsSaidToo) {
+  const Report r =
+      diagnosed(tiny::kDense, {{"train.steps", "4"}}, "scale@dense2/kernel.grad,step=77");
+  EXPECT_NE(r.verdict, VerdictClass::kEngineBug);
+  EXPECT_NE(r.injected.find("; it changed no bit of any run."), std::string::npos) << r.injected;
+}
+
+// That a subject's bits differ from run to run takes nothing from a verdict that rests on its ops.
+TEST(Report, ASubjectThatDoesNotRepeatItselfIsNoDoubt) {
+  const Report r = diagnosed(tiny::kDense, {{"train.steps", "8"}},
+                             "ulp_bias@dense2/bias.grad,magnitude=4,rate=0.4");
+  EXPECT_EQ(r.verdict, VerdictClass::kEngineBug);
+  const auto failed = std::ranges::find(r.controls, false, &Control::passed);
+  ASSERT_NE(failed, r.controls.end());
+  EXPECT_TRUE(failed->name.starts_with("T = T'")) << failed->name;
+  EXPECT_TRUE(failed->failure.ends_with(
+      "The verdict does not depend on this: each op was judged on the inputs that it read."))
+      << failed->failure;
+}
+
+// Products with weights that are zero say nothing of how operands are rounded.
+TEST(Report, OperandsThatAreZeroAreNoMeasurement) {
+  const std::string zeros = std::string(tiny::kDense) + "init = \"zeros\"\n";
+  const Report r = diagnosed(zeros.c_str(), {{"train.steps", "4"}, {"optimizer.lr", "1e-30"}});
+  for (const EngineProbe& p : r.probes) {
+    EXPECT_GT(p.dot_residual, 0x1p-12) << p.dot_residual_text;
+    EXPECT_NE(p.dot_residual_text.find("one bf16 pass predicts about 2^-9"), std::string::npos);
+    for (const ProbeRow& row : p.rows) EXPECT_NE(row.operand_residual, 0) << row.op;
+  }
+}
+
+TEST(Report, WithoutAFaultNothingIsInjected) {
+  const Report r = diagnosed(tiny::kDense, {{"train.steps", "4"}});
+  EXPECT_EQ(r.injected, "");
+  EXPECT_EQ(r.program_excerpt, "") << "no finding names an op";
+  ASSERT_EQ(r.findings.size(), 1u);
+  const std::vector<std::string>& evidence = r.findings[0].evidence;
+  EXPECT_TRUE(says(evidence, "is outside its rounding bound; the largest error of a sum or dot"));
+  // A single rounding always reaches its bound; that is no news.
+  EXPECT_FALSE(says(evidence, "1.00 of what is allowed")) << evidence[0];
+}
+
+// Six steps of a learning rate of nothing.
+TEST(Report, AReferenceThatDidNotTrainIsNoted) {
+  const Overrides idle = {
+      {"train.steps", "6"}, {"optimizer.lr", "1e-9"}, {"diagnose.margin", "0.5"}};
+  const Report r = diagnosed(tiny::kDense, idle, "", false);
+  EXPECT_EQ(r.verdict, VerdictClass::kNoise);
+  EXPECT_TRUE(says(r.notes, "The reference itself did not train (accuracy"));
+}
+
+TEST(Report, ALayerInWhichACauseActsIsShown) {
+  const Report r =
+      diagnosed(tiny::kNormalized, {{"train.steps", "6"}, {"diagnose.margin", "5"}}, "", false);
+  EXPECT_EQ(r.verdict, VerdictClass::kNoise) << r.headline;
+  EXPECT_NE(r.program_excerpt.find("batch_norm1/"), std::string::npos) << r.program_excerpt;
+}
+
+TEST(Report, ADivergingReferenceTellsItsLosses) {
+  const Report r = diagnosed(tiny::kDense, {{"train.steps", "60"}, {"optimizer.lr", "1e18"}});
+  ASSERT_EQ(r.findings.size(), 1u) << r.headline;
+  EXPECT_EQ(r.findings[0].cause, "reference_diverges");
+  EXPECT_TRUE(r.findings[0].number_text.starts_with("loss ")) << r.findings[0].number_text;
+  EXPECT_FALSE(r.findings[0].evidence.empty());
+  EXPECT_FALSE(r.subject.ends_with(" ")) << r.subject;
+}
+
+}  // namespace
+}  // namespace twinrun
