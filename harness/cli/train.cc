@@ -155,7 +155,7 @@ int train_verb(const Args& args) {
   if (!experiment) return fail(experiment.error());
   Sharding sharding = experiment->sharding;
   sharding.cores = cores;
-  const auto stack = engine == "tpu" ? Experiment::Stack::kTpu : Experiment::Stack::kCpu;
+  const auto stack = engine.starts_with("cpu") ? Experiment::Stack::kCpu : Experiment::Stack::kTpu;
   const Program program =
       as_computed_by((*backend)->capabilities(),
                      cores == 1 ? experiment->whole(stack) : experiment->sharded(sharding));
