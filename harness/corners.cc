@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "harness/distance.h"
+#include "harness/engines.h"
 #include "harness/reference_cache.h"
 
 namespace twinrun {
@@ -63,13 +64,13 @@ Status reference(Stage& stage, const std::string& name, const Experiment& experi
 Result<std::unique_ptr<Backend>> baseline(const Stage& stage, int threads, bool poison) {
   BackendOptions o = backend_options(stage.experiment.scenario, threads);
   o.poison_memory = poison;
-  return make_backend(stage.options.baseline, o);
+  return make_engine(stage.options.baseline, stage.experiment.scenario, o);
 }
 Result<std::unique_ptr<Backend>> subject(const Stage& stage) {
   const Scenario& s = stage.experiment.scenario;
   const BackendOptions o = backend_options(s, stage.options.threads);
   if (stage.options.make_subject) return stage.options.make_subject(o);
-  TWINRUN_ASSIGN(auto engine, make_backend(stage.options.subject, o));
+  TWINRUN_ASSIGN(auto engine, make_engine(stage.options.subject, s, o));
   return with_faults(std::move(engine), stage.faults, s.seed, stage.fault_log);
 }
 

@@ -31,6 +31,7 @@ int doctor_verb(const Args& args);
 int scenarios_verb(const Args& args);
 int convert_verb(const Args& args);
 int drill_verb(const Args& args);
+int serve_verb(const Args& args);
 
 // A verb's options: adds --help, parses, prints help. Returns an exit code when the verb is done already.
 struct Parsed {

@@ -4,6 +4,7 @@
 
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/engines.h"
 #include "harness/pipeline.h"
 #include "harness/reference_cache.h"
 #include "program/base/names.h"
@@ -100,7 +101,8 @@ int diagnose_verb(const Args& args) {
                                   : fmt::format("twinrun-results/{}-{}", scenario->name,
                                                 scenario_digest(*scenario).hex().substr(0, 8));
   for (const auto& engine : {o.baseline, o.subject}) {
-    if (const auto backend = make_backend(engine, {}); !backend) return fail(backend.error());
+    if (const auto backend = make_engine(engine, *scenario, {}); !backend)
+      return fail(backend.error(), engine.starts_with("exec:") ? kExitUnavailable : kExitUsage);
   }
   if (parsed.get<bool>("dry-run")) return dry_run(*scenario, o);
 

@@ -33,6 +33,7 @@ constexpr std::array kVerbs = {
     Verb{"convert", "weights from and to NumPy, safetensors and Keras files", convert_verb},
     Verb{"doctor", "is this machine and build fit for use?", doctor_verb},
     Verb{"drill", "inject faults and causes, diagnose blind, count what was found", drill_verb},
+    Verb{"serve", "one of our engines behind the engine protocol", serve_verb},
     Verb{"scenarios", "the library: list, or show one", scenarios_verb},
 };
 

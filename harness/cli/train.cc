@@ -7,6 +7,7 @@
 #include "backends/faults/faulty_backend.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/engines.h"
 #include "harness/pipeline.h"
 #include "harness/run.h"
 
@@ -148,13 +149,13 @@ int train_verb(const Args& args) {
                              scenario->train.batch, cores),
                  "--cores", "a divisor of the batch"});
   }
-  auto backend = make_backend(engine, backend_options(*scenario, *threads));
+  auto backend = make_engine(engine, *scenario, backend_options(*scenario, *threads));
   if (!backend) return fail(backend.error());
   auto experiment = make_experiment(*scenario);
   if (!experiment) return fail(experiment.error());
   Sharding sharding = experiment->sharding;
   sharding.cores = cores;
-  const auto stack = engine == "tpu" ? Experiment::Stack::kTpu : Experiment::Stack::kCpu;
+  const auto stack = engine.starts_with("cpu") ? Experiment::Stack::kCpu : Experiment::Stack::kTpu;
   const Program program =
       as_computed_by((*backend)->capabilities(),
                      cores == 1 ? experiment->whole(stack) : experiment->sharded(sharding));

@@ -1,0 +1,82 @@
+#include "backends/exec/arrays.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "checkpoints/container/safetensors.h"
+#include "program/base/names.h"
+
+namespace twinrun::exec {
+
+void add_arrays(ArrayFile& file, const std::string& name, std::span<const Tensor> replicas) {
+  const bool same = std::ranges::all_of(replicas, [&](const Tensor& t) {
+    return t.raw() == replicas[0].raw() || t.same_bits(replicas[0]);
+  });
+  if (same) {
+    file.arrays.push_back(to_array(name, replicas[0]));
+    return;
+  }
+  for (size_t r = 0; r < replicas.size(); ++r)
+    file.arrays.push_back(to_array(name + "@" + std::to_string(r), replicas[r]));
+}
+
+ResultArrays::ResultArrays(ArrayFile file, std::string where)
+    : file_(std::move(file)), where_(std::move(where)) {}
+
+const NamedArray* ResultArrays::find(const std::string& name) const {
+  const auto found = std::ranges::find(file_.arrays, name, &NamedArray::name);
+  return found == file_.arrays.end() ? nullptr : &*found;
+}
+
+Result<std::vector<Tensor>> ResultArrays::take(const std::string& name, const TensorType& type,
+                                               size_t replicas) const {
+  const auto tensor = [&](const NamedArray& array) -> Result<Tensor> {
+    if (array.type != element_type(type.dtype) || array.dims != type.dims) {
+      return Error{"is " + describe(array) + ", due is " + to_string(type),
+                   where_ + ": " + array.name, ""};
+    }
+    return to_tensor(array, type.dtype, where_);
+  };
+  if (const NamedArray* one = find(name)) {
+    TWINRUN_ASSIGN(const Tensor t, tensor(*one));
+    return std::vector<Tensor>(replicas, t);
+  }
+  std::vector<Tensor> out;
+  for (size_t r = 0; r < replicas; ++r) {
+    const std::string own = name + "@" + std::to_string(r);
+    const NamedArray* array = find(own);
+    if (array == nullptr) {
+      std::vector<std::string> names;
+      for (const NamedArray& a : file_.arrays) names.push_back(a.name);
+      return Error{"there is no array '" + (r == 0 ? name : own) + "'", where_,
+                   names.empty() ? "the file has none"
+                                 : "the nearest is '" + std::string(nearest(name, names)) + "'"};
+    }
+    TWINRUN_ASSIGN(Tensor t, tensor(*array));
+    out.push_back(std::move(t));
+  }
+  return out;
+}
+
+Result<ArrayFile> read_result(const std::string& folder, const std::string& name, uint64_t most) {
+  if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos ||
+      name == "." || name == "..")
+    return Error{"the result '" + name + "' is no file of the session folder", "", ""};
+  const std::string path = (std::filesystem::path(folder) / name).string();
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0) return Error{"there is no such file", path, ""};
+  if (!S_ISREG(status.st_mode)) return Error{"is not a plain file", path, ""};
+  if (static_cast<uint64_t>(status.st_size) > most) {
+    return Error{"has " + std::to_string(status.st_size) + " bytes, at most " +
+                     std::to_string(most) + " can be due",
+                 path, ""};
+  }
+  if (!name.ends_with(".safetensors"))
+    return Error{"is of no known format", path, "results are safetensors files"};
+  TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_whole_file(path, most));
+  return parse_safetensors(bytes, path);
+}
+
+}  // namespace twinrun::exec

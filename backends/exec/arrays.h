@@ -1,0 +1,28 @@
+// What a step is asked with, and what came of it, as arrays of the protocol: "input/images@0", "state/dense1/kernel".
+#pragma once
+
+#include "backends/backend.h"
+#include "checkpoints/container/array.h"
+
+namespace twinrun::exec {
+
+// One array where all replicas have the same bits, else one each, "NAME@0" ...
+void add_arrays(ArrayFile& file, const std::string& name, std::span<const Tensor> replicas);
+
+// A result, trusted in nothing. Errors name the array: missing, of another dtype or shape, on some replicas only.
+class ResultArrays {
+ public:
+  ResultArrays(ArrayFile file, std::string where);
+  Result<std::vector<Tensor>> take(const std::string& name, const TensorType& type,
+                                   size_t replicas) const;
+
+ private:
+  const NamedArray* find(const std::string& name) const;
+  ArrayFile file_;
+  std::string where_;
+};
+
+// A plain file below `folder` by that name, no link, of at most `most` bytes.
+Result<ArrayFile> read_result(const std::string& folder, const std::string& name, uint64_t most);
+
+}  // namespace twinrun::exec

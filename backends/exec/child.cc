@@ -1,0 +1,229 @@
+#include "backends/exec/child.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+extern char** environ;
+
+namespace twinrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Pipe {
+  int read = -1, write = -1;
+  static bool make(Pipe& p) {
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) != 0) return false;
+    p.read = fds[0];
+    p.write = fds[1];
+    return true;
+  }
+};
+
+void close_fd(int& fd) {
+  if (fd >= 0) ::close(fd);
+  fd = -1;
+}
+
+std::string how(int status) {
+  if (WIFSIGNALED(status))
+    return "was ended by signal " + std::to_string(WTERMSIG(status)) + " (" +
+           strsignal(WTERMSIG(status)) + ")";
+  return "ended with exit status " + std::to_string(WEXITSTATUS(status));
+}
+
+// A write to a program that has gone is an error here, not the end of ours.
+class NoPipeSignal {
+ public:
+  NoPipeSignal() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~NoPipeSignal() {
+    const timespec now{};
+    while (sigtimedwait(&pipe_, nullptr, &now) > 0) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoPipeSignal(const NoPipeSignal&) = delete;
+  NoPipeSignal& operator=(const NoPipeSignal&) = delete;
+
+ private:
+  sigset_t pipe_{}, before_{};
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv) {
+  std::unique_ptr<Child> child(new Child);
+  child->name_ = argv[0];
+  Pipe in, out, errors;
+  if (!Pipe::make(in) || !Pipe::make(out) || !Pipe::make(errors))
+    return Error{std::string("cannot make a pipe: ") + std::strerror(errno), argv[0], ""};
+  child->in_fd_ = in.write;
+  child->out_fd_ = out.read;
+  child->error_fd_ = errors.read;
+  for (const int fd : {in.write, out.read, errors.read}) fcntl(fd, F_SETFL, O_NONBLOCK);
+
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, in.read, 0);
+  posix_spawn_file_actions_adddup2(&actions, out.write, 1);
+  posix_spawn_file_actions_adddup2(&actions, errors.write, 2);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  std::vector<char*> words;
+  for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  const int failed =
+      posix_spawnp(&child->pid_, words[0], &actions, &attributes, words.data(), environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  close_fd(in.read);
+  close_fd(out.write);
+  close_fd(errors.write);
+  if (failed != 0) {
+    child->pid_ = -1;
+    return Error{std::string("cannot be started: ") + std::strerror(failed), argv[0],
+                 "the command of exec: is split as shell words, and found on PATH"};
+  }
+  return child;
+}
+
+Child::~Child() {
+  end(std::chrono::seconds(2));
+  close_all();
+}
+
+void Child::close_all() {
+  close_fd(in_fd_);
+  close_fd(out_fd_);
+  close_fd(error_fd_);
+}
+
+Child::Read Child::read_some(int fd, std::string& into) {
+  std::array<char, 65536> some;
+  const ssize_t n = ::read(fd, some.data(), some.size());
+  if (n < 0) return errno == EINTR || errno == EAGAIN ? Read::kNothingNow : Read::kEnd;
+  into.append(some.data(), static_cast<size_t>(n));
+  if (&into == &errors_ && errors_.size() > 2 * kKeptErrors)
+    errors_.erase(0, errors_.size() - kKeptErrors);
+  return n > 0 ? Read::kSome : Read::kEnd;
+}
+
+// What is there; a process that it started may hold the other end for ever.
+void Child::drain_errors() {
+  while (error_fd_ >= 0 && read_some(error_fd_, errors_) == Read::kSome) {
+  }
+}
+
+std::string Child::last_words() const {
+  constexpr size_t kTold = 2000;
+  std::string text = errors_.size() > kTold ? errors_.substr(errors_.size() - kTold) : errors_;
+  if (text.size() < errors_.size()) text.erase(0, text.find('\n') + 1);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+Error Child::failed(const std::string& what) {
+  const std::string words = last_words();
+  return Error{what + (words.empty() ? "" : "; the last it said on its standard error:\n" + words),
+               name_, ""};
+}
+
+bool Child::reap(std::chrono::milliseconds limit) {
+  const auto end = Clock::now() + limit;
+  while (!gone_ && pid_ > 0) {
+    const pid_t found = waitpid(pid_, &status_, WNOHANG);
+    if (found == pid_ || (found < 0 && errno == ECHILD)) gone_ = true;
+    if (gone_ || Clock::now() >= end) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return gone_ || pid_ <= 0;
+}
+
+void Child::end(std::chrono::milliseconds patience) {
+  if (pid_ <= 0) return;
+  close_fd(in_fd_);
+  bool over = reap(patience);
+  // Its own children may live on: the group goes as a whole.
+  if (!over) {
+    kill(-pid_, SIGTERM);
+    over = reap(std::chrono::seconds(1));
+  }
+  kill(-pid_, SIGKILL);
+  if (!over) reap(std::chrono::seconds(10));
+  pid_ = -1;
+}
+
+Status Child::send(const std::string& line) {
+  const NoPipeSignal guard;
+  const std::string text = line + "\n";
+  const auto limit = Clock::now() + std::chrono::seconds(60);
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t n = ::write(in_fd_, text.data() + at, text.size() - at);
+    if (n > 0) {
+      at += static_cast<size_t>(n);
+      continue;
+    }
+    if (n < 0 && errno != EAGAIN && errno != EINTR) {
+      // It has gone, or will say why.
+      reap(std::chrono::seconds(2));
+      drain_errors();
+      return failed(gone_ ? how(status_) : "reads no more");
+    }
+    if (Clock::now() > limit) return failed("does not read what it is sent");
+    pollfd ready{in_fd_, POLLOUT, 0};
+    poll(&ready, 1, 100);
+  }
+  return Ok{};
+}
+
+Result<std::string> Child::receive(std::chrono::milliseconds limit) {
+  const auto end = Clock::now() + limit;
+  for (;;) {
+    if (const size_t line = out_.find('\n'); line != std::string::npos) {
+      std::string text = out_.substr(0, line);
+      out_.erase(0, line + 1);
+      return text;
+    }
+    if (out_.size() > kMostLine)
+      return failed("sent a line of more than 1 MiB: " + out_.substr(0, 80) + "...");
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+    if (left.count() <= 0)
+      return failed("has not answered within " + std::to_string(limit.count() / 1000) + " s");
+    pollfd ready[2] = {{out_fd_, POLLIN, 0}, {error_fd_, POLLIN, 0}};
+    const int n = poll(ready, 2, static_cast<int>(std::min<int64_t>(left.count(), 200)));
+    // A process that it started may hold its end of the pipe.
+    if (n == 0 && reap(std::chrono::milliseconds(0)))
+      return failed(how(status_) + " without an answer");
+    if (n <= 0) continue;
+    if (ready[1].revents != 0 && read_some(error_fd_, errors_) == Read::kEnd) close_fd(error_fd_);
+    if (ready[0].revents == 0 || read_some(out_fd_, out_) != Read::kEnd) continue;
+    reap(std::chrono::seconds(2));
+    drain_errors();
+    return failed(gone_ ? how(status_) + " without an answer" : "closed its standard output");
+  }
+}
+
+}  // namespace twinrun

@@ -1,0 +1,188 @@
+#include "backends/exec/messages.h"
+
+#include <nlohmann/json.hpp>
+
+#include "program/ops/op_def.h"
+
+namespace twinrun::exec {
+namespace {
+
+using nlohmann::json;
+
+std::string shown(const std::string& line) {
+  std::string text = line.substr(0, 200);
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  }
+  return "'" + text + (line.size() > 200 ? "...'" : "'");
+}
+
+const char* dtype_name(DType dtype) {
+  switch (dtype) {
+    case DType::kI32:
+      return "I32";
+    case DType::kPred:
+      return "BOOL";
+    case DType::kBF16:
+      return "BF16";
+    case DType::kF64:
+      return "F64";
+    default:
+      return "F32";
+  }
+}
+
+json typed(const std::string& name, const TensorType& type) {
+  return {{"name", name}, {"dtype", dtype_name(type.dtype)}, {"shape", type.dims}};
+}
+
+const char* scope_name(Scope scope) { return scope == Scope::kPerCore ? "per_core" : "global"; }
+
+}  // namespace
+
+std::vector<ValueId> random_ops(const Program& program) {
+  std::vector<ValueId> ids;
+  for (ValueId id = 0; id < program.graph.size(); ++id) {
+    if (class_of(program.graph.op(id).kind) == OpClass::kRandom) ids.push_back(id);
+  }
+  return ids;
+}
+
+std::string program_json(const Program& p, const std::string& scenario) {
+  json state = json::array(), inputs = json::array(), random = json::array(),
+       outputs = json::array();
+  for (const StateVar& var : p.state) {
+    json one = typed(var.name, var.type);
+    one["role"] = to_string(var.role);
+    state.push_back(std::move(one));
+  }
+  for (const Input& input : p.inputs) {
+    json one = typed(input.name, p.graph.type(input.id));
+    one["per_core"] = input.per_core;
+    inputs.push_back(std::move(one));
+  }
+  for (const ValueId id : random_ops(p))
+    random.push_back(typed(p.graph.op(id).name, p.graph.type(id)));
+  for (const Output& output : p.outputs) {
+    if (output.name == "loss" || output.name.ends_with(".grad"))
+      outputs.push_back(typed(output.name, p.graph.type(output.id)));
+  }
+  const Sharding& s = p.sharding;
+  const json all = {{"protocol", kProtocol},
+                    {"scenario", scenario},
+                    {"cores", s.cores},
+                    {"batch", p.batch},
+      {"algebra", p.optimizer.algebra == OptimizerSpec::Algebra::kCpu ? "cpu" : "xla"},
+                    {"sharding",
+                     {{"reduction", s.reduction == Reduction::kMean ? "mean" : "sum"},
+                      {"batchnorm", s.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced"},
+                      {"batchnorm_group", s.batchnorm_group},
+                      {"batchwise", scope_name(s.batchwise)},
+                      {"token_mean", scope_name(s.token_mean)},
+                      {"clipping", s.clipping == Clipping::kAfterAllReduce ? "after_all_reduce"
+                                                                           : "before_all_reduce"}}},
+                    {"state", state},
+                    {"inputs", inputs},
+                    {"random", random},
+                    {"outputs", outputs}};
+  return all.dump(1);
+}
+
+std::string hello() { return json{{"do", "hello"}, {"protocol", kProtocol}}.dump(); }
+std::string prepare(const std::string& file) {
+  return json{{"do", "prepare"}, {"program", file}}.dump();
+}
+std::string step(const std::string& program_file, int64_t step, const std::string& inputs_file,
+                 const std::string& state_file, const std::string& result) {
+  return json{{"do", "step"},
+              {"program", program_file},
+              {"step", step},
+              {"inputs", inputs_file},
+              {"state", state_file.empty() ? json(nullptr) : json(state_file)},
+              {"result", result}}
+      .dump();
+}
+
+Result<Reply> parse_reply(const std::string& line, const std::string& key, const std::string& is,
+                          const std::string& engine) {
+  const json reply = json::parse(line, nullptr, false);
+  if (!reply.is_object())
+    return Error{"what came on standard output is no message: " + shown(line), engine,
+                 "an engine prints messages there and nothing else (docs/engine-protocol.md)"};
+  if (const auto said = reply.find("error"); said != reply.end())
+    return Error{
+        "the engine says: " + (said->is_string() ? said->get<std::string>() : said->dump()), engine,
+        ""};
+  Reply out;
+  if (const auto alive = reply.find("alive"); alive != reply.end()) {
+    out.alive = alive->is_string() && !alive->get<std::string>().empty() ? alive->get<std::string>()
+                                                                         : "at work";
+    return out;
+  }
+  const auto found = reply.find(key);
+  if (found == reply.end() || (!is.empty() && found->dump() != is))
+    return Error{"expected the answer '" + key + "'" + (is.empty() ? "" : " " + is) + ", found " +
+                     shown(line),
+                 engine, "docs/engine-protocol.md"};
+  if (const auto result = reply.find("result"); result != reply.end() && result->is_string())
+    out.result = result->get<std::string>();
+  return out;
+}
+
+Result<Capabilities> parse_hello(const std::string& line, const std::string& engine) {
+  const json h = json::parse(line, nullptr, false).at("hello");
+  const auto bad = [&](const std::string& key, const std::string& due) {
+    return Error{"hello: '" + key + "' is " + (h.contains(key) ? h[key].dump() : "missing") +
+                     ", due is " + due,
+                 engine, "docs/engine-protocol.md"};
+  };
+  if (!h.is_object()) return Error{"hello is no object", engine, "docs/engine-protocol.md"};
+  if (!h.contains("protocol") || h["protocol"] != kProtocol)
+    return bad("protocol", std::to_string(kProtocol));
+  Capabilities c;
+  c.ours = c.op_trace = false;
+  const auto text = [&](const char* key) -> std::string {
+    return h.contains(key) && h[key].is_string() ? h[key].get<std::string>() : "";
+  };
+  c.name = text("name");
+  if (c.name.empty()) return bad("name", "text");
+  c.settings = text("version");
+  if (const std::string more = text("settings"); !more.empty()) c.settings += " " + more;
+  const auto take = [&](const char* key, auto& to, auto valid, const char* due) -> Status {
+    if (!h.contains(key)) return Ok{};
+    using T = std::remove_reference_t<decltype(to)>;
+    const bool is = std::is_same_v<T, bool> ? h[key].is_boolean() : h[key].is_number();
+    if (!is || !valid(h[key])) return bad(key, due);
+    to = h[key].template get<T>();
+    return Ok{};
+  };
+  const auto any = [](const json&) { return true; };
+  c.elementary_ulps = 4;
+  c.contracts = true;
+  c.deterministic = false;
+  TWINRUN_RETURN_IF_ERROR(take(
+      "max_cores", c.max_cores,
+      [](const json& v) { return v.is_number_integer() && v >= 1 && v <= 1 << 20; },
+      "an integer from 1"));
+  TWINRUN_RETURN_IF_ERROR(take(
+      "elementary_ulps", c.elementary_ulps, [](const json& v) { return v >= 0.5 && v <= 1 << 20; },
+      "a number from 0.5"));
+  TWINRUN_RETURN_IF_ERROR(take("flush", c.flush, any, "true or false"));
+  TWINRUN_RETURN_IF_ERROR(take("contracts", c.contracts, any, "true or false"));
+  TWINRUN_RETURN_IF_ERROR(take("deterministic", c.deterministic, any, "true or false"));
+  c.declares_arithmetic = h.contains("precision") && !h["precision"].is_null();
+  c.precision = DotPrecision::kBf16;
+  if (c.declares_arithmetic) {
+    bool known = false;
+    for (const auto p :
+         {DotPrecision::kF32, DotPrecision::kBf16, DotPrecision::kBf16x3, DotPrecision::kBf16x6}) {
+      if (h["precision"] != std::string(to_string(p))) continue;
+      c.precision = p;
+      known = true;
+    }
+    if (!known) return bad("precision", "\"f32\", \"default\", \"high\", \"highest\" or null");
+  }
+  return c;
+}
+
+}  // namespace twinrun::exec

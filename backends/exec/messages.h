@@ -1,0 +1,33 @@
+// The protocol's JSON: what is said of a program, and what an engine says of itself.
+#pragma once
+
+#include <string>
+
+#include "backends/backend.h"
+
+namespace twinrun::exec {
+
+inline constexpr int kProtocol = 1;
+
+// The random ops whose numbers a step is given, in program order.
+std::vector<ValueId> random_ops(const Program& program);
+
+std::string program_json(const Program& program, const std::string& scenario);
+std::string hello();
+std::string prepare(const std::string& program_file);
+// state_file "": go on from the last step.
+std::string step(const std::string& program_file, int64_t step, const std::string& inputs_file,
+                 const std::string& state_file, const std::string& result);
+
+// A line from an engine. Errors: no JSON object; it reports an error ("the engine says: ...").
+struct Reply {
+  std::string alive;   // not the answer yet
+  std::string result;  // of a step
+};
+// `key`: what the answer must have ("hello", "prepared", "stepped"); `is` its value, for the latter two.
+Result<Reply> parse_reply(const std::string& line, const std::string& key, const std::string& is,
+                          const std::string& engine);
+// Of the answer to hello.
+Result<Capabilities> parse_hello(const std::string& line, const std::string& engine);
+
+}  // namespace twinrun::exec

@@ -1,0 +1,17 @@
+// An engine by its name, for a scenario: one of ours, or a command that speaks docs/engine-protocol.md.
+//
+//   auto engine = make_engine("exec:python3 adapters/pytorch/engine.py", scenario, backend_options(scenario, 2));
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backends/backend.h"
+#include "scenarios/scenario.h"
+
+namespace twinrun {
+
+Result<std::unique_ptr<Backend>> make_engine(const std::string& name, const Scenario& scenario,
+                                             const BackendOptions& options);
+
+}  // namespace twinrun
