@@ -2,9 +2,10 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iostream>
+#include <istream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <ostream>
 
 #include "backends/exec/arrays.h"
 #include "backends/exec/messages.h"
