@@ -270,7 +270,10 @@ std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample, Score
   }
   if (worst.at >= 0) {
     const auto e = static_cast<size_t>(worst.at);
-    const double ratio = std::fabs(residual[e]) / (one + half_ulp(oracle.value[e]));
+    // Of few terms, honest engines may all happen to be exact: the others' errors then say what is due here.
+    const double due =
+        std::max(one + half_ulp(oracle.value[e]), judged.honest_size * oracle.radius[e]);
+    const double ratio = std::fabs(residual[e]) / due;
     seen[kOne] = {ratio > kOneElement ? 1.5 : 0, ratio, 0, 1};
   }
   return against;
