@@ -66,12 +66,14 @@ const std::vector<float>& direction(const Envelope::Around& around, Look look) {
   return look == Look::kSize ? *around.mean : *around.stored;
 }
 
-// A single number is nothing but its distance; a direction of zeros is none.
+// A single number is nothing but its distance. What is rounding alone (the gradient of a bias before batch norm, and the squares
+// that Adam makes of it) has no direction: engines of larger errors have more of it.
 bool meaningful(const Envelope::Around& around, Look look) {
+  constexpr double kKnown = 0.05;
   if (look == Look::kDistance) return true;
   if (around.mean->size() < 2 || (look == Look::kStored && !around.stored)) return false;
   const double length = norm2(direction(around, look));
-  return length > 0 && std::isfinite(length);
+  return length > 0 && std::isfinite(length) && around.known(kKnown);
 }
 
 double seen(const std::vector<float>& x, const Envelope::Around& around, Look look) {
@@ -135,6 +137,8 @@ void add_ranges_over_states(Envelope& envelope) {
 }
 
 }  // namespace
+
+bool Envelope::Around::known(double share) const { return looks[0].spread < share * norm2(*mean); }
 
 double norm2(const std::vector<float>& a) {
   double sum = 0;
@@ -274,11 +278,11 @@ std::vector<Distance> distances(const Observed& subject, const Envelope& envelop
       continue;
     if (!around.finite) continue;
     const std::vector<float>& x = *subject.values[v].data;
-    const bool finite = all_finite(x);
+    const bool finite = all_finite(x), known = around.known(0.5);
     for (const Look look : kLooks) {
       if (look != Look::kDistance && (!finite || !meaningful(around, look))) continue;
       const Envelope::Range& honest = range(around, look);
-      Distance d{v, look, 0, honest.spread, 0, 0};
+      Distance d{v, look, 0, honest.spread, 0, 0, known};
       if (!finite) {
         d.distance = d.ratio = d.of_largest = std::numeric_limits<double>::infinity();
       } else if (d.distance = seen(x, around, look); d.distance != 0) {

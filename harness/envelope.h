@@ -82,6 +82,8 @@ struct Envelope {
     std::array<Range, kLookCount> looks;               // by Look; over all states: of the first
     std::array<std::vector<double>, kLookCount> seen;  // what each member shows
     bool finite = true;
+    // Honest engines agree on what is due to this share of its size.
+    bool known(double share) const;
   };
   size_t members = 0, states = 1;
   std::vector<Around> values;
@@ -96,6 +98,7 @@ struct Distance {
   double spread = 0;
   double ratio = 0;       // |distance| / spread
   double of_largest = 0;  // |distance| / largest of a member
+  bool known = true;      // false: honest engines do not agree on what is due, it is rounding alone
 };
 // Once where all replicas share a value. Values that are not finite in the members are left out; in the subject: infinite.
 std::vector<Distance> distances(const Observed& subject, const Envelope& around);

@@ -50,6 +50,12 @@ std::string capitalized(std::string text) {
   return text;
 }
 
+std::string roundoff_text(const MeaningResult& meaning) {
+  return meaning.threshold > kMeaningThreshold
+             ? "four times float32's unit roundoff: 1/cores is no float32 number"
+             : "a quarter of float32's unit roundoff";
+}
+
 }  // namespace
 
 // Causes with their share, most important first.
@@ -80,16 +86,13 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
       set_effect(*effect, f);
     } else {
       f.number = e.meaning.drift;
-      f.bound = kMeaningThreshold;
-      f.number_text = fmt::format("{}; allowed {}", changes, text::relative(kMeaningThreshold));
-      f.bound_source =
-          "meaning is compared in binary64; the bound is a quarter of float32's unit roundoff";
+      f.bound = e.meaning.threshold;
+      f.number_text = fmt::format("{}; allowed {}", changes, text::relative(e.meaning.threshold));
+      f.bound_source = "meaning is compared in binary64; the bound is " + roundoff_text(e.meaning);
     }
-    f.evidence.push_back(
-        fmt::format("{}, and by {} with this cause undone; below {} (a quarter of float32's unit "
-                    "roundoff) it means "
-                    "the same",
-                    changes, text::relative(row.drift_after), text::number(row.envelope)));
+    f.evidence.push_back(fmt::format(
+        "{}, and by {} with this cause undone; below {} ({}) it means the same", changes,
+        text::relative(row.drift_after), text::number(row.envelope), roundoff_text(e.meaning)));
     if (has_interval(effect) && effect->outcome == "outside" && effect->mean < 0) {
       f.evidence.push_back(
           fmt::format("the sharded run's held-out loss is lower (better) by {}; the cure makes it "

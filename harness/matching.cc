@@ -16,6 +16,11 @@ namespace {
 // Beyond Student's quantile a distance must also be this many times the largest of any member: a decision that hangs on a
 // rounding (relu, max) makes distances that no normal law has, but it falls either way among the members as well.
 constexpr double kBeyondMembers = 2;
+// What is rounding alone (a gradient that cancels) has engine by engine another size, tenfold; Adam squares it.
+constexpr double kBeyondRounding = 100;
+bool beyond(const Distance& d) {
+  return d.of_largest > (d.known ? kBeyondMembers : kBeyondRounding);
+}
 // Two members choose which causes are worth an envelope of their own: far from both, in units of how far they lie apart, there
 // is none. (The Student's t of one degree of freedom exceeds this with probability 6e-4.)
 constexpr int kFirstLook = 2;
@@ -65,7 +70,6 @@ class Matcher {
       result_.why = "honest engines end this step in NaN or Inf themselves";
       return result_;
     }
-    const auto beyond = [](const Distance& d) { return d.of_largest > kBeyondMembers; };
     if (std::ranges::any_of(found, beyond)) {
       TWINRUN_RETURN_IF_ERROR(add_members(asked_, options_.many, members));
     }
@@ -136,9 +140,7 @@ class Matcher {
     return boost::math::quantile(boost::math::complement(
         student, options_.false_alarm / 2 / static_cast<double>(comparisons)));
   }
-  bool outside(const Distance& d) const {
-    return d.ratio > result_.threshold && d.of_largest > kBeyondMembers;
-  }
+  bool outside(const Distance& d) const { return d.ratio > result_.threshold && beyond(d); }
 
   int64_t count_outside(const std::vector<Distance>& found) const {
     return std::ranges::count_if(found, [&](const Distance& d) { return outside(d); });

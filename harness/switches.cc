@@ -69,8 +69,8 @@ class Prober {
     const PerKind norms = squared_norms();
     for (size_t t = 0; t < moved.size(); ++t) {
       const double floor = squared_gap(moved[t], reference_[t]);
-      if (floor > kMeaningThreshold * kMeaningThreshold * norms[at(moved[t].kind)])
-        left_out_.insert(t);
+      const double threshold = meaning_threshold(experiment_.sharding.cores);
+      if (floor > threshold * threshold * norms[at(moved[t].kind)]) left_out_.insert(t);
     }
     return Ok{};
   }
@@ -188,7 +188,7 @@ void read_games(const std::vector<Game>& games, MeaningResult& m) {
     }
   }
   const auto differing =
-      std::ranges::find_if(m.kinds, [](const KindDrift& d) { return d.drift > kMeaningThreshold; });
+      std::ranges::find_if(m.kinds, [&](const KindDrift& d) { return d.drift > m.threshold; });
   const KindDrift& headline = differing == m.kinds.end() ? m.kinds.front() : *differing;
   m.kind = headline.kind;
   m.drift = headline.drift;
@@ -199,7 +199,7 @@ void tell_rows(MeaningResult& m) {
   for (const ShardingCause& cause : m.causes) {
     std::vector<StepKind> shows;
     for (const CauseEffect& e : m.effects) {
-      if (e.cause == cause.name && e.alone > kMeaningThreshold) shows.push_back(e.kind);
+      if (e.cause == cause.name && e.alone > m.threshold) shows.push_back(e.kind);
     }
     const auto effect_on = [&](StepKind kind) -> const CauseEffect& {
       return *std::ranges::find_if(
@@ -209,19 +209,15 @@ void tell_rows(MeaningResult& m) {
     // By itself it may show elsewhere: running statistics are no gradient.
     const bool here = std::ranges::find(shows, m.kind) != shows.end();
     const StepKind where = here || shows.empty() ? m.kind : shows.front();
-    const double none =
-        std::ranges::find(m.kinds, where, &KindDrift::kind)->residual;
-    SwitchRow in_s{cause.name,
-                   "restored in S",
-                   m.drift,
-                   e.restored,
-                   kMeaningThreshold,
-                   e.restored < m.drift && (e.restored <= kMeaningThreshold || e.share > 0.5),
-                   e.share,
-                   ""};
-    in_s.note = e.restored <= kMeaningThreshold ? "drift gone" : "drift remains";
-    SwitchRow alone{cause.name,        "introduced alone", none, effect_on(where).alone,
-                    kMeaningThreshold, !shows.empty(),     e.share,    ""};
+    const double none = std::ranges::find(m.kinds, where, &KindDrift::kind)->residual;
+    SwitchRow in_s{
+        cause.name,  "restored in S",
+        m.drift,     e.restored,
+        m.threshold, e.restored < m.drift && (e.restored <= m.threshold || e.share > 0.5),
+        e.share,     ""};
+    in_s.note = e.restored <= m.threshold ? "drift gone" : "drift remains";
+    SwitchRow alone{cause.name,  "introduced alone", none,    effect_on(where).alone,
+                    m.threshold, !shows.empty(),     e.share, ""};
     alone.note = shows.empty() ? "no drift" : "drift appears: " + names_of(shows);
     m.rows.push_back(std::move(in_s));
     m.rows.push_back(std::move(alone));
@@ -230,20 +226,25 @@ void tell_rows(MeaningResult& m) {
 
 }  // namespace
 
+double meaning_threshold(int cores) {
+  const bool exact = (cores & (cores - 1)) == 0;
+  return exact ? kMeaningThreshold : 0x1p-22;
+}
+
 bool MeaningResult::differs() const {
-  return drift > kMeaningThreshold ||
-         std::ranges::any_of(kinds, [](const KindDrift& k) { return k.drift > kMeaningThreshold; });
+  return drift > threshold ||
+         std::ranges::any_of(kinds, [&](const KindDrift& k) { return k.drift > threshold; });
 }
 
 bool MeaningResult::explained() const {
-  return residual <= kMeaningThreshold && std::ranges::all_of(kinds, [](const KindDrift& k) {
-           return k.residual <= kMeaningThreshold;
-         });
+  return residual <= threshold &&
+         std::ranges::all_of(kinds, [&](const KindDrift& k) { return k.residual <= threshold; });
 }
 
 Result<MeaningResult> probe_meaning(const Experiment& e, const std::vector<ProbeState>& states,
                                     int threads) {
   MeaningResult m;
+  m.threshold = meaning_threshold(e.sharding.cores);
   m.causes = sharding_causes(e);
   TWINRUN_ASSIGN(Prober prober, Prober::make(e, threads));
   // Said aloud what per-core layers imply, so that synced layers alone do not restore it.
@@ -305,7 +306,8 @@ Result<Catalogue> catalogue(const Experiment& e, const std::vector<ProbeState>& 
     }
   }
   const auto agree = [&](size_t a, size_t b, size_t k) {
-    return std::sqrt(gaps[std::min(a, b)][std::max(a, b)][k]) <= kMeaningThreshold;
+    return std::sqrt(gaps[std::min(a, b)][std::max(a, b)][k]) <=
+           meaning_threshold(e.sharding.cores);
   };
   const auto all_agree = [&](size_t a, size_t b) {
     for (size_t k = 0; k < kKinds; ++k) {

@@ -23,6 +23,9 @@ namespace twinrun {
 
 // No f32 engine could show a relative difference of a gradient below a quarter of binary32's unit roundoff.
 inline constexpr double kMeaningThreshold = 0x1p-26;
+// ... where 1/cores is a float32 number. Else it is off by up to 2^-24 of itself, in the loss and in every mean over cores: of so
+// many that four of them meet in a gradient, the sharded program may differ without meaning anything else.
+double meaning_threshold(int cores);
 
 // Root mean square over the probed states; relative to R's.
 struct KindDrift {
@@ -51,8 +54,9 @@ struct Interaction {
 struct MeaningResult {
   StepKind kind = StepKind::kGradient;  // the first that differs: what the next three are about
   double drift = 0;
-  double residual = 0;          // with every cause restored
-  std::vector<SwitchRow> rows;  // two per cause: restored, introduced alone
+  double residual = 0;                   // with every cause restored
+  double threshold = kMeaningThreshold;  // what differs by less means the same
+  std::vector<SwitchRow> rows;           // two per cause: restored, introduced alone
   std::vector<ShardingCause> causes;
   std::vector<int64_t> steps;  // where it was probed
   std::vector<KindDrift> kinds;
@@ -84,7 +88,7 @@ struct Parting {
 };
 struct Catalogue {
   std::vector<CauseEffect> effects;  // `alone` on every kind
-  std::vector<CauseClass> classes;   // by all kinds: agree within kMeaningThreshold on every state
+  std::vector<CauseClass> classes;   // by all kinds: agree within the threshold on every state
   std::vector<Parting> partings;
   // The class that a cause is in.
   const CauseClass& class_of(const std::string& cause) const;

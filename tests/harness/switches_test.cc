@@ -56,6 +56,15 @@ TEST(Switches, ASumOverGatheredPairsMeansTheSame) {
   }
 }
 
+// 1/3 is no float32 number: what it is off by is no meaning.
+TEST(Switches, ThreeCoresMeanTheSame) {
+  const Experiment e = tiny::must(make_experiment(
+      tiny::must(load_scenario("drill_cnn", {{"tpu.cores", "3"}, {"tpu.batchnorm", "synced"}}))));
+  const MeaningResult m = probe(e);
+  EXPECT_FALSE(m.differs()) << m.drift;
+  EXPECT_GT(m.drift, kMeaningThreshold) << "else there is nothing to allow for";
+}
+
 TEST(Switches, OneCoreHasNoCause) {
   const Experiment e =
       tiny::experiment(tiny::kNormalized,
