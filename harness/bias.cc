@@ -71,16 +71,16 @@ Largest largest_of(std::span<const double> residual, const OracleResult& oracle)
   return l;
 }
 
-// Different sizes among the residuals, as many as are of interest: rows that repeat each other are one row.
-int64_t different(std::span<const double> residual) {
-  std::vector<double> sizes;
+// Sizes of residuals, as many as are of interest: rows that repeat each other are one row.
+template <typename At>
+std::set<float> sizes_of(std::span<const double> residual, const OracleResult& oracle, At at) {
+  std::set<float> sizes;
   const size_t step = std::max<size_t>(1, residual.size() / 1024);
   for (size_t i = 0; i < residual.size(); i += step) {
-    if (residual[i] != 0) sizes.push_back(std::fabs(residual[i]));
+    const double x = std::fabs(residual[i]) / oracle.radius[static_cast<size_t>(at(i))];
+    if (x > 0 && std::isfinite(x)) sizes.insert(static_cast<float>(x));
   }
-  std::ranges::sort(sizes);
-  const auto end = std::ranges::unique(sizes).begin();
-  return end - sizes.begin();
+  return sizes;
 }
 
 double half_ulp(double x) {
@@ -179,7 +179,7 @@ void BiasWatch::Against::add(const Against& o) {
   if (members.empty()) members.resize(o.members.size());
   for (size_t m = 0; m < members.size(); ++m) members[m].add(o.members[m]);
   floor += o.floor;
-  different += std::min(o.different, o.subject.effective());
+  different.insert(o.different.begin(), o.different.end());
   results += o.results;
 }
 
@@ -192,7 +192,8 @@ BiasWatch::Judged BiasWatch::judge(const Against& against) {
       largest_rms(against.members),
       std::sqrt(against.floor / static_cast<double>(std::max<int64_t>(1, subject.counted))));
   out.honest_size = size;
-  const double effective = std::min(subject.effective(), against.different);
+  const double effective =
+      std::min(subject.effective(), static_cast<double>(against.different.size()));
   if (effective >= kFewest) {
     const auto direction = [&](double ResidualSums::*total, Kind positive, Kind negative) {
       double low = 0, high = 0, squares = 0;
@@ -219,8 +220,9 @@ BiasWatch::Judged BiasWatch::judge(const Against& against) {
 }
 
 // The residuals of honest engines on a sample of the elements, and those of the subject there.
-std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample, Scores& seen,
-                                                 std::span<const double> residual) {
+std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample,
+                                                 std::span<const double> residual, uint64_t which,
+                                                 Scores* seen) {
   const OracleResult& oracle = *sample.oracle;
   const int64_t all = sample.op->type.elements();
   const int64_t terms = terms_of(*sample.op, sample.inputs);
@@ -230,9 +232,6 @@ std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample, Score
   const Largest worst = largest_of(residual, oracle);
   const size_t chosen = elements.size();
   if (worst.at >= 0) elements.push_back(worst.at);
-  const uint64_t which = (static_cast<uint64_t>(sample.step) << 32) ^
-                         (static_cast<uint64_t>(sample.id) << 12) ^
-                         static_cast<uint64_t>(sample.replica + 1);
   const auto members = honest_(which, kMembers, *sample.op, sample.inputs, elements);
   ++counts_.asked;
   if (members.empty()) return std::nullopt;
@@ -250,7 +249,7 @@ std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample, Score
     }
   }
   against.subject = sums_of(mine, oracle, at);
-  against.different = static_cast<double>(different(mine));
+  against.different = sizes_of(mine, oracle, at);
   double one = 0;
   for (const auto& member : members) {
     for (size_t i = 0; i < chosen; ++i)
@@ -261,12 +260,13 @@ std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample, Score
                                     oracle.value[static_cast<size_t>(worst.at)]));
     }
   }
+  if (seen == nullptr) return against;
   const Judged judged = judge(against);
   honest_size_[sample.id] = judged.honest_size;
   for (size_t kind = 0; kind < kOne; ++kind) {
     const Judgement& j = judged.scores[kind];
     const double gain = kind == kSize ? 1.5 : 1 + std::min(j.beyond, 1.0);
-    seen[kind] = {j.beyond > 0 ? gain : 0, j.value, j.low, j.high};
+    (*seen)[kind] = {j.beyond > 0 ? gain : 0, j.value, j.low, j.high};
   }
   if (worst.at >= 0) {
     const auto e = static_cast<size_t>(worst.at);
@@ -274,7 +274,7 @@ std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample, Score
     const double due =
         std::max(one + half_ulp(oracle.value[e]), judged.honest_size * oracle.radius[e]);
     const double ratio = std::fabs(residual[e]) / due;
-    seen[kOne] = {ratio > kOneElement ? 1.5 : 0, ratio, 0, 1};
+    (*seen)[kOne] = {ratio > kOneElement ? 1.5 : 0, ratio, 0, 1};
   }
   return against;
 }
@@ -317,7 +317,8 @@ std::optional<BiasFinding> BiasWatch::pool(const BiasSample& sample, int replica
     for (size_t kind = 0; kind < kOne; ++kind) {
       const Judgement& j = judged.scores[kind];
       calm = calm && (kind == kSize ? j.value < 2 : j.beyond < 0);
-      const double beyond = kind == kSize ? j.beyond : j.beyond - kPooled;
+      const double beyond =
+          kind == kSize ? j.beyond : std::min(j.beyond - kPooled, std::fabs(j.value) - kClear);
       if (since.results < kResults || steps < kSteps) continue;
       counts_.pooled = std::max(
           counts_.pooled, kind == kSize ? j.value / (j.value - j.beyond) : j.beyond / kPooled);
@@ -328,10 +329,10 @@ std::optional<BiasFinding> BiasWatch::pool(const BiasSample& sample, int replica
       const bool size = kind == kSize, had_size = finding && finding->score.name == kNames[kSize];
       if (finding && (size != had_size ? size : beyond <= most)) continue;
       most = beyond;
-      // The result that opened the pool is older than those in it.
-      const bool all = steps == static_cast<int64_t>(pool.steps.size());
+      // The result that opened the pool is older than those in it, and as suspicious.
+      const bool since_opened = steps + 1 >= static_cast<int64_t>(pool.steps.size());
       finding = BiasFinding{{std::string(kNames[kind]), j.value, j.low, j.high},
-                            all ? pool.first_step : step->first,
+                            since_opened ? pool.first_step : step->first,
                             steps,
                             since.results,
                             kMembers};
@@ -410,12 +411,20 @@ std::optional<BiasFinding> BiasWatch::observe(const BiasSample& sample) {
   const bool pooling = pools_[{sample.id, -1}].open || pools_[{sample.id, sample.replica}].open;
   Scores seen;
   std::optional<Against> against;
-  if (rms > 0 && (leans || large || pooling)) against = ask(sample, seen, residual);
+  const auto op = static_cast<uint64_t>(sample.id) << 12;
+  const bool asks = rms > 0 && (leans || large);
+  if (asks) {
+    ask(sample, residual,
+        static_cast<uint64_t>(sample.step) << 32 ^ op ^ static_cast<uint64_t>(sample.replica + 1),
+        &seen);
+  }
+  // A pool's are the same engines throughout: an order of addition that errs to one side on sums of equal terms does so each time.
+  if (rms > 0 && pooling) against = ask(sample, residual, op, nullptr);
   counts_.beyond += std::ranges::any_of(seen, [](const Seen& s) { return s.gain > 0; }) ? 1 : 0;
 
   // Together with the other cores, and on its own: a core may be wrong alone.
   const double weight = sample.replica < 0 ? 1 : 1.0 / sample.cores;
-  const bool suspicious = against && (leans || rms > 2 * honest_size_[sample.id]);
+  const bool suspicious = asks && (leans || rms > 2 * honest_size_[sample.id]);
   std::optional<BiasFinding> finding = agree(sample, -1, weight, seen);
   std::optional<BiasFinding> added;
   if (!repeats) added = pool(sample, -1, suspicious, against);

@@ -81,6 +81,7 @@ class BiasWatch {
       1;  // of a direction beyond the honest range, in standard deviations
   static constexpr double kLarger = 3;       // of sizes, against the largest honest one
   static constexpr double kOneElement = 16;  // of one element's error
+  static constexpr double kClear = 0.75;     // ... and at least this much of all of it
   static constexpr size_t kPooledSteps = 64;
   static constexpr double kPooled =
       4;  // of a direction over many results, in standard deviations beyond kMargin
@@ -106,8 +107,9 @@ class BiasWatch {
   struct Against {
     ResidualSums subject;
     std::vector<ResidualSums> members;
-    double floor = 0;      // sum of squares that single roundings of the results would have
-    double different = 0;  // different residuals, no more than effective() of each result
+    double floor = 0;  // sum of squares that single roundings of the results would have
+    std::set<float>
+        different;  // sizes of the subject's residuals: sums of equal terms have few, again and again
     int64_t results = 0;
     void add(const Against& other);
   };
@@ -125,8 +127,9 @@ class BiasWatch {
   };
   static Judged judge(const Against& against);
   static double alone(const Against& of, Kind kind);
-  std::optional<Against> ask(const BiasSample& sample, Scores& seen,
-                             std::span<const double> residual);
+  // `which` draws the engines; `seen`: this one result's scores, if they are wanted.
+  std::optional<Against> ask(const BiasSample& sample, std::span<const double> residual,
+                             uint64_t which, Scores* seen);
   std::optional<BiasFinding> pool(const BiasSample& sample, int replica, bool suspicious,
                                   const std::optional<Against>& against);
   std::optional<BiasFinding> agree(const BiasSample& sample, int replica, double weight,

@@ -14,7 +14,7 @@ int serve_verb(const Args& args) {
   add_common_options(options);
   const Parsed parsed =
       parse(args, "twinrun serve [--engine ENGINE] FOLDER",
-            "twinrun diagnose digits_mlp --subject 'exec:twinrun serve --engine tpu'", options,
+            "twinrun serve --engine tpu /tmp/session", options,
             {"FOLDER"});
   if (parsed.exit) return *parsed.exit;
   const auto threads = threads_of(parsed);
