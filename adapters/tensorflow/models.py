@@ -414,7 +414,10 @@ def devices(count):
 
 def cpus(cores):
     """The strategy of a program with so many cores; None: none is needed."""
-    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(cores)]) if cores > 1 else None
+    if cores == 1:
+        return None
+    # Sums on one device: TensorFlow's collectives take two strategies of one process, of 4 and of 8 cores, for one group.
+    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(cores)], tf.distribute.ReductionToOneDevice())
 
 
 def parts(variable):
@@ -446,7 +449,7 @@ class Training:
         self.run(lambda: self.optimizer.apply_gradients([(tf.zeros(v.shape), v) for v in self.params.values()]))
         self.slots = {f"{name}.{ours}": slot for i, (name, v) in enumerate(self.params.items())
                       for ours, slot in self.optimizer.slots(i, v).items() if f"{name}.{ours}" in state}
-        self.compiled = tf.function(lambda *arguments: self.run(self.replica, *arguments))
+        self.compiled = tf.function(lambda *arguments: self.run(self.replica, *arguments), autograph=False)
         self.load(state)
 
     def row(self, name, state):
@@ -468,14 +471,17 @@ class Training:
         sharding, several = self.program.sharding, self.cores > 1
         gathers, means = several and sharding.get("batchwise") == "gathered", several and sharding.get("token_mean") == "global"
 
+        def gathered(x):    # in a graph, its size is not known by itself
+            return tf.ensure_shape(replica.all_gather(x, 0), [x.shape[0] * self.cores, *x.shape[1:]])
+
         def own(x):
-            return tf.split(x, self.cores)[replica.replica_id_in_sync_group]
+            return tf.reshape(x, [self.cores, -1, *x.shape[1:]])[replica.replica_id_in_sync_group]
 
         return types.SimpleNamespace(
             params=self.params, stats=stats, random=random, updates={}, weights=inputs.get("weights"),
             synced=several and sharding["batchnorm"] == "synced", cores=self.cores,
             across=lambda x: replica.all_reduce("MEAN", x),
-            gather=(lambda x: replica.all_gather(x, 0)) if gathers else lambda x: x, own=own if gathers else lambda x: x,
+            gather=gathered if gathers else lambda x: x, own=own if gathers else lambda x: x,
             token_mean=(lambda x: replica.all_reduce("MEAN", x)) if means else lambda x: x)
 
     def replica(self, inputs, stats, random):

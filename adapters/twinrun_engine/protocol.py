@@ -56,6 +56,7 @@ class Program:
         self.optimizer = self.scenario["optimizer"]
         self.state, self.inputs, self.random, self.outputs = (
             [self.variable(v) for v in text.get(part, [])] for part in ("state", "inputs", "random", "outputs"))
+        self.started = False
         self.own: typing.Any = None    # the engine's to use: the same Program comes with every step
 
     @staticmethod
@@ -179,7 +180,10 @@ class Session:
         fed = self.path(request["inputs"])
         inputs, random = program.read(fed, "input", program.inputs), program.read(fed, "random", program.random)
         given = request.get("state")
+        if given is None and not program.started:
+            raise Refused(f"the first step of {program.name} needs a state")
         state = None if given is None else program.read(self.path(given), "state", program.state)
+        program.started = True
         state, outputs = self.engine.step(program, request["step"], state, inputs, random)
         arrays = program.to_write("state", program.state, state) | program.to_write("output", program.outputs, outputs)
         result = request["result"] + ".safetensors"
