@@ -5,7 +5,7 @@
     state = training.state()
 
 Inside, images are NCHW and kernels [out, in, h, w] or [out, in], as PyTorch has them; at the edge they have the program's layout. A
-new layer is an entry of LAYERS, an optimizer one of OPTIMIZERS and SLOTS.
+new layer is an entry of LAYERS, an optimizer one of OPTIMIZERS and of SLOTS in twinrun_engine/pytorch.py.
 """
 import contextlib
 import types
@@ -14,9 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from twinrun_engine.model import Counters, features_of, missing, same_padding, stride_of, walk
-
-TO_TORCH = {2: (1, 0), 4: (3, 2, 0, 1)}     # kernels, by rank
-FROM_TORCH = {2: (1, 0), 4: (2, 3, 1, 0)}
+from twinrun_engine.pytorch import SLOTS, from_torch, to_torch
 
 
 def padding(layer, x):
@@ -288,18 +286,6 @@ def adamax(parameters, o):
 
 OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam, adamw, adagrad, adadelta, rmsprop, adamax)}
 
-# The program's slot -> PyTorch's. All of them hold the same numbers, so that loading and saving move bits. RMSprop's momentum
-# does not (it has no learning rate in it), so it starts from 0 and stays here: unsupported() keeps it from an engine.
-SLOTS = {
-    "momentum": {"momentum": "momentum_buffer"},
-    "adam": {"adam_m": "exp_avg", "adam_v": "exp_avg_sq"},
-    "adamw": {"adam_m": "exp_avg", "adam_v": "exp_avg_sq"},
-    "adagrad": {"accumulator": "sum"},
-    "adadelta": {"accum": "square_avg", "accum_update": "acc_delta"},
-    "rmsprop": {"rms": "square_avg", "mg": "grad_avg"},
-    "adamax": {"adamax_m": "exp_avg", "adamax_v": "exp_inf"},
-}
-
 
 def unsupported(program):
     """What PyTorch does not compute as the program has it, as texts."""
@@ -336,22 +322,6 @@ def clip(parameters, o):
         torch.nn.utils.clip_grad_norm_(group, most)
 
 
-def is_kernel(name):
-    """Of a parameter, its slots and its average: conv1/kernel, conv1/kernel.adam_m."""
-    return name.rsplit("/", 1)[-1].split(".")[0] == "kernel"
-
-
-def to_torch(name, value, device="cpu"):
-    axes = TO_TORCH.get(value.ndim) if is_kernel(name) else None
-    return torch.tensor(np.ascontiguousarray(value.transpose(axes) if axes else value), device=device)
-
-
-def from_torch(name, value):
-    value = value.detach().cpu().numpy()
-    axes = FROM_TORCH.get(value.ndim) if is_kernel(name) else None
-    return np.ascontiguousarray(value.transpose(axes)) if axes else value.copy()
-
-
 class Training:
     """A model with an optimizer of torch.optim, started from a program's state. autocast: a function that gives the context in
     which the forward pass runs."""
@@ -364,10 +334,10 @@ class Training:
         self.counters = Counters(program.optimizer, program.of_role("counter", state))
         self.averages = {k: v for k, v in values.items() if k.endswith(".ema")}
         self.optimizer, self.settings = OPTIMIZERS[program.optimizer["kind"]](list(self.params.values()), program.optimizer)
-        self.slots = SLOTS.get(program.optimizer["kind"], {})
+        self.slots = SLOTS[program.optimizer["kind"]]
         for name, p in self.params.items():
             kept = {theirs: values[f"{name}.{ours}"] for ours, theirs in self.slots.items() if f"{name}.{ours}" in values}
-            if program.optimizer["kind"] == "rmsprop":
+            if program.optimizer["kind"] == "rmsprop":    # unsupported() keeps one with momentum from an engine
                 kept["momentum_buffer"] = torch.zeros_like(p)
             self.optimizer.state[p] = kept and {"step": torch.tensor(float(self.counters.updates())), **kept}
 

@@ -7,8 +7,8 @@ A framework is tried where it is: PyTorch in this interpreter or TWINRUN_PARITY_
 TWINRUN_PARITY_TF name an interpreter or ./dev parity has installed them.
 """
 import functools
+import gzip
 import os
-import pathlib
 import subprocess
 import sys
 import tempfile
@@ -41,6 +41,7 @@ CASES = {
     "lamb": ("digits_mlp", ["tpu.cores=4", "optimizer.kind=lamb", "optimizer.lr=0.003"]),
     "adafactor": ("digits_mlp", ["tpu.cores=4", "optimizer.kind=adafactor", "optimizer.lr=0.003"]),
     "average": ("digits_mlp", ["tpu.cores=4", "optimizer.ema=0.9"]),
+    "example": ("adapters/examples/mnist.toml", []),
     "clipped": ("digits_mlp", ["tpu.cores=4", "optimizer.clip=global_norm", "optimizer.clip_at=0.5"]),
 }
 NOT_THERE = {("pytorch", "rmsprop"): "no rmsprop", ("pytorch", "lamb"): "no optimizer 'lamb'",
@@ -69,7 +70,8 @@ def dumped(case):
     scenario, settings = CASES[case]
     path = os.path.join(dumps().name, f"{case}.h5")
     sets = [word for setting in [*SMALL, *settings] for word in ("--set", setting)]
-    subprocess.run([TOOL, scenario, path, "--steps", "3", "--members", "8", "--threads", "1", *sets], check=True, cwd=ROOT,
+    whole = [] if case != "example" else ["--whole-only"]
+    subprocess.run([TOOL, scenario, path, *whole, "--steps", "3", "--members", "8", "--threads", "1", *sets], check=True, cwd=ROOT,
                    capture_output=True)
     return path
 
@@ -96,7 +98,7 @@ def bits(values):
 
 class Engine(unittest.TestCase):
     """Made into one class for each framework below."""
-    framework = ""
+    framework, command = "", None
 
     @classmethod
     def setUpClass(cls):
@@ -107,7 +109,7 @@ class Engine(unittest.TestCase):
         python = interpreter(cls.framework)
         if python is None:
             raise unittest.SkipTest(f"no {cls.framework}")
-        cls.session = Harness([python, ROOT / "adapters" / cls.framework / "engine.py"])
+        cls.session = Harness([python, ROOT / "adapters" / (cls.command or f"{cls.framework}/engine.py")])
         cls.addClassCleanup(cls.session.__exit__)
         cls.hello = cls.session.hello()
 
@@ -143,7 +145,7 @@ def test_of(case, corner):
     return lambda self: self.compare(case, corner)
 
 
-for case_name in CASES:
+for case_name in CASES.keys() - {"example"}:
     for which in ("R", "S"):
         if which == "R" or case_name in ("mlp", "batch_norm", "adam", "adamw", "average", "clipped", "rmsprop", "adagrad"):
             setattr(Engine, f"test_{case_name}_{which}", test_of(case_name, which))
@@ -173,6 +175,49 @@ class PyTorch(Engine):
             self.session.prepare(program)
 
 
+class Script(unittest.TestCase):
+    """The worked example of docs/own-engine.md: a script's own training step."""
+
+    @classmethod
+    def setUpClass(cls):
+        PyTorch.setUpClass.__func__(cls)
+
+    framework, command = "pytorch", "examples/mnist_twinrun.py"
+    compare = Engine.compare
+
+    def test_the_example(self):
+        self.assertEqual(self.hello["name"], "mnist_twinrun.py")
+        self.compare("example", "R")
+
+    def test_programs_take_turns(self):
+        dump, h = Dump(dumped("example"), "R"), self.session
+        one, two = h.prepare(program_of(dump)), h.prepare(program_of(dump))
+        first = h.step(one, 1, 0, *dump.step(0), dump.state())
+        due = h.step(one, 1, 1, *dump.step(1))
+        h.step(two, 1, 0, *dump.step(2), state_of(due))
+        h.step(one, 1, 0, *dump.step(0), dump.state())
+        h.step(two, 1, 1, *dump.step(2))
+        self.assertEqual(bits(h.step(one, 1, 1, *dump.step(1))), bits(due))
+        self.assertNotEqual(bits(first), bits(due))
+
+    def test_what_does_not_fit_is_told_together(self):
+        program = program_of(Dump(dumped("adam"), "R"))
+        with self.assertRaisesRegex(Failed, "no optimizer 'adam': the script has SGD; 'dense1/kernel' is .392, 64., due is .784, 64.; "
+                                            "the program has no 'conv1/kernel'; the program has no 'conv1/bias'"):
+            self.session.prepare(program)
+
+    def test_the_plain_script_trains(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, header, data in (("train-images-idx3-ubyte", 16, np.zeros((64, 784))), ("train-labels-idx1-ubyte", 8, np.ones(64))):
+                with gzip.open(os.path.join(folder, name + ".gz"), "wb") as file:
+                    file.write(bytes(header) + data.astype(np.uint8).tobytes())
+            done = subprocess.run([interpreter("pytorch"), ROOT / "adapters/examples/mnist_plain.py", folder], capture_output=True,
+                                  text=True, check=True)
+            losses = [float(line.split()[1]) for line in done.stdout.splitlines()]
+            self.assertEqual(len(losses), 10)
+            self.assertLess(losses[-1], 0.01)
+
+
 for name in dir(PyTorch):    # one device: no corner S
     if name.startswith("test_") and name.endswith("_S"):
         setattr(PyTorch, name, None)
@@ -187,7 +232,7 @@ class TensorFlow(Engine):
 
 
 def load_tests(loader, _tests, _pattern):
-    return unittest.TestSuite(loader.loadTestsFromTestCase(t) for t in (PyTorch, Jax, TensorFlow))
+    return unittest.TestSuite(loader.loadTestsFromTestCase(t) for t in (PyTorch, Script, Jax, TensorFlow))
 
 
 if __name__ == "__main__":

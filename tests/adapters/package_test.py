@@ -123,7 +123,7 @@ class Session(unittest.TestCase):
         self.failing("dies", "ended with status 3")
 
     def test_one_that_hangs(self):
-        self.failing("hangs", "is late", limit=2)
+        self.failing("hangs", "is late", limit=1)
 
     def test_unsupported_kinds_are_told_together(self):
         with toy("unsupported") as h:
