@@ -223,11 +223,26 @@ for name in dir(PyTorch):    # one device: no corner S
         setattr(PyTorch, name, None)
 
 
-class Jax(Engine):
+class Several(Engine):
+    """Of several cores."""
+
+    def test_replicas_may_differ(self):
+        dump, h = Dump(dumped("adam"), "S"), self.session
+        name, state = h.prepare(program_of(dump)), dump.state()
+        state["dense2/bias"][2] += 1
+        state["dense2/bias.adam_v"][1] = 0.25
+        found = state_of(h.step(name, dump.cores, 0, *dump.step(0), state))
+        moved = found["dense2/bias"] - state["dense2/bias"]
+        self.assertLess(np.abs(moved[1]).max() * 2, np.abs(moved[0]).max())    # a larger second moment, a smaller step
+        np.testing.assert_allclose(moved[2], moved[0], atol=1e-6)              # gradients are of all replicas, weights its own
+        np.testing.assert_array_equal(found["dense2/bias"][0], found["dense2/bias"][3])
+
+
+class Jax(Several):
     framework = "jax"
 
 
-class TensorFlow(Engine):
+class TensorFlow(Several):
     framework = "tensorflow"
 
 
