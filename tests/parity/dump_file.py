@@ -1,13 +1,14 @@
-"""What the framework programs share: reading parity_dump's file, walking a model's layers, writing results.
+"""What the framework programs share: reading parity_dump's file, running jobs, writing results.
 
-    dump = Dump("digits_mlp.h5")
-    y = walk(dump.layers, LAYERS, context, features)    # LAYERS: kind -> function(context, layer, *inputs)
-    write_result("jax.h5", "jax", version, recorder)    # the layout of /R/ours in the dump
+    adapter("jax")                                  # models.py of adapters/jax is `models` from here on
+    dump = Dump("digits_mlp.h5", "R")               # has what models ask of a program
+    write_result("jax.h5", "jax", version, recorder, state)    # the layout of /R/ours in the dump
 
 Python 3.11, numpy and h5py only: it runs in every framework's environment.
 """
 import argparse
 import os
+import pathlib
 import sys
 import tomllib
 import traceback
@@ -15,60 +16,51 @@ import traceback
 import h5py
 import numpy as np
 
+ADAPTERS = pathlib.Path(__file__).resolve().parents[2] / "adapters"
+
+
+def adapter(name):
+    """Makes an adapter's models importable."""
+    sys.path += [str(ADAPTERS), str(ADAPTERS / name)]
+    import twinrun_engine  # noqa: F401, it takes ADAPTERS out of the path again
+
 
 class Dump:
-    """A file of parity_dump. Arrays keep their dtype; names have '/' again."""
+    """A file of parity_dump, for a corner: R, the whole batch on one core, or S. Stands where an engine has a Program of
+    twinrun_engine. Arrays keep their dtype; names have '/' again."""
 
-    def __init__(self, path):
+    def __init__(self, path, corner="R"):
         self.file = h5py.File(path, "r")
         self.scenario = tomllib.loads(self.file.attrs["scenario"].decode())
         self.layers = self.scenario["model"]["layers"]
         self.loss = self.scenario["loss"]
         self.optimizer = self.scenario["optimizer"]
-        self.tpu = self.scenario["tpu"]
-        self.cores = self.tpu["cores"]
+        self.sharding = self.scenario["tpu"]
+        self.cores = self.sharding["cores"] if corner == "S" else 1
         self.steps = len(self.file["inputs/learning_rate"])
+        self.roles = {name.replace("|", "/"): data.attrs["role"].decode() for name, data in self.file["initial"].items()}
 
-    def group(self, path):
-        return {name.replace("|", "/"): np.asarray(data) for name, data in self.file[path].items()}
+    def of_role(self, role, state):
+        """The part of `state` (name: anything) whose variables have the role: parameter, slot, statistic, counter."""
+        return {name: state[name] for name, of in self.roles.items() if of == role}
 
-    def initial(self, role):
-        """State variables of a role (parameter, slot, statistic, counter), by name, float32."""
-        return {name.replace("|", "/"): np.asarray(data) for name, data in self.file["initial"].items()
-                if data.attrs["role"].decode() == role}
+    def state(self):
+        """The initial state; with several cores a row for each."""
+        found = {name.replace("|", "/"): np.asarray(data) for name, data in self.file["initial"].items()}
+        return found if self.cores == 1 else {k: np.stack([v] * self.cores) for k, v in found.items()}
 
     def step(self, i):
-        """What step i is fed: (inputs, random numbers), by name. What a model starts from is inputs["features"]."""
+        """What step i is fed: (inputs, random numbers), by name; with several cores a row for each."""
         inputs = {name: values[i] for name, values in self.file["inputs"].items()}
-        inputs["features"] = inputs["tokens" if "tokens" in inputs else "images"]
         random = {name.replace("|", "/"): values[i] for name, values in self.file["random"].items()}
-        return inputs, random
+        if self.cores == 1:
+            return inputs, random
+        return tuple({k: v.reshape(self.cores, -1, *v.shape[1:]) if v.ndim else np.stack([v] * self.cores) for k, v in part.items()}
+                     for part in (inputs, random))
 
-
-def walk(layers, table, context, features, part=""):
-    """The model's output, or that of a GAN's part. A layer reads the one before it, or those that its `input` names."""
-    values, previous = {"data": features}, "data"
-    for layer in layers:
-        if layer.get("part", "") != part:
-            continue
-        if layer["kind"] not in table:
-            raise SystemExit(f"{context.framework}: no layer kind '{layer['kind']}' in its table: {', '.join(table)}")
-        inputs = [values[name] for name in layer.get("input") or [previous]]
-        previous = layer["name"]
-        full = f"{part}/{previous}" if part else previous
-        values[previous] = table[layer["kind"]](context, {**layer, "name": full}, *inputs)
-    return values[previous]
-
-
-def same_padding(size, window, stride, dilation=1):
-    """TensorFlow's SAME along one axis: (low, high); the odd cell is on the high side."""
-    total = max(0, (-(-size // stride) - 1) * stride + dilation * (window - 1) + 1 - size)
-    return total // 2, total - total // 2
-
-
-def stride_of(layer):
-    """A layer's stride; 0 is the default: 1 for convolutions, the window for pools."""
-    return layer["stride"] or layer.get("window", 1)
+    def first_core(self, values):
+        """What replica 0 has of {name: array}."""
+        return values if self.cores == 1 else {k: v[0] for k, v in values.items()}
 
 
 def run_jobs(run):
@@ -82,7 +74,7 @@ def run_jobs(run):
         if child == 0:
             status = 1
             try:
-                run(Dump(dump), out, corner, None if wrong == "-" else wrong)
+                run(Dump(dump, corner), out, corner, None if wrong == "-" else wrong)
                 status = 0
             except BaseException:    # SystemExit too: its message is what the caller shows
                 traceback.print_exc()

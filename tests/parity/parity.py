@@ -97,7 +97,7 @@ def run_all(cases, options, work):
                 if f == framework and wanted(result_path(work, case, f, corner, wrong), work / f"{case['name']}.h5")
                 for part in ("--job", work / f"{case['name']}.h5", result_path(work, case, f, corner, wrong), corner, wrong or "-")]
         if jobs:
-            running.append(start([python_of(framework, work), HERE / f"models_{framework}.py", *jobs]))
+            running.append(start([python_of(framework, work), HERE / f"run_{framework}.py", *jobs]))
     for process in running:
         wait(process)
 

@@ -1,6 +1,6 @@
 """Deliberate mistakes of the kind that a port really makes. Each must lie outside the bounds, or the bounds say nothing.
 
-    models_jax.py digits_mlp.h5 out.h5 --wrong relu_leaks
+    run_jax.py --job digits_mlp.h5 out.h5 R relu_leaks
 """
 import copy
 import types
@@ -31,6 +31,7 @@ def momentum_dampened(m):
         return optax.inject_hyperparams(lambda learning_rate: optax.chain(
             optax.ema(o["momentum"], debias=False), optax.scale_by_learning_rate(learning_rate)))(learning_rate=0.0), lambda _: {}
     m["OPTIMIZERS"]["momentum"] = momentum
+    m["SLOTS"]["momentum"] = {"momentum": ("ema", 1)}
 
 
 def batch_norm_bessel(m):
@@ -248,7 +249,7 @@ def gradients_summed(m):
 
 
 def apply(name, module):
-    """Changes models_jax's tables (its globals)."""
+    """Changes the tables of adapters/jax/models.py (its globals)."""
     mistakes = {k: f for k, f in globals().items()
                 if isinstance(f, types.FunctionType) and f.__module__ == __name__ and k not in ("apply", "attention_with")}
     if name not in mistakes:

@@ -1,20 +1,20 @@
-"""A dumped scenario in PyTorch: torch.nn.functional and torch.optim, float32, on one thread.
+"""A scenario's model and its training step in PyTorch: torch.nn.functional and torch.optim, float32.
 
-    /usr/bin/python3 tests/parity/models_torch.py --job digits_mlp.h5 torch.h5 R -
+    training = Training(program, state)              # state: {name: array} of the program, in its layouts
+    loss, gradients = training.step(inputs, random)
+    state = training.state()
 
-Inside, images are NCHW and kernels [out, in, h, w] or [out, in], as PyTorch has them; at the edge they have our layout. A new
-layer is an entry of LAYERS, an optimizer one of OPTIMIZERS.
+Inside, images are NCHW and kernels [out, in, h, w] or [out, in], as PyTorch has them; at the edge they have the program's layout. A
+new layer is an entry of LAYERS, an optimizer one of OPTIMIZERS and of SLOTS in twinrun_engine/pytorch.py.
 """
+import contextlib
 import types
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-
-from dump_file import Recorder, run_jobs, same_padding, stride_of, walk, write_result
-
-TO_TORCH = {2: (1, 0), 4: (3, 2, 0, 1)}     # kernels, by rank
-FROM_TORCH = {2: (1, 0), 4: (2, 3, 1, 0)}
+from twinrun_engine.model import Counters, features_of, missing, same_padding, stride_of, walk
+from twinrun_engine.pytorch import SLOTS, from_torch, to_torch
 
 
 def padding(layer, x):
@@ -129,7 +129,7 @@ def batch_norm(c, layer, x):
     name = layer["name"]
     # Momentum 1 into empty statistics: the batch's own. PyTorch makes the running variance unbiased for [batch, features]
     # too, TensorFlow and we only for images; that factor is taken back.
-    mean, variance = torch.zeros(x.shape[1]), torch.zeros(x.shape[1])
+    mean, variance = (torch.zeros(x.shape[1], device=x.device) for _ in range(2))
     y = F.batch_norm(x, mean, variance, c.params[name + "/gamma"], c.params[name + "/beta"], True, 1.0, layer["epsilon"])
     if x.dim() == 2:
         variance = variance * ((len(x) - 1) / len(x))
@@ -172,7 +172,7 @@ def attention(c, layer, x):
         *[x.transpose(0, 1)] * 3, x.shape[2], layer["heads"], torch.cat([kernels[w] for w in projected]),
         torch.cat([biases[w] for w in projected]) if layer["bias"] else None, None, None, False, 0.0, kernels["output"],
         biases["output"], key_padding_mask=c.weights == 0 if layer["masked"] else None, need_weights=False,
-        attn_mask=torch.ones(tokens, tokens).triu(1).bool() if layer["causal"] else None)
+        attn_mask=torch.ones(tokens, tokens, device=x.device).triu(1).bool() if layer["causal"] else None)
     return y.transpose(0, 1)
 
 
@@ -181,12 +181,12 @@ def masked_mean(c, _layer, x):
 
 
 def noise(c, layer, _):
-    return torch.from_numpy(c.random[layer["name"] + "/rng_uniform"]) * 2 - 1
+    return c.random[layer["name"] + "/rng_uniform"] * 2 - 1
 
 
 def dropout(c, layer, x):
-    keep = torch.from_numpy(c.random[layer["name"] + "/rng_uniform"] >= np.float32(layer["rate"]))
-    return torch.where(keep.permute(0, 3, 1, 2) if keep.dim() == 4 else keep, x / (1 - layer["rate"]), torch.tensor(0.0))
+    keep = c.random[layer["name"] + "/rng_uniform"] >= float(np.float32(layer["rate"]))
+    return torch.where(keep.permute(0, 3, 1, 2) if keep.dim() == 4 else keep, x / (1 - layer["rate"]), x.new_zeros(()))
 
 
 LAYERS = {f.__name__: f for f in (
@@ -218,20 +218,20 @@ def mean_squared_error(logits, labels, loss):
 def triplet(x, labels, loss):
     distance = torch.sqrt(((x[:, None] - x[None]) ** 2).sum(-1) + 1e-12)
     other = labels[:, None] != labels[None]
-    same = ~other & ~torch.eye(len(x), dtype=torch.bool)
+    same = ~other & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
     if loss["mining"] == "all":
         valid = (same[:, :, None] & other[:, None]).float()
         hinge = F.relu(distance[:, :, None] - distance[:, None] + loss["margin"])
         return (hinge * valid).sum((1, 2)) / valid.sum((1, 2)).clamp(min=1)
-    farthest = torch.where(same, distance, torch.tensor(0.0)).amax(1)
-    return F.relu(farthest - torch.where(other, distance, torch.tensor(1e9)).amin(1) + loss["margin"])
+    farthest = torch.where(same, distance, x.new_zeros(())).amax(1)
+    return F.relu(farthest - torch.where(other, distance, x.new_full((), 1e9)).amin(1) + loss["margin"])
 
 
 def contrastive(x, labels, loss):
-    self = torch.eye(len(x), dtype=torch.bool)
+    self = torch.eye(len(x), dtype=torch.bool, device=x.device)
     log_share = F.log_softmax((x @ x.T / loss["temperature"]).masked_fill(self, -1e9), -1)
     same = (labels[:, None] == labels[None]) & ~self
-    return -torch.where(same, log_share, torch.tensor(0.0)).sum(1) / same.sum(1).clamp(min=1)
+    return -torch.where(same, log_share, x.new_zeros(())).sum(1) / same.sum(1).clamp(min=1)
 
 
 LOSSES = {f.__name__: f for f in (softmax_cross_entropy, sigmoid_cross_entropy, mean_squared_error, triplet, contrastive)}
@@ -245,7 +245,7 @@ def reduce_loss(per_item, weights, loss):
     return total / weights.sum() if loss["reduction"] == "mean" else total
 
 
-# ---- optimizers: function(parameters, settings) -> (torch.optim's, its settings at a step) --------------------------------
+# ---- optimizers: function(parameters, settings) -> (torch.optim's, its settings after `updates` updates) ---------------------
 
 def sgd(parameters, _):
     return torch.optim.SGD(parameters, lr=1.0), lambda _: {}
@@ -258,7 +258,7 @@ def momentum(parameters, o):
 def adam(parameters, o):
     # PyTorch divides by sqrt(v / (1 - b2^t)) + eps; TensorFlow's epsilon hat is eps * sqrt(1 - b2^t).
     return (torch.optim.Adam(parameters, lr=1.0, betas=(o["beta1"], o["beta2"])),
-            lambda step: {"eps": o["epsilon"] / np.sqrt(1 - o["beta2"] ** (step + 1))})
+            lambda updates: {"eps": o["epsilon"] / np.sqrt(1 - o["beta2"] ** (updates + 1))})
 
 
 def adamw(parameters, o):
@@ -267,8 +267,7 @@ def adamw(parameters, o):
 
 
 def adagrad(parameters, o):
-    return torch.optim.Adagrad(parameters, lr=1.0, initial_accumulator_value=o["initial_accumulator"],
-                               eps=o["epsilon"]), lambda _: {}
+    return torch.optim.Adagrad(parameters, lr=1.0, eps=o["epsilon"]), lambda _: {}
 
 
 def adadelta(parameters, o):
@@ -276,13 +275,8 @@ def adadelta(parameters, o):
 
 
 def rmsprop(parameters, o):
-    # PyTorch has epsilon beside the root, TensorFlow inside: the same only for one that rounding hides. TensorFlow's average
-    # of squares starts from 1.
-    optimizer = torch.optim.RMSprop(parameters, lr=1.0, alpha=o["rho"], eps=0.0, momentum=o["momentum"], centered=o["centered"])
-    for p in parameters:
-        optimizer.state[p] = {"step": 0, "square_avg": torch.ones_like(p), "momentum_buffer": torch.zeros_like(p),
-                              "grad_avg": torch.zeros_like(p)}
-    return optimizer, lambda _: {}
+    # PyTorch has epsilon beside the root, TensorFlow inside: the same only for one that rounding hides.
+    return torch.optim.RMSprop(parameters, lr=1.0, alpha=o["rho"], eps=0.0, momentum=o["momentum"], centered=o["centered"]), lambda _: {}
 
 
 def adamax(parameters, o):
@@ -293,18 +287,30 @@ def adamax(parameters, o):
 OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam, adamw, adagrad, adadelta, rmsprop, adamax)}
 
 
-def losses_of(c, dump, inputs):
+def unsupported(program):
+    """What PyTorch does not compute as the program has it, as texts."""
+    o, found = program.optimizer, missing(program, LAYERS, LOSSES, OPTIMIZERS)
+    if o["kind"] == "adamax" and o["epsilon"] > 0:
+        found.append("no adamax with an epsilon: PyTorch's stands before the maximum, in the slot")
+    if o["kind"] == "rmsprop":
+        found.append("no rmsprop: PyTorch's epsilon stands beside the root, and its momentum has no learning rate in it")
+    return found
+
+
+# ---- training -------------------------------------------------------------------------------------------------------------
+
+def losses_of(c, program, inputs):
     """Losses by the prefix of the parameters that descend them; the first one is reported."""
-    features = torch.from_numpy(inputs["features"])
+    features = features_of(inputs)
     features = features.permute(0, 3, 1, 2) if features.dim() == 4 else features
-    if dump.loss["kind"] == "gan":
-        fake = walk(dump.layers, LAYERS, c, features, "generator")
-        of_real, of_fake = (walk(dump.layers, LAYERS, c, x, "discriminator") for x in (features, fake))
-        total = torch.mean if dump.loss["reduction"] == "mean" else torch.sum
+    if program.loss["kind"] == "gan":
+        fake = walk(program.layers, LAYERS, c, features, "generator")
+        of_real, of_fake = (walk(program.layers, LAYERS, c, x, "discriminator") for x in (features, fake))
+        total = torch.mean if program.loss["reduction"] == "mean" else torch.sum
         return {"discriminator/": total(F.softplus(-of_real) + F.softplus(of_fake)), "generator/": total(F.softplus(-of_fake))}
-    output = walk(dump.layers, LAYERS, c, features)
-    loss = reduce_loss(LOSSES[dump.loss["kind"]](output, torch.from_numpy(inputs["labels"]).long(), dump.loss), c.weights, dump.loss)
-    return {"": loss + dump.optimizer.get("l2", 0) / 2 * sum((w * w).sum() for w in c.params.values() if w.dim() >= 2)}
+    output = walk(program.layers, LAYERS, c, features)
+    loss = reduce_loss(LOSSES[program.loss["kind"]](output, inputs["labels"].long(), program.loss), c.weights, program.loss)
+    return {"": loss + program.optimizer.get("l2", 0) / 2 * sum((w * w).sum() for w in c.params.values() if w.dim() >= 2)}
 
 
 def clip(parameters, o):
@@ -316,43 +322,54 @@ def clip(parameters, o):
         torch.nn.utils.clip_grad_norm_(group, most)
 
 
-# ---- training -------------------------------------------------------------------------------------------------------------
+class Training:
+    """A model with an optimizer of torch.optim, started from a program's state. autocast: a function that gives the context in
+    which the forward pass runs."""
 
-def to_torch(name, value):
-    axes = TO_TORCH.get(value.ndim) if name.endswith("/kernel") else None
-    return torch.from_numpy(np.ascontiguousarray(value.transpose(axes) if axes else value))
+    def __init__(self, program, state, device="cpu", autocast=contextlib.nullcontext):
+        self.program, self.device, self.autocast = program, device, autocast
+        values = {k: to_torch(k, v, device) for k, v in state.items()}
+        self.params = {k: v.requires_grad_() for k, v in program.of_role("parameter", values).items()}
+        self.stats = program.of_role("statistic", values)
+        self.counters = Counters(program.optimizer, program.of_role("counter", state))
+        self.averages = {k: v for k, v in values.items() if k.endswith(".ema")}
+        self.optimizer, self.settings = OPTIMIZERS[program.optimizer["kind"]](list(self.params.values()), program.optimizer)
+        self.slots = SLOTS[program.optimizer["kind"]]
+        for name, p in self.params.items():
+            kept = {theirs: values[f"{name}.{ours}"] for ours, theirs in self.slots.items() if f"{name}.{ours}" in values}
+            if program.optimizer["kind"] == "rmsprop":    # unsupported() keeps one with momentum from an engine
+                kept["momentum_buffer"] = torch.zeros_like(p)
+            self.optimizer.state[p] = kept and {"step": torch.tensor(float(self.counters.updates())), **kept}
 
-
-def from_torch(name, value):
-    value = value.detach().numpy()
-    axes = FROM_TORCH.get(value.ndim) if name.endswith("/kernel") else None
-    return value.transpose(axes) if axes else value.copy()
-
-
-def run(dump, out, _corner, _wrong):
-    torch.set_num_threads(1)
-    params = {k: to_torch(k, v).requires_grad_() for k, v in dump.initial("parameter").items()}
-    stats = {k: torch.from_numpy(v) for k, v in dump.initial("statistic").items()}
-    optimizer, settings = OPTIMIZERS[dump.optimizer["kind"]](list(params.values()), dump.optimizer)
-    recorder = Recorder(dump.steps)
-    for i in range(dump.steps):
-        inputs, random = dump.step(i)
-        weights = torch.from_numpy(inputs["weights"]) if "weights" in inputs else None
-        c = types.SimpleNamespace(framework="torch", params=params, stats=stats, random=random, weights=weights)
-        losses = losses_of(c, dump, inputs)
+    def step(self, inputs, random):
+        """Arrays as the program feeds them. Returns the loss and the gradients as the optimizer takes them."""
+        inputs, random = ({k: torch.from_numpy(np.ascontiguousarray(v)).to(self.device) for k, v in part.items()}
+                          for part in (inputs, random))
+        c = types.SimpleNamespace(params=self.params, stats=self.stats, random=random, weights=inputs.get("weights"))
+        with self.autocast():
+            losses = losses_of(c, self.program, inputs)
         gradients = {}
         for prefix, loss in losses.items():
-            wanted = [k for k in params if k.startswith(prefix)]
-            gradients.update(zip(wanted, torch.autograd.grad(loss, [params[k] for k in wanted], retain_graph=True)))
-        loss = next(iter(losses.values()))
-        for k, p in params.items():
+            wanted = [k for k in self.params if k.startswith(prefix)]
+            gradients.update(zip(wanted, torch.autograd.grad(loss, [self.params[k] for k in wanted], retain_graph=True)))
+        for k, p in self.params.items():
             p.grad = gradients[k]
-        clip(list(params.values()), dump.optimizer)
-        recorder.step(i, loss.item(), {k: from_torch(k, v.grad) for k, v in params.items()})
-        optimizer.param_groups[0].update(lr=float(inputs["learning_rate"]), **settings(i))
-        optimizer.step()
-    write_result(out, "torch", str(torch.__version__), recorder, {k: from_torch(k, v) for k, v in {**params, **stats}.items()})
+        clip(list(self.params.values()), self.program.optimizer)
+        updates, rate, o = self.counters.updates(), float(inputs["learning_rate"]), self.program.optimizer
+        if o["kind"] in ("adam", "adamw"):
+            rate *= self.counters.adam_rate(*(1 - o[beta] ** (updates + 1) for beta in ("beta1", "beta2")))
+        self.optimizer.param_groups[0].update(lr=rate, **self.settings(updates))
+        self.optimizer.step()
+        self.counters.advance()
+        self.stats = {k: v.detach() for k, v in self.stats.items()}
+        for k, average in self.averages.items():
+            with torch.no_grad():
+                average.sub_((average - self.params[k.removesuffix(".ema")]) * (1 - self.program.optimizer["ema"]))
+        return next(iter(losses.values())).item(), {k: from_torch(k, v.grad) for k, v in self.params.items()}
 
-
-if __name__ == "__main__":
-    run_jobs(run)
+    def state(self):
+        found = {**self.params, **self.stats, **self.averages}
+        for name, p in self.params.items():
+            found.update({f"{name}.{ours}": self.optimizer.state[p][theirs] for ours, theirs in self.slots.items()
+                          if theirs in self.optimizer.state[p]})
+        return {**{k: from_torch(k, v) for k, v in found.items()}, **self.counters.values}

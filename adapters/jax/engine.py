@@ -1,0 +1,61 @@
+"""JAX in the subject's chair of twinrun, optimizers of optax; several cores are as many devices of the host, or a TPU's.
+
+    twinrun diagnose digits_cnn --subject 'exec:python3 adapters/jax/engine.py'
+
+Options, before the session folder that twinrun adds: --help.
+"""
+import argparse
+import os
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+
+from twinrun_engine import Unsupported, alive, serve  # noqa: E402
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cores", type=int, default=8, help="devices that the host's processors stand for (8)")
+    parser.add_argument("--platform", default="cpu", help="cpu, or what JAX_PLATFORMS takes: tpu, cuda (untested)")
+    parser.add_argument("--precision", choices=("default", "high", "highest"), default="highest",
+                        help="of products, elsewhere than on a CPU, where they are of 32 bits")
+    parser.add_argument("folder", help="session folder; given by twinrun")
+    return parser.parse_args()
+
+
+class Engine:
+    def __init__(self, options):
+        # JAX reads these when it first looks for devices: once for all programs of this process.
+        os.environ["JAX_PLATFORMS"] = options.platform
+        if options.platform == "cpu":
+            os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "")
+                                       + f" --xla_force_host_platform_device_count={options.cores}").strip()
+        import jax
+        import models
+        import optax
+        self.models = models
+        jax.config.update("jax_default_matmul_precision", options.precision)
+        on_cpu = options.platform == "cpu"
+        self.hello = {"name": "jax", "version": jax.__version__, "precision": "f32" if on_cpu else options.precision,
+                      "max_cores": len(jax.devices()), "settings": f"platform={options.platform} optax={optax.__version__}",
+                      "elementary_ulps": 6, "flush": not on_cpu, "contracts": True, "deterministic": on_cpu}
+
+    def prepare(self, program):
+        if reasons := self.models.unsupported(program):
+            raise Unsupported(reasons)
+
+    def step(self, program, _step, state, inputs, random):
+        if program.own is None:
+            alive("compiling")
+            program.own = self.models.Training(program, state)
+        elif state is not None:
+            program.own.load(state)
+        loss, gradients = program.own.step(inputs, random)
+        return program.own.state(), {"loss": loss, **{f"{k}.grad": g for k, g in gradients.items()}}
+
+
+if __name__ == "__main__":
+    chosen = arguments()
+    serve(Engine(chosen), chosen.folder)

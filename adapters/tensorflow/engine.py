@@ -1,0 +1,81 @@
+"""TensorFlow in the subject's chair of twinrun: MirroredStrategy over logical CPUs, or TPUStrategy.
+
+    twinrun diagnose digits_cnn --subject 'exec:python3 adapters/tensorflow/engine.py'
+    TWINRUN_TPU=local twinrun diagnose ..    # a TPU by its name or address (untested: written by the documentation, run by nobody)
+
+Options, before the session folder that twinrun adds: --help.
+"""
+import argparse
+import os
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+
+from twinrun_engine import Unsupported, alive, serve  # noqa: E402
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cores", type=int, default=8, help="logical CPUs (8)")
+    parser.add_argument("--threads", type=int, default=1, help="of TensorFlow's kernels (1)")
+    parser.add_argument("folder", help="session folder; given by twinrun")
+    return parser.parse_args()
+
+
+class Tpu:
+    """Untested. Strategies over the first cores of a TPU."""
+
+    def __init__(self, tf, address):
+        self.tf, self.resolver = tf, tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
+        if address != "local":
+            tf.config.experimental_connect_to_cluster(self.resolver)
+        self.topology = tf.tpu.experimental.initialize_tpu_system(self.resolver)
+        self.cores = len(tf.config.list_logical_devices("TPU"))
+
+    def strategy(self, cores):
+        where = self.tf.tpu.experimental.DeviceAssignment.build(self.topology, num_replicas=cores)
+        return self.tf.distribute.TPUStrategy(self.resolver, experimental_device_assignment=where)
+
+
+class Engine:
+    def __init__(self, options):
+        import models
+        tf, address = models.tf, os.environ.get("TWINRUN_TPU")
+        self.models, self.strategies = models, {}
+        tf.config.threading.set_intra_op_parallelism_threads(options.threads)
+        tf.config.threading.set_inter_op_parallelism_threads(options.threads)
+        if address:
+            tpu = Tpu(tf, address)
+            self.cores, self.make = tpu.cores, tpu.strategy
+        else:
+            tf.config.experimental.enable_op_determinism()
+            models.devices(options.cores)
+            self.cores, self.make = options.cores, models.cpus
+        self.hello = {"name": "tensorflow", "version": tf.__version__, "precision": "default" if address else "f32",
+                      "max_cores": self.cores, "settings": f"tpu={address}" if address else f"cpu threads={options.threads}",
+                      "elementary_ulps": 6, "flush": bool(address), "contracts": True, "deterministic": not address}
+
+    def prepare(self, program):
+        reasons = self.models.unsupported(program)
+        if program.cores > self.cores:
+            reasons.append(f"no {program.cores} cores: there are {self.cores}")
+        if reasons:
+            raise Unsupported(reasons)
+
+    def step(self, program, _step, state, inputs, random):
+        if program.own is None:
+            alive("compiling")
+            if program.cores not in self.strategies:    # programs may share one
+                self.strategies[program.cores] = self.make(program.cores)
+            program.own = self.models.Training(program, state, self.strategies[program.cores])
+        elif state is not None:
+            program.own.load(state)
+        loss, gradients = program.own.step(inputs, random)
+        return program.own.state(), {"loss": loss, **{f"{k}.grad": g for k, g in gradients.items()}}
+
+
+if __name__ == "__main__":
+    chosen = arguments()
+    serve(Engine(chosen), chosen.folder)

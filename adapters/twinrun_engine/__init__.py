@@ -1,0 +1,28 @@
+"""What an engine of another framework needs to sit in the subject's chair of twinrun: docs/engine-protocol.md, in Python.
+
+    from twinrun_engine import serve
+
+    class Mine:
+        hello = {"name": "mine", "version": "1", "precision": "f32"}
+
+        def prepare(self, program): ...                              # once per program; raise Unsupported([...]) if you must
+        def step(self, program, step, state, inputs, random):        # one training step
+            return new_state, outputs                                # dicts of arrays, by the program's names
+
+    serve(Mine())
+
+Standard library and numpy only, Python 3.11.
+"""
+import pathlib
+import sys
+
+from .protocol import Program, Unsupported, Variable, alive, serve
+from .safetensors import Damaged, load, save
+
+__all__ = ["Damaged", "Program", "Unsupported", "Variable", "alive", "load", "save", "serve"]
+
+# In a checkout the folders beside this one are named for frameworks. On the search path, a library that asks whether there is a
+# `jax` would find the folder where JAX is not installed.
+beside = pathlib.Path(__file__).resolve().parent.parent
+if (beside / "jax" / "engine.py").exists():
+    sys.path[:] = [entry for entry in sys.path if not entry or pathlib.Path(entry).resolve() != beside]

@@ -1,0 +1,85 @@
+"""What models built from a scenario share in every framework: layers in their order, padding, where Adam's count stands."""
+import math
+
+import numpy as np
+
+from .protocol import Unsupported
+
+
+def walk(layers, table, context, features, part=""):
+    """The model's output, or that of a GAN's part. A layer reads the one before it, or those that its `input` names.
+    table: kind -> function(context, layer, *inputs)."""
+    values, previous = {"data": features}, "data"
+    for layer in layers:
+        if layer.get("part", "") != part:
+            continue
+        if layer["kind"] not in table:
+            raise Unsupported([f"no layer kind '{layer['kind']}'"])
+        inputs = [values[name] for name in layer.get("input") or [previous]]
+        previous = layer["name"]
+        full = f"{part}/{previous}" if part else previous
+        values[previous] = table[layer["kind"]](context, {**layer, "name": full}, *inputs)
+    return values[previous]
+
+
+def features_of(inputs):
+    """What a model starts from."""
+    return inputs["tokens" if "tokens" in inputs else "images"]
+
+
+def same_padding(size, window, stride, dilation=1):
+    """TensorFlow's SAME along one axis: (low, high); the odd cell is on the high side."""
+    total = max(0, (-(-size // stride) - 1) * stride + dilation * (window - 1) + 1 - size)
+    return total // 2, total - total // 2
+
+
+def stride_of(layer):
+    """A layer's stride; 0 is the default: 1 for convolutions, the window for pools."""
+    return layer["stride"] or layer.get("window", 1)
+
+
+def missing(program, layers, losses, optimizers):
+    """What a framework's tables have not, as texts for Unsupported."""
+    kinds = dict.fromkeys(layer["kind"] for layer in program.layers)
+    found = [f"no layer kind '{kind}'" for kind in kinds if kind not in layers]
+    if program.loss["kind"] not in {*losses, "gan"}:
+        found.append(f"no loss '{program.loss['kind']}'")
+    if program.optimizer["kind"] not in optimizers:
+        found.append(f"no optimizer '{program.optimizer['kind']}'")
+    if program.scenario["train"].get("accumulate", 1) > 1:
+        found.append("no accumulation of gradients")
+    return found
+
+
+class Counters:
+    """The program's counters (`adam/beta1_power`, `adafactor/step`), and how many updates they stand for. Frameworks count
+    updates; the program keeps binary32 powers, as TensorFlow does, which are passed on bit for bit and multiplied as there."""
+
+    def __init__(self, optimizer, values):
+        self.betas = {"beta1_power": optimizer.get("beta1", 0), "beta2_power": optimizer.get("beta2", 0)}
+        self.values = {name: np.array(value) for name, value in values.items()}
+
+    def updates(self):
+        """Updates made so far. Beyond what the powers can tell all corrections of a bias are 1."""
+        for name, value in self.values.items():
+            value, beta = float(value.flat[0]), self.betas.get(name.split("/")[1])
+            if beta is None:
+                return int(value) - 1    # adafactor/step counts from 1
+            if beta > 0 and 1e-30 < value <= 1:
+                return max(0, round(math.log(value) / math.log(beta)) - 1)
+        return 10_000_000 if self.values else 0
+
+    def advance(self):
+        for name, value in self.values.items():
+            beta = self.betas.get(name.split("/")[1])
+            self.values[name] = np.asarray(value + 1 if beta is None else value * np.float32(beta), value.dtype)
+
+    def adam_rate(self, correction1, correction2):
+        """What a learning rate is to be multiplied by where Adam's corrections of the bias, 1 - beta^t, are a framework's own. It
+        takes powers of beta where the program multiplies binary32 numbers; at the first steps, where 1 - beta2^t is small, the last
+        bits of these are some 10^-5 of it, far more than a rounding."""
+        one, two = (1 - float(next(np.asarray(v).flat[0] for k, v in self.values.items() if k.endswith(which)))
+                    for which in ("beta1_power", "beta2_power"))
+        if not (0 < one <= 1 and 0 < two <= 1):
+            return 1.0
+        return math.sqrt(two / correction2) * (correction1 / one)

@@ -1,0 +1,224 @@
+"""twinrun's engine protocol, version 1: lines of JSON on standard input and output, arrays in files of a session folder.
+
+With one core every array has the shape that the program says. With several every array has one axis more, in front: [cores, ...],
+row r of which is replica r's. What is the same on all replicas may be returned without that axis.
+"""
+import dataclasses
+import json
+import os
+import sys
+import threading
+import tomllib
+import traceback
+import typing
+
+import numpy as np
+
+from .safetensors import DTYPES, load, save
+
+PROTOCOL = 1
+MOST_TEXT = 8000    # of an error: a message is at most 1 MiB
+channel = None      # what serve() talks through; one per process, as standard output is
+
+
+class Unsupported(Exception):
+    """What an engine cannot do, all of it at once: Unsupported(["no layer kind 'gather'", "no optimizer 'lamb'"])."""
+
+    def __init__(self, reasons):
+        super().__init__("; ".join(reasons))
+
+
+class Refused(Exception):
+    """A request, or what an engine returned, is not as the protocol has it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """A state variable, input, random op or output of a program."""
+    name: str
+    dtype: np.dtype
+    shape: tuple
+    role: str = ""            # of a state variable: parameter, slot, statistic, counter
+    per_core: bool = False    # of an input: each replica is fed its own
+
+
+class Program:
+    """What an engine is asked to compute one step of."""
+
+    def __init__(self, name, text):
+        self.name = name
+        self.scenario = tomllib.loads(text["scenario"])    # every key with its value: docs/scenario-keys.md
+        self.cores, self.batch = text["cores"], text["batch"]    # replicas, samples of each
+        self.algebra = text.get("algebra", "cpu")          # "cpu", "xla": of rmsprop and adamax (docs/optimizers.md)
+        self.sharding = text["sharding"]                   # reduction, batchnorm, batchnorm_group, batchwise, token_mean, clipping
+        self.layers = self.scenario["model"]["layers"]
+        self.loss = self.scenario["loss"]
+        self.optimizer = self.scenario["optimizer"]
+        self.state, self.inputs, self.random, self.outputs = (
+            [self.variable(v) for v in text.get(part, [])] for part in ("state", "inputs", "random", "outputs"))
+        self.started = False
+        self.own: typing.Any = None    # the engine's to use: the same Program comes with every step
+
+    @staticmethod
+    def variable(v):
+        if v["dtype"] not in DTYPES:
+            raise Refused(f"{v['name']}: unknown dtype {v['dtype']!r}")
+        return Variable(v["name"], np.dtype(DTYPES[v["dtype"]]), tuple(v["shape"]), v.get("role", ""), v.get("per_core", False))
+
+    def of_role(self, role, state):
+        """The part of `state` (name: anything) whose variables have the role."""
+        return {v.name: state[v.name] for v in self.state if v.role == role}
+
+    def read(self, path, prefix, variables):
+        """{name: array} of `variables` from a file. What is the same on all replicas is one row, shown `cores` times: read-only."""
+        arrays, found, wrong = load(path), {}, []
+
+        def take(name, v):
+            if name not in arrays:
+                wrong.append(f"there is no '{name}'")
+            elif (arrays[name].dtype, arrays[name].shape) != (v.dtype, v.shape):
+                wrong.append(f"'{name}' is {arrays[name].dtype} {list(arrays[name].shape)}, due is {v.dtype} {list(v.shape)}")
+            return arrays.get(name)
+
+        for v in variables:
+            name = f"{prefix}/{v.name}"
+            if self.cores == 1:
+                found[v.name] = take(name if name in arrays else f"{name}@0" if f"{name}@0" in arrays else name, v)
+            elif f"{name}@0" in arrays:
+                rows = [take(f"{name}@{r}", v) for r in range(self.cores)]
+                found[v.name] = None if wrong else np.stack(rows)
+            else:
+                one = take(name, v)
+                found[v.name] = None if wrong else np.broadcast_to(one, (self.cores, *v.shape))
+        if wrong:
+            raise Refused(f"{os.path.basename(path)}: {'; '.join(wrong)}")
+        return found
+
+    def to_write(self, prefix, variables, values):
+        """The arrays of a file with `values`, checked against `variables`. Replicas that agree bit for bit are written once."""
+        arrays, wrong = {}, []
+        names = {v.name for v in variables}
+        for v in variables:
+            if v.name not in values:
+                wrong.append(f"no {prefix} '{v.name}' was returned")
+                continue
+            value = exact(values[v.name], v.dtype)
+            if value.dtype != v.dtype or value.shape not in (v.shape, (self.cores, *v.shape)):
+                wrong.append(f"{prefix} '{v.name}' is {value.dtype} {list(value.shape)}, due is {v.dtype} {list(v.shape)}"
+                             + (f", or one for each of {self.cores} cores" if self.cores > 1 else ""))
+            elif value.shape == v.shape or all(row.tobytes() == value[0].tobytes() for row in value[1:]):
+                arrays[f"{prefix}/{v.name}"] = value if value.shape == v.shape else value[0]
+            else:
+                arrays.update({f"{prefix}/{v.name}@{r}": row for r, row in enumerate(value)})
+        wrong += [f"the program has no {prefix} '{name}'" for name in values if name not in names]
+        if wrong:
+            raise Refused("; ".join(wrong))
+        return arrays
+
+
+def exact(value, dtype):
+    """As an array; numbers of Python (loss.item()) become `dtype` where that changes none of them."""
+    value = np.asarray(value)
+    if value.dtype != dtype and value.dtype in (np.float64, np.int64) and dtype != np.bool_:
+        with np.errstate(all="ignore"):
+            cast = value.astype(dtype)
+            if np.array_equal(cast.astype(value.dtype), value, equal_nan=value.dtype == np.float64):
+                return cast
+    return value
+
+
+class Channel:
+    def __init__(self, stream):
+        self.stream, self.lock = stream, threading.Lock()
+
+    def send(self, message):
+        with self.lock:
+            self.stream.write(json.dumps(message) + "\n")
+            self.stream.flush()
+
+
+def alive(text="at work"):
+    """Tells twinrun that a long piece of work goes on (compiling, say): the time limit starts anew. Nothing outside of serve()."""
+    if channel is not None:
+        channel.send({"alive": str(text)[:MOST_TEXT]})
+
+
+class Session:
+    """Answers requests about one engine in one folder."""
+
+    def __init__(self, engine, folder):
+        self.engine, self.folder, self.programs = engine, folder, {}
+
+    def path(self, name):
+        if not isinstance(name, str) or os.path.basename(name) != name or name in ("", ".", ".."):
+            raise Refused(f"{name!r} is no file of the session folder")
+        return os.path.join(self.folder, name)
+
+    def answer(self, request):
+        what = request.get("do")
+        if what not in ("hello", "prepare", "step"):
+            raise Refused(f"unknown request {what!r}: hello, prepare or step")
+        return getattr(self, what)(request)
+
+    def hello(self, request):
+        if request.get("protocol") != PROTOCOL:
+            raise Refused(f"speaks protocol {PROTOCOL}, not {request.get('protocol')!r}")
+        return {"hello": {"protocol": PROTOCOL, **self.engine.hello}}
+
+    def prepare(self, request):
+        name = request["program"]
+        with open(self.path(name), encoding="utf-8") as file:
+            program = Program(name, json.load(file))
+        self.engine.prepare(program)
+        self.programs[name] = program
+        return {"prepared": name}
+
+    def step(self, request):
+        program = self.programs.get(request["program"])
+        if program is None:
+            raise Refused(f"no program {request['program']!r} was prepared")
+        fed = self.path(request["inputs"])
+        inputs, random = program.read(fed, "input", program.inputs), program.read(fed, "random", program.random)
+        given = request.get("state")
+        if given is None and not program.started:
+            raise Refused(f"the first step of {program.name} needs a state")
+        state = None if given is None else program.read(self.path(given), "state", program.state)
+        program.started = True
+        state, outputs = self.engine.step(program, request["step"], state, inputs, random)
+        arrays = program.to_write("state", program.state, state) | program.to_write("output", program.outputs, outputs)
+        result = request["result"] + ".safetensors"
+        save(self.path(result), arrays)
+        return {"stepped": request["step"], "result": result}
+
+
+def error_text(error):
+    kind = "" if isinstance(error, (Unsupported, Refused)) else f"{type(error).__name__}: "
+    return (kind + str(error))[:MOST_TEXT]
+
+
+def serve(engine, folder=None):
+    """Answers twinrun until it closes our standard input. folder: the session folder; default: the last argument of the
+    command line. Whatever is printed meanwhile goes to standard error, that of libraries in C included: standard output is
+    the protocol's. An exception is told to twinrun in a line; its traceback stands on standard error."""
+    global channel
+    if folder is None:
+        folder = sys.argv[-1]
+    if not os.path.isdir(folder):
+        sys.exit(f"{folder}: is no folder. An engine is started by twinrun: twinrun diagnose .. --subject 'exec:COMMAND'")
+    sys.stdout.flush()
+    channel = Channel(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    os.dup2(2, 1)
+    session = Session(engine, folder)
+    try:
+        for line in sys.stdin.buffer:
+            try:
+                reply = session.answer(json.loads(line))
+            except Exception as error:    # of an author's code, of any kind: twinrun is told, the session goes on
+                traceback.print_exc()
+                sys.stderr.flush()
+                reply = {"error": error_text(error)}
+            channel.send(reply)
+    except (BrokenPipeError, KeyboardInterrupt):
+        pass    # twinrun is gone, or ends us
+    finally:
+        channel = None

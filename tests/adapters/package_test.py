@@ -1,0 +1,254 @@
+"""The Python package against a harness played by a class, and its files against damage."""
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+
+from harness import Failed, Harness, described
+
+from twinrun_engine import Damaged, Program, load, save
+from twinrun_engine.model import Counters, same_padding, walk
+from twinrun_engine.protocol import Refused, Unsupported
+
+HERE = pathlib.Path(__file__).resolve().parent
+SCENARIO = """
+[[model.layers]]
+kind = "gather"
+[[model.layers]]
+kind = "scatter"
+[loss]
+kind = "none"
+[optimizer]
+kind = "sgd"
+[train]
+batch = 8
+"""
+
+
+def program(cores=1):
+    f, i = np.float32, np.int32
+    return {"protocol": 1, "scenario": SCENARIO, "cores": cores, "batch": 8, "algebra": "cpu", "sharding": {"reduction": "mean"},
+            "state": described({"w": np.zeros((), f), "count": np.zeros((), i)}, {"w": "parameter", "count": "counter"}),
+            "inputs": described({"x": np.zeros(8, f), "learning_rate": np.zeros((), f)}), "random": [],
+            "outputs": described({"loss": np.zeros((), f), "w.grad": np.zeros((), f)})}
+
+
+def fed(cores=1):
+    x, rate = np.arange(8, dtype=np.float32), np.float32(0.5)
+    return {"x": x if cores == 1 else np.stack([x + r for r in range(cores)]),
+            "learning_rate": np.asarray(rate) if cores == 1 else np.full(cores, rate)}
+
+
+def start(cores=1):
+    shape = () if cores == 1 else (cores,)
+    return {"w": np.full(shape, 10, np.float32), "count": np.zeros(shape, np.int32)}
+
+
+def toy(what, limit=60):
+    return Harness([sys.executable, HERE / "toy_engine.py", what], limit)
+
+
+class Session(unittest.TestCase):
+    def test_a_session(self):
+        with toy("right") as h:
+            self.assertEqual(h.hello(), {"protocol": 1, "name": "toy", "version": "1", "precision": "f32", "max_cores": 4})
+            name = h.prepare(program())
+            first = h.step(name, 1, 0, fed(), {}, start())
+            self.assertEqual(first["state/w"], np.float32(10 - 0.5 * 3.5))
+            self.assertEqual(first["output/loss"].dtype, np.float32)
+            second = h.step(name, 1, 1, fed(), {})
+            self.assertEqual(second["state/w"], np.float32(10 - 3.5))
+            again = h.step(name, 1, 0, fed(), {}, start())
+            self.assertEqual({k: v.tobytes() for k, v in again.items()}, {k: v.tobytes() for k, v in first.items()})
+            self.assertEqual(h.alive, ["half way"] * 3)
+            self.assertEqual(h.end(), 0)
+            self.assertIn("printed by a library", h.last_words())
+            self.assertIn("printed by a child", h.last_words())
+
+    def test_two_programs_keep_apart(self):
+        with toy("right") as h:
+            h.hello()
+            one, two = h.prepare(program()), h.prepare(program())
+            h.step(one, 1, 0, fed(), {}, start())
+            h.step(two, 1, 0, fed(), {}, {**start(), "w": np.float32(99)[()] + np.zeros((), np.float32)})
+            self.assertEqual(h.step(one, 1, 1, fed(), {})["state/w"], np.float32(6.5))
+
+    def test_replicas(self):
+        with toy("right") as h:
+            h.hello()
+            name = h.prepare(program(4))
+            found = h.step(name, 4, 0, fed(4), {}, start(4))
+            np.testing.assert_array_equal(found["state/w"], np.float32([8.25, 7.75, 7.25, 6.75]))
+            np.testing.assert_array_equal(found["state/count"], [1, 2, 3, 4])
+            found = h.step(name, 4, 1, fed(4), {})
+            np.testing.assert_array_equal(found["state/count"], [2, 4, 6, 8])
+            raw = load(os.path.join(h.folder, "result-1.safetensors"))
+            self.assertIn("state/w@3", raw)
+            same = {"x": np.stack([np.arange(8, dtype=np.float32)] * 4), "learning_rate": fed(4)["learning_rate"]}
+            h.step(name, 4, 2, same, {}, start(4))
+            self.assertIn("state/w", load(os.path.join(h.folder, "result-2.safetensors")))
+
+    def failing(self, what, text, limit=60, steps=1):
+        with toy(what, limit) as h:
+            h.hello()
+            name = h.prepare(program())
+            for i in range(steps - 1):
+                h.step(name, 1, i, fed(), {}, start())
+            with self.assertRaisesRegex(Failed, text):
+                h.step(name, 1, steps - 1, fed(), {}, start())
+            return h.last_words()
+
+    def test_an_engine_that_raises_says_so_with_its_traceback(self):
+        words = self.failing("raises", "AssertionError: something of the author's", steps=2)
+        self.assertIn("Traceback", words)
+        self.assertIn("toy_engine.py", words)
+
+    def test_what_it_returns_is_checked_all_at_once(self):
+        self.failing("wrong", r"state 'w' is float32 \[2, 2\], due is float32 \[\]; no state 'count' was returned; "
+                              "the program has no state 'more'")
+
+    def test_doubles_that_would_be_rounded_are_refused(self):
+        self.failing("doubles", "state 'w' is float64")
+
+    def test_garbage(self):
+        self.failing("garbage", "no message: b'Epoch 1/10")
+
+    def test_one_that_dies(self):
+        self.failing("dies", "ended with status 3")
+
+    def test_one_that_hangs(self):
+        self.failing("hangs", "is late", limit=1)
+
+    def test_unsupported_kinds_are_told_together(self):
+        with toy("unsupported") as h:
+            h.hello()
+            with self.assertRaisesRegex(Failed, "^no layer kind 'gather'; no layer kind 'scatter'; no optimizer 'lamb'$"):
+                h.prepare(program())
+
+    def test_requests_that_are_wrong(self):
+        with toy("right") as h:
+            with self.assertRaisesRegex(Failed, "protocol 1, not 2"):
+                h.hello(2)
+            self.assertIn("error", h.send_raw(b"no json"))
+            self.assertIn("error", h.send_raw(b"[1]"))
+            self.assertIn("unknown request", h.send_raw(b'{"do":"dance"}')["error"])
+            self.assertIn("no file of the session folder", h.send_raw(b'{"do":"prepare","program":"../x"}')["error"])
+            self.assertIn("no program", h.send_raw(b'{"do":"step","program":"p","step":0}')["error"])
+            name = h.prepare(program())
+            with self.assertRaisesRegex(Failed, "needs a state"):
+                h.step(name, 1, 0, fed(), {})
+            with self.assertRaisesRegex(Failed, "there is no 'input/learning_rate'"):
+                h.step(name, 1, 0, {"x": fed()["x"]}, {}, start())
+            with self.assertRaisesRegex(Failed, r"'input/x' is int32 \[8\], due is float32 \[8\]"):
+                h.step(name, 1, 0, {**fed(), "x": np.zeros(8, np.int32)}, {}, start())
+            h.step(name, 1, 0, fed(), {}, start())    # and it is still there
+
+    def test_without_a_folder(self):
+        done = subprocess.run([sys.executable, HERE / "toy_engine.py", "right", "/no/folder"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("/no/folder: is no folder", done.stderr)
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "a.safetensors")
+
+    def test_round_trip(self):
+        arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "scalar": np.array(7, np.int32), "none": np.zeros((0, 3), np.float64),
+                  "truth": np.array([True, False]), "odd": np.arange(24, dtype=np.int64).reshape(2, 3, 4).transpose(2, 0, 1),
+                  "special": np.array([np.nan, np.inf, -0.0, 1e-45], np.float32), "ü/@0": np.zeros(1, np.uint8)}
+        save(self.path, arrays)
+        found = load(self.path)
+        self.assertEqual(list(found), list(arrays))
+        for name, a in arrays.items():
+            self.assertEqual((a.dtype, a.shape, a.tobytes()), (found[name].dtype, found[name].shape, found[name].tobytes()), name)
+        found["a"][0, 0] = 5    # writable
+        save(self.path, {})
+        self.assertEqual(load(self.path), {})
+        with self.assertRaisesRegex(TypeError, "complex128"):
+            save(self.path, {"a": np.zeros(1, complex)})
+
+    def test_every_cut_is_seen(self):
+        save(self.path, {"a": np.arange(3, dtype=np.float32), "b": np.arange(2, dtype=np.int32)})
+        whole = pathlib.Path(self.path).read_bytes()
+        for length in range(len(whole)):
+            pathlib.Path(self.path).write_bytes(whole[:length])
+            with self.assertRaises(Damaged, msg=f"{length} of {len(whole)} bytes"):
+                load(self.path)
+        pathlib.Path(self.path).write_bytes(whole + b"\0")
+        with self.assertRaisesRegex(Damaged, "belong to no array"):
+            load(self.path)
+
+    def test_headers_that_lie(self):
+        four = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+        for header, text in (
+                ({"a": {**four, "dtype": "F33"}}, "unknown dtype"), ({"a": {**four, "shape": [2]}}, "data_offsets"),
+                ({"a": {**four, "shape": [-1]}}, "no shape"), ({"a": {**four, "shape": [1.0]}}, "no shape"),
+                ({"a": {**four, "shape": [True]}}, "no shape"), ({"a": {**four, "shape": 1}}, "no shape"),
+                ({"a": {**four, "data_offsets": [0, 8], "shape": [2]}}, "cut short"),
+                ({"a": {**four, "data_offsets": [1, 5]}}, "data_offsets"), ({"a": {**four, "data_offsets": [0]}}, "data_offsets"),
+                ({"a": {**four, "data_offsets": "ab"}}, "data_offsets"), ({"a": four, "b": four}, "data_offsets"),
+                ({"a": {"dtype": "F32"}}, "has no"), ({"a": 1}, "has no"), ([], "no object"),
+                ({"a": {**four, "shape": [2**62, 4]}}, "data_offsets"), ({"a": {**four, "dtype": "BOOL", "shape": [4]}}, "truth")):
+            raw = json.dumps(header).encode()
+            pathlib.Path(self.path).write_bytes(struct.pack("<Q", len(raw)) + raw + b"\x02\0\0\0")
+            with self.assertRaisesRegex(Damaged, text, msg=str(header)):
+                load(self.path)
+        for raw in (b'{"a":1,"a":1}', b"{", b"\xff", b"[" * 5000):
+            pathlib.Path(self.path).write_bytes(struct.pack("<Q", len(raw)) + raw)
+            with self.assertRaises(Damaged):
+                load(self.path)
+        pathlib.Path(self.path).write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
+        with self.assertRaises(Damaged):
+            load(self.path)
+
+
+class Parts(unittest.TestCase):
+    def test_counters_count_updates(self):
+        adam = {"beta1": 0.9, "beta2": 0.999}
+        c = Counters(adam, {"adam/beta1_power": np.float32(0.9), "adam/beta2_power": np.float32(0.999)})
+        powers = np.float32([0.9, 0.999])
+        for t in range(3000):
+            self.assertEqual(c.updates(), t)
+            self.assertAlmostEqual(c.adam_rate(1 - 0.9 ** (t + 1), 1 - 0.999 ** (t + 1)), 1, delta=1e-4)
+            c.advance()
+            powers *= np.float32([0.9, 0.999])
+            self.assertEqual([float(v) for v in c.values.values()], list(map(float, powers)))
+        self.assertEqual(Counters({}, {"adafactor/step": np.float32(5)}).updates(), 4)
+        self.assertEqual(Counters({}, {}).updates(), 0)
+        self.assertGreater(Counters(adam, {"adam/beta1_power": np.float32(0)}).updates(), 10**6)
+
+    def test_counters_of_replicas(self):
+        c = Counters({"beta1": 0.5}, {"adamax/beta1_power": np.full(4, 0.25, np.float32)})
+        self.assertEqual(c.updates(), 1)
+        c.advance()
+        np.testing.assert_array_equal(c.values["adamax/beta1_power"], np.full(4, 0.125, np.float32))
+        self.assertEqual(c.values["adamax/beta1_power"].dtype, np.float32)
+
+    def test_walk_and_padding(self):
+        layers = [{"kind": "twice", "name": "a"}, {"kind": "sum", "name": "b", "input": ["a", "data"]}]
+        table = {"twice": lambda c, layer, x: 2 * x, "sum": lambda c, layer, *xs: sum(xs)}
+        self.assertEqual(walk(layers, table, None, 5), 15)
+        with self.assertRaisesRegex(Unsupported, "no layer kind 'sum'"):
+            walk(layers, {"twice": table["twice"]}, None, 5)
+        self.assertEqual([same_padding(7, 3, 2), same_padding(8, 3, 2), same_padding(5, 3, 1, 2)], [(1, 1), (0, 1), (2, 2)])
+
+    def test_a_program(self):
+        p = Program("program-1.json", program(2))
+        self.assertEqual((p.cores, p.batch, p.optimizer["kind"], [layer["kind"] for layer in p.layers]),
+                         (2, 8, "sgd", ["gather", "scatter"]))
+        self.assertEqual(p.of_role("counter", {"w": 1, "count": 2}), {"count": 2})
+        with self.assertRaisesRegex(Refused, "unknown dtype"):
+            Program("program-1.json", {**program(), "state": [{"name": "a", "dtype": "X", "shape": []}]})
+
+
+if __name__ == "__main__":
+    unittest.main()

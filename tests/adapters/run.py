@@ -1,0 +1,27 @@
+"""For ctest: run.py package, run.py frameworks. Exit status 77 with a word of why: there is nothing to try it with."""
+import importlib.util
+import pathlib
+import sys
+import unittest
+
+NOTHING = 77
+
+
+def main():
+    here, which = pathlib.Path(__file__).resolve().parent, sys.argv[1]
+    absent = [name for name in ("numpy", *(["h5py"] if which == "frameworks" else [])) if importlib.util.find_spec(name) is None]
+    if absent:
+        print(f"SKIPPED: {sys.executable} has no {' and no '.join(absent)}")
+        return NOTHING
+    sys.path.insert(0, str(here))
+    result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromName(f"{which}_test"))
+    if not result.wasSuccessful():
+        return 1
+    if result.testsRun == len(result.skipped) or result.testsRun == 0:
+        print("SKIPPED: " + "; ".join(dict.fromkeys(reason for _, reason in result.skipped)))
+        return NOTHING
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
