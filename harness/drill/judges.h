@@ -17,7 +17,8 @@ inline constexpr double kFactor = 4;
 std::vector<Variant> honest_judges(const Capabilities& declared);
 
 // A result against those of honest engines, element by element: its distance from the middle of their results, in units of kFactor
-// times the largest of half their range there, the median of that over the result, and one ulp (where they differ at all).
+// times the largest of half their range there, the median of that over the result, and one ulp. Where all of one op's results agree
+// on every element, any difference is infinite.
 struct Comparison {
   double distance = 0;  // of the worst element (of at most 4096); above 1: outside
   double lean = 0;      // of all, to one side, in standard deviations of the honest ones'
