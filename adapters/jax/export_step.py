@@ -54,8 +54,10 @@ def export_step(step, state, batches, stem, *, names=None):
     binding = {"schema_version": 1, "state": state_names, "roles": roles, "inputs": input_names, "loss": len(state_names)}
     if duplicates := {n for n in state_names + input_names if (state_names + input_names).count(n) > 1}:
         raise ValueError(f"names are not unique: {sorted(duplicates)}; give other prefixes with names=")
+    text = lowered.as_text(dialect="hlo", debug_info=True)
+    text = re.sub(r'^(\d+ ")[^"\n]*/', r"\1", text, flags=re.MULTILINE)  # source files by their names, without folders
     with open(f"{stem}.hlo", "w") as f:
-        f.write(lowered.as_text(dialect="hlo", debug_info=True))
+        f.write(text)
     with open(f"{stem}.json", "w") as f:
         json.dump(binding, f, indent=1)
     np.savez(f"{stem}.state.npz", **{n: _writable(x) for n, x in zip(state_names, jax.tree.leaves(state))})

@@ -90,7 +90,7 @@ class Importer {
     const Value root = inlined(entry, arguments, {});
     if (problems_.empty()) bind_results(entry, root, binding);
     if (!problems_.empty()) return told();
-    for (const auto& [note, count] : notes_)
+    for (const auto& [note, count] : shared_.notes)
       out_.notes.push_back(count > 1 ? fmt::format("{} ({} times)", note, count) : note);
     out_.program = prune(out_.program);
     return std::move(out_);
@@ -221,11 +221,9 @@ class Importer {
     const auto rule = rules().find(in.opcode);
     if (rule == rules().end() && in.opcode != "constant")
       throw Unsupported{fmt::format("{} ({}); {}", in.opcode, to_string(in.shape), advice(in.opcode))};
-    std::string path = here.path.empty() || in.op_name.empty()
-                           ? (here.path.empty() ? in.name : here.path + "/" + in.name)
-                           : here.path;
+    std::string path = path_of(in, here);
     if (here.gradient) path += ".grad";
-    Site site(module_, in, ids, graph(), phase, std::move(path), here.source, notes_);
+    Site site(module_, in, ids, graph(), phase, std::move(path), here.source, shared_);
     check_small_integers(in);
     if (variadic) {
       const auto [extreme, index] = lower_arg_extreme(site);
@@ -234,6 +232,17 @@ class Importer {
     const TensorType type = site.result();
     if (type.elements() == 0) throw Unsupported{fmt::format("an empty array, {}", to_string(in.shape))};
     return {in.opcode == "constant" ? constant(site, type) : rule->second(site), {}};
+  }
+
+  // The place in the source, or the instruction's own name. JAX gives what it broadcasts for an op the name of the op: that of an
+  // instruction which only moves says so.
+  static std::string path_of(const HloInstruction& in, const Scope& here) {
+    static const std::set<std::string_view> moves = {"broadcast", "reshape", "transpose", "convert"};
+    if (here.path.empty()) return in.name;
+    if (in.op_name.empty()) return here.path + "/" + in.name;
+    const size_t last = here.path.rfind('/');
+    const std::string word = last == std::string::npos ? here.path : here.path.substr(last + 1);
+    return moves.contains(in.opcode) && !word.starts_with(in.opcode) ? here.path + "." + in.opcode : here.path;
   }
 
   // Held as i32, they keep their values; sums and products of theirs would wrap elsewhere.
@@ -318,7 +327,7 @@ class Importer {
   const HloModule& module_;
   ImportedStep out_;
   std::map<std::string, std::vector<int>> problems_;
-  std::map<std::string, int> notes_;
+  Shared shared_;
   bool full_ = false;
   int depth_ = 0;
   int64_t visited_ = 0;  // instructions, as often as they are inlined

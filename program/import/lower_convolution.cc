@@ -52,7 +52,18 @@ Form form_of(Site& s) {
   f.out = out;
   f.result = gathered(s.in.shape.dims, out);
   f.image = s.transpose(s.x[0], image, "image");
-  f.kernel = s.transpose(s.x[1], kernel, "kernel");
+  // A mirrored kernel is the same as a window that says so.
+  ValueId taps = s.x[1];
+  const Mirrored mirrored = s.mirrored(taps);
+  const auto spatial_axis = [&](int64_t axis) { return std::ranges::find(l.rhs_spatial, axis) != l.rhs_spatial.end(); };
+  if (mirrored.of != kNoValue && std::ranges::all_of(mirrored.axes, spatial_axis)) {
+    taps = mirrored.of;
+    for (size_t i = 0; i < spatial; ++i) {
+      if (std::ranges::find(mirrored.axes, l.rhs_spatial[i]) != mirrored.axes.end())
+        f.window.reversal[i] = 1 - f.window.reversal[i];
+    }
+  }
+  f.kernel = s.transpose(taps, kernel, "kernel");
   if (spatial == 1) {
     Dims wide = s.b.type(f.image).dims, tall = s.b.type(f.kernel).dims;
     wide.insert(wide.begin() + 2, 1);

@@ -41,10 +41,10 @@ ValueId logic(Site& s) {
   s.expect(s.in.opcode == "not" ? 1 : 2);
   if (s.type(0).dtype != DType::kPred)
     s.refuse(fmt::format("{} of {}; allowed: pred", s.in.opcode, to_string(s.type(0))));
-  if (s.in.opcode == "not") return s.logical_not(s.x[0]);
+  if (s.in.opcode == "not") return s.logical_not(s.x[0], "");
   if (s.type(0) != s.type(1)) s.refuse(fmt::format("{} of two shapes", s.in.opcode));
-  if (s.in.opcode == "and") return s.logical_and(s.x[0], s.x[1]);
-  if (s.in.opcode == "or") return s.logical_or(s.x[0], s.x[1]);
+  if (s.in.opcode == "and") return s.logical_and(s.x[0], s.x[1], "");
+  if (s.in.opcode == "or") return s.logical_or(s.x[0], s.x[1], "");
   return s.b.compare(CompareKind::kNe, s.x[0], s.x[1], s.name());  // xor
 }
 
@@ -52,8 +52,8 @@ ValueId binary(Site& s) {
   s.expect(2);
   if (s.type(0).dtype == DType::kPred && s.type(0) == s.type(1)) {
     const std::string& op = s.in.opcode;
-    if (op == "multiply" || op == "minimum") return s.logical_and(s.x[0], s.x[1]);
-    if (op == "add" || op == "maximum") return s.logical_or(s.x[0], s.x[1]);
+    if (op == "multiply" || op == "minimum") return s.logical_and(s.x[0], s.x[1], "");
+    if (op == "add" || op == "maximum") return s.logical_or(s.x[0], s.x[1], "");
   }
   return s.b.binary(kind_of(s.in.opcode), s.x[0], s.x[1], s.name());
 }

@@ -95,6 +95,7 @@ ValueId reverse(Site& s) {
   check_axes(s, axes, s.type(0).rank());
   ValueId x = s.x[0];
   for (int64_t axis : axes) x = s.reverse(x, axis);
+  s.note_mirrored(x, {s.x[0], axes});
   return x;
 }
 

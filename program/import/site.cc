@@ -117,18 +117,18 @@ ValueId Site::spread(ValueId v, const TensorType& like) {
   if (b.type(v).dims == like.dims || !b.type(v).dims.empty()) return v;
   return b.broadcast(v, like.dims, {}, name("broadcast"));
 }
-ValueId Site::logical_not(ValueId p) {
+ValueId Site::logical_not(ValueId p, std::string_view local) {
   const TensorType t = b.type(p);
   const ValueId no = splat(0, t, "false"), yes = splat(1, t, "true");
-  return b.select(p, no, yes, name("not"));
+  return b.select(p, no, yes, name(local));
 }
-ValueId Site::logical_and(ValueId p, ValueId q) {
+ValueId Site::logical_and(ValueId p, ValueId q, std::string_view local) {
   const TensorType t = b.type(p);
-  return b.select(p, q, splat(0, t, "false"), name("and"));
+  return b.select(p, q, splat(0, t, "false"), name(local));
 }
-ValueId Site::logical_or(ValueId p, ValueId q) {
+ValueId Site::logical_or(ValueId p, ValueId q, std::string_view local) {
   const TensorType t = b.type(p);
-  return b.select(p, splat(1, t, "true"), q, name("or"));
+  return b.select(p, splat(1, t, "true"), q, name(local));
 }
 
 // Every stride-th: the last group is filled up, then the first of each group is kept.

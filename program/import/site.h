@@ -21,17 +21,29 @@ bool is_small_integer(std::string_view hlo);          // "u8", "s8", "u16", "s16
 // Whether a value is the same number everywhere, by its making: constants, broadcast, reshaped, converted.
 std::optional<double> splat_of(const Graph& graph, ValueId id);
 
+// What reverse made, for convolutions: a kernel that is another one mirrored.
+struct Mirrored {
+  ValueId of = kNoValue;
+  Dims axes;
+};
+
+// What instructions tell each other beside their values.
+struct Shared {
+  std::map<std::string, int> notes;  // and how often each was made
+  std::map<ValueId, Mirrored> mirrored;
+};
+
 class Site {
  public:
   Site(const HloModule& module, const HloInstruction& in, std::vector<ValueId> operands, Graph& graph,
-       Phase phase, std::string path, std::string source, std::map<std::string, int>& notes)
+       Phase phase, std::string path, std::string source, Shared& shared)
       : module(module),
         in(in),
         x(std::move(operands)),
         b(graph, "", phase),
         path_(std::move(path)),
         source_(std::move(source)),
-        notes_(notes) {}
+        shared_(shared) {}
 
   const HloModule& module;
   const HloInstruction& in;
@@ -46,7 +58,12 @@ class Site {
   // Takes so many operands; else Unsupported.
   void expect(size_t operands) const;
   [[noreturn]] void refuse(std::string what) const { throw Unsupported{std::move(what)}; }
-  void note(const std::string& text) { ++notes_[text]; }
+  void note(const std::string& text) { ++shared_.notes[text]; }
+  void note_mirrored(ValueId result, Mirrored how) { shared_.mirrored[result] = std::move(how); }
+  Mirrored mirrored(ValueId v) const {
+    const auto found = shared_.mirrored.find(v);
+    return found == shared_.mirrored.end() ? Mirrored{} : found->second;
+  }
   // The region that attribute `key` names: "add" of a computation that adds its two parameters; "" of any other.
   std::string region(const std::string& key = "to_apply") const;
 
@@ -57,9 +74,9 @@ class Site {
   ValueId transpose(ValueId x, const Dims& permutation, std::string_view local = "transpose");
   ValueId convert(ValueId x, DType dtype, std::string_view local = "convert");
   ValueId spread(ValueId scalar, const TensorType& like);  // a scalar to all of `like`; others stay
-  ValueId logical_not(ValueId p);
-  ValueId logical_and(ValueId p, ValueId q);
-  ValueId logical_or(ValueId p, ValueId q);
+  ValueId logical_not(ValueId p, std::string_view local = "not");
+  ValueId logical_and(ValueId p, ValueId q, std::string_view local = "and");
+  ValueId logical_or(ValueId p, ValueId q, std::string_view local = "or");
   // Elements [begin, end) by stride along an axis; zeros around, and `interior` zeros between; low or high below 0 cuts.
   ValueId cut(ValueId x, int64_t axis, int64_t begin, int64_t end, int64_t stride = 1);
   ValueId widen(ValueId x, int64_t axis, int64_t low, int64_t high, int64_t interior = 0);
@@ -72,7 +89,7 @@ class Site {
 
  private:
   std::string path_, source_;  // "dense1/dot_general", "train.py:31"
-  std::map<std::string, int>& notes_;
+  Shared& shared_;
 };
 
 using LowerFn = ValueId (*)(Site&);
