@@ -195,6 +195,13 @@ Judgement judge(const Evidence& e) {
         {"compare the list of its ops with `twinrun inspect SCENARIO --program`"});
     return j;
   }
+  if (!e.held_out && e.level != 'C') {
+    noise(e, j);
+    j.notes.push_back(
+        "Whether the drift matters for what is learnt was not judged: an imported step comes with "
+        "one initial state and no held-out samples.");
+    return j;
+  }
   if (e.quick) {
     undecided_finding(
         e, j, find_row(e, "T - R"),

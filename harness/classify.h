@@ -20,7 +20,8 @@ struct Evidence {
   Capabilities subject;
   int cores = 1;
   bool quick = false;
-  std::vector<Control> controls;           // R = R', T = T', ...
+  bool held_out = true;           // there are samples and seeds to ask whether drift matters
+  std::vector<Control> controls;  // R = R', T = T', ...
   std::optional<int64_t> reference_parts;  // first step where R and R' differ
   std::string reference_parts_op;
   std::optional<Birth> reference_birth;  // R or S ended in NaN or Inf

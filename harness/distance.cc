@@ -6,8 +6,9 @@
 
 namespace twinrun {
 
-void RelativeDistance::add(const Tensor& a, const Tensor& b) {
-  const std::vector<double> x = as_doubles(a), y = as_doubles(b);
+void RelativeDistance::add(const Tensor& a, const Tensor& b) { add(as_doubles(a), as_doubles(b)); }
+
+void RelativeDistance::add(const std::vector<double>& x, const std::vector<double>& y) {
   for (size_t k = 0; k < x.size(); ++k) {
     gap_ += (x[k] - y[k]) * (x[k] - y[k]);
     size_ += y[k] * y[k];

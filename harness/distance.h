@@ -5,6 +5,8 @@
 //   d.value();
 #pragma once
 
+#include <vector>
+
 #include "program/base/tensor.h"
 
 namespace twinrun {
@@ -12,6 +14,7 @@ namespace twinrun {
 class RelativeDistance {
  public:
   void add(const Tensor& a, const Tensor& b);
+  void add(const std::vector<double>& a, const std::vector<double>& b);
   double value() const;  // 0 where b is 0
 
  private:

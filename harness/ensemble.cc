@@ -35,7 +35,7 @@ struct Curves {
 Result<Curves> first_steps(const Experiment& e, const Program& program, Backend& backend,
                            const EnsembleOptions& o, uint32_t member) {
   TWINRUN_ASSIGN(const auto engine, backend.prepare(program));
-  States states = initial_states(program, e.scenario.seed);
+  States states = initial_states(e, program);
   move_by_an_ulp(program, states, o.seed, member);
   Curves curves;
   const auto keep_loss = [&](const StepOutputs& outputs) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "program/base/bits.h"
 #include "program/graph/initial_state.h"
 #include "program/graph/optimizer.h"
 #include "program/graph/shard_plan.h"
@@ -101,6 +102,28 @@ Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed) {
 States initial_states(const Program& program, uint64_t seed) {
   return States(static_cast<size_t>(program.sharding.cores),
                 ReplicaState{initial_state(program, seed)});
+}
+
+States initial_states(const Experiment& e, const Program& program) {
+  if (!e.imported) return initial_states(program, e.scenario.seed);
+  return States(static_cast<size_t>(program.sharding.cores), ReplicaState{e.imported->state});
+}
+
+StepFeed::StepFeed(const Experiment& experiment, const Program& program)
+    : experiment_(experiment), program_(program) {
+  if (!experiment.imported)
+    feed_.emplace(experiment.data->train,
+                  experiment.feed_options(program.batch * program.sharding.cores));
+}
+
+Result<StepInputs> StepFeed::inputs(int64_t step) {
+  if (feed_) {
+    TWINRUN_ASSIGN(const Batch batch, feed_->batch(step));
+    return step_inputs(program_, experiment_.scenario, batch, step);
+  }
+  const auto& batches = experiment_.imported->batches;
+  return StepInputs(static_cast<size_t>(program_.sharding.cores),
+                    batches[static_cast<size_t>(step) % batches.size()]);
 }
 
 Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch,
@@ -205,10 +228,22 @@ Result<States> from_checkpoint(const Checkpoint& checkpoint, const Program& prog
 
 std::vector<double> as_doubles(const Tensor& t) {
   std::vector<double> out(static_cast<size_t>(t.elements()));
-  if (t.dtype() == DType::kF64) {
-    std::ranges::copy(t.as<double>(), out.begin());
-  } else {
-    std::ranges::copy(t.as<float>(), out.begin());
+  switch (t.dtype()) {
+    case DType::kF64:
+      std::ranges::copy(t.as<double>(), out.begin());
+      break;
+    case DType::kF32:
+      std::ranges::copy(t.as<float>(), out.begin());
+      break;
+    case DType::kBF16:
+      std::ranges::transform(t.as<uint16_t>(), out.begin(), bf16_to_f32);
+      break;
+    case DType::kI32:
+      std::ranges::copy(t.as<int32_t>(), out.begin());
+      break;
+    case DType::kPred:
+      std::ranges::copy(t.as<uint8_t>(), out.begin());
+      break;
   }
   return out;
 }

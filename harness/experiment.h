@@ -6,6 +6,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "backends/backend.h"
@@ -17,16 +19,27 @@
 
 namespace twinrun {
 
+// A training step of the user's own (harness/imported.h) in the place of a model: no forward pass to shard, no held-out samples.
+struct ImportedRun {
+  Program step;
+  std::vector<Tensor> state;                 // initial, in the order of Program::state
+  std::vector<std::vector<Tensor>> batches;  // each in the order of Program::inputs; used in turn
+  std::vector<std::string> notes;            // for the report
+};
+
 struct Experiment {
   Scenario scenario;
   std::shared_ptr<const Dataset> data;
   Program forward;    // whole batch, one core, with its loss
   Program inference;  // logits and loss of min(256, eval samples) held-out samples
   Sharding sharding;  // what the scenario asks for
+  std::shared_ptr<const ImportedRun> imported = nullptr;  // then forward and inference are empty
 
   // Whose update algebra a program has under optimizer.algebra = "auto" (docs/optimizers.md). A sharded program is the TPU's.
   enum class Stack : uint8_t { kCpu, kTpu };
-  Program whole(Stack stack = Stack::kCpu) const { return training_step(forward_of(stack)); }
+  Program whole(Stack stack = Stack::kCpu) const {
+    return imported ? imported->step : training_step(forward_of(stack));
+  }
   Program per_core(Stack stack = Stack::kCpu) const {
     return training_step(rebatch(forward_of(stack), scenario.train.batch / sharding.cores));
   }
@@ -52,19 +65,32 @@ Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed);
 // An error that names data.repeat where the samples end before the steps do.
 Status check_data_lasts(const Experiment& experiment);
 
-// The seeded initial state on every replica of `program`, sharing storage.
+// The initial state on every replica of `program`, sharing storage: seeded, or the imported one.
 States initial_states(const Program& program, uint64_t seed);
+States initial_states(const Experiment& experiment, const Program& program);
 
 // One replica's rows of a batch, and the scalars, in the order of Program::inputs.
 Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch,
                                int64_t step);
+
+// What every step of `program` is fed: rows of the feed, or an imported step's own batches.
+class StepFeed {
+ public:
+  StepFeed(const Experiment& experiment, const Program& program);
+  Result<StepInputs> inputs(int64_t step);
+
+ private:
+  const Experiment& experiment_;
+  const Program& program_;
+  std::optional<Feed> feed_;
+};
 
 // States <-> checkpoints. A replica axis appears where replicas differ.
 Checkpoint to_checkpoint(const Program& program, const States& states, const Scenario& scenario,
                          int64_t step);
 Result<States> from_checkpoint(const Checkpoint& checkpoint, const Program& program);
 
-// The numbers of an f32 or f64 tensor.
+// The numbers of a tensor.
 std::vector<double> as_doubles(const Tensor& tensor);
 
 }  // namespace twinrun

@@ -359,11 +359,11 @@ void noise(const Evidence& e, Judgement& j) {
                              inside);
     if (e.highest_drift >= 0 && e.highest_drift < e.default_drift / 2) {
       f.evidence.push_back(
-          fmt::format("one step's gradient differs from the float32 reference by {} at precision "
+          fmt::format("one step's {} differs from the float32 reference by {} at precision "
                       "{}, by {} at highest: the rounding of "
                       "operands is the reason",
-                      text::relative(e.default_drift), to_string(e.subject.precision),
-                      text::relative(e.highest_drift)));
+                      e.held_out ? "gradient" : "update", text::relative(e.default_drift),
+                      to_string(e.subject.precision), text::relative(e.highest_drift)));
     }
   } else if (only_algebra) {
     describe_algebra(e, f);

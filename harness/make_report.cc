@@ -44,7 +44,8 @@ RunSummary summary(const std::string& name, const RunResult& run, const Program&
   s.steps = static_cast<int64_t>(run.file.steps.size());
   for (const StepScalars& step : run.file.steps) s.losses.push_back(step.loss);
   if (!s.losses.empty()) s.train_loss = s.losses.back();
-  if (!run.file.evaluations.empty()) {
+  s.evaluated = !run.file.evaluations.empty();
+  if (s.evaluated) {
     s.eval_loss = run.file.evaluations.back().loss;
     s.eval_accuracy = run.file.evaluations.back().accuracy;
   }
@@ -185,9 +186,13 @@ Report make_report(Stage& stage, const Judgement& j) {
   }
   const bool on_losses = j.verdict == VerdictClass::kNoise || j.verdict == VerdictClass::kSharding;
   if (const std::string note =
-          on_losses ? untrained(r.runs.front(), stage.experiment.data->classes) : "";
+          on_losses && e.held_out ? untrained(r.runs.front(), stage.experiment.data->classes) : "";
       !note.empty())
     r.notes.push_back(note);
+  if (stage.experiment.imported) {
+    for (const std::string& note : stage.experiment.imported->notes)
+      r.notes.push_back("Imported: " + note + ".");
+  }
   r.switches = e.meaning.rows;
   r.trajectories = e.trajectories;
   r.ensembles = e.ensembles;

@@ -39,9 +39,8 @@ std::string_view to_string(StepKind kind) {
 Result<StepResult> one_step(const Experiment& e, Engine& engine, int64_t step,
                             const States& states) {
   const Program& program = engine.program();
-  Feed feed(e.data->train, e.feed_options(program.batch * program.sharding.cores));
-  TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
-  TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, e.scenario, batch, step));
+  StepFeed feed(e, program);
+  TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
   StepResult result{states, states, {}};
   TWINRUN_RETURN_IF_ERROR(engine.step(step, result.after, inputs, result.outputs));
   return result;
@@ -50,11 +49,10 @@ Result<StepResult> one_step(const Experiment& e, Engine& engine, int64_t step,
 Result<States> run_steps(const Experiment& e, Engine& engine, States states, int64_t steps,
                          const std::function<void(StepOutputs&)>& each) {
   const Program& program = engine.program();
-  Feed feed(e.data->train, e.feed_options(program.batch * program.sharding.cores));
+  StepFeed feed(e, program);
   StepOutputs outputs;
   for (int64_t step = 0; step < steps; ++step) {
-    TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
-    TWINRUN_ASSIGN(const StepInputs inputs, step_inputs(program, e.scenario, batch, step));
+    TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
     TWINRUN_RETURN_IF_ERROR(engine.step(step, states, inputs, outputs));
     each(outputs);
   }

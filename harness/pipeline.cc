@@ -7,6 +7,11 @@ namespace twinrun {
 Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& options,
                            Progress* progress, const StopFlag* stop) {
   TWINRUN_ASSIGN(Experiment experiment, make_experiment(scenario));
+  return diagnose(std::move(experiment), options, progress, stop);
+}
+
+Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options,
+                           Progress* progress, const StopFlag* stop) {
   Stage stage(options, progress, stop, std::move(experiment));
 
   for (const auto run : {preflight, write_snapshot, run_references, run_subject, check_emulator,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,9 @@ struct DiagnoseOptions {
   std::vector<FaultSpec> faults;  // of the subject
   // A subject that is no engine by name (a drill's): instead of `subject` and `faults`.
   std::function<Result<std::unique_ptr<Backend>>(const BackendOptions&)> make_subject;
-  std::string command;            // as typed, for the report
-  std::string cache;              // folder of reference runs kept for later; "": none
-  bool fresh = false;             // compute them again
+  std::string command;  // as typed, for the report
+  std::string cache;    // folder of reference runs kept for later; "": none
+  bool fresh = false;   // compute them again
   // A hand in the evidence after every stage: for tests that a broken diagnosis is noticed. No command line reaches it.
   std::function<void(Evidence&)> sabotage;
 };
@@ -39,6 +40,9 @@ struct Diagnosis {
 
 Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& options,
                            Progress* progress, const StopFlag* stop);
+// Of an experiment that is there: an imported one (harness/imported.h).
+Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options,
+                           Progress* progress, const StopFlag* stop);
 
 // What diagnose would do: runs, samples, FLOPs, disk; seconds from one measured step of R.
 struct PlanRow {
@@ -48,7 +52,7 @@ struct PlanRow {
   double seconds = 0;
   double megabytes = 0;
 };
-Result<std::vector<PlanRow>> plan(const Scenario& scenario, const DiagnoseOptions& options);
+Result<std::vector<PlanRow>> plan(const Experiment& experiment, const DiagnoseOptions& options);
 
 // The engine of a scenario: precision and poison from [tpu].
 BackendOptions backend_options(const Scenario& scenario, int threads);

@@ -9,8 +9,8 @@
 
 namespace twinrun {
 
-Result<std::vector<PlanRow>> plan(const Scenario& scenario, const DiagnoseOptions& options) {
-  TWINRUN_ASSIGN(const Experiment e, make_experiment(scenario));
+Result<std::vector<PlanRow>> plan(const Experiment& e, const DiagnoseOptions& options) {
+  const Scenario& scenario = e.scenario;
   TWINRUN_ASSIGN(const auto cpu,
                  make_backend(options.baseline, backend_options(scenario, options.threads)));
   const Program whole = e.whole();
@@ -44,7 +44,7 @@ Result<std::vector<PlanRow>> plan(const Scenario& scenario, const DiagnoseOption
     rows.push_back(row("S", options.baseline, all, steps, 1));
   }
   rows.push_back(row("T", options.subject, split, steps, 1));
-  for (int seed = 1; seed < scenario.diagnose.seeds && !options.quick; ++seed) {
+  for (int seed = 1; seed < scenario.diagnose.seeds && !options.quick && !e.imported; ++seed) {
     for (const auto& [name, engine] :
          {std::pair<std::string, std::string>{"R", options.baseline}, {"T", options.subject}}) {
       rows.push_back(

@@ -25,7 +25,7 @@ bool finite(const Tensor& t) {
 class BirthSink : public TraceSink {
  public:
   void on_op(const OpEvent& event) override {
-    if (birth) return;
+    if (birth || event.op().kind == OpKind::kConstant) return;  // -inf, where a maximum begins
     for (size_t r = 0; r < event.outputs.size(); ++r) {
       if (finite(event.outputs[r])) continue;
       const auto operands_finite = [&](const std::vector<Tensor>& in) {
@@ -100,16 +100,18 @@ struct Runner {
   const Experiment& experiment;
   const Program& program;
   const RunOptions& options;
-  Evaluator evaluator;
+  std::optional<Evaluator> evaluator;  // none where nothing is held out
   RunResult result;
   StepOutputs outputs;  // kept from step to step: the engine uses their memory again
 
   Runner(const Experiment& e, const Program& p, const RunOptions& o)
-      : experiment(e), program(p), options(o), evaluator(e, o.threads) {}
+      : experiment(e), program(p), options(o) {
+    if (!e.imported) evaluator.emplace(e, o.threads);
+  }
 
   Status evaluate(int64_t done) {
-    if (!options.evaluate) return Ok{};
-    TWINRUN_ASSIGN(Evaluation e, evaluator.evaluate(program, result.states, done));
+    if (!options.evaluate || !evaluator) return Ok{};
+    TWINRUN_ASSIGN(Evaluation e, evaluator->evaluate(program, result.states, done));
     result.file.evaluations.push_back(e);
     return Ok{};
   }
@@ -132,17 +134,12 @@ struct Runner {
     }
   }
 
-  Result<StepInputs> inputs_of(Feed& feed, int64_t step) const {
-    TWINRUN_ASSIGN(const Batch batch, feed.batch(step));
-    return step_inputs(program, experiment.scenario, batch, step);
-  }
-
   // The state before a step, by running to it again: nobody kept it.
-  Result<States> state_before(Engine& engine, Feed& feed, int64_t step) const {
+  Result<States> state_before(Engine& engine, StepFeed& feed, int64_t step) const {
     States states = start();
     StepOutputs again;
     for (int64_t i = options.first_step; i < step; ++i) {
-      TWINRUN_ASSIGN(const StepInputs inputs, inputs_of(feed, i));
+      TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(i));
       TWINRUN_RETURN_IF_ERROR(engine.step(i, states, inputs, again));
       end_of_loop(states, i);
     }
@@ -150,12 +147,12 @@ struct Runner {
   }
 
   States start() const {
-    return options.start ? *options.start : initial_states(program, experiment.scenario.seed);
+    return options.start ? *options.start : initial_states(experiment, program);
   }
 
   // Returns false when the run is over.
-  Result<bool> one_step(Engine& engine, Feed& feed, int64_t step) {
-    TWINRUN_ASSIGN(const StepInputs inputs, inputs_of(feed, step));
+  Result<bool> one_step(Engine& engine, StepFeed& feed, int64_t step) {
+    TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
     // Who holds a state keeps the engine from updating it in place.
     const bool watched = options.observer != nullptr;
     States before = watched ? result.states : States{};
@@ -195,7 +192,10 @@ std::optional<Birth> find_birth(Engine& engine, int64_t step, States states,
 }
 
 std::string outcome(const RunFile& file) {
-  if (file.evaluations.empty()) return file.ended;
+  if (file.evaluations.empty())
+    return file.ended == "completed" && !file.steps.empty()
+               ? fmt::format("loss {:.6g}", file.steps.back().loss)
+               : file.ended;
   const Evaluation& e = file.evaluations.back();
   return fmt::format("held-out loss {:.4f}, accuracy {:.2f} %", e.loss, 100 * e.accuracy);
 }
@@ -206,7 +206,7 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   Runner run(experiment, program, options);
   TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend.prepare(program));
   const int64_t total = program.batch * program.sharding.cores;
-  Feed feed(experiment.data->train, experiment.feed_options(total));
+  StepFeed feed(experiment, program);
 
   RunFile& file = run.result.file;
   const Capabilities capabilities = backend.capabilities();

@@ -15,17 +15,26 @@ namespace {
 Result<States> first_steps(Stage& stage, const Program& program, Backend& backend, int64_t steps,
                            StepOutputs& last) {
   TWINRUN_ASSIGN(const auto engine, backend.prepare(program));
-  return run_steps(stage.experiment, *engine,
-                   initial_states(program, stage.experiment.scenario.seed), steps,
+  return run_steps(stage.experiment, *engine, initial_states(stage.experiment, program), steps,
                    [&](StepOutputs& outputs) { last = std::move(outputs); });
 }
 
-// One step's gradient from the initial state: relative distance of `a`'s from `b`'s.
+// One step's gradient from the initial state: relative distance of `a`'s from `b`'s. An imported step shows no gradient: of its
+// update, then.
 Result<double> gradient_drift(Stage& stage, const Program& program, Backend& a, Backend& b) {
   StepOutputs outputs[2];
-  TWINRUN_RETURN_IF_ERROR(first_steps(stage, program, a, 1, outputs[0]));
-  TWINRUN_RETURN_IF_ERROR(first_steps(stage, program, b, 1, outputs[1]));
+  TWINRUN_ASSIGN(const States after_a, first_steps(stage, program, a, 1, outputs[0]));
+  TWINRUN_ASSIGN(const States after_b, first_steps(stage, program, b, 1, outputs[1]));
   RelativeDistance distance;
+  if (stage.experiment.imported) {
+    const States before = initial_states(stage.experiment, program);
+    for (size_t i = 0; i < program.state.size(); ++i) {
+      if (program.state[i].role != StateRole::kParameter) continue;
+      distance.add(change(before[0].vars[i], after_a[0].vars[i]),
+                   change(before[0].vars[i], after_b[0].vars[i]));
+    }
+    return distance.value();
+  }
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     if (program.outputs[o].name.ends_with(".grad"))
       distance.add(outputs[0][0][o], outputs[1][0][o]);
@@ -67,7 +76,7 @@ Status write_snapshot(Stage& stage) {
     return Error{"cannot create the folder: " + error.message(), stage.options.directory,
                  "choose another with -o"};
   const Program program = stage.experiment.whole();
-  Checkpoint c = to_checkpoint(program, initial_states(program, stage.experiment.scenario.seed),
+  Checkpoint c = to_checkpoint(program, initial_states(stage.experiment, program),
                                stage.experiment.scenario, 0);
   c.scenario = resolved_toml(stage.experiment.scenario);
   c.scenario_digest = scenario_digest(stage.experiment.scenario).hex();
@@ -155,8 +164,7 @@ Status compare_meaning(Stage& stage) {
   const Experiment& e = stage.experiment;
   const Program whole = e.whole();
   std::vector<ProbeState> states;
-  states.emplace_back(0,
-                      to_checkpoint(whole, initial_states(whole, e.scenario.seed), e.scenario, 0));
+  states.emplace_back(0, to_checkpoint(whole, initial_states(e, whole), e.scenario, 0));
   const RunResult& r = stage.runs["R"];
   states.emplace_back(e.scenario.train.steps - 1,
                       to_checkpoint(whole, r.states, e.scenario, e.scenario.train.steps));

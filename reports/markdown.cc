@@ -168,8 +168,8 @@ class Page {
       rows.push_back(
           {md_.cell_code(run.name, 24), md_.cell_code(run.engine, 120),
            md_.prose(run.settings, 160), md_.prose(run.meaning, 160), fmt::format("{}", run.steps),
-           text::number(run.train_loss, 6), text::number(run.eval_loss, 6),
-           text::percent(run.eval_accuracy),
+           text::number(run.train_loss, 6), run.evaluated ? text::number(run.eval_loss, 6) : "",
+           run.evaluated ? text::percent(run.eval_accuracy) : "",
            run.root_digest.empty() ? "" : md_.cell_code(text::digest8(run.root_digest), 32),
            run.ended == "completed" ? "" : md_.prose(run.ended, 160)});
     }

@@ -63,6 +63,7 @@ struct RunSummary {
   std::string root_digest;
   int64_t steps = 0;
   double train_loss = 0;  // of the last step
+  bool evaluated = true;  // on held-out samples; else the next two say nothing
   double eval_loss = 0, eval_accuracy = 0;
   double seconds = 0;
   std::string ended = "completed";

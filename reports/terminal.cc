@@ -258,12 +258,13 @@ class Screen {
   void runs() {
     if (r_.runs.empty()) return;
     title("Runs");
+    const bool evaluated = r_.runs.front().evaluated;  // an imported step has nothing held out
     text::Table t({{.title = "run"},
                    {.title = "engine", .flexible = true},
                    {.title = "what it is", .flexible = true},
                    {.title = "steps", .right = true, .drop = 2},
-                   {.title = "held-out loss", .right = true},
-                   {.title = "accuracy", .right = true},
+                   {.title = evaluated ? "held-out loss" : "last loss", .right = true},
+                   {.title = evaluated ? "accuracy" : "", .right = true},
                    {.title = "digest", .drop = 1},
                    {.title = "time", .right = true, .drop = 3},
                    {.title = "ended", .flexible = true}});
@@ -279,7 +280,8 @@ class Screen {
       if (++rows > kMost) continue;
       name = text::clip(name, 24, o_.unicode ? "…" : "~");
       t.add({name, cell(run.engine), cell(run.meaning), text::count(run.steps),
-             text::number(run.eval_loss, 5), text::percent(run.eval_accuracy),
+             text::number(evaluated ? run.eval_loss : run.train_loss, 5),
+             evaluated ? text::percent(run.eval_accuracy) : "",
              cell(text::digest8(run.root_digest)), run.kept ? "kept" : text::duration(run.seconds),
              run.ended == "completed" ? "" : cell(run.ended)});
     }

@@ -25,7 +25,10 @@ std::string lines(const Owner& owner, std::string_view section, bool all) {
 
 std::string dump(const Scenario& scenario, bool all) {
   std::string out = lines(scenario, "", all);
+  const bool imported = !scenario.imported.empty();
+  if (imported) out += "\n[program]\n" + scenario.imported;
   each_section(scenario, [&](std::string_view section, const auto& part) {
+    if (imported && section != "train" && section != "tpu" && section != "diagnose") return true;
     if constexpr (std::is_same_v<std::decay_t<decltype(part)>, ModelSpec>) {
       for (const LayerSpec& layer : part.layers) {
         out += "\n[[model.layers]]\n" + lines(layer, "model.layers", all);

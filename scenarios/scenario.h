@@ -155,14 +155,15 @@ struct DiagnoseSpec {
   double margin = 0;  // held-out loss that the user does not mind; 0: from the spread between seeds
   int seeds = 3;      // paired runs behind a statement about trajectories
   int ensemble = 0;   // honest engines whose first steps the subject's are compared with
-  std::string probe = "auto";  // auto | every | N (every Nth step)
+  std::string probe = "auto";       // auto | every | N (every Nth step)
   std::vector<std::string> faults;  // the subject's, each as --fault takes it
 };
 
 struct Scenario {
   std::string name;
   std::string description;
-  std::string file;  // where it was read from, for errors; not part of the digest
+  std::string file;      // where it was read from, for errors; not part of the digest
+  std::string imported;  // what stands in the place of data, model, loss and optimizer: TOML lines
   uint64_t seed = 0;
   DataSpec data;
   ModelSpec model;

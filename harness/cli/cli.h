@@ -52,6 +52,7 @@ int fail(const Error& error, int code = kExitUsage);
 // Options that several verbs share.
 void add_scenario_options(po::options_description& options);  // SCENARIO, --set
 void add_common_options(po::options_description& options);    // --threads, --json, -q, -v
+Result<Overrides> overrides_of(const Parsed& parsed);         // --set
 Result<Scenario> scenario_of(const Parsed& parsed, const char* option = "SCENARIO");
 Result<int> threads_of(const Parsed& parsed);
 

@@ -135,7 +135,7 @@ void add_common_options(po::options_description& options) {
                                                    "a line every train.log_every steps");
 }
 
-Result<Scenario> scenario_of(const Parsed& parsed, const char* option) {
+Result<Overrides> overrides_of(const Parsed& parsed) {
   Overrides overrides;
   if (parsed.has("set")) {
     for (const auto& item : parsed.get<std::vector<std::string>>("set")) {
@@ -147,6 +147,11 @@ Result<Scenario> scenario_of(const Parsed& parsed, const char* option) {
       overrides.emplace_back(item.substr(0, equals), item.substr(equals + 1));
     }
   }
+  return overrides;
+}
+
+Result<Scenario> scenario_of(const Parsed& parsed, const char* option) {
+  TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
   return load_scenario(parsed.get<std::string>(option), overrides);
 }
 

@@ -5,6 +5,7 @@
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/engines.h"
+#include "harness/imported.h"
 #include "harness/pipeline.h"
 #include "harness/reference_cache.h"
 #include "program/base/names.h"
@@ -31,8 +32,8 @@ Result<std::vector<std::string>> fail_on(const Parsed& parsed) {
   return classes;
 }
 
-int dry_run(const Scenario& scenario, const DiagnoseOptions& options) {
-  const auto rows = plan(scenario, options);
+int dry_run(const Experiment& experiment, const DiagnoseOptions& options) {
+  const auto rows = plan(experiment, options);
   if (!rows) return fail(rows.error());
   double seconds = 0, megabytes = 0;
   fmt::print("  {:<4} {:<4} {:<40} {:>6} {:>11} {:>12} {:>9}\n", "run", "on", "as", "steps",
@@ -48,6 +49,36 @@ int dry_run(const Scenario& scenario, const DiagnoseOptions& options) {
   return 0;
 }
 
+// --program and what stands beside it; nothing where a scenario is given.
+Result<std::optional<Experiment>> imported_of(const Parsed& parsed) {
+  const auto text = [&](const char* key) {
+    return parsed.has(key) ? parsed.get<std::string>(key) : std::string();
+  };
+  if (!parsed.has("program")) {
+    for (const char* key : {"state", "batch", "binding"}) {
+      if (parsed.has(key))
+        return Error{"is of an imported program", fmt::format("--{}", key),
+                     "give --program FILE as well"};
+    }
+    if (!parsed.has("?SCENARIO"))
+      return Error{"SCENARIO is missing", "",
+                   "usage: twinrun diagnose SCENARIO, or twinrun diagnose --program FILE"};
+    return std::optional<Experiment>();
+  }
+  if (parsed.has("?SCENARIO"))
+    return Error{fmt::format("both a scenario, '{}', and --program", text("?SCENARIO")), "",
+                 "give one of them"};
+  for (const char* key : {"baseline", "subject"}) {
+    if (text(key).starts_with("exec:"))
+      return Error{"engines of other processes know scenarios only, no imported program",
+                   fmt::format("--{}", key), "tpu, cpu, honest:SEED"};
+  }
+  TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
+  TWINRUN_ASSIGN(Experiment e, import_experiment({text("program"), text("binding"), text("state"),
+                                                  text("batch"), overrides}));
+  return std::optional<Experiment>(std::move(e));
+}
+
 std::string lower(std::string_view text) {
   std::string out(text);
   std::ranges::transform(out, out.begin(),
@@ -61,8 +92,15 @@ int diagnose_verb(const Args& args) {
   if (const auto done = fault_help(args)) return *done;
   po::options_description options("options");
   add_scenario_options(options);
-  options.add_options()("baseline", po::value<std::string>()->default_value("cpu"),
-                        "the reference engine")(
+  options.add_options()("program", po::value<std::string>(),
+                        "instead of a scenario: a training step as HLO text (docs/import.md)")(
+      "state", po::value<std::string>(),
+      "its initial state: a checkpoint, .npz, .safetensors (default STEM.state.npz)")(
+      "batch", po::value<std::string>(),
+      "its inputs, with a leading axis over steps (default STEM.batch.npz)")(
+      "binding", po::value<std::string>(),
+      "which parameter is what (default STEM.json, else guessed)")(
+      "baseline", po::value<std::string>()->default_value("cpu"), "the reference engine")(
       "subject", po::value<std::string>()->default_value("tpu"), "the engine under test")(
       "out,o", po::value<std::string>(),
       "folder of the results (default twinrun-results/NAME-DIGEST8)")(
@@ -74,13 +112,17 @@ int diagnose_verb(const Args& args) {
       "classes that count as bad, e.g. engine_bug,sharding; all others exit 0");
   add_fault_option(options, "subject");
   add_common_options(options);
-  const Parsed parsed =
-      parse(args, "twinrun diagnose SCENARIO [OPTIONS]",
-            "twinrun diagnose digits_mlp --fault 'truncate_bf16@dense1/kernel.grad,from=5'",
-            options, {"SCENARIO"});
+  const Parsed parsed = parse(
+      args,
+      "twinrun diagnose SCENARIO [OPTIONS]\n       twinrun diagnose --program STEP.hlo [OPTIONS]",
+      "twinrun diagnose digits_mlp --fault 'truncate_bf16@dense1/kernel.grad,from=5'", options,
+      {"?SCENARIO"});
   if (parsed.exit) return *parsed.exit;
 
-  const auto scenario = scenario_of(parsed);
+  const auto imported = imported_of(parsed);
+  if (!imported) return fail(imported.error());
+  const auto scenario =
+      *imported ? Result<Scenario>((*imported)->scenario) : scenario_of(parsed, "?SCENARIO");
   if (!scenario) return fail(scenario.error());
   DiagnoseOptions o;
   o.baseline = parsed.get<std::string>("baseline");
@@ -104,12 +146,17 @@ int diagnose_verb(const Args& args) {
     if (const auto backend = make_engine(engine, *scenario, {}); !backend)
       return fail(backend.error(), engine.starts_with("exec:") ? kExitUnavailable : kExitUsage);
   }
-  if (parsed.get<bool>("dry-run")) return dry_run(*scenario, o);
+  if (parsed.get<bool>("dry-run")) {
+    const auto experiment = *imported ? Result<Experiment>(**imported) : make_experiment(*scenario);
+    if (!experiment) return fail(experiment.error());
+    return dry_run(*experiment, o);
+  }
 
   const bool json = parsed.get<bool>("json");
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
-  const auto diagnosis = diagnose(*scenario, o, &printer, &stop);
+  const auto diagnosis = *imported ? diagnose(**imported, o, &printer, &stop)
+                                   : diagnose(*scenario, o, &printer, &stop);
   if (!diagnosis) return fail(diagnosis.error());
   if (diagnosis->interrupted) {
     return fail({"interrupted; the runs that were finished lie in " + o.directory + "/runs", "",

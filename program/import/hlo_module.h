@@ -1,0 +1,63 @@
+// HLO text as a small syntax tree: computations of instructions, operands resolved, attributes still text.
+// On the data's path: step.hlo -> parse_hlo (here) -> import_step (import.h) -> Program.
+//
+//   TWINRUN_ASSIGN(HloModule module, parse_hlo(text, "step.hlo"));
+//   module.entry().instructions.back().opcode;         // "tuple"
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "program/base/result.h"
+#include "program/base/types.h"
+
+namespace twinrun {
+
+// An array of `dtype` (XLA's word: "f32", "s32", "pred"), or a tuple of shapes.
+struct HloShape {
+  std::string dtype;  // "" of a tuple
+  Dims dims;
+  std::vector<HloShape> parts;
+  bool is_tuple() const { return dtype.empty(); }
+};
+std::string to_string(const HloShape& shape);  // "f32[5,16]", "(f32[], s32[2])"
+
+struct HloInstruction {
+  std::string name, opcode;
+  HloShape shape;
+  std::vector<int> operands;  // earlier instructions of the same computation
+  std::string literal;        // of constant and parameter: what stands between the parentheses
+  std::map<std::string, std::string> attributes;  // "dimensions" -> "{0,1}", "to_apply" -> "add.3"
+  std::string op_name;                            // of its metadata: "jit(step)/dense1/dot_general"
+  std::string source;                             // "train.py:31", or ""
+  int line = 0;
+};
+
+struct HloComputation {
+  std::string name;
+  std::vector<HloInstruction> instructions;
+  int root = -1;
+  std::vector<int> parameters;  // instruction of parameter i
+};
+
+struct HloModule {
+  std::string name, file;
+  std::vector<HloComputation> computations;  // callees stand before their callers
+  int entry_index = -1;
+  const HloComputation& entry() const { return computations[static_cast<size_t>(entry_index)]; }
+  std::unordered_map<std::string, size_t> by_name;
+  const HloComputation* find(const std::string& computation) const;
+};
+
+inline constexpr size_t kMostHloBytes = size_t{64} << 20;
+inline constexpr int64_t kMostHloElements = int64_t{1} << 31;  // of one array
+
+// Parses what XLA's HloModule::ToString and JAX's as_text("hlo") print. `file` is for errors, which name the line, what was found
+// and what is allowed. Refused: text above kMostHloBytes, arrays above kMostHloElements, elided literals, dynamic sizes.
+Result<HloModule> parse_hlo(std::string_view text, const std::string& file);
+
+}  // namespace twinrun

@@ -1,0 +1,416 @@
+// HloModule -> Program: calls are inlined, tuples taken apart, every other instruction is lowered by the rule of its opcode.
+#include "program/import/import.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "program/base/names.h"
+#include "program/import/literal.h"
+#include "program/import/names.h"
+#include "program/import/site.h"
+
+namespace twinrun {
+namespace {
+
+const LoweringTable& rules() {
+  static const LoweringTable table = [] {
+    LoweringTable t;
+    for (const auto add : {add_elementwise, add_movement, add_indexing, add_dot, add_convolution,
+                           add_reductions, add_windows})
+      add(t);
+    return t;
+  }();
+  return table;
+}
+
+// What has no rule, and what to do instead.
+std::string advice(const std::string& opcode) {
+  static const std::map<std::string_view, std::string_view> known = {
+      {"while", "unroll the loop (a Python for, or jax.lax.scan(..., unroll=True)); loops of jax.random: draw outside of the step"},
+      {"conditional", "compute both branches and select (jnp.where)"},
+      {"rng-bit-generator", "draw random numbers outside of the step and pass them as inputs"},
+      {"rng", "draw random numbers outside of the step and pass them as inputs"},
+      {"shift-right-logical", "bits of random numbers: draw them outside of the step and pass them as inputs"},
+      {"shift-left", "bits of random numbers: draw them outside of the step and pass them as inputs"},
+      {"fusion", "export before XLA's optimisations (the *before_optimizations.txt of --xla_dump_to)"},
+      {"sine", "compute tables of sines outside of the step and pass them as inputs"},
+      {"cosine", "compute tables of cosines outside of the step and pass them as inputs"},
+      {"sort", "sort outside of the step"},
+  };
+  const auto found = known.find(opcode);
+  return found == known.end() ? "docs/import.md lists the opcodes" : std::string(found->second);
+}
+
+// An array or a tuple of them; nothing where its instruction was refused.
+struct Value {
+  ValueId id = kNoValue;
+  std::vector<Value> parts;
+  bool known() const {
+    return id != kNoValue || (!parts.empty() && std::ranges::all_of(parts, &Value::known));
+  }
+};
+
+// Where an inlined computation was called from.
+struct Scope {
+  std::string path, source;
+  bool gradient = false;
+};
+
+class Importer {
+ public:
+  explicit Importer(const HloModule& module) : module_(module) {}
+
+  Result<ImportedStep> run(const StepBinding& binding) {
+    const HloComputation& entry = module_.entry();
+    std::vector<Value> arguments(entry.parameters.size());
+    for (size_t i = 0; i < entry.parameters.size(); ++i) {
+      const HloInstruction& p = entry.instructions[static_cast<size_t>(entry.parameters[i])];
+      const bool state = i < binding.state.size();
+      const std::string& name = state ? binding.state[i] : binding.inputs[i - binding.state.size()];
+      const auto dtype = p.shape.is_tuple() ? std::nullopt : dtype_of(p.shape.dtype);
+      const bool empty = std::ranges::find(p.shape.dims, 0) != p.shape.dims.end();
+      if (!dtype || empty) {
+        problem(p, fmt::format("parameter '{}' of {}; allowed: arrays of f32, bf16, s32, pred, u8, s8, u16, s16",
+                               name, to_string(p.shape)));
+        continue;
+      }
+      const TensorType type{*dtype, p.shape.dims};
+      const ValueId id = GraphBuilder(graph()).parameter(name, type);
+      arguments[i].id = id;
+      if (state) {
+        out_.program.state.push_back({name, type, binding.roles[i], {}, id, kNoValue});
+      } else {
+        out_.program.inputs.push_back({name, id, false});
+        if (out_.program.batch == 0 && !type.dims.empty()) out_.program.batch = type.dims[0];
+      }
+    }
+    if (out_.program.batch == 0) out_.program.batch = 1;
+    const Value root = inlined(entry, arguments, {});
+    if (problems_.empty()) bind_results(entry, root, binding);
+    if (!problems_.empty()) return told();
+    for (const auto& [note, count] : shared_.notes)
+      out_.notes.push_back(count > 1 ? fmt::format("{} ({} times)", note, count) : note);
+    out_.program = prune(out_.program);
+    return std::move(out_);
+  }
+
+ private:
+  Graph& graph() { return out_.program.graph; }
+
+  void problem(const HloInstruction& in, std::string what) {
+    auto& lines = problems_[std::move(what)];
+    lines.push_back(in.line);
+  }
+
+  Error told() const {
+    std::vector<std::pair<int, std::string>> listed;
+    size_t count = 0;
+    for (const auto& [what, lines] : problems_) {
+      const int first = *std::ranges::min_element(lines);
+      count += lines.size();
+      listed.emplace_back(first, fmt::format("{}:{}: {}{}", module_.file, first, what,
+                                             lines.size() > 1 ? fmt::format(" ({} times)", lines.size()) : ""));
+    }
+    std::ranges::sort(listed);
+    constexpr size_t kMost = 60;
+    std::string what = fmt::format("{} instruction{} cannot be imported", count, count == 1 ? "" : "s");
+    for (size_t i = 0; i < listed.size() && i < kMost; ++i) what += "\n  " + listed[i].second;
+    if (listed.size() > kMost) what += fmt::format("\n  and {} more", listed.size() - kMost);
+    return {what, module_.file, ""};
+  }
+
+  Value inlined(const HloComputation& c, const std::vector<Value>& arguments, const Scope& scope) {
+    constexpr int kMostNested = 64;
+    if (depth_ >= kMostNested) throw Unsupported{fmt::format("calls nested more than {} deep", kMostNested)};
+    ++depth_;
+    std::vector<Value> values(c.instructions.size());
+    for (size_t i = 0; i < c.instructions.size(); ++i) {
+      const HloInstruction& in = c.instructions[i];
+      if (full_) break;
+      try {
+        values[i] = lowered(in, values, arguments, scope);
+      } catch (const Unsupported& u) {
+        problem(in, u.what);
+      } catch (const GraphError& e) {
+        problem(in, e.what());
+      }
+      if (graph().size() > kMostImportedOps || ++visited_ > 10 * kMostImportedOps) {
+        full_ = true;
+        problem(in, fmt::format("more than {} ops once calls are inlined", kMostImportedOps));
+      }
+    }
+    --depth_;
+    return values[static_cast<size_t>(c.root)];
+  }
+
+  Scope scope_of(const HloInstruction& in, const Scope& outer) const {
+    const SourcePath own = source_path(in.op_name);
+    Scope s{own.path, in.source.empty() ? outer.source : in.source, own.gradient || outer.gradient};
+    if (!own.absolute && !outer.path.empty())
+      s.path = own.path.empty() ? outer.path : outer.path + "/" + own.path;
+    constexpr size_t kMost = 300;
+    if (s.path.size() > kMost) s.path = s.path.substr(s.path.size() - kMost);
+    return s;
+  }
+
+  Value lowered(const HloInstruction& in, const std::vector<Value>& values,
+                const std::vector<Value>& arguments, const Scope& scope) {
+    if (in.opcode == "parameter") {
+      const auto i = static_cast<size_t>(std::stoll(in.literal));
+      if (i >= arguments.size()) throw Unsupported{"a call with too few operands"};
+      check_shape(in.shape, arguments[i]);
+      return arguments[i];
+    }
+    std::vector<Value> operands;
+    for (int o : in.operands) {
+      operands.push_back(values[static_cast<size_t>(o)]);
+      // What was refused is told once.
+      if (!operands.back().known() && in.opcode != "tuple") return {};
+    }
+    if (in.opcode == "tuple") return {kNoValue, std::move(operands)};
+    if (in.opcode == "get-tuple-element") {
+      const int64_t index = number_attribute(in, "index");
+      if (operands.size() != 1 || index < 0 || index >= static_cast<int64_t>(operands[0].parts.size()))
+        throw Unsupported{fmt::format("element {} of no such tuple", index)};
+      return operands[0].parts[static_cast<size_t>(index)];
+    }
+    if (in.opcode == "opt-barrier" || (in.opcode == "custom-call" && is_marker(in))) {
+      if (operands.size() != 1) throw Unsupported{in.opcode + " of several operands"};
+      return operands[0];
+    }
+    const Scope here = scope_of(in, scope);
+    if (in.opcode == "call") {
+      const HloComputation* callee = module_.find(text_attribute(in, "to_apply"));
+      if (callee == nullptr || &callee->instructions == &module_.entry().instructions)
+        throw Unsupported{fmt::format("call of '{}': no such computation", text_attribute(in, "to_apply"))};
+      if (!before(*callee, in)) throw Unsupported{"a call of a computation that stands later"};
+      return inlined(*callee, operands, here);
+    }
+    Value out = instruction(in, operands, here);
+    check_shape(in.shape, out);
+    return out;
+  }
+
+  // Callees stand before their callers, so that nothing calls itself.
+  bool before(const HloComputation& callee, const HloInstruction& caller) const {
+    return callee.instructions.back().line < caller.line;
+  }
+
+  // Notes for a compiler, of no meaning for one core.
+  static bool is_marker(const HloInstruction& in) {
+    const std::string target = text_attribute(in, "custom_call_target");
+    return target == "\"Sharding\"" || target == "\"annotate_device_placement\"";
+  }
+
+  Value instruction(const HloInstruction& in, const std::vector<Value>& operands, const Scope& here) {
+    std::vector<ValueId> ids;
+    Phase phase = here.gradient ? Phase::kGradient : Phase::kForward;
+    for (const Value& v : operands) {
+      if (v.id == kNoValue) throw Unsupported{in.opcode + " of a tuple"};
+      ids.push_back(v.id);
+      // What follows from gradients and is none is the update.
+      const Phase theirs = graph().op(v.id).phase;
+      if (phase == Phase::kForward && theirs != Phase::kForward) phase = Phase::kUpdate;
+    }
+    if (in.opcode == "custom-call")
+      throw Unsupported{fmt::format("custom-call of {}; allowed: marks of sharding, on one core",
+                                    text_attribute(in, "custom_call_target"))};
+    const bool variadic = in.opcode == "reduce" && ids.size() == 4 && in.shape.is_tuple();
+    const auto rule = rules().find(in.opcode);
+    if (rule == rules().end() && in.opcode != "constant")
+      throw Unsupported{fmt::format("{} ({}); {}", in.opcode, to_string(in.shape), advice(in.opcode))};
+    std::string path = path_of(in, here);
+    if (here.gradient) path += ".grad";
+    Site site(module_, in, ids, graph(), phase, std::move(path), here.source, shared_);
+    check_small_integers(in);
+    if (variadic) {
+      const auto [extreme, index] = lower_arg_extreme(site);
+      return {kNoValue, {{extreme, {}}, {index, {}}}};
+    }
+    const TensorType type = site.result();
+    if (type.elements() == 0) throw Unsupported{fmt::format("an empty array, {}", to_string(in.shape))};
+    return {in.opcode == "constant" ? constant(site, type) : rule->second(site), {}};
+  }
+
+  // The place in the source, or the instruction's own name. JAX gives what it broadcasts for an op the name of the op: that of an
+  // instruction which only moves says so.
+  static std::string path_of(const HloInstruction& in, const Scope& here) {
+    static const std::set<std::string_view> moves = {"broadcast", "reshape", "transpose", "convert"};
+    if (here.path.empty()) return in.name;
+    if (in.op_name.empty()) return here.path + "/" + in.name;
+    const size_t last = here.path.rfind('/');
+    const std::string word = last == std::string::npos ? here.path : here.path.substr(last + 1);
+    return moves.contains(in.opcode) && !word.starts_with(in.opcode) ? here.path + "." + in.opcode : here.path;
+  }
+
+  // Held as i32, they keep their values; sums and products of theirs would wrap elsewhere.
+  static void check_small_integers(const HloInstruction& in) {
+    static const std::set<std::string_view> moves = {"constant", "broadcast", "reshape", "transpose", "slice",
+                                                     "concatenate", "select", "pad", "reverse", "gather",
+                                                     "dynamic-slice", "copy", "maximum", "minimum", "clamp"};
+    if (is_small_integer(in.shape.dtype) && !moves.contains(in.opcode))
+      throw Unsupported{fmt::format("{} of {}; allowed: moves, comparisons and convert of small integers",
+                                    in.opcode, in.shape.dtype)};
+  }
+
+  ValueId constant(Site& site, const TensorType& type) {
+    const Tensor t = literal_of(site.in, type);
+    if (const auto value = only_value(t)) return site.splat(*value, type, "");
+    std::string name = "literal/" + site.in.name;
+    while (out_.literals.contains(name)) name += "'";
+    const ValueId id = site.b.parameter(name, type);
+    out_.program.inputs.push_back({name, id, false});
+    out_.literals[name] = t;
+    return id;
+  }
+
+  void check_shape(const HloShape& declared, const Value& value) const {
+    if (declared.is_tuple()) {
+      if (declared.parts.size() != value.parts.size())
+        throw Unsupported{fmt::format("a tuple of {} where {} is declared", value.parts.size(), to_string(declared))};
+      for (size_t i = 0; i < declared.parts.size(); ++i) check_shape(declared.parts[i], value.parts[i]);
+      return;
+    }
+    if (value.id == kNoValue) {
+      if (value.parts.empty()) return;  // refused before
+      throw Unsupported{fmt::format("a tuple where {} is declared", to_string(declared))};
+    }
+    const TensorType& type = out_.program.graph.type(value.id);
+    if (dtype_of(declared.dtype) != type.dtype || declared.dims != type.dims)
+      throw Unsupported{fmt::format("declares {}, but its operands give {}", to_string(declared), to_string(type))};
+  }
+
+  void bind_results(const HloComputation& entry, const Value& root, const StepBinding& binding) {
+    const HloInstruction& in = entry.instructions[static_cast<size_t>(entry.root)];
+    const std::vector<Value> results = root.id == kNoValue ? root.parts : std::vector<Value>{root};
+    std::set<ValueId> taken;
+    for (size_t i = 0; i < out_.program.state.size(); ++i) {
+      StateVar& var = out_.program.state[i];
+      const int64_t r = binding.results[i];
+      if (r < 0) continue;
+      ValueId next = r < static_cast<int64_t>(results.size()) ? results[static_cast<size_t>(r)].id : kNoValue;
+      if (next == kNoValue || graph().type(next) != var.type) {
+        problem(in, fmt::format("result {} is no next value of state '{}', {}", r, var.name, to_string(var.type)));
+        continue;
+      }
+      if (next == var.id) continue;
+      // Each has a value of its own.
+      if (graph().op(next).kind == OpKind::kParameter || !taken.insert(next).second)
+        next = GraphBuilder(graph(), "", Phase::kUpdate).reshape(next, var.type.dims, var.name + ".next");
+      var.next = next;
+    }
+    const int64_t l = binding.loss;
+    ValueId loss = l >= 0 && l < static_cast<int64_t>(results.size()) ? results[static_cast<size_t>(l)].id : kNoValue;
+    const auto is_float = [&] {
+      const DType t = graph().type(loss).dtype;
+      return (t == DType::kF32 || t == DType::kBF16) && graph().type(loss).elements() == 1;
+    };
+    if (loss == kNoValue || !is_float()) {
+      problem(in, fmt::format("result {} is no loss; allowed: a float scalar", l));
+      return;
+    }
+    GraphBuilder b(graph());
+    if (graph().type(loss).dtype != DType::kF32) loss = b.convert(loss, DType::kF32, "loss.as_f32");
+    if (!graph().type(loss).dims.empty()) loss = b.reshape(loss, {}, "loss.scalar");
+    out_.program.loss = loss;
+    out_.program.outputs.push_back({"loss", loss});
+    for (size_t r = 0; r < results.size(); ++r) {
+      const auto at = static_cast<int64_t>(r);
+      if (at == l || std::ranges::find(binding.results, at) != binding.results.end() || results[r].id == kNoValue)
+        continue;
+      out_.program.outputs.push_back({fmt::format("result{}", r), results[r].id});
+    }
+  }
+
+  const HloModule& module_;
+  ImportedStep out_;
+  std::map<std::string, std::vector<int>> problems_;
+  Shared shared_;
+  bool full_ = false;
+  int depth_ = 0;
+  int64_t visited_ = 0;  // instructions, as often as they are inlined
+};
+
+Status check_binding(const HloModule& module, const StepBinding& binding) {
+  const size_t parameters = module.entry().parameters.size();
+  if (binding.state.size() + binding.inputs.size() != parameters ||
+      binding.roles.size() != binding.state.size() || binding.results.size() != binding.state.size())
+    return Error{fmt::format("{} state variables and {} inputs are named; the program has {} parameters",
+                             binding.state.size(), binding.inputs.size(), parameters),
+                 module.file, "in JAX, jit(step, keep_unused=True) keeps parameters that are not read"};
+  std::set<std::string_view> seen;
+  for (const auto* names : {&binding.state, &binding.inputs}) {
+    for (const std::string& name : *names) {
+      if (name.empty() || !seen.insert(name).second)
+        return Error{fmt::format("two parameters are called '{}'", name), module.file, ""};
+    }
+  }
+  return Ok{};
+}
+
+std::string parameter_name(const HloInstruction& p, size_t i) {
+  std::string out;
+  const std::string& text = p.op_name.empty() ? p.name : p.op_name;
+  for (char c : text) {
+    const bool word = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == '-';
+    if (word) out += c;
+    else if (!out.empty() && out.back() != '/') out += '/';
+  }
+  while (out.ends_with('/')) out.pop_back();
+  return out.empty() ? fmt::format("parameter{}", i) : out;
+}
+
+}  // namespace
+
+Result<StepBinding> default_binding(const HloModule& module) {
+  const HloComputation& entry = module.entry();
+  const HloShape& root = entry.instructions[static_cast<size_t>(entry.root)].shape;
+  const auto parameter = [&](size_t i) -> const HloInstruction& {
+    return entry.instructions[static_cast<size_t>(entry.parameters[i])];
+  };
+  const auto scalar = [](const HloShape& s) {
+    return (s.dtype == "f32" || s.dtype == "bf16") && s.dims.empty();
+  };
+  const auto& results = root.parts;
+  size_t best = 0, first = 0;
+  for (const size_t offset : {size_t{0}, size_t{1}}) {  // (state, loss) or (loss, state)
+    if (offset == 1 && (results.empty() || !scalar(results[0]))) continue;
+    size_t n = 0;
+    while (n < entry.parameters.size() && offset + n < results.size() &&
+           results[offset + n].dtype == parameter(n).shape.dtype && results[offset + n].dims == parameter(n).shape.dims &&
+           !results[offset + n].is_tuple())
+      ++n;
+    if (offset == 0) {
+      while (n > 0 && std::none_of(results.begin() + static_cast<std::ptrdiff_t>(n), results.end(), scalar)) --n;
+    }
+    if (n > best) best = n, first = offset;
+  }
+  if (best == 0)
+    return Error{"no result looks like the next value of the first parameter", module.file,
+                 "say which parameters are state, which inputs, and which result is the loss: docs/import.md#binding"};
+  StepBinding b;
+  std::set<std::string> seen;
+  for (size_t i = 0; i < entry.parameters.size(); ++i) {
+    std::string name = parameter_name(parameter(i), i);
+    while (!seen.insert(name).second) name += "'";
+    if (i >= best) {
+      b.inputs.push_back(name);
+      continue;
+    }
+    b.state.push_back(name);
+    b.roles.push_back(parameter(i).shape.dtype == "s32" ? StateRole::kCounter : StateRole::kParameter);
+    b.results.push_back(static_cast<int64_t>(first + i));
+  }
+  const auto loss = std::find_if(results.begin() + static_cast<std::ptrdiff_t>(first == 1 ? 0 : best), results.end(), scalar);
+  b.loss = loss - results.begin();
+  return b;
+}
+
+Result<ImportedStep> import_step(const HloModule& module, const StepBinding& binding) {
+  TWINRUN_RETURN_IF_ERROR(check_binding(module, binding));
+  return Importer(module).run(binding);
+}
+
+}  // namespace twinrun

@@ -1,0 +1,102 @@
+#include "program/import/literal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "program/base/bits.h"
+
+namespace twinrun {
+namespace {
+
+[[noreturn]] void malformed(std::string_view word, const TensorType& type) {
+  throw Unsupported{fmt::format("the literal '{}'; allowed: {} of {}", word.substr(0, 40),
+                                type.elements(), to_string(type.dtype))};
+}
+
+// XLA prints the shortest text that gives the same float back.
+float float_of(const std::string& word, const TensorType& type) {
+  char* end = nullptr;
+  const float value = std::strtof(word.c_str(), &end);
+  if (end != word.c_str() + word.size()) malformed(word, type);
+  return canonical(value);
+}
+
+void put(Tensor& t, int64_t i, const std::string& word) {
+  const auto at = static_cast<size_t>(i);
+  switch (t.dtype()) {
+    case DType::kF32:
+      t.as<float>()[at] = float_of(word, t.type());
+      return;
+    case DType::kBF16:
+      t.as<uint16_t>()[at] = bf16_round(float_of(word, t.type()));
+      return;
+    case DType::kPred:
+      if (word != "true" && word != "false" && word != "0" && word != "1") malformed(word, t.type());
+      t.as<uint8_t>()[at] = word == "true" || word == "1" ? 1 : 0;
+      return;
+    default: {
+      char* end = nullptr;
+      errno = 0;
+      const long long value = std::strtoll(word.c_str(), &end, 10);
+      if (end != word.c_str() + word.size() || errno != 0 || value < INT32_MIN || value > INT32_MAX)
+        malformed(word, t.type());
+      t.as<int32_t>()[at] = static_cast<int32_t>(value);
+    }
+  }
+}
+
+}  // namespace
+
+Tensor literal_of(const HloInstruction& constant, const TensorType& type) {
+  const std::string& text = constant.literal;
+  if (text.find("...") != std::string::npos)
+    throw Unsupported{
+        "an elided literal, constant({...}); print with large constants: as_text(\"hlo\", "
+        "debug_info=True), or --xla_dump_hlo_as_text --xla_dump_large_constants"};
+  // A word per element at least: the text bounds what is allocated.
+  if (type.elements() > 1 + static_cast<int64_t>(text.size())) malformed(text, type);
+  Tensor t = Tensor::zeros(type);
+  int64_t count = 0;
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (text.compare(at, 2, "/*") == 0) {
+      const size_t end = text.find("*/", at);
+      at = end == std::string::npos ? text.size() : end + 2;
+    } else if (c == '{' || c == '}' || c == ',' || std::isspace(static_cast<unsigned char>(c)) != 0) {
+      ++at;
+    } else {
+      const size_t end = std::min(text.find_first_of("{},/ \t\r\n", at), text.size());
+      if (end == at) malformed(text, type);
+      if (count >= type.elements()) malformed(text, type);
+      put(t, count++, text.substr(at, end - at));
+      at = end;
+    }
+  }
+  if (count != type.elements()) malformed(text, type);
+  return t;
+}
+
+std::optional<double> only_value(const Tensor& t) {
+  const size_t size = size_of(t.dtype());
+  if (t.elements() == 0) return std::nullopt;
+  for (int64_t i = 1; i < t.elements(); ++i) {
+    if (std::memcmp(t.raw(), t.raw() + static_cast<size_t>(i) * size, size) != 0) return std::nullopt;
+  }
+  switch (t.dtype()) {
+    case DType::kF32:
+      return t.as<float>()[0];
+    case DType::kBF16:
+      return bf16_to_f32(t.as<uint16_t>()[0]);
+    case DType::kPred:
+      return t.as<uint8_t>()[0];
+    default:
+      return t.as<int32_t>()[0];
+  }
+}
+
+}  // namespace twinrun

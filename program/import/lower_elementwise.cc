@@ -1,0 +1,204 @@
+// Arithmetic, comparison, conversion, logic and elementary functions.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "program/import/site.h"
+
+namespace twinrun {
+namespace {
+
+bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16; }
+
+OpKind kind_of(std::string_view opcode) {
+  static const std::map<std::string_view, OpKind> kinds = {
+      {"add", OpKind::kAdd},
+      {"subtract", OpKind::kSubtract},
+      {"multiply", OpKind::kMultiply},
+      {"divide", OpKind::kDivide},
+      {"maximum", OpKind::kMaximum},
+      {"minimum", OpKind::kMinimum},
+      {"sqrt", OpKind::kSqrt},
+      {"rsqrt", OpKind::kRsqrt},
+      {"exponential", OpKind::kExponential},
+      {"log", OpKind::kLog},
+      {"tanh", OpKind::kTanh},
+      {"logistic", OpKind::kLogistic},
+      {"erf", OpKind::kErf},
+      {"log-plus-one", OpKind::kLog1p},
+      {"negate", OpKind::kNegate},
+      {"abs", OpKind::kAbs},
+  };
+  return kinds.at(opcode);
+}
+
+ValueId unary(Site& s) {
+  s.expect(1);
+  return s.b.unary(kind_of(s.in.opcode), s.x[0], s.name());
+}
+
+ValueId logic(Site& s) {
+  s.expect(s.in.opcode == "not" ? 1 : 2);
+  if (s.type(0).dtype != DType::kPred)
+    s.refuse(fmt::format("{} of {}; allowed: pred", s.in.opcode, to_string(s.type(0))));
+  if (s.in.opcode == "not") return s.logical_not(s.x[0], "");
+  if (s.type(0) != s.type(1)) s.refuse(fmt::format("{} of two shapes", s.in.opcode));
+  if (s.in.opcode == "and") return s.logical_and(s.x[0], s.x[1], "");
+  if (s.in.opcode == "or") return s.logical_or(s.x[0], s.x[1], "");
+  return s.b.compare(CompareKind::kNe, s.x[0], s.x[1], s.name());  // xor
+}
+
+ValueId binary(Site& s) {
+  s.expect(2);
+  if (s.type(0).dtype == DType::kPred && s.type(0) == s.type(1)) {
+    const std::string& op = s.in.opcode;
+    if (op == "multiply" || op == "minimum") return s.logical_and(s.x[0], s.x[1], "");
+    if (op == "add" || op == "maximum") return s.logical_or(s.x[0], s.x[1], "");
+  }
+  return s.b.binary(kind_of(s.in.opcode), s.x[0], s.x[1], s.name());
+}
+
+ValueId compare(Site& s) {
+  static const std::map<std::string, CompareKind> kinds = {
+      {"EQ", CompareKind::kEq}, {"NE", CompareKind::kNe}, {"LT", CompareKind::kLt},
+      {"LE", CompareKind::kLe}, {"GT", CompareKind::kGt}, {"GE", CompareKind::kGe}};
+  s.expect(2);
+  const auto kind = kinds.find(text_attribute(s.in, "direction"));
+  if (kind == kinds.end())
+    s.refuse(fmt::format("direction={}; allowed: EQ NE LT LE GT GE", text_attribute(s.in, "direction")));
+  if (text_attribute(s.in, "type") == "TOTALORDER" && is_float(s.type(0).dtype))
+    s.refuse("type=TOTALORDER; allowed: the order of IEEE 754");
+  return s.b.compare(kind->second, s.x[0], s.x[1], s.name());
+}
+
+ValueId select(Site& s) {
+  s.expect(3);
+  const TensorType like = s.type(1);
+  return s.b.select(s.spread(s.x[0], like), s.x[1], s.x[2], s.name());
+}
+
+ValueId clamp(Site& s) {
+  s.expect(3);
+  const TensorType like = s.type(1);
+  const ValueId low = s.b.binary(OpKind::kMaximum, s.x[1], s.spread(s.x[0], like), s.name("from"));
+  return s.b.binary(OpKind::kMinimum, low, s.spread(s.x[2], like), s.name());
+}
+
+ValueId convert(Site& s) {
+  s.expect(1);
+  const DType to = s.result().dtype, from = s.type(0).dtype;
+  if (is_small_integer(s.in.shape.dtype) && s.in.shape.dtype != "")
+    s.refuse(fmt::format("convert to {}; allowed: f32, bf16, s32, pred", s.in.shape.dtype));
+  if (from == to) return s.x[0];
+  // Integers and predicates meet bf16 and each other by way of f32. A predicate is 0 or 1 there.
+  const bool direct = from == DType::kF32 || to == DType::kF32;
+  if (direct) return s.b.convert(s.x[0], to, s.name());
+  if (to == DType::kPred) {
+    const ValueId zero = s.scalar_like(s.x[0], 0, "zero");
+    return s.b.compare(CompareKind::kNe, s.x[0], zero, s.name());
+  }
+  if (from == DType::kI32 && to == DType::kBF16)
+    s.note("convert of s32 to bf16 rounds twice (to f32, then to bf16)");
+  return s.b.convert(s.b.convert(s.x[0], DType::kF32, s.name("as_f32")), to, s.name());
+}
+
+// 1, -1, or x itself: zeros of either sign and NaN.
+ValueId sign(Site& s) {
+  s.expect(1);
+  const ValueId zero = s.scalar_like(s.x[0], 0, "zero");
+  const ValueId one = s.scalar_like(s.x[0], 1, "one"), minus = s.scalar_like(s.x[0], -1, "minus_one");
+  const ValueId below = s.b.compare(CompareKind::kLt, s.x[0], zero, s.name("below"));
+  const ValueId above = s.b.compare(CompareKind::kGt, s.x[0], zero, s.name("above"));
+  return s.b.select(above, one, s.b.select(below, minus, s.x[0], s.name("not_above")), s.name());
+}
+
+ValueId is_finite(Site& s) {
+  s.expect(1);
+  const ValueId infinity = s.scalar_like(s.x[0], HUGE_VAL, "infinity");
+  const ValueId size = s.b.unary(OpKind::kAbs, s.x[0], s.name("abs"));
+  return s.b.compare(CompareKind::kLt, size, infinity, s.name());
+}
+
+// e^x - 1 = tanh(x / 2) (e^x + 1), which cancels nowhere.
+ValueId expm1(Site& s) {
+  s.expect(1);
+  s.note("exponential-minus-one is computed as tanh(x / 2) * (exp(x) + 1): four roundings, no cancellation");
+  const ValueId half = s.b.mul(s.x[0], s.scalar_like(s.x[0], 0.5, "half"), s.name("halved"));
+  const ValueId slope = s.b.unary(OpKind::kTanh, half, s.name("tanh"));
+  const ValueId power = s.b.unary(OpKind::kExponential, s.x[0], s.name("exp"));
+  const ValueId more = s.b.add(power, s.scalar_like(s.x[0], 1, "one"), s.name("exp_plus_one"));
+  return s.b.mul(slope, more, s.name());
+}
+
+// x^n by squaring, as XLA and JAX expand small integer powers.
+ValueId integer_power(Site& s, ValueId x, int n) {
+  ValueId result = kNoValue, square = x;
+  for (int rest = n;;) {
+    if (rest & 1) {
+      const bool last = rest == 1;
+      result = result == kNoValue ? square : s.b.mul(result, square, last ? s.name() : s.name("product"));
+    }
+    rest >>= 1;
+    if (rest == 0) return result;
+    square = s.b.mul(square, square, rest == 1 && result == kNoValue ? s.name() : s.name("square"));
+  }
+}
+
+ValueId power(Site& s) {
+  s.expect(2);
+  if (!is_float(s.type(0).dtype) || s.type(0) != s.type(1))
+    s.refuse(fmt::format("power of {} and {}; allowed: floats of one shape", to_string(s.type(0)),
+                         to_string(s.type(1))));
+  const auto exponent = splat_of(s.b.graph(), s.x[1]), base = splat_of(s.b.graph(), s.x[0]);
+  if (exponent) {
+    const double e = *exponent, n = std::fabs(e);
+    constexpr double kMost = 64;
+    if (e == 0) return s.scalar_like(s.x[0], 1, "one");
+    if (e == 0.5) return s.b.unary(OpKind::kSqrt, s.x[0], s.name());
+    if (e == -0.5) return s.b.unary(OpKind::kRsqrt, s.x[0], s.name());
+    if (n == std::floor(n) && n <= kMost) {
+      s.note("power with a constant whole exponent is computed by squaring");
+      const ValueId p = integer_power(s, s.x[0], static_cast<int>(n));
+      return e > 0 ? p : s.b.div(s.scalar_like(p, 1, "one"), p, s.name("reciprocal"));
+    }
+  }
+  s.note("power with another exponent is computed as exp(y * log(x)): relative error up to 2^-23 (1 + |y log x|)");
+  const ValueId log = base && *base > 0
+                          ? s.scalar_like(s.x[1], static_cast<double>(static_cast<float>(std::log(*base))), "log")
+                          : s.b.unary(OpKind::kLog, s.x[0], s.name("log"));
+  return s.b.unary(OpKind::kExponential, s.b.mul(s.x[1], log, s.name("product")), s.name());
+}
+
+ValueId reduce_precision(Site& s) {
+  s.expect(1);
+  const int64_t exponent = number_attribute(s.in, "exponent_bits"),
+                mantissa = number_attribute(s.in, "mantissa_bits");
+  if (exponent == 8 && (mantissa == 23 || (mantissa == 7 && s.type(0).dtype == DType::kBF16)))
+    return s.x[0];
+  if (exponent == 8 && mantissa == 7 && s.type(0).dtype == DType::kF32)
+    return s.b.convert(s.b.convert(s.x[0], DType::kBF16, s.name()), DType::kF32, s.name("as_f32"));
+  s.refuse(fmt::format("reduce-precision to {} exponent and {} mantissa bits; allowed: 8 and 7, 8 and 23",
+                       exponent, mantissa));
+}
+
+}  // namespace
+
+void add_elementwise(LoweringTable& table) {
+  for (const char* opcode : {"sqrt", "rsqrt", "exponential", "log", "tanh", "logistic", "erf",
+                             "log-plus-one", "negate", "abs"})
+    table[opcode] = unary;
+  for (const char* opcode : {"add", "subtract", "multiply", "divide", "maximum", "minimum"})
+    table[opcode] = binary;
+  for (const char* opcode : {"and", "or", "xor", "not"}) table[opcode] = logic;
+  table["compare"] = compare;
+  table["select"] = select;
+  table["clamp"] = clamp;
+  table["convert"] = convert;
+  table["sign"] = sign;
+  table["is-finite"] = is_finite;
+  table["exponential-minus-one"] = expm1;
+  table["power"] = power;
+  table["reduce-precision"] = reduce_precision;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,179 @@
+// What moves elements by rules that stand in the text: shapes, slices, padding.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "program/import/site.h"
+
+namespace twinrun {
+namespace {
+
+void check_axes(const Site& s, const Dims& axes, int64_t rank) {
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i] < 0 || axes[i] >= rank ||
+        std::find(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(i), axes[i]) !=
+            axes.begin() + static_cast<std::ptrdiff_t>(i))
+      s.refuse(fmt::format("dimensions={} of rank {}", to_string(axes), rank));
+  }
+}
+
+ValueId broadcast(Site& s) {
+  s.expect(1);
+  Dims to = list_attribute(s.in, "dimensions");
+  check_axes(s, to, static_cast<int64_t>(s.in.shape.dims.size()));
+  if (static_cast<int64_t>(to.size()) != s.type(0).rank())
+    s.refuse(fmt::format("dimensions={} of {}", to_string(to), to_string(s.type(0))));
+  if (to.size() == s.in.shape.dims.size() && std::ranges::is_sorted(to) &&
+      s.type(0).dims == s.in.shape.dims)
+    return s.x[0];
+  Dims order(to.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](int64_t i) { return to[static_cast<size_t>(i)]; });
+  const ValueId x = s.transpose(s.x[0], order);
+  std::ranges::sort(to);
+  return s.b.broadcast(x, s.in.shape.dims, to, s.name());
+}
+
+ValueId reshape(Site& s) {
+  s.expect(1);
+  return s.reshape(s.x[0], s.in.shape.dims, "");
+}
+
+ValueId transpose(Site& s) {
+  s.expect(1);
+  const Dims permutation = list_attribute(s.in, "dimensions");
+  check_axes(s, permutation, s.type(0).rank());
+  if (static_cast<int64_t>(permutation.size()) != s.type(0).rank())
+    s.refuse(fmt::format("dimensions={} of {}", to_string(permutation), to_string(s.type(0))));
+  return s.transpose(s.x[0], permutation, "");
+}
+
+ValueId slice(Site& s) {
+  s.expect(1);
+  const auto rank = static_cast<size_t>(s.type(0).rank());
+  const HloSlice cuts = slice_attribute(s.in, rank);
+  ValueId x = s.x[0];
+  for (size_t i = 0; i < rank; ++i)
+    x = s.cut(x, static_cast<int64_t>(i), cuts.start[i], cuts.limit[i], cuts.stride[i]);
+  return x;
+}
+
+ValueId concatenate(Site& s) {
+  const Dims axis = list_attribute(s.in, "dimensions");
+  if (axis.size() != 1 || s.x.empty()) s.refuse("concatenate; allowed: dimensions={d}");
+  ValueId x = s.x[0];
+  for (size_t i = 1; i < s.x.size(); ++i)
+    x = s.b.concatenate(x, s.x[i], axis[0], i + 1 == s.x.size() ? s.name() : s.name("part"));
+  return x;
+}
+
+ValueId widened(Site& s, ValueId x, const HloPadding& p) {
+  for (size_t i = 0; i < p.low.size(); ++i)
+    x = s.widen(x, static_cast<int64_t>(i), p.low[i], p.high[i], p.interior[i]);
+  return x;
+}
+
+// Ours pads zeros. Another value goes where a padded mask says that nothing of x is.
+ValueId pad(Site& s) {
+  s.expect(2);
+  const HloPadding p = padding_attribute(s.in, static_cast<size_t>(s.type(0).rank()));
+  if (!s.type(1).dims.empty()) s.refuse("pad with a value that is no scalar");
+  const auto value = splat_of(s.b.graph(), s.x[1]);
+  const ValueId zeros = widened(s, s.x[0], p);
+  if ((value && *value == 0 && !std::signbit(*value)) || zeros == s.x[0]) return zeros;
+  const ValueId ones = s.splat(1, {DType::kPred, s.type(0).dims}, "true");
+  const ValueId real = widened(s, ones, p);
+  const ValueId around = s.spread(s.x[1], s.b.type(zeros));
+  return s.b.select(real, zeros, around, s.name());
+}
+
+ValueId reverse(Site& s) {
+  s.expect(1);
+  const Dims axes = list_attribute(s.in, "dimensions");
+  check_axes(s, axes, s.type(0).rank());
+  ValueId x = s.x[0];
+  for (int64_t axis : axes) x = s.reverse(x, axis);
+  s.note_mirrored(x, {s.x[0], axes});
+  return x;
+}
+
+ValueId iota(Site& s) {
+  s.expect(0);
+  const TensorType t = s.result();
+  const int64_t axis = number_attribute(s.in, "iota_dimension");
+  if (axis < 0 || axis >= t.rank()) s.refuse(fmt::format("iota_dimension={}", axis));
+  if (t.dtype == DType::kI32 || t.dtype == DType::kF32)
+    return s.b.iota(t.dims, axis, t.dtype, s.name());
+  return s.convert(s.b.iota(t.dims, axis, DType::kF32, s.name("as_f32")), t.dtype, "");
+}
+
+ValueId same(Site& s) {
+  s.expect(1);
+  return s.x[0];
+}
+
+// Along every axis that is cut, the rows from a start that may be computed; starts are moved inside, as XLA does.
+ValueId dynamic_slice(Site& s) {
+  const Dims sizes = list_attribute(s.in, "dynamic_slice_sizes");
+  const auto rank = static_cast<size_t>(s.type(0).rank());
+  s.expect(rank + 1);
+  if (sizes.size() != rank) s.refuse("dynamic_slice_sizes of another rank");
+  ValueId x = s.x[0];
+  for (size_t i = 0; i < rank; ++i) {
+    const int64_t size = s.type(0).dims[i], kept = sizes[i];
+    if (kept < 1 || kept > size) s.refuse("dynamic_slice_sizes beyond the operand");
+    if (kept == size) continue;
+    const ValueId start = s.bounded(s.x[i + 1], size - kept);
+    const ValueId up = s.b.iota({kept}, 0, DType::kI32, s.name("iota"));
+    const TensorType like = s.b.type(up);
+    const ValueId first = s.spread(start, like);
+    x = s.take(x, static_cast<int64_t>(i), s.b.add(first, up, s.name("ids")));
+  }
+  return x;
+}
+
+// The update, moved to its place along every axis; where it is not, the operand.
+ValueId dynamic_update_slice(Site& s) {
+  const auto rank = static_cast<size_t>(s.type(0).rank());
+  s.expect(rank + 2);
+  ValueId moved = s.x[1], inside = kNoValue;
+  for (size_t i = 0; i < rank; ++i) {
+    const int64_t size = s.type(0).dims[i], part = s.type(1).dims.at(i);
+    if (part < 1 || part > size) s.refuse("an update larger than its operand");
+    if (part == size) continue;
+    const auto axis = static_cast<int64_t>(i);
+    const ValueId up = s.b.iota({size}, 0, DType::kI32, s.name("iota"));
+    const TensorType like = s.b.type(up);
+    const ValueId first = s.spread(s.bounded(s.x[i + 2], size - part), like);
+    const ValueId place = s.b.sub(up, first, s.name("place"));
+    moved = s.take(moved, axis, s.bounded(place, part - 1));
+    const ValueId zero = s.scalar_like(place, 0, "zero"),
+                  end = s.scalar_like(place, static_cast<double>(part), "end");
+    const ValueId from = s.b.compare(CompareKind::kGe, place, zero, s.name("from")),
+                  to = s.b.compare(CompareKind::kLt, place, end, s.name("to"));
+    const ValueId line = s.logical_and(from, to);
+    const ValueId here = s.b.broadcast(line, s.type(0).dims, {axis}, s.name("inside"));
+    inside = inside == kNoValue ? here : s.logical_and(inside, here);
+  }
+  return inside == kNoValue ? s.x[1] : s.b.select(inside, moved, s.x[0], s.name());
+}
+
+}  // namespace
+
+void add_movement(LoweringTable& table) {
+  table["broadcast"] = broadcast;
+  table["reshape"] = reshape;
+  table["transpose"] = transpose;
+  table["slice"] = slice;
+  table["concatenate"] = concatenate;
+  table["pad"] = pad;
+  table["reverse"] = reverse;
+  table["iota"] = iota;
+  table["copy"] = same;
+  table["dynamic-slice"] = dynamic_slice;
+  table["dynamic-update-slice"] = dynamic_update_slice;
+}
+
+}  // namespace twinrun

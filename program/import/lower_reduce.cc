@@ -1,0 +1,167 @@
+// reduce: over floats by our op; over integers and predicates, and by products, by adding rows or folding pairs, which is exact for
+// all but products. The arg-max that JAX writes as a reduction of two operands.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "program/import/site.h"
+
+namespace twinrun {
+namespace {
+
+bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16; }
+
+// Reduced dimensions first and as one.
+ValueId reduced_first(Site& s, ValueId x, const Dims& dims) {
+  const Dims sizes = s.b.type(x).dims;
+  Dims order = dims, flat = {1};
+  std::ranges::sort(order);
+  for (int64_t d : order) flat[0] *= sizes[static_cast<size_t>(d)];
+  for (int64_t d : other_dims(static_cast<int64_t>(sizes.size()), dims)) {
+    order.push_back(d);
+    flat.push_back(sizes[static_cast<size_t>(d)]);
+  }
+  return s.reshape(s.transpose(x, order, "reduced_first"), flat, "rows");
+}
+
+// Of s32, by adding all rows to one: integer sums wrap, so their order does not matter.
+ValueId integer_sum(Site& s, ValueId x, const Dims& dims) {
+  const ValueId rows = reduced_first(s, x, dims);
+  Dims one = s.b.type(rows).dims;
+  const ValueId first = s.splat(0, {DType::kI32, {one[0]}}, "first");
+  one[0] = 1;
+  const ValueId sum = s.b.scatter_add(first, rows, one, s.name());
+  return s.reshape(sum, Dims(one.begin() + 1, one.end()), "sum");
+}
+
+ValueId maximum(Site& s, ValueId x, const Dims& dims, const std::string& name) {
+  if (is_float(s.b.type(x).dtype)) return s.b.reduce(x, dims, Reducer::kMax, name);
+  return s.fold(OpKind::kMaximum, reduced_first(s, x, dims));
+}
+
+ValueId minimum(Site& s, ValueId x, const Dims& dims, const std::string& name) {
+  if (!is_float(s.b.type(x).dtype)) return s.fold(OpKind::kMinimum, reduced_first(s, x, dims));
+  const ValueId flipped = s.b.unary(OpKind::kNegate, x, s.name("negated"));
+  const ValueId most = s.b.reduce(flipped, dims, Reducer::kMax, s.name("maximum"));
+  return s.b.unary(OpKind::kNegate, most, name);
+}
+
+ValueId any(Site& s, ValueId p, const Dims& dims, const std::string& name) {
+  const ValueId numbers = s.convert(p, DType::kF32, "as_f32");
+  const ValueId most = s.b.reduce(numbers, dims, Reducer::kMax, s.name("any"));
+  const ValueId zero = s.scalar_like(most, 0, "zero");
+  return s.b.compare(CompareKind::kGt, most, zero, name);
+}
+
+// What a region starts from without changing anything; NaN: none.
+double neutral(const std::string& region) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (region == "add" || region == "or") return 0;
+  if (region == "multiply" || region == "and") return 1;
+  return region == "maximum" ? -infinity : region == "minimum" ? infinity : std::nan("");
+}
+
+bool starts_neutral(const Site& s, ValueId init, const std::string& region, DType dtype) {
+  const auto value = splat_of(s.b.graph(), init);
+  if (!value) return false;
+  if (dtype == DType::kI32 && region == "maximum") return *value == std::numeric_limits<int32_t>::min();
+  if (dtype == DType::kI32 && region == "minimum") return *value == std::numeric_limits<int32_t>::max();
+  if (dtype == DType::kPred && region == "maximum") return *value == 0;
+  if (dtype == DType::kPred && region == "minimum") return *value == 1;
+  return *value == neutral(region);
+}
+
+ValueId joined(Site& s, const std::string& region, ValueId a, ValueId init) {
+  const TensorType like = s.b.type(a);
+  const ValueId i = s.spread(init, like);
+  if (like.dtype == DType::kPred)
+    return region == "or" || region == "maximum" || region == "add" ? s.logical_or(a, i) : s.logical_and(a, i);
+  const OpKind kind = region == "add"        ? OpKind::kAdd
+                      : region == "multiply" ? OpKind::kMultiply
+                      : region == "maximum"  ? OpKind::kMaximum
+                                             : OpKind::kMinimum;
+  return s.b.binary(kind, a, i, s.name("with_init"));
+}
+
+Dims axes_of(const Site& s, const TensorType& t) {
+  Dims dims = list_attribute(s.in, "dimensions");
+  std::ranges::sort(dims);
+  for (size_t i = 0; i < dims.size(); ++i) {
+    if (dims[i] < 0 || dims[i] >= t.rank() || (i > 0 && dims[i] == dims[i - 1]))
+      s.refuse(fmt::format("dimensions={} of {}", to_string(dims), to_string(t)));
+  }
+  return dims;
+}
+
+ValueId reduced(Site& s, const std::string& region, const Dims& dims) {
+  const TensorType t = s.type(0);
+  Dims kept;
+  for (int64_t d : other_dims(t.rank(), dims)) kept.push_back(t.dims[static_cast<size_t>(d)]);
+  const bool trivial = std::ranges::all_of(dims, [&](int64_t d) { return t.dims[static_cast<size_t>(d)] == 1; });
+  if (trivial) return s.reshape(s.x[0], kept, "");
+  if (t.dtype == DType::kPred) {
+    if (region == "or" || region == "maximum" || region == "add") return any(s, s.x[0], dims, s.name());
+    if (region == "and" || region == "minimum" || region == "multiply") {
+      const ValueId some = any(s, s.logical_not(s.x[0]), dims, s.name());
+      return s.logical_not(some);
+    }
+  } else if (region == "maximum") {
+    return maximum(s, s.x[0], dims, s.name());
+  } else if (region == "minimum") {
+    return minimum(s, s.x[0], dims, s.name());
+  } else if (region == "multiply") {
+    return s.fold(OpKind::kMultiply, reduced_first(s, s.x[0], dims));
+  } else if (region == "add") {
+    if (t.dtype == DType::kI32) return integer_sum(s, s.x[0], dims);
+    return s.b.reduce(s.x[0], dims, Reducer::kSum, s.name());
+  }
+  s.refuse(fmt::format("reduce of {} by '{}'; allowed: add, multiply, maximum, minimum, and, or", to_string(t),
+                       region.empty() ? text_attribute(s.in, "to_apply") : region));
+}
+
+ValueId reduce(Site& s) {
+  s.expect(2);
+  const std::string region = s.region();
+  const TensorType t = s.type(0);
+  if (!s.type(1).dims.empty() || s.type(1).dtype != t.dtype) s.refuse("an initial value of another type");
+  const Dims dims = axes_of(s, t);
+  const ValueId y = reduced(s, region, dims);
+  return starts_neutral(s, s.x[1], region, t.dtype) ? y : joined(s, region, y, s.x[1]);
+}
+
+}  // namespace
+
+// (values, indices) -> (extreme, its index, the smallest of equal ones): JAX's argmax and argmin. `direction` of the comparison that
+// chooses tells which of them it is.
+std::pair<ValueId, ValueId> lower_arg_extreme(Site& s) {
+  const HloComputation* c = s.module.find(text_attribute(s.in, "to_apply"));
+  s.expect(4);
+  const TensorType t = s.type(0);
+  bool most = false, least = false, ties = false;
+  for (const HloInstruction& in : c == nullptr ? std::vector<HloInstruction>{} : c->instructions) {
+    const std::string direction = in.opcode == "compare" ? text_attribute(in, "direction") : "";
+    const bool of_values = in.operands.size() == 2 && c->instructions[static_cast<size_t>(in.operands[0])].shape.dtype != "s32";
+    if (of_values) most = most || direction == "GT", least = least || direction == "LT";
+    ties = ties || (!of_values && direction == "LT");
+  }
+  if (!is_float(t.dtype) || s.type(1) != TensorType{DType::kI32, t.dims} || most == least || !ties ||
+      c->parameters.size() != 4)
+    s.refuse("reduce of several operands; allowed: the arg-max and arg-min of floats as JAX writes them");
+  const Dims dims = axes_of(s, t);
+  const std::string name = s.name("extreme");
+  const ValueId extreme = most ? maximum(s, s.x[0], dims, name) : minimum(s, s.x[0], dims, name);
+  const Dims kept = other_dims(t.rank(), dims);
+  const ValueId spread = s.b.broadcast(extreme, t.dims, kept, s.name("spread"));
+  const ValueId here = s.b.compare(CompareKind::kEq, s.x[0], spread, s.name("here"));
+  const ValueId nowhere = s.scalar_like(s.x[1], std::numeric_limits<int32_t>::max(), "nowhere");
+  const ValueId places = s.b.select(here, s.x[1], nowhere, s.name("places"));
+  s.note("the arg-max of rows with NaN is not XLA's: it is the largest index");
+  return {extreme, minimum(s, places, dims, s.name())};
+}
+
+void add_reductions(LoweringTable& table) { table["reduce"] = reduce; }
+
+}  // namespace twinrun

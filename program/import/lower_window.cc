@@ -1,0 +1,159 @@
+// reduce-window and select-and-scatter: pooling and its gradient. Windows over at most two dimensions; sums of windows that do not
+// overlap are one reduction, of others sums of shifted copies.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "program/import/site.h"
+
+namespace twinrun {
+namespace {
+
+// The windowed dimensions come to [n, h, w, c]: n all those before... the others around them.
+struct Pool {
+  Dims order;       // of the operand's dimensions: others, first windowed, second windowed
+  Dims dims;        // [n, h, w, 1]
+  Dims moved;       // sizes after `order`
+  size_t windowed;  // how many of them
+  Window window;
+};
+
+bool is_windowed(const HloWindow& w, size_t i) {
+  return w.size[i] != 1 || w.stride[i] != 1 || w.pad_low[i] != 0 || w.pad_high[i] != 0;
+}
+
+HloWindow pooling_window(Site& s, const TensorType& t) {
+  const HloWindow w = window_attribute(s.in, static_cast<size_t>(t.rank()));
+  for (const Dims* d : {&w.lhs_dilate, &w.rhs_dilate}) {
+    if (std::ranges::any_of(*d, [](int64_t v) { return v != 1; }))
+      s.refuse("a dilated window; allowed: dilation in convolutions only");
+  }
+  return w;
+}
+
+// Channels last where they are last already: the usual layout needs no move.
+Pool pool_of(Site& s, const TensorType& t) {
+  const HloWindow w = pooling_window(s, t);
+  Pool p;
+  Dims axes;
+  for (size_t i = 0; i < w.size.size(); ++i) {
+    if (is_windowed(w, i)) axes.push_back(static_cast<int64_t>(i));
+  }
+  if (axes.size() > 2)
+    s.refuse(fmt::format("a window over {} dimensions; allowed: 1, 2", axes.size()));
+  p.windowed = axes.size();
+  const Dims others = other_dims(t.rank(), axes);
+  p.order = others;
+  const bool channels = !others.empty() && others.back() == t.rank() - 1;
+  const size_t before = others.size() - (channels ? 1 : 0);
+  p.order.insert(p.order.begin() + static_cast<std::ptrdiff_t>(before), axes.begin(), axes.end());
+  p.dims = {1, 1, 1, channels ? t.dims.back() : 1};
+  for (size_t i = 0; i < before; ++i) p.dims[0] *= t.dims[static_cast<size_t>(others[i])];
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto at = static_cast<size_t>(axes[i]);
+    p.dims[i + 1] = t.dims[at];
+    p.window.size[i] = w.size[at];
+    p.window.stride[i] = w.stride[at];
+    p.window.pad_low[i] = w.pad_low[at];
+    p.window.pad_high[i] = w.pad_high[at];
+    if (w.pad_low[at] < 0 || w.pad_high[at] < 0) s.refuse("a window with negative padding");
+  }
+  for (int64_t d : p.order) p.moved.push_back(t.dims[static_cast<size_t>(d)]);
+  return p;
+}
+
+ValueId to_image(Site& s, const Pool& p, ValueId x, const Dims& image) {
+  return s.reshape(s.transpose(x, p.order, "image"), image, "image_2d");
+}
+
+// An [n, oh, ow, c] back in the operand's order of dimensions.
+ValueId from_image(Site& s, const Pool& p, ValueId y, const TensorType& t) {
+  const Dims out = s.b.type(y).dims;
+  Dims moved = p.moved, back(p.order.size());
+  size_t seen = 0;
+  const HloWindow w = window_attribute(s.in, static_cast<size_t>(t.rank()));
+  for (size_t i = 0; i < p.order.size(); ++i) {
+    const auto from = static_cast<size_t>(p.order[i]);
+    back[from] = static_cast<int64_t>(i);
+    if (is_windowed(w, from)) moved[i] = out[1 + seen++];
+  }
+  return s.transpose(s.reshape(y, moved, "unrolled"), back, "result");
+}
+
+// Sums along one axis, of zeros outside.
+ValueId window_sum(Site& s, ValueId x, int64_t axis, int64_t size, int64_t stride, int64_t low, int64_t high) {
+  if (size == 1 && stride == 1 && low == 0 && high == 0) return x;
+  x = s.widen(x, axis, low, high);
+  const Dims dims = s.b.type(x).dims;
+  const int64_t n = dims[static_cast<size_t>(axis)];
+  if (n < size) s.refuse("a window larger than its operand");
+  const int64_t count = (n - size) / stride + 1;
+  if (stride == size) {
+    x = s.cut(x, axis, 0, count * size);
+    Dims grouped = dims;
+    grouped[static_cast<size_t>(axis)] = count;
+    grouped.insert(grouped.begin() + axis + 1, size);
+    return s.b.reduce(s.reshape(x, grouped, "windows"), {axis + 1}, Reducer::kSum, s.name());
+  }
+  constexpr int64_t kMost = 64;
+  if (size > kMost)
+    s.refuse(fmt::format("sums of overlapping windows of {}; allowed: up to {}", size, kMost));
+  ValueId sum = kNoValue;
+  for (int64_t i = 0; i < size; ++i) {
+    const ValueId part = s.cut(x, axis, i, i + (count - 1) * stride + 1, stride);
+    sum = sum == kNoValue ? part : s.b.add(sum, part, s.name());
+  }
+  return sum;
+}
+
+ValueId reduce_window(Site& s) {
+  s.expect(2);
+  const TensorType t = s.type(0);
+  if (t.dtype != DType::kF32 && t.dtype != DType::kBF16)
+    s.refuse(fmt::format("reduce-window of {}; allowed: f32, bf16", to_string(t)));
+  const std::string region = s.region();
+  const auto init = splat_of(s.b.graph(), s.x[1]);
+  if (region == "add" && init && *init == 0) {
+    const HloWindow w = pooling_window(s, t);
+    ValueId x = s.x[0];
+    for (size_t i = 0; i < w.size.size(); ++i)
+      x = window_sum(s, x, static_cast<int64_t>(i), w.size[i], w.stride[i], w.pad_low[i], w.pad_high[i]);
+    return x;
+  }
+  if ((region != "maximum" && region != "minimum") || !init || !std::isinf(*init) || (*init < 0) != (region == "maximum"))
+    s.refuse(fmt::format("reduce-window by '{}'; allowed: add from 0, maximum from -inf, minimum from inf",
+                         region.empty() ? text_attribute(s.in, "to_apply") : region));
+  const Pool p = pool_of(s, t);
+  if (p.windowed == 0) return s.x[0];
+  const bool least = region == "minimum";
+  ValueId x = to_image(s, p, s.x[0], p.dims);
+  if (least) x = s.b.unary(OpKind::kNegate, x, s.name("negated"));
+  x = s.b.reduce_window(x, p.window, Reducer::kMax, s.name());
+  if (least) x = s.b.unary(OpKind::kNegate, x, s.name("minimum"));
+  return from_image(s, p, x, t);
+}
+
+ValueId select_and_scatter(Site& s) {
+  s.expect(3);
+  const TensorType t = s.type(0);
+  const auto init = splat_of(s.b.graph(), s.x[2]);
+  if (s.region("select") != "compare GE" || s.region("scatter") != "add" || !init || *init != 0 ||
+      (t.dtype != DType::kF32 && t.dtype != DType::kBF16) || s.type(1).dtype != t.dtype)
+    s.refuse("select-and-scatter; allowed: select GE, scatter add from 0, of floats (the gradient of max pooling)");
+  const Pool p = pool_of(s, t);
+  const Dims out = {p.dims[0], p.window.out(p.dims[1], 0), p.window.out(p.dims[2], 1), p.dims[3]};
+  if (out[1] < 1 || out[2] < 1 || s.type(1).elements() != out[0] * out[1] * out[2] * out[3])
+    s.refuse("a source that is not of the windows' number");
+  const ValueId x = to_image(s, p, s.x[0], p.dims), dy = to_image(s, p, s.x[1], out);
+  return from_image(s, p, s.b.select_and_scatter(x, dy, p.window, s.name()), t);
+}
+
+}  // namespace
+
+void add_windows(LoweringTable& table) {
+  table["reduce-window"] = reduce_window;
+  table["select-and-scatter"] = select_and_scatter;
+}
+
+}  // namespace twinrun
