@@ -55,6 +55,14 @@ bool all_finite(const std::vector<float>& a) {
   return std::ranges::all_of(a, [](float v) { return std::isfinite(v); });
 }
 
+// |beta' - beta|, beta' being beta in binary32.
+void add_slack(double beta, SettingsSlack& slack) {
+  if (!(beta > 0 && beta < 1)) return;
+  const double off = std::fabs(static_cast<double>(static_cast<float>(beta)) - beta);
+  slack.change += off / (1 - beta);
+  slack.held += off;
+}
+
 constexpr Look kLooks[] = {Look::kDistance, Look::kSize, Look::kStored};
 constexpr std::pair<Look, Look> kTogether[] = {{Look::kSize, Look::kSizes},
                                                {Look::kStored, Look::kStoreds}};
@@ -91,6 +99,23 @@ double seen(const std::vector<float>& x, const Envelope::Around& around, Look lo
   }
   return along / squares;
 }
+
+// What settings allow along a look, and, in all steps alike, the order in which constants are computed: a factor of the gradient is
+// one of the change, twice in an average of squares.
+double allowed_by_settings(const Envelope::Around& around, Look look) {
+  if (look == Look::kDistance) return around.allowed;
+  const double length = norm2(direction(around, look));
+  return length > 0 ? around.allowed / length : 0;
+}
+double allowed_in_all_steps(const Envelope::Around& around, Look look) {
+  const double settings = allowed_by_settings(around, look);
+  if (!around.stored) return settings + kOfConstants;
+  if (look == Look::kSize) return settings + 2 * kOfConstants;
+  const double held = norm2(*around.stored);
+  return settings + kOfConstants / 4 +
+         (held > 0 ? 2 * kOfConstants * norm2(*around.mean) / held : 0);
+}
+double beyond(double shown, double allowed) { return std::max(0.0, std::fabs(shown) - allowed); }
 
 // What half an ulp of each element, to either side, makes along a direction: root of the sum of squares.
 double rounding_along(const Envelope::Around& around, Look look) {
@@ -184,6 +209,36 @@ double weight_move(const Program& program, DotPrecision precision) {
   return std::clamp(8 / (85 * weights), kFourUlps, kOfBf16);
 }
 
+SettingsSlack settings_slack(const Experiment& e) {
+  using Kind = OptimizerSpec::Kind;
+  const OptimizerSpec& o = e.forward.optimizer;
+  SettingsSlack slack;
+  switch (o.kind) {
+    case Kind::kAdam:
+    case Kind::kAdamw:
+    case Kind::kAdamax:
+    case Kind::kLamb:
+      add_slack(o.beta1, slack);
+      add_slack(o.beta2, slack);
+      break;
+    case Kind::kAdadelta:
+    case Kind::kRmsprop:
+      add_slack(o.rho, slack);
+      break;
+    default:
+      break;
+  }
+  add_slack(o.ema, slack);
+  SettingsSlack statistics;
+  for (const LayerSpec& layer : e.scenario.model.layers) {
+    SettingsSlack own;
+    if (layer.kind == "batch_norm") add_slack(layer.momentum, own);
+    statistics.change = std::max(statistics.change, own.change);
+    statistics.held = std::max(statistics.held, own.held);
+  }
+  return {std::max(slack.change, statistics.change), std::max(slack.held, statistics.held)};
+}
+
 Result<Observed> observe(const Experiment& e, Engine* engine, const Program& asked,
                          const std::vector<MatchState>& states, uint64_t member, double move) {
   const std::vector<Compared> tensors = compared_tensors(asked);
@@ -223,7 +278,7 @@ Result<Observed> observe(const Experiment& e, Engine* engine, const Program& ask
   return out;
 }
 
-Envelope envelope_of(const std::vector<Observed>& members) {
+Envelope envelope_of(const std::vector<Observed>& members, const SettingsSlack& slack) {
   Envelope out;
   out.members = members.size();
   out.states = members.front().states;
@@ -250,6 +305,8 @@ Envelope envelope_of(const std::vector<Observed>& members) {
     for (double& s : sum) s /= n;
     around.mean = std::make_shared<const std::vector<float>>(rounded(sum));
     around.stored = one.values[v].stored;
+    if (around.stored)
+      around.allowed = slack.change * norm2(*around.mean) + slack.held * norm2(*around.stored);
     for (const Look look : kLooks) {
       if (!meaningful(around, look)) continue;
       double squares = 0, largest = 0;
@@ -293,8 +350,9 @@ std::vector<Distance> distances(const Observed& subject, const Envelope& envelop
       if (!finite) {
         d.distance = d.ratio = d.of_largest = std::numeric_limits<double>::infinity();
       } else if (d.distance = seen(x, around, look); d.distance != 0) {
-        d.ratio = std::fabs(d.distance) / honest.spread;
-        d.of_largest = std::fabs(d.distance) / honest.largest;
+        const double excess = beyond(d.distance, allowed_by_settings(around, look));
+        d.ratio = excess / honest.spread;
+        d.of_largest = excess / honest.largest;
       }
       out.push_back(d);
     }
@@ -302,16 +360,17 @@ std::vector<Distance> distances(const Observed& subject, const Envelope& envelop
       const Envelope::Range& honest = range(around, together);
       if (honest.spread == 0) continue;
       Distance d{v, together, 0, 0, 0, 0};
-      double sum = 0;
+      double sum = 0, allowed = 0;
       for (size_t at = v; at < subject.values.size(); at += values_per_state(envelope)) {
         const Envelope::Around& there = envelope.values[at];
         if (!all_finite(*subject.values[at].data)) continue;
         const double shown = seen(*subject.values[at].data, there, look);
         sum += shown / range(there, look).spread;
+        allowed += allowed_in_all_steps(there, look) / range(there, look).spread;
         d.distance += shown / static_cast<double>(envelope.states);
       }
-      d.ratio = std::fabs(sum) / honest.spread;
-      d.of_largest = std::fabs(sum) / honest.largest;
+      d.ratio = beyond(sum, allowed) / honest.spread;
+      d.of_largest = beyond(sum, allowed) / honest.largest;
       d.spread = d.ratio > 0 ? std::fabs(d.distance) / d.ratio : 0;
       out.push_back(d);
     }

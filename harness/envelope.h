@@ -71,6 +71,13 @@ enum class Look : uint8_t {
 };
 inline constexpr size_t kLookCount = 5;
 
+// What an engine may be off by that keeps settings in binary32: 1 - beta of the rounded beta is 1.3e-5 of itself less where beta is
+// 0.999. As shares of a state's change and of what the state holds.
+struct SettingsSlack {
+  double change = 0, held = 0;
+};
+SettingsSlack settings_slack(const Experiment& experiment);
+
 struct Envelope {
   struct Range {
     double spread = 0;   // root mean square of what another honest engine shows
@@ -82,13 +89,14 @@ struct Envelope {
     std::array<Range, kLookCount> looks;               // by Look; over all states: of the first
     std::array<std::vector<double>, kLookCount> seen;  // what each member shows
     bool finite = true;
+    double allowed = 0;  // of a state: what settings may be off by, a 2-norm
     // Honest engines agree on what is due to this share of its size.
     bool known(double share) const;
   };
   size_t members = 0, states = 1;
   std::vector<Around> values;
 };
-Envelope envelope_of(const std::vector<Observed>& members);
+Envelope envelope_of(const std::vector<Observed>& members, const SettingsSlack& slack = {});
 
 struct Distance {
   size_t value = 0;  // which; of all states: the first one's

@@ -260,33 +260,78 @@ void engine_bug(const Evidence& e, Judgement& j) {
   j.next_steps.insert(j.next_steps.begin(), std::string(kFileIt));
 }
 
+namespace {
+
+Finding tensor_finding(const Evidence& e, const TensorMismatch& t) {
+  const MatchResult& m = *e.match;
+  Finding f;
+  f.verdict = VerdictClass::kEngineBug;
+  f.cause = "engine:" + t.tensor;
+  f.step = t.step;
+  f.op = t.tensor;
+  f.phase = t.is_state ? "update" : t.tensor.ends_with(".grad") ? "gradient" : "forward";
+  f.core = t.replica;
+  f.fingerprint = t.pattern;
+  f.level = 'C';
+  f.number = t.ratio;
+  f.bound = m.threshold;
+  f.number_text = spreads(t.ratio, m.threshold);
+  f.bound_source = envelope_source(m);
+  f.reproduce = e.command;
+  return f;
+}
+
+// The whole step in another precision than the declared one: a finding of its own, not one for each tensor.
+void undeclared_finding(const Evidence& e, Judgement& j) {
+  const MatchResult& m = *e.match;
+  const TensorMismatch& t = m.outside.front();
+  Finding f = tensor_finding(e, t);
+  f.cause = "undeclared_precision";
+  f.fingerprint = m.undeclared;
+  f.sentence = fmt::format(
+      "Its arithmetic is not the declared one ({}): this looks like {}. {} tensors of {} steps show "
+      "it, first {} on core {} at step {}, {} off.",
+      to_string(e.subject.precision), m.undeclared, m.outside.size(), m.states, t.tensor, t.replica,
+      t.step, text::relative(t.relative));
+  j.headline = fmt::format(
+      "{} (framework or script) computes in bfloat16, which it does not declare: {}.", e.subject.name,
+      m.undeclared);
+  j.findings.push_back(std::move(f));
+}
+
+}  // namespace
+
+// Outside, and outside of itself when run again.
+void unrepeatable_finding(const Evidence& e, Judgement& j) {
+  const MatchResult& m = *e.match;
+  Finding f = tensor_finding(e, m.outside.front());
+  f.verdict = VerdictClass::kInconclusive;
+  f.cause = "unrepeatable";
+  f.core.reset();
+  f.sentence = fmt::format(
+      "A step run twice from the same state gives tensors that are {} of their size apart, as far "
+      "as they are from what is due: {}.",
+      text::relative(m.apart),
+      m.draws ? "it draws random numbers of its own, where the scenario has some for it"
+              : "it uses numbers that are not those of the step");
+  j.findings.push_back(std::move(f));
+}
+
 void tensor_findings(const Evidence& e, Judgement& j) {
   const MatchResult& m = *e.match;
   j.verdict = VerdictClass::kEngineBug;
-  for (size_t i = 0; i < std::min<size_t>(m.outside.size(), 8); ++i) {
+  for (size_t i = 0; m.undeclared.empty() && i < std::min<size_t>(m.outside.size(), 8); ++i) {
     const TensorMismatch& t = m.outside[i];
-    Finding f;
-    f.verdict = VerdictClass::kEngineBug;
-    f.cause = "engine:" + t.tensor;
-    f.step = t.step;
-    f.op = t.tensor;
-    f.phase = t.is_state ? "update" : t.tensor.ends_with(".grad") ? "gradient" : "forward";
-    f.core = t.replica;
-    f.fingerprint = t.pattern;
-    f.level = 'C';
-    f.number = t.ratio;
-    f.bound = m.threshold;
-    f.number_text = spreads(t.ratio, m.threshold);
-    f.bound_source = envelope_source(m);
+    Finding f = tensor_finding(e, t);
     f.sentence = fmt::format(
         "{} on core {} at step {} is {} as far from what is expected as honest engines spread "
         "({}).",
         t.tensor, t.replica, t.step, text::times(t.ratio), text::relative(t.relative));
     if (!t.pattern.empty()) f.sentence += fmt::format(" It looks like {}.", t.pattern);
-    f.reproduce = e.command;
     j.findings.push_back(std::move(f));
   }
-  j.headline =
+  if (!m.undeclared.empty()) undeclared_finding(e, j);
+  if (m.undeclared.empty()) j.headline =
       m.outside.empty()
           ? fmt::format("{} (framework or script) does not do the step it was asked to.",
                         e.subject.name)
@@ -374,6 +419,10 @@ void noise(const Evidence& e, Judgement& j) {
   }
   if (effect != nullptr) set_effect(*effect, f);
   if (effect != whole && whole != nullptr) f.evidence.push_back("in all, " + effect_text(*whole));
+  if (tensors && e.match->bf16_results)
+    f.evidence.push_back(
+        "its loss and gradients are bfloat16 numbers: it was held against engines that round results, "
+        "too, not operands alone");
   if (tensors) {
     f.evidence.push_back(fmt::format(
         "the farthest tensor is {} from the mean of honest engines; allowed {} ({})",

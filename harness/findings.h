@@ -31,6 +31,8 @@ std::string explained_by(const Evidence& evidence);
 void program_findings(const Evidence& evidence, Judgement& judgement, VerdictClass as);
 // Tensors that neither honest engines nor a sharding cause explain; headline and confidence of an ENGINE_BUG.
 void tensor_findings(const Evidence& evidence, Judgement& judgement);
+// Tensors of a subject that is as far from itself, run again, as from what is due.
+void unrepeatable_finding(const Evidence& evidence, Judgement& judgement);
 void identical(const Evidence& evidence, Judgement& judgement);
 // NOISE and its kind.
 void noise(const Evidence& evidence, Judgement& judgement);

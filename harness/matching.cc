@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "backends/variants/variant.h"
+#include "harness/mixed_precision.h"
 
 namespace twinrun {
 namespace {
@@ -21,6 +22,9 @@ constexpr double kBeyondRounding = 100;
 bool beyond(const Distance& d) {
   return d.of_largest > (d.known ? kBeyondMembers : kBeyondRounding);
 }
+// Of what a state holds; more is no rounding of binary32 (an update's constants may be as far off).
+constexpr double kRoundingToOneSide = 0x1p-16;
+bool of_all_steps(Look look) { return look == Look::kSizes || look == Look::kStoreds; }
 // Two members choose which causes are worth an envelope of their own: far from both, in units of how far they lie apart, there
 // is none. (The Student's t of one degree of freedom exceeds this with probability 6e-4.)
 constexpr int kFirstLook = 2;
@@ -44,6 +48,7 @@ class Matcher {
           const MatchOptions& options, const Capabilities& declared)
       : e_(e), asked_(asked), states_(states), options_(options), declared_(declared) {
     tensors_ = compared_tensors(asked);
+    if (!declared.ours) slack_ = settings_slack(e);
     if (!options_.make_member) {
       options_.make_member = [this](uint64_t member) { return default_member(member); };
     }
@@ -59,11 +64,12 @@ class Matcher {
     }
     TWINRUN_ASSIGN(subject_, observe(e_, engine.get(), asked_, states_));
     result_.false_alarm = options_.false_alarm;
+    result_.states = static_cast<int64_t>(states_.size());
 
     // Few members show that all is well; more are asked before anything is said against the subject.
     std::vector<Observed> members;
     TWINRUN_RETURN_IF_ERROR(add_members(asked_, options_.few, members));
-    std::vector<Distance> found = distances(subject_, envelope_of(members));
+    std::vector<Distance> found = distances(subject_, envelope(members));
     result_.comparisons = static_cast<int64_t>(found.size());
     if (found.empty()) {
       result_.outcome = MatchResult::Outcome::kUntestable;
@@ -73,12 +79,36 @@ class Matcher {
     if (std::ranges::any_of(found, beyond)) {
       TWINRUN_RETURN_IF_ERROR(add_members(asked_, options_.many, members));
     }
-    const Envelope around = envelope_of(members);
-    found = distances(subject_, around);
+    const Envelope honest = envelope(members);
+    found = distances(subject_, honest);
     result_.threshold = threshold(members.size(), found.size());
     result_.ratio = largest(found);
     if (count_outside(found) == 0) return result_;
+    // Who declares products of bf16 operands, or nothing, and gives bf16 numbers, keeps results in bf16 as well.
+    const bool narrow = !declared_.ours && results_in_bf16(subject_, tensors_);
+    if (narrow && declared_.precision == DotPrecision::kBf16) {
+      result_.bf16_results = true;
+      const auto make = options_.make_member;
+      options_.make_member = [make](uint64_t member) -> Result<std::unique_ptr<Backend>> {
+        TWINRUN_ASSIGN(auto backend, make(member));
+        return rounding_results(std::move(backend), member);
+      };
+      members.clear();
+      TWINRUN_RETURN_IF_ERROR(add_members(asked_, options_.many, members));
+      found = distances(subject_, envelope(members));
+      result_.threshold = threshold(members.size(), found.size());
+      result_.ratio = largest(found);
+      if (count_outside(found) == 0) return result_;
+    }
 
+    if (options_.explain && !declared_.deterministic) {
+      TWINRUN_ASSIGN(const bool repeats, repeatable(subject, found, envelope(members)));
+      if (!repeats) {
+        result_.outcome = MatchResult::Outcome::kUnrepeatable;
+        TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
+        return result_;
+      }
+    }
     if (!options_.explain) {
       result_.outcome = MatchResult::Outcome::kUnexplained;
       TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
@@ -91,9 +121,14 @@ class Matcher {
       return result_;
     }
     result_.outcome = MatchResult::Outcome::kUnexplained;
+    TWINRUN_ASSIGN(result_.undeclared, undeclared_precision(narrow));
+    if (!result_.undeclared.empty()) {
+      TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
+      return result_;
+    }
     if (nearest_) {
       TWINRUN_RETURN_IF_ERROR(add_members(nearest_->program, options_.many, nearest_->members));
-      const std::vector<Distance> left = distances(subject_, envelope_of(nearest_->members));
+      const std::vector<Distance> left = distances(subject_, envelope(nearest_->members));
       if (2 * count_outside(left) <= count_outside(found)) {
         result_.beside = Explanation{nearest_->parts, largest(left)};
         TWINRUN_RETURN_IF_ERROR(describe_outside(nearest_->program, left, nearest_->members));
@@ -109,6 +144,10 @@ class Matcher {
     BackendOptions o;
     o.threads = options_.threads;
     return make_variant_backend(variant_within(member, declared_), o);
+  }
+
+  Envelope envelope(const std::vector<Observed>& members) const {
+    return envelope_of(members, slack_);
   }
 
   Status add_members(const Program& program, int wanted, std::vector<Observed>& members) {
@@ -131,6 +170,53 @@ class Matcher {
     TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
     result_.exact_steps += static_cast<int64_t>(states.size());
     return observe(e_, engine.get(), asked_, states);
+  }
+
+  // Is the subject, run again from the same states, nearer to itself than to what is due? Twice as near, in most tensors of those
+  // that are outside; a single number may repeat by chance.
+  Result<bool> repeatable(Backend& subject, const std::vector<Distance>& found,
+                          const Envelope& honest) {
+    std::vector<MatchState> again = states_;
+    for (MatchState& state : again) state.after.clear();
+    TWINRUN_ASSIGN(const auto engine, subject.prepare(asked_));
+    TWINRUN_ASSIGN(const Observed one, observe(e_, engine.get(), asked_, again));
+    TWINRUN_ASSIGN(const Observed two, observe(e_, engine.get(), asked_, again));
+    result_.subject_steps += 2 * static_cast<int64_t>(again.size());
+    result_.draws = std::ranges::any_of(asked_.graph.ops(), [](const Op& op) {
+      return class_of(op.kind) == OpClass::kRandom;
+    });
+    int64_t near = 0, far = 0;
+    for (const Distance& d : found) {
+      const std::vector<float>& x = *subject_.values[d.value].data;
+      if (d.look != Look::kDistance || !outside(d) || x.size() < 2) continue;
+      const double apart = gap2(*one.values[d.value].data, *two.values[d.value].data);
+      if (2 * apart < gap2(x, *honest.values[d.value].mean)) {
+        ++near;
+        continue;
+      }
+      ++far;
+      const double size = norm2(*honest.values[d.value].mean);
+      if (size > 0) result_.apart = std::max(result_.apart, apart / size);
+    }
+    return far <= near;
+  }
+
+  // What would explain a subject that declares more than it has: "" or what it does.
+  Result<std::string> undeclared_precision(bool narrow) {
+    if (declared_.ours || declared_.precision == DotPrecision::kBf16) return std::string();
+    if (narrow) return std::string("results rounded to bfloat16");
+    Capabilities less = declared_;
+    less.precision = DotPrecision::kBf16;
+    options_.make_member = [this, less](uint64_t member) -> Result<std::unique_ptr<Backend>> {
+      BackendOptions o;
+      o.threads = options_.threads;
+      return make_variant_backend(variant_within(member, less), o);
+    };
+    declared_ = less;  // weights are moved as for bf16 operands
+    std::vector<Observed> members;
+    TWINRUN_RETURN_IF_ERROR(add_members(asked_, options_.many, members));
+    const std::vector<Distance> left = distances(subject_, envelope(members));
+    return std::string(count_outside(left) == 0 ? "operands of products rounded to bfloat16" : "");
   }
 
   // Student's quantile: the distance of one more draw from the mean of n, in units of their spread, is at most that of a single
@@ -168,7 +254,7 @@ class Matcher {
     std::vector<Hypothesis> worth;
     for (Hypothesis& h : candidates) {
       TWINRUN_RETURN_IF_ERROR(add_members(h.program, kFirstLook, h.members));
-      const std::vector<Distance> found = distances(subject_, envelope_of(h.members));
+      const std::vector<Distance> found = distances(subject_, envelope(h.members));
       h.score = largest(found);
       h.far =
           std::ranges::count_if(found, [](const Distance& d) { return d.ratio > kWorthTrying; });
@@ -182,7 +268,7 @@ class Matcher {
     if (worth.size() > kMostTried) worth.resize(kMostTried);
     for (Hypothesis& h : worth) {
       TWINRUN_RETURN_IF_ERROR(add_members(h.program, options_.many, h.members));
-      const std::vector<Distance> found = distances(subject_, envelope_of(h.members));
+      const std::vector<Distance> found = distances(subject_, envelope(h.members));
       // A program that means the same rounds otherwise: it holds no worse what only just is outside.
       if (count_outside(found) == 0 && kExplains * largest(found) <= result_.ratio) {
         result_.explanations.push_back({h.parts, largest(found)});
@@ -236,7 +322,7 @@ class Matcher {
   Status describe_outside(const Program& program, const std::vector<Distance>& found,
                           const std::vector<Observed>& members) {
     TWINRUN_ASSIGN(exact_, predict(program, states_));
-    const Envelope around = envelope_of(members);
+    const Envelope honest = envelope(members);
     for (size_t v = 0; v < exact_.values.size(); ++v) {
       double reach = 0x1p-24 * exact_.values[v].size;
       for (const Observed& m : members)
@@ -250,11 +336,20 @@ class Matcher {
       s.reduce_gradients = false;
       TWINRUN_ASSIGN(parts, predict(reshard(asked_, s), states_));
     }
-    for (size_t i = 0; i < found.size(); ++i) {
-      if (!outside(found[i])) continue;
-      Distance d = found[i];  // of the looks at one value, the one that says most
-      for (; i + 1 < found.size() && found[i + 1].value == d.value; ++i) {
-        if (outside(found[i + 1]) && found[i + 1].ratio > d.ratio) d = found[i + 1];
+    // What one step shows by itself is told of that step; a look at all of them together, only where none does.
+    const size_t stride = tensors_.size() * subject_.replicas;
+    std::vector<bool> alone(stride);
+    for (const Distance& d : found) {
+      if (outside(d) && !of_all_steps(d.look)) alone[d.value % stride] = true;
+    }
+    std::vector<Distance> told;
+    for (const Distance& d : found) {
+      if (outside(d) && !(of_all_steps(d.look) && alone[d.value % stride])) told.push_back(d);
+    }
+    for (size_t i = 0; i < told.size(); ++i) {
+      Distance d = told[i];  // of the looks at one value, the one that says most
+      for (; i + 1 < told.size() && told[i + 1].value == d.value; ++i) {
+        if (told[i + 1].ratio > d.ratio) d = told[i + 1];
       }
       const Compared& c = tensors_[place_of(d.value)];
       TensorMismatch m;
@@ -265,13 +360,14 @@ class Matcher {
       m.distance = std::fabs(d.distance);
       m.spread = d.spread;
       m.ratio = d.ratio;
-      const double size = norm2(*around.values[d.value].mean);
+      const double size = norm2(*honest.values[d.value].mean);
       m.relative = d.look != Look::kDistance ? m.distance : size > 0 ? d.distance / size : 0;
       m.pattern = pattern(d.value, c, parts ? &*parts : nullptr);
       if (m.pattern.empty() && (d.look == Look::kSize || d.look == Look::kSizes))
         m.pattern = fmt::format("{:.8g} times what was due", 1 + d.distance);
       if (m.pattern.empty() && d.look != Look::kDistance) {
-        m.pattern = fmt::format("rounding to one side: its values lie {:.2g} of their size {} zero",
+        m.pattern = fmt::format("{}values that lie {:.2g} of their size {} zero",
+                                m.distance < kRoundingToOneSide ? "rounding to one side: " : "",
                                 m.distance, d.distance < 0 ? "nearer to" : "farther from");
       }
       result_.outside.push_back(std::move(m));
@@ -328,6 +424,7 @@ class Matcher {
   MatchOptions options_;
   Capabilities declared_;
   std::vector<Compared> tensors_;
+  SettingsSlack slack_;
   Observed subject_, exact_;
   std::optional<Hypothesis> nearest_;
   std::vector<double> reach_;  // per value: how far honest engines are from binary64

@@ -60,6 +60,7 @@ struct MatchResult {
     kInside,
     kExplained,
     kUnexplained,
+    kUnrepeatable,  // outside, and as far from itself when run again: nothing can be held against it
     kUntestable
   } outcome = Outcome::kInside;
   bool read =
@@ -74,6 +75,13 @@ struct MatchResult {
   // Unexplained: the cause that leaves half of the tensors outside at most, if there is one; `outside` are then those that it
   // leaves. A cause and a fault together.
   std::optional<Explanation> beside;
+  // The precision that would explain what is outside, where it is not the declared one: "operands of products rounded to bfloat16".
+  std::string undeclared;
+  bool bf16_results = false;  // held against engines that round results to bfloat16, as its own are
+  // Unrepeatable: a step run twice from the same state, the distance between the runs as a share of what was due.
+  double apart = 0;
+  int64_t states = 0;  // steps looked at
+  bool draws = false;              // the program has random ops
   std::vector<std::string> twins;  // engine faults that predict the same tensors as an explanation
   std::string why;                 // untestable: what is missing
   int64_t subject_steps = 0, member_steps = 0, exact_steps = 0;  // what it cost

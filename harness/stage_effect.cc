@@ -15,7 +15,8 @@ Status compare_trajectories(Stage& stage) {
   stage.r_losses = {final_loss(stage.runs["R"])};
   stage.s_losses = {final_loss(stage.runs["S"])};
   stage.t_losses = {final_loss(stage.runs["T"])};
-  const bool broken = e.match && e.match->outcome == MatchResult::Outcome::kUnexplained;
+  const bool broken = e.match && (e.match->outcome == MatchResult::Outcome::kUnexplained ||
+                                  e.match->outcome == MatchResult::Outcome::kUnrepeatable);
   const bool wanted = !stage.options.quick && e.violations.empty() && !broken && !e.identical;
   const Scenario& s = stage.experiment.scenario;
   TWINRUN_ASSIGN(const auto cpu, baseline(stage, stage.options.threads));

@@ -314,12 +314,14 @@ def losses_of(c, program, inputs):
 
 
 def clip(parameters, o):
-    """Clips their gradients in place."""
+    """Clips their gradients in place. To c / max(norm, c): PyTorch itself divides by norm + 1e-6."""
     kind, most = o.get("clip", "none"), o.get("clip_at")
     if kind == "value":
         torch.nn.utils.clip_grad_value_(parameters, most)
     for group in {"norm": [[p] for p in parameters], "global_norm": [parameters]}.get(kind, []):
-        torch.nn.utils.clip_grad_norm_(group, most)
+        norm = torch.nn.utils.clip_grad_norm_(group, torch.inf)
+        for p in group:
+            p.grad.mul_(most / norm.clamp(min=most))
 
 
 class Training:

@@ -1,0 +1,58 @@
+"""`twinrun diagnose` with an engine of a framework in the subject's chair: for the tests of adapters/.
+
+    twinrun()                                        # its path, or None: TWINRUN_BINARY, else the release build's
+    interpreter("jax")                               # the Python that has it, or None
+    report = diagnose("digits_mlp", subject("jax"), ["tpu.cores=8"])
+    report["verdict"]["class"], report["findings"][0]["sentence"]
+"""
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ADAPTERS = ROOT / "adapters"
+# Framework: the module that must be there, the interpreter where no TWINRUN_PARITY_{TORCH,JAX,TF} names one.
+FRAMEWORKS = {"pytorch": ("torch", "TORCH", sys.executable),
+              "jax": ("jax", "JAX", str(ROOT / "build/parity/venv-jax/bin/python")),
+              "tensorflow": ("tensorflow", "TF", str(ROOT / "build/parity/venv-tf/bin/python"))}
+
+
+class Refused(Exception):
+    """twinrun ended without a verdict; the text is its last words."""
+
+
+def twinrun():
+    path = os.environ.get("TWINRUN_BINARY", str(ROOT / "build/release/twinrun"))
+    return path if os.access(path, os.X_OK) else None
+
+
+def interpreter(framework):
+    module, variable, default = FRAMEWORKS[framework]
+    python = os.environ.get(f"TWINRUN_PARITY_{variable}") or default
+    script = f"import importlib.util as u, sys; sys.exit(0 if all(map(u.find_spec, ('{module}', 'numpy'))) else 1)"
+    try:
+        return python if subprocess.run([python, "-c", script], capture_output=True, cwd="/").returncode == 0 else None
+    except OSError:
+        return None
+
+
+def subject(framework, *options, engine=None):
+    """exec:COMMAND of its engine, or of another file that the framework's interpreter runs."""
+    words = [interpreter(framework), engine or ADAPTERS / framework / "engine.py", *options]
+    return "exec:" + shlex.join(map(str, words))
+
+
+def diagnose(scenario, engine, settings=(), options=(), out=None, threads=2):
+    """The report, as a dictionary; its files lie in `out` where that is given. Raises Refused where there is none."""
+    with tempfile.TemporaryDirectory(prefix="twinrun-diagnosis-") as folder:
+        words = [twinrun(), "diagnose", scenario, "--subject", engine, "--json", "-q", "-o", out or folder, "--threads", str(threads)]
+        words += [word for setting in settings for word in ("--set", setting)] + list(options)
+        done = subprocess.run(list(map(str, words)), capture_output=True, text=True, cwd=ROOT)
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        raise Refused(done.stderr.strip()[-2000:] or f"exit status {done.returncode}") from None

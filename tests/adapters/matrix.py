@@ -1,0 +1,109 @@
+"""Every library scenario with each framework's engine in the subject's chair: a healthy framework must get the verdict that our own
+reference gets in its place, with NOISE where that is IDENTICAL.
+
+    python3 tests/adapters/matrix.py                        # all that is there; prints the table of docs/frameworks.md
+    python3 tests/adapters/matrix.py --only jax --scenario digits_mlp --json rows.json
+    python3 tests/adapters/matrix.py --quick                # the rows that the test suite runs
+
+Exit status 1: a row differs from what is due. Heavy models keep their layers and get few steps and samples: SETTINGS.
+"""
+import argparse
+import json
+import os
+import sys
+import time
+
+from diagnosis import FRAMEWORKS, Refused, diagnose, interpreter, subject
+
+# What makes a diagnosis one of minutes at most. Those that are not here run as they are.
+FEW = ["diagnose.seeds=2"]
+SETTINGS = {
+    "digits_cnn": ["train.steps=12", "train.batch=64", "data.train=768", "data.eval=128", *FEW],
+    "digits_mlp": ["train.steps=60", *FEW],
+    "gan_digits": ["train.steps=12", "data.train=512", "data.eval=64", *FEW],
+    "gpt_shakespeare": ["train.steps=3", "train.batch=16", "data.train=512", "data.eval=64", "diagnose.probe=100", *FEW],
+    "gpt_synthetic": ["train.steps=6", "train.batch=16", "data.train=512", "data.eval=64", *FEW],
+    "litmus_batchnorm_small": [],
+    "litmus_clip_before_reduce": [],
+    "litmus_dropout": ["train.steps=60", *FEW],
+    "litmus_nan": [],
+    "litmus_precision": ["train.steps=60", *FEW],
+    "litmus_reduction_sum": [],
+    "mlp_bn": ["train.steps=80", "diagnose.seeds=3"],
+    "mnist_quick": ["train.steps=8", "train.batch=64", "data.train=1024", "data.eval=128", *FEW],
+    "mnist_tutorial": ["train.steps=4", "train.batch=64", "data.train=512", "data.eval=128", *FEW],
+    "resnet20": ["train.steps=4", "train.batch=32", "data.train=256", "data.eval=64", *FEW],
+    "triplet_phrases": ["train.steps=40", *FEW],
+    "use_tpus": ["train.steps=2", "train.batch=16", "data.train=128", "data.eval=64", *FEW],
+    **{f"drill_{name}": FEW for name in ("attention", "cnn", "depthwise", "dropout", "mlp", "triplet")},
+}
+DATA = {"gpt_shakespeare": "TWINRUN_SHAKESPEARE", "mnist_quick": "TWINRUN_MNIST", "mnist_tutorial": "TWINRUN_MNIST"}
+CONFIGURATIONS = [("pytorch", 1), ("jax", 1), ("jax", 8), ("tensorflow", 1), ("tensorflow", 8)]
+QUICK = ["drill_mlp", "drill_cnn", "drill_triplet"]
+
+
+def settings_of(scenario, cores):
+    found = [*SETTINGS[scenario], f"tpu.cores={cores}"]
+    if scenario in DATA:
+        found.append(f"data.dir={os.environ[DATA[scenario]]}")
+    return found
+
+
+def due(scenario, cores, cache={}):
+    """The verdict of our own reference in the subject's chair, rounding in the place of identity."""
+    if (scenario, cores) not in cache:
+        found = diagnose(scenario, "cpu", settings_of(scenario, cores))["verdict"]["class"]
+        cache[scenario, cores] = "NOISE" if found == "IDENTICAL" else found
+    return cache[scenario, cores]
+
+
+def run(scenario, framework, cores):
+    """One row of the table."""
+    row, begin = {"scenario": scenario, "framework": framework, "cores": cores}, time.monotonic()
+    try:
+        report = diagnose(scenario, subject(framework), settings_of(scenario, cores))
+    except Refused as refused:
+        text = str(refused)
+        said = text.split("the engine says: ", 1)
+        row |= {"verdict": "not supported" if len(said) == 2 else "failed", "why": said[-1].splitlines()[0] if text else ""}
+    else:
+        finding = report["findings"][0]
+        row |= {"verdict": report["verdict"]["class"], "due": due(scenario, cores), "subject": report["verdict"]["subject"],
+                "why": "; ".join(dict.fromkeys(f["cause"] for f in report["findings"])), "headline": report["verdict"]["headline"],
+                "sentence": finding["sentence"], "farthest": [e for e in finding["evidence"] if e.startswith("the farthest")]}
+    row["seconds"] = round(time.monotonic() - begin, 1)
+    row["good"] = row["verdict"] in ("not supported", row.get("due"))
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", choices=FRAMEWORKS)
+    parser.add_argument("--cores", type=int, action="append")
+    parser.add_argument("--scenario", action="append", choices=SETTINGS)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", help="where rows are added, one a line")
+    options = parser.parse_args()
+    good = True
+    for scenario in options.scenario or (QUICK if options.quick else SETTINGS):
+        if scenario in DATA and DATA[scenario] not in os.environ:
+            print(f"| `{scenario}` | | | no {DATA[scenario]} |")
+            continue
+        for framework, cores in CONFIGURATIONS:
+            if (options.only and framework not in options.only) or (options.cores and cores not in options.cores):
+                continue
+            if interpreter(framework) is None:
+                print(f"| `{scenario}` | {framework} ×{cores} | | no {framework} |")
+                continue
+            row = run(scenario, framework, cores)
+            good = good and row["good"]
+            print(f"| `{scenario}` | {framework} ×{cores} | {row['verdict']} | {row['why']} |"
+                  + ("" if row["good"] else f" **due: {row.get('due')}** {row.get('sentence')}") + f" {row['seconds']}s", flush=True)
+            if options.json:
+                with open(options.json, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""Engines of frameworks that are wrong on purpose, or honest and not deterministic. The product's own engines, but for one thing:
+
+    python3 planted.py WHAT [OPTIONS OF THE ENGINE] SESSION-FOLDER       # in the framework's interpreter
+
+WHAT is a function below: it makes an engine of the adapters' so. A script's: momentum_of_script.
+"""
+import importlib.util
+import pathlib
+import runpy
+import sys
+
+ADAPTERS = pathlib.Path(__file__).resolve().parents[2] / "adapters"
+OF = {}    # what: framework
+
+
+def plants(framework):
+    def take(function):
+        OF[function.__name__] = framework
+        return function
+    return take
+
+
+class Around:
+    """An engine in the place of another one."""
+
+    def __init__(self, engine):
+        self.engine, self.hello = engine, dict(engine.hello)
+
+    def prepare(self, program):
+        self.engine.prepare(program)
+
+    def step(self, program, step, state, inputs, random):
+        return self.engine.step(program, step, state, inputs, random)
+
+
+@plants("pytorch")
+class momentum(Around):
+    """0.8 where 0.9 is asked for."""
+
+    def step(self, program, step, state, inputs, random):
+        program.optimizer["momentum"] = 0.8
+        return super().step(program, step, state, inputs, random)
+
+
+@plants("pytorch")
+class shuffled(Around):
+    """Honest: sums over the batch in another order each time."""
+
+    def __init__(self, engine):
+        super().__init__(engine)
+        import numpy as np
+        self.np, self.order = np, np.random.default_rng()
+        self.hello["deterministic"] = False
+
+    def step(self, program, step, state, inputs, random):
+        rows = self.order.permutation(program.batch)
+
+        def moved(arrays):
+            return {k: self.np.ascontiguousarray(v[rows]) if v.ndim and len(v) == program.batch else v for k, v in arrays.items()}
+
+        return super().step(program, step, state, moved(inputs), moved(random))
+
+
+@plants("pytorch")
+class own_dropout(Around):
+    """Draws its own numbers, from no seed, whatever it is fed."""
+
+    def __init__(self, engine):
+        super().__init__(engine)
+        import numpy as np
+        self.np, self.own = np, np.random.default_rng()
+        self.hello["deterministic"] = False
+
+    def step(self, program, step, state, inputs, random):
+        own = {k: self.own.random(v.shape, self.np.float32) for k, v in random.items()}
+        return super().step(program, step, state, inputs, own)
+
+
+@plants("jax")
+def no_all_reduce(engine):
+    """Each device descends the gradient of its own samples."""
+    engine.models.OneCore.reduced = lambda self, gradients: engine.models.clipped(self.program, gradients)
+    return engine
+
+
+@plants("tensorflow")
+def batch_norm_per_device(engine):
+    return with_context(engine, synced=False)
+
+
+@plants("tensorflow")
+def batch_norm_synced(engine):
+    return with_context(engine, synced=True)
+
+
+def with_context(engine, **settings):
+    training = engine.models.Training
+    context = training.context
+
+    def other(self, *arguments):
+        c = context(self, *arguments)
+        if self.cores > 1:
+            vars(c).update(settings)
+        return c
+
+    training.context = other
+    return engine
+
+
+@plants("pytorch")
+def undeclared_bf16(engine):
+    """Autocast was left on; the engine says that its products are of 32 bits."""
+    engine.hello["precision"] = "f32"
+    return engine
+
+
+@plants("pytorch")
+def momentum_of_script():
+    """adapters/examples/mnist_twinrun.py with another constant."""
+    import torch
+    right = torch.optim.SGD
+
+    class SGD(right):
+        def __init__(self, parameters, lr, momentum):
+            super().__init__(parameters, lr=lr, momentum=momentum - 0.1)
+
+    torch.optim.SGD = SGD
+    path = ADAPTERS / "examples/mnist_twinrun.py"
+    sys.argv[0] = str(path)
+    runpy.run_path(str(path), run_name="__main__")
+
+
+def main():
+    what = sys.argv.pop(1)
+    if what == "momentum_of_script":
+        return momentum_of_script()
+    folder = ADAPTERS / OF[what]
+    sys.path[:0] = [str(folder)]
+    spec = importlib.util.spec_from_file_location("engine", folder / "engine.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    chosen = module.arguments()
+    module.serve(globals()[what](module.Engine(chosen)), chosen.folder)
+
+
+if __name__ == "__main__":
+    main()
