@@ -189,7 +189,8 @@ ValueId Site::reverse(ValueId v, int64_t axis) {
 }
 
 ValueId Site::bounded(ValueId ids, int64_t last) {
-  const ValueId above = b.binary(OpKind::kMaximum, ids, scalar_like(ids, 0, "first"), name("from_first"));
+  const ValueId above =
+      b.binary(OpKind::kMaximum, ids, scalar_like(ids, 0, "first"), name("from_first"));
   return b.binary(OpKind::kMinimum, above, scalar_like(ids, static_cast<double>(last), "last"),
                   name("to_last"));
 }

@@ -15,8 +15,9 @@
 
 namespace twinrun {
 
-std::optional<DType> dtype_of(std::string_view hlo);  // of "f32", "bf16", "s32", "pred" and the small integers, held as i32
-bool is_small_integer(std::string_view hlo);          // "u8", "s8", "u16", "s16"
+std::optional<DType> dtype_of(
+    std::string_view hlo);  // of "f32", "bf16", "s32", "pred" and the small integers, held as i32
+bool is_small_integer(std::string_view hlo);  // "u8", "s8", "u16", "s16"
 
 // Whether a value is the same number everywhere, by its making: constants, broadcast, reshaped, converted.
 std::optional<double> splat_of(const Graph& graph, ValueId id);
@@ -35,8 +36,8 @@ struct Shared {
 
 class Site {
  public:
-  Site(const HloModule& module, const HloInstruction& in, std::vector<ValueId> operands, Graph& graph,
-       Phase phase, std::string path, std::string source, Shared& shared)
+  Site(const HloModule& module, const HloInstruction& in, std::vector<ValueId> operands,
+       Graph& graph, Phase phase, std::string path, std::string source, Shared& shared)
       : module(module),
         in(in),
         x(std::move(operands)),
