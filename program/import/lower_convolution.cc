@@ -171,7 +171,11 @@ ValueId convolution(Site& s) {
     s.note(
         "operand_precision of a convolution is not followed: the engine's precision holds for all "
         "(tpu.precision)");
-  if (f.result.size() != 4) s.refuse("a result of another rank");
+  const Dims image_dims = s.b.type(f.image).dims, kernel_dims = s.b.type(f.kernel).dims;
+  if (f.result.size() != 4 || f.result[0] * f.batches != image_dims[0] ||
+      f.result[3] != kernel_dims[3] || kernel_dims[2] * f.features != image_dims[3])
+    s.refuse(fmt::format("a convolution of {} and {} that gives {}", to_string(s.type(0)),
+                         to_string(s.type(1)), to_string(s.in.shape)));
   ValueId y = as_kernel_grad(s, f);
   if (y == kNoValue) y = as_input_grad(s, f);
   if (y == kNoValue) {

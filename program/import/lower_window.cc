@@ -59,6 +59,7 @@ Pool pool_of(Site& s, const TensorType& t) {
     p.window.pad_high[i] = w.pad_high[at];
     if (w.pad_low[at] < 0 || w.pad_high[at] < 0) s.refuse("a window with negative padding");
   }
+  s.check_size({p.dims[0], p.window.out(p.dims[1], 0), p.window.out(p.dims[2], 1), p.dims[3]});
   for (int64_t d : p.order) p.moved.push_back(t.dims[static_cast<size_t>(d)]);
   return p;
 }

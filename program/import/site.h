@@ -56,6 +56,8 @@ class Site {
   std::string name(std::string_view local = "") const;
   const TensorType& type(size_t operand) const { return b.type(x[operand]); }
   TensorType result() const;  // as the text declares it
+  // Sizes that may be allocated; else Unsupported.
+  void check_size(const Dims& dims) const;
   // Takes so many operands; else Unsupported.
   void expect(size_t operands) const;
   [[noreturn]] void refuse(std::string what) const { throw Unsupported{std::move(what)}; }
