@@ -211,14 +211,7 @@ Judgement judge(const Evidence& e) {
         {"compare the list of its ops with `twinrun inspect SCENARIO --program`"});
     return j;
   }
-  if (!e.held_out && e.level != 'C') {
-    noise(e, j);
-    j.notes.push_back(
-        "Whether the drift matters for what is learnt was not judged: an imported step comes with "
-        "one initial state and no held-out samples.");
-    return j;
-  }
-  if (e.quick) {
+  if (e.quick && e.held_out) {
     undecided_finding(
         e, j, find_row(e, "T - R"),
         fmt::format("{}; whether the remaining difference matters takes several seeds.",
@@ -305,6 +298,13 @@ Judgement judge(const Evidence& e) {
         "farther from honest engines than they are from each other; a bias below the bounds, or a "
         "cause outside every switch",
         {std::string(kProbeEvery), "compare with more engines: --set diagnose.ensemble=40"});
+    return j;
+  }
+  if (!e.held_out) {
+    noise(e, j);
+    j.notes.push_back(
+        "Whether the drift matters for what is learnt was not judged: an imported step comes with "
+        "one initial state and no held-out samples.");
     return j;
   }
   const bool accepted = tr == nullptr || tr->outcome != "outside";

@@ -78,7 +78,8 @@ Result<std::vector<Tensor>> read_state(const std::string& path, const Program& s
     if (found == arrays.end()) {
       complaints.missing(var.name, var.type, arrays);
     } else if (found->second.dims != var.type.dims) {
-      complaints.add(fmt::format("'{}' is {}; allowed: {}", var.name, describe(found->second), to_string(var.type)));
+      complaints.add(fmt::format("'{}' is {}; allowed: {}", var.name, describe(found->second),
+                                 to_string(var.type)));
     } else if (const auto t = to_tensor(found->second, var.type.dtype, path); t) {
       state.push_back(*t);
     } else {
@@ -93,7 +94,8 @@ Result<std::vector<Tensor>> read_state(const std::string& path, const Program& s
 }
 
 // Arrays of an input's own shape are fed at every step; with one dimension more, in front, that counts steps.
-Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path, const ImportedStep& step) {
+Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
+                                                      const ImportedStep& step) {
   const Program& p = step.program;
   Arrays arrays;
   if (!path.empty()) {
@@ -117,10 +119,13 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path, c
     }
     const Dims& dims = found->second.dims;
     const bool leading = dims.size() == type.dims.size() + 1;
-    if (!std::equal(type.dims.rbegin(), type.dims.rend(), dims.rbegin(), dims.rbegin() + static_cast<std::ptrdiff_t>(std::min(dims.size(), type.dims.size()))) ||
+    if (!std::equal(
+            type.dims.rbegin(), type.dims.rend(), dims.rbegin(),
+            dims.rbegin() + static_cast<std::ptrdiff_t>(std::min(dims.size(), type.dims.size()))) ||
         dims.size() > type.dims.size() + 1) {
-      complaints.add(fmt::format("'{}' is {}; allowed: {}, or one dimension more in front that counts steps", name,
-                                 describe(found->second), to_string(type)));
+      complaints.add(
+          fmt::format("'{}' is {}; allowed: {}, or one dimension more in front that counts steps",
+                      name, describe(found->second), to_string(type)));
       continue;
     }
     if (leading && steps != 0 && dims[0] != steps)
@@ -129,20 +134,24 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path, c
     if (leading) steps = dims[0];
     counted[i] = leading;
     const auto t = to_tensor(found->second, type.dtype, path);
-    if (t) columns[i] = *t;
-    else complaints.add(fmt::format("'{}': {}", name, t.error().what));
+    if (t)
+      columns[i] = *t;
+    else
+      complaints.add(fmt::format("'{}': {}", name, t.error().what));
   }
   for (const auto& [name, array] : arrays) {
     if (std::ranges::find(p.inputs, name, &Input::name) == p.inputs.end())
       complaints.add(fmt::format("'{}' is no input", name));
   }
-  TWINRUN_RETURN_IF_ERROR(complaints.status(path.empty() ? "give the inputs with --batch FILE (npz, safetensors)" : ""));
+  TWINRUN_RETURN_IF_ERROR(complaints.status(
+      path.empty() ? "give the inputs with --batch FILE (npz, safetensors)" : ""));
   std::vector<std::vector<Tensor>> batches;
   for (int64_t b = 0; b < std::max<int64_t>(1, steps); ++b) {
     auto& batch = batches.emplace_back();
     for (size_t i = 0; i < columns.size(); ++i)
-      batch.push_back(counted[i] ? columns[i].rows(b, b + 1).reshaped(p.graph.type(p.inputs[i].id).dims).clone()
-                                 : columns[i]);
+      batch.push_back(
+          counted[i] ? columns[i].rows(b, b + 1).reshaped(p.graph.type(p.inputs[i].id).dims).clone()
+                     : columns[i]);
   }
   return batches;
 }
@@ -150,12 +159,13 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path, c
 // The keys that mean something without a model: checked by the scenarios' own rules.
 Result<Scenario> settings_of(const Overrides& overrides) {
   static const std::vector<std::string> known = {
-      "train.steps", "train.log_every", "train.checkpoint_every", "tpu.precision", "tpu.poison",
-      "diagnose.probe", "diagnose.ensemble", "diagnose.faults"};
+      "train.steps", "train.log_every", "train.checkpoint_every", "tpu.precision",
+      "tpu.poison",  "diagnose.probe",  "diagnose.ensemble",      "diagnose.faults"};
   for (const auto& [key, value] : overrides) {
     if (std::ranges::find(known, key) == known.end())
-      return Error{fmt::format("'{}' has no meaning for an imported program (allowed: {})", key, join(known, ", ")), "--set",
-                   fmt::format("did you mean '{}'?", nearest(key, known))};
+      return Error{fmt::format("'{}' has no meaning for an imported program (allowed: {})", key,
+                               join(known, ", ")),
+                   "--set", fmt::format("did you mean '{}'?", nearest(key, known))};
   }
   TWINRUN_ASSIGN(const Scenario checked, load_scenario("digits_mlp", overrides));
   Scenario s;
@@ -183,14 +193,20 @@ Status check_names(const Program& p) {
   }
   for (const StateVar& var : p.state) {
     const bool spelled = std::ranges::all_of(var.name, [](char c) {
-      return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::string_view("_.-/").find(c) != std::string_view::npos;
+      return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+             std::string_view("_.-/").find(c) != std::string_view::npos;
     });
-    if (!spelled || var.name.starts_with('/') || var.name.ends_with('/') || var.name.starts_with('.') ||
-        var.name.find("//") != std::string::npos || var.name.find("/.") != std::string::npos)
-      return Error{fmt::format("'{}' is no name; allowed: words of letters, digits, _ . -, with / between", var.name), "binding", ""};
+    if (!spelled || var.name.starts_with('/') || var.name.ends_with('/') ||
+        var.name.starts_with('.') || var.name.find("//") != std::string::npos ||
+        var.name.find("/.") != std::string::npos)
+      return Error{
+          fmt::format("'{}' is no name; allowed: words of letters, digits, _ . -, with / between",
+                      var.name),
+          "binding", ""};
     if (folders.contains(var.name))
-      return Error{fmt::format("'{}' is a state variable and the beginning of another's name", var.name), "binding",
-                   "give one of them another prefix"};
+      return Error{
+          fmt::format("'{}' is a state variable and the beginning of another's name", var.name),
+          "binding", "give one of them another prefix"};
   }
   return Ok{};
 }
@@ -218,14 +234,16 @@ Result<Experiment> import_experiment(const ImportRequest& request) {
   const std::string state = beside(request, request.state, ".state.npz");
   if (state.empty()) {
     return Error{"no initial state is given", "--state",
-                 "a checkpoint, .npz or .safetensors file with " + std::to_string(step.program.state.size()) + " arrays"};
+                 "a checkpoint, .npz or .safetensors file with " +
+                     std::to_string(step.program.state.size()) + " arrays"};
   }
   ImportedRun run;
   TWINRUN_ASSIGN(run.state, read_state(state, step.program));
   TWINRUN_ASSIGN(run.batches, read_batches(beside(request, request.batch, ".batch.npz"), step));
   Experiment e;
   TWINRUN_ASSIGN(e.scenario, settings_of(request.overrides));
-  const bool counted = std::ranges::any_of(request.overrides, [](const auto& o) { return o.first == "train.steps"; });
+  const bool counted = std::ranges::any_of(request.overrides,
+                                           [](const auto& o) { return o.first == "train.steps"; });
   Scenario& s = e.scenario;
   s.name = fs::path(request.program).stem().string();
   s.description = "imported from " + fs::path(request.program).filename().string();
@@ -236,9 +254,10 @@ Result<Experiment> import_experiment(const ImportRequest& request) {
   DigestBuilder state_digest;
   for (const Tensor& t : run.state) state_digest.add(digest_bytes(t.raw(), t.bytes()));
   const Digest data = digest_of(run.batches);
-  s.imported = fmt::format("format = \"hlo\"\nprogram = {}\nstate = {}\nbatches = {}\nbatches_digest = {}\n",
-                           toml_string(digest(step.program).hex()), toml_string(state_digest.finish().hex()),
-                           run.batches.size(), toml_string(data.hex()));
+  s.imported =
+      fmt::format("format = \"hlo\"\nprogram = {}\nstate = {}\nbatches = {}\nbatches_digest = {}\n",
+                  toml_string(digest(step.program).hex()), toml_string(state_digest.finish().hex()),
+                  run.batches.size(), toml_string(data.hex()));
   Dataset dataset;
   dataset.digest = data;
   e.data = std::make_shared<const Dataset>(std::move(dataset));

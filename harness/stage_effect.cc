@@ -11,10 +11,6 @@ Status compare_trajectories(Stage& stage) {
   Evidence& e = stage.evidence;
   if (!stage.runs.contains("T")) return Ok{};
   e.held_out = !stage.experiment.imported;
-  if (!e.held_out) return Ok{};
-  stage.r_losses = {final_loss(stage.runs["R"])};
-  stage.s_losses = {final_loss(stage.runs["S"])};
-  stage.t_losses = {final_loss(stage.runs["T"])};
   const bool broken = e.match && (e.match->outcome == MatchResult::Outcome::kUnexplained ||
                                   e.match->outcome == MatchResult::Outcome::kUnrepeatable);
   const bool wanted = !stage.options.quick && e.violations.empty() && !broken && !e.identical;
@@ -34,6 +30,10 @@ Status compare_trajectories(Stage& stage) {
       stage.progress->end(
           fmt::format("p {:.2f}, {}", e.ensembles.back().p, e.ensembles.back().outcome));
   }
+  if (!e.held_out) return Ok{};
+  stage.r_losses = {final_loss(stage.runs["R"])};
+  stage.s_losses = {final_loss(stage.runs["S"])};
+  stage.t_losses = {final_loss(stage.runs["T"])};
   // What the subject's script runs, on the reference: its effect without the engine's.
   const bool scripted = e.match && e.match->outcome == MatchResult::Outcome::kExplained;
   Sharding means = stage.experiment.sharding;

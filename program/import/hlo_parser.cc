@@ -83,8 +83,9 @@ class Parser {
     const int line = at_.line();
     at_.skip();
     std::string found = shortened(at_.rest_of_line());
-    return {fmt::format("'{}'; allowed: {}", found.empty() ? "the end of the text" : found, allowed),
-            fmt::format("{}:{}", module_.file, line), ""};
+    return {
+        fmt::format("'{}'; allowed: {}", found.empty() ? "the end of the text" : found, allowed),
+        fmt::format("{}:{}", module_.file, line), ""};
   }
 
   // Where instructions come from: rows "1 "train.py"" or "3 {file_name_id=1 line=13}".
@@ -113,7 +114,8 @@ class Parser {
       c.name = at_.word();
     }
     if (c.name.empty()) return unexpected("a computation, as in 'ENTRY main.1 {'");
-    if (module_.by_name.contains(c.name)) return error(fmt::format("a second computation '{}'", c.name));
+    if (module_.by_name.contains(c.name))
+      return error(fmt::format("a second computation '{}'", c.name));
     if (entry && module_.entry_index >= 0) return error("a second ENTRY computation");
     at_.skip();
     if (at_.peek() != '{') at_.until("{\n");  // "(p: f32[]) -> f32[]"
@@ -270,7 +272,7 @@ class Parser {
 
   HloCursor at_;
   HloModule module_;
-  std::unordered_map<std::string, int> names_;       // of the computation at work
+  std::unordered_map<std::string, int> names_;  // of the computation at work
   std::map<std::string, std::string> files_, locations_, frames_;
 };
 

@@ -20,8 +20,8 @@ namespace twinrun {
 // rest the inputs, in the order of their numbers.
 struct StepBinding {
   std::vector<std::string> state;
-  std::vector<StateRole> roles;   // of each state variable
-  std::vector<int64_t> results;   // which result is its next value; -1: it does not change
+  std::vector<StateRole> roles;  // of each state variable
+  std::vector<int64_t> results;  // which result is its next value; -1: it does not change
   std::vector<std::string> inputs;
   int64_t loss = 0;  // which result is the loss
 };
@@ -34,7 +34,8 @@ struct ImportedStep {
   Program program;
   // What literal arrays of the text hold: fed at every step, under the names of inputs of the program.
   std::map<std::string, Tensor> literals;
-  std::vector<std::string> notes;  // what is computed in another way than the text says: docs/import.md#lossy
+  std::vector<std::string>
+      notes;  // what is computed in another way than the text says: docs/import.md#lossy
 };
 
 inline constexpr ValueId kMostImportedOps = 200'000;

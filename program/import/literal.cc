@@ -36,7 +36,8 @@ void put(Tensor& t, int64_t i, const std::string& word) {
       t.as<uint16_t>()[at] = bf16_round(float_of(word, t.type()));
       return;
     case DType::kPred:
-      if (word != "true" && word != "false" && word != "0" && word != "1") malformed(word, t.type());
+      if (word != "true" && word != "false" && word != "0" && word != "1")
+        malformed(word, t.type());
       t.as<uint8_t>()[at] = word == "true" || word == "1" ? 1 : 0;
       return;
     default: {
@@ -67,7 +68,8 @@ Tensor literal_of(const HloInstruction& constant, const TensorType& type) {
     if (text.compare(at, 2, "/*") == 0) {
       const size_t end = text.find("*/", at);
       at = end == std::string::npos ? text.size() : end + 2;
-    } else if (c == '{' || c == '}' || c == ',' || std::isspace(static_cast<unsigned char>(c)) != 0) {
+    } else if (c == '{' || c == '}' || c == ',' ||
+               std::isspace(static_cast<unsigned char>(c)) != 0) {
       ++at;
     } else {
       const size_t end = std::min(text.find_first_of("{},/ \t\r\n", at), text.size());
@@ -85,7 +87,8 @@ std::optional<double> only_value(const Tensor& t) {
   const size_t size = size_of(t.dtype());
   if (t.elements() == 0) return std::nullopt;
   for (int64_t i = 1; i < t.elements(); ++i) {
-    if (std::memcmp(t.raw(), t.raw() + static_cast<size_t>(i) * size, size) != 0) return std::nullopt;
+    if (std::memcmp(t.raw(), t.raw() + static_cast<size_t>(i) * size, size) != 0)
+      return std::nullopt;
   }
   switch (t.dtype()) {
     case DType::kF32:

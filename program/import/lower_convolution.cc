@@ -11,11 +11,11 @@ namespace twinrun {
 namespace {
 
 struct Form {
-  ValueId image, kernel;   // [n,h,w,ci], [kh,kw,ci/g,co]
-  Dims out;                // of [n,oh,ow,co]: which dimension of HLO's result each is
-  HloWindow window;        // two dimensions
+  ValueId image, kernel;      // [n,h,w,ci], [kh,kw,ci/g,co]
+  Dims out;                   // of [n,oh,ow,co]: which dimension of HLO's result each is
+  HloWindow window;           // two dimensions
   int64_t features, batches;  // feature_group_count, batch_group_count
-  Dims result;             // sizes of [n,oh,ow,co]
+  Dims result;                // sizes of [n,oh,ow,co]
 };
 
 Dims gathered(const Dims& dims, const Dims& order) {
@@ -29,12 +29,12 @@ Form form_of(Site& s) {
   s.expect(2);
   const auto is_float = [](DType t) { return t == DType::kF32 || t == DType::kBF16; };
   if (s.type(0).dtype != s.type(1).dtype || !is_float(s.type(0).dtype))
-    s.refuse(fmt::format("convolution of {} and {}; allowed: f32 or bf16, the same", to_string(s.type(0)),
-                         to_string(s.type(1))));
+    s.refuse(fmt::format("convolution of {} and {}; allowed: f32 or bf16, the same",
+                         to_string(s.type(0)), to_string(s.type(1))));
   const ConvolutionLabels l = labels_attribute(s.in);
   const size_t spatial = l.lhs_spatial.size(), rank = spatial + 2;
-  if (spatial < 1 || spatial > 2 || s.type(0).dims.size() != rank || s.type(1).dims.size() != rank ||
-      s.in.shape.dims.size() != rank)
+  if (spatial < 1 || spatial > 2 || s.type(0).dims.size() != rank ||
+      s.type(1).dims.size() != rank || s.in.shape.dims.size() != rank)
     s.refuse(fmt::format("a convolution over {} spatial dimensions; allowed: 1, 2", spatial));
   Form f;
   f.window = window_attribute(s.in, spatial);
@@ -55,7 +55,9 @@ Form form_of(Site& s) {
   // A mirrored kernel is the same as a window that says so.
   ValueId taps = s.x[1];
   const Mirrored mirrored = s.mirrored(taps);
-  const auto spatial_axis = [&](int64_t axis) { return std::ranges::find(l.rhs_spatial, axis) != l.rhs_spatial.end(); };
+  const auto spatial_axis = [&](int64_t axis) {
+    return std::ranges::find(l.rhs_spatial, axis) != l.rhs_spatial.end();
+  };
   if (mirrored.of != kNoValue && std::ranges::all_of(mirrored.axes, spatial_axis)) {
     taps = mirrored.of;
     for (size_t i = 0; i < spatial; ++i) {
@@ -79,7 +81,8 @@ Form form_of(Site& s) {
   for (size_t i = 0; i < 2; ++i) {
     if (k[i] != f.window.size[i]) s.refuse("a window of another size than the kernel");
     const int64_t in = (s.b.type(f.image).dims[i + 1] - 1) * f.window.lhs_dilate[i] + 1;
-    const int64_t room = in + f.window.pad_low[i] + f.window.pad_high[i] - f.window.rhs_dilate[i] * (k[i] - 1) - 1;
+    const int64_t room =
+        in + f.window.pad_low[i] + f.window.pad_high[i] - f.window.rhs_dilate[i] * (k[i] - 1) - 1;
     if (room < 0 || room / f.window.stride[i] + 1 != f.result[i + 1])
       s.refuse(fmt::format("a window that does not give {}", to_string(s.in.shape)));
   }
@@ -137,7 +140,8 @@ ValueId as_input_grad(Site& s, const Form& f) {
 ValueId as_kernel_grad(Site& s, const Form& f) {
   const ConvolutionLabels l = labels_attribute(s.in);
   const bool samples_first = l.lhs_feature == 0 && l.rhs_input == 0;
-  if (!samples_first || !all(f.window.lhs_dilate, 1) || !all(f.window.reversal, 0) || f.features != 1)
+  if (!samples_first || !all(f.window.lhs_dilate, 1) || !all(f.window.reversal, 0) ||
+      f.features != 1)
     return kNoValue;
   const Dims x = s.b.type(f.image).dims, dy = s.b.type(f.kernel).dims;  // [ci,h,w,n], [oh,ow,n,co]
   const Dims w_dims = {f.result[1], f.result[2], f.result[0], f.result[3]};
@@ -152,7 +156,8 @@ ValueId as_kernel_grad(Site& s, const Form& f) {
     w.pad_high[i] = pad_high(w, i, x[at + 1], dy[at]);
     if (w.pad_high[i] < 0) return kNoValue;
   }
-  if (x[0] != w_dims[2] * f.batches || x[3] != dy[2] || dy[3] != w_dims[3] || dy[3] % f.batches != 0)
+  if (x[0] != w_dims[2] * f.batches || x[3] != dy[2] || dy[3] != w_dims[3] ||
+      dy[3] % f.batches != 0)
     s.refuse("a convolution whose sizes do not fit");
   const ValueId image = s.transpose(f.image, {3, 1, 2, 0}, "samples");
   const ValueId grad = s.transpose(f.kernel, {2, 0, 1, 3}, "grad");
@@ -163,8 +168,14 @@ ValueId as_kernel_grad(Site& s, const Form& f) {
 ValueId convolution(Site& s) {
   const Form f = form_of(s);
   if (text_attribute(s.in, "operand_precision").find("high") != std::string::npos)
-    s.note("operand_precision of a convolution is not followed: the engine's precision holds for all (tpu.precision)");
-  if (f.result.size() != 4) s.refuse("a result of another rank");
+    s.note(
+        "operand_precision of a convolution is not followed: the engine's precision holds for all "
+        "(tpu.precision)");
+  const Dims image_dims = s.b.type(f.image).dims, kernel_dims = s.b.type(f.kernel).dims;
+  if (f.result.size() != 4 || f.result[0] * f.batches != image_dims[0] ||
+      f.result[3] != kernel_dims[3] || kernel_dims[2] * f.features != image_dims[3])
+    s.refuse(fmt::format("a convolution of {} and {} that gives {}", to_string(s.type(0)),
+                         to_string(s.type(1)), to_string(s.in.shape)));
   ValueId y = as_kernel_grad(s, f);
   if (y == kNoValue) y = as_input_grad(s, f);
   if (y == kNoValue) {

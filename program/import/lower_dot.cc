@@ -55,7 +55,8 @@ struct Matrix {
 Matrix matrix(Site& s, ValueId x, const Side& side, int preferred, const char* local) {
   const TensorType t = s.b.type(x);
   const auto batch = static_cast<int64_t>(side.batch.size());
-  const bool plain = side.batch == counted(batch) && t.rank() == batch + 2 && side.contract.size() == 1;
+  const bool plain =
+      side.batch == counted(batch) && t.rank() == batch + 2 && side.contract.size() == 1;
   if (plain) return {x, static_cast<int>(side.contract[0] - batch)};
   Dims order = side.batch;
   const Dims& first = preferred == 1 ? side.other : side.contract;
@@ -73,22 +74,27 @@ ValueId dot(Site& s) {
   s.expect(2);
   const auto is_float = [](DType t) { return t == DType::kF32 || t == DType::kBF16; };
   if (!is_float(s.type(0).dtype) || !is_float(s.type(1).dtype))
-    s.refuse(fmt::format("dot of {} and {}; allowed: f32, bf16", to_string(s.type(0)), to_string(s.type(1))));
+    s.refuse(fmt::format("dot of {} and {}; allowed: f32, bf16", to_string(s.type(0)),
+                         to_string(s.type(1))));
   const Side l = side(s, 0, "lhs"), r = side(s, 1, "rhs");
   const Dims ld = s.type(0).dims, rd = s.type(1).dims;
-  if (l.sizes(ld, l.batch) != r.sizes(rd, r.batch) || l.sizes(ld, l.contract) != r.sizes(rd, r.contract))
+  if (l.sizes(ld, l.batch) != r.sizes(rd, r.batch) ||
+      l.sizes(ld, l.contract) != r.sizes(rd, r.contract))
     s.refuse(fmt::format("dot of {} and {}: batch or contracted sizes differ", to_string(s.type(0)),
                          to_string(s.type(1))));
   const std::string precision = text_attribute(s.in, "operand_precision");
   if (precision.find("high") != std::string::npos)
-    s.note("operand_precision of a dot is not followed: the engine's precision holds for all (tpu.precision)");
+    s.note(
+        "operand_precision of a dot is not followed: the engine's precision holds for all "
+        "(tpu.precision)");
   // Products of bf16 summed in f32: the factors are f32 numbers, and ours sums in f32.
   DType work = s.type(0).dtype == s.type(1).dtype ? s.type(0).dtype : DType::kF32;
   if (s.result().dtype == DType::kF32) work = DType::kF32;
   const ValueId wide_lhs = s.convert(s.x[0], work, "lhs_f32");
   const ValueId wide_rhs = s.convert(s.x[1], work, "rhs_f32");
   const Matrix a = matrix(s, wide_lhs, l, 1, "lhs"), b = matrix(s, wide_rhs, r, 0, "rhs");
-  ValueId y = s.b.dot(a.value, b.value, a.contract, b.contract, s.name(), static_cast<int>(l.batch.size()));
+  ValueId y =
+      s.b.dot(a.value, b.value, a.contract, b.contract, s.name(), static_cast<int>(l.batch.size()));
   Dims dims = l.sizes(ld, l.batch);
   for (int64_t d : l.other) dims.push_back(ld[static_cast<size_t>(d)]);
   for (int64_t d : r.other) dims.push_back(rd[static_cast<size_t>(d)]);

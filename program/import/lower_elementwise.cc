@@ -65,7 +65,8 @@ ValueId compare(Site& s) {
   s.expect(2);
   const auto kind = kinds.find(text_attribute(s.in, "direction"));
   if (kind == kinds.end())
-    s.refuse(fmt::format("direction={}; allowed: EQ NE LT LE GT GE", text_attribute(s.in, "direction")));
+    s.refuse(
+        fmt::format("direction={}; allowed: EQ NE LT LE GT GE", text_attribute(s.in, "direction")));
   if (text_attribute(s.in, "type") == "TOTALORDER" && is_float(s.type(0).dtype))
     s.refuse("type=TOTALORDER; allowed: the order of IEEE 754");
   return s.b.compare(kind->second, s.x[0], s.x[1], s.name());
@@ -106,7 +107,8 @@ ValueId convert(Site& s) {
 ValueId sign(Site& s) {
   s.expect(1);
   const ValueId zero = s.scalar_like(s.x[0], 0, "zero");
-  const ValueId one = s.scalar_like(s.x[0], 1, "one"), minus = s.scalar_like(s.x[0], -1, "minus_one");
+  const ValueId one = s.scalar_like(s.x[0], 1, "one"),
+                minus = s.scalar_like(s.x[0], -1, "minus_one");
   const ValueId below = s.b.compare(CompareKind::kLt, s.x[0], zero, s.name("below"));
   const ValueId above = s.b.compare(CompareKind::kGt, s.x[0], zero, s.name("above"));
   return s.b.select(above, one, s.b.select(below, minus, s.x[0], s.name("not_above")), s.name());
@@ -122,7 +124,9 @@ ValueId is_finite(Site& s) {
 // e^x - 1 = tanh(x / 2) (e^x + 1), which cancels nowhere.
 ValueId expm1(Site& s) {
   s.expect(1);
-  s.note("exponential-minus-one is computed as tanh(x / 2) * (exp(x) + 1): four roundings, no cancellation");
+  s.note(
+      "exponential-minus-one is computed as tanh(x / 2) * (exp(x) + 1): four roundings, no "
+      "cancellation");
   const ValueId half = s.b.mul(s.x[0], s.scalar_like(s.x[0], 0.5, "half"), s.name("halved"));
   const ValueId slope = s.b.unary(OpKind::kTanh, half, s.name("tanh"));
   const ValueId power = s.b.unary(OpKind::kExponential, s.x[0], s.name("exp"));
@@ -136,7 +140,8 @@ ValueId integer_power(Site& s, ValueId x, int n) {
   for (int rest = n;;) {
     if (rest & 1) {
       const bool last = rest == 1;
-      result = result == kNoValue ? square : s.b.mul(result, square, last ? s.name() : s.name("product"));
+      result = result == kNoValue ? square
+                                  : s.b.mul(result, square, last ? s.name() : s.name("product"));
     }
     rest >>= 1;
     if (rest == 0) return result;
@@ -162,10 +167,13 @@ ValueId power(Site& s) {
       return e > 0 ? p : s.b.div(s.scalar_like(p, 1, "one"), p, s.name("reciprocal"));
     }
   }
-  s.note("power with another exponent is computed as exp(y * log(x)): relative error up to 2^-23 (1 + |y log x|)");
-  const ValueId log = base && *base > 0
-                          ? s.scalar_like(s.x[1], static_cast<double>(static_cast<float>(std::log(*base))), "log")
-                          : s.b.unary(OpKind::kLog, s.x[0], s.name("log"));
+  s.note(
+      "power with another exponent is computed as exp(y * log(x)): relative error up to 2^-23 (1 + "
+      "|y log x|)");
+  const ValueId log =
+      base && *base > 0
+          ? s.scalar_like(s.x[1], static_cast<double>(static_cast<float>(std::log(*base))), "log")
+          : s.b.unary(OpKind::kLog, s.x[0], s.name("log"));
   return s.b.unary(OpKind::kExponential, s.b.mul(s.x[1], log, s.name("product")), s.name());
 }
 
@@ -177,8 +185,9 @@ ValueId reduce_precision(Site& s) {
     return s.x[0];
   if (exponent == 8 && mantissa == 7 && s.type(0).dtype == DType::kF32)
     return s.b.convert(s.b.convert(s.x[0], DType::kBF16, s.name()), DType::kF32, s.name("as_f32"));
-  s.refuse(fmt::format("reduce-precision to {} exponent and {} mantissa bits; allowed: 8 and 7, 8 and 23",
-                       exponent, mantissa));
+  s.refuse(fmt::format(
+      "reduce-precision to {} exponent and {} mantissa bits; allowed: 8 and 7, 8 and 23", exponent,
+      mantissa));
 }
 
 }  // namespace

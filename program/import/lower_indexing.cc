@@ -14,12 +14,12 @@ bool holds(const Dims& list, int64_t value) { return std::ranges::find(list, val
 
 // The attributes of both, under the names that gather has.
 struct Indexing {
-  Dims indexed;          // start_index_map: operand dimension of component k of an index
-  Dims operand_batch;    // operand_batching_dims, beside ...
-  Dims indices_batch;    // ... start_indices_batching_dims
-  int64_t vector_dim;    // of the indices: where components lie
-  Dims window_dims;      // offset_dims: result (or update) dimensions that are an operand's other ones
-  Dims dropped;          // collapsed_slice_dims: of size 1 and not in the result
+  Dims indexed;        // start_index_map: operand dimension of component k of an index
+  Dims operand_batch;  // operand_batching_dims, beside ...
+  Dims indices_batch;  // ... start_indices_batching_dims
+  int64_t vector_dim;  // of the indices: where components lie
+  Dims window_dims;  // offset_dims: result (or update) dimensions that are an operand's other ones
+  Dims dropped;      // collapsed_slice_dims: of size 1 and not in the result
 };
 
 // What both make of an operand and its indices.
@@ -47,14 +47,16 @@ ValueId component(Site& s, ValueId indices, int64_t vector_dim, int64_t k) {
 
 Rows rows_of(Site& s, ValueId operand, ValueId indices, const Indexing& how) {
   const TensorType from = s.b.type(operand), ids = s.b.type(indices);
-  if (ids.dtype != DType::kI32) s.refuse(fmt::format("indices of {}; allowed: s32", to_string(ids)));
+  if (ids.dtype != DType::kI32)
+    s.refuse(fmt::format("indices of {}; allowed: s32", to_string(ids)));
   check_each(s, how.indexed, from.rank(), "start_index_map");
   check_each(s, how.operand_batch, from.rank(), "operand_batching_dims");
   check_each(s, how.indices_batch, ids.rank(), "start_indices_batching_dims");
   const bool implicit = how.vector_dim == ids.rank();
-  const int64_t components = implicit ? 1 : how.vector_dim >= 0 && how.vector_dim < ids.rank()
-                                                ? ids.dims[static_cast<size_t>(how.vector_dim)]
-                                                : -1;
+  const int64_t components = implicit ? 1
+                             : how.vector_dim >= 0 && how.vector_dim < ids.rank()
+                                 ? ids.dims[static_cast<size_t>(how.vector_dim)]
+                                 : -1;
   if (components != static_cast<int64_t>(how.indexed.size()) ||
       how.operand_batch.size() != how.indices_batch.size())
     s.refuse(fmt::format("index_vector_dim={} of {} for {} indexed dimensions", how.vector_dim,
@@ -115,13 +117,15 @@ int64_t product(const Dims& dims) {
 
 // The result's dimensions from [indices' dimensions, row]: window dimensions go to window_dims, with size 1 where an indexed one is
 // not dropped. Result dimension d is dimension out[d] of [batch, row, ones].
-Dims arrangement(const Site& s, const Indexing& how, const Rows& rows, int64_t operand_rank, size_t batch) {
+Dims arrangement(const Site& s, const Indexing& how, const Rows& rows, int64_t operand_rank,
+                 size_t batch) {
   Dims kept;
   for (int64_t d = 0; d < operand_rank; ++d) {
     if (!holds(how.dropped, d) && !holds(how.operand_batch, d)) kept.push_back(d);
   }
   if (kept.size() != how.window_dims.size() || !std::ranges::is_sorted(how.window_dims))
-    s.refuse(fmt::format("offset_dims={} for {} window dimensions", to_string(how.window_dims), kept.size()));
+    s.refuse(fmt::format("offset_dims={} for {} window dimensions", to_string(how.window_dims),
+                         kept.size()));
   const size_t fronts = rows.front.size();
   Dims from(batch + kept.size(), -1);
   int64_t ones = static_cast<int64_t>(batch + rows.row.size());
@@ -130,7 +134,9 @@ Dims arrangement(const Site& s, const Indexing& how, const Rows& rows, int64_t o
     const auto place = static_cast<size_t>(how.window_dims[w]);
     if (how.window_dims[w] < 0 || place >= from.size() || from[place] >= 0)
       s.refuse(fmt::format("offset_dims={}", to_string(how.window_dims)));
-    from[place] = static_cast<size_t>(at) < fronts ? ones++ : static_cast<int64_t>(batch) + at - static_cast<int64_t>(fronts);
+    from[place] = static_cast<size_t>(at) < fronts
+                      ? ones++
+                      : static_cast<int64_t>(batch) + at - static_cast<int64_t>(fronts);
   }
   int64_t next = 0;
   for (int64_t& f : from) {
@@ -153,13 +159,15 @@ ValueId gather(Site& s) {
   for (int64_t d = 0; d < from.rank(); ++d) {
     const bool single = holds(how.indexed, d) || holds(how.operand_batch, d);
     if (sizes[static_cast<size_t>(d)] != (single ? 1 : from.dims[static_cast<size_t>(d)]))
-      s.refuse(fmt::format("gather of slices {} of {}; allowed: 1 along indexed dimensions, all of the others",
-                           to_string(sizes), to_string(from)));
+      s.refuse(fmt::format(
+          "gather of slices {} of {}; allowed: 1 along indexed dimensions, all of the others",
+          to_string(sizes), to_string(from)));
   }
   const Rows rows = rows_of(s, s.x[0], s.x[1], how);
   const Dims batch = s.b.type(rows.places).dims;
   const Dims from_dims = arrangement(s, how, rows, from.rank(), batch.size());
-  const ValueId table = s.reshape(s.transpose(s.x[0], rows.order), joined({product(rows.front)}, rows.row), "rows");
+  const ValueId table =
+      s.reshape(s.transpose(s.x[0], rows.order), joined({product(rows.front)}, rows.row), "rows");
   const ValueId taken = s.b.gather(table, rows.places, s.name());
   const size_t ones = from_dims.size() - batch.size() - rows.row.size();
   const ValueId all = s.reshape(taken, joined(joined(batch, rows.row), Dims(ones, 1)), "ones");
@@ -179,17 +187,21 @@ ValueId scatter(Site& s) {
   const bool overwrite = c != nullptr && c->parameters.size() == 2 && c->root == c->parameters[1];
   const std::string region = s.region();
   if (!overwrite && region != "add")
-    s.refuse(fmt::format("scatter by '{}'; allowed: add, or the update itself", region.empty() ? "?" : region));
+    s.refuse(fmt::format("scatter by '{}'; allowed: add, or the update itself",
+                         region.empty() ? "?" : region));
   const TensorType to = s.type(0), updates = s.type(2);
   if (to.dtype == DType::kPred) s.refuse("scatter of pred; allowed: f32, bf16, s32");
   const Rows rows = rows_of(s, s.x[0], s.x[1], how);
   const Dims batch = s.b.type(rows.places).dims;
   if (overwrite && product(batch) != 1 && text_attribute(s.in, "unique_indices") != "true")
-    s.refuse("scatter that overwrites by indices that may be equal; allowed: one index, or unique_indices=true");
+    s.refuse(
+        "scatter that overwrites by indices that may be equal; allowed: one index, or "
+        "unique_indices=true");
   const Dims from = arrangement(s, how, rows, to.rank(), batch.size());
   if (updates.dims.size() != from.size()) s.refuse("updates of another rank");
   Dims back(from.size());  // [batch, row, ones] from the updates' own order
-  for (size_t d = 0; d < from.size(); ++d) back[static_cast<size_t>(from[d])] = static_cast<int64_t>(d);
+  for (size_t d = 0; d < from.size(); ++d)
+    back[static_cast<size_t>(from[d])] = static_cast<int64_t>(d);
   const Dims wanted = joined(batch, rows.row);
   const ValueId arranged = s.transpose(s.x[2], back, "arranged");
   if (s.b.type(arranged).elements() != product(wanted))
@@ -200,14 +212,16 @@ ValueId scatter(Site& s) {
     Dims leading(batch.size());
     std::iota(leading.begin(), leading.end(), 0);
     const Dims dims = s.b.type(v).dims;
-    const ValueId mask = dims == batch ? rows.inside
-                                       : s.b.broadcast(rows.inside, dims, leading, s.name("inside_rows"));
+    const ValueId mask = dims == batch
+                             ? rows.inside
+                             : s.b.broadcast(rows.inside, dims, leading, s.name("inside_rows"));
     const ValueId zeros = s.scalar_like(v, 0, "zero");
     return s.b.select(mask, v, zeros, s.name("only_inside"));
   };
   const Dims table = joined({product(rows.front)}, rows.row);
   Dims undo(rows.order.size());
-  for (size_t d = 0; d < undo.size(); ++d) undo[static_cast<size_t>(rows.order[d])] = static_cast<int64_t>(d);
+  for (size_t d = 0; d < undo.size(); ++d)
+    undo[static_cast<size_t>(rows.order[d])] = static_cast<int64_t>(d);
   const auto scattered = [&](ValueId v, const std::string& local) {
     const ValueId sum = s.b.scatter_add(rows.places, only_inside(v), table, s.name(local));
     return s.transpose(s.reshape(sum, joined(rows.front, rows.row), "unrolled"), undo, "restored");

@@ -67,8 +67,10 @@ double neutral(const std::string& region) {
 bool starts_neutral(const Site& s, ValueId init, const std::string& region, DType dtype) {
   const auto value = splat_of(s.b.graph(), init);
   if (!value) return false;
-  if (dtype == DType::kI32 && region == "maximum") return *value == std::numeric_limits<int32_t>::min();
-  if (dtype == DType::kI32 && region == "minimum") return *value == std::numeric_limits<int32_t>::max();
+  if (dtype == DType::kI32 && region == "maximum")
+    return *value == std::numeric_limits<int32_t>::min();
+  if (dtype == DType::kI32 && region == "minimum")
+    return *value == std::numeric_limits<int32_t>::max();
   if (dtype == DType::kPred && region == "maximum") return *value == 0;
   if (dtype == DType::kPred && region == "minimum") return *value == 1;
   return *value == neutral(region);
@@ -78,7 +80,8 @@ ValueId joined(Site& s, const std::string& region, ValueId a, ValueId init) {
   const TensorType like = s.b.type(a);
   const ValueId i = s.spread(init, like);
   if (like.dtype == DType::kPred)
-    return region == "or" || region == "maximum" || region == "add" ? s.logical_or(a, i) : s.logical_and(a, i);
+    return region == "or" || region == "maximum" || region == "add" ? s.logical_or(a, i)
+                                                                    : s.logical_and(a, i);
   const OpKind kind = region == "add"        ? OpKind::kAdd
                       : region == "multiply" ? OpKind::kMultiply
                       : region == "maximum"  ? OpKind::kMaximum
@@ -100,10 +103,12 @@ ValueId reduced(Site& s, const std::string& region, const Dims& dims) {
   const TensorType t = s.type(0);
   Dims kept;
   for (int64_t d : other_dims(t.rank(), dims)) kept.push_back(t.dims[static_cast<size_t>(d)]);
-  const bool trivial = std::ranges::all_of(dims, [&](int64_t d) { return t.dims[static_cast<size_t>(d)] == 1; });
+  const bool trivial =
+      std::ranges::all_of(dims, [&](int64_t d) { return t.dims[static_cast<size_t>(d)] == 1; });
   if (trivial) return s.reshape(s.x[0], kept, "");
   if (t.dtype == DType::kPred) {
-    if (region == "or" || region == "maximum" || region == "add") return any(s, s.x[0], dims, s.name());
+    if (region == "or" || region == "maximum" || region == "add")
+      return any(s, s.x[0], dims, s.name());
     if (region == "and" || region == "minimum" || region == "multiply") {
       const ValueId some = any(s, s.logical_not(s.x[0]), dims, s.name());
       return s.logical_not(some);
@@ -118,15 +123,16 @@ ValueId reduced(Site& s, const std::string& region, const Dims& dims) {
     if (t.dtype == DType::kI32) return integer_sum(s, s.x[0], dims);
     return s.b.reduce(s.x[0], dims, Reducer::kSum, s.name());
   }
-  s.refuse(fmt::format("reduce of {} by '{}'; allowed: add, multiply, maximum, minimum, and, or", to_string(t),
-                       region.empty() ? text_attribute(s.in, "to_apply") : region));
+  s.refuse(fmt::format("reduce of {} by '{}'; allowed: add, multiply, maximum, minimum, and, or",
+                       to_string(t), region.empty() ? text_attribute(s.in, "to_apply") : region));
 }
 
 ValueId reduce(Site& s) {
   s.expect(2);
   const std::string region = s.region();
   const TensorType t = s.type(0);
-  if (!s.type(1).dims.empty() || s.type(1).dtype != t.dtype) s.refuse("an initial value of another type");
+  if (!s.type(1).dims.empty() || s.type(1).dtype != t.dtype)
+    s.refuse("an initial value of another type");
   const Dims dims = axes_of(s, t);
   const ValueId y = reduced(s, region, dims);
   return starts_neutral(s, s.x[1], region, t.dtype) ? y : joined(s, region, y, s.x[1]);
@@ -143,13 +149,17 @@ std::pair<ValueId, ValueId> lower_arg_extreme(Site& s) {
   bool most = false, least = false, ties = false;
   for (const HloInstruction& in : c == nullptr ? std::vector<HloInstruction>{} : c->instructions) {
     const std::string direction = in.opcode == "compare" ? text_attribute(in, "direction") : "";
-    const bool of_values = in.operands.size() == 2 && c->instructions[static_cast<size_t>(in.operands[0])].shape.dtype != "s32";
+    const bool of_values =
+        in.operands.size() == 2 &&
+        c->instructions[static_cast<size_t>(in.operands[0])].shape.dtype != "s32";
     if (of_values) most = most || direction == "GT", least = least || direction == "LT";
     ties = ties || (!of_values && direction == "LT");
   }
-  if (!is_float(t.dtype) || s.type(1) != TensorType{DType::kI32, t.dims} || most == least || !ties ||
-      c->parameters.size() != 4)
-    s.refuse("reduce of several operands; allowed: the arg-max and arg-min of floats as JAX writes them");
+  if (!is_float(t.dtype) || s.type(1) != TensorType{DType::kI32, t.dims} || most == least ||
+      !ties || c->parameters.size() != 4)
+    s.refuse(
+        "reduce of several operands; allowed: the arg-max and arg-min of floats as JAX writes "
+        "them");
   const Dims dims = axes_of(s, t);
   const std::string name = s.name("extreme");
   const ValueId extreme = most ? maximum(s, s.x[0], dims, name) : minimum(s, s.x[0], dims, name);

@@ -59,6 +59,7 @@ Pool pool_of(Site& s, const TensorType& t) {
     p.window.pad_high[i] = w.pad_high[at];
     if (w.pad_low[at] < 0 || w.pad_high[at] < 0) s.refuse("a window with negative padding");
   }
+  s.check_size({p.dims[0], p.window.out(p.dims[1], 0), p.window.out(p.dims[2], 1), p.dims[3]});
   for (int64_t d : p.order) p.moved.push_back(t.dims[static_cast<size_t>(d)]);
   return p;
 }
@@ -82,7 +83,8 @@ ValueId from_image(Site& s, const Pool& p, ValueId y, const TensorType& t) {
 }
 
 // Sums along one axis, of zeros outside.
-ValueId window_sum(Site& s, ValueId x, int64_t axis, int64_t size, int64_t stride, int64_t low, int64_t high) {
+ValueId window_sum(Site& s, ValueId x, int64_t axis, int64_t size, int64_t stride, int64_t low,
+                   int64_t high) {
   if (size == 1 && stride == 1 && low == 0 && high == 0) return x;
   x = s.widen(x, axis, low, high);
   const Dims dims = s.b.type(x).dims;
@@ -118,12 +120,15 @@ ValueId reduce_window(Site& s) {
     const HloWindow w = pooling_window(s, t);
     ValueId x = s.x[0];
     for (size_t i = 0; i < w.size.size(); ++i)
-      x = window_sum(s, x, static_cast<int64_t>(i), w.size[i], w.stride[i], w.pad_low[i], w.pad_high[i]);
+      x = window_sum(s, x, static_cast<int64_t>(i), w.size[i], w.stride[i], w.pad_low[i],
+                     w.pad_high[i]);
     return x;
   }
-  if ((region != "maximum" && region != "minimum") || !init || !std::isinf(*init) || (*init < 0) != (region == "maximum"))
-    s.refuse(fmt::format("reduce-window by '{}'; allowed: add from 0, maximum from -inf, minimum from inf",
-                         region.empty() ? text_attribute(s.in, "to_apply") : region));
+  if ((region != "maximum" && region != "minimum") || !init || !std::isinf(*init) ||
+      (*init < 0) != (region == "maximum"))
+    s.refuse(fmt::format(
+        "reduce-window by '{}'; allowed: add from 0, maximum from -inf, minimum from inf",
+        region.empty() ? text_attribute(s.in, "to_apply") : region));
   const Pool p = pool_of(s, t);
   if (p.windowed == 0) return s.x[0];
   const bool least = region == "minimum";
@@ -140,7 +145,9 @@ ValueId select_and_scatter(Site& s) {
   const auto init = splat_of(s.b.graph(), s.x[2]);
   if (s.region("select") != "compare GE" || s.region("scatter") != "add" || !init || *init != 0 ||
       (t.dtype != DType::kF32 && t.dtype != DType::kBF16) || s.type(1).dtype != t.dtype)
-    s.refuse("select-and-scatter; allowed: select GE, scatter add from 0, of floats (the gradient of max pooling)");
+    s.refuse(
+        "select-and-scatter; allowed: select GE, scatter add from 0, of floats (the gradient of "
+        "max pooling)");
   const Pool p = pool_of(s, t);
   const Dims out = {p.dims[0], p.window.out(p.dims[1], 0), p.window.out(p.dims[2], 1), p.dims[3]};
   if (out[1] < 1 || out[2] < 1 || s.type(1).elements() != out[0] * out[1] * out[2] * out[3])

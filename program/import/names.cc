@@ -23,9 +23,17 @@ std::vector<std::string_view> pieces_of(std::string_view text) {
   return pieces;
 }
 
-constexpr std::array<std::string_view, 11> kTransformations = {
-    "jit", "pjit", "jvp", "transpose", "vmap", "remat", "checkpoint", "rematted_computation",
-    "custom_jvp", "custom_vjp", "custom_vjp_call"};
+constexpr std::array<std::string_view, 11> kTransformations = {"jit",
+                                                               "pjit",
+                                                               "jvp",
+                                                               "transpose",
+                                                               "vmap",
+                                                               "remat",
+                                                               "checkpoint",
+                                                               "rematted_computation",
+                                                               "custom_jvp",
+                                                               "custom_vjp",
+                                                               "custom_vjp_call"};
 
 }  // namespace
 

@@ -70,6 +70,16 @@ TensorType Site::result() const {
   return {*dtype, in.shape.dims};
 }
 
+void Site::check_size(const Dims& dims) const {
+  int64_t elements = 1;
+  for (int64_t d : dims) {
+    if (d < 1 || d > kMostHloElements / elements)
+      refuse(fmt::format("{} of {} elements; allowed: 1 to {}", in.opcode, to_string(dims),
+                         kMostHloElements));
+    elements *= d;
+  }
+}
+
 void Site::expect(size_t operands) const {
   if (x.size() != operands)
     refuse(fmt::format("{} with {} operands; allowed: {}", in.opcode, x.size(), operands));
@@ -149,6 +159,9 @@ ValueId Site::cut(ValueId v, int64_t axis, int64_t begin, int64_t end, int64_t s
 }
 
 ValueId Site::widen(ValueId v, int64_t axis, int64_t low, int64_t high, int64_t interior) {
+  const int64_t given = b.type(v).dims[static_cast<size_t>(axis)];
+  check_size(with(b.type(v).dims, axis,
+                  given * (interior + 1) + std::max<int64_t>(0, low) + std::max<int64_t>(0, high)));
   if (interior > 0) {
     const Dims dims = b.type(v).dims;
     const int64_t n = dims[static_cast<size_t>(axis)];
@@ -189,7 +202,8 @@ ValueId Site::reverse(ValueId v, int64_t axis) {
 }
 
 ValueId Site::bounded(ValueId ids, int64_t last) {
-  const ValueId above = b.binary(OpKind::kMaximum, ids, scalar_like(ids, 0, "first"), name("from_first"));
+  const ValueId above =
+      b.binary(OpKind::kMaximum, ids, scalar_like(ids, 0, "first"), name("from_first"));
   return b.binary(OpKind::kMinimum, above, scalar_like(ids, static_cast<double>(last), "last"),
                   name("to_last"));
 }

@@ -15,8 +15,9 @@
 
 namespace twinrun {
 
-std::optional<DType> dtype_of(std::string_view hlo);  // of "f32", "bf16", "s32", "pred" and the small integers, held as i32
-bool is_small_integer(std::string_view hlo);          // "u8", "s8", "u16", "s16"
+std::optional<DType> dtype_of(
+    std::string_view hlo);  // of "f32", "bf16", "s32", "pred" and the small integers, held as i32
+bool is_small_integer(std::string_view hlo);  // "u8", "s8", "u16", "s16"
 
 // Whether a value is the same number everywhere, by its making: constants, broadcast, reshaped, converted.
 std::optional<double> splat_of(const Graph& graph, ValueId id);
@@ -35,8 +36,8 @@ struct Shared {
 
 class Site {
  public:
-  Site(const HloModule& module, const HloInstruction& in, std::vector<ValueId> operands, Graph& graph,
-       Phase phase, std::string path, std::string source, Shared& shared)
+  Site(const HloModule& module, const HloInstruction& in, std::vector<ValueId> operands,
+       Graph& graph, Phase phase, std::string path, std::string source, Shared& shared)
       : module(module),
         in(in),
         x(std::move(operands)),
@@ -55,6 +56,8 @@ class Site {
   std::string name(std::string_view local = "") const;
   const TensorType& type(size_t operand) const { return b.type(x[operand]); }
   TensorType result() const;  // as the text declares it
+  // Sizes that may be allocated; else Unsupported.
+  void check_size(const Dims& dims) const;
   // Takes so many operands; else Unsupported.
   void expect(size_t operands) const;
   [[noreturn]] void refuse(std::string what) const { throw Unsupported{std::move(what)}; }

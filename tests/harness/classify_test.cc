@@ -280,6 +280,20 @@ TEST(Classify, ShardingThatTheSeedsDoNotDecide) {
   EXPECT_TRUE(contains(j.next_steps.back(), "diagnose.seeds")) << j.next_steps.back();
 }
 
+// An imported step: no held-out samples, no seeds, so ops alone decide.
+TEST(Classify, WithoutHeldOutSamplesOpsDecide) {
+  Evidence e = clean();
+  e.held_out = false;
+  e.trajectories.clear();
+  for (const bool quick : {false, true}) {
+    e.quick = quick;
+    const Judgement j = classify(e);
+    expect_verdict(j, VerdictClass::kNoise, 0);
+    ASSERT_FALSE(j.notes.empty());
+    EXPECT_TRUE(contains(j.notes.front(), "was not judged")) << j.notes.front();
+  }
+}
+
 TEST(Classify, PrecisionNoise) {
   Evidence e = clean();
   e.default_drift = 0.004;

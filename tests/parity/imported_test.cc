@@ -1,5 +1,7 @@
 // Ten training steps that JAX exported, imported and run: loss and state against what JAX itself computed. The bound is that of
 // docs/parity.md: as far from the binary64 result as honest f32 implementations, drawn at random, are.
+#include "harness/imported.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +9,6 @@
 #include <cmath>
 
 #include "checkpoints/interchange/weights.h"
-#include "harness/imported.h"
 #include "tests/parity/rounding_noise.h"
 
 namespace twinrun::parity {
@@ -33,8 +34,10 @@ Values run(const Experiment& e, const std::string& engine_name, OpHooks* hooks) 
     EXPECT_TRUE(done) << done.error().message();
     for (size_t i = 0; i < program.outputs.size(); ++i) {
       const std::vector<double> values = as_doubles(outputs[0][i]);
-      if (program.outputs[i].name == "loss") out["loss"].push_back(values[0]);
-      else out[program.outputs[i].name] = values;
+      if (program.outputs[i].name == "loss")
+        out["loss"].push_back(values[0]);
+      else
+        out[program.outputs[i].name] = values;
     }
   }
   for (size_t i = 0; i < program.state.size(); ++i)
@@ -76,9 +79,11 @@ TEST_P(Imported, IsWhatJaxComputes) {
   size_t compared = 0;
   for (const NamedArray& array : expected->arrays) {
     ASSERT_TRUE(truth.contains(array.name)) << array.name;
-    const auto tensor = to_tensor(array, array.type == ElementType::kBool  ? DType::kPred
-                                         : array.type == ElementType::kI32 ? DType::kI32
-                                                                           : DType::kF32, stem);
+    const auto tensor = to_tensor(array,
+                                  array.type == ElementType::kBool  ? DType::kPred
+                                  : array.type == ElementType::kI32 ? DType::kI32
+                                                                    : DType::kF32,
+                                  stem);
     ASSERT_TRUE(tensor) << array.name;
     const std::vector<double>& exact = truth.at(array.name);
     double spread = 0;
@@ -94,9 +99,9 @@ TEST_P(Imported, IsWhatJaxComputes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, Imported,
-                         testing::Values("mlp_sgd", "mlp_momentum", "mlp_adam", "cnn_max_pool", "cnn_batch_norm",
-                                         "cnn_strided", "layer_norm_mlp", "transformer", "embedding_bag", "recurrent",
-                                         "forms"),
+                         testing::Values("mlp_sgd", "mlp_momentum", "mlp_adam", "cnn_max_pool",
+                                         "cnn_batch_norm", "cnn_strided", "layer_norm_mlp",
+                                         "transformer", "embedding_bag", "recurrent", "forms"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -26,8 +26,9 @@ Result<ImportedStep> import_text(const std::string& text) {
 
 // A step of one state variable w and one input x; the result of `body` named "next" is its next value.
 std::string step_of(const std::string& body, const std::string& before = "") {
-  return "HloModule m\n" + before + "\nENTRY main {\n  w = f32[4]{0} parameter(0)\n  x = f32[4]{0} parameter(1)\n" +
-         body + "\n  loss = f32[] constant(0.5)\n  ROOT t = (f32[4]{0}, f32[]) tuple(next, loss)\n}\n";
+  return "HloModule m\n" + before +
+         "\nENTRY main {\n  w = f32[4]{0} parameter(0)\n  x = f32[4]{0} parameter(1)\n" + body +
+         "\n  loss = f32[] constant(0.5)\n  ROOT t = (f32[4]{0}, f32[]) tuple(next, loss)\n}\n";
 }
 
 std::string error_of(const std::string& text) {
@@ -45,7 +46,8 @@ bool has(const std::vector<std::string>& names, const std::string& name) {
 }
 
 TEST(HloParser, TakesBothWaysOfPrinting) {
-  for (const char* add : {"next = f32[4]{0} add(w, x)", "%next = f32[4]{0} add(f32[4]{0} %w, /*index=1*/f32[4]{0} %x)"}) {
+  for (const char* add : {"next = f32[4]{0} add(w, x)",
+                          "%next = f32[4]{0} add(f32[4]{0} %w, /*index=1*/f32[4]{0} %x)"}) {
     const auto step = import_text(step_of(add));
     ASSERT_TRUE(step) << step.error().message();
     EXPECT_EQ(step->program.state.size(), 1u);
@@ -55,37 +57,57 @@ TEST(HloParser, TakesBothWaysOfPrinting) {
 }
 
 TEST(HloParser, ErrorsNameTheLineAndWhatIsAllowed) {
-  EXPECT_NE(error_of("module @jit_step").find("step.hlo:1: 'module @jit_step'; allowed: HLO text"), std::string::npos);
-  EXPECT_NE(error_of(step_of("  next = f32[4] add(w, y)")).find("step.hlo:6: 'y' is no earlier instruction"), std::string::npos);
-  EXPECT_NE(error_of(step_of("  next = f32[<=4] add(w, x)")).find("step.hlo:6: a size of"), std::string::npos);
+  EXPECT_NE(error_of("module @jit_step").find("step.hlo:1: 'module @jit_step'; allowed: HLO text"),
+            std::string::npos);
+  EXPECT_NE(error_of(step_of("  next = f32[4] add(w, y)"))
+                .find("step.hlo:6: 'y' is no earlier instruction"),
+            std::string::npos);
+  EXPECT_NE(error_of(step_of("  next = f32[<=4] add(w, x)")).find("step.hlo:6: a size of"),
+            std::string::npos);
   EXPECT_NE(error_of(step_of("  next = f32[4] add(w, x")).find("step.hlo:"), std::string::npos);
   EXPECT_NE(error_of("HloModule m\nENTRY main {\n").find("does not end"), std::string::npos);
-  EXPECT_NE(error_of("HloModule m\nENTRY main {\n a = f32[99999999999] parameter(0)\n}").find("at most"), std::string::npos);
+  EXPECT_NE(
+      error_of("HloModule m\nENTRY main {\n a = f32[99999999999] parameter(0)\n}").find("at most"),
+      std::string::npos);
 }
 
 TEST(Import, ListsAllThatItLacksAtOnce) {
-  const std::string error = error_of(step_of(
-      "  a = f32[4]{0} cosine(w)\n  k = u32[2]{0} constant({1, 2})\n  r = (u32[2]{0}, u32[4]{0}) rng-bit-generator(k), "
-      "algorithm=rng_default\n  b = f32[4]{0} cosine(x)\n  s = f32[4]{0} custom-call(w), custom_call_target=\"TopK\"\n"
-      "  next = f32[4]{0} add(a, b)"));
+  const std::string error =
+      error_of(step_of("  a = f32[4]{0} cosine(w)\n  k = u32[2]{0} constant({1, 2})\n  r = "
+                       "(u32[2]{0}, u32[4]{0}) rng-bit-generator(k), "
+                       "algorithm=rng_default\n  b = f32[4]{0} cosine(x)\n  s = f32[4]{0} "
+                       "custom-call(w), custom_call_target=\"TopK\"\n"
+                       "  next = f32[4]{0} add(a, b)"));
   EXPECT_NE(error.find("5 instructions cannot be imported"), std::string::npos) << error;
-  EXPECT_NE(error.find("step.hlo:6: cosine (f32[4]); compute tables of cosines outside of the step"), std::string::npos) << error;
+  EXPECT_NE(
+      error.find("step.hlo:6: cosine (f32[4]); compute tables of cosines outside of the step"),
+      std::string::npos)
+      << error;
   EXPECT_NE(error.find("(2 times)"), std::string::npos) << error;
   EXPECT_NE(error.find("custom-call of \"TopK\""), std::string::npos) << error;
-  EXPECT_EQ(error.find("add"), std::string::npos) << "what follows from a refused op is no error of its own\n" << error;
+  EXPECT_EQ(error.find("add"), std::string::npos)
+      << "what follows from a refused op is no error of its own\n"
+      << error;
 }
 
 TEST(Import, DeclaredShapesAreHeldAgainstWhatOperandsGive) {
   EXPECT_NE(error_of(step_of("  b = f32[5]{0} add(w, x)\n  next = f32[4]{0} add(w, x)"))
-                .find("declares f32[5], but its operands give f32[4]"), std::string::npos);
-  EXPECT_NE(error_of(step_of("  next = f32[4]{0} reshape(w), dimensions={}\n  c = f32[2,4] broadcast(w), dimensions={7}"))
-                .find("dimensions=[7]"), std::string::npos);
-  EXPECT_NE(error_of(step_of("  c = f32[4]{0} constant({...})\n  next = f32[4] add(w, c)")).find("elided literal"), std::string::npos);
+                .find("declares f32[5], but its operands give f32[4]"),
+            std::string::npos);
+  EXPECT_NE(error_of(step_of("  next = f32[4]{0} reshape(w), dimensions={}\n  c = f32[2,4] "
+                             "broadcast(w), dimensions={7}"))
+                .find("dimensions=[7]"),
+            std::string::npos);
+  EXPECT_NE(error_of(step_of("  c = f32[4]{0} constant({...})\n  next = f32[4] add(w, c)"))
+                .find("elided literal"),
+            std::string::npos);
 }
 
 TEST(Import, CallsThatNeverEndAreRefused) {
-  const std::string itself = "f {\n  a = f32[4] parameter(0)\n  ROOT b = f32[4] call(a), to_apply=f\n}\n";
-  EXPECT_NE(error_of(step_of("  next = f32[4] call(w), to_apply=f", itself)).find("stands later"), std::string::npos);
+  const std::string itself =
+      "f {\n  a = f32[4] parameter(0)\n  ROOT b = f32[4] call(a), to_apply=f\n}\n";
+  EXPECT_NE(error_of(step_of("  next = f32[4] call(w), to_apply=f", itself)).find("stands later"),
+            std::string::npos);
   // Each calls the one before twice: 2^40 instructions.
   std::string doubling = "f0 {\n  a = f32[4] parameter(0)\n  ROOT b = f32[4] add(a, a)\n}\n";
   for (int i = 1; i <= 40; ++i) {
@@ -93,12 +115,15 @@ TEST(Import, CallsThatNeverEndAreRefused) {
     doubling += f + " {\n  a = f32[4] parameter(0)\n  b = f32[4] call(a), to_apply=" + g +
                 "\n  ROOT c = f32[4] call(b), to_apply=" + g + "\n}\n";
   }
-  EXPECT_NE(error_of(step_of("  next = f32[4] call(w), to_apply=f40", doubling)).find("once calls are inlined"), std::string::npos);
+  EXPECT_NE(error_of(step_of("  next = f32[4] call(w), to_apply=f40", doubling))
+                .find("once calls are inlined"),
+            std::string::npos);
 }
 
 TEST(Import, LiteralsBecomeConstantsOrInputs) {
-  const auto step = import_text(step_of("  c = f32[4]{0} constant({1, 2.5, -inf, nan})\n  d = f32[4]{0} constant({3, 3, 3, 3})\n"
-                                        "  e = f32[4]{0} add(c, d)\n  next = f32[4]{0} add(w, e)"));
+  const auto step = import_text(step_of(
+      "  c = f32[4]{0} constant({1, 2.5, -inf, nan})\n  d = f32[4]{0} constant({3, 3, 3, 3})\n"
+      "  e = f32[4]{0} add(c, d)\n  next = f32[4]{0} add(w, e)"));
   ASSERT_TRUE(step) << step.error().message();
   ASSERT_EQ(step->literals.size(), 1u);
   EXPECT_EQ(step->literals.begin()->second.as<float>()[1], 2.5f);
@@ -109,14 +134,17 @@ TEST(Import, NamesAreTheUsersPlaces) {
   const SourcePath p = source_path("jit(step)/transpose(jvp(dense1))/dot_general");
   EXPECT_EQ(p.path, "dense1/dot_general");
   EXPECT_TRUE(p.gradient);
-  EXPECT_EQ(source_path("jit(step)/jvp(jit(log_softmax))/reduce_max").path, "log_softmax/reduce_max");
-  EXPECT_EQ(source_path("jit(step)/jvp()/bqhd,bkhd->bhqk/dot_general").path, "bqhd_bkhd->bhqk/dot_general");
+  EXPECT_EQ(source_path("jit(step)/jvp(jit(log_softmax))/reduce_max").path,
+            "log_softmax/reduce_max");
+  EXPECT_EQ(source_path("jit(step)/jvp()/bqhd,bkhd->bhqk/dot_general").path,
+            "bqhd_bkhd->bhqk/dot_general");
   const auto step = import_text(fixture("mlp_momentum.hlo"));
   ASSERT_TRUE(step) << step.error().message();
   const auto names = names_of(step->program);
-  for (const char* name : {"dense1/dot_general@make_fixtures.py:38", "dense1/add@make_fixtures.py:38",
-                           "dense2/dot_general.grad@make_fixtures.py:38", "dense1/relu/max@make_fixtures.py:120",
-                           "sub@make_fixtures.py:58"})
+  for (const char* name :
+       {"dense1/dot_general@make_fixtures.py:38", "dense1/add@make_fixtures.py:38",
+        "dense2/dot_general.grad@make_fixtures.py:38", "dense1/relu/max@make_fixtures.py:120",
+        "sub@make_fixtures.py:58"})
     EXPECT_TRUE(has(names, name)) << name;
 }
 
@@ -136,7 +164,8 @@ TEST(Import, GradientsOfConvolutionsAreOurs) {
 
 TEST(Import, EveryFixtureKeepsItsText) {
   for (const char* name : {"mlp_sgd", "mlp_adam", "transformer", "forms"}) {
-    const auto once = import_text(fixture(std::string(name) + ".hlo")), again = import_text(fixture(std::string(name) + ".hlo"));
+    const auto once = import_text(fixture(std::string(name) + ".hlo")),
+               again = import_text(fixture(std::string(name) + ".hlo"));
     ASSERT_TRUE(once) << once.error().message();
     EXPECT_EQ(to_text(once->program), to_text(again->program));
   }
@@ -145,8 +174,29 @@ TEST(Import, EveryFixtureKeepsItsText) {
 // Characters, words and lines changed, cut out, put twice: an answer or an error, whatever stands there.
 TEST(Import, BrokenTextIsAnsweredNotObeyed) {
   std::mt19937_64 random(7);
-  const std::vector<std::string> words = {"f32", "[", "]", "{", "}", "(", ")", ",", "=", "-1", "0", "99999999999999999999", "2147483648",
-                                          "ROOT", "ENTRY main", "to_apply=", "dimensions={0,1,2,3}", "window={size=0x0}", "s32", "pred", "\"", "/*", "u8"};
+  const std::vector<std::string> words = {"f32",
+                                          "[",
+                                          "]",
+                                          "{",
+                                          "}",
+                                          "(",
+                                          ")",
+                                          ",",
+                                          "=",
+                                          "-1",
+                                          "0",
+                                          "99999999999999999999",
+                                          "2147483648",
+                                          "ROOT",
+                                          "ENTRY main",
+                                          "to_apply=",
+                                          "dimensions={0,1,2,3}",
+                                          "window={size=0x0}",
+                                          "s32",
+                                          "pred",
+                                          "\"",
+                                          "/*",
+                                          "u8"};
   int taken = 0;
   for (const char* name : {"mlp_momentum.hlo", "cnn_max_pool.hlo"}) {
     const std::string good = fixture(name);
@@ -157,11 +207,21 @@ TEST(Import, BrokenTextIsAnsweredNotObeyed) {
         const size_t at = random() % bad.size(), length = random() % 24;
         const std::string& word = words[random() % words.size()];
         switch (random() % 5) {
-          case 0: bad[at] = static_cast<char>(random()); break;
-          case 1: bad.erase(at, length); break;
-          case 2: bad.insert(at, word); break;
-          case 3: bad.replace(at, std::min(length, bad.size() - at), word); break;
-          default: bad.insert(at, bad.substr(random() % bad.size(), length)); break;
+          case 0:
+            bad[at] = static_cast<char>(random());
+            break;
+          case 1:
+            bad.erase(at, length);
+            break;
+          case 2:
+            bad.insert(at, word);
+            break;
+          case 3:
+            bad.replace(at, std::min(length, bad.size() - at), word);
+            break;
+          default:
+            bad.insert(at, bad.substr(random() % bad.size(), length));
+            break;
         }
       }
       taken += import_text(bad) ? 1 : 0;
