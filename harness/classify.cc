@@ -153,8 +153,8 @@ Judgement judge(const Evidence& e) {
         fmt::format("The subject is not deterministic{}: T and T' part at step {}.{}{}",
                     e.subject.deterministic ? "" : ", as it declares", *e.subject_parts,
                     !e.violations.empty() ? ""
-                    : e.level == 'C'      ? " Each step is judged from the state that it began with."
-                                          : " Every op is inside its bound in both.",
+                    : e.level == 'C' ? " Each step is judged from the state that it began with."
+                                     : " Every op is inside its bound in both.",
                     e.spread ? " " + e.spread->text() : ""));
   }
   if (e.subject_birth) {
@@ -181,16 +181,17 @@ Judgement judge(const Evidence& e) {
   }
   if (e.match && e.match->outcome == MatchResult::Outcome::kUnrepeatable) {
     unrepeatable_finding(e, j);
-    inconclusive(j,
-                 fmt::format("{} (framework or script) does not repeat itself: the same step, run "
-                             "twice, is {} apart, which is more than rounding.",
-                             e.subject.name, text::relative(e.match->apart)),
-                 "what differs from run to run cannot be held against what is due: it is not accused",
-                 {e.match->draws
-                      ? "let its random ops use the numbers of `random` (docs/engine-protocol.md), or set "
-                        "their rate to 0 in the scenario and in the script"
-                      : "make the step repeatable: look for numbers without a seed, and memory that is "
-                        "read before it is written"});
+    inconclusive(
+        j,
+        fmt::format("{} (framework or script) does not repeat itself: the same step, run "
+                    "twice, is {} apart, which is more than rounding.",
+                    e.subject.name, text::relative(e.match->apart)),
+        "what differs from run to run cannot be held against what is due: it is not accused",
+        {e.match->draws
+             ? "let its random ops use the numbers of `random` (docs/engine-protocol.md), or set "
+               "their rate to 0 in the scenario and in the script"
+             : "make the step repeatable: look for numbers without a seed, and memory that is "
+               "read before it is written"});
     return j;
   }
   if (unexplained && e.level == 'C') {

@@ -289,13 +289,14 @@ void undeclared_finding(const Evidence& e, Judgement& j) {
   f.cause = "undeclared_precision";
   f.fingerprint = m.undeclared;
   f.sentence = fmt::format(
-      "Its arithmetic is not the declared one ({}): this looks like {}. {} tensors of {} steps show "
+      "Its arithmetic is not the declared one ({}): this looks like {}. {} tensors of {} steps "
+      "show "
       "it, first {} on core {} at step {}, {} off.",
       to_string(e.subject.precision), m.undeclared, m.outside.size(), m.states, t.tensor, t.replica,
       t.step, text::relative(t.relative));
-  j.headline = fmt::format(
-      "{} (framework or script) computes in bfloat16, which it does not declare: {}.", e.subject.name,
-      m.undeclared);
+  j.headline =
+      fmt::format("{} (framework or script) computes in bfloat16, which it does not declare: {}.",
+                  e.subject.name, m.undeclared);
   j.findings.push_back(std::move(f));
 }
 
@@ -331,13 +332,14 @@ void tensor_findings(const Evidence& e, Judgement& j) {
     j.findings.push_back(std::move(f));
   }
   if (!m.undeclared.empty()) undeclared_finding(e, j);
-  if (m.undeclared.empty()) j.headline =
-      m.outside.empty()
-          ? fmt::format("{} (framework or script) does not do the step it was asked to.",
-                        e.subject.name)
-          : fmt::format("{} (framework or script) makes {} wrong, seen at step {} on core {}.",
-                        e.subject.name, m.outside.front().tensor, m.outside.front().step,
-                        m.outside.front().replica);
+  if (m.undeclared.empty())
+    j.headline =
+        m.outside.empty()
+            ? fmt::format("{} (framework or script) does not do the step it was asked to.",
+                          e.subject.name)
+            : fmt::format("{} (framework or script) makes {} wrong, seen at step {} on core {}.",
+                          e.subject.name, m.outside.front().tensor, m.outside.front().step,
+                          m.outside.front().replica);
   j.confidence = fmt::format(
       "statistical (level C, tensors only): an honest engine is accused so with probability {}; no "
       "known "
@@ -421,7 +423,8 @@ void noise(const Evidence& e, Judgement& j) {
   if (effect != whole && whole != nullptr) f.evidence.push_back("in all, " + effect_text(*whole));
   if (tensors && e.match->bf16_results)
     f.evidence.push_back(
-        "its loss and gradients are bfloat16 numbers: it was held against engines that round results, "
+        "its loss and gradients are bfloat16 numbers: it was held against engines that round "
+        "results, "
         "too, not operands alone");
   if (tensors) {
     f.evidence.push_back(fmt::format(

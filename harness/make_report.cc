@@ -143,10 +143,10 @@ Report make_report(Stage& stage, const Judgement& j) {
   r.scenario_description = s.description;
   r.scenario_digest = scenario_digest(s).hex();
   r.scenario_toml = resolved_toml(s);
-  r.subject =
-      fmt::format("{}, {} core{}{}{}", stage.options.subject, stage.experiment.sharding.cores,
-                  stage.experiment.sharding.cores == 1 ? "" : "s",
-                  e.subject.settings.empty() ? "" : ", ", e.subject.settings);
+  r.subject = fmt::format(
+      "{}, {} core{}{}{}{}", stage.options.subject, stage.experiment.sharding.cores,
+      stage.experiment.sharding.cores == 1 ? "" : "s", e.subject.settings.empty() ? "" : ", ",
+      e.subject.ours ? "" : e.subject.name + " ", e.subject.settings);
   r.command = stage.options.command;
   r.injected = injected(stage);
   r.verdict = j.verdict;

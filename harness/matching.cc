@@ -182,9 +182,8 @@ class Matcher {
     TWINRUN_ASSIGN(const Observed one, observe(e_, engine.get(), asked_, again));
     TWINRUN_ASSIGN(const Observed two, observe(e_, engine.get(), asked_, again));
     result_.subject_steps += 2 * static_cast<int64_t>(again.size());
-    result_.draws = std::ranges::any_of(asked_.graph.ops(), [](const Op& op) {
-      return class_of(op.kind) == OpClass::kRandom;
-    });
+    result_.draws = std::ranges::any_of(
+        asked_.graph.ops(), [](const Op& op) { return class_of(op.kind) == OpClass::kRandom; });
     int64_t near = 0, far = 0;
     for (const Distance& d : found) {
       const std::vector<float>& x = *subject_.values[d.value].data;

@@ -80,7 +80,7 @@ struct MatchResult {
   bool bf16_results = false;  // held against engines that round results to bfloat16, as its own are
   // Unrepeatable: a step run twice from the same state, the distance between the runs as a share of what was due.
   double apart = 0;
-  int64_t states = 0;  // steps looked at
+  int64_t states = 0;              // steps looked at
   bool draws = false;              // the program has random ops
   std::vector<std::string> twins;  // engine faults that predict the same tensors as an explanation
   std::string why;                 // untestable: what is missing

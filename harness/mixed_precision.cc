@@ -15,7 +15,8 @@ class Rounding : public OpHooks {
   explicit Rounding(uint64_t member) : key_{kKey + member, kStreamVariant} {}
   bool watches(const Program& program, ValueId id, int64_t) override {
     const Op& op = program.graph.op(id);
-    if (op.type.dtype != DType::kF32 || (op.phase != Phase::kForward && op.phase != Phase::kGradient))
+    if (op.type.dtype != DType::kF32 ||
+        (op.phase != Phase::kForward && op.phase != Phase::kGradient))
       return false;
     switch (class_of(op.kind)) {
       case OpClass::kElementwise:

@@ -1,13 +1,14 @@
 """TensorFlow in the subject's chair of twinrun: MirroredStrategy over logical CPUs, or TPUStrategy.
 
     twinrun diagnose digits_cnn --subject 'exec:python3 adapters/tensorflow/engine.py'
-    TWINRUN_TPU=local twinrun diagnose ..    # a TPU by its name or address (untested: written by the documentation, run by nobody)
+    TWINRUN_TPU=local twinrun diagnose ..    # a TPU: this machine's, or by name or address (run by nobody yet who has one)
 
 Options, before the session folder that twinrun adds: --help.
 """
 import argparse
 import os
 import pathlib
+import socket
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -25,14 +26,29 @@ def arguments():
 
 
 class Tpu:
-    """Untested. Strategies over the first cores of a TPU."""
+    """Strategies over the first cores of a TPU. Tried only where none answers: this ends the engine then, and says why."""
 
     def __init__(self, tf, address):
-        self.tf, self.resolver = tf, tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
-        if address != "local":
-            tf.config.experimental_connect_to_cluster(self.resolver)
-        self.topology = tf.tpu.experimental.initialize_tpu_system(self.resolver)
+        self.tf = tf
+        try:
+            self.reach(address)
+            self.resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
+            if address != "local":
+                tf.config.experimental_connect_to_cluster(self.resolver)
+            self.topology = tf.tpu.experimental.initialize_tpu_system(self.resolver)
+        except Exception as error:    # of TensorFlow, of the network, of the cloud's API
+            text = str(error).splitlines()[0] if str(error) else type(error).__name__
+            sys.exit(f"no TPU answers at TWINRUN_TPU={address}: {text}. \"local\" is this machine's, else a name or grpc://HOST:PORT; "
+                     "without the variable the engine runs on logical CPUs")
         self.cores = len(tf.config.list_logical_devices("TPU"))
+
+    def reach(self, address):
+        """TensorFlow itself waits for a worker that is not there without end."""
+        if address == "local" and not self.tf.config.list_physical_devices("TPU"):
+            raise ValueError(f"TensorFlow {self.tf.__version__} sees none here (its TPU build is the package tensorflow-tpu)")
+        if address.startswith("grpc://"):
+            host, _, port = address.removeprefix("grpc://").rpartition(":")
+            socket.create_connection((host, int(port)), timeout=20).close()
 
     def strategy(self, cores):
         where = self.tf.tpu.experimental.DeviceAssignment.build(self.topology, num_replicas=cores)

@@ -51,6 +51,17 @@ def missing(program, layers, losses, optimizers):
     return found
 
 
+def powers(betas, updates):
+    """Adam's counters after so many updates: beta^(updates + 1) as products of binary32 numbers."""
+    found = {}
+    for name, beta in zip(("adam/beta1_power", "adam/beta2_power"), betas):
+        value = np.float32(beta)
+        for _ in range(updates):
+            value = np.float32(value * np.float32(beta))
+        found[name] = np.asarray(value)
+    return found
+
+
 class Counters:
     """The program's counters (`adam/beta1_power`, `adafactor/step`), and how many updates they stand for. Frameworks count
     updates; the program keeps binary32 powers, as TensorFlow does, which are passed on bit for bit and multiplied as there."""

@@ -49,6 +49,15 @@ def from_torch(name, value):
     return np.ascontiguousarray(value.transpose(axes)) if axes else value.copy()
 
 
+def unflattened(value, image):
+    """Rows of a dense kernel in the program's order (height, width, channel) where PyTorch flattened channels first; image: (height,
+    width, channels) or None."""
+    if image is None:
+        return value
+    height, width, channels = image
+    return np.ascontiguousarray(value.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(value.shape))
+
+
 class Script:
     """The engine that serve_script() serves."""
 
@@ -64,11 +73,7 @@ class Script:
         return to_torch(name, value)
 
     def out(self, name, tensor):
-        value, image = from_torch(name, tensor), self.flattened.get(name.split(".")[0])
-        if image is None:
-            return value
-        height, width, channels = image
-        return np.ascontiguousarray(value.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(value.shape))
+        return unflattened(from_torch(name, tensor), self.flattened.get(name.split(".")[0]))
 
     def prepare(self, program):
         kind, reasons = program.optimizer["kind"], []

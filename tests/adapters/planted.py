@@ -36,10 +36,16 @@ class Around:
 @plants("pytorch")
 class momentum(Around):
     """0.8 where 0.9 is asked for."""
+    constant = 0.8
 
     def step(self, program, step, state, inputs, random):
-        program.optimizer["momentum"] = 0.8
+        program.optimizer["momentum"] = self.constant
         return super().step(program, step, state, inputs, random)
+
+
+@plants("pytorch")
+class half_momentum(momentum):
+    constant = 0.45
 
 
 @plants("pytorch")
@@ -62,6 +68,11 @@ class shuffled(Around):
 
 
 @plants("pytorch")
+class shuffled_momentum(shuffled, momentum):
+    """Not deterministic, and wrong."""
+
+
+@plants("pytorch")
 class own_dropout(Around):
     """Draws its own numbers, from no seed, whatever it is fed."""
 
@@ -80,6 +91,28 @@ class own_dropout(Around):
 def no_all_reduce(engine):
     """Each device descends the gradient of its own samples."""
     engine.models.OneCore.reduced = lambda self, gradients: engine.models.clipped(self.program, gradients)
+    return engine
+
+
+@plants("jax")
+def bf16_operands(engine):
+    """Products of operands rounded to bf16, summed in 32 bits, as a TPU's default; the engine says f32."""
+    import jax
+
+    def narrow(x):
+        return jax.lax.reduce_precision(x, 8, 7)
+
+    @jax.custom_vjp
+    def product(x, w):
+        return narrow(x) @ narrow(w)
+
+    product.defvjp(lambda x, w: (product(x, w), (x, w)),
+                   lambda kept, g: (narrow(g) @ narrow(kept[1]).T, narrow(kept[0]).T @ narrow(g)))
+
+    def dense(c, layer, x):
+        return engine.models.with_bias(c, layer, product(x, c.params[layer["name"] + "/kernel"]))
+
+    engine.models.LAYERS["dense"] = dense
     return engine
 
 
