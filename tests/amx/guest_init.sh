@@ -7,8 +7,6 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs tmp /tmp
-ln -s /proc/self/fd /dev/fd
-ln -s /proc/self/fd/2 /dev/stderr
 cd /tmp || exit
 
 echo "== $(uname -r), $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2-)"

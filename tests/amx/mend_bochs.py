@@ -3,13 +3,15 @@
 
     mend_bochs.py SOURCE
 
-No instruction of the tile unit is touched; TDPBF16PS stays as Bochs has it. Two things are added or mended, both in how
-an operating system saves tiles (Intel SDM, volume 1, chapter 13; volume 2, STTILECFG):
+Two things in how an operating system saves tiles (Intel SDM, volume 1, chapter 13; volume 2, STTILECFG), one in the
+arithmetic; TDPBF16PS itself stays as Bochs has it:
 
 1. XFD, "extended feature disable": the registers IA32_XFD and IA32_XFD_ERR, their CPUID bits, #NM on the first use. Linux
    offers no tiles to programs without it ("TODO: XFD support", Bochs' pull request 212).
 2. Saved tiles came back wrong: STTILECFG's rows and bytes per row were exchanged, of 16 rows of a tile 8 were saved,
    and tiles counted as in use exactly when they were not.
+3. With flushing on, a difference of two numbers of one exponent became zero when it was in [2^-126, 2^-125), though
+   those are normal. Hardware keeps them.
 
 Every edit must find its place, or nothing is written.
 """
@@ -62,6 +64,10 @@ EDITS = {
          "vmmubyte(48+n) = BX_CPU_THIS_PTR amx->tilecfg[n].rows;"),
         ("row < BX_TILE_REGISTERS;", 2, "row < BX_TILE_MAX_ROWS;"),
         ("tile_use_tracker == 0);", 1, "tile_use_tracker != 0);"),
+    ],
+    # ---- 3. the smallest normal numbers: there the fraction's leading bit says normal, as packing adds it to the exponent
+    "cpu/softfloat3e/s_subMagsF32.c": [
+        ("if (!expZ && sigDiff) {", 1, "if (!expZ && !((sigDiff<<shiftDist) & 0x00800000)) {"),
     ],
     "cpu/avx/amx.h": [("start_row(0) {", 1, "start_row(0), tile_use_tracker(0) {")],
 }

@@ -89,15 +89,18 @@ make_root() {  # ROOT PLAN
 
 # The plan with every "same COMMAND" replaced: by COMMAND and the digest that it has on this machine.
 resolve_plan() {  # PLAN
-  local line digest
+  local line digest scratch
+  scratch=$(mktemp -d)
   while IFS= read -r line; do
     if [[ $line == 'same '* ]]; then
       line=${line#same }
-      digest=$(PATH=$BUILD:$PATH sh -c "$line" | grep -o 'state digest [0-9a-f]*') || die "no state digest here: $line"
-      line="$line | tee /dev/stderr | grep -q '$digest'"
+      digest=$(cd "$scratch" && PATH=$OLDPWD/$BUILD:$PATH sh -c "$line" | grep -o 'state digest [0-9a-f]*') ||
+        die "no state digest here: $line"
+      line="$line | grep '$digest'"
     fi
     printf '%s\n' "$line"
   done <"$1"
+  rm -r "$scratch"
 }
 
 make_image() {  # DIR PLAN
