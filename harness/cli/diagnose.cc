@@ -102,7 +102,7 @@ int diagnose_verb(const Args& args) {
                                                 scenario_digest(*scenario).hex().substr(0, 8));
   for (const auto& engine : {o.baseline, o.subject}) {
     if (const auto backend = make_engine(engine, *scenario, {}); !backend)
-      return fail(backend.error(), engine.starts_with("exec:") ? kExitUnavailable : kExitUsage);
+      return fail(backend.error());
   }
   if (parsed.get<bool>("dry-run")) return dry_run(*scenario, o);
 
