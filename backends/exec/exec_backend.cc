@@ -48,6 +48,17 @@ class ExecEngine : public Engine {
 
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink*, OpHooks* hooks) override {
+    Status done = ask_step(step, states, inputs, outputs, hooks);
+    if (done || !done.error().where.starts_with(kExecPlace)) return done;
+    last_.clear();  // nobody knows what it goes on from
+    Error error = done.error();
+    error.what = "step " + std::to_string(step) + ": " + error.what;
+    return error;
+  }
+
+ private:
+  Status ask_step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+                  OpHooks* hooks) {
     if (hooks != nullptr)
       return Error{"an engine of another process takes no faults", "--fault",
                    "inject them into cpu or tpu"};
@@ -84,7 +95,6 @@ class ExecEngine : public Engine {
     return Ok{};
   }
 
- private:
   static std::vector<Tensor> of_replicas(const States& states, size_t var) {
     std::vector<Tensor> out;
     for (const ReplicaState& replica : states) out.push_back(replica.vars[var]);

@@ -100,15 +100,15 @@ int diagnose_verb(const Args& args) {
   o.directory = parsed.has("out") ? parsed.get<std::string>("out")
                                   : fmt::format("twinrun-results/{}-{}", scenario->name,
                                                 scenario_digest(*scenario).hex().substr(0, 8));
+  ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
+  const StopFlag& stop = install_stop_flag();
   for (const auto& engine : {o.baseline, o.subject}) {
-    if (const auto backend = make_engine(engine, *scenario, {}); !backend)
+    if (const auto backend = make_engine(engine, *scenario, {}, &printer); !backend)
       return fail(backend.error());
   }
   if (parsed.get<bool>("dry-run")) return dry_run(*scenario, o);
 
   const bool json = parsed.get<bool>("json");
-  ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
-  const StopFlag& stop = install_stop_flag();
   const auto diagnosis = diagnose(*scenario, o, &printer, &stop);
   if (!diagnosis) return fail(diagnosis.error());
   if (diagnosis->interrupted) {
