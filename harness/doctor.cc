@@ -83,7 +83,7 @@ class Examination {
                       "the engine, not a model or data.");
       }
       if (!checked->wrong.empty()) {
-        doctor.checks.push_back({name, false, checked->wrong + " wrong"});
+        doctor.checks.push_back({name, false, checked->wrong});
         doctor.answer =
             n == 1
                 ? "The engine is wrong on small integers, which every precision holds exactly: it "

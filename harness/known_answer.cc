@@ -83,7 +83,8 @@ struct Comparison {
     }
   }
   std::string text() const {
-    return wrong == 0 ? "" : fmt::format("{} of {} numbers, first in {}", wrong, numbers, first);
+    return wrong == 0 ? ""
+                      : fmt::format("{} of {} numbers wrong, first in {}", wrong, numbers, first);
   }
 };
 

@@ -22,7 +22,7 @@ class KnownAnswer {
   struct Checked {
     int64_t numbers = 0;
     std::string
-        wrong;  // "12 of 6282 numbers, first in dense1/kernel.grad[0] on core 3: 1.5, due is 1"
+        wrong;  // "12 of 6281 numbers wrong, first in dense1/kernel.grad[0] on core 3: 1.5, due is 1"
     double step_seconds = 0;
   };
   // One step on so many cores (a divisor of kBatch) from the known state. Errors: the engine's.
