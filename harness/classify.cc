@@ -112,7 +112,7 @@ void failed_engine(const Evidence& e, Judgement& j) {
     at = end + 1;
   }
   f.reproduce = e.command;
-  f.level = e.level;
+  f.level = 'C';
   inconclusive(j, fmt::format("The engine failed in run {}.", e.engine_failure_run),
                "an engine that does not answer cannot be judged",
                {"is it the engine, or what it is asked? twinrun doctor --engine ENGINE"});

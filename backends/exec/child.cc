@@ -218,6 +218,7 @@ void Child::end(std::chrono::milliseconds patience) {
   kill(-pid_, SIGKILL);
   kill_marked(mark_);
   reap(std::chrono::seconds(10));
+  last_resort_.reset();  // from now on the number may be another's
   waitpid(pid_, nullptr, WNOHANG);
   pid_ = -1;
 }
