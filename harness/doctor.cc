@@ -78,9 +78,14 @@ class Examination {
       const std::string name = fmt::format("known answer, {} core{}", n, n == 1 ? "" : "s");
       const auto checked = program.check(**backend, n);
       if (!checked) {
+        const bool refuses = checked.error().what.find("the engine says: ") != std::string::npos;
         return failed(name, checked.error(),
-                      "The engine fails on a program of one dense layer and small integers: it is "
-                      "the engine, not a model or data.");
+                      refuses
+                          ? "The engine refuses the known-answer program (one dense layer, mean "
+                            "squared error, SGD): if it is made for another model only, nothing "
+                            "follows; else it is the engine, not a model or data."
+                          : "The engine fails on a program of one dense layer and small "
+                            "integers: it is the engine, not a model or data.");
       }
       if (!checked->wrong.empty()) {
         doctor.checks.push_back({name, false, checked->wrong});
