@@ -97,6 +97,29 @@ void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr,
           : "the cause was matched tensor by tensor, one step from the subject's own states");
 }
 
+// The engine's last words are the evidence.
+void failed_engine(const Evidence& e, Judgement& j) {
+  Finding f;
+  f.verdict = VerdictClass::kInconclusive;
+  f.cause = "engine_failed";
+  const std::string& what = e.engine_failure->what;
+  const size_t first = std::min(what.find('\n'), what.size());
+  f.sentence = fmt::format("In run {}, {}: {}", e.engine_failure_run, e.engine_failure->where,
+                           what.substr(0, first));
+  for (size_t at = first + 1; at < what.size();) {
+    const size_t end = std::min(what.find('\n', at), what.size());
+    f.evidence.push_back(what.substr(at, end - at));
+    at = end + 1;
+  }
+  f.reproduce = e.command;
+  f.level = 'C';
+  inconclusive(j, fmt::format("The engine failed in run {}.", e.engine_failure_run),
+               "an engine that does not answer cannot be judged",
+               {"is it the engine, or what it is asked? twinrun doctor --engine ENGINE"});
+  if (!e.engine_failure->fix.empty()) j.next_steps.push_back(e.engine_failure->fix);
+  j.findings.push_back(std::move(f));
+}
+
 Judgement judge(const Evidence& e) {
   Judgement j;
   if (e.reference_parts) {
@@ -135,6 +158,10 @@ Judgement judge(const Evidence& e) {
                  "a subject cannot be judged against a reference that fails",
                  {"lower optimizer.lr, or clip the gradient, until cpu trains"});
     j.findings.push_back(std::move(f));
+    return j;
+  }
+  if (e.engine_failure) {
+    failed_engine(e, j);
     return j;
   }
   if (e.emulator_fails) {

@@ -27,10 +27,13 @@ struct Evidence {
   std::optional<Birth> reference_birth;  // R or S ended in NaN or Inf
   std::string reference_birth_run;
   std::optional<int64_t> subject_parts;  // first step where T and T' differ
-  bool emulator_fails = false;           // at precision f32 it is not S, bit for bit
-  std::optional<Birth> subject_birth;    // T ended so, the references did not
-  std::vector<Violation> violations;     // of T and E1, in order of execution
-  std::string violations_run;            // "T" or "E1"
+  std::optional<Error>
+      engine_failure;              // an engine of another process ended, hung or answered nonsense
+  std::string engine_failure_run;  // the run that was begun last before it
+  bool emulator_fails = false;     // at precision f32 it is not S, bit for bit
+  std::optional<Birth> subject_birth;  // T ended so, the references did not
+  std::vector<Violation> violations;   // of T and E1, in order of execution
+  std::string violations_run;          // "T" or "E1"
   char level =
       'A';  // of the evidence: A op trace and declared contract, B trace only, C tensors only
   std::optional<RunSpread> spread;       // bits differ from run to run, every op inside its bound

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backends/exec/exec_backend.h"
 #include "harness/distance.h"
 #include "harness/engines.h"
 #include "harness/reference_cache.h"
@@ -40,14 +41,17 @@ Status corner(Stage& stage, const std::string& name, const Experiment& experimen
   options.progress = stage.progress;
   options.stop = stage.stop;
   options.threads = stage.options.threads;
+  stage.running = name;
   TWINRUN_ASSIGN(RunResult result, train(experiment, program, backend, options));
   return take(stage, name, std::move(program), std::move(result), keep);
 }
 
 Status reference(Stage& stage, const std::string& name, const Experiment& experiment,
                  Program program, Backend& backend, RunOptions options, bool keep) {
-  const ReferenceCache cache(stage.options.cache, stage.options.fresh);
   const std::string& engine = stage.options.baseline;
+  // Of a command nobody knows whether it is still the same program.
+  const bool others = engine.starts_with(kExecPlace);
+  const ReferenceCache cache(others ? "" : stage.options.cache, stage.options.fresh);
   auto kept = cache.find(experiment, program, engine, options);
   if (!kept) {
     TWINRUN_RETURN_IF_ERROR(corner(stage, name, experiment, program, backend, options, keep));
@@ -64,13 +68,13 @@ Status reference(Stage& stage, const std::string& name, const Experiment& experi
 Result<std::unique_ptr<Backend>> baseline(const Stage& stage, int threads, bool poison) {
   BackendOptions o = backend_options(stage.experiment.scenario, threads);
   o.poison_memory = poison;
-  return make_engine(stage.options.baseline, stage.experiment.scenario, o);
+  return make_engine(stage.options.baseline, stage.experiment.scenario, o, stage.progress);
 }
 Result<std::unique_ptr<Backend>> subject(const Stage& stage) {
   const Scenario& s = stage.experiment.scenario;
   const BackendOptions o = backend_options(s, stage.options.threads);
   if (stage.options.make_subject) return stage.options.make_subject(o);
-  TWINRUN_ASSIGN(auto engine, make_engine(stage.options.subject, s, o));
+  TWINRUN_ASSIGN(auto engine, make_engine(stage.options.subject, s, o, stage.progress));
   return with_faults(std::move(engine), stage.faults, s.seed, stage.fault_log);
 }
 

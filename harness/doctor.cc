@@ -2,59 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+
+#include "backends/exec/exec_backend.h"
 #include "backends/kernels/kernels.h"
+#include "harness/engines.h"
 #include "harness/environment.h"
+#include "harness/known_answer.h"
 #include "harness/run.h"
 
 namespace twinrun {
 namespace {
-
-// y = all_reduce(x . w) on 8 cores with small integers: every precision holds it exactly.
-Result<DoctorRow> known_answer(Backend& backend) {
-  constexpr int kCores = 8;
-  Program p;
-  p.sharding.cores = kCores;
-  p.batch = 4;
-  GraphBuilder b(p.graph);
-  const ValueId x = b.parameter("images", {DType::kF32, {4, 16}});
-  const ValueId w = b.parameter("w", {DType::kF32, {16, 3}});
-  p.inputs = {{"images", x, true}};
-  StateVar var;
-  var.name = "w";
-  var.type = {DType::kF32, {16, 3}};
-  var.id = w;
-  p.state = {var};
-  p.outputs = {{"y", b.all_reduce(b.dot(x, w))}};
-  TWINRUN_ASSIGN(const auto engine, backend.prepare(p));
-  Tensor weights = Tensor::empty({DType::kF32, {16, 3}});
-  for (int i = 0; i < 48; ++i)
-    weights.as<float>()[static_cast<size_t>(i)] = static_cast<float>(i % 7 - 3);
-  States states(kCores, ReplicaState{{weights}});
-  StepInputs inputs(kCores);
-  std::vector<int> expected(12, 0);
-  for (int core = 0; core < kCores; ++core) {
-    Tensor t = Tensor::empty({DType::kF32, {4, 16}});
-    for (int i = 0; i < 64; ++i)
-      t.as<float>()[static_cast<size_t>(i)] = static_cast<float>((i * 5 + core) % 11 - 5);
-    for (int r = 0; r < 4; ++r) {
-      for (int c = 0; c < 3; ++c) {
-        for (int k = 0; k < 16; ++k)
-          expected[static_cast<size_t>(r * 3 + c)] +=
-              (((r * 16 + k) * 5 + core) % 11 - 5) * ((k * 3 + c) % 7 - 3);
-      }
-    }
-    inputs[static_cast<size_t>(core)] = {t};
-  }
-  StepOutputs outputs;
-  TWINRUN_RETURN_IF_ERROR(engine->step(0, states, inputs, outputs));
-  int wrong = 0;
-  for (int core = 0; core < kCores; ++core) {
-    const std::vector<double> y = as_doubles(outputs[static_cast<size_t>(core)][0]);
-    for (size_t i = 0; i < 12; ++i) wrong += y[i] != expected[i];
-  }
-  return DoctorRow{"known answer: dot and all-reduce, 8 cores", wrong == 0,
-                   fmt::format("{} of 96 numbers wrong", wrong)};
-}
 
 Result<DoctorRow> same_bits(const std::string& engine) {
   TWINRUN_ASSIGN(const Scenario scenario,
@@ -76,20 +35,123 @@ Result<DoctorRow> same_bits(const std::string& engine) {
   return DoctorRow{"1 thread = 2 threads, poisoned memory", digests[0] == digests[1], digests[0]};
 }
 
+std::string declaration(const Capabilities& c) {
+  return fmt::format("{}{}{}, {}, up to {} core{}", c.name, c.settings.empty() ? "" : " ",
+                     c.settings,
+                     c.declares_arithmetic ? fmt::format("precision {}", to_string(c.precision))
+                                           : "precision not declared",
+                     c.max_cores, c.max_cores == 1 ? "" : "s");
+}
+
+// Examines one engine, until something fails.
+class Examination {
+ public:
+  Examination(const std::string& engine, Progress* progress)
+      : engine_(engine), progress_(progress) {}
+
+  Status run(Doctor& doctor) {
+    TWINRUN_ASSIGN(const KnownAnswer program, KnownAnswer::make());
+    const bool others = engine_.starts_with(kExecPlace);
+    const auto begin = std::chrono::steady_clock::now();
+    auto backend = make_engine(engine_, program.scenario(), {}, progress_);
+    if (!backend && !others) return backend.error();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const auto failed = [&](const std::string& name, const Error& error, std::string answer) {
+      doctor.checks.push_back({name, false, error.message()});
+      doctor.answer = std::move(answer);
+      return Ok{};
+    };
+    if (!backend) {
+      return failed("starts", backend.error(),
+                    "The engine does not start: no model and no data were touched yet.");
+    }
+    const Capabilities declared = (*backend)->capabilities();
+    doctor.checks.push_back(
+        {"starts", true, fmt::format("{}; {:.2f} s", declaration(declared), seconds)});
+
+    std::vector<int> cores = {1};
+    for (const int several : {8, 4, 2}) {
+      if (several <= declared.max_cores && cores.size() == 1) cores.push_back(several);
+    }
+    for (const int n : cores) {
+      const std::string name = fmt::format("known answer, {} core{}", n, n == 1 ? "" : "s");
+      const auto checked = program.check(**backend, n);
+      if (!checked) {
+        const bool refuses = checked.error().what.find("the engine says: ") != std::string::npos;
+        return failed(name, checked.error(),
+                      refuses
+                          ? "The engine refuses the known-answer program (one dense layer, mean "
+                            "squared error, SGD): if it is made for another model only, nothing "
+                            "follows; else it is the engine, not a model or data."
+                          : "The engine fails on a program of one dense layer and small "
+                            "integers: it is the engine, not a model or data.");
+      }
+      if (!checked->wrong.empty()) {
+        doctor.checks.push_back({name, false, checked->wrong});
+        doctor.answer =
+            n == 1
+                ? "The engine is wrong on small integers, which every precision holds exactly: it "
+                  "is the engine, not a model or data."
+                : fmt::format(
+                      "The engine is right on one core and wrong on {}, on small integers "
+                      "that every precision holds exactly: it is what crosses cores, in "
+                      "the engine (all-reduce, which core is fed what).",
+                      n);
+        return Ok{};
+      }
+      doctor.checks.push_back({name, true,
+                               fmt::format("all {} numbers right; first step {:.0f} ms",
+                                           checked->numbers, checked->step_seconds * 1e3)});
+    }
+    const auto state = program.check_state(**backend);
+    const std::string name = "state kept = state given";
+    if (!state)
+      return failed(name, state.error(),
+                    "The engine fails when it is given a state a second time.");
+    // On these integers even an engine whose order of sums varies has no choice.
+    doctor.checks.push_back({name, state->empty(), state->empty() ? "same bits" : *state});
+    if (!state->empty()) {
+      doctor.answer =
+          "The engine keeps something that is not in its state: its later steps do not follow from "
+          "what it is given. It is the engine, not a model or data.";
+      return Ok{};
+    }
+    if (!others && declared.deterministic) {
+      TWINRUN_ASSIGN(DoctorRow same, same_bits(engine_));
+      doctor.checks.push_back(std::move(same));
+      if (!doctor.checks.back().passed) {
+        doctor.answer =
+            "The engine's bits depend on threads or on memory: it is the engine or the "
+            "machine, not a model or data.";
+        return Ok{};
+      }
+    }
+    doctor.answer = fmt::format(
+        "The engine computes what it should. If a training goes wrong on it, suspect the model, "
+        "the "
+        "data or how it is fed next: twinrun diagnose SCENARIO --subject '{}'",
+        engine_);
+    return Ok{};
+  }
+
+ private:
+  const std::string& engine_;
+  Progress* progress_;
+};
+
 }  // namespace
 
-Result<std::vector<DoctorRow>> doctor(const std::string& engine) {
-  TWINRUN_ASSIGN(const auto backend, make_backend(engine, BackendOptions{}));
-  std::vector<DoctorRow> rows;
-  for (const auto& [key, value] : environment()) rows.push_back({key, true, value});
+bool Doctor::good() const { return std::ranges::all_of(checks, &DoctorRow::passed); }
+
+Result<Doctor> doctor(const std::string& engine, Progress* progress) {
+  Doctor d;
+  for (const auto& [key, value] : environment()) d.machine.push_back({key, true, value});
   const std::string_view refusal = amx_refusal();
-  rows.push_back(
+  d.machine.push_back(
       {"amx tiles", true, refusal.empty() ? "used" : fmt::format("not used: {}", refusal)});
-  TWINRUN_ASSIGN(DoctorRow known, known_answer(*backend));
-  rows.push_back(std::move(known));
-  TWINRUN_ASSIGN(DoctorRow same, same_bits(engine));
-  rows.push_back(std::move(same));
-  return rows;
+  TWINRUN_RETURN_IF_ERROR(Examination(engine, progress).run(d));
+  return d;
 }
 
 }  // namespace twinrun

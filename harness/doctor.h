@@ -1,11 +1,15 @@
-// Is it the machine, or the model? A known-answer program on an engine, and facts of the machine.
+// Is it the server, or the pipeline? A program with a known answer on an engine, before anybody's model or data is suspected; and
+// facts of the machine.
 //
-//   for (const auto& row : *doctor("tpu")) ...   // name, passed, detail
+//   TWINRUN_ASSIGN(const Doctor d, doctor("exec:python3 engine.py", nullptr));
+//   d.good(); d.answer;                                 // one sentence
+//   for (const auto& row : d.rows) ...                  // name, passed, detail
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "harness/progress.h"
 #include "program/base/result.h"
 
 namespace twinrun {
@@ -16,8 +20,15 @@ struct DoctorRow {
   std::string detail;
 };
 
-// The known answer: exact small-integer products, sums and an all-reduce over 8 cores, which every precision holds exactly; and the
-// digest of a three-step run that the numeric contract fixes, over 1 and 2 threads.
-Result<std::vector<DoctorRow>> doctor(const std::string& engine);
+struct Doctor {
+  std::vector<DoctorRow> machine, checks;
+  std::string answer;  // what follows for somebody whose training goes wrong
+  bool good() const;
+};
+
+// The checks, each only where those before it passed: it starts; a step of small integers, which every precision holds exactly, on
+// one core and on several; a step from the state that it kept and from the same state given to it; of an engine of ours, the bits
+// of three steps with 1 and 2 threads and poisoned memory. Errors: no such engine among ours.
+Result<Doctor> doctor(const std::string& engine, Progress* progress);
 
 }  // namespace twinrun

@@ -1,5 +1,6 @@
 #include "harness/pipeline.h"
 
+#include "backends/exec/exec_backend.h"
 #include "harness/stages.h"
 
 namespace twinrun {
@@ -16,7 +17,14 @@ Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options
 
   for (const auto run : {preflight, write_snapshot, run_references, run_subject, check_emulator,
                          localise, match_program, compare_meaning, compare_trajectories}) {
-    TWINRUN_RETURN_IF_ERROR(run(stage));
+    if (const Status done = run(stage); !done) {
+      // Before the reference has run there is nothing to report on.
+      if (!done.error().where.starts_with(kExecPlace) || !stage.runs.contains("R"))
+        return done.error();
+      stage.evidence.engine_failure = done.error();
+      stage.evidence.engine_failure_run = stage.running;
+      break;
+    }
     if (stage.stopped()) return Diagnosis{{}, true};
     if (options.sabotage) options.sabotage(stage.evidence);
   }

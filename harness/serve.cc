@@ -85,7 +85,7 @@ class Server {
     const auto replicas = static_cast<size_t>(program.sharding.cores);
     if (request.at("state").is_string()) {
       const std::string name = request["state"];
-      TWINRUN_ASSIGN(ArrayFile file, exec::read_result(o_.folder, name, kMost));
+      TWINRUN_ASSIGN(ArrayFile file, exec::read_result(o_.folder, name, kMost, name));
       const exec::ResultArrays arrays(std::move(file), name);
       at.states.assign(replicas, {});
       for (const StateVar& var : program.state) {
@@ -95,7 +95,7 @@ class Server {
     }
     if (at.states.empty()) return Error{"there is no state to go on from", "", ""};
     const std::string name = request.at("inputs");
-    TWINRUN_ASSIGN(ArrayFile file, exec::read_result(o_.folder, name, kMost));
+    TWINRUN_ASSIGN(ArrayFile file, exec::read_result(o_.folder, name, kMost, name));
     const exec::ResultArrays arrays(std::move(file), name);
     StepInputs inputs(replicas);
     for (const Input& input : program.inputs) {

@@ -26,6 +26,7 @@ struct Stage {
   Evidence evidence;
   std::vector<EngineProbe> probes;
   std::optional<Lockstep> probe_t, probe_e1, probe_gap;
+  std::string running;                     // the run that was begun last
   std::vector<MatchState> subject_states;  // T's own, at a few steps
   std::vector<FaultSpec> faults;           // of the subject: the options' and the scenario's
   // No judge reads it; it counts the subject's runs, by which intermittent faults differ, and the report tells whether one struck.

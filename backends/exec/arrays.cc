@@ -1,14 +1,32 @@
 #include "backends/exec/arrays.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
+#include "backends/exec/exec_backend.h"
+#include "checkpoints/container/hdf5_tree.h"
+#include "checkpoints/container/open_file.h"
 #include "checkpoints/container/safetensors.h"
 #include "program/base/names.h"
 
-namespace twinrun::exec {
+namespace twinrun {
+namespace {
+
+std::vector<std::string>& hdf5_reader() {
+  static std::vector<std::string> command;
+  return command;
+}
+
+}  // namespace
+
+void read_hdf5_with(std::vector<std::string> command) { hdf5_reader() = std::move(command); }
+
+namespace exec {
 
 void add_arrays(ArrayFile& file, const std::string& name, std::span<const Tensor> replicas) {
   const bool same = std::ranges::all_of(replicas, [&](const Tensor& t) {
@@ -60,23 +78,38 @@ Result<std::vector<Tensor>> ResultArrays::take(const std::string& name, const Te
   return out;
 }
 
-Result<ArrayFile> read_result(const std::string& folder, const std::string& name, uint64_t most) {
+Result<ArrayFile> read_result(const std::string& folder, const std::string& name, uint64_t most,
+                              const std::string& where) {
   if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos ||
       name == "." || name == "..")
-    return Error{"the result '" + name + "' is no file of the session folder", "", ""};
-  const std::string path = (std::filesystem::path(folder) / name).string();
+    return Error{"is no file of the session folder", where, ""};
+  const bool hdf5 = name.ends_with(".h5");
+  if (!hdf5 && !name.ends_with(".safetensors"))
+    return Error{"is of no known format", where, "results are .safetensors or .h5 files"};
+  // Looked at once it is open: what lies under a name may change.
+  const Descriptor file(::open((std::filesystem::path(folder) / name).c_str(),
+                               O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+  if (file.get() < 0 && errno == ENOENT) return Error{"there is no such file", where, ""};
+  if (file.get() < 0 && errno == ELOOP) return Error{"is a link, not a plain file", where, ""};
+  if (file.get() < 0)
+    return Error{std::string("cannot be opened: ") + std::strerror(errno), where, ""};
   struct stat status {};
-  if (lstat(path.c_str(), &status) != 0) return Error{"there is no such file", path, ""};
-  if (!S_ISREG(status.st_mode)) return Error{"is not a plain file", path, ""};
+  if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))
+    return Error{"is not a plain file", where, ""};
   if (static_cast<uint64_t>(status.st_size) > most) {
     return Error{"has " + std::to_string(status.st_size) + " bytes, at most " +
                      std::to_string(most) + " can be due",
-                 path, ""};
+                 where, ""};
   }
-  if (!name.ends_with(".safetensors"))
-    return Error{"is of no known format", path, "results are safetensors files"};
-  TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_whole_file(path, most));
-  return parse_safetensors(bytes, path);
+  if (!hdf5) {
+    TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_open_file(file.get(), most, where));
+    return parse_safetensors(bytes, where);
+  }
+  if (hdf5_reader().empty())
+    return Error{"HDF5 results are not read by this program", where, "write safetensors"};
+  TWINRUN_ASSIGN(Hdf5Tree tree, read_hdf5_tree(hdf5_reader(), file.get(), most, where));
+  return ArrayFile{std::move(tree.arrays), {}, std::move(tree.ignored)};
 }
 
-}  // namespace twinrun::exec
+}  // namespace exec
+}  // namespace twinrun

@@ -22,7 +22,9 @@ class ResultArrays {
   std::string where_;
 };
 
-// A plain file below `folder` by that name, no link, of at most `most` bytes.
-Result<ArrayFile> read_result(const std::string& folder, const std::string& name, uint64_t most);
+// The arrays of a file of `folder`: plain, no link, of at most `most` bytes, in the format that its name ends in: .safetensors,
+// or .h5, which is read in a process of its own and unpacks to no more than `most` either. Errors name `where`.
+Result<ArrayFile> read_result(const std::string& folder, const std::string& name, uint64_t most,
+                              const std::string& where);
 
 }  // namespace twinrun::exec

@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 extern char** environ;
@@ -36,11 +37,34 @@ void close_fd(int& fd) {
   fd = -1;
 }
 
-std::string how(int status) {
-  if (WIFSIGNALED(status))
-    return "was ended by signal " + std::to_string(WTERMSIG(status)) + " (" +
-           strsignal(WTERMSIG(status)) + ")";
-  return "ended with exit status " + std::to_string(WEXITSTATUS(status));
+// Of a file that says 0 of its size.
+std::string read_procfs(const std::string& path) {
+  std::string text;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return text;
+  std::array<char, 65536> some;
+  for (ssize_t n; (n = ::read(fd, some.data(), some.size())) > 0 && text.size() < (4 << 20);)
+    text.append(some.data(), static_cast<size_t>(n));
+  ::close(fd);
+  return text;
+}
+
+// Processes that were started by a program of this mark and have left its group: a daemon keeps the environment.
+void kill_marked(const std::string& mark) {
+  namespace fs = std::filesystem;
+  bool found = true;
+  for (int pass = 0; pass < 5 && found; ++pass) {  // one may start another meanwhile
+    found = false;
+    std::error_code error;
+    for (fs::directory_iterator at("/proc", error), end; !error && at != end; at.increment(error)) {
+      const std::string pid = at->path().filename().string();
+      if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+      const std::string environment = read_procfs("/proc/" + pid + "/environ");
+      if (environment.find(mark + '\0') == std::string::npos) continue;
+      found = true;
+      kill(std::stoi(pid), SIGKILL);
+    }
+  }
 }
 
 // A write to a program that has gone is an error here, not the end of ours.
@@ -66,12 +90,14 @@ class NoPipeSignal {
 
 }  // namespace
 
-Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv) {
+Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv,
+                                            const std::string& folder, const std::string& name) {
   std::unique_ptr<Child> child(new Child);
-  child->name_ = argv[0];
+  child->name_ = name;
+  child->mark_ = "TWINRUN_SESSION=" + folder;
   Pipe in, out, errors;
   if (!Pipe::make(in) || !Pipe::make(out) || !Pipe::make(errors))
-    return Error{std::string("cannot make a pipe: ") + std::strerror(errno), argv[0], ""};
+    return Error{std::string("cannot make a pipe: ") + std::strerror(errno), name, ""};
   child->in_fd_ = in.write;
   child->out_fd_ = out.read;
   child->error_fd_ = errors.read;
@@ -95,8 +121,14 @@ Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv
   std::vector<char*> words;
   for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
+  std::vector<char*> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!std::string_view(*entry).starts_with("TWINRUN_SESSION=")) environment.push_back(*entry);
+  }
+  environment.push_back(child->mark_.data());
+  environment.push_back(nullptr);
   const int failed =
-      posix_spawnp(&child->pid_, words[0], &actions, &attributes, words.data(), environ);
+      posix_spawnp(&child->pid_, words[0], &actions, &attributes, words.data(), environment.data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   close_fd(in.read);
@@ -104,9 +136,10 @@ Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv
   close_fd(errors.write);
   if (failed != 0) {
     child->pid_ = -1;
-    return Error{std::string("cannot be started: ") + std::strerror(failed), argv[0],
+    return Error{"'" + argv[0] + "' cannot be started: " + std::strerror(failed), name,
                  "the command of exec: is split as shell words, and found on PATH"};
   }
+  child->last_resort_.emplace(child->pid_, folder);
   return child;
 }
 
@@ -151,13 +184,25 @@ Error Child::failed(const std::string& what) {
                name_, ""};
 }
 
+std::string Child::how() const {
+  if (!signalled_) return "ended with exit status " + std::to_string(status_);
+  return "was ended by signal " + std::to_string(status_) + " (" + strsignal(status_) + ")";
+}
+
+// Leaves a zombie: until the group is killed nobody else may get its number.
 bool Child::reap(std::chrono::milliseconds limit) {
   const auto end = Clock::now() + limit;
   while (!gone_ && pid_ > 0) {
-    const pid_t found = waitpid(pid_, &status_, WNOHANG);
-    if (found == pid_ || (found < 0 && errno == ECHILD)) gone_ = true;
+    siginfo_t info{};
+    const int code = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+    if (code < 0 && errno == ECHILD) gone_ = true;
+    if (code == 0 && info.si_pid == pid_) {
+      gone_ = true;
+      signalled_ = info.si_code != CLD_EXITED;
+      status_ = info.si_status;
+    }
     if (gone_ || Clock::now() >= end) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return gone_ || pid_ <= 0;
 }
@@ -165,14 +210,16 @@ bool Child::reap(std::chrono::milliseconds limit) {
 void Child::end(std::chrono::milliseconds patience) {
   if (pid_ <= 0) return;
   close_fd(in_fd_);
-  bool over = reap(patience);
-  // Its own children may live on: the group goes as a whole.
-  if (!over) {
+  if (!reap(patience)) {
     kill(-pid_, SIGTERM);
-    over = reap(std::chrono::seconds(1));
+    reap(std::chrono::seconds(1));
   }
+  // Its own children may live on: the group goes as a whole, and then what has left it.
   kill(-pid_, SIGKILL);
-  if (!over) reap(std::chrono::seconds(10));
+  kill_marked(mark_);
+  reap(std::chrono::seconds(10));
+  last_resort_.reset();  // from now on the number may be another's
+  waitpid(pid_, nullptr, WNOHANG);
   pid_ = -1;
 }
 
@@ -190,13 +237,19 @@ Status Child::send(const std::string& line) {
       // It has gone, or will say why.
       reap(std::chrono::seconds(2));
       drain_errors();
-      return failed(gone_ ? how(status_) : "reads no more");
+      return failed(gone_ ? how() : "reads no more");
     }
     if (Clock::now() > limit) return failed("does not read what it is sent");
     pollfd ready{in_fd_, POLLOUT, 0};
     poll(&ready, 1, 100);
   }
   return Ok{};
+}
+
+std::string Child::unread() {
+  while (out_.size() <= kMostLine && read_some(out_fd_, out_) == Read::kSome) {
+  }
+  return out_;
 }
 
 Result<std::string> Child::receive(std::chrono::milliseconds limit) {
@@ -215,14 +268,13 @@ Result<std::string> Child::receive(std::chrono::milliseconds limit) {
     pollfd ready[2] = {{out_fd_, POLLIN, 0}, {error_fd_, POLLIN, 0}};
     const int n = poll(ready, 2, static_cast<int>(std::min<int64_t>(left.count(), 200)));
     // A process that it started may hold its end of the pipe.
-    if (n == 0 && reap(std::chrono::milliseconds(0)))
-      return failed(how(status_) + " without an answer");
+    if (n == 0 && reap(std::chrono::milliseconds(0))) return failed(how() + " without an answer");
     if (n <= 0) continue;
     if (ready[1].revents != 0 && read_some(error_fd_, errors_) == Read::kEnd) close_fd(error_fd_);
     if (ready[0].revents == 0 || read_some(out_fd_, out_) != Read::kEnd) continue;
-    reap(std::chrono::seconds(2));
+    reap(std::chrono::seconds(1));
     drain_errors();
-    return failed(gone_ ? how(status_) + " without an answer" : "closed its standard output");
+    return failed(gone_ ? how() + " without an answer" : "closed its standard output");
   }
 }
 

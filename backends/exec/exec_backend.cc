@@ -1,101 +1,18 @@
 #include "backends/exec/exec_backend.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
-#include <boost/program_options/parsers.hpp>
-#include <filesystem>
-#include <fstream>
+#include <chrono>
 
 #include "backends/exec/arrays.h"
-#include "backends/exec/child.h"
 #include "backends/exec/messages.h"
-#include "checkpoints/container/safetensors.h"
+#include "backends/exec/session.h"
 
 namespace twinrun {
 namespace {
 
-namespace fs = std::filesystem;
 using exec::Reply;
+using exec::Session;
 using Milliseconds = std::chrono::milliseconds;
-
-// One process and its folder.
-class Session {
- public:
-  static Result<std::shared_ptr<Session>> start(const ExecOptions& options) {
-    const std::shared_ptr<Session> s(new Session(options));
-    std::error_code error;
-    std::string folder = (fs::temp_directory_path(error) / "twinrun-engine-XXXXXX").string();
-    if (error || mkdtemp(folder.data()) == nullptr)
-      return Error{"cannot make a session folder", folder,
-                   "set TMPDIR to a folder that can be written"};
-    s->folder_ = folder;
-    std::vector<std::string> words = boost::program_options::split_unix(options.command);
-    if (words.empty())
-      return Error{"no command", "exec:", "exec:COMMAND, for example exec:'python3 engine.py'"};
-    words.push_back(folder);
-    TWINRUN_ASSIGN(s->child_, Child::start(words));
-    TWINRUN_ASSIGN(const std::string line, s->ask(exec::hello(), "hello", "", options.slow));
-    TWINRUN_ASSIGN(s->declared_, exec::parse_hello(line, s->child_->name()));
-    return s;
-  }
-  ~Session() {
-    if (child_) child_->end(std::chrono::seconds(5));
-    std::error_code ignored;
-    if (!folder_.empty()) fs::remove_all(folder_, ignored);
-  }
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
-
-  // The line that answers.
-  Result<std::string> ask(const std::string& message, const std::string& key, const std::string& is,
-                          Milliseconds limit) {
-    if (broken_) return Error{"has failed before", child_->name(), ""};
-    broken_ = true;  // until it has answered
-    TWINRUN_RETURN_IF_ERROR(child_->send(message));
-    for (;;) {
-      TWINRUN_ASSIGN(std::string line, child_->receive(limit));
-      TWINRUN_ASSIGN(const Reply reply, exec::parse_reply(line, key, is, child_->name()));
-      if (!reply.alive.empty()) continue;
-      broken_ = false;
-      return line;
-    }
-  }
-
-  Status write(const std::string& name, const ArrayFile& file) const {
-    const std::string path = (fs::path(folder_) / name).string();
-    TWINRUN_ASSIGN(const std::vector<std::byte> bytes, to_safetensors(file, path));
-    return write(name, std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-  }
-  Status write(const std::string& name, std::string_view bytes) const {
-    const std::string path = (fs::path(folder_) / name).string();
-    std::error_code ignored;
-    fs::remove(path, ignored);  // never through a link that the engine has put there
-    std::ofstream out(path, std::ios::binary);
-    out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    if (!out.flush()) return Error{"cannot write", path, "free space, or set TMPDIR"};
-    return Ok{};
-  }
-  void remove(const std::string& name) const {
-    std::error_code ignored;
-    fs::remove(fs::path(folder_) / name, ignored);
-  }
-
-  const std::string& folder() const { return folder_; }
-  const std::string& name() const { return child_->name(); }
-  const ExecOptions& options() const { return options_; }
-  const Capabilities& declared() const { return declared_; }
-  int next_program() { return ++programs_; }
-
- private:
-  explicit Session(ExecOptions options) : options_(std::move(options)) {}
-  ExecOptions options_;
-  std::string folder_;
-  std::unique_ptr<Child> child_;
-  Capabilities declared_;
-  int programs_ = 0;
-  bool broken_ = false;
-};
 
 // The numbers of a program's random ops alone, as our reference draws them.
 Program only_random(const Program& program) {
@@ -117,9 +34,8 @@ class ExecEngine : public Engine {
   Status prepare(int threads) {
     TWINRUN_RETURN_IF_ERROR(
         session_->write(file_, exec::program_json(program_, session_->options().scenario)));
-    TWINRUN_ASSIGN(const std::string line,
-                   session_->ask(exec::prepare(file_), "prepared", "\"" + file_ + "\"",
-                                 session_->options().slow));
+    TWINRUN_ASSIGN(const Reply reply, session_->ask(exec::prepare(file_), "prepared",
+                                                    "\"" + file_ + "\"", session_->options().slow));
     if (exec::random_ops(program_).empty()) return Ok{};
     BackendOptions o;
     o.threads = threads;
@@ -132,12 +48,24 @@ class ExecEngine : public Engine {
 
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink*, OpHooks* hooks) override {
+    Status done = ask_step(step, states, inputs, outputs, hooks);
+    if (done || !done.error().where.starts_with(kExecPlace)) return done;
+    last_.clear();  // nobody knows what it goes on from
+    Error error = done.error();
+    error.what = "step " + std::to_string(step) + ": " + error.what;
+    return error;
+  }
+
+ private:
+  Status ask_step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+                  OpHooks* hooks) {
     if (hooks != nullptr)
-      return Error{"an engine of another process takes no faults", session_->name(),
+      return Error{"an engine of another process takes no faults", "--fault",
                    "inject them into cpu or tpu"};
-    const std::string number = std::to_string(step);
+    // Of the request, not of the step: no answer to an earlier one fits.
+    const std::string number = std::to_string(session_->next_request());
     const std::string inputs_file = "inputs-" + number + ".safetensors",
-                      state_file = "state-" + number + ".safetensors";
+                      state_file = "state-" + number + ".safetensors", result = "result-" + number;
     TWINRUN_ASSIGN(const ArrayFile fed, arrays_fed(step, states, inputs));
     TWINRUN_RETURN_IF_ERROR(session_->write(inputs_file, fed));
     const bool goes_on = same(states);
@@ -150,21 +78,23 @@ class ExecEngine : public Engine {
     const auto begin = std::chrono::steady_clock::now();
     const Milliseconds limit =
         steps_ == 0 ? session_->options().slow : std::max(session_->options().fast, 20 * slowest_);
-    TWINRUN_ASSIGN(const std::string line,
-                   session_->ask(exec::step(file_, step, inputs_file, goes_on ? "" : state_file,
-                                            "result-" + number),
-                                 "stepped", number, limit));
+    TWINRUN_ASSIGN(const Reply reply, session_->ask(exec::step(file_, step, inputs_file,
+                                                               goes_on ? "" : state_file, result),
+                                                    "stepped", std::to_string(step), limit));
     if (steps_++ > 0)
       slowest_ = std::max(slowest_, std::chrono::duration_cast<Milliseconds>(
                                         std::chrono::steady_clock::now() - begin));
-    TWINRUN_ASSIGN(const Reply reply, exec::parse_reply(line, "stepped", number, session_->name()));
+    if (reply.result != result + ".safetensors" && reply.result != result + ".h5") {
+      return Error{"names the result " + exec::shown(reply.result) + ", due is '" + result +
+                       ".safetensors' or '" + result + ".h5'",
+                   session_->name(), "docs/engine-protocol.md"};
+    }
     TWINRUN_RETURN_IF_ERROR(take(reply.result, states, outputs));
     for (const std::string& file : {inputs_file, state_file, reply.result}) session_->remove(file);
     last_ = states;
     return Ok{};
   }
 
- private:
   static std::vector<Tensor> of_replicas(const States& states, size_t var) {
     std::vector<Tensor> out;
     for (const ReplicaState& replica : states) out.push_back(replica.vars[var]);
@@ -209,8 +139,9 @@ class ExecEngine : public Engine {
       due += static_cast<uint64_t>(var.type.bytes()) * replicas;
     for (const Output& output : program_.outputs)
       due += static_cast<uint64_t>(program_.graph.type(output.id).bytes()) * replicas;
-    TWINRUN_ASSIGN(ArrayFile file, exec::read_result(session_->folder(), name, 4 * due));
-    const exec::ResultArrays arrays(std::move(file), session_->name() + ": " + name);
+    const std::string where = session_->name() + ": " + name;
+    TWINRUN_ASSIGN(ArrayFile file, exec::read_result(session_->folder(), name, 4 * due, where));
+    const exec::ResultArrays arrays(std::move(file), where);
     outputs.assign(replicas, std::vector<Tensor>(program_.outputs.size()));
     for (size_t o = 0; o < program_.outputs.size(); ++o) {
       const Output& output = program_.outputs[o];
@@ -264,7 +195,7 @@ class ExecBackend : public Backend {
 }  // namespace
 
 Result<std::unique_ptr<Backend>> make_exec_backend(const ExecOptions& options, int threads) {
-  TWINRUN_ASSIGN(auto session, Session::start(options));
+  TWINRUN_ASSIGN(auto session, exec::Session::start(options));
   return std::unique_ptr<Backend>(std::make_unique<ExecBackend>(std::move(session), threads));
 }
 

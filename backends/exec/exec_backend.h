@@ -6,6 +6,9 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "backends/backend.h"
 
@@ -16,7 +19,16 @@ struct ExecOptions {
   std::string scenario;                     // resolved TOML: the engine builds the model from it
   std::chrono::milliseconds slow{600'000};  // for hello, prepare, the first step of a program
   std::chrono::milliseconds fast{60'000};   // at least, for any other
+  std::chrono::milliseconds longest{
+      6 * 3'600'000};  // for one that says again and again that it is alive
+  std::function<void(const std::string&)> on_alive{};  // what it says then
 };
+
+// Every error of an engine, from its start on, has a place that begins so: "exec:COMMAND".
+inline constexpr std::string_view kExecPlace = "exec:";
+
+// The command that reads HDF5 results in a process of its own: `twinrun read-hdf5`. Until it is set they are refused.
+void read_hdf5_with(std::vector<std::string> command);
 
 // Errors: no such program, not the protocol, another version of it.
 Result<std::unique_ptr<Backend>> make_exec_backend(const ExecOptions& options, int threads);

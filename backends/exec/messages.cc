@@ -9,12 +9,17 @@ namespace {
 
 using nlohmann::json;
 
-std::string shown(const std::string& line) {
-  std::string text = line.substr(0, 200);
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
-  }
-  return "'" + text + (line.size() > 200 ? "...'" : "'");
+// No message is deep. What is deeper is dropped while it is read: json goes down by recursion where it prints.
+json parse_line(const std::string& line) {
+  constexpr int kMostDepth = 8;
+  const auto keep = [](int depth, json::parse_event_t, json&) { return depth <= kMostDepth; };
+  return json::parse(line, keep, false);
+}
+
+// A value of a message in an error.
+std::string shown_value(const json& value) {
+  const std::string text = value.dump();
+  return text.size() > 200 ? text.substr(0, 200) + "..." : text;
 }
 
 const char* dtype_name(DType dtype) {
@@ -39,6 +44,15 @@ json typed(const std::string& name, const TensorType& type) {
 const char* scope_name(Scope scope) { return scope == Scope::kPerCore ? "per_core" : "global"; }
 
 }  // namespace
+
+std::string shown(std::string_view text) {
+  constexpr size_t kMost = 200;
+  std::string out(text.substr(0, kMost));
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  }
+  return "'" + out + (text.size() > kMost ? "...'" : "'");
+}
 
 std::vector<ValueId> random_ops(const Program& program) {
   std::vector<ValueId> ids;
@@ -68,23 +82,24 @@ std::string program_json(const Program& p, const std::string& scenario) {
       outputs.push_back(typed(output.name, p.graph.type(output.id)));
   }
   const Sharding& s = p.sharding;
-  const json all = {{"protocol", kProtocol},
-                    {"scenario", scenario},
-                    {"cores", s.cores},
-                    {"batch", p.batch},
+  const json all = {
+      {"protocol", kProtocol},
+      {"scenario", scenario},
+      {"cores", s.cores},
+      {"batch", p.batch},
       {"algebra", p.optimizer.algebra == OptimizerSpec::Algebra::kCpu ? "cpu" : "xla"},
-                    {"sharding",
-                     {{"reduction", s.reduction == Reduction::kMean ? "mean" : "sum"},
-                      {"batchnorm", s.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced"},
-                      {"batchnorm_group", s.batchnorm_group},
-                      {"batchwise", scope_name(s.batchwise)},
-                      {"token_mean", scope_name(s.token_mean)},
-                      {"clipping", s.clipping == Clipping::kAfterAllReduce ? "after_all_reduce"
-                                                                           : "before_all_reduce"}}},
-                    {"state", state},
-                    {"inputs", inputs},
-                    {"random", random},
-                    {"outputs", outputs}};
+      {"sharding",
+       {{"reduction", s.reduction == Reduction::kMean ? "mean" : "sum"},
+        {"batchnorm", s.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced"},
+        {"batchnorm_group", s.batchnorm_group},
+        {"batchwise", scope_name(s.batchwise)},
+        {"token_mean", scope_name(s.token_mean)},
+        {"clipping",
+         s.clipping == Clipping::kAfterAllReduce ? "after_all_reduce" : "before_all_reduce"}}},
+      {"state", state},
+      {"inputs", inputs},
+      {"random", random},
+      {"outputs", outputs}};
   return all.dump(1);
 }
 
@@ -105,18 +120,21 @@ std::string step(const std::string& program_file, int64_t step, const std::strin
 
 Result<Reply> parse_reply(const std::string& line, const std::string& key, const std::string& is,
                           const std::string& engine) {
-  const json reply = json::parse(line, nullptr, false);
+  const json reply = parse_line(line);
   if (!reply.is_object())
     return Error{"what came on standard output is no message: " + shown(line), engine,
                  "an engine prints messages there and nothing else (docs/engine-protocol.md)"};
-  if (const auto said = reply.find("error"); said != reply.end())
-    return Error{
-        "the engine says: " + (said->is_string() ? said->get<std::string>() : said->dump()), engine,
-        ""};
+  if (const auto said = reply.find("error"); said != reply.end()) {
+    constexpr size_t kMost = 8000;
+    const std::string text = said->is_string() ? said->get<std::string>() : said->dump();
+    return Error{"the engine says: " + text.substr(0, kMost) + (text.size() > kMost ? "..." : ""),
+                 engine, ""};
+  }
   Reply out;
   if (const auto alive = reply.find("alive"); alive != reply.end()) {
-    out.alive = alive->is_string() && !alive->get<std::string>().empty() ? alive->get<std::string>()
-                                                                         : "at work";
+    constexpr size_t kMost = 200;
+    out.alive = alive->is_string() ? alive->get<std::string>().substr(0, kMost) : "";
+    if (out.alive.empty()) out.alive = "at work";
     return out;
   }
   const auto found = reply.find(key);
@@ -126,13 +144,15 @@ Result<Reply> parse_reply(const std::string& line, const std::string& key, const
                  engine, "docs/engine-protocol.md"};
   if (const auto result = reply.find("result"); result != reply.end() && result->is_string())
     out.result = result->get<std::string>();
+  out.line = line;
   return out;
 }
 
 Result<Capabilities> parse_hello(const std::string& line, const std::string& engine) {
-  const json h = json::parse(line, nullptr, false).at("hello");
+  const json message = parse_line(line);
+  const json h = message.is_object() ? message.value("hello", json()) : json();
   const auto bad = [&](const std::string& key, const std::string& due) {
-    return Error{"hello: '" + key + "' is " + (h.contains(key) ? h[key].dump() : "missing") +
+    return Error{"hello: '" + key + "' is " + (h.contains(key) ? shown_value(h[key]) : "missing") +
                      ", due is " + due,
                  engine, "docs/engine-protocol.md"};
   };
@@ -145,7 +165,10 @@ Result<Capabilities> parse_hello(const std::string& line, const std::string& eng
     return h.contains(key) && h[key].is_string() ? h[key].get<std::string>() : "";
   };
   c.name = text("name");
-  if (c.name.empty()) return bad("name", "text");
+  if (c.name.empty() || c.name.size() > 200) return bad("name", "text of at most 200 bytes");
+  for (const char* key : {"version", "settings"}) {
+    if (text(key).size() > 2000) return bad(key, "text of at most 2000 bytes");
+  }
   c.settings = text("version");
   if (const std::string more = text("settings"); !more.empty()) c.settings += " " + more;
   const auto take = [&](const char* key, auto& to, auto valid, const char* due) -> Status {

@@ -23,7 +23,10 @@ std::string step(const std::string& program_file, int64_t step, const std::strin
 struct Reply {
   std::string alive;   // not the answer yet
   std::string result;  // of a step
+  std::string line;    // all of it
 };
+// Text from outside in an error: the beginning, without control characters, in quotes.
+std::string shown(std::string_view text);
 // `key`: what the answer must have ("hello", "prepared", "stepped"); `is` its value, for the latter two.
 Result<Reply> parse_reply(const std::string& line, const std::string& key, const std::string& is,
                           const std::string& engine);

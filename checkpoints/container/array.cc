@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +11,7 @@
 #include <cstring>
 #include <limits>
 
+#include "checkpoints/container/open_file.h"
 #include "program/base/bits.h"
 
 namespace twinrun {
@@ -256,31 +255,12 @@ NamedArray to_array(std::string name, const Tensor& tensor) {
 }
 
 Result<std::vector<std::byte>> read_whole_file(const std::string& path, uint64_t most) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) {
     return Error{fmt::format("cannot open: {}", std::strerror(errno)), path,
                  errno == ENOENT ? "check the name" : ""};
   }
-  struct stat info {};
-  std::vector<std::byte> bytes;
-  int code = ::fstat(fd, &info) != 0 ? errno : 0;
-  const bool regular = S_ISREG(info.st_mode);
-  if (code == 0 && regular) {
-    bytes.resize(std::min(static_cast<uint64_t>(info.st_size), most));
-    size_t done = 0;
-    while (done < bytes.size()) {
-      const ssize_t n = ::read(fd, bytes.data() + done, bytes.size() - done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) code = errno;
-      if (n <= 0) break;
-      done += static_cast<size_t>(n);
-    }
-    bytes.resize(done);  // it became shorter meanwhile: the parser says what is missing
-  }
-  ::close(fd);
-  if (code != 0) return Error{fmt::format("cannot read: {}", std::strerror(code)), path, ""};
-  if (!regular) return Error{"is no regular file", path, "name a file"};
-  return bytes;
+  return read_open_file(file.get(), most, path);
 }
 
 }  // namespace twinrun

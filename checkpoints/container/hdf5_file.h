@@ -55,6 +55,7 @@ class Hdf5Id {
 struct Hdf5Budget {
   uint64_t file_bytes = 0;
   uint64_t left = 0;
+  bool chunked = false;  // chunks are read, too: plain, shuffled or deflated
 };
 
 // What groups and datasets share: a place for messages ("run.h5:/steps/loss") and attributes.
@@ -157,7 +158,10 @@ class Hdf5File {
   static Result<Hdf5File> create(const std::string& path);
   static Result<Hdf5File> open(const std::string& path);
   // The same for a file that lies in memory; `name` is for messages. The bytes are copied.
-  static Result<Hdf5File> open_image(std::span<const std::byte> image, const std::string& name);
+  // `unpacked`, if not 0: chunked data may be there, which hdf5_foreign.cc is to read, and all data unpack to at most so many
+  // bytes.
+  static Result<Hdf5File> open_image(std::span<const std::byte> image, const std::string& name,
+                                     uint64_t unpacked = 0);
 
   Result<Hdf5Group> root() const;
   // Only for created files: all that was written so far goes to the path, atomically.

@@ -189,7 +189,8 @@ Result<Hdf5Dataset> Hdf5Group::write_foreign(const std::string& name, const Name
   return write(name, type.get(), type.get(), array.dims, array.bytes.data());
 }
 
-Result<Hdf5File> Hdf5File::open_image(std::span<const std::byte> image, const std::string& name) {
+Result<Hdf5File> Hdf5File::open_image(std::span<const std::byte> image, const std::string& name,
+                                      uint64_t unpacked) {
   start_library();
   const Quiet quiet;
   constexpr size_t kGrowth = size_t{1} << 20;
@@ -206,7 +207,8 @@ Result<Hdf5File> Hdf5File::open_image(std::span<const std::byte> image, const st
     return error;
   }
   return Hdf5File(std::move(id), name,
-                  std::make_shared<Hdf5Budget>(Hdf5Budget{image.size(), image.size()}));
+                  std::make_shared<Hdf5Budget>(Hdf5Budget{
+                      image.size(), unpacked > 0 ? unpacked : image.size(), unpacked > 0}));
 }
 
 }  // namespace twinrun

@@ -246,19 +246,50 @@ Result<std::vector<Hdf5Group::Child>> Hdf5Group::children() const {
 
 // ---- datasets ----
 
+namespace {
+
+// Whether a chunk needs no more memory than may be handed out, and no filter but those that every HDF5 has.
+Status check_chunks(hid_t how, uint64_t element_bytes, uint64_t left, const std::string& where) {
+  hsize_t sizes[H5S_MAX_RANK] = {};
+  const int rank = H5Pget_chunk(how, H5S_MAX_RANK, sizes);
+  if (rank < 0) return hdf5_error("cannot read the chunks' shape", where);
+  uint64_t bytes = element_bytes;
+  for (int i = 0; i < rank; ++i) {
+    if (sizes[i] == 0 || bytes > left / sizes[i])
+      return Error{"has chunks larger than all that may be read", where, "store it contiguously"};
+    bytes *= sizes[i];
+  }
+  for (int i = 0; i < H5Pget_nfilters(how); ++i) {
+    unsigned flags = 0;
+    size_t values = 0;
+    const H5Z_filter_t filter = H5Pget_filter2(how, static_cast<unsigned>(i), &flags, &values,
+                                               nullptr, 0, nullptr, nullptr);
+    if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE)
+      return Error{fmt::format("is filtered by {}, allowed are gzip and shuffle", int{filter}),
+                   where, "store it plain"};
+  }
+  return Ok{};
+}
+
+}  // namespace
+
 Result<Dims> Hdf5Dataset::checked_dims(uint64_t element_bytes) const {
   const Hdf5Id how(H5Dget_create_plist(id_.get())), space(H5Dget_space(id_.get()));
   if (!how.valid() || !space.valid()) return hdf5_error("cannot read the layout", where_);
   const H5D_layout_t layout = H5Pget_layout(how.get());
-  if (layout != H5D_CONTIGUOUS && layout != H5D_COMPACT) {
-    return Error{"is stored chunked or virtually, contiguous storage is expected", where_,
-                 "rewrite it: h5repack -l CONTI -f NONE in.h5 out.h5"};
+  const bool chunked = layout == H5D_CHUNKED && budget_->chunked;
+  if (layout != H5D_CONTIGUOUS && layout != H5D_COMPACT && !chunked) {
+    return Error{fmt::format("is stored {}virtually, contiguous storage is expected",
+                             budget_->chunked ? "" : "chunked or "),
+                 where_, "rewrite it: h5repack -l CONTI -f NONE in.h5 out.h5"};
   }
   if (H5Pget_external_count(how.get()) != 0) {
     return Error{"keeps its data in other files, which are not opened", where_,
                  "copy the data into the file"};
   }
-  if (H5Pget_nfilters(how.get()) != 0) {
+  if (chunked) {
+    TWINRUN_RETURN_IF_ERROR(check_chunks(how.get(), element_bytes, budget_->left, where_));
+  } else if (H5Pget_nfilters(how.get()) != 0) {
     return Error{"is filtered or compressed, plain storage is expected", where_,
                  "rewrite it: h5repack -l CONTI -f NONE in.h5 out.h5"};
   }
@@ -286,7 +317,7 @@ Result<Dims> Hdf5Dataset::checked_dims(uint64_t element_bytes) const {
   }
   if (empty) bytes = 0;
   const uint64_t stored = H5Dget_storage_size(id_.get());
-  if (stored != bytes) {
+  if (stored != bytes && !chunked) {
     return Error{fmt::format("declares {} bytes and stores {}", bytes, stored), where_,
                  "the file is damaged: fetch or make it again"};
   }

@@ -1,6 +1,7 @@
 #include "checkpoints/container/hdf5_tree.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -9,6 +10,7 @@
 
 #include "checkpoints/container/hdf5_file.h"
 #include "checkpoints/container/isolated.h"
+#include "checkpoints/container/open_file.h"
 #include "checkpoints/container/safetensors.h"
 
 namespace twinrun {
@@ -77,9 +79,15 @@ Result<Hdf5Tree> unpacked(const std::vector<std::byte>& bytes, const std::string
   Hdf5Tree tree;
   tree.arrays = std::move(file.arrays);
   std::ranges::sort(tree.arrays, {}, &NamedArray::name);
-  tree.attributes =
-      nlohmann::json::parse(file.metadata["attributes"]).get<decltype(tree.attributes)>();
-  tree.ignored = nlohmann::json::parse(file.metadata["ignored"]).get<decltype(tree.ignored)>();
+  const auto meta = [&](const char* key) {
+    return nlohmann::json::parse(file.metadata[key], nullptr, /*allow_exceptions=*/false);
+  };
+  try {
+    tree.attributes = meta("attributes").get<decltype(tree.attributes)>();
+    tree.ignored = meta("ignored").get<decltype(tree.ignored)>();
+  } catch (const nlohmann::json::exception&) {
+    return Error{"the library that reads it answered nonsense", where, "the file is damaged"};
+  }
   return tree;
 }
 
@@ -144,6 +152,28 @@ Result<Hdf5Tree> parse_hdf5_tree(std::span<const std::byte> bytes, const std::st
                  run_isolated([&] { return packed(Hdf5File::open_image(bytes, where), where); },
                               bytes.size(), where));
   return unpacked(answer, where);
+}
+
+Result<Hdf5Tree> read_hdf5_tree(const std::vector<std::string>& reader, int file, uint64_t most,
+                                const std::string& where) {
+  std::vector<std::string> command = reader;
+  command.push_back(std::to_string(most));
+  // Its limit of CPU time ends it before: this is for one that waits for ever.
+  const double seconds = 120 + static_cast<double>(most) * 1e-7;
+  const auto bytes = run_isolated(command, file, seconds, where);
+  if (bytes) return unpacked(*bytes, where);
+  Error error = bytes.error();
+  if (!error.where.starts_with(where)) error.where = where + error.where;  // of the reader's own
+  return error;
+}
+
+int serve_hdf5_tree(uint64_t most) {
+  return serve_isolated(
+      [&]() -> Result<std::vector<std::byte>> {
+        TWINRUN_ASSIGN(const auto bytes, read_open_file(STDIN_FILENO, most, ""));
+        return packed(Hdf5File::open_image(bytes, "", most), "");
+      },
+      most);
 }
 
 Result<std::vector<std::byte>> to_hdf5(const Hdf5Tree& tree,

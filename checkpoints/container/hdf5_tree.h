@@ -7,6 +7,7 @@
 //   auto bytes = to_hdf5(tree, path);                                // groups and datasets by name
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -28,6 +29,13 @@ struct Hdf5Tree {
 
 Result<Hdf5Tree> read_hdf5_tree(const std::string& path);
 Result<Hdf5Tree> parse_hdf5_tree(std::span<const std::byte> bytes, const std::string& where);
+
+// For callers with threads, and for files by programs that nobody vouches for: `file` is read by `reader`, a program that calls
+// serve_hdf5_tree. Chunked data may be there too, deflated or shuffled; all of it unpacks to at most `most` bytes.
+Result<Hdf5Tree> read_hdf5_tree(const std::vector<std::string>& reader, int file, uint64_t most,
+                                const std::string& where);
+// Reads its standard input, answers on its standard output (isolated.h). The exit status.
+int serve_hdf5_tree(uint64_t most);
 
 // Groups are those of `attributes` and of the arrays' paths. A list of one text stays a list.
 // Scalars: the names in `scalars` are written as one text instead.

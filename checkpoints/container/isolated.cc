@@ -2,19 +2,23 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <thread>
+
+#include "checkpoints/container/open_file.h"
 
 namespace twinrun {
 namespace {
@@ -42,12 +46,15 @@ void limit(int resource, uint64_t most) {
   ::setrlimit(static_cast<__rlimit_resource_t>(resource), &value);
 }
 
-void limit_child(uint64_t input_bytes) {
+void limit_resources(uint64_t input_bytes) {
   limit(RLIMIT_CORE, 0);
   limit(RLIMIT_CPU, 10 + (input_bytes >> 24));
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   limit(RLIMIT_AS, own_address_space() + (uint64_t{1} << 30) + 8 * input_bytes);
 #endif
+}
+
+void leave_streams() {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (null >= 0) ::dup2(null, stream);
@@ -55,24 +62,18 @@ void limit_child(uint64_t input_bytes) {
   for (const int signal : {SIGINT, SIGTERM}) ::signal(signal, SIG_DFL);
 }
 
-[[noreturn]] void child(int fd, const std::function<Result<std::vector<std::byte>>()>& reader,
-                        uint64_t input_bytes) {
-  limit_child(input_bytes);
-  bool good = false;
+// Whether there was an answer, and it could be given.
+bool answer_to(int fd, const std::function<Result<std::vector<std::byte>>()>& reader) {
   try {
     const auto result = reader();
-    if (result) {
-      good = write_all(fd, std::span(&kValue, 1)) && write_all(fd, *result);
-    } else {
-      const Error& e = result.error();
-      const std::string text = nlohmann::json({e.what, e.where, e.fix})
-                                   .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-      good = write_all(fd, std::span(&kError, 1)) && write_all(fd, std::as_bytes(std::span(text)));
-    }
+    if (result) return write_all(fd, std::span(&kValue, 1)) && write_all(fd, *result);
+    const Error& e = result.error();
+    const std::string text = nlohmann::json({e.what, e.where, e.fix})
+                                 .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return write_all(fd, std::span(&kError, 1)) && write_all(fd, std::as_bytes(std::span(text)));
   } catch (const std::exception&) {
-    good = false;
+    return false;
   }
-  ::_exit(good ? 0 : 1);
 }
 
 std::string how_it_ended(int status) {
@@ -82,50 +83,12 @@ std::string how_it_ended(int status) {
   return fmt::format("it crashed: {}", ::strsignal(WTERMSIG(status)));
 }
 
-// The whole answer; empty where there is none.
-std::vector<std::byte> answer(int fd) {
-  struct stat info {};
-  if (::fstat(fd, &info) != 0 || info.st_size <= 0) return {};
-  std::vector<std::byte> bytes(static_cast<size_t>(info.st_size));
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t n = ::pread(fd, &bytes[done], bytes.size() - done, static_cast<off_t>(done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return {};
-    done += static_cast<size_t>(n);
-  }
-  return bytes;
-}
-
-// Closes on the way out.
-struct Descriptor {
-  int fd;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-};
-
-}  // namespace
-
-Result<std::vector<std::byte>> run_isolated(
-    const std::function<Result<std::vector<std::byte>>()>& reader, uint64_t input_bytes,
-    const std::string& where) {
-  const Descriptor memory{::memfd_create("twinrun", MFD_CLOEXEC)};
-  if (memory.fd < 0) {
-    return Error{fmt::format("cannot make a file in memory: {}", std::strerror(errno)), where, ""};
-  }
-  const pid_t pid = ::fork();
-  if (pid < 0) {
-    return Error{fmt::format("cannot start a process to read it: {}", std::strerror(errno)), where,
-                 "close other programs"};
-  }
-  if (pid == 0) child(memory.fd, reader, input_bytes);
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0) {
-    if (errno != EINTR) return Error{"lost the process that reads it", where, ""};
-  }
+// What the process left in `memory` before it ended so.
+Result<std::vector<std::byte>> taken(int memory, int status, const std::string& where) {
   std::vector<std::byte> bytes;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) bytes = answer(memory.fd);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+    if (auto answer = read_open_file(memory, ~uint64_t{0}, where)) bytes = *std::move(answer);
+  }
   if (bytes.empty()) {
     return Error{fmt::format("the library that reads it failed ({})", how_it_ended(status)), where,
                  "the file is damaged or hostile: fetch or make it again"};
@@ -133,11 +96,83 @@ Result<std::vector<std::byte>> run_isolated(
   const bool value = bytes[0] == kValue;
   if (!value) {
     const auto parts = nlohmann::json::parse(bytes.begin() + 1, bytes.end(), nullptr, false);
-    if (!parts.is_array() || parts.size() != 3) return Error{"cannot be read", where, ""};
+    const bool three = parts.is_array() && parts.size() == 3 &&
+                       std::ranges::all_of(parts, [](const auto& p) { return p.is_string(); });
+    if (!three) return Error{"cannot be read", where, ""};
     return Error{parts[0], parts[1], parts[2]};
   }
   bytes.erase(bytes.begin());
   return bytes;
+}
+
+// Nobody reads what it says on its standard error.
+int spawn(const std::vector<std::string>& command, int input, int output, pid_t& pid) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  std::vector<char*> words;
+  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  const int failed = posix_spawnp(&pid, words[0], &actions, nullptr, words.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  return failed;
+}
+
+}  // namespace
+
+Result<std::vector<std::byte>> run_isolated(
+    const std::function<Result<std::vector<std::byte>>()>& reader, uint64_t input_bytes,
+    const std::string& where) {
+  const Descriptor memory(::memfd_create("twinrun", MFD_CLOEXEC));
+  if (memory.get() < 0) {
+    return Error{fmt::format("cannot make a file in memory: {}", std::strerror(errno)), where, ""};
+  }
+  const pid_t pid = ::fork();
+  if (pid < 0) {
+    return Error{fmt::format("cannot start a process to read it: {}", std::strerror(errno)), where,
+                 "close other programs"};
+  }
+  if (pid == 0) {
+    limit_resources(input_bytes);
+    leave_streams();
+    ::_exit(answer_to(memory.get(), reader) ? 0 : 1);
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) return Error{"lost the process that reads it", where, ""};
+  }
+  return taken(memory.get(), status, where);
+}
+
+Result<std::vector<std::byte>> run_isolated(const std::vector<std::string>& command, int input,
+                                            double seconds, const std::string& where) {
+  const Descriptor memory(::memfd_create("twinrun", MFD_CLOEXEC));
+  if (memory.get() < 0) {
+    return Error{fmt::format("cannot make a file in memory: {}", std::strerror(errno)), where, ""};
+  }
+  pid_t pid = -1;
+  if (const int failed = spawn(command, input, memory.get(), pid); failed != 0) {
+    return Error{fmt::format("cannot start '{}' to read it: {}", command[0], std::strerror(failed)),
+                 where, ""};
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  int status = 0;
+  for (;;) {
+    const pid_t found = ::waitpid(pid, &status, WNOHANG);
+    if (found == pid) break;
+    if (found < 0 && errno != EINTR) return Error{"lost the process that reads it", where, ""};
+    if (std::chrono::steady_clock::now() > end) ::kill(pid, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return taken(memory.get(), status, where);
+}
+
+int serve_isolated(const std::function<Result<std::vector<std::byte>>()>& reader,
+                   uint64_t input_bytes) {
+  limit_resources(input_bytes);
+  return answer_to(STDOUT_FILENO, reader) ? 0 : 1;
 }
 
 }  // namespace twinrun

@@ -23,4 +23,12 @@ Result<std::vector<std::byte>> run_isolated(
     const std::function<Result<std::vector<std::byte>>()>& reader, uint64_t input_bytes,
     const std::string& where);
 
+// The same in another program, for callers with threads: `command` is started with `input` (a file) as its standard input, and
+// does with it what serve_isolated does. It has `seconds`, then it is ended.
+Result<std::vector<std::byte>> run_isolated(const std::vector<std::string>& command, int input,
+                                            double seconds, const std::string& where);
+// What such a program's main does: limits itself, gives the answer to its standard output, and returns the exit status.
+int serve_isolated(const std::function<Result<std::vector<std::byte>>()>& reader,
+                   uint64_t input_bytes);
+
 }  // namespace twinrun

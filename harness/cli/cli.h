@@ -46,7 +46,8 @@ struct Parsed {
 Parsed parse(const Args& args, const char* usage, const char* example,
              po::options_description visible, const std::vector<std::string>& positional);
 
-// Prints "twinrun: where: what" and the fix to stderr; returns the code.
+// Prints "twinrun: where: what" and the fix to stderr; returns the code, or kExitUnavailable where the place is an engine of
+// another process: it could not be started, or failed later.
 int fail(const Error& error, int code = kExitUsage);
 
 // Options that several verbs share.

@@ -11,8 +11,11 @@
 #include <optional>
 #include <thread>
 
+#include "backends/exec/exec_backend.h"
+#include "backends/exec/last_resort.h"
 #include "harness/cli/cli.h"
 #include "program/base/names.h"
+#include "reports/text.h"
 
 namespace twinrun::cli {
 namespace {
@@ -22,7 +25,9 @@ StopFlag stop{false};
 constexpr const char* kSurplus = "surplus words";
 
 void on_signal(int) {
-  if (stop.exchange(true)) _exit(kExitInterrupted);
+  if (!stop.exchange(true)) return;
+  end_sessions();
+  _exit(kExitInterrupted);
 }
 
 std::string quoted(const std::string& word) {
@@ -117,9 +122,10 @@ Parsed parse(const Args& args, const char* usage, const char* example,
 
 int fail(const Error& error, int code) {
   const bool color = isatty(STDERR_FILENO) != 0 && colors_wanted();
+  // Engines and files have their say in it.
   fmt::print(stderr, "{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
-             error.message());
-  return code;
+             join(text::clean_lines(error.message()), "\n"));
+  return error.where.starts_with(kExecPlace) ? kExitUnavailable : code;
 }
 
 void add_scenario_options(po::options_description& options) {

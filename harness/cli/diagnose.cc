@@ -142,9 +142,11 @@ int diagnose_verb(const Args& args) {
   o.directory = parsed.has("out") ? parsed.get<std::string>("out")
                                   : fmt::format("twinrun-results/{}-{}", scenario->name,
                                                 scenario_digest(*scenario).hex().substr(0, 8));
+  ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
+  const StopFlag& stop = install_stop_flag();
   for (const auto& engine : {o.baseline, o.subject}) {
-    if (const auto backend = make_engine(engine, *scenario, {}); !backend)
-      return fail(backend.error(), engine.starts_with("exec:") ? kExitUnavailable : kExitUsage);
+    if (const auto backend = make_engine(engine, *scenario, {}, &printer); !backend)
+      return fail(backend.error());
   }
   if (parsed.get<bool>("dry-run")) {
     const auto experiment = *imported ? Result<Experiment>(**imported) : make_experiment(*scenario);
@@ -153,8 +155,6 @@ int diagnose_verb(const Args& args) {
   }
 
   const bool json = parsed.get<bool>("json");
-  ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
-  const StopFlag& stop = install_stop_flag();
   const auto diagnosis = *imported ? diagnose(**imported, o, &printer, &stop)
                                    : diagnose(*scenario, o, &printer, &stop);
   if (!diagnosis) return fail(diagnosis.error());

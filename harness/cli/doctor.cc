@@ -2,28 +2,61 @@
 
 #include <fmt/format.h>
 
-#include "backends/kernels/kernels.h"
+#include <nlohmann/json.hpp>
+
 #include "harness/cli/cli.h"
+#include "harness/cli/progress_printer.h"
 #include "harness/environment.h"
+#include "reports/text.h"
 
 namespace twinrun::cli {
+namespace {
+
+void print_row(const DoctorRow& row) {
+  // Engines have their say in it.
+  const std::vector<std::string> lines = text::clean_lines(row.detail);
+  fmt::print("  {:<6} {:<40} {}\n", row.passed ? "ok" : "FAILED", row.name,
+             lines.empty() ? "" : lines[0]);
+  for (size_t i = 1; i < lines.size(); ++i) fmt::print("  {:<47} {}\n", "", lines[i]);
+}
+
+void print_json(const std::string& engine, const Doctor& d) {
+  nlohmann::ordered_json machine = nlohmann::ordered_json::object(),
+                         checks = nlohmann::ordered_json::array();
+  for (const DoctorRow& row : d.machine) machine[row.name] = row.detail;
+  for (const DoctorRow& row : d.checks)
+    checks.push_back({{"name", row.name}, {"passed", row.passed}, {"detail", row.detail}});
+  const nlohmann::ordered_json all = {{"schema", 1},        {"engine", engine},
+                                      {"passed", d.good()}, {"answer", d.answer},
+                                      {"checks", checks},   {"machine", machine}};
+  fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace
 
 int doctor_verb(const Args& args) {
   po::options_description options("options");
   options.add_options()("engine,e", po::value<std::string>()->default_value("tpu"),
-                        "engine to examine");
-  const Parsed parsed =
-      parse(args, "twinrun doctor [--engine ENGINE]", "twinrun doctor --engine tpu", options, {});
+                        "engine to examine: cpu, tpu, honest:SEED, exec:COMMAND")(
+      "json", po::bool_switch(), "one JSON document on stdout, nothing else there")(
+      "quiet,q", po::bool_switch(), "no progress");
+  const Parsed parsed = parse(args, "twinrun doctor [--engine ENGINE] [--json]",
+                              "twinrun doctor --engine 'exec:python3 engine.py'", options, {});
   if (parsed.exit) return *parsed.exit;
-  const auto rows = doctor(parsed.get<std::string>("engine"));
-  if (!rows) return fail(rows.error());
-  fmt::print("{}\n", version_text());
-  bool good = true;
-  for (const DoctorRow& row : *rows) {
-    fmt::print("  {:<6} {:<40} {}\n", row.passed ? "ok" : "FAILED", row.name, row.detail);
-    good = good && row.passed;
+  const auto engine = parsed.get<std::string>("engine");
+  ProgressPrinter printer(parsed.get<bool>("quiet"), false);
+  const auto d = doctor(engine, &printer);
+  if (!d) return fail(d.error());
+  if (parsed.get<bool>("json")) {
+    print_json(engine, *d);
+  } else {
+    fmt::print("{}\n", version_text());
+    for (const auto* rows : {&d->machine, &d->checks}) {
+      for (const DoctorRow& row : *rows) print_row(row);
+    }
+    fmt::print("\n{}\n", d->answer);
   }
-  return good ? 0 : 1;
+  return d->good() ? 0 : 1;
 }
 
 }  // namespace twinrun::cli

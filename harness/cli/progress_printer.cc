@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 
+#include "reports/text.h"
+
 namespace twinrun::cli {
 
 std::string duration_text(double seconds) {
@@ -59,6 +61,21 @@ void ProgressPrinter::step(int64_t done, const std::string& detail) {
                              rate < 100 ? fmt::format("{:.3g}", rate) : fmt::format("{:.0f}", rate),
                              duration_text(static_cast<double>(total_ - done) / rate), detail)));
   std::fflush(stderr);
+}
+
+// No more often than it can be read.
+void ProgressPrinter::alive(const std::string& what) {
+  const auto now = Clock::now();
+  if (quiet_ || now - told_ < std::chrono::milliseconds(terminal_ ? 100 : 10'000)) return;
+  told_ = now;
+  const std::string said =
+      fmt::format("  {}  the engine says: {}", what_.empty() ? "start" : what_, text::clean(what));
+  if (terminal_) {
+    fmt::print(stderr, "\r\x1b[K{}", cut_to_terminal(said));
+    std::fflush(stderr);
+  } else {
+    fmt::print(stderr, "{}\n", said);
+  }
 }
 
 void ProgressPrinter::end(const std::string& result) {

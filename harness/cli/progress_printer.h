@@ -15,6 +15,7 @@ class ProgressPrinter : public Progress {
   void begin(const std::string& what, int64_t total) override;
   void step(int64_t done, const std::string& detail) override;
   void log(const std::string& line) override;
+  void alive(const std::string& what) override;
   void end(const std::string& result) override;
 
  private:
@@ -22,7 +23,7 @@ class ProgressPrinter : public Progress {
   bool quiet_, verbose_, terminal_;
   std::string what_;
   int64_t total_ = 0;
-  Clock::time_point begin_, shown_;
+  Clock::time_point begin_, shown_, told_;
 };
 
 // "8 s", "2 min 05 s"

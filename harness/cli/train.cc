@@ -123,7 +123,7 @@ int train_verb(const Args& args) {
   po::options_description options("options");
   add_scenario_options(options);
   options.add_options()("engine,e", po::value<std::string>()->default_value("cpu"),
-                        "cpu, cpu:f64, tpu, honest:SEED")(
+                        "cpu, cpu:f64, tpu, honest:SEED, exec:COMMAND")(
       "cores", po::value<int>(),
       "1: the whole batch on one core (default on cpu); N: sharded (default on tpu: tpu.cores)")(
       "init", po::value<std::string>(), "begin from this checkpoint instead of the seed")(
@@ -149,7 +149,9 @@ int train_verb(const Args& args) {
                              scenario->train.batch, cores),
                  "--cores", "a divisor of the batch"});
   }
-  auto backend = make_engine(engine, *scenario, backend_options(*scenario, *threads));
+  ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
+  const StopFlag& stop = install_stop_flag();
+  auto backend = make_engine(engine, *scenario, backend_options(*scenario, *threads), &printer);
   if (!backend) return fail(backend.error());
   auto experiment = make_experiment(*scenario);
   if (!experiment) return fail(experiment.error());
@@ -173,8 +175,6 @@ int train_verb(const Args& args) {
   const auto path = parsed.get<std::string>("out");
   if (const Status writable = check_output(path); !writable) return fail(writable.error());
   if (const Status lasts = check_data_lasts(*experiment); !lasts) return fail(lasts.error(), 1);
-  ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
-  const StopFlag& stop = install_stop_flag();
   RunOptions o;
   o.name = fmt::format("{}, {} core{}", engine, cores, cores == 1 ? "" : "s");
   o.threads = *threads;

@@ -55,16 +55,174 @@ TEST_F(Exec, AWrongOneIsFoundByItsTensors) {
   EXPECT_EQ(report["findings"][0]["step"], 0);
 }
 
+// One rule for all verbs: 125 where the engine cannot be run, from its start to its last step.
 TEST_F(Exec, OneThatIsNotThereOrDies) {
-  const Outcome gone =
-      twinrun(folder_, {"diagnose", "drill_mlp", "--subject", "exec:/no/such/engine", "-o", "out"});
-  EXPECT_EQ(gone.code, 125);
-  EXPECT_NE(gone.err.find("cannot be started"), std::string::npos) << gone.err;
-  const Outcome dies = twinrun(folder_, {"diagnose", "drill_mlp", "--subject",
-                                         "exec:sh -c 'echo no device >&2; exit 7'", "-o", "out"});
-  EXPECT_EQ(dies.code, 125);
-  EXPECT_NE(dies.err.find("exit status 7"), std::string::npos) << dies.err;
-  EXPECT_NE(dies.err.find("no device"), std::string::npos) << dies.err;
+  for (const char* option : {"--subject", "--baseline"}) {
+    const Outcome gone =
+        twinrun(folder_, {"diagnose", "drill_mlp", option, "exec:/no/such/engine", "-o", "out"});
+    EXPECT_EQ(gone.code, 125);
+    EXPECT_TRUE(gone.says("cannot be started")) << gone.err;
+  }
+  const std::string dies = "exec:sh -c 'echo no device >&2; exit 7'";
+  for (const Words& words : {Words{"diagnose", "drill_mlp", "--subject", dies, "-o", "out"},
+                             Words{"train", "drill_mlp", "--engine", dies, "-o", "run.h5"}}) {
+    const Outcome o = twinrun(folder_, words);
+    EXPECT_EQ(o.code, 125) << words[0];
+    EXPECT_TRUE(o.says("exit status 7")) << o.err;
+    EXPECT_TRUE(o.says("no device")) << o.err;
+  }
+  EXPECT_TRUE(folder_.entries().empty());
+}
+
+// A script around a served engine that lets so many requests through.
+std::string short_lived(const Folder& folder, int requests) {
+  write_text(
+      folder / "engine.sh",
+      "i=0; (while [ $i -lt " + std::to_string(requests) +
+          " ] && read -r line; do echo \"$line\"; i=$((i+1)); done) | '" + TWINRUN_BINARY +
+          "' serve --engine cpu \"$1\"\nprintf 'out of memory \\377\\033[2J\\n' >&2; exit 9\n");
+  return "exec:sh '" + folder / "engine.sh" + "'";
+}
+
+TEST_F(Exec, OneThatDiesInTheMiddle) {
+  const Folder aside;
+  const Outcome train =
+      twinrun(folder_, {"train", "drill_mlp", "--engine", short_lived(aside, 5), "-o", "run.h5"});
+  EXPECT_EQ(train.code, 125) << train.err;
+  EXPECT_TRUE(train.says("step 3: ended with exit status 9")) << train.err;
+  EXPECT_TRUE(train.says("out of memory")) << train.err;
+  EXPECT_FALSE(train.says("\x1b")) << "an engine writes to the terminal";
+  EXPECT_FALSE(fs::exists(folder_ / "run.h5"));
+
+  const auto report = diagnose("drill_mlp", short_lived(aside, 5), 125);
+  EXPECT_EQ(report["verdict"]["class"], "INCONCLUSIVE");
+  const auto& finding = report["findings"][0];
+  EXPECT_EQ(finding["cause"], "engine_failed");
+  EXPECT_NE(finding["sentence"].get<std::string>().find("run E1"), std::string::npos);
+  EXPECT_NE(finding.dump().find("out of memory"), std::string::npos);
+  EXPECT_NE(read_text(folder_ / "out/report.md").find("out of memory"), std::string::npos);
+}
+
+TEST_F(Exec, SitsInTheReferencesChair) {
+  const Words quick = {"diagnose", "drill_mlp", "--quick", "--json", "-q", "-o", "out"};
+  const auto ours = json_of(twinrun(folder_, quick).out);
+  const auto theirs = json_of(twinrun(folder_, with(quick, {"--baseline", served("cpu")})).out);
+  EXPECT_EQ(theirs["verdict"]["class"], ours["verdict"]["class"]);
+  EXPECT_EQ(theirs["controls"][0], ours["controls"][0]);  // R = R2
+  for (const char* key : {"root_digest", "eval_loss_hex"}) {
+    for (size_t i = 0; i < ours["runs"].size(); ++i)
+      EXPECT_EQ(theirs["runs"][i][key], ours["runs"][i][key]) << i;
+  }
+}
+
+TEST_F(Exec, WhatItSaysMeanwhileIsShown) {
+  write_text(folder_ / "engine.sh", "echo '{\"alive\":\"compiling\\u001b[2J\"}'; exec '" +
+                                        std::string(TWINRUN_BINARY) + "' serve \"$1\"\n");
+  const Words words = {"train",         "drill_mlp", "--set",
+                       "train.steps=1", "--engine",  "exec:sh engine.sh"};
+  EXPECT_TRUE(twinrun(folder_, words).says("the engine says: compiling"));
+  const Outcome o = twinrun_on_terminal(folder_, words);
+  EXPECT_TRUE(o.prints("the engine says: compiling")) << o.out;
+  EXPECT_FALSE(o.prints("\x1b[2J"));
+  EXPECT_EQ(twinrun(folder_, with(words, {"-q"})).err, "");
+}
+
+TEST_F(Exec, ASecondSignalLeavesNothingOfAHungOne) {
+  ::mkdir((folder_ / "tmp").c_str(), 0700);
+  write_text(folder_ / "engine.sh",
+             "echo $$ > pid.new; mv pid.new pid; trap '' TERM INT; while :; do sleep 0.1; done\n");
+  Process process(folder_, {"train", "drill_mlp", "--engine", "exec:sh engine.sh"},
+                  {{"TMPDIR", folder_ / "tmp"}});
+  ASSERT_TRUE(process.wait_for(folder_ / "pid"));
+  process.kill(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  process.kill(SIGINT);
+  EXPECT_EQ(process.finish().code, 130);
+  const pid_t engine = std::stoi(read_text(folder_ / "pid"));
+  const auto zombie = [&] {  // where nobody is there to wait for it
+    std::ifstream stat("/proc/" + std::to_string(engine) + "/stat");
+    std::string word;
+    stat >> word >> word >> word;
+    return word == "Z";
+  };
+  for (int i = 0; i < 100 && ::kill(engine, 0) == 0 && !zombie(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(::kill(engine, 0) != 0 || zombie());
+  EXPECT_TRUE(fs::is_empty(folder_ / "tmp"));
+}
+
+// A proxy in Python that hands results on as h5py writes them.
+TEST_F(Exec, ResultsInHdf5AreTheSameBits) {
+  if (std::system("/usr/bin/python3 -c 'import h5py, numpy' 2>/dev/null") != 0)
+    GTEST_SKIP() << "needs python3-h5py";
+  write_text(folder_ / "proxy.py", R"(import json, os, subprocess, sys
+sys.path.insert(0, ")" TWINRUN_SOURCE_DIR R"(/adapters")
+from twinrun_engine import load
+import h5py
+folder = sys.argv[-1]
+engine = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+for line in sys.stdin:
+    engine.stdin.write(line)
+    engine.stdin.flush()
+    reply = json.loads(engine.stdout.readline())
+    if "result" in reply:
+        path = os.path.join(folder, reply["result"])
+        name = reply["result"].replace(".safetensors", ".h5")
+        with h5py.File(os.path.join(folder, name), "w") as file:
+            for i, (key, array) in enumerate(load(path).items()):
+                packed = {"compression": "gzip"} if array.ndim and i % 2 else {}
+                file.create_dataset(key, data=array, **packed)
+        os.remove(path)
+        reply["result"] = name
+    print(json.dumps(reply), flush=True)
+)");
+  const std::string proxy = "exec:/usr/bin/python3 '" + folder_ / "proxy.py" + "' '" +
+                            TWINRUN_BINARY + "' serve --engine tpu";
+  EXPECT_EQ(train("drill_dropout", proxy, "4")["state_digest"],
+            train("drill_dropout", "tpu", "4")["state_digest"]);
+}
+
+class ExecDoctor : public Exec {
+ protected:
+  nlohmann::json examine(const std::string& engine, int code) {
+    const Outcome o = twinrun(folder_, {"doctor", "--engine", engine, "--json"});
+    EXPECT_EQ(o.code, code) << o.out << o.err;
+    return json_of(o.out);
+  }
+  static std::string failed(const nlohmann::json& report) {
+    for (const auto& check : report["checks"]) {
+      if (!check["passed"]) return check["name"];
+    }
+    return "";
+  }
+};
+
+TEST_F(ExecDoctor, ARightEngine) {
+  for (const char* engine : {"cpu", "tpu", "honest:3"}) {
+    const auto report = examine(served(engine), 0);
+    EXPECT_EQ(report["passed"], true);
+    EXPECT_EQ(report["checks"].size(), 4u);
+    EXPECT_NE(report["answer"].get<std::string>().find("computes what it should"),
+              std::string::npos);
+    EXPECT_EQ(failed(examine(engine, 0)), "");
+  }
+  const Outcome people = twinrun(folder_, {"doctor", "--engine", served("tpu")});
+  EXPECT_TRUE(people.prints("known answer, 8 cores")) << people.out;
+  EXPECT_TRUE(people.prints("suspect the model")) << people.out;
+}
+
+TEST_F(ExecDoctor, AWrongEngine) {
+  auto report = examine(served("tpu", "scale@dense1/kernel.grad,magnitude=1.5"), 1);
+  EXPECT_EQ(failed(report), "known answer, 1 core");
+  EXPECT_NE(report["answer"].get<std::string>().find("not a model or data"), std::string::npos);
+  report = examine(served("tpu", "drop_core@*.all_reduce,core=3"), 1);
+  EXPECT_EQ(failed(report), "known answer, 8 cores");
+  EXPECT_NE(report["answer"].get<std::string>().find("what crosses cores"), std::string::npos);
+  report = examine("exec:/no/such/engine", 1);
+  EXPECT_EQ(failed(report), "starts");
+  report = examine("exec:sh -c 'echo no device >&2; exit 7'", 1);
+  EXPECT_NE(report["checks"][0]["detail"].get<std::string>().find("no device"), std::string::npos);
+  EXPECT_EQ(twinrun(folder_, {"doctor", "--engine", "tpx"}).code, 128);
 }
 
 }  // namespace

@@ -1,89 +1,14 @@
-// Engines of others, most of them bad: scripts that crash, hang, lie, flood and lead out of their folder. None may hurt.
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <filesystem>
-#include <fstream>
-
+// Engines of others by the book, and what is said of those that are not: hello, prepare, how they end, how long they take.
 #include "backends/exec/child.h"
-#include "backends/exec/exec_backend.h"
-#include "program/graph/program.h"
+#include "tests/exec/script.h"
 
 namespace twinrun {
 namespace {
 
-using std::chrono::milliseconds;
-
-// w' = w * x on each core; loss = sum of w.
-Program small(int cores = 1) {
-  Program p;
-  GraphBuilder b(p.graph);
-  const ValueId w = b.parameter("w", {DType::kF32, {3}}), x = b.parameter("x", {DType::kF32, {3}});
-  p.inputs.push_back({"x", x, true});
-  StateVar var;
-  var.name = "w";
-  var.type = {DType::kF32, {3}};
-  var.id = w;
-  var.next = b.mul(w, x, "next");
-  p.state.push_back(var);
-  p.outputs.push_back({"loss", b.reduce(w, {0}, Reducer::kSum, "loss")});
-  p.sharding.cores = cores;
-  p.batch = 1;
-  return p;
-}
-
-constexpr const char* kHello =
-    R"({"hello":{"protocol":1,"name":"script","version":"7","max_cores":8,"precision":"f32"}})";
-
-class Script : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "twinrun-script-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  // A shell script that answers hello, then prepare, then steps; $1 is the session folder.
-  ExecOptions engine(const std::string& hello, const std::string& prepare,
-                     const std::string& step) {
-    return engine_of("while read -r line; do case \"$line\" in\n*hello*) " + hello +
-                     ";;\n*prepare*) " + prepare + ";;\n*step*) " + step + ";;\nesac; done");
-  }
-  ExecOptions engine_of(const std::string& body) {
-    const std::string path = folder_ + "/engine.sh";
-    std::ofstream(path) << "cd \"$1\"\n" << body << "\n";
-    ExecOptions o;
-    o.command = "sh '" + path + "'";
-    o.scenario = "seed = 1\n";
-    o.slow = milliseconds(20000);
-    o.fast = milliseconds(20000);
-    return o;
-  }
-  static std::string say(const std::string& text) { return "echo '" + text + "'"; }
-  static std::string prepared() { return say(R"({"prepared":"program-1.json"})"); }
-
-  // The message of the error that one step ends in; "" if it does not.
-  static std::string step_error(const ExecOptions& o, int cores = 1) {
-    auto backend = make_exec_backend(o, 1);
-    if (!backend) return backend.error().message();
-    auto ready = (*backend)->prepare(small(cores));
-    if (!ready) return ready.error().message();
-    States states(static_cast<size_t>(cores));
-    StepInputs inputs(static_cast<size_t>(cores));
-    for (size_t r = 0; r < states.size(); ++r) {
-      states[r].vars.push_back(Tensor::zeros({DType::kF32, {3}}));
-      inputs[r].push_back(Tensor::zeros({DType::kF32, {3}}));
-    }
-    StepOutputs outputs;
-    const Status done = (*ready)->step(0, states, inputs, outputs);
-    return done ? "" : done.error().message();
-  }
-  std::string folder_;
-};
-
-void expect_says(const std::string& message, std::initializer_list<const char*> parts) {
-  for (const char* part : parts) EXPECT_NE(message.find(part), std::string::npos) << message;
-}
+using exec_tests::expect_says;
+using exec_tests::kHello;
+using exec_tests::milliseconds;
+using exec_tests::Script;
 
 TEST_F(Script, DeclaresWhatItsHelloSays) {
   auto backend = make_exec_backend(
@@ -192,20 +117,21 @@ TEST_F(Script, ResultsThatAreNotThere) {
     return step_error(engine(say(kHello), prepared(),
                              before + "; " + say(R"({"stepped":0,"result":")" + name + "\"}")));
   };
-  expect_says(result("result-0.safetensors"), {"no such file"});
-  expect_says(result("../engine.sh"), {"no file of the session folder"});
-  expect_says(result("/etc/passwd"), {"no file of the session folder"});
-  expect_says(result(""), {"no file of the session folder"});
-  expect_says(result(".."), {"no file of the session folder"});
-  expect_says(result("r.safetensors", "ln -s /etc/passwd r.safetensors"), {"not a plain file"});
-  expect_says(result("r.safetensors", "mkdir r.safetensors"), {"not a plain file"});
-  expect_says(result("r.safetensors", "mkfifo r.safetensors"), {"not a plain file"});
-  expect_says(result("r.pt", "echo x > r.pt"), {"no known format"});
-  expect_says(result("r.safetensors", "head -c 3000000 /dev/zero > r.safetensors"), {"at most"});
-  expect_says(result("r.safetensors", "echo short > r.safetensors"), {"r.safetensors"});
-  expect_says(
-      step_error(engine(say(kHello), prepared(), say(R"({"stepped":1,"result":"r.safetensors"})"))),
-      {"expected the answer 'stepped' 0"});
+  const std::string r = "result-0.safetensors";
+  expect_says(result(r), {"exec:sh", r.c_str(), "no such file"});
+  for (const char* name :
+       {"../engine.sh", "/etc/passwd", "", "..", ".", "r.pt", "result-1.safetensors"})
+    expect_says(result(name), {"names the result", "due is 'result-0.safetensors'"});
+  expect_says(result(r, "ln -s /etc/passwd " + r), {"is a link"});
+  expect_says(result(r, "mkdir " + r), {"not a plain file"});
+  expect_says(result(r, "mkfifo " + r), {"not a plain file"});
+  expect_says(result(r, "head -c 3000000 /dev/zero > " + r), {"at most"});
+  expect_says(result(r, "truncate -s 100G " + r), {"has 107374182400 bytes", "at most"});
+  expect_says(result(r, "echo short > " + r), {r.c_str(), "too short"});
+  expect_says(result("result-0.h5", "echo short > result-0.h5"), {"HDF5 results are not read"});
+  expect_says(step_error(engine(say(kHello), prepared(),
+                                say(R"({"stepped":1,"result":"result-0.safetensors"})"))),
+              {"expected the answer 'stepped' 0"});
 }
 
 // Inputs are written anew: a link that the engine put in their place is not followed.
@@ -233,7 +159,7 @@ TEST_F(Script, LeavesNothingBehind) {
 }
 
 TEST(Child, LinesBothWays) {
-  auto child = Child::start({"cat"});
+  auto child = Child::start({"cat"}, "/none", "cat");
   ASSERT_TRUE(child.ok());
   for (const std::string text : {"one", "", "three \xff\x01"}) {
     ASSERT_TRUE((*child)->send(text).ok());
@@ -245,7 +171,7 @@ TEST(Child, LinesBothWays) {
 }
 
 TEST(Child, DoesNotReadWhatItIsSent) {
-  auto child = Child::start({"sleep", "1000"});
+  auto child = Child::start({"sleep", "1000"}, "/none", "sleep");
   ASSERT_TRUE(child.ok());
   ASSERT_TRUE((*child)->send("short").ok());
   EXPECT_FALSE((*child)->receive(milliseconds(300)).ok());

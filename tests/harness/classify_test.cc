@@ -391,6 +391,24 @@ TEST(Classify, EmulatorThatFailsItsControl) {
   EXPECT_EQ(j.findings[0].verdict, VerdictClass::kInconclusive);
 }
 
+// An engine of another process that failed is neither accused nor acquitted; what it said last is quoted.
+TEST(Classify, EngineThatFailed) {
+  Evidence e = clean();
+  e.engine_failure = Error{
+      "step 3: ended with exit status 9 without an answer; the last it said on its standard "
+      "error:\nout of memory\nbye",
+      "exec:engine", "a fix"};
+  e.engine_failure_run = "T";
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "engine_failed");
+  EXPECT_TRUE(
+      contains(j.findings[0].sentence, "In run T, exec:engine: step 3: ended with exit status 9"));
+  EXPECT_EQ(j.findings[0].evidence, (std::vector<std::string>{"out of memory", "bye"}));
+  EXPECT_EQ(j.next_steps.back(), "a fix");
+}
+
 // T differs from T': inside the bounds a note, outside a bug that does not repeat.
 TEST(Classify, SubjectThatIsNotDeterministic) {
   Evidence e = clean();

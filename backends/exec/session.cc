@@ -1,0 +1,126 @@
+#include "backends/exec/session.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/program_options/parsers.hpp>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "checkpoints/container/safetensors.h"
+
+namespace twinrun::exec {
+namespace {
+
+namespace fs = std::filesystem;
+using Milliseconds = std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// An engine may have taken rights away from folders of its own, and what was killed takes a moment to go.
+void remove_folder(const fs::path& folder) {
+  std::error_code error;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    fs::remove_all(folder, error);
+    if (!error) return;
+    std::error_code ignored;
+    fs::recursive_directory_iterator at(folder, ignored), end;
+    for (; !ignored && at != end; at.increment(ignored)) {
+      if (at->is_directory(ignored) && !at->is_symlink(ignored))
+        fs::permissions(at->path(), fs::perms::owner_all, ignored);
+    }
+    std::this_thread::sleep_for(Milliseconds(20));
+  }
+}
+
+}  // namespace
+
+Session::Session(ExecOptions options) : options_(std::move(options)) {
+  constexpr size_t kMostName = 160;
+  name_ = "exec:" + options_.command;
+  if (name_.size() > kMostName) name_ = name_.substr(0, kMostName) + "...";
+}
+
+Result<std::shared_ptr<Session>> Session::start(const ExecOptions& options) {
+  const std::shared_ptr<Session> s(new Session(options));
+  std::vector<std::string> words = boost::program_options::split_unix(options.command);
+  if (words.empty())
+    return Error{"no command", "exec:", "exec:COMMAND, for example exec:'python3 engine.py'"};
+  std::error_code error;
+  std::string folder = (fs::temp_directory_path(error) / "twinrun-engine-XXXXXX").string();
+  if (error || mkdtemp(folder.data()) == nullptr)
+    return Error{"cannot make a session folder", folder,
+                 "set TMPDIR to a folder that can be written"};
+  s->folder_ = folder;
+  words.push_back(folder);
+  TWINRUN_ASSIGN(s->child_, Child::start(words, folder, s->name_));
+  TWINRUN_ASSIGN(const Reply reply, s->ask(hello(), "hello", "", options.slow));
+  TWINRUN_ASSIGN(s->declared_, parse_hello(reply.line, s->name_));
+  return s;
+}
+
+Session::~Session() {
+  if (child_) child_->end(Milliseconds(broken_ ? 200 : 5000));
+  if (!folder_.empty()) remove_folder(folder_);
+}
+
+Result<Reply> Session::ask(const std::string& message, const std::string& key,
+                           const std::string& is, Milliseconds limit) {
+  if (broken_) return Error{"has failed before", name_, ""};
+  broken_ = true;  // until it has answered
+  if (const std::string more = child_->unread(); !more.empty()) {
+    return Error{"has said more than it was asked: " + shown(more.substr(0, more.find('\n'))),
+                 name_, "one reply to each request (docs/engine-protocol.md)"};
+  }
+  TWINRUN_RETURN_IF_ERROR(child_->send(message));
+  const auto end = Clock::now() + std::max(limit, options_.longest);
+  for (;;) {
+    const auto left = std::chrono::duration_cast<Milliseconds>(end - Clock::now());
+    TWINRUN_ASSIGN(const std::string line, child_->receive(std::min(limit, left)));
+    TWINRUN_ASSIGN(Reply reply, parse_reply(line, key, is, name_));
+    if (reply.alive.empty()) {
+      broken_ = false;
+      return reply;
+    }
+    if (options_.on_alive) options_.on_alive(reply.alive);
+    if (Clock::now() >= end) {
+      return Error{"says that it is alive (\"" + reply.alive + "\"), and has not answered within " +
+                       std::to_string(options_.longest.count() / 1000) + " s",
+                   name_, ""};
+    }
+  }
+}
+
+Status Session::write(const std::string& name, const ArrayFile& file) const {
+  TWINRUN_ASSIGN(const std::vector<std::byte> bytes, to_safetensors(file, name));
+  return write(name, std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+Status Session::write(const std::string& name, std::string_view bytes) const {
+  const std::string path = (fs::path(folder_) / name).string();
+  std::error_code ignored;
+  fs::remove_all(path, ignored);
+  // Never through a link, into a pipe or over a file that the engine has put there.
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  int failed = fd < 0 ? errno : 0;
+  while (failed == 0 && !bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), std::min(bytes.size(), size_t{1} << 30));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) failed = errno;
+    if (n > 0) bytes.remove_prefix(static_cast<size_t>(n));
+  }
+  if (fd >= 0 && ::close(fd) != 0 && failed == 0) failed = errno;
+  if (failed == 0) return Ok{};
+  return Error{std::string("cannot write: ") + std::strerror(failed), path,
+               "free space, or set TMPDIR"};
+}
+
+void Session::remove(const std::string& name) const {
+  std::error_code ignored;
+  fs::remove(fs::path(folder_) / name, ignored);
+}
+
+}  // namespace twinrun::exec

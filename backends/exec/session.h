@@ -1,0 +1,52 @@
+// One engine's process and its folder: messages there and back, files. Both end with this object.
+//
+//   TWINRUN_ASSIGN(auto session, Session::start(options));
+//   TWINRUN_ASSIGN(const Reply reply, session->ask(exec::prepare(file), "prepared", quoted, options.slow));
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "backends/exec/child.h"
+#include "backends/exec/exec_backend.h"
+#include "backends/exec/messages.h"
+#include "checkpoints/container/array.h"
+
+namespace twinrun::exec {
+
+class Session {
+ public:
+  static Result<std::shared_ptr<Session>> start(const ExecOptions& options);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // The answer, which has `key` with the value `is` (JSON; "": any), within `limit` after the request or the last sign of life.
+  // After an error there is none any more.
+  Result<Reply> ask(const std::string& message, const std::string& key, const std::string& is,
+                    std::chrono::milliseconds limit);
+  // A new file of the folder, in the place of whatever has its name.
+  Status write(const std::string& name, const ArrayFile& file) const;
+  Status write(const std::string& name, std::string_view bytes) const;
+  void remove(const std::string& name) const;
+
+  const std::string& folder() const { return folder_; }
+  // The place that errors name: "exec:COMMAND".
+  const std::string& name() const { return name_; }
+  const ExecOptions& options() const { return options_; }
+  const Capabilities& declared() const { return declared_; }
+  int next_program() { return ++programs_; }
+  int next_request() { return requests_++; }
+
+ private:
+  explicit Session(ExecOptions options);
+  ExecOptions options_;
+  std::string folder_, name_;
+  std::unique_ptr<Child> child_;
+  Capabilities declared_;
+  int programs_ = 0, requests_ = 0;
+  bool broken_ = false;
+};
+
+}  // namespace twinrun::exec

@@ -1,0 +1,129 @@
+// Engines that are shell scripts, and the step that they are asked for: w' = w * x on each core; loss = sum of w.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backends/exec/exec_backend.h"
+#include "checkpoints/container/safetensors.h"
+#include "program/graph/program.h"
+
+namespace twinrun::exec_tests {
+
+using std::chrono::milliseconds;
+
+inline Program small(int cores = 1) {
+  Program p;
+  GraphBuilder b(p.graph);
+  const ValueId w = b.parameter("w", {DType::kF32, {3}}), x = b.parameter("x", {DType::kF32, {3}});
+  p.inputs.push_back({"x", x, true});
+  StateVar var;
+  var.name = "w";
+  var.type = {DType::kF32, {3}};
+  var.id = w;
+  var.next = b.mul(w, x, "next");
+  p.state.push_back(var);
+  p.outputs.push_back({"loss", b.reduce(w, {0}, Reducer::kSum, "loss")});
+  p.sharding.cores = cores;
+  p.batch = 1;
+  return p;
+}
+
+inline constexpr const char* kHello =
+    R"({"hello":{"protocol":1,"name":"script","version":"7","max_cores":8,"precision":"f32"}})";
+
+class Script : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "twinrun-script-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // A shell script that answers hello, then prepare, then steps; $1 is the session folder.
+  ExecOptions engine(const std::string& hello, const std::string& prepare,
+                     const std::string& step) {
+    return engine_of("while read -r line; do case \"$line\" in\n*hello*) " + hello +
+                     ";;\n*prepare*) " + prepare + ";;\n*step*) " + step + ";;\nesac; done");
+  }
+  ExecOptions engine_of(const std::string& body) {
+    const std::string path = folder_ + "/engine.sh";
+    std::ofstream(path) << "cd \"$1\"\n" << body << "\n";
+    ExecOptions o;
+    o.command = "sh '" + path + "'";
+    o.scenario = "seed = 1\n";
+    o.slow = milliseconds(20000);
+    o.fast = milliseconds(20000);
+    return o;
+  }
+  static std::string say(const std::string& text) { return "echo '" + text + "'"; }
+  static std::string prepared() { return say(R"({"prepared":"program-1.json"})"); }
+
+  // What `steps` steps from zeros end in; `error` is "" if they do not fail.
+  struct Outcome {
+    std::string error;
+    States states;
+    StepOutputs outputs;
+  };
+  static Outcome run(const ExecOptions& o, int cores = 1, int64_t steps = 1) {
+    Outcome outcome;
+    auto backend = make_exec_backend(o, 1);
+    if (!backend) return {backend.error().message(), {}, {}};
+    auto ready = (*backend)->prepare(small(cores));
+    if (!ready) return {ready.error().message(), {}, {}};
+    outcome.states.resize(static_cast<size_t>(cores));
+    StepInputs inputs(static_cast<size_t>(cores));
+    for (size_t r = 0; r < inputs.size(); ++r) {
+      outcome.states[r].vars.push_back(Tensor::zeros({DType::kF32, {3}}));
+      inputs[r].push_back(Tensor::zeros({DType::kF32, {3}}));
+    }
+    for (int64_t step = 0; step < steps && outcome.error.empty(); ++step) {
+      const Status done = (*ready)->step(step, outcome.states, inputs, outcome.outputs);
+      if (!done) outcome.error = done.error().message();
+    }
+    return outcome;
+  }
+  static std::string step_error(const ExecOptions& o, int cores = 1) { return run(o, cores).error; }
+
+  // A file beside the script, for it to copy: its quoted path.
+  std::string keep(const std::string& name, const ArrayFile& file) const {
+    const auto bytes = to_safetensors(file, name);
+    return keep(name, *bytes);
+  }
+  std::string keep(const std::string& name, std::span<const std::byte> bytes) const {
+    std::filesystem::remove(folder_ + "/" + name);  // file systems write out at once what is written over
+    std::ofstream out(folder_ + "/" + name, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    return "'" + folder_ + "/" + name + "'";
+  }
+  // An engine whose one step's result is a copy of that file.
+  ExecOptions answers_with(const std::string& quoted, const std::string& result) {
+    return engine(say(kHello), prepared(),
+                  "cp " + quoted + " " + result + "; " +
+                      say(R"({"stepped":0,"result":")" + result + "\"}"));
+  }
+  std::string folder_;
+};
+
+inline void expect_says(const std::string& message, std::initializer_list<const char*> parts) {
+  for (const char* part : parts) EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+// What small() may answer with.
+inline ArrayFile good_result(std::vector<float> w = {1, 2, 3}) {
+  const auto f32 = [](const std::string& name, Dims dims, std::vector<float> values) {
+    NamedArray array{name, ElementType::kF32, std::move(dims), {}};
+    const auto bytes = std::as_bytes(std::span(values));
+    array.bytes.assign(bytes.begin(), bytes.end());
+    return array;
+  };
+  return {{f32("state/w", {3}, std::move(w)), f32("output/loss", {}, {6})}, {}, {}};
+}
+
+}  // namespace twinrun::exec_tests
