@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "backends/kernels/kernels.h"
+#include "harness/engines.h"
 #include "harness/environment.h"
 #include "harness/run.h"
 
@@ -66,7 +67,7 @@ Result<DoctorRow> same_bits(const std::string& engine) {
     BackendOptions options;
     options.threads = i + 1;
     options.poison_memory = i == 1;
-    TWINRUN_ASSIGN(const auto backend, make_backend(engine, options));
+    TWINRUN_ASSIGN(const auto backend, make_engine(engine, scenario, options));
     RunOptions run;
     run.evaluate = false;
     TWINRUN_ASSIGN(const RunResult result,
@@ -79,8 +80,10 @@ Result<DoctorRow> same_bits(const std::string& engine) {
 }  // namespace
 
 Result<std::vector<DoctorRow>> doctor(const std::string& engine) {
-  TWINRUN_ASSIGN(const auto backend, make_backend(engine, BackendOptions{}));
+  TWINRUN_ASSIGN(const Scenario scenario, load_scenario("digits_mlp", {}));
+  TWINRUN_ASSIGN(const auto backend, make_engine(engine, scenario, BackendOptions{}));
   std::vector<DoctorRow> rows;
+  if (is_foreign_engine(engine)) rows.push_back({"engine", true, backend->capabilities().settings});
   for (const auto& [key, value] : environment()) rows.push_back({key, true, value});
   const std::string_view refusal = amx_refusal();
   rows.push_back(

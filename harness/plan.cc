@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "harness/engines.h"
 #include "harness/pipeline.h"
 #include "harness/run.h"
 #include "program/analysis/liveness.h"
@@ -11,8 +12,8 @@ namespace twinrun {
 
 Result<std::vector<PlanRow>> plan(const Scenario& scenario, const DiagnoseOptions& options) {
   TWINRUN_ASSIGN(const Experiment e, make_experiment(scenario));
-  TWINRUN_ASSIGN(const auto cpu,
-                 make_backend(options.baseline, backend_options(scenario, options.threads)));
+  TWINRUN_ASSIGN(const auto cpu, make_engine(options.baseline, scenario,
+                                             backend_options(scenario, options.threads)));
   const Program whole = e.whole();
   RunOptions probe;
   probe.steps = std::min<int64_t>(3, scenario.train.steps);

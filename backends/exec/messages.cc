@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "program/graph/random_ops.h"
 #include "program/ops/op_def.h"
 
 namespace twinrun::exec {
@@ -40,14 +41,6 @@ const char* scope_name(Scope scope) { return scope == Scope::kPerCore ? "per_cor
 
 }  // namespace
 
-std::vector<ValueId> random_ops(const Program& program) {
-  std::vector<ValueId> ids;
-  for (ValueId id = 0; id < program.graph.size(); ++id) {
-    if (class_of(program.graph.op(id).kind) == OpClass::kRandom) ids.push_back(id);
-  }
-  return ids;
-}
-
 std::string program_json(const Program& p, const std::string& scenario) {
   json state = json::array(), inputs = json::array(), random = json::array(),
        outputs = json::array();
@@ -68,23 +61,24 @@ std::string program_json(const Program& p, const std::string& scenario) {
       outputs.push_back(typed(output.name, p.graph.type(output.id)));
   }
   const Sharding& s = p.sharding;
-  const json all = {{"protocol", kProtocol},
-                    {"scenario", scenario},
-                    {"cores", s.cores},
-                    {"batch", p.batch},
+  const json all = {
+      {"protocol", kProtocol},
+      {"scenario", scenario},
+      {"cores", s.cores},
+      {"batch", p.batch},
       {"algebra", p.optimizer.algebra == OptimizerSpec::Algebra::kCpu ? "cpu" : "xla"},
-                    {"sharding",
-                     {{"reduction", s.reduction == Reduction::kMean ? "mean" : "sum"},
-                      {"batchnorm", s.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced"},
-                      {"batchnorm_group", s.batchnorm_group},
-                      {"batchwise", scope_name(s.batchwise)},
-                      {"token_mean", scope_name(s.token_mean)},
-                      {"clipping", s.clipping == Clipping::kAfterAllReduce ? "after_all_reduce"
-                                                                           : "before_all_reduce"}}},
-                    {"state", state},
-                    {"inputs", inputs},
-                    {"random", random},
-                    {"outputs", outputs}};
+      {"sharding",
+       {{"reduction", s.reduction == Reduction::kMean ? "mean" : "sum"},
+        {"batchnorm", s.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced"},
+        {"batchnorm_group", s.batchnorm_group},
+        {"batchwise", scope_name(s.batchwise)},
+        {"token_mean", scope_name(s.token_mean)},
+        {"clipping",
+         s.clipping == Clipping::kAfterAllReduce ? "after_all_reduce" : "before_all_reduce"}}},
+      {"state", state},
+      {"inputs", inputs},
+      {"random", random},
+      {"outputs", outputs}};
   return all.dump(1);
 }
 

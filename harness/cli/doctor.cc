@@ -12,11 +12,13 @@ int doctor_verb(const Args& args) {
   po::options_description options("options");
   options.add_options()("engine,e", po::value<std::string>()->default_value("tpu"),
                         "engine to examine");
+  add_plugin_option(options);
   const Parsed parsed =
       parse(args, "twinrun doctor [--engine ENGINE]", "twinrun doctor --engine tpu", options, {});
   if (parsed.exit) return *parsed.exit;
-  const auto rows = doctor(parsed.get<std::string>("engine"));
-  if (!rows) return fail(rows.error());
+  const std::string engine = engine_of(parsed, "engine");
+  const auto rows = doctor(engine);
+  if (!rows) return fail_engine(rows.error(), engine);
   fmt::print("{}\n", version_text());
   bool good = true;
   for (const DoctorRow& row : *rows) {
