@@ -101,13 +101,15 @@ Result<Event*> fetch(const Client& client, Buffer* buffer, Tensor& into) {
 
 std::string compile_options(const std::vector<int>& devices) {
   const auto replicas = static_cast<int64_t>(devices.size());
-  std::string assigned;  // DeviceAssignmentProto: replica_count, computation_count, computation_devices
-  std::string computation;
-  for (const int id : devices) put_number(computation, 1, id);  // replica_device_ids
+  std::string
+      assigned;  // DeviceAssignmentProto: replica_count, computation_count, computation_devices
+  std::string computation, ids;
+  for (const int id : devices) put_varint(ids, static_cast<uint64_t>(id));
+  put_bytes(computation, 1, ids);  // replica_device_ids
   put_number(assigned, 1, replicas);
   put_number(assigned, 2, 1);
   put_bytes(assigned, 3, computation);
-  std::string build;  // ExecutableBuildOptionsProto
+  std::string build;               // ExecutableBuildOptionsProto
   put_number(build, 1, -1);        // device_ordinal: not one
   put_number(build, 4, replicas);  // num_replicas
   put_number(build, 5, 1);         // num_partitions

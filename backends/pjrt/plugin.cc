@@ -18,13 +18,13 @@ constexpr const char* kFix =
 // absl::StatusCode, by number.
 std::string code_name(int code) {
   constexpr const char* kNames[] = {
-      "ok",           "cancelled",         "unknown",             "invalid argument",
-      "deadline",     "not found",         "already exists",      "permission denied",
-      "exhausted",    "failed precondition", "aborted",           "out of range",
-      "unimplemented", "internal",         "unavailable",         "data loss",
-      "unauthenticated"};
-  return code >= 0 && static_cast<size_t>(code) < std::size(kNames) ? kNames[code]
-                                                                   : "code " + std::to_string(code);
+      "ok",        "cancelled",      "unknown",           "invalid argument", "deadline",
+      "not found", "already exists", "permission denied", "exhausted",        "failed precondition",
+      "aborted",   "out of range",   "unimplemented",     "internal",         "unavailable",
+      "data loss", "unauthenticated"};
+  return code >= 0 && static_cast<size_t>(code) < std::size(kNames)
+             ? kNames[code]
+             : "code " + std::to_string(code);
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ Result<std::shared_ptr<const Plugin>> Plugin::load(const std::string& path) {
   if (get == nullptr) return Error{"has no function GetPjrtApi: it is no PJRT plugin", path, kFix};
   const Api* api = get();
   if (api == nullptr) return Error{"GetPjrtApi gave nothing", path, kFix};
-  if (api->struct_size < offsetof(Api, slots))
+  if (api->struct_size < sizeof(Api) - sizeof(Api::slots))
     return Error{"its table has " + std::to_string(api->struct_size) + " bytes: not even a version",
                  path, kFix};
   if (api->version.major != kMajor) {
@@ -67,17 +67,30 @@ Result<std::shared_ptr<const Plugin>> Plugin::load(const std::string& path) {
                      std::to_string(sizeof(Api)) + " bytes)",
                  path, "a newer plugin"};
   }
-  for (const Slot slot :
-       {Slot::kErrorDestroy, Slot::kErrorMessage, Slot::kErrorGetCode, Slot::kPluginInitialize,
-        Slot::kEventDestroy, Slot::kEventAwait, Slot::kClientCreate, Slot::kClientDestroy,
-        Slot::kClientPlatformName, Slot::kClientPlatformVersion, Slot::kClientAddressableDevices,
-        Slot::kClientCompile, Slot::kClientBufferFromHostBuffer, Slot::kDeviceDescriptionId,
-        Slot::kDeviceDescriptionKind, Slot::kDeviceGetDescription, Slot::kLoadedExecutableDestroy,
-        Slot::kLoadedExecutableExecute, Slot::kBufferDestroy, Slot::kBufferToHostBuffer}) {
+  for (const Slot slot : {Slot::kErrorDestroy,
+                          Slot::kErrorMessage,
+                          Slot::kErrorGetCode,
+                          Slot::kPluginInitialize,
+                          Slot::kEventDestroy,
+                          Slot::kEventAwait,
+                          Slot::kClientCreate,
+                          Slot::kClientDestroy,
+                          Slot::kClientPlatformName,
+                          Slot::kClientPlatformVersion,
+                          Slot::kClientAddressableDevices,
+                          Slot::kClientCompile,
+                          Slot::kClientBufferFromHostBuffer,
+                          Slot::kDeviceDescriptionId,
+                          Slot::kDeviceDescriptionKind,
+                          Slot::kDeviceGetDescription,
+                          Slot::kLoadedExecutableDestroy,
+                          Slot::kLoadedExecutableExecute,
+                          Slot::kBufferDestroy,
+                          Slot::kBufferToHostBuffer}) {
     if (api->slots[static_cast<size_t>(slot)] == nullptr)
-      return Error{"function " + std::to_string(static_cast<size_t>(slot)) +
-                       " of its table is missing",
-                   path, kFix};
+      return Error{
+          "function " + std::to_string(static_cast<size_t>(slot)) + " of its table is missing",
+          path, kFix};
   }
   const std::shared_ptr<const Plugin> plugin(new Plugin(path, api));
   PluginInitialize initialize;
@@ -103,9 +116,9 @@ Status Plugin::checked(Failure* error, const char* doing) const {
   destroy.struct_size = sizeof destroy;
   destroy.error = error;
   reinterpret_cast<void (*)(void*)>(at(Slot::kErrorDestroy))(&destroy);
-  return Error{std::string("the plugin could not ") + doing + " (" + code_name(code.code) +
-                   "): " + words,
-               path_, ""};
+  return Error{
+      std::string("the plugin could not ") + doing + " (" + code_name(code.code) + "): " + words,
+      path_, ""};
 }
 
 Status Plugin::await(Event* event, const char* doing) const {
@@ -168,8 +181,7 @@ Status Client::describe() {
   for (Device* device : devices_) {
     DeviceGetDescription of;
     of.device = device;
-    TWINRUN_RETURN_IF_ERROR(
-        plugin_->call(Slot::kDeviceGetDescription, of, "describe a device"));
+    TWINRUN_RETURN_IF_ERROR(plugin_->call(Slot::kDeviceGetDescription, of, "describe a device"));
     DeviceDescriptionId id;
     id.description = of.description;
     TWINRUN_RETURN_IF_ERROR(plugin_->call(Slot::kDeviceDescriptionId, id, "number a device"));

@@ -1,7 +1,8 @@
 // Convolutions, pools and their gradients, as StableHLO's general convolution and reduce_window. Sizes along an image axis, with
 // k taps, stride s, dilation d, padding p before and q after, of an input of n and an output of m:
 //
-//   gradient of the input    dy spread by s, the kernel reversed: padding d(k-1) - p before, so much after that n come out
+//   gradient of the input    dy spread by s, the kernel turned round (by stablehlo.reverse, as JAX does: XLA has fast convolutions for
+//                            that, none for a window that is reversed): padding d(k-1) - p before, so much after that n come out
 //   gradient of the kernel   dy is the kernel, spread by s, the stride is d: padding p before, so much after that k come out
 //   gradient of a mean pool  dy / taps spread by s, summed over k: padding k-1 - p before, so much after that n come out
 #include "program/text/stablehlo_writer.h"
@@ -18,13 +19,11 @@ struct Axis {
 
 struct ConvolutionWindow {
   int64_t stride[2], low[2], high[2], lhs_dilate[2], rhs_dilate[2];
-  bool reverse = false;
   std::string text() const {
     const auto pair = [](const int64_t* v) { return fmt::format("[{}, {}]", v[0], v[1]); };
-    return fmt::format(
-        "stride = {}, pad = [[{}, {}], [{}, {}]], lhs_dilate = {}, rhs_dilate = {}, reverse = [{}, {}]",
-        pair(stride), low[0], high[0], low[1], high[1], pair(lhs_dilate), pair(rhs_dilate), reverse,
-        reverse);
+    return fmt::format("stride = {}, pad = [[{}, {}], [{}, {}]], lhs_dilate = {}, rhs_dilate = {}",
+                       pair(stride), low[0], high[0], low[1], high[1], pair(lhs_dilate),
+                       pair(rhs_dilate));
   }
 };
 
@@ -82,22 +81,24 @@ void Writer::input_grad(ValueId id, const Op& op) {
     c.low[i] = a.d * (a.k - 1) - a.p;
     c.high[i] = a.n - a.spread() - c.low[i] + a.d * (a.k - 1);
   }
-  c.reverse = true;
   if (const int64_t groups = op.attrs.groups; groups > 1) {
     // [kh, kw, ci/G, co] to [kh, kw, ci, co/G]: a group's inputs are what its outputs make.
     const Dims k = kernel.dims;
     const TensorType cut{kernel.dtype, {k[0], k[1], k[2], groups, k[3] / groups}};
-    const TensorType turned{kernel.dtype, {k[0], k[1], groups, k[2], k[3] / groups}};
+    const TensorType swapped{kernel.dtype, {k[0], k[1], groups, k[2], k[3] / groups}};
     const TensorType joined{kernel.dtype, {k[0], k[1], k[2] * groups, k[3] / groups}};
     line(ref(id) + "_cut", "stablehlo.reshape {} : ({}) -> {}", rhs, type_text(kernel),
          type_text(cut));
-    line(ref(id) + "_turned", "stablehlo.transpose {}, dims = [0, 1, 3, 2, 4] : ({}) -> {}",
-         ref(id) + "_cut", type_text(cut), type_text(turned));
-    line(ref(id) + "_kernel", "stablehlo.reshape {} : ({}) -> {}", ref(id) + "_turned",
-         type_text(turned), type_text(joined));
+    line(ref(id) + "_swapped", "stablehlo.transpose {}, dims = [0, 1, 3, 2, 4] : ({}) -> {}",
+         ref(id) + "_cut", type_text(cut), type_text(swapped));
+    line(ref(id) + "_kernel", "stablehlo.reshape {} : ({}) -> {}", ref(id) + "_swapped",
+         type_text(swapped), type_text(joined));
     kernel = joined;
     rhs = ref(id) + "_kernel";
   }
+  const std::string turned = ref(id) + "_reversed";
+  line(turned, "stablehlo.reverse {}, dims = [0, 1] : {}", rhs, type_text(kernel));
+  rhs = turned;
   convolution(id, ref(op.operands[0]), dy, rhs, kernel, "[b, 0, 1, f]x[0, 1, o, i]->[b, 0, 1, f]",
               c.text(), op.attrs.groups, 1);
 }
@@ -172,7 +173,8 @@ void Writer::select_and_scatter(ValueId id, const Op& op) {
   const std::string zero = constant(id, "zero", scalar, 0), of = type_text(scalar);
   // The tap held stays while it is not smaller: the first maximum.
   line(ref(id),
-       "\"stablehlo.select_and_scatter\"({}, {}, {}) <{{{}}}> ({{\n      ^bb0(%a: {}, %b: {}):\n     "
+       "\"stablehlo.select_and_scatter\"({}, {}, {}) <{{{}}}> ({{\n      ^bb0(%a: {}, %b: {}):\n   "
+       "  "
        "   %c = stablehlo.compare GE, %a, %b, FLOAT : ({}, {}) -> tensor<i1>\n        "
        "stablehlo.return %c : tensor<i1>\n    }}, {} : ({}, {}, {}) -> {}",
        ref(x), ref(dy), zero, window_text(op.attrs.window), of, of, of, of,
