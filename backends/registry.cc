@@ -65,7 +65,7 @@ Result<std::unique_ptr<Backend>> make_backend(std::string_view name,
                  "an honest variant is named by a number: honest:17"};
   }
   std::vector<std::string> names = backend_names();
-  names.insert(names.end(), {"honest:SEED", "exec:COMMAND"});
+  names.insert(names.end(), {"honest:SEED", "xla", "exec:COMMAND"});
   return Error{"unknown engine '" + std::string(name) + "' (known: " + join(names, ", ") + ")", "",
                "did you mean '" + nearest(name, names) + "'?"};
 }

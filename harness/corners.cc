@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "backends/exec/exec_backend.h"
 #include "harness/distance.h"
 #include "harness/engines.h"
 #include "harness/reference_cache.h"
@@ -50,7 +49,7 @@ Status reference(Stage& stage, const std::string& name, const Experiment& experi
                  Program program, Backend& backend, RunOptions options, bool keep) {
   const std::string& engine = stage.options.baseline;
   // Of a command nobody knows whether it is still the same program.
-  const bool others = engine.starts_with(kExecPlace);
+  const bool others = is_foreign_engine(engine);
   const ReferenceCache cache(others ? "" : stage.options.cache, stage.options.fresh);
   auto kept = cache.find(experiment, program, engine, options);
   if (!kept) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "backends/exec/exec_backend.h"
 #include "backends/kernels/kernels.h"
 #include "harness/engines.h"
 #include "harness/environment.h"
@@ -25,7 +24,7 @@ Result<DoctorRow> same_bits(const std::string& engine) {
     BackendOptions options;
     options.threads = i + 1;
     options.poison_memory = i == 1;
-    TWINRUN_ASSIGN(const auto backend, make_backend(engine, options));
+    TWINRUN_ASSIGN(const auto backend, make_engine(engine, scenario, options));
     RunOptions run;
     run.evaluate = false;
     TWINRUN_ASSIGN(const RunResult result,
@@ -51,7 +50,7 @@ class Examination {
 
   Status run(Doctor& doctor) {
     TWINRUN_ASSIGN(const KnownAnswer program, KnownAnswer::make());
-    const bool others = engine_.starts_with(kExecPlace);
+    const bool others = is_foreign_engine(engine_);
     const auto begin = std::chrono::steady_clock::now();
     auto backend = make_engine(engine_, program.scenario(), {}, progress_);
     if (!backend && !others) return backend.error();

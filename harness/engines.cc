@@ -1,11 +1,35 @@
 #include "harness/engines.h"
 
+#include <algorithm>
+
 #include "backends/exec/exec_backend.h"
+#include "backends/pjrt/pjrt_backend.h"
 
 namespace twinrun {
+namespace {
+
+constexpr std::string_view kXla = "xla";
+
+bool is_xla(std::string_view name) { return name == kXla || name.starts_with(kXlaPlace); }
+
+}  // namespace
+
+bool is_foreign_engine(std::string_view name) {
+  return name.starts_with(kExecPlace) || is_xla(name);
+}
+
+bool of_foreign_engine(const Error& error) {
+  return error.where.starts_with(kExecPlace) || error.where.starts_with(kXlaPlace);
+}
 
 Result<std::unique_ptr<Backend>> make_engine(const std::string& name, const Scenario& scenario,
                                              const BackendOptions& options, Progress* progress) {
+  if (is_xla(name)) {
+    return make_pjrt_backend({.plugin = name == kXla ? "" : name.substr(kXlaPlace.size()),
+                              .devices = std::max(8, static_cast<int>(scenario.tpu.cores)),
+                              .threads = options.threads,
+                              .precision = options.tpu.precision});
+  }
   if (!name.starts_with(kExecPlace)) return make_backend(name, options);
   ExecOptions exec;
   exec.command = name.substr(kExecPlace.size());

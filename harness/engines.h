@@ -1,11 +1,13 @@
-// An engine by its name, for a scenario: one of ours, or a command that speaks docs/engine-protocol.md.
+// An engine by its name, for a scenario: one of ours, a command that speaks docs/engine-protocol.md, or XLA behind a plugin.
 //
 //   auto engine = make_engine("exec:python3 adapters/pytorch/engine.py", scenario, backend_options(scenario, 2));
-// Every error of the latter, from its start on, has a place that begins with "exec:" (kExecPlace).
+//   auto xla = make_engine("xla:/usr/lib/xla_cpu_pjrt.so", scenario, backend_options(scenario, 2));
+// Every error of the last two, from their start on, has a place that begins with "exec:" or "xla:".
 #pragma once
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "backends/backend.h"
 #include "harness/progress.h"
@@ -16,5 +18,10 @@ namespace twinrun {
 Result<std::unique_ptr<Backend>> make_engine(const std::string& name, const Scenario& scenario,
                                              const BackendOptions& options,
                                              Progress* progress = nullptr);
+
+// One that may not be there, not start or fail: exec:, xla.
+bool is_foreign_engine(std::string_view name);
+// Whether the error is one of such an engine's.
+bool of_foreign_engine(const Error& error);
 
 }  // namespace twinrun

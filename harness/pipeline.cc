@@ -1,6 +1,6 @@
 #include "harness/pipeline.h"
 
-#include "backends/exec/exec_backend.h"
+#include "harness/engines.h"
 #include "harness/stages.h"
 
 namespace twinrun {
@@ -19,7 +19,7 @@ Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options
                          localise, match_program, compare_meaning, compare_trajectories}) {
     if (const Status done = run(stage); !done) {
       // Before the reference has run there is nothing to report on.
-      if (!done.error().where.starts_with(kExecPlace) || !stage.runs.contains("R"))
+      if (!of_foreign_engine(done.error()) || !stage.runs.contains("R"))
         return done.error();
       stage.evidence.engine_failure = done.error();
       stage.evidence.engine_failure_run = stage.running;

@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "harness/engines.h"
 #include "harness/pipeline.h"
 #include "harness/run.h"
 #include "program/analysis/liveness.h"
@@ -12,7 +13,7 @@ namespace twinrun {
 Result<std::vector<PlanRow>> plan(const Experiment& e, const DiagnoseOptions& options) {
   const Scenario& scenario = e.scenario;
   TWINRUN_ASSIGN(const auto cpu,
-                 make_backend(options.baseline, backend_options(scenario, options.threads)));
+                 make_engine(options.baseline, scenario, backend_options(scenario, options.threads)));
   const Program whole = e.whole();
   RunOptions probe;
   probe.steps = std::min<int64_t>(3, scenario.train.steps);

@@ -6,6 +6,7 @@
 #include "backends/exec/arrays.h"
 #include "backends/exec/messages.h"
 #include "backends/exec/session.h"
+#include "backends/random_feed.h"
 
 namespace twinrun {
 namespace {
@@ -14,15 +15,6 @@ using exec::Reply;
 using exec::Session;
 using Milliseconds = std::chrono::milliseconds;
 
-// The numbers of a program's random ops alone, as our reference draws them.
-Program only_random(const Program& program) {
-  Program p = program;
-  p.outputs.clear();
-  for (StateVar& var : p.state) var.next = kNoValue;
-  for (const ValueId id : exec::random_ops(program))
-    p.outputs.push_back({program.graph.op(id).name, id});
-  return prune(p);
-}
 
 class ExecEngine : public Engine {
  public:
@@ -36,12 +28,7 @@ class ExecEngine : public Engine {
         session_->write(file_, exec::program_json(program_, session_->options().scenario)));
     TWINRUN_ASSIGN(const Reply reply, session_->ask(exec::prepare(file_), "prepared",
                                                     "\"" + file_ + "\"", session_->options().slow));
-    if (exec::random_ops(program_).empty()) return Ok{};
-    BackendOptions o;
-    o.threads = threads;
-    TWINRUN_ASSIGN(const auto cpu, make_backend("cpu", o));
-    TWINRUN_ASSIGN(random_, cpu->prepare(only_random(program_)));
-    return Ok{};
+    return random_.prepare(program_, threads);
   }
 
   const Program& program() const override { return program_; }
@@ -120,15 +107,9 @@ class ExecEngine : public Engine {
       for (const auto& replica : inputs) replicas.push_back(replica[i]);
       exec::add_arrays(file, "input/" + program_.inputs[i].name, replicas);
     }
-    if (random_ == nullptr) return file;
-    States unused = states;
-    StepOutputs drawn;
-    TWINRUN_RETURN_IF_ERROR(random_->step(step, unused, inputs, drawn));
-    for (size_t o = 0; o < random_->program().outputs.size(); ++o) {
-      std::vector<Tensor> replicas;
-      for (const auto& replica : drawn) replicas.push_back(replica[o]);
-      exec::add_arrays(file, "random/" + random_->program().outputs[o].name, replicas);
-    }
+    TWINRUN_ASSIGN(const auto drawn, random_.draw(step, states, inputs));
+    for (size_t o = 0; o < drawn.size(); ++o)
+      exec::add_arrays(file, "random/" + program_.graph.op(random_.ops()[o]).name, drawn[o]);
     return file;
   }
 
@@ -165,7 +146,7 @@ class ExecEngine : public Engine {
   std::shared_ptr<Session> session_;
   Program program_;
   std::string file_;
-  std::unique_ptr<Engine> random_;
+  RandomFeed random_;
   States last_;
   int64_t steps_ = 0;
   Milliseconds slowest_{0};

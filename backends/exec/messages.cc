@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "program/graph/random_ops.h"
 #include "program/ops/op_def.h"
 
 namespace twinrun::exec {
@@ -52,14 +53,6 @@ std::string shown(std::string_view text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
   }
   return "'" + out + (text.size() > kMost ? "...'" : "'");
-}
-
-std::vector<ValueId> random_ops(const Program& program) {
-  std::vector<ValueId> ids;
-  for (ValueId id = 0; id < program.graph.size(); ++id) {
-    if (class_of(program.graph.op(id).kind) == OpClass::kRandom) ids.push_back(id);
-  }
-  return ids;
 }
 
 std::string program_json(const Program& p, const std::string& scenario) {

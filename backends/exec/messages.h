@@ -9,9 +9,6 @@ namespace twinrun::exec {
 
 inline constexpr int kProtocol = 1;
 
-// The random ops whose numbers a step is given, in program order.
-std::vector<ValueId> random_ops(const Program& program);
-
 std::string program_json(const Program& program, const std::string& scenario);
 std::string hello();
 std::string prepare(const std::string& program_file);

@@ -32,6 +32,7 @@ int scenarios_verb(const Args& args);
 int convert_verb(const Args& args);
 int drill_verb(const Args& args);
 int serve_verb(const Args& args);
+int export_verb(const Args& args);
 
 // A verb's options: adds --help, parses, prints help. Returns an exit code when the verb is done already.
 struct Parsed {
@@ -56,6 +57,12 @@ void add_common_options(po::options_description& options);    // --threads, --js
 Result<Overrides> overrides_of(const Parsed& parsed);         // --set
 Result<Scenario> scenario_of(const Parsed& parsed, const char* option = "SCENARIO");
 Result<int> threads_of(const Parsed& parsed);
+Status check_cores(const Scenario& scenario, int cores);  // --cores: the batch divides over them
+
+// --pjrt-plugin, of the engine `xla`: its name becomes xla:PATH. An engine of others that cannot start ends with 125.
+void add_plugin_option(po::options_description& options);
+std::string engine_of(const Parsed& parsed, const char* option);
+int fail_engine(const Error& error, const std::string& engine);
 
 // --fault SPEC. `fault_help`: prints the kinds if --fault help asks for them, whatever else is missing.
 void add_fault_option(po::options_description& options, const char* what);

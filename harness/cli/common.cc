@@ -11,9 +11,9 @@
 #include <optional>
 #include <thread>
 
-#include "backends/exec/exec_backend.h"
 #include "backends/exec/last_resort.h"
 #include "harness/cli/cli.h"
+#include "harness/engines.h"
 #include "program/base/names.h"
 #include "reports/text.h"
 
@@ -125,7 +125,7 @@ int fail(const Error& error, int code) {
   // Engines and files have their say in it.
   fmt::print(stderr, "{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
              join(text::clean_lines(error.message()), "\n"));
-  return error.where.starts_with(kExecPlace) ? kExitUnavailable : code;
+  return of_foreign_engine(error) ? kExitUnavailable : code;
 }
 
 void add_scenario_options(po::options_description& options) {
@@ -139,6 +139,13 @@ void add_common_options(po::options_description& options) {
       "json", po::bool_switch(), "one JSON document on stdout, nothing else there")(
       "quiet,q", po::bool_switch(), "no progress")("verbose,v", po::bool_switch(),
                                                    "a line every train.log_every steps");
+}
+
+Status check_cores(const Scenario& scenario, int cores) {
+  if (cores >= 1 && scenario.train.batch % cores == 0) return Ok{};
+  return Error{
+      fmt::format("train.batch = {} does not divide over {} cores", scenario.train.batch, cores),
+      "--cores", "a divisor of the batch"};
 }
 
 Result<Overrides> overrides_of(const Parsed& parsed) {

@@ -110,6 +110,7 @@ int diagnose_verb(const Args& args) {
       "dry-run", po::bool_switch(), "what would run, how long, how much disk")(
       "fail-on", po::value<std::string>(),
       "classes that count as bad, e.g. engine_bug,sharding; all others exit 0");
+  add_plugin_option(options);
   add_fault_option(options, "subject");
   add_common_options(options);
   const Parsed parsed = parse(
@@ -125,8 +126,8 @@ int diagnose_verb(const Args& args) {
       *imported ? Result<Scenario>((*imported)->scenario) : scenario_of(parsed, "?SCENARIO");
   if (!scenario) return fail(scenario.error());
   DiagnoseOptions o;
-  o.baseline = parsed.get<std::string>("baseline");
-  o.subject = parsed.get<std::string>("subject");
+  o.baseline = engine_of(parsed, "baseline");
+  o.subject = engine_of(parsed, "subject");
   o.quick = parsed.get<bool>("quick");
   o.command = command_line();
   o.cache = reference_cache_folder();
@@ -146,7 +147,7 @@ int diagnose_verb(const Args& args) {
   const StopFlag& stop = install_stop_flag();
   for (const auto& engine : {o.baseline, o.subject}) {
     if (const auto backend = make_engine(engine, *scenario, {}, &printer); !backend)
-      return fail(backend.error());
+      return fail_engine(backend.error(), engine);
   }
   if (parsed.get<bool>("dry-run")) {
     const auto experiment = *imported ? Result<Experiment>(**imported) : make_experiment(*scenario);

@@ -37,16 +37,17 @@ void print_json(const std::string& engine, const Doctor& d) {
 int doctor_verb(const Args& args) {
   po::options_description options("options");
   options.add_options()("engine,e", po::value<std::string>()->default_value("tpu"),
-                        "engine to examine: cpu, tpu, honest:SEED, exec:COMMAND")(
+                        "engine to examine: cpu, tpu, honest:SEED, xla[:PLUGIN], exec:COMMAND")(
       "json", po::bool_switch(), "one JSON document on stdout, nothing else there")(
       "quiet,q", po::bool_switch(), "no progress");
+  add_plugin_option(options);
   const Parsed parsed = parse(args, "twinrun doctor [--engine ENGINE] [--json]",
                               "twinrun doctor --engine 'exec:python3 engine.py'", options, {});
   if (parsed.exit) return *parsed.exit;
-  const auto engine = parsed.get<std::string>("engine");
+  const std::string engine = engine_of(parsed, "engine");
   ProgressPrinter printer(parsed.get<bool>("quiet"), false);
   const auto d = doctor(engine, &printer);
-  if (!d) return fail(d.error());
+  if (!d) return fail_engine(d.error(), engine);
   if (parsed.get<bool>("json")) {
     print_json(engine, *d);
   } else {

@@ -35,6 +35,8 @@ constexpr std::array kVerbs = {
     Verb{"diff", "where two runs or checkpoints part, and by how much", diff_verb},
     Verb{"inspect", "what a file or a scenario contains", inspect_verb},
     Verb{"convert", "weights from and to NumPy, safetensors and Keras files", convert_verb},
+    Verb{"export", "a training step as StableHLO text, with its arguments and results",
+         export_verb},
     Verb{"doctor", "is this machine and build fit for use?", doctor_verb},
     Verb{"drill", "inject faults and causes, diagnose blind, count what was found", drill_verb},
     Verb{"serve", "one of our engines behind the engine protocol", serve_verb},

@@ -123,13 +123,14 @@ int train_verb(const Args& args) {
   po::options_description options("options");
   add_scenario_options(options);
   options.add_options()("engine,e", po::value<std::string>()->default_value("cpu"),
-                        "cpu, cpu:f64, tpu, honest:SEED, exec:COMMAND")(
+"cpu, cpu:f64, tpu, honest:SEED, xla[:PLUGIN], exec:COMMAND")(
       "cores", po::value<int>(),
       "1: the whole batch on one core (default on cpu); N: sharded (default on tpu: tpu.cores)")(
       "init", po::value<std::string>(), "begin from this checkpoint instead of the seed")(
       "resume", po::value<std::string>(),
       "go on from the last checkpoint of a run (or from a checkpoint)")(
       "out,o", po::value<std::string>()->default_value("run.h5"), "run file to write");
+  add_plugin_option(options);
   add_fault_option(options, "engine");
   add_common_options(options);
   const Parsed parsed =
@@ -140,19 +141,15 @@ int train_verb(const Args& args) {
   if (!scenario) return fail(scenario.error());
   const auto threads = threads_of(parsed);
   if (!threads) return fail(threads.error());
-  const auto engine = parsed.get<std::string>("engine");
+  const std::string engine = engine_of(parsed, "engine");
   const int cores = parsed.has("cores") ? parsed.get<int>("cores")
                     : engine == "tpu"   ? scenario->tpu.cores
                                         : 1;
-  if (cores < 1 || scenario->train.batch % cores != 0) {
-    return fail({fmt::format("train.batch = {} does not divide over {} cores",
-                             scenario->train.batch, cores),
-                 "--cores", "a divisor of the batch"});
-  }
+  if (const Status divides = check_cores(*scenario, cores); !divides) return fail(divides.error());
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   auto backend = make_engine(engine, *scenario, backend_options(*scenario, *threads), &printer);
-  if (!backend) return fail(backend.error());
+  if (!backend) return fail_engine(backend.error(), engine);
   auto experiment = make_experiment(*scenario);
   if (!experiment) return fail(experiment.error());
   Sharding sharding = experiment->sharding;

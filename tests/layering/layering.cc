@@ -34,6 +34,7 @@ const std::vector<Layer>& layers() {
       {"backends/exec/",
        "exec",
        {"base", "program", "kernels", "backends", "container", "checkpoints"}},
+      {"backends/pjrt/", "pjrt", {"base", "program", "kernels", "backends"}},
       {"backends/", "backends", {"base", "program", "kernels"}},
       {"reports/", "reports", {"base", "container"}},
       {"harness/cli/", "cli", {"*", "harness"}},
@@ -219,7 +220,8 @@ std::vector<Violation> check_arrows(const Files& files) {
                        std::string(from->name) + " may not include " + std::string(to->name) +
                            ": " + *target});
       } else if (file.starts_with("harness/classify") &&
-                 (to->name == "backends" || to->name == "kernels" || to->name == "exec") &&
+                 (to->name == "backends" || to->name == "kernels" || to->name == "exec" ||
+                  to->name == "pjrt") &&
                  *target != "backends/backend.h" && *target != "backends/oracle.h") {
         out.push_back({file, include.line,
                        "the classifier knows an engine by its capabilities only: " + *target});

@@ -1,0 +1,204 @@
+// Compiling a module, and one run of it: arguments to the devices, results back.
+#include <numeric>
+
+#include "backends/pjrt/plugin.h"
+
+namespace twinrun::pjrt {
+namespace {
+
+// Protocol buffers' wire format: a field's number and kind, then a varint or a length and bytes.
+void put_varint(std::string& out, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
+  out += static_cast<char>(value);
+}
+void put_number(std::string& out, int field, int64_t value) {
+  put_varint(out, static_cast<uint64_t>(field) << 3);
+  put_varint(out, static_cast<uint64_t>(value));
+}
+void put_bytes(std::string& out, int field, const std::string& bytes) {
+  put_varint(out, static_cast<uint64_t>(field) << 3 | 2);
+  put_varint(out, bytes.size());
+  out += bytes;
+}
+
+ElementType element_type(DType dtype) {
+  switch (dtype) {
+    case DType::kPred:
+      return ElementType::kPred;
+    case DType::kI32:
+      return ElementType::kS32;
+    case DType::kBF16:
+      return ElementType::kBF16;
+    case DType::kF64:
+      return ElementType::kF64;
+    default:
+      return ElementType::kF32;
+  }
+}
+
+// Arrays on devices, destroyed with this object.
+class Buffers {
+ public:
+  Buffers(const Plugin& plugin, size_t devices, size_t each)
+      : plugin_(plugin), lists_(devices, std::vector<Buffer*>(each, nullptr)) {
+    for (auto& list : lists_) pointers_.push_back(list.data());
+  }
+  ~Buffers() {
+    for (const auto& list : lists_) {
+      for (Buffer* buffer : list) {
+        if (buffer == nullptr) continue;
+        BufferDestroy destroy;
+        destroy.buffer = buffer;
+        plugin_.drop(Slot::kBufferDestroy, destroy);
+      }
+    }
+  }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+  Buffer*& at(size_t device, size_t i) { return lists_[device][i]; }
+  Buffer** const* lists() const { return pointers_.data(); }
+
+ private:
+  const Plugin& plugin_;
+  std::vector<std::vector<Buffer*>> lists_;
+  std::vector<Buffer**> pointers_;
+};
+
+Status put(const Client& client, Device* device, const Tensor& tensor, Buffer*& buffer) {
+  BufferFromHostBuffer from;
+  from.client = client.handle();
+  from.data = tensor.raw();
+  from.type = element_type(tensor.dtype());
+  from.dims = tensor.dims().data();
+  from.rank = tensor.dims().size();
+  from.device = device;
+  TWINRUN_RETURN_IF_ERROR(
+      client.plugin().call(Slot::kClientBufferFromHostBuffer, from, "take an argument"));
+  buffer = from.buffer;
+  return client.plugin().await(from.done, "take an argument");
+}
+
+// Begins to copy a device's array into a tensor, row-major whatever its layout there.
+Result<Event*> fetch(const Client& client, Buffer* buffer, Tensor& into) {
+  std::vector<int64_t> order(into.dims().size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(order.size() - 1 - i);
+  MemoryLayout layout;
+  layout.struct_size = sizeof layout;
+  layout.tiled.struct_size = sizeof layout.tiled;
+  layout.tiled.minor_to_major = order.data();
+  layout.tiled.rank = order.size();
+  BufferToHostBuffer to;
+  to.buffer = buffer;
+  to.host_layout = &layout;
+  to.data = into.raw();
+  to.size = into.bytes();
+  TWINRUN_RETURN_IF_ERROR(
+      client.plugin().call(Slot::kBufferToHostBuffer, to, "give back a result"));
+  return to.done;
+}
+
+}  // namespace
+
+std::string compile_options(const std::vector<int>& devices) {
+  const auto replicas = static_cast<int64_t>(devices.size());
+  std::string
+      assigned;  // DeviceAssignmentProto: replica_count, computation_count, computation_devices
+  std::string computation, ids;
+  for (const int id : devices) put_varint(ids, static_cast<uint64_t>(id));
+  put_bytes(computation, 1, ids);  // replica_device_ids
+  put_number(assigned, 1, replicas);
+  put_number(assigned, 2, 1);
+  put_bytes(assigned, 3, computation);
+  std::string build;               // ExecutableBuildOptionsProto
+  put_number(build, 1, -1);        // device_ordinal: not one
+  put_number(build, 4, replicas);  // num_replicas
+  put_number(build, 5, 1);         // num_partitions
+  put_bytes(build, 9, assigned);   // device_assignment
+  std::string options;
+  put_bytes(options, 3, build);  // executable_build_options
+  return options;
+}
+
+Result<std::unique_ptr<Executable>> Executable::compile(std::shared_ptr<const Client> client,
+                                                        const std::string& module,
+                                                        size_t replicas) {
+  if (replicas > client->devices().size()) {
+    return Error{"has " + std::to_string(client->devices().size()) +
+                     " devices, the program asks for " + std::to_string(replicas),
+                 client->plugin().place(), "set tpu.cores to what it has"};
+  }
+  std::vector<int> devices;
+  for (size_t r = 0; r < replicas; ++r) devices.push_back(client->id(r));
+  const std::string options = compile_options(devices);
+  static constexpr std::string_view kFormat = "mlir";
+  std::string code = module;
+  CodeText program;
+  program.struct_size = sizeof program;
+  program.code = code.data();
+  program.code_size = code.size();
+  program.format = kFormat.data();
+  program.format_size = kFormat.size();
+  ClientCompile compile;
+  compile.client = client->handle();
+  compile.program = &program;
+  compile.options = options.data();
+  compile.options_size = options.size();
+  TWINRUN_RETURN_IF_ERROR(
+      client->plugin().call(Slot::kClientCompile, compile, "compile the program"));
+  return std::unique_ptr<Executable>(new Executable(std::move(client), compile.executable));
+}
+
+Executable::~Executable() {
+  LoadedExecutableDestroy destroy;
+  destroy.executable = handle_;
+  client_->plugin().drop(Slot::kLoadedExecutableDestroy, destroy);
+}
+
+Status Executable::run(const std::vector<std::vector<Tensor>>& arguments,
+                       std::vector<std::vector<Tensor>>& results) const {
+  const Plugin& plugin = client_->plugin();
+  const size_t replicas = arguments.size(), count = arguments[0].size();
+  Buffers in(plugin, replicas, count), out(plugin, replicas, results[0].size());
+  for (size_t r = 0; r < replicas; ++r) {
+    for (size_t i = 0; i < count; ++i)
+      TWINRUN_RETURN_IF_ERROR(put(*client_, client_->devices()[r], arguments[r][i], in.at(r, i)));
+  }
+  std::vector<int64_t> kept(count);
+  std::iota(kept.begin(), kept.end(), 0);
+  ExecuteOptions options;
+  options.struct_size = sizeof options;
+  options.kept_inputs = kept.data();
+  options.kept_input_count = kept.size();
+  std::vector<Event*> done(replicas, nullptr);
+  LoadedExecutableExecute execute;
+  execute.executable = handle_;
+  execute.options = &options;
+  execute.arguments = in.lists();
+  execute.device_count = replicas;
+  execute.argument_count = count;
+  execute.results = out.lists();
+  execute.done = done.data();
+  TWINRUN_RETURN_IF_ERROR(plugin.call(Slot::kLoadedExecutableExecute, execute, "run the program"));
+  Status good = Ok{};
+  const auto keep = [&](Status status) {
+    if (good.ok() && !status.ok()) good = std::move(status);
+  };
+  // Every event is waited for, whatever the others say: they are ours to destroy.
+  for (Event* event : done) keep(plugin.await(event, "run the program"));
+  if (!good.ok()) return good;
+  std::vector<Event*> copies;
+  for (size_t r = 0; r < replicas; ++r) {
+    for (size_t i = 0; i < results[r].size(); ++i) {
+      Result<Event*> event = fetch(*client_, out.at(r, i), results[r][i]);
+      if (event.ok()) {
+        copies.push_back(*event);
+      } else {
+        keep(event.error());
+      }
+    }
+  }
+  for (Event* event : copies) keep(plugin.await(event, "give back a result"));
+  return good;
+}
+
+}  // namespace twinrun::pjrt

@@ -1,0 +1,105 @@
+// A PJRT plugin, loaded, and a client of it: devices that compile and run StableHLO. Everything a plugin can do wrong is an
+// error that names it.
+//
+//   TWINRUN_ASSIGN(const auto plugin, pjrt::Plugin::load("/usr/lib/xla_cpu_pjrt.so"));
+//   TWINRUN_ASSIGN(const auto client, pjrt::Client::open(plugin, 8));
+//   TWINRUN_ASSIGN(const auto step, pjrt::Executable::compile(client, module.text, 8));
+//   TWINRUN_RETURN_IF_ERROR(step->run(arguments, results));     // [replica][i]
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/pjrt/abi.h"
+#include "backends/pjrt/pjrt_backend.h"
+#include "program/base/result.h"
+#include "program/base/tensor.h"
+
+namespace twinrun::pjrt {
+
+class Plugin {
+ public:
+  // Errors: no such file, no library, no GetPjrtApi, another major version, a table too short, its own initialisation. A plugin
+  // stays loaded until the process ends: they do not bear to be unloaded.
+  static Result<std::shared_ptr<const Plugin>> load(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  std::string place() const { return std::string(kXlaPlace) + path_; }  // of errors
+  int minor() const { return api_->version.minor; }
+
+  // Calls a function of the table with its argument; `doing` is what the error says was tried.
+  template <typename Argument>
+  Status call(Slot slot, Argument& argument, const char* doing) const {
+    argument.struct_size = sizeof argument;
+    return checked(reinterpret_cast<Function>(at(slot))(&argument), doing);
+  }
+  // Waits for an event and destroys it.
+  Status await(Event* event, const char* doing) const;
+  // For destructors: what fails there is nobody's business any more.
+  template <typename Argument>
+  void drop(Slot slot, Argument argument) const {
+    (void)call(slot, argument, "");
+  }
+
+ private:
+  Plugin(std::string path, const Api* api) : path_(std::move(path)), api_(api) {}
+  void* at(Slot slot) const { return api_->slots[static_cast<size_t>(slot)]; }
+  Status checked(Failure* error, const char* doing) const;
+
+  std::string path_;
+  const Api* api_;
+};
+
+class Client {
+ public:
+  // On a CPU with `devices` of them (its plugin makes as many as it is asked for); elsewhere with those that are there. Error: the
+  // plugin's own, or that there is no device.
+  static Result<std::shared_ptr<const Client>> open(std::shared_ptr<const Plugin> plugin, int devices);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  const Plugin& plugin() const { return *plugin_; }
+  pjrt::Client* handle() const { return handle_; }
+  const std::string& platform() const { return platform_; }  // "cpu", "cuda", "tpu"
+  const std::string& version() const { return version_; }    // the platform's words
+  const std::string& kind() const { return kind_; }          // of the first device
+  const std::vector<Device*>& devices() const { return devices_; }
+  int id(size_t device) const { return ids_[device]; }
+
+ private:
+  Client(std::shared_ptr<const Plugin> plugin, pjrt::Client* handle)
+      : plugin_(std::move(plugin)), handle_(handle) {}
+  Status describe();
+  std::shared_ptr<const Plugin> plugin_;
+  pjrt::Client* handle_;
+  std::string platform_, version_, kind_;
+  std::vector<Device*> devices_;
+  std::vector<int> ids_;
+};
+
+// A compiled module: replica r runs on device r.
+class Executable {
+ public:
+  static Result<std::unique_ptr<Executable>> compile(std::shared_ptr<const Client> client,
+                                                     const std::string& module, size_t replicas);
+  ~Executable();
+  Executable(const Executable&) = delete;
+  Executable& operator=(const Executable&) = delete;
+
+  // arguments[r][i] goes to replica r; results[r][i] must come with the type that is due, and is filled in.
+  Status run(const std::vector<std::vector<Tensor>>& arguments,
+             std::vector<std::vector<Tensor>>& results) const;
+
+ private:
+  Executable(std::shared_ptr<const Client> client, LoadedExecutable* handle)
+      : client_(std::move(client)), handle_(handle) {}
+  std::shared_ptr<const Client> client_;
+  LoadedExecutable* handle_;
+};
+
+// CompileOptionsProto (xla/pjrt/proto/compile_options.proto), serialized: replica r on the device with id devices[r].
+std::string compile_options(const std::vector<int>& devices);
+
+}  // namespace twinrun::pjrt

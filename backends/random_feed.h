@@ -1,0 +1,25 @@
+// The numbers of a program's random ops, drawn by our reference for an engine that takes them as arguments.
+//
+//   RandomFeed random;
+//   TWINRUN_RETURN_IF_ERROR(random.prepare(program, threads));
+//   auto drawn = random.draw(step, states, inputs);      // (*drawn)[i][replica]: of op random.ops()[i]
+#pragma once
+
+#include "backends/backend.h"
+
+namespace twinrun {
+
+class RandomFeed {
+ public:
+  Status prepare(const Program& program, int threads);
+  const std::vector<ValueId>& ops() const { return ops_; }  // in program order
+  // states: what the step begins with; left as it is.
+  Result<std::vector<std::vector<Tensor>>> draw(int64_t step, const States& states,
+                                                const StepInputs& inputs);
+
+ private:
+  std::vector<ValueId> ops_;
+  std::unique_ptr<Engine> engine_;  // nullptr: no random ops
+};
+
+}  // namespace twinrun

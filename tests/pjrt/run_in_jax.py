@@ -1,0 +1,104 @@
+"""A step exported by `twinrun export --stablehlo`, run by JAX's own loader on CPU devices.
+
+    run_in_jax.py FOLDER [--tolerance T]
+
+Reads step.mlir, step.json, arguments.safetensors and results.safetensors, compiles the text with jaxlib, runs it on as many devices
+as it has replicas, and holds every result against the reference's: the difference relative to the size of the tensor. Prints a line per result
+that is off and the largest one; exit status 0, 1 where one is beyond the tolerance, 77 without JAX.
+"""
+import argparse
+import json
+import os
+import pathlib
+import struct
+import sys
+
+
+def read_safetensors(path):
+    """The arrays of a safetensors file by name (its README, "Format")."""
+    import numpy as np
+    dtypes = {"F32": np.float32, "I32": np.int32, "BOOL": np.bool_}
+    raw = path.read_bytes()
+    (size,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8:8 + size])
+    header.pop("__metadata__", None)
+    arrays = {}
+    for name, of in header.items():
+        begin, end = of["data_offsets"]
+        arrays[name] = np.frombuffer(raw[8 + size + begin:8 + size + end],
+                                     dtypes[of["dtype"]]).reshape(of["shape"])
+    return arrays
+
+
+def of_replica(arrays, name, replica):
+    return arrays[name] if name in arrays else arrays[f"{name}@{replica}"]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--tolerance", type=float, default=1e-4)
+    options = parser.parse_args()
+    step = json.loads((options.folder / "step.json").read_text())
+    cores = step["cores"]
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={cores}"
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    try:
+        import jax
+        import numpy as np
+        from jax._src.lib import xla_client
+    except ImportError as error:
+        print(f"skipped: {error}")
+        return 77
+    client = jax.devices()[0].client
+    devices = client.local_devices()[:cores]
+    compile_options = xla_client.CompileOptions()
+    compile_options.num_replicas = cores
+    compile_options.device_assignment = xla_client.DeviceAssignment.create(
+        np.array([[d.id] for d in devices], dtype=np.int32))
+    text = (options.folder / "step.mlir").read_text()
+    executable = client.compile_and_load(text, xla_client.DeviceList(tuple(devices)), compile_options)
+
+    given = read_safetensors(options.folder / "arguments.safetensors")
+    due = read_safetensors(options.folder / "results.safetensors")
+    arguments = []
+    for argument in step["arguments"]:
+        shards = [jax.device_put(of_replica(given, argument["name"], r), d)
+                  for r, d in enumerate(devices)]
+        # One array with the replicas side by side in front, so that each device holds its own.
+        mesh = jax.sharding.Mesh(np.array(devices), ("r",))
+        shape = tuple(argument["shape"])
+        if shape:
+            whole = (shape[0] * cores,) + shape[1:]
+            spec = jax.sharding.PartitionSpec("r")
+        else:
+            whole, spec = shape, jax.sharding.PartitionSpec()
+        arguments.append(jax.make_array_from_single_device_arrays(
+            whole, jax.sharding.NamedSharding(mesh, spec), shards))
+    out = executable.execute_sharded(arguments).disassemble_into_single_device_arrays()
+
+    worst, beyond = ("", 0.0), 0
+    for result, shards in zip(step["results"], out):
+        for r, shard in enumerate(shards):
+            want = of_replica(due, result["name"], r).astype(np.float64)
+            got = np.asarray(shard).astype(np.float64)
+            if got.shape != want.shape or not np.array_equal(np.isnan(got), np.isnan(want)):
+                print(f"{result['name']} on replica {r}: another shape, or NaN elsewhere")
+                beyond += 1
+                continue
+            size = np.sqrt(np.mean(want * want)) if want.size else 0.0
+            gap = np.sqrt(np.mean((got - want) ** 2)) if want.size else 0.0
+            # A gradient that is zero but for rounding has no size to be relative to.
+            relative = gap / max(size, 1e-6)
+            if relative > worst[1]:
+                worst = (result["name"], relative)
+            if relative > options.tolerance:
+                print(f"{result['name']} on replica {r}: {relative:.2e} of its size off")
+                beyond += 1
+    print(f"{step['scenario']}: {cores} replicas, {len(step['results'])} results, the largest "
+          f"difference is {worst[1]:.2e} of {worst[0] or 'none'}")
+    return 1 if beyond else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
