@@ -18,9 +18,7 @@ bool is_foreign_engine(std::string_view name) {
   return name.starts_with(kExecPlace) || is_xla(name);
 }
 
-bool of_foreign_engine(const Error& error) {
-  return error.where.starts_with(kExecPlace) || error.where.starts_with(kXlaPlace);
-}
+bool of_foreign_engine(const Error& error) { return is_foreign_engine(error.where); }
 
 Result<std::unique_ptr<Backend>> make_engine(const std::string& name, const Scenario& scenario,
                                              const BackendOptions& options, Progress* progress) {

@@ -2,7 +2,7 @@
 //
 //   auto engine = make_engine("exec:python3 adapters/pytorch/engine.py", scenario, backend_options(scenario, 2));
 //   auto xla = make_engine("xla:/usr/lib/xla_cpu_pjrt.so", scenario, backend_options(scenario, 2));
-// Every error of the last two, from their start on, has a place that begins with "exec:" or "xla:".
+// Every error of the last two, from their start on, has such a name for a place.
 #pragma once
 
 #include <memory>
