@@ -47,8 +47,12 @@ class Planted(unittest.TestCase):
 
     def test_a_forgotten_all_reduce(self):
         verdict, headline, findings = self.found("jax", "no_all_reduce", "drill_mlp", SEEDS)
-        self.assertEqual((verdict, self.cause(findings)), ("SHARDING", {"no_all_reduce"}), headline)
-        self.assertIn("script", headline)
+        self.assertEqual(verdict, "SHARDING", headline)
+        # A forgotten pmean is two things in one: no sum over the cores, and no division by their number.
+        self.assertIn("no_all_reduce", self.cause(findings))
+        self.assertLessEqual(self.cause(findings), {"no_all_reduce", "unscaled", "reduction"})
+        self.assertIn("script runs another program", headline)
+        self.assertIn("a missing all-reduce", headline)
 
     def test_batch_norm_that_is_not_synced(self):
         verdict, headline, findings = self.found("tensorflow", "batch_norm_per_device", "drill_dropout", SEEDS)
