@@ -109,7 +109,7 @@ make_image() {  # DIR PLAN
   rm -rf "$dir/iso" && mkdir -p "$dir/iso"
   (cd "$dir/root" && find . | cpio --quiet -o -H newc | gzip -1 >"$dir/iso/initrd.gz")
   cp "$OUT/vmlinuz" /usr/lib/ISOLINUX/isolinux.bin /usr/lib/syslinux/modules/bios/ldlinux.c32 "$dir/iso/"
-  # fsrm: Bochs has no IA32_MISC_ENABLE, so Linux takes ERMS away, and its memmove then fails where FSRM stays.
+  # From clearcpuid on: what Bochs cannot do (docs/amx.md, "Around it"), and an end that ends Bochs, too.
   cat >"$dir/iso/isolinux.cfg" <<'CFG'
 default linux
 label linux
@@ -118,7 +118,7 @@ label linux
 CFG
   xorriso -as mkisofs -quiet -o "$dir/boot.iso" -b isolinux.bin -c boot.cat -no-emul-boot -boot-load-size 4 \
     -boot-info-table "$dir/iso" 2>"$dir/xorriso.log" || die "xorriso: see $dir/xorriso.log"
-  # ips: emulated instructions per emulated second. So the guest's clock is near this machine's.
+  # ips: emulated instructions per emulated second; few, so that threads take turns often. The guest's own clock says nothing.
   cat >"$dir/bochsrc" <<CFG
 cpu: model=sapphire_rapids, count=1, ips=50000000, reset_on_triple_fault=0
 memory: guest=1024, host=1024
@@ -136,7 +136,7 @@ CFG
 }
 
 main() {
-  local plan=${1:-$HERE/plan.txt} dir start bochs
+  local plan=${1:-$HERE/plan.txt} dir start
   [[ -f $plan ]] || die "$plan: no such plan"
   need /bin/busybox /usr/share/bochs/BIOS-bochs-latest /usr/share/vgabios/vgabios.bin /usr/lib/ISOLINUX/isolinux.bin \
     /usr/lib/syslinux/modules/bios/ldlinux.c32 /usr/bin/xorriso /usr/bin/cpio
@@ -149,6 +149,7 @@ main() {
   start=$SECONDS
   timeout "${TWINRUN_AMX_LIMIT:-14400}" "$OUT/bochs" -q -f "$dir/bochsrc" </dev/null >"$dir/bochs.out" 2>&1 &
   bochs=$!
+  trap 'kill "$bochs" 2>/dev/null || true' EXIT
   tail --pid="$bochs" -s 0.5 -n +1 -f "$dir/serial" | while IFS= read -r line; do
     printf '%6d s  %s\n' $((SECONDS - start)) "${line%$'\r'}"
   done | tee "$dir/log"
