@@ -45,8 +45,9 @@ class Hdf5Results : public Script {
   }
   static void dataset(hid_t at, const char* name, const std::vector<hsize_t>& dims, hid_t how,
                       const float* data) {
-    const hid_t space = dims.empty() ? H5Screate(H5S_SCALAR)
-                                     : H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr);
+    const hid_t space = dims.empty()
+                            ? H5Screate(H5S_SCALAR)
+                            : H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr);
     const hid_t set = H5Dcreate2(at, name, H5T_IEEE_F32LE, space, H5P_DEFAULT, how, H5P_DEFAULT);
     ASSERT_GE(set, 0);
     if (data != nullptr) {
@@ -196,7 +197,8 @@ TEST_F(Hdf5Results, SlowTenThousandMutations) {
     H5Gclose(group);
   });
   std::ifstream in(folder_ + "/made.h5", std::ios::binary);
-  RecordProperty("died", mutate(folder_, std::string(std::istreambuf_iterator<char>(in), {}), 10000));
+  RecordProperty("died",
+                 mutate(folder_, std::string(std::istreambuf_iterator<char>(in), {}), 10000));
 }
 
 }  // namespace

@@ -58,8 +58,9 @@ class Hostile : public Script {
 };
 
 TEST_F(Hostile, ProcessesThatItStartedAreEnded) {
-  expect_says(step_error(engine(say(kHello), "sleep 1000 & " + note("$!", "plain") + "; exit 4", "")),
-              {"exit status 4"});
+  expect_says(
+      step_error(engine(say(kHello), "sleep 1000 & " + note("$!", "plain") + "; exit 4", "")),
+      {"exit status 4"});
   EXPECT_TRUE(gone("plain"));
 }
 
@@ -83,8 +84,8 @@ TEST_F(Hostile, ClosesItsOutputAndLives) {
 }
 
 TEST_F(Hostile, IgnoresThatItIsToEnd) {
-  ExecOptions o =
-      engine(say(kHello), "trap '' TERM; " + note("$$", "pid") + "; while :; do sleep 0.05; done", "");
+  ExecOptions o = engine(
+      say(kHello), "trap '' TERM; " + note("$$", "pid") + "; while :; do sleep 0.05; done", "");
   o.slow = milliseconds(500);
   const auto begin = Clock::now();
   expect_says(step_error(o), {"has not answered within"});
@@ -103,9 +104,9 @@ TEST_F(Hostile, SaysForEverThatItIsAlive) {
 }
 
 TEST_F(Hostile, GigabytesOnBothStreams) {
-  expect_says(step_error(engine(say(kHello), "head -c 1000000000 /dev/zero >&2; " + prepared(),
-                                "exit 5")),
-              {"exit status 5"});
+  expect_says(
+      step_error(engine(say(kHello), "head -c 1000000000 /dev/zero >&2; " + prepared(), "exit 5")),
+      {"exit status 5"});
   expect_says(step_error(engine(say(kHello), "head -c 1000000000 /dev/zero; sleep 100", "")),
               {"more than 1 MiB"});
   expect_says(step_error(engine(say(kHello), "yes '{\"step\":1}'", "")),
@@ -129,36 +130,44 @@ TEST_F(Hostile, BytesThatAreNoText) {
 }
 
 TEST_F(Hostile, SaysMoreThanItIsAsked) {
-  const auto twice = [](const std::string& line) { return "printf '" + line + "\\n" + line + "\\n'"; };
+  const auto twice = [](const std::string& line) {
+    return "printf '" + line + "\\n" + line + "\\n'";
+  };
   const std::string program = R"({"prepared":"program-1.json"})",
                     step = R"({"stepped":0,"result":"result-0.safetensors"})";
-  expect_says(step_error(engine(twice(kHello), prepared(), "")), {"more than it was asked", "hello"});
+  expect_says(step_error(engine(twice(kHello), prepared(), "")),
+              {"more than it was asked", "hello"});
   expect_says(step_error(engine(say(kHello), twice(program), "")),
               {"more than it was asked", "prepared"});
   expect_says(step_error(engine(say(kHello), "printf '" + program + "\\n" + step + "\\n'", "")),
               {"more than it was asked", "stepped"});
   // An answer of an earlier step, late: the number of the request is in the name of its result.
   const std::string good = keep("good", good_result());
-  expect_says(run(engine(say(kHello), prepared(),
-                         "cp " + good + " result-0.safetensors; printf '" + step + "\\n" + step + "\\n'"),
-                  1, 2)
-                  .error,
-              {"more than it was asked"});
-  expect_says(run(engine(say(kHello), prepared(),
-                         "cp " + good + " result-0.safetensors; n=$(cat n 2>/dev/null || echo 0); "
-                         "echo 1 > n; echo '{\"stepped\":'$n',\"result\":\"result-0.safetensors\"}'"),
-                  1, 2)
-                  .error,
-              {"names the result 'result-0.safetensors'", "due is 'result-1.safetensors'"});
+  expect_says(
+      run(engine(say(kHello), prepared(),
+                 "cp " + good + " result-0.safetensors; printf '" + step + "\\n" + step + "\\n'"),
+          1, 2)
+          .error,
+      {"more than it was asked"});
+  expect_says(
+      run(engine(say(kHello), prepared(),
+                 "cp " + good +
+                     " result-0.safetensors; n=$(cat n 2>/dev/null || echo 0); "
+                     "echo 1 > n; echo '{\"stepped\":'$n',\"result\":\"result-0.safetensors\"}'"),
+          1, 2)
+          .error,
+      {"names the result 'result-0.safetensors'", "due is 'result-1.safetensors'"});
 }
 
 TEST_F(Hostile, AResultThatStillGrows) {
   const std::string good = keep("good", good_result());
-  const std::string error = step_error(engine(
-      say(kHello), prepared(),
-      "cp " + good + " result-0.safetensors; (while :; do echo more >> result-0.safetensors; done) & " +
-          note("$!", "writer") + "; while ! test -s '" + folder_ +
-          "/writer'; do :; done; sleep 0.1; " + say(R"({"stepped":0,"result":"result-0.safetensors"})")));
+  const std::string error = step_error(
+      engine(say(kHello), prepared(),
+             "cp " + good +
+                 " result-0.safetensors; (while :; do echo more >> result-0.safetensors; done) & " +
+                 note("$!", "writer") + "; while ! test -s '" + folder_ +
+                 "/writer'; do :; done; sleep 0.1; " +
+                 say(R"({"stepped":0,"result":"result-0.safetensors"})")));
   EXPECT_TRUE(error.find("belong to none") != std::string::npos ||
               error.find("can be due") != std::string::npos)
       << error;
@@ -166,10 +175,12 @@ TEST_F(Hostile, AResultThatStillGrows) {
 }
 
 TEST_F(Hostile, FoldersThatCannotBeEntered) {
-  expect_says(step_error(engine(say(kHello), "mkdir -p a/b; touch a/b/c; chmod 0 a/b a; exit 7", "")),
-              {"exit status 7"});
-  expect_says(step_error(engine(say(kHello), "mkdir -p inputs-0.safetensors/x; " + prepared(), "exit 8")),
-              {"exit status 8"});  // ours is written in its place
+  expect_says(
+      step_error(engine(say(kHello), "mkdir -p a/b; touch a/b/c; chmod 0 a/b a; exit 7", "")),
+      {"exit status 7"});
+  expect_says(
+      step_error(engine(say(kHello), "mkdir -p inputs-0.safetensors/x; " + prepared(), "exit 8")),
+      {"exit status 8"});  // ours is written in its place
 }
 
 TEST_F(Hostile, FillsTheDisk) {

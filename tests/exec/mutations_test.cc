@@ -105,7 +105,9 @@ void edit_header(std::string& file, Random& random) {
   std::string text;
   auto tensor = header.begin();
   std::advance(tensor, static_cast<std::ptrdiff_t>(below(random, header.size())));
-  const auto dims = [&] { return json(std::vector<json>(below(random, 40), hostile_number(random))); };
+  const auto dims = [&] {
+    return json(std::vector<json>(below(random, 40), hostile_number(random)));
+  };
   switch (below(random, 9)) {
     case 0:
       (*tensor)["shape"] = dims();
@@ -130,7 +132,8 @@ void edit_header(std::string& file, Random& random) {
       const json moved = *tensor;
       const std::string name = tensor.key();
       header.erase(name);
-      static const char* names[] = {"", "@0", "state/w@-1", "state/w@99999999999999999999", "\n", "__metadata__"};
+      static const char* names[] = {
+          "", "@0", "state/w@-1", "state/w@99999999999999999999", "\n", "__metadata__"};
       header[names[below(random, std::size(names))]] = moved;
       break;
     }
@@ -175,8 +178,10 @@ TEST_F(Script, MutatedResultFiles) {
   exec::add_arrays(file, "output/loss", losses);
   const auto bytes = to_safetensors(file, "good");
   const std::string good(reinterpret_cast<const char*>(bytes->data()), bytes->size());
-  const std::pair<const char*, TensorType> due[] = {
-      {"state/kernel", kernel}, {"state/count", count}, {"state/mask", mask}, {"output/loss", loss}};
+  const std::pair<const char*, TensorType> due[] = {{"state/kernel", kernel},
+                                                    {"state/count", count},
+                                                    {"state/mask", mask},
+                                                    {"output/loss", loss}};
 
   int taken = 0, refused = 0;
   for (int i = 0; i < kMutations; ++i) {
@@ -223,11 +228,13 @@ TEST(Mutations, OfTheLinesOfASession) {
       json message = json::parse(line);
       somewhere(message, random) = hostile_value(random);
       line = message.dump();
-      if (i % 16 == 0) line.insert(line.find(':') + 1, nested(random) + (random() % 2 ? "," : ",\"x\":"));
+      if (i % 16 == 0)
+        line.insert(line.find(':') + 1, nested(random) + (random() % 2 ? "," : ",\"x\":"));
     }
     if (i % 4 != 0) scramble(line, random);
-    for (const auto& [key, is] : {std::pair("hello", ""), std::pair("prepared", "\"program-1.json\""),
-                                  std::pair("stepped", "0")}) {
+    for (const auto& [key, is] :
+         {std::pair("hello", ""), std::pair("prepared", "\"program-1.json\""),
+          std::pair("stepped", "0")}) {
       const auto reply = exec::parse_reply(line, key, is, "exec:e");
       if (!reply) {
         EXPECT_EQ(reply.error().where, "exec:e");
@@ -252,7 +259,8 @@ TEST(Mutations, OfTheLinesOfASession) {
 TEST(Mutations, LinesAsDeepAsTheyAreLong) {
   const std::string deep = std::string(400000, '[') + std::string(400000, ']');
   for (const std::string key : {"prepared", "alive", "error"}) {
-    const auto reply = exec::parse_reply("{\"" + key + "\":" + deep + "}", "prepared", "0", "exec:e");
+    const auto reply =
+        exec::parse_reply("{\"" + key + "\":" + deep + "}", "prepared", "0", "exec:e");
     if (!reply) {
       EXPECT_LT(reply.error().message().size(), 10000u);
     }

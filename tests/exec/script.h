@@ -97,16 +97,18 @@ class Script : public testing::Test {
     return keep(name, *bytes);
   }
   std::string keep(const std::string& name, std::span<const std::byte> bytes) const {
-    std::filesystem::remove(folder_ + "/" + name);  // file systems write out at once what is written over
+    std::filesystem::remove(folder_ + "/" +
+                            name);  // file systems write out at once what is written over
     std::ofstream out(folder_ + "/" + name, std::ios::binary);
-    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    out.write(reinterpret_cast<const char*>(bytes.data()),
+              static_cast<std::streamsize>(bytes.size()));
     return "'" + folder_ + "/" + name + "'";
   }
   // An engine whose one step's result is a copy of that file.
   ExecOptions answers_with(const std::string& quoted, const std::string& result) {
-    return engine(say(kHello), prepared(),
-                  "cp " + quoted + " " + result + "; " +
-                      say(R"({"stepped":0,"result":")" + result + "\"}"));
+    return engine(
+        say(kHello), prepared(),
+        "cp " + quoted + " " + result + "; " + say(R"({"stepped":0,"result":")" + result + "\"}"));
   }
   std::string folder_;
 };
