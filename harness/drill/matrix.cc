@@ -64,6 +64,7 @@ void close_all(DrillSummary& d) {
       for (auto& [magnitude, rate] : row.power) rate.close();
     }
   }
+  d.hidden.close();
   d.false_alarms.close();
 }
 
@@ -125,6 +126,7 @@ DrillSummary summarise(const std::vector<CaseRecord>& records) {
         d.misses.push_back(fmt::format("{}  flagged, but not as {} at step {}: {}", r.injected.id,
                                        r.injected.op, r.truth.first_outside, r.headline));
     }
+    if (!a && r.truth.outside && s.kind == Kind::kEngineInside) d.hidden.add(s.flagged);
     if (s.kind == Kind::kEngineBiased && a) biased.rate.add(s.flagged);
     if (s.flagged && a && is_engine(s.kind)) {
       executions += r.executions;

@@ -51,6 +51,7 @@ struct DrillSummary {
   std::vector<Target> targets;
   std::vector<MatrixRow> matrix;
   std::vector<KindRow> faults, causes;
+  Rate hidden;                   // level C, op outside but no tensor: flagged
   Rate false_alarms;             // of clean pairs: ENGINE_BUG or SHARDING
   double false_alarm_bound = 1;  // 3/n: the rule of three, where there were none
   int64_t clusters = 0;          // clean pairs that share neither scenario nor variant

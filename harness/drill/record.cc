@@ -25,9 +25,11 @@ VerdictClass class_of_text(const std::string& text) {
 Kind kind_of(const CaseRecord& r) {
   const bool differs = r.truth.meaning > kSameMeaning;
   if (r.injected.fault.empty() && r.injected.cause.empty()) return Kind::kClean;
-  if (r.truth.outside && differs) return Kind::kBoth;
-  if (r.truth.outside) return Kind::kEngineOutside;
-  if (r.truth.biased) return Kind::kEngineBiased;
+  // Tensors are all that level C shows: a fault that they hide is inside.
+  const bool shown = r.truth.tensors.value_or(2) > 1, outside = r.truth.outside && shown;
+  if (outside && differs) return Kind::kBoth;
+  if (outside) return Kind::kEngineOutside;
+  if (r.truth.biased && r.injected.level == 'A') return Kind::kEngineBiased;
   if (differs) {
     return r.truth.matters == "outside"      ? Kind::kShardingOutside
            : r.truth.matters == "equivalent" ? Kind::kShardingInside
@@ -127,6 +129,8 @@ std::string to_line(const CaseRecord& r) {
                        // JSON has no infinity.
                        {"distance", std::min(r.truth.distance, 1e300)},
                        {"biased", r.truth.biased},
+                       {"tensors", r.truth.tensors ? json(std::min(*r.truth.tensors, 1e300))
+                                                   : json(nullptr)},
                        {"meaning", std::min(r.truth.meaning, 1e300)},
                        {"matters", r.truth.matters}}},
                      {"error", r.error},
@@ -173,6 +177,7 @@ Result<CaseRecord> from_line(const std::string& text) {
     r.truth.first_outside = truth.at("first_outside");
     r.truth.distance = truth.at("distance");
     r.truth.biased = truth.at("biased");
+    if (!truth.at("tensors").is_null()) r.truth.tensors = truth.at("tensors").get<double>();
     r.truth.meaning = truth.at("meaning");
     r.truth.matters = truth.at("matters");
     r.error = line.at("error");

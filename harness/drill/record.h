@@ -26,8 +26,10 @@ struct Truth {
   bool outside = false;          // farther than any honest engine of this declaration
   int64_t first_outside = -1;    // step
   double distance = 0;  // from the honest ones, in units of how far they spread; the largest seen
-  bool biased =
-      false;  // inside element by element, but leaning to one side as no honest engine does
+  // Inside element by element, but leaning to one side as no honest engine does.
+  bool biased = false;
+  // Level C, where outside: the same distance of the step's tensors. Up to 1, honest engines' tensors are as far apart.
+  std::optional<double> tensors;
   // Of the sharding cause.
   double meaning = 0;  // relative one-step drift in binary64
   std::string
@@ -66,7 +68,7 @@ enum class Kind : uint8_t {
   kInert,            // injected, but no bit and no meaning changed
   kEngineOutside,    // the targets count here
   kEngineBiased,     // no element outside, but leaning
-  kEngineInside,     // where an honest engine could be: power only
+  kEngineInside,     // where an honest engine could be, by what is shown: power only
   kShardingOutside,  // and held-out loss moves by more than the margin
   kShardingInside,   // ... stays within it
   kShardingOpen,     // ... the seeds do not decide

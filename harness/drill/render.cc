@@ -136,6 +136,14 @@ std::string clean_text(const DrillSummary& d) {
   return text + ".";
 }
 
+std::string hidden_text(const DrillSummary& d) {
+  if (d.hidden.n == 0) return "";
+  return fmt::format(
+      "Level C: {} faults more are outside by their op alone; no tensor of a step shows them beyond "
+      "honest engines. {} of them were flagged.",
+      d.hidden.n, d.hidden.k);
+}
+
 std::string runs_text(const DrillSummary& d) {
   if (d.most_executions == 0) return "";
   return fmt::format(
@@ -172,7 +180,7 @@ std::string to_terminal(const DrillSummary& d, const Drilled& what) {
                      "\nTruth and verdict\n" + aligned(matrix_table(d));
   if (!d.faults.empty()) text += "\nFaults of the engine\n" + aligned(fault_table(d));
   if (!d.causes.empty()) text += "\nCauses of sharding\n" + aligned(cause_table(d));
-  for (const auto& line : {clean_text(d), runs_text(d)}) {
+  for (const auto& line : {clean_text(d), hidden_text(d), runs_text(d)}) {
     if (!line.empty()) text += "\n" + line + "\n";
   }
   if (!d.misses.empty()) text += "\nMisses (twinrun drill --case ID shows one again)\n";
@@ -186,7 +194,7 @@ std::string to_markdown(const DrillSummary& d, const Drilled& what) {
   text += piped(target_table(d)) + "\n### Truth and verdict\n" + piped(matrix_table(d));
   if (!d.faults.empty()) text += "\n### Faults of the engine\n" + piped(fault_table(d));
   if (!d.causes.empty()) text += "\n### Causes of sharding\n" + piped(cause_table(d));
-  for (const auto& line : {clean_text(d), runs_text(d)}) {
+  for (const auto& line : {clean_text(d), hidden_text(d), runs_text(d)}) {
     if (!line.empty()) text += "\n" + line + "\n";
   }
   if (!d.misses.empty()) text += "\n### Misses\n";
@@ -223,6 +231,7 @@ std::string to_json(const DrillSummary& d, const Drilled& what) {
                          {"matrix", matrix},
                          {"faults", faults},
                          {"causes", causes},
+                         {"hidden", json_of(d.hidden)},
                          {"false_alarms", json_of(d.false_alarms)},
                          {"false_alarm_bound", d.false_alarm_bound},
                          {"clusters", d.clusters},

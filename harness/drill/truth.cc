@@ -1,44 +1,53 @@
 #include "harness/drill/truth.h"
 
 #include <algorithm>
-#include <bit>
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "harness/drill/subject.h"
 #include "harness/pipeline.h"
 #include "harness/run.h"
-#include "program/base/philox.h"
 
 namespace twinrun::drill {
 namespace {
 
-constexpr uint64_t kFirstHonest =
-    0x400000;  // seeds of the honest engines that judge: no case's subject has them
-constexpr uint64_t kFirstSeed = 1000;  // ... and of the runs behind `matters`
+constexpr uint64_t kFirstSeed = 1000;  // of the runs behind `matters`: no case's subject has them
 constexpr size_t kLooks = 24;          // activations compared at most
-constexpr int64_t kElements = 4096;    // of one result
+constexpr size_t kStepLooks = 8;       // ... of whole steps
 
+// One step of the subject: the faulty op, and what tensors show.
 struct Seen {
   std::vector<std::vector<Tensor>> inputs;
   std::vector<Tensor> outputs;
+  States before, after;
+  StepInputs fed;
+  StepOutputs results;
 };
 
-// The injector's own eyes on one op.
+// The injector's own eyes.
 class Witness : public StepObserver, public TraceSink {
  public:
   explicit Witness(std::string op) : op_(std::move(op)) {}
-  TraceSink* begin_step(int64_t, const States&, const StepInputs&) override { return this; }
+  TraceSink* begin_step(int64_t step, const States& before, const StepInputs& inputs) override {
+    seen_[step].before = before;
+    seen_[step].fed = inputs;
+    return this;
+  }
   void on_op(const OpEvent& event) override {
     if (event.op().name != op_) return;
-    seen_[event.step] = {{event.inputs.begin(), event.inputs.end()},
-                         {event.outputs.begin(), event.outputs.end()}};
+    seen_[event.step].inputs = {event.inputs.begin(), event.inputs.end()};
+    seen_[event.step].outputs = {event.outputs.begin(), event.outputs.end()};
+  }
+  void end_step(int64_t step, const States& after, const StepOutputs& outputs) override {
+    seen_[step].after = after;
+    seen_[step].results = outputs;
   }
   const Seen* at(int64_t step) const {
     const auto it = seen_.find(step);
-    return it == seen_.end() ? nullptr : &it->second;
+    return it == seen_.end() || it->second.outputs.empty() ? nullptr : &it->second;
   }
 
  private:
@@ -46,27 +55,21 @@ class Witness : public StepObserver, public TraceSink {
   std::map<int64_t, Seen> seen_;
 };
 
-double ulp(double x) {
-  const auto f = static_cast<float>(std::fabs(x));
-  return std::nextafter(f, std::numeric_limits<float>::infinity()) - static_cast<double>(f);
-}
-
-// What is compared of a large result: where it is farthest from one honest engine's, and elements at random.
-std::vector<int64_t> chosen(const std::vector<float>& honest, std::span<const float> subject) {
-  const auto n = static_cast<int64_t>(subject.size());
-  std::vector<int64_t> all(subject.size());
-  std::iota(all.begin(), all.end(), 0);
-  if (n <= kElements) return all;
-  const auto far = [&](int64_t i) {
-    const auto e = static_cast<size_t>(i);
-    const double d = std::fabs(static_cast<double>(subject[e]) - static_cast<double>(honest[e]));
-    return std::isnan(d) ? std::numeric_limits<double>::infinity() : d / ulp(honest[e]);
-  };
-  std::ranges::partial_sort(all, all.begin() + kElements / 2, std::greater<>(), far);
-  all.resize(kElements / 2);
-  for (uint64_t i = 0; i < kElements / 2; ++i)
-    all.push_back(bounded(draw({kFirstHonest, 0}, 0, 0, i), static_cast<uint32_t>(n)));
-  return all;
+// What is left of the fault in the tensors of the steps on which it was active, up to the first that are outside.
+Result<double> distance_of_tensors(const std::vector<Variant>& honest, const Program& program,
+                                   const std::set<int64_t>& steps, const Witness& witness) {
+  TWINRUN_ASSIGN(StepJudges judges, StepJudges::make(honest, program));
+  double worst = 0;
+  size_t looked = 0;
+  for (const int64_t step : steps) {
+    const Seen* seen = witness.at(step);
+    if (seen == nullptr) continue;
+    TWINRUN_ASSIGN(const double distance, judges.distance(step, seen->before, seen->fed,
+                                                          seen->after, seen->results));
+    worst = std::max(worst, distance);
+    if (worst > 1 || ++looked == kStepLooks) break;
+  }
+  return worst;
 }
 
 // The case's own run, before anybody diagnoses it.
@@ -119,6 +122,12 @@ Status look_at_fault(const DrillCase& c, const Experiment& e, Truth& truth) {
     break;
   }
   truth.biased = !truth.outside && looked > 0 && leaning == looked;
+  if (c.level != 'C' || !truth.outside) return Ok{};
+  std::set<int64_t> steps;
+  for (const Activation& a : activations) {
+    if (a.step >= truth.first_outside) steps.insert(a.step);
+  }
+  TWINRUN_ASSIGN(truth.tensors, distance_of_tensors(honest, program, steps, witness));
   return Ok{};
 }
 
@@ -185,81 +194,6 @@ Result<std::string> matters(const DrillCase& c, const Experiment& e) {
 }
 
 }  // namespace
-
-std::vector<Variant> honest_judges(const Capabilities& declared) {
-  std::vector<Variant> honest;
-  for (uint64_t i = 0; i < kHonest; ++i)
-    honest.push_back(variant_within(kFirstHonest + i, declared));
-  return honest;
-}
-
-Comparison compare(const std::vector<Variant>& honest, const Op& op,
-                   const std::vector<Tensor>& inputs, const Tensor& output) {
-  // Integers and predicates have one right value, and bits of it changed.
-  if (output.dtype() != DType::kF32) return {std::numeric_limits<double>::infinity(), 0};
-  const std::span<const float> subject = output.as<float>();
-  std::vector<int64_t> elements(subject.size());
-  std::iota(elements.begin(), elements.end(), 0);
-  if (static_cast<int64_t>(subject.size()) > kElements)
-    elements = chosen(variant_elements(honest[0], op, inputs, elements), subject);
-  const std::vector<std::vector<float>> theirs = variants_elements(honest, op, inputs, elements);
-
-  // An engine that declares it may fuse a product into the sum that takes it, unrounded. The judges are asked for this op alone
-  // and have read the product rounded: half an ulp of it is what they miss.
-  const bool fusable =
-      honest[0].declared.contracts && (op.kind == OpKind::kAdd || op.kind == OpKind::kSubtract);
-  const auto unrounded = [&](size_t e) {
-    double sum = 0;
-    for (const Tensor& operand : inputs)
-      sum += ulp(operand.as<float>()[static_cast<size_t>(elements[e])]) / 2;
-    return sum;
-  };
-  std::vector<double> middle, half;
-  bool rounds = fusable;
-  for (size_t e = 0; e < elements.size(); ++e) {
-    double low = std::numeric_limits<double>::infinity(), high = -low;
-    for (const auto& v : theirs) {
-      low = std::min<double>(low, v[e]);
-      high = std::max<double>(high, v[e]);
-    }
-    middle.push_back(low / 2 + high / 2);
-    half.push_back(high / 2 - low / 2);
-    rounds = rounds || half.back() > 0;
-  }
-  // Where the judges happen to agree on one element, they still show around it how far they can be apart.
-  std::vector<double> apart;
-  std::ranges::copy_if(half, std::back_inserter(apart), [](double h) { return h > 0; });
-  std::ranges::sort(apart);
-  const double typical = apart.empty() ? 0 : apart[apart.size() / 2];
-
-  Comparison c;
-  double own = 0;
-  std::vector<double> leans(theirs.size(), 0);
-  for (size_t e = 0; e < elements.size(); ++e) {
-    const double x = subject[static_cast<size_t>(elements[e])];
-    if (!std::isfinite(middle[e]) || !std::isfinite(half[e])) continue;  // honest engines overflow
-    const double need =
-        rounds ? std::max({half[e], typical, ulp(middle[e])}) + (fusable ? unrounded(e) : 0) : 0;
-    const double gap = std::fabs(x - middle[e]);
-    if (!std::isfinite(gap)) {
-      c.distance = std::numeric_limits<double>::infinity();
-    } else if (gap > 0) {
-      c.distance = std::max(
-          c.distance, need > 0 ? gap / (kFactor * need) : std::numeric_limits<double>::infinity());
-    }
-    if (need == 0 || !std::isfinite(gap)) continue;
-    const double sign = middle[e] < 0 ? -1 : 1;
-    own += std::clamp(sign * (x - middle[e]) / need, -1.0, 1.0);
-    for (size_t v = 0; v < theirs.size(); ++v) leans[v] += sign * (theirs[v][e] - middle[e]) / need;
-  }
-  const double n = static_cast<double>(leans.size());
-  const double mean = std::accumulate(leans.begin(), leans.end(), 0.0) / n;
-  double square = 0;
-  for (const double lean : leans) square += (lean - mean) * (lean - mean);
-  const double deviation = std::sqrt(square / (n - 1));
-  c.lean = deviation > 0 ? (own - mean) / deviation : 0;
-  return c;
-}
 
 std::optional<MeaningTruth> TruthCache::find(const std::string& key) const {
   const std::lock_guard lock(mutex_);

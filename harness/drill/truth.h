@@ -1,10 +1,9 @@
 // What is true of a case, decided before and without the diagnosis: by the honest engines' own results for a fault, by binary64
 // and many seeds for a cause of sharding. Shares no code with lockstep, bounds, switches or classifier.
 //
-// Fault: the faulty op of the case's own run is computed again, on the inputs of each activation, by kHonest variants of the same
-// declaration. Outside: at some element it is farther from the middle of their results than kFactor times their half range there
-// (than the median one of the result, and than one ulp, where the op rounds at all). Biased: inside, but its errors lean to one side, on every step looked at, by more
-// than kLean standard deviations of what the variants' do.
+// Fault: the faulty op of the case's own run is computed again, on the inputs of each activation, by honest judges (judges.h).
+// Outside: at some element it is farther from them than they are apart. Biased: inside, but its errors lean to one side, on every
+// step looked at, by more than kLean standard deviations of what the judges' do. At level C the tensors of these steps, too.
 // Cause: the two programs run three steps in binary64; what is left between them is meaning. Whether it matters: held-out loss,
 // S - R on the reference over kSeeds seeds that no diagnosis uses: is it so far from diagnose.margin that diagnose.seeds of them
 // must decide it (t tests at 5 %, power 95 %)?
@@ -14,24 +13,13 @@
 #include <mutex>
 #include <optional>
 
-#include "backends/variants/variant.h"
+#include "harness/drill/judges.h"
 #include "harness/drill/record.h"
 
 namespace twinrun::drill {
 
-inline constexpr int kHonest = 32;
-inline constexpr double kFactor = 4;
 inline constexpr double kLean = 4;
 inline constexpr int kSeeds = 8;
-
-// One result against those of honest engines of a declaration, on the same inputs (for all_reduce: the contributions).
-struct Comparison {
-  double distance = 0;  // in units of kFactor times what honest engines need: above 1 is outside
-  double lean = 0;      // to one side, in standard deviations of the honest ones'
-};
-std::vector<Variant> honest_judges(const Capabilities& declared);
-Comparison compare(const std::vector<Variant>& honest, const Op& op,
-                   const std::vector<Tensor>& inputs, const Tensor& output);
 
 // What many cases share: the meaning of a scenario's sharded program, with a hidden cause or none.
 struct MeaningTruth {

@@ -44,6 +44,7 @@ TEST_F(Exec, AnHonestSubjectIsNoise) {
   const auto report = diagnose("drill_mlp", served("tpu"), 0);
   EXPECT_EQ(report["verdict"]["class"], "NOISE");
   EXPECT_EQ(report["findings"][0]["level"], "C");
+  EXPECT_TRUE(report["probes"].empty());  // no op was shown
 }
 
 TEST_F(Exec, AWrongOneIsFoundByItsTensors) {

@@ -103,6 +103,14 @@ TEST(DrillScore, SaysWhatTheTruthAllows) {
   fault.truth.outside = false;
   EXPECT_EQ(score(fault).kind, Kind::kEngineInside);
   EXPECT_TRUE(score(fault).right);
+  fault.truth.outside = true;
+  fault.injected.level = 'C';
+  EXPECT_EQ(score(fault).kind, Kind::kEngineOutside);
+  fault.truth.tensors = 1.5;
+  EXPECT_EQ(score(fault).kind, Kind::kEngineOutside);
+  fault.truth.tensors = 0.5;  // the op is outside, but no tensor shows it
+  EXPECT_EQ(score(fault).kind, Kind::kEngineInside);
+  fault.truth = {};
   fault.truth.activated = false;
   EXPECT_EQ(score(fault).kind, Kind::kInert);
   fault.error = "it broke";
@@ -127,6 +135,7 @@ TEST(DrillRecord, ComesBackFromItsLine) {
   r.injected.magnitude = 1.5;
   r.truth.outside = true;
   r.truth.distance = std::numeric_limits<double>::infinity();
+  r.truth.tensors = 0.25;
   r.findings = {{VerdictClass::kEngineBug, "engine:a/b", "a/b", 4, 2}};
   r.sealed = {4, 4};
   const std::string line = to_line(r);
@@ -135,8 +144,9 @@ TEST(DrillRecord, ComesBackFromItsLine) {
   EXPECT_FALSE(from_line(line.substr(0, line.size() / 2)).ok());
 }
 
-Truth truth_of(const std::string& fault, const std::string& op) {
+Truth truth_of(const std::string& fault, const std::string& op, char level = 'A') {
   DrillCase c;
+  c.level = level;
   c.id = "engine.drill_mlp.1.0";
   c.stratum = Stratum::kEngine;
   c.scenario = "drill_mlp";
@@ -165,6 +175,19 @@ TEST(DrillTruth, IsWhatHonestEnginesCannotBe) {
   EXPECT_TRUE(truth_of("bit_flip@flatten1/reshape,magnitude=0", "flatten1/reshape").outside);
 }
 
+// What level C is asked for is what its tensors show.
+TEST(DrillTruth, OfTensorsAlone) {
+  const Truth big = truth_of("scale@dense1/dot_general,from=2,core=1", "dense1/dot_general", 'C');
+  ASSERT_TRUE(big.tensors);
+  EXPECT_GT(*big.tensors, 1);
+  // 0 for the largest logit: the same softmax but for rounding.
+  const Truth same = truth_of("unstable_softmax@loss/largest", "loss/largest", 'C');
+  EXPECT_TRUE(same.outside);
+  ASSERT_TRUE(same.tensors);
+  EXPECT_LT(*same.tensors, 1);
+  EXPECT_FALSE(truth_of("scale@dense1/dot_general", "dense1/dot_general").tensors);
+}
+
 // Every op of honest engines that are none of the judges, held against the judges.
 TEST(DrillTruth, HonestEnginesAreInsideSlow) {
   struct Judge : StepObserver, TraceSink {
@@ -190,18 +213,37 @@ TEST(DrillTruth, HonestEnginesAreInsideSlow) {
       where = event.op().name;
     }
   };
+  // ... and the tensors of every step against theirs.
+  struct Tensors : Judge {
+    std::optional<StepJudges> whole;
+    States before;
+    StepInputs fed;
+    double step_worst = 0;
+    TraceSink* begin_step(int64_t, const States& states, const StepInputs& inputs) override {
+      before = states;
+      fed = inputs;
+      return this;
+    }
+    void end_step(int64_t step, const States& after, const StepOutputs& outputs) override {
+      step_worst =
+          std::max(step_worst, must(whole->distance(step, before, fed, after, outputs)));
+    }
+  };
   int64_t compared = 0, leaning = 0;
   for (const char* scenario : {"drill_mlp", "drill_cnn", "drill_triplet"}) {
     const Experiment e = must(make_experiment(must(load_scenario(scenario, {{"tpu.cores", "2"}}))));
     for (const uint64_t seed : {11, 12, 13}) {
       const auto engine = must(make_backend("honest:" + std::to_string(seed), {}));
-      Judge judge;
+      Tensors judge;
       judge.judges = honest_judges(engine->capabilities());
+      const Program program = as_computed_by(engine->capabilities(), e.sharded(e.sharding));
+      judge.whole.emplace(must(StepJudges::make(judge.judges, program)));
       RunOptions options;
       options.steps = 2;
       options.observer = &judge;
       options.evaluate = options.digest_states = false;
-      must(train(e, e.sharded(e.sharding), *engine, options));
+      must(train(e, program, *engine, options));
+      EXPECT_LE(judge.step_worst, 1) << scenario << " honest:" << seed;
       EXPECT_LE(judge.worst, 1) << scenario << " honest:" << seed << " " << judge.where;
       compared += judge.compared;
       leaning += judge.leaning;
