@@ -63,7 +63,8 @@ struct Api : Head {
   void* slots[kSlotsNeeded] = {};
 };
 using GetApi = const Api* (*)();
-using Function = Failure* (*)(void* argument);  // of all slots but the first two, which return nothing
+using Function =
+    Failure* (*)(void* argument);  // of all slots but the first two, which return nothing
 
 struct ErrorDestroy : Head {
   Failure* error = nullptr;
@@ -101,7 +102,8 @@ struct NamedValue : Head {
 struct ClientCreate : Head {
   const NamedValue* options = nullptr;
   size_t option_count = 0;
-  void* key_value_get = nullptr;  // for clients of several processes, as all until `client`, and after it
+  void* key_value_get =
+      nullptr;  // for clients of several processes, as all until `client`, and after it
   void* key_value_get_argument = nullptr;
   void* key_value_put = nullptr;
   void* key_value_put_argument = nullptr;

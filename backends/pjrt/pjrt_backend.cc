@@ -70,8 +70,8 @@ class PjrtEngine : public Engine {
  private:
   Result<Compiled> compiled(bool values) const {
     Compiled c;
-    c.module = to_stablehlo(program_,
-                            {.precision = stablehlo_precision(to_string(precision_)), .values = values});
+    c.module = to_stablehlo(
+        program_, {.precision = stablehlo_precision(to_string(precision_)), .values = values});
     TWINRUN_ASSIGN(c.executable,
                    pjrt::Executable::compile(client_, c.module.text,
                                              static_cast<size_t>(program_.sharding.cores)));
@@ -129,7 +129,8 @@ class PjrtBackend : public Backend {
     // Measured on the CPU (docs/xla.md); of other devices nothing was.
     c.declares_arithmetic = on_cpu();
     c.precision = on_cpu() ? DotPrecision::kF32 : options_.precision;
-    c.elementary_ulps = 4;
+    c.flush = on_cpu();
+    c.elementary_ulps = 8;  // the largest seen: erf 3.9
     c.deterministic = true;
     return c;
   }

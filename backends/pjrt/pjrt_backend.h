@@ -20,7 +20,8 @@ struct PjrtOptions {
   std::string plugin;  // a path; "": found_plugin()
   int devices = 8;     // that a CPU is to make, at least
   int threads = 1;     // of the reference that draws random numbers; XLA's own are its own
-  DotPrecision precision = DotPrecision::kBf16;  // asked of dots; what a device makes of it is its own
+  DotPrecision precision =
+      DotPrecision::kBf16;  // asked of dots; what a device makes of it is its own
 };
 
 // Errors: no plugin, not one, no device.

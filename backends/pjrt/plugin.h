@@ -55,7 +55,8 @@ class Client {
  public:
   // On a CPU with `devices` of them (its plugin makes as many as it is asked for); elsewhere with those that are there. Error: the
   // plugin's own, or that there is no device.
-  static Result<std::shared_ptr<const Client>> open(std::shared_ptr<const Plugin> plugin, int devices);
+  static Result<std::shared_ptr<const Client>> open(std::shared_ptr<const Plugin> plugin,
+                                                    int devices);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

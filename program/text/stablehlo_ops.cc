@@ -1,5 +1,6 @@
 // Ops that StableHLO has, in its own words.
 #include <limits>
+#include <optional>
 
 #include "program/base/bits.h"
 #include "program/text/stablehlo_writer.h"
@@ -34,6 +35,15 @@ std::string_view name_in_stablehlo(OpKind kind) {
     default:
       return "";
   }
+}
+
+// What a division divides by, if that is one number of the program's.
+std::optional<double> constant_divisor(const Graph& graph, const Op& op) {
+  if (op.kind != OpKind::kDivide) return std::nullopt;
+  ValueId by = op.operands[1];
+  while (graph.op(by).kind == OpKind::kBroadcastInDim) by = graph.op(by).operands[0];
+  if (graph.op(by).kind != OpKind::kConstant) return std::nullopt;
+  return graph.op(by).attrs.value;
 }
 
 std::string_view direction(CompareKind kind) {
@@ -86,7 +96,8 @@ void Writer::end_line() { body_ += " " + location_ + "\n"; }
 void Writer::plain(ValueId id, std::string_view name) {
   const Op& op = graph_.op(id);
   std::string operands;
-  for (const ValueId operand : op.operands) operands += (operands.empty() ? "" : ", ") + ref(operand);
+  for (const ValueId operand : op.operands)
+    operands += (operands.empty() ? "" : ", ") + ref(operand);
   line(ref(id), "{} {} : {}", name, operands, type_text(op.type));
 }
 
@@ -94,6 +105,18 @@ std::string Writer::constant(ValueId id, std::string_view name, const TensorType
                              double value) {
   std::string result = fmt::format("%v{}_{}", id, name);
   line(result, "stablehlo.constant {} : {}", splat_text(type.dtype, value), type_text(type));
+  return result;
+}
+
+std::string Writer::divisor(ValueId id, std::string_view name, const TensorType& type,
+                            double value) {
+  const TensorType scalar{type.dtype, {}};
+  const std::string given = constant(id, fmt::format("{}_given", name), scalar, value);
+  const std::string kept = fmt::format("%v{}_{}_kept", id, name);
+  line(kept, "stablehlo.optimization_barrier {} : {}", given, type_text(scalar));
+  std::string result = fmt::format("%v{}_{}", id, name);
+  line(result, "stablehlo.broadcast_in_dim {}, dims = [] : ({}) -> {}", kept, type_text(scalar),
+       type_text(type));
   return result;
 }
 
@@ -154,7 +177,8 @@ void Writer::movement(ValueId id, const Op& op) {
       Dims low(from.dims.size(), 0), high = low, interior = low;
       low[axis] = dims[1];
       high[axis] = dims[2];
-      line(ref(id), "stablehlo.pad {}, {}, low = [{}], high = [{}], interior = [{}] : ({}, {}) -> {}",
+      line(ref(id),
+           "stablehlo.pad {}, {}, low = [{}], high = [{}], interior = [{}] : ({}, {}) -> {}",
            ref(x), zero, list_text(low), list_text(high), list_text(interior), type_text(from),
            type_text(scalar), to);
       return;
@@ -178,13 +202,16 @@ void Writer::elementwise(ValueId id, const Op& op) {
   if (op.kind == OpKind::kConvert) {
     line(ref(id), "stablehlo.convert {} : ({}) -> {}", ref(op.operands[0]),
          type_text(type(op.operands[0])), type_text(op.type));
+  } else if (const auto value = constant_divisor(graph_, op)) {
+    const std::string by = divisor(id, "divisor", op.type, *value);
+    line(ref(id), "stablehlo.divide {}, {} : {}", ref(op.operands[0]), by, type_text(op.type));
   } else if (op.kind == OpKind::kCompare) {
     const TensorType& of = type(op.operands[0]);
     line(ref(id), "stablehlo.compare {}, {}, {}, {} : ({}, {}) -> {}", direction(op.attrs.compare),
          ref(op.operands[0]), ref(op.operands[1]),
-         is_float(of.dtype)             ? "FLOAT"
+         is_float(of.dtype)         ? "FLOAT"
          : of.dtype == DType::kPred ? "UNSIGNED"
-                                        : "SIGNED",
+                                    : "SIGNED",
          type_text(of), type_text(of), type_text(op.type));
   } else if (const std::string_view other = name_in_stablehlo(op.kind); op.kind == OpKind::kErf) {
     // CHLO's own syntax names both types.
@@ -218,17 +245,19 @@ void Writer::reduce(ValueId id, const Op& op) {
   const bool max = op.attrs.reducer == Reducer::kMax, mean = op.attrs.reducer == Reducer::kMean;
   const std::string init =
       constant(id, "init", scalar,
-               !max                          ? 0
+               !max                      ? 0
                : is_float(op.type.dtype) ? -std::numeric_limits<double>::infinity()
-                                             : std::numeric_limits<int32_t>::min());
+                                         : std::numeric_limits<int32_t>::min());
   const std::string sum = mean ? ref(id) + "_sum" : ref(id);
-  line(sum, "stablehlo.reduce({} init: {}) applies stablehlo.{} across dimensions = [{}] : ({}, {}) -> {}",
+  line(sum,
+       "stablehlo.reduce({} init: {}) applies stablehlo.{} across dimensions = [{}] : ({}, {}) -> "
+       "{}",
        ref(x), init, max ? "maximum" : "add", list_text(op.attrs.dims), type_text(type(x)),
        type_text(scalar), type_text(op.type));
   if (!mean) return;
   int64_t count = 1;
   for (const int64_t d : op.attrs.dims) count *= type(x).dims[static_cast<size_t>(d)];
-  const std::string n = constant(id, "count", op.type, static_cast<double>(count));
+  const std::string n = divisor(id, "count", op.type, static_cast<double>(count));
   line(ref(id), "stablehlo.divide {}, {} : {}", sum, n, type_text(op.type));
 }
 
@@ -239,8 +268,7 @@ void Writer::scatter_add(ValueId id, const Op& op) {
   const std::string zeros = constant(id, "zeros", op.type, 0);
   // StableHLO drops what lies outside; here an index outside is the nearest one inside.
   const std::string low = constant(id, "low", scalar, 0);
-  const std::string high =
-      constant(id, "high", scalar, static_cast<double>(op.attrs.shape[0] - 1));
+  const std::string high = constant(id, "high", scalar, static_cast<double>(op.attrs.shape[0] - 1));
   const std::string inside = ref(id) + "_ids";
   line(inside, "stablehlo.clamp {}, {}, {} : ({}, {}, {}) -> {}", low, ref(ids), high,
        type_text(scalar), type_text(of), type_text(scalar), type_text(of));

@@ -142,11 +142,13 @@ std::string Writer::tap_counts(ValueId id, const Dims& image, const Window& w,
     }
     values += fmt::format("{}[{}]", r == 0 ? "" : ", ", row);
   }
-  if (same) return constant(id, "taps", as, static_cast<double>(inside(0, 0) * inside(1, 0)));
+  if (same) return divisor(id, "taps", as, static_cast<double>(inside(0, 0) * inside(1, 0)));
   const TensorType table{as.dtype, {rows, columns}};
   line(ref(id) + "_table", "stablehlo.constant dense<[{}]> : {}", values, type_text(table));
+  line(ref(id) + "_kept", "stablehlo.optimization_barrier {} : {}", ref(id) + "_table",
+       type_text(table));
   line(ref(id) + "_taps", "stablehlo.broadcast_in_dim {}, dims = [1, 2] : ({}) -> {}",
-       ref(id) + "_table", type_text(table), type_text(as));
+       ref(id) + "_kept", type_text(table), type_text(as));
   return ref(id) + "_taps";
 }
 

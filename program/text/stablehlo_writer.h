@@ -11,13 +11,15 @@
 
 namespace twinrun::stablehlo {
 
-std::string type_text(const TensorType& type);       // "tensor<8x4xf32>"
-std::string location_text(std::string_view name);     // "loc(\"conv1/convolution\")"
-std::string list_text(const Dims& dims);             // "1, 2": of a list in brackets
-std::string array_text(const Dims& dims);            // "array<i64: 1, 2>"
-std::string splat_text(DType dtype, double value);   // "dense<0x3F800000>": one element, its bits
-std::string window_text(const Window& w);            // "window_dimensions = .., window_strides = .., padding = .."
-std::string padding_text(const Dims& low, const Dims& high);  // "dense<[[0, 1], ..]> : tensor<4x2xi64>"
+std::string type_text(const TensorType& type);      // "tensor<8x4xf32>"
+std::string location_text(std::string_view name);   // "loc(\"conv1/convolution\")"
+std::string list_text(const Dims& dims);            // "1, 2": of a list in brackets
+std::string array_text(const Dims& dims);           // "array<i64: 1, 2>"
+std::string splat_text(DType dtype, double value);  // "dense<0x3F800000>": one element, its bits
+std::string window_text(
+    const Window& w);  // "window_dimensions = .., window_strides = .., padding = .."
+std::string padding_text(const Dims& low,
+                         const Dims& high);  // "dense<[[0, 1], ..]> : tensor<4x2xi64>"
 
 // The body of @main: one op a line, %vN is value N of the program, %vN_name a helper of it.
 class Writer {
@@ -43,6 +45,8 @@ class Writer {
   void plain(ValueId id, std::string_view name);
   // A helper value of `id` that holds a constant.
   std::string constant(ValueId id, std::string_view name, const TensorType& type, double value);
+  // A constant to divide by. Behind a barrier: XLA would multiply by its rounded reciprocal instead, an ulp away.
+  std::string divisor(ValueId id, std::string_view name, const TensorType& type, double value);
   // "({ ^bb0(..): .. })": a region that folds two scalars.
   std::string region(DType dtype, std::string_view op) const;
   // The number of taps inside the image for each window over [h, w], as a helper of type `as` ([n, oh, ow, c]).

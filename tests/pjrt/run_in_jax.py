@@ -1,17 +1,21 @@
 """A step exported by `twinrun export --stablehlo`, run by JAX's own loader on CPU devices.
 
     run_in_jax.py FOLDER [--tolerance T]
+    run_in_jax.py --twinrun BINARY --scenario NAME --cores N      # exports it first, to a folder that goes away
 
 Reads step.mlir, step.json, arguments.safetensors and results.safetensors, compiles the text with jaxlib, runs it on as many devices
 as it has replicas, and holds every result against the reference's: the difference relative to the size of the tensor. Prints a line per result
 that is off and the largest one; exit status 0, 1 where one is beyond the tolerance, 77 without JAX.
 """
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
 import struct
+import subprocess
 import sys
+import tempfile
 
 
 def read_safetensors(path):
@@ -36,31 +40,50 @@ def of_replica(arrays, name, replica):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("folder", type=pathlib.Path, nargs="?")
     parser.add_argument("--tolerance", type=float, default=1e-4)
+    parser.add_argument("--twinrun")
+    parser.add_argument("--scenario", default="drill_cnn")
+    parser.add_argument("--cores", default="1")
     options = parser.parse_args()
-    step = json.loads((options.folder / "step.json").read_text())
+    python = os.environ.get("TWINRUN_PARITY_JAX")  # an interpreter that has JAX (docs/parity.md)
+    if python and os.path.realpath(python) != os.path.realpath(sys.executable) and not has_jax():
+        os.environ.pop("TWINRUN_PARITY_JAX")
+        os.execv(python, [python] + sys.argv)
+    if not has_jax():
+        print("skipped: no JAX here; TWINRUN_PARITY_JAX=PYTHON names an interpreter that has it")
+        return 77
+    if options.folder is not None:
+        return run(options.folder, options.tolerance)
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([options.twinrun, "export", options.scenario, "--stablehlo", "--cores",
+                        options.cores, "-o", folder], check=True)
+        return run(pathlib.Path(folder), options.tolerance)
+
+
+def has_jax():
+    return importlib.util.find_spec("jax") is not None
+
+
+def run(folder, tolerance):
+    step = json.loads((folder / "step.json").read_text())
     cores = step["cores"]
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={cores}"
     os.environ["JAX_PLATFORMS"] = "cpu"
-    try:
-        import jax
-        import numpy as np
-        from jax._src.lib import xla_client
-    except ImportError as error:
-        print(f"skipped: {error}")
-        return 77
+    import jax
+    import numpy as np
+    from jax._src.lib import xla_client
     client = jax.devices()[0].client
     devices = client.local_devices()[:cores]
     compile_options = xla_client.CompileOptions()
     compile_options.num_replicas = cores
     compile_options.device_assignment = xla_client.DeviceAssignment.create(
         np.array([[d.id] for d in devices], dtype=np.int32))
-    text = (options.folder / "step.mlir").read_text()
+    text = (folder / "step.mlir").read_text()
     executable = client.compile_and_load(text, xla_client.DeviceList(tuple(devices)), compile_options)
 
-    given = read_safetensors(options.folder / "arguments.safetensors")
-    due = read_safetensors(options.folder / "results.safetensors")
+    given = read_safetensors(folder / "arguments.safetensors")
+    due = read_safetensors(folder / "results.safetensors")
     arguments = []
     for argument in step["arguments"]:
         shards = [jax.device_put(of_replica(given, argument["name"], r), d)
@@ -92,7 +115,7 @@ def main():
             relative = gap / max(size, 1e-6)
             if relative > worst[1]:
                 worst = (result["name"], relative)
-            if relative > options.tolerance:
+            if relative > tolerance:
                 print(f"{result['name']} on replica {r}: {relative:.2e} of its size off")
                 beyond += 1
     print(f"{step['scenario']}: {cores} replicas, {len(step['results'])} results, the largest "

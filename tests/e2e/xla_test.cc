@@ -1,0 +1,58 @@
+// XLA from the command line: what is said where there is none, and, with TWINRUN_PJRT_PLUGIN, real training.
+#include "tests/e2e/process.h"
+
+namespace twinrun::e2e {
+namespace {
+
+class Xla : public testing::Test {
+ protected:
+  Folder folder_;
+};
+
+TEST_F(Xla, OneThatCannotStartIs125AndSaysWhy) {
+  const std::string named = folder_ / "none.so";
+  for (const Words& words :
+       {Words{"train", "drill_mlp", "--engine", "xla", "--pjrt-plugin", named, "-o", "r.h5"},
+        Words{"diagnose", "drill_mlp", "--subject", "xla:" + named, "-o", "out"},
+        Words{"doctor", "--engine", "xla", "--pjrt-plugin", named}}) {
+    const Outcome r = twinrun(folder_, words);
+    EXPECT_EQ(r.code, 125) << words[0];
+    EXPECT_TRUE(r.says(named + ": cannot be read")) << r.err;
+    EXPECT_TRUE(r.says("TWINRUN_PJRT_PLUGIN")) << r.err;
+  }
+}
+
+TEST_F(Xla, ExportLeavesTextArgumentsAndResults) {
+  const Outcome r = twinrun(folder_, {"export", "drill_dropout", "--stablehlo", "--cores", "4",
+                                      "--values", "-o", "out", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(json_of(r.out)["files"].size(), 4u);
+  const auto step = nlohmann::json::parse(read_text(folder_ / "out/step.json"));
+  EXPECT_EQ(step["cores"], 4);
+  EXPECT_EQ(step["arguments"].size(), json_of(r.out)["arguments"]);
+  EXPECT_EQ(step["results"].size(), json_of(r.out)["results"]);
+  EXPECT_NE(read_text(folder_ / "out/step.mlir").find("mhlo.num_replicas = 4"), std::string::npos);
+  EXPECT_EQ(twinrun(folder_, {"export", "drill_mlp", "-o", "out"}).code, 128);
+}
+
+TEST_F(Xla, TrainsAndIsNoise) {
+  if (::getenv("TWINRUN_PJRT_PLUGIN") == nullptr)
+    GTEST_SKIP() << "TWINRUN_PJRT_PLUGIN names no plugin";
+  for (const char* cores : {"1", "4"}) {
+    double loss[2];
+    for (const int xla : {0, 1}) {
+      const Outcome r = twinrun(folder_, {"train", "drill_mlp", "--engine", xla ? "xla" : "cpu",
+                                          "--cores", cores, "--json", "-q", "-o", "r.h5"});
+      ASSERT_EQ(r.code, 0) << r.err;
+      loss[xla] = json_of(r.out)["eval_loss"];
+    }
+    EXPECT_NEAR(loss[0], loss[1], 1e-5) << cores;
+  }
+  const Outcome r =
+      twinrun(folder_, {"diagnose", "drill_mlp", "--subject", "xla", "--json", "-q", "-o", "out"});
+  EXPECT_EQ(r.code, 0) << r.out.substr(0, 2000) << r.err;
+  EXPECT_EQ(json_of(r.out)["findings"][0]["level"], "A");
+}
+
+}  // namespace
+}  // namespace twinrun::e2e
