@@ -53,8 +53,7 @@ class F64Engine : public Engine {
         outputs[r].push_back(values[r][static_cast<size_t>(output.id)]);
       for (size_t i = 0; i < program_.state.size(); ++i) {
         const StateVar& var = program_.state[i];
-        states[r].vars[i] =
-            values[r][static_cast<size_t>(var.next == kNoValue ? var.id : var.next)];
+        if (var.next != kNoValue) states[r].vars[i] = values[r][static_cast<size_t>(var.next)];
       }
     }
     return Ok{};
