@@ -54,9 +54,9 @@ Together together(DataClass data) {
   return t;
 }
 
-class XlaOps : public testing::TestWithParam<DataClass> {};
+class XlaOpsSlow : public testing::TestWithParam<DataClass> {};
 
-TEST_P(XlaOps, AreWhatTheOracleAllows) {
+TEST_P(XlaOpsSlow, AreWhatTheOracleAllows) {
   const char* plugin = std::getenv("TWINRUN_PJRT_PLUGIN");
   if (plugin == nullptr) GTEST_SKIP() << "TWINRUN_PJRT_PLUGIN names no plugin";
   const auto backend = make_pjrt_backend({.plugin = plugin, .precision = DotPrecision::kF32});
@@ -77,7 +77,7 @@ TEST_P(XlaOps, AreWhatTheOracleAllows) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Data, XlaOps,
+INSTANTIATE_TEST_SUITE_P(Data, XlaOpsSlow,
                          testing::Values(DataClass::kNormal, DataClass::kPositive, DataClass::kWide,
                                          DataClass::kTies),
                          [](const auto& info) { return std::string(to_string(info.param)); });
