@@ -63,12 +63,12 @@ struct RunSummary {
   std::string root_digest;
   int64_t steps = 0;
   double train_loss = 0;  // of the last step
-  bool evaluated = true;  // on held-out samples; else the next two say nothing
   double eval_loss = 0, eval_accuracy = 0;
   double seconds = 0;
   std::string ended = "completed";
   std::vector<float> losses;  // per step
   bool kept = false;          // a reference run of an earlier diagnosis, read back
+  bool evaluated = true;  // on held-out samples; else eval_loss and eval_accuracy say nothing
 };
 
 struct Control {

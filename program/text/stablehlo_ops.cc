@@ -295,6 +295,7 @@ void Writer::all_reduce(ValueId id, const Op& op) {
 
 void Writer::write(ValueId id) {
   const Op& op = graph_.op(id);
+  at_ = id;
   location_ = location_text(op.name);
   switch (op.kind) {
     case OpKind::kParameter:

@@ -33,11 +33,17 @@ class Writer {
  private:
   static std::string ref(ValueId id) { return fmt::format("%v{}", id); }
   const TensorType& type(ValueId id) const { return graph_.type(id); }
-  // "%v7 = TEXT": a line.
+  // "%v7 = TEXT": a line. Where values are results, too, each stands behind a barrier, so that what is returned is what the
+  // next op reads: XLA would join constants across ops, and leave out conversions.
   template <typename... Args>
   void line(const std::string& result, fmt::format_string<Args...> format, Args&&... args) {
-    body_ += "    " + result + " = ";
+    const bool shown = options_.values && result == ref(at_);
+    body_ += "    " + result + (shown ? "_own = " : " = ");
     fmt::format_to(std::back_inserter(body_), format, std::forward<Args>(args)...);
+    end_line();
+    if (!shown) return;
+    body_ += fmt::format("    {0} = stablehlo.optimization_barrier {0}_own : {1}", result,
+                         type_text(type(at_)));
     end_line();
   }
   void end_line();
@@ -72,7 +78,8 @@ class Writer {
   int cores_;
   const StableHloOptions& options_;
   std::string body_;
-  std::string location_;  // of the op at work
+  ValueId at_ = kNoValue;  // the op at work
+  std::string location_;   // its
 };
 
 }  // namespace twinrun::stablehlo
