@@ -178,7 +178,10 @@ class Importer {
     for (int o : in.operands) {
       operands.push_back(values[static_cast<size_t>(o)]);
       // What was refused is told once.
-      if (!operands.back().known() && in.opcode != "tuple") return {};
+      if (!operands.back().known() && in.opcode != "tuple") {
+        check_opcode(in);
+        return {};
+      }
     }
     if (in.opcode == "tuple") return {kNoValue, std::move(operands)};
     if (in.opcode == "get-tuple-element") {
@@ -211,6 +214,15 @@ class Importer {
     return callee.instructions.back().line < caller.line;
   }
 
+  // An opcode without a rule is told of even where an operand was refused before it.
+  static void check_opcode(const HloInstruction& in) {
+    static const std::set<std::string_view> plumbing = {
+        "constant", "tuple", "get-tuple-element", "call", "opt-barrier", "custom-call"};
+    if (!rules().contains(in.opcode) && !plumbing.contains(in.opcode))
+      throw Unsupported{
+          fmt::format("{} ({}); {}", in.opcode, to_string(in.shape), advice(in.opcode))};
+  }
+
   // Notes for a compiler, of no meaning for one core.
   static bool is_marker(const HloInstruction& in) {
     const std::string target = text_attribute(in, "custom_call_target");
@@ -232,10 +244,8 @@ class Importer {
       throw Unsupported{fmt::format("custom-call of {}; allowed: marks of sharding, on one core",
                                     text_attribute(in, "custom_call_target"))};
     const bool variadic = in.opcode == "reduce" && ids.size() == 4 && in.shape.is_tuple();
+    check_opcode(in);
     const auto rule = rules().find(in.opcode);
-    if (rule == rules().end() && in.opcode != "constant")
-      throw Unsupported{
-          fmt::format("{} ({}); {}", in.opcode, to_string(in.shape), advice(in.opcode))};
     std::string path = path_of(in, here);
     if (here.gradient) path += ".grad";
     Site site(module_, in, ids, graph(), phase, std::move(path), here.source, shared_);

@@ -59,6 +59,8 @@ std::string Site::name(std::string_view local) const {
   std::string out = path_;
   if (!local.empty()) out += "." + std::string(local);
   if (!source_.empty()) out += "@" + source_;
+  // The graph would find a free number by trying them all.
+  if (const int n = ++shared_.names[out]; n > 1) out += ":" + std::to_string(n);
   return out;
 }
 

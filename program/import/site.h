@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct Mirrored {
 struct Shared {
   std::map<std::string, int> notes;  // and how often each was made
   std::map<ValueId, Mirrored> mirrored;
+  std::unordered_map<std::string, int> names;  // and how often each was asked for
 };
 
 class Site {

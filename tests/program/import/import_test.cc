@@ -198,10 +198,10 @@ TEST(Import, BrokenTextIsAnsweredNotObeyed) {
                                           "/*",
                                           "u8"};
   int taken = 0;
-  for (const char* name : {"mlp_momentum.hlo", "cnn_max_pool.hlo"}) {
+  for (const char* name : {"mlp_sgd.hlo", "cnn_max_pool.hlo"}) {
     const std::string good = fixture(name);
     ASSERT_GT(good.size(), 1000u);
-    for (int i = 0; i < 700; ++i) {
+    for (int i = 0; i < 300; ++i) {
       std::string bad = good;
       for (int change = 0; change < 1 + i % 3; ++change) {
         const size_t at = random() % bad.size(), length = random() % 24;
@@ -228,7 +228,7 @@ TEST(Import, BrokenTextIsAnsweredNotObeyed) {
     }
   }
   EXPECT_GT(taken, 0) << "names and tables may change without harm";
-  EXPECT_LT(taken, 1400);
+  EXPECT_LT(taken, 600);
 }
 
 }  // namespace
