@@ -43,8 +43,16 @@ class Script : public testing::Test {
   void SetUp() override {
     std::string name = (std::filesystem::temp_directory_path() / "twinrun-script-XXXXXX").string();
     folder_ = mkdtemp(name.data());
+    std::filesystem::create_directory(sessions());
+    ::setenv("TMPDIR", sessions().c_str(), 1);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override {
+    ::unsetenv("TMPDIR");
+    EXPECT_TRUE(std::filesystem::is_empty(sessions())) << "a session folder was left behind";
+    std::filesystem::remove_all(folder_);
+  }
+  // Where this test's session folders are made: other tests run beside it.
+  std::string sessions() const { return folder_ + "/sessions"; }
 
   // A shell script that answers hello, then prepare, then steps; $1 is the session folder.
   ExecOptions engine(const std::string& hello, const std::string& prepare,
