@@ -71,9 +71,15 @@ Result<Reply> Session::ask(const std::string& message, const std::string& key,
                            const std::string& is, Milliseconds limit) {
   if (broken_) return Error{"has failed before", name_, ""};
   broken_ = true;  // until it has answered
-  if (const std::string more = child_->unread(); !more.empty()) {
-    return Error{"has said more than it was asked: " + shown(more.substr(0, more.find('\n'))),
-                 name_, "one reply to each request (docs/engine-protocol.md)"};
+  // Signs of life may come at any time; what is not one answers something that nobody asked.
+  const std::string more = child_->unread();
+  for (size_t at = 0, end; (end = more.find('\n', at)) != std::string::npos; at = end + 1) {
+    const std::string line = more.substr(at, end - at);
+    const auto reply = parse_reply(line, key, is, name_);
+    if (!reply || reply->alive.empty()) {
+      return Error{"has said more than it was asked: " + shown(line), name_,
+                   "one reply to each request (docs/engine-protocol.md)"};
+    }
   }
   TWINRUN_RETURN_IF_ERROR(child_->send(message));
   const auto end = Clock::now() + std::max(limit, options_.longest);

@@ -13,13 +13,17 @@ TEST_F(Xla, OneThatCannotStartIs125AndSaysWhy) {
   const std::string named = folder_ / "none.so";
   for (const Words& words :
        {Words{"train", "drill_mlp", "--engine", "xla", "--pjrt-plugin", named, "-o", "r.h5"},
-        Words{"diagnose", "drill_mlp", "--subject", "xla:" + named, "-o", "out"},
-        Words{"doctor", "--engine", "xla", "--pjrt-plugin", named}}) {
+        Words{"diagnose", "drill_mlp", "--subject", "xla:" + named, "-o", "out"}}) {
     const Outcome r = twinrun(folder_, words);
     EXPECT_EQ(r.code, 125) << words[0];
     EXPECT_TRUE(r.says(named + ": cannot be read")) << r.err;
     EXPECT_TRUE(r.says("TWINRUN_PJRT_PLUGIN")) << r.err;
   }
+  // The doctor's answer is that it does not start.
+  const Outcome r = twinrun(folder_, {"doctor", "--engine", "xla", "--pjrt-plugin", named});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(r.prints(named + ": cannot be read")) << r.out;
+  EXPECT_TRUE(r.prints("does not start")) << r.out;
 }
 
 TEST_F(Xla, ExportLeavesTextArgumentsAndResults) {

@@ -14,13 +14,6 @@ namespace {
 
 using namespace by_hand;
 
-void expect_verdict(const Judgement& j, VerdictClass verdict, int code) {
-  EXPECT_EQ(to_string(j.verdict), to_string(verdict)) << j.headline;
-  EXPECT_EQ(exit_code(j.verdict), code);
-  EXPECT_FALSE(j.headline.empty());
-  EXPECT_FALSE(j.confidence.empty());
-}
-
 // R differs from R': nothing else is concluded, whatever else was seen.
 TEST(Classify, NondeterministicReference) {
   Evidence e = clean();
@@ -465,25 +458,6 @@ TEST(Classify, UpdateAlgebraIsNamed) {
   EXPECT_EQ(j.findings[0].cause, "rounding");
 }
 
-MatchResult matched(MatchResult::Outcome outcome) {
-  MatchResult m;
-  m.outcome = outcome;
-  m.ratio = 512;
-  m.threshold = 40;
-  m.false_alarm = 1e-6;
-  TensorMismatch t;
-  t.tensor = "dense1/kernel.grad";
-  t.replica = 3;
-  t.step = 8;
-  t.ratio = 512;
-  t.relative = 0.5;
-  t.pattern = "8 times what was due";
-  m.outside = {t};
-  if (outcome == MatchResult::Outcome::kExplained)
-    m.explanations = {{{{"unscaled", true}}, 1.5}, {{{"rate_times_cores", true}}, 2}};
-  return m;
-}
-
 // The subject runs the program of another cause: whether that matters is what T does, and every cause of the class is named.
 TEST(Classify, ScriptOfAnotherProgram) {
   Evidence e = clean();
@@ -525,56 +499,6 @@ TEST(Classify, ScriptOfAnotherProgram) {
   ASSERT_EQ(j.findings.size(), 3u);
   EXPECT_EQ(j.findings[0].op, "dense2/kernel.grad");
   EXPECT_TRUE(contains(j.headline, "another program besides")) << j.headline;
-}
-
-// Tensors alone, and nothing explains them: the engine, as a rate and not as a certainty. With ops seen, nobody is accused.
-TEST(Classify, TensorsThatNothingExplains) {
-  Evidence e = clean();
-  e.level = 'C';
-  e.match = matched(MatchResult::Outcome::kUnexplained);
-  Judgement j = classify(e);
-  expect_verdict(j, VerdictClass::kEngineBug, 20);
-  ASSERT_EQ(j.findings.size(), 1u);
-  EXPECT_EQ(j.findings[0].level, 'C');
-  EXPECT_EQ(j.findings[0].op, "dense1/kernel.grad");
-  EXPECT_EQ(j.findings[0].core, 3);
-  EXPECT_TRUE(contains(j.findings[0].sentence, "8 times what was due"));
-  EXPECT_FALSE(contains(j.confidence, "certain:")) << j.confidence;
-  e.level = 'A';
-  e.other_program = true;
-  e.trajectories = {trajectory("T - R", "outside")};
-  j = classify(e);
-  expect_verdict(j, VerdictClass::kInconclusive, 125);
-  EXPECT_TRUE(contains(j.headline, "another program")) << j.headline;
-}
-
-// What differs from itself as far as from what is due is named, not accused.
-TEST(Classify, ASubjectThatDoesNotRepeatItself) {
-  Evidence e = clean();
-  e.level = 'C';
-  e.match = matched(MatchResult::Outcome::kUnrepeatable);
-  e.match->apart = 0.9;
-  e.match->draws = true;
-  const Judgement j = classify(e);
-  expect_verdict(j, VerdictClass::kInconclusive, 125);
-  EXPECT_TRUE(contains(j.headline, "does not repeat itself")) << j.headline;
-  ASSERT_EQ(j.findings.size(), 1u);
-  EXPECT_EQ(j.findings[0].cause, "unrepeatable");
-  EXPECT_TRUE(contains(j.findings[0].sentence, "random numbers of its own"))
-      << j.findings[0].sentence;
-}
-
-// Another precision than the declared one is one finding, however many tensors show it.
-TEST(Classify, PrecisionThatIsNotDeclared) {
-  Evidence e = clean();
-  e.level = 'C';
-  e.match = matched(MatchResult::Outcome::kUnexplained);
-  e.match->undeclared = "results rounded to bfloat16";
-  const Judgement j = classify(e);
-  expect_verdict(j, VerdictClass::kEngineBug, 20);
-  ASSERT_EQ(j.findings.size(), 1u);
-  EXPECT_EQ(j.findings[0].cause, "undeclared_precision");
-  EXPECT_TRUE(contains(j.headline, "bfloat16, which it does not declare")) << j.headline;
 }
 
 // A bias is statistical, and its number is beside what honest engines show.

@@ -1,6 +1,8 @@
 // Evidence made by hand, for the tests of verdicts and of what is said of them.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 
 #include "harness/classify.h"
@@ -69,6 +71,32 @@ inline Violation violation(const std::string& op, int64_t step, int replica, int
   v.elements = "12 of 640 elements, worst at [2,0]";
   v.fingerprint = "8 times the expected value";
   return v;
+}
+
+inline MatchResult matched(MatchResult::Outcome outcome) {
+  MatchResult m;
+  m.outcome = outcome;
+  m.ratio = 512;
+  m.threshold = 40;
+  m.false_alarm = 1e-6;
+  TensorMismatch t;
+  t.tensor = "dense1/kernel.grad";
+  t.replica = 3;
+  t.step = 8;
+  t.ratio = 512;
+  t.relative = 0.5;
+  t.pattern = "8 times what was due";
+  m.outside = {t};
+  if (outcome == MatchResult::Outcome::kExplained)
+    m.explanations = {{{{"unscaled", true}}, 1.5}, {{{"rate_times_cores", true}}, 2}};
+  return m;
+}
+
+inline void expect_verdict(const Judgement& j, VerdictClass verdict, int code) {
+  EXPECT_EQ(to_string(j.verdict), to_string(verdict)) << j.headline;
+  EXPECT_EQ(exit_code(j.verdict), code);
+  EXPECT_FALSE(j.headline.empty());
+  EXPECT_FALSE(j.confidence.empty());
 }
 
 }  // namespace twinrun::by_hand
