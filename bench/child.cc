@@ -7,8 +7,8 @@
 
 namespace twinrun {
 
-Child::Child(const std::vector<std::string>& command,
-             const std::vector<std::pair<std::string, std::string>>& environment) {
+PeerProcess::PeerProcess(const std::vector<std::string>& command,
+                         const std::vector<std::pair<std::string, std::string>>& environment) {
   int to[2], from[2];
   if (pipe(to) != 0) return;
   if (pipe(from) != 0) return;
@@ -30,13 +30,13 @@ Child::Child(const std::vector<std::string>& command,
   from_ = fdopen(from[0], "r");
 }
 
-Child::~Child() {
+PeerProcess::~PeerProcess() {
   if (to_ != nullptr) fclose(to_);
   if (from_ != nullptr) fclose(from_);
   if (pid_ > 0) waitpid(pid_, nullptr, 0);
 }
 
-std::optional<std::string> Child::answer() {
+std::optional<std::string> PeerProcess::answer() {
   char line[256];
   if (from_ == nullptr || std::fgets(line, sizeof line, from_) == nullptr) return std::nullopt;
   std::string text = line;
@@ -44,7 +44,7 @@ std::optional<std::string> Child::answer() {
   return text;
 }
 
-std::optional<std::string> Child::ask() {
+std::optional<std::string> PeerProcess::ask() {
   std::fputs("step\n", to_);
   std::fflush(to_);
   return answer();

@@ -1,5 +1,5 @@
 // Whole training steps: against PyTorch in f32 and in mixed precision, against ourselves (tpu against cpu, eight cores
-// against one, with digests against without), and their memory. Random images; the models are scenarios. PyTorch runs
+// against one, with digests against without), XLA's against ours, and their memory. Random images; the models are scenarios. PyTorch runs
 // bench/torch_step.py in a child process, a step for every line it is sent, so that its samples alternate with ours, at
 // its best setting as far as this machine has it: channels_last, OpenBLAS built for OpenMP, an allocator that keeps its
 // pages.
@@ -18,6 +18,7 @@
 #include "bench/bench.h"
 #include "bench/child.h"
 #include "checkpoints/checkpoint.h"
+#include "harness/engines.h"
 #include "harness/experiment.h"
 #include "program/base/digest.h"
 #include "scenarios/model.h"
@@ -40,7 +41,7 @@ std::vector<Model> models() {
           {"mlp_bn", own + "mlp_bn.toml", 1024}};
 }
 
-// One of our engines, prepared, with data.
+// An engine, prepared, with data.
 struct OurStep {
   Scenario scenario;
   Program program;
@@ -62,9 +63,10 @@ Result<OurStep> prepare_step(const Model& model, const std::string& engine, int 
   TWINRUN_ASSIGN(ours.scenario,
                  load_scenario(model.scenario, {{"train.batch", std::to_string(model.batch)},
                                                 {"tpu.cores", std::to_string(cores)}}));
-  TWINRUN_ASSIGN(const Program forward, build_training(ours.scenario, {.features = {28, 28, 1}, .classes = 10}));
+  TWINRUN_ASSIGN(const Program forward,
+                 build_training(ours.scenario, {.features = {28, 28, 1}, .classes = 10}));
   ours.program = training_step(forward);
-  TWINRUN_ASSIGN(ours.backend, make_backend(engine, {.threads = threads}));
+  TWINRUN_ASSIGN(ours.backend, make_engine(engine, ours.scenario, {.threads = threads}));
   TWINRUN_ASSIGN(ours.engine, ours.backend->prepare(ours.program));
   ours.states = initial_states(ours.program, ours.scenario.seed);
   Batch batch;
@@ -79,7 +81,7 @@ Result<OurStep> prepare_step(const Model& model, const std::string& engine, int 
   return ours;
 }
 
-Child torch_of(const Model& model, const std::string& precision, int threads) {
+PeerProcess torch_of(const Model& model, const std::string& precision, int threads) {
   const std::string count = std::to_string(threads);
   std::vector<std::pair<std::string, std::string>> environment = {
       {"OMP_NUM_THREADS", count},
@@ -89,9 +91,9 @@ Child torch_of(const Model& model, const std::string& precision, int threads) {
        "glibc.malloc.top_pad=268435456"}};
   const char* const blas = "/usr/lib/x86_64-linux-gnu/openblas-openmp";
   if (std::filesystem::exists(blas)) environment.emplace_back("LD_LIBRARY_PATH", blas);
-  return Child({"/usr/bin/python3", TWINRUN_BENCH_DIR "/torch_step.py", model.name,
-                std::to_string(model.batch), precision, count},
-               environment);
+  return PeerProcess({"/usr/bin/python3", TWINRUN_BENCH_DIR "/torch_step.py", model.name,
+                      std::to_string(model.batch), precision, count},
+                     environment);
 }
 
 void against_torch(Suite& suite, const std::string& engine, const std::string& precision,
@@ -103,7 +105,7 @@ void against_torch(Suite& suite, const std::string& engine, const std::string& p
       if (!suite.begin(
               {.name = name, .threads = threads, .unit = "step/s", .target = target, .scale = 1}))
         continue;
-      Child torch = torch_of(model, precision, threads);
+      PeerProcess torch = torch_of(model, precision, threads);
       if (!torch.answer()) {
         suite.skip(name, "no PyTorch (python3-torch)");
         continue;
@@ -118,18 +120,20 @@ void against_torch(Suite& suite, const std::string& engine, const std::string& p
   }
 }
 
-// Which of our engines, on how many cores.
+// Which engine, on how many cores.
 struct Setup {
   std::string engine;
   int cores = 1;
 };
 
-// A row per model and thread count: `run` on one of our engines, against the plain step of another.
+// A row per model and thread count: `run` on one engine, against the plain step of another. XLA's threads are its own, as many as
+// the machine has: no rows with fewer.
 void rows(Suite& suite, const std::string& name, const std::vector<Model>& models,
           const std::function<std::optional<double>(const Model&)>& target, const Setup& ours,
           const Setup& peer, const std::function<void(OurStep&)>& run) {
+  const std::vector<int> all = suite.threads();
   for (const Model& model : models) {
-    for (const int threads : suite.threads()) {
+    for (const int threads : ours.engine == "xla" ? std::vector{all.back()} : all) {
       const BenchCase what{.name = fmt::format("step {} {}", name, model.text()),
                            .threads = threads,
                            .unit = "step/s",
@@ -193,6 +197,20 @@ void against_ourselves(Suite& suite) {
   });
 }
 
+// The engine `xla` as it is used, its tensors going to the device and back at every step (docs/xla.md).
+void of_xla(Suite& suite) {
+  suite.section("step, engine xla; peer: our own cpu or tpu on as many cores, all threads");
+  for (const int cores : {1, 8}) {
+    for (const char* const peer : {"cpu", "tpu"}) {
+      rows(
+          suite, fmt::format("xla/{} x{}", peer, cores),
+          {{"digits_cnn", "digits_cnn", 256}, {"mnist_tutorial", "mnist_tutorial", 1024}},
+          [](const Model&) { return std::nullopt; }, {"xla", cores}, {peer, cores},
+          [](OurStep& step) { step.run(); });
+    }
+  }
+}
+
 int64_t peak_kib() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -203,7 +221,7 @@ int64_t peak_kib() {
 }
 
 // What five steps add to the resident size of a fresh process, MiB.
-std::optional<double> added_mib(Child child) {
+std::optional<double> added_mib(PeerProcess child) {
   const std::optional<std::string> before = child.answer();
   if (!before) return std::nullopt;
   std::optional<std::string> after;
@@ -225,9 +243,9 @@ void memory(Suite& suite) {
         .name = "memory cpu " + model.text(), .threads = threads, .unit = "MiB", .target = 1 / 0.7};
     if (!suite.begin(what)) continue;
     const std::optional<double> ours =
-        added_mib(Child({"/proc/self/exe", "--steps", model.name, std::to_string(model.batch),
-                         std::to_string(threads)},
-                        {}));
+        added_mib(PeerProcess({"/proc/self/exe", "--steps", model.name, std::to_string(model.batch),
+                               std::to_string(threads)},
+                              {}));
     const std::optional<double> peer = added_mib(torch_of(model, "f32", threads));
     if (ours && peer) {
       suite.record(*ours, *peer, *peer / *ours);
@@ -262,6 +280,7 @@ void bench_step(Suite& suite) {
   against_torch(suite, "cpu", "f32", 1.2);
   against_torch(suite, "tpu", "amp", 1.0);
   against_ourselves(suite);
+  of_xla(suite);
   memory(suite);
 }
 

@@ -38,6 +38,11 @@ def stride_of(layer):
     return layer["stride"] or layer.get("window", 1)
 
 
+# What several replicas may mean (docs/engine-protocol.md, `sharding`). Of another word nothing is assumed.
+SHARDING = {"reduction": ("mean", "sum"), "batchnorm": ("per_core", "synced"), "batchwise": ("per_core", "gathered"),
+            "token_mean": ("per_core", "global"), "clipping": ("after_all_reduce", "before_all_reduce")}
+
+
 def missing(program, layers, losses, optimizers):
     """What a framework's tables have not, as texts for Unsupported."""
     kinds = dict.fromkeys(layer["kind"] for layer in program.layers)
@@ -48,6 +53,9 @@ def missing(program, layers, losses, optimizers):
         found.append(f"no optimizer '{program.optimizer['kind']}'")
     if program.scenario["train"].get("accumulate", 1) > 1:
         found.append("no accumulation of gradients")
+    if program.cores > 1:
+        found += [f"no {key} '{program.sharding[key]}'" for key, words in SHARDING.items()
+                  if program.sharding.get(key, words[0]) not in words]
     return found
 
 

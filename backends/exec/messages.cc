@@ -42,7 +42,10 @@ json typed(const std::string& name, const TensorType& type) {
   return {{"name", name}, {"dtype", dtype_name(type.dtype)}, {"shape", type.dims}};
 }
 
-const char* scope_name(Scope scope) { return scope == Scope::kPerCore ? "per_core" : "global"; }
+// A word of the scenario's (tpu.batchwise, tpu.token_mean).
+const char* word_of(Scope scope, const char* global) {
+  return scope == Scope::kPerCore ? "per_core" : global;
+}
 
 }  // namespace
 
@@ -85,8 +88,8 @@ std::string program_json(const Program& p, const std::string& scenario) {
        {{"reduction", s.reduction == Reduction::kMean ? "mean" : "sum"},
         {"batchnorm", s.batchnorm == BatchNormSync::kPerCore ? "per_core" : "synced"},
         {"batchnorm_group", s.batchnorm_group},
-        {"batchwise", scope_name(s.batchwise)},
-        {"token_mean", scope_name(s.token_mean)},
+        {"batchwise", word_of(s.batchwise, "gathered")},
+        {"token_mean", word_of(s.token_mean, "global")},
         {"clipping",
          s.clipping == Clipping::kAfterAllReduce ? "after_all_reduce" : "before_all_reduce"}}},
       {"state", state},

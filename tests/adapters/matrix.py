@@ -10,6 +10,7 @@ Exit status 1: a row differs from what is due. Heavy models keep their layers an
 import argparse
 import json
 import os
+import re
 import sys
 import time
 
@@ -52,21 +53,28 @@ def due(scenario, cores, cache={}):
     return cache[scenario, cores]
 
 
+def refusal(text):
+    """Of an engine that has said what it has not (Unsupported); None of one that failed: its text begins with an exception's name."""
+    said = text.partition("the engine says: ")[2]
+    return {"verdict": "not supported", "why": said} if said and not re.match(r"\w+: ", said) else None
+
+
 def run(scenario, framework, cores):
     """One row of the table."""
     row, begin = {"scenario": scenario, "framework": framework, "cores": cores}, time.monotonic()
     try:
         report = diagnose(scenario, subject(framework), settings_of(scenario, cores))
     except Refused as refused:
-        text = str(refused)
-        said = text.split("the engine says: ", 1)
-        row |= {"verdict": "not supported" if len(said) == 2 else "failed", "why": said[-1].splitlines()[0] if text else ""}
+        row |= refusal(str(refused)) or {"verdict": "failed", "why": str(refused)}
     else:
         finding = report["findings"][0]
         verdict = report["verdict"]["class"]
-        row |= {"verdict": verdict, "due": verdict if verdict == "NOISE" else due(scenario, cores), "subject": report["verdict"]["subject"],
-                "why": "; ".join(dict.fromkeys(f["cause"] for f in report["findings"])), "headline": report["verdict"]["headline"],
-                "sentence": finding["sentence"], "farthest": [e for e in finding["evidence"] if e.startswith("the farthest")]}
+        refused = refusal(finding["sentence"]) if finding["cause"] == "engine_failed" else None
+        row |= refused or {"verdict": verdict, "due": verdict if verdict == "NOISE" else due(scenario, cores),
+                           "why": "; ".join(dict.fromkeys(f["cause"] for f in report["findings"])),
+                           "headline": report["verdict"]["headline"], "sentence": finding["sentence"],
+                           "farthest": [e for e in finding["evidence"] if e.startswith("the farthest")]}
+        row["subject"] = report["verdict"]["subject"]
     row["seconds"] = round(time.monotonic() - begin, 1)
     row["good"] = row["verdict"] in ("not supported", row.get("due"))
     return row

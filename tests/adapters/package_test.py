@@ -13,7 +13,7 @@ import numpy as np
 from harness import Failed, Harness, described
 
 from twinrun_engine import Damaged, Program, load, save
-from twinrun_engine.model import Counters, same_padding, walk
+from twinrun_engine.model import Counters, missing, same_padding, walk
 from twinrun_engine.protocol import Refused, Unsupported
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -241,6 +241,13 @@ class Parts(unittest.TestCase):
         with self.assertRaisesRegex(Unsupported, "no layer kind 'sum'"):
             walk(layers, {"twice": table["twice"]}, None, 5)
         self.assertEqual([same_padding(7, 3, 2), same_padding(8, 3, 2), same_padding(5, 3, 1, 2)], [(1, 1), (0, 1), (2, 2)])
+
+    def test_a_sharding_in_other_words(self):
+        p = Program("program-1.json", program(2))
+        tables = ({"gather", "scatter"}, {p.loss["kind"]}, {"sgd"})
+        self.assertEqual(missing(p, *tables), [])
+        p.sharding["batchwise"] = "global"
+        self.assertEqual(missing(p, *tables), ["no batchwise 'global'"])
 
     def test_a_program(self):
         p = Program("program-1.json", program(2))
