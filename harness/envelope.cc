@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backends/exec/messages.h"
 #include "harness/one_step.h"
 #include "program/base/philox.h"
 
@@ -188,8 +189,7 @@ std::vector<Compared> compared_tensors(const Program& program) {
   std::vector<Compared> out;
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     const Output& output = program.outputs[o];
-    if (output.name.ends_with("loss") || output.name.ends_with(".grad"))
-      out.push_back({output.name, false, o, output.id});
+    if (exec::is_asked_for(output.name)) out.push_back({output.name, false, o, output.id});
   }
   for (size_t i = 0; i < program.state.size(); ++i) {
     const StateVar& var = program.state[i];

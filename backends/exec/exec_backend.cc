@@ -15,7 +15,6 @@ using exec::Reply;
 using exec::Session;
 using Milliseconds = std::chrono::milliseconds;
 
-
 class ExecEngine : public Engine {
  public:
   ExecEngine(std::shared_ptr<Session> session, const Program& program)
@@ -128,7 +127,7 @@ class ExecEngine : public Engine {
       const Output& output = program_.outputs[o];
       const TensorType& type = program_.graph.type(output.id);
       std::vector<Tensor> values(replicas, Tensor::zeros(type));
-      if (output.name == "loss" || output.name.ends_with(".grad")) {
+      if (exec::is_asked_for(output.name)) {
         TWINRUN_ASSIGN(values, arrays.take("output/" + output.name, type, replicas));
       }
       for (size_t r = 0; r < replicas; ++r) outputs[r][o] = values[r];

@@ -58,6 +58,8 @@ std::string shown(std::string_view text) {
   return "'" + out + (text.size() > kMost ? "...'" : "'");
 }
 
+bool is_asked_for(std::string_view output) { return output == "loss" || output.ends_with(".grad"); }
+
 std::string program_json(const Program& p, const std::string& scenario) {
   json state = json::array(), inputs = json::array(), random = json::array(),
        outputs = json::array();
@@ -74,8 +76,7 @@ std::string program_json(const Program& p, const std::string& scenario) {
   for (const ValueId id : random_ops(p))
     random.push_back(typed(p.graph.op(id).name, p.graph.type(id)));
   for (const Output& output : p.outputs) {
-    if (output.name == "loss" || output.name.ends_with(".grad"))
-      outputs.push_back(typed(output.name, p.graph.type(output.id)));
+    if (is_asked_for(output.name)) outputs.push_back(typed(output.name, p.graph.type(output.id)));
   }
   const Sharding& s = p.sharding;
   const json all = {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "backends/backend.h"
 
@@ -9,6 +10,8 @@ namespace twinrun::exec {
 
 inline constexpr int kProtocol = 1;
 
+// Which of a program's outputs an engine must give; nothing else of them may be held against it.
+bool is_asked_for(std::string_view output);
 std::string program_json(const Program& program, const std::string& scenario);
 std::string hello();
 std::string prepare(const std::string& program_file);
