@@ -4,8 +4,8 @@
     run_in_jax.py --twinrun BINARY --scenario NAME --cores N      # exports it first, to a folder that goes away
 
 Reads step.mlir, step.json, arguments.safetensors and results.safetensors, compiles the text with jaxlib, runs it on as many devices
-as it has replicas, and holds every result against the reference's: the difference relative to the size of the tensor. Prints a line per result
-that is off and the largest one; exit status 0, 1 where one is beyond the tolerance, 77 without JAX.
+as it has replicas, and holds every result against the reference's: the difference relative to the size of the largest tensor of its kind in its
+layer. Prints a line per result that is off and the largest one; exit status 0, 1 where one is beyond the tolerance, 77 without JAX.
 """
 import argparse
 import importlib.util
@@ -61,6 +61,23 @@ def main():
         return run(pathlib.Path(folder), options.tolerance)
 
 
+def kin(name):
+    """What shares a size: the tensors of one layer and one kind (weights, gradients, a slot). A bias before a batch norm has a
+    gradient that is zero but for rounding, of terms like those of the layer's kernel."""
+    layer, _, last = name.rpartition("/")
+    return layer, last.partition(".")[2]
+
+
+def sizes(arrays):
+    """Root mean square of the largest tensor of each kin, over replicas."""
+    found = {}
+    for name, values in arrays.items():
+        key = kin(name.partition("@")[0])
+        size = float((values.astype("f8") ** 2).mean() ** 0.5) if values.size else 0.0
+        found[key] = max(found.get(key, 0.0), size)
+    return found
+
+
 def has_jax():
     return importlib.util.find_spec("jax") is not None
 
@@ -100,7 +117,7 @@ def run(folder, tolerance):
             whole, jax.sharding.NamedSharding(mesh, spec), shards))
     out = executable.execute_sharded(arguments).disassemble_into_single_device_arrays()
 
-    worst, beyond = ("", 0.0), 0
+    worst, beyond, size_of = ("", 0.0), 0, sizes(due)
     for result, shards in zip(step["results"], out):
         for r, shard in enumerate(shards):
             want = of_replica(due, result["name"], r).astype(np.float64)
@@ -109,10 +126,8 @@ def run(folder, tolerance):
                 print(f"{result['name']} on replica {r}: another shape, or NaN elsewhere")
                 beyond += 1
                 continue
-            size = np.sqrt(np.mean(want * want)) if want.size else 0.0
             gap = np.sqrt(np.mean((got - want) ** 2)) if want.size else 0.0
-            # A gradient that is zero but for rounding has no size to be relative to.
-            relative = gap / max(size, 1e-6)
+            relative = gap / max(size_of[kin(result["name"])], 1e-30)
             if relative > worst[1]:
                 worst = (result["name"], relative)
             if relative > tolerance:
