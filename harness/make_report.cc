@@ -166,16 +166,17 @@ Report make_report(Stage& stage, const Judgement& j) {
   }
   r.controls = e.controls;
   const auto add_probe = [&](const auto& probe, const char* run) {
-    if (!probe) return;
-    EngineProbe summary =
-        probe->summary(run, static_cast<int64_t>(stage.runs[run].file.steps.size()));
+    const auto done = stage.runs.find(run);
+    if (!probe || done == stage.runs.end()) return;  // the engine may have failed in it
+    EngineProbe summary = probe->summary(run, static_cast<int64_t>(done->second.file.steps.size()));
     if (!summary.rows.empty()) r.probes.push_back(std::move(summary));  // else no op was shown
   };
   add_probe(stage.probe_t, "T");
   add_probe(stage.probe_e1, "E1");
   const bool acquitted =
       j.verdict == VerdictClass::kNoise || j.verdict == VerdictClass::kInconclusive;
-  if (acquitted && stage.probe_t && e.level != 'C' && !r.probes.empty() && !r.findings.empty()) {
+  if (acquitted && stage.probe_t && stage.runs.contains("T") && e.level != 'C' &&
+      !r.probes.empty() && !r.findings.empty()) {
     r.findings.front().evidence.insert(
         r.findings.front().evidence.begin(),
         inside(*stage.probe_t, stage.programs["T"], r.probes.front()));

@@ -101,6 +101,10 @@ TEST_F(Exec, OneThatDiesInTheMiddle) {
   EXPECT_NE(finding["sentence"].get<std::string>().find("run E1"), std::string::npos);
   EXPECT_NE(finding.dump().find("out of memory"), std::string::npos);
   EXPECT_NE(read_text(folder_ / "out/report.md").find("out of memory"), std::string::npos);
+
+  // E1 takes 17 requests besides hello; this one dies in T, of which there is no run then.
+  const auto later = diagnose("drill_mlp", short_lived(aside, 25), 125)["findings"][0];
+  EXPECT_NE(later["sentence"].get<std::string>().find("run T"), std::string::npos) << later;
 }
 
 TEST_F(Exec, SitsInTheReferencesChair) {
