@@ -19,11 +19,11 @@ from diagnosis import FRAMEWORKS, Refused, diagnose, interpreter, subject
 # What makes a diagnosis one of minutes at most. Those that are not here run as they are.
 FEW = ["diagnose.seeds=2"]
 SETTINGS = {
-    "digits_mlp": ["train.steps=60", *FEW],
+    **dict.fromkeys(("digits_mlp", "litmus_batchnorm_small"), ["train.steps=60", *FEW]),
     **{f"drill_{name}": ["diagnose.seeds=3"] for name in ("attention", "cnn", "depthwise", "dropout", "mlp", "triplet")},
-    **dict.fromkeys(("litmus_dropout", "litmus_precision", "mlp_bn", "triplet_phrases"), ["train.steps=8", *FEW]),
-    # Whole: with fewer steps it is not decided whether the sharding matters, and nobody is accused.
-    **dict.fromkeys(("litmus_batchnorm_small", "litmus_clip_before_reduce", "litmus_nan", "litmus_reduction_sum"), []),
+    **dict.fromkeys(("litmus_clip_before_reduce", "litmus_dropout", "litmus_precision", "litmus_reduction_sum", "mlp_bn",
+                     "triplet_phrases"), ["train.steps=8", *FEW]),
+    "litmus_nan": [],
     "digits_cnn": ["train.steps=4", "train.batch=64", "data.train=256", "data.eval=64", *FEW],
     "gan_digits": ["train.steps=4", "data.train=256", "data.eval=64", *FEW],
     "gpt_shakespeare": ["train.steps=2", "train.batch=8", "data.train=256", "data.eval=32", *FEW],
