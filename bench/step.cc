@@ -62,7 +62,8 @@ Result<OurStep> prepare_step(const Model& model, const std::string& engine, int 
   TWINRUN_ASSIGN(ours.scenario,
                  load_scenario(model.scenario, {{"train.batch", std::to_string(model.batch)},
                                                 {"tpu.cores", std::to_string(cores)}}));
-  TWINRUN_ASSIGN(const Program forward, build_training(ours.scenario, {.features = {28, 28, 1}, .classes = 10}));
+  TWINRUN_ASSIGN(const Program forward,
+                 build_training(ours.scenario, {.features = {28, 28, 1}, .classes = 10}));
   ours.program = training_step(forward);
   TWINRUN_ASSIGN(ours.backend, make_backend(engine, {.threads = threads}));
   TWINRUN_ASSIGN(ours.engine, ours.backend->prepare(ours.program));

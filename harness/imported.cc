@@ -215,7 +215,7 @@ Status check_names(const Program& p) {
 
 Result<ImportedStep> import_program(const ImportRequest& request) {
   TWINRUN_ASSIGN(const std::string text, text_of(request.program));
-  TWINRUN_ASSIGN(const HloModule module, parse_hlo(text, request.program));
+  TWINRUN_ASSIGN(const HloModule module, parse_program(text, request.program));
   const std::string path = beside(request, request.binding, ".json");
   StepBinding binding;
   if (path.empty()) {

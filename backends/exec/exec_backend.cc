@@ -15,7 +15,6 @@ using exec::Reply;
 using exec::Session;
 using Milliseconds = std::chrono::milliseconds;
 
-
 class ExecEngine : public Engine {
  public:
   ExecEngine(std::shared_ptr<Session> session, const Program& program)

@@ -19,7 +19,7 @@ std::string fixture(const std::string& name) {
 }
 
 Result<ImportedStep> import_text(const std::string& text) {
-  TWINRUN_ASSIGN(const HloModule module, parse_hlo(text, "step.hlo"));
+  TWINRUN_ASSIGN(const HloModule module, parse_program(text, "step.hlo"));
   TWINRUN_ASSIGN(const StepBinding binding, default_binding(module));
   return import_step(module, binding);
 }
