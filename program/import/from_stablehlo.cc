@@ -33,10 +33,12 @@ class Translator {
   Result<HloModule> run() {
     const auto& functions = from_.functions;
     auto main = std::ranges::find(functions, "main", &MlirFunction::name);
-    if (main == functions.end() && std::ranges::count(functions, true, &MlirFunction::is_public) == 1)
+    if (main == functions.end() &&
+        std::ranges::count(functions, true, &MlirFunction::is_public) == 1)
       main = std::ranges::find(functions, true, &MlirFunction::is_public);
     if (main == functions.end())
-      return Error{"the module has no function @main", from_.file, "name the step's function @main"};
+      return Error{"the module has no function @main", from_.file,
+                   "name the step's function @main"};
     main_ = &*main;
     TWINRUN_RETURN_IF_ERROR(function(*main_));
     out_.entry_index = static_cast<int>(out_.computations.size()) - 1;
@@ -96,7 +98,8 @@ class Translator {
     for (size_t i = 0; i < body.ops.size(); ++i) {
       const MlirOp& op = body.ops[i];
       if (is_return(op) != (i + 1 == body.ops.size()))
-        return error(op.line, fmt::format("'{}' in {}; allowed: one return, at the end", op.name, what));
+        return error(op.line,
+                     fmt::format("'{}' in {}; allowed: one return, at the end", op.name, what));
       if (is_return(op)) {
         TWINRUN_RETURN_IF_ERROR(returned(c, values, op));
       } else {

@@ -68,7 +68,9 @@ struct Op {
   Items list(const std::string& key, const std::string& other = "") const {
     return items(text(key, other));
   }
-  void set(const std::string& key, std::string value) const { in.attributes[key] = std::move(value); }
+  void set(const std::string& key, std::string value) const {
+    in.attributes[key] = std::move(value);
+  }
 };
 
 using Rule = void (*)(const Op&);
@@ -113,8 +115,9 @@ void compare(const Op& o) {
 void reduce_precision(const Op& o) {  // e8m7
   const std::string format = o.text("format");
   const size_t m = std::min(format.find('m'), format.size());
-  o.set("exponent_bits",
-        format.empty() ? o.text("exponent_bits") : format.substr(std::min<size_t>(1, m), m - std::min<size_t>(1, m)));
+  o.set("exponent_bits", format.empty()
+                             ? o.text("exponent_bits")
+                             : format.substr(std::min<size_t>(1, m), m - std::min<size_t>(1, m)));
   o.set("mantissa_bits",
         format.empty() ? o.text("mantissa_bits") : format.substr(std::min(m + 1, format.size())));
 }
@@ -191,9 +194,9 @@ void convolution(const Op& o) {
   };
   Items reversal = list("reverse", "window_reversal");
   for (std::string& r : reversal) r = r == "true" ? "1" : "0";
-  o.set("window", window(size, list("stride", "window_strides"), list("pad", "padding"),
-                         list("lhs_dilate", "lhs_dilation"), list("rhs_dilate", "rhs_dilation"),
-                         reversal));
+  o.set("window",
+        window(size, list("stride", "window_strides"), list("pad", "padding"),
+               list("lhs_dilate", "lhs_dilation"), list("rhs_dilate", "rhs_dilation"), reversal));
   for (const char* key : {"feature_group_count", "batch_group_count"}) {
     if (const std::string groups = o.text(key); !groups.empty()) o.set(key, groups);
   }

@@ -36,11 +36,11 @@ struct MlirOp {
   };
   std::string name;  // "stablehlo.add", "call"
   std::vector<Result> results;
-  std::vector<std::string> operands;  // "12", "12#1"
-  std::string symbol;                 // of "call @relu": "relu"
-  std::string literal;                // of a constant: "dense<1.0>"
-  std::string list;                   // of a slice: "0:1, 0:5:2"
-  std::vector<std::string> words;     // "GT", "FLOAT"; "applies", "stablehlo.add"
+  std::vector<std::string> operands;              // "12", "12#1"
+  std::string symbol;                             // of "call @relu": "relu"
+  std::string literal;                            // of a constant: "dense<1.0>"
+  std::string list;                               // of a slice: "0:1, 0:5:2"
+  std::vector<std::string> words;                 // "GT", "FLOAT"; "applies", "stablehlo.add"
   std::map<std::string, std::string> attributes;  // "dims" -> "[0, 1]"
   std::vector<MlirRegion> regions;
   std::vector<HloShape> types;  // of all results, in HLO's words

@@ -94,9 +94,7 @@ class Parser {
   }
 
   // @main, @"my.op"
-  std::string symbol() {
-    return at_.peek() == '"' ? std::string(at_.string()) : at_.word();
-  }
+  std::string symbol() { return at_.peek() == '"' ? std::string(at_.string()) : at_.word(); }
 
   // func.func public @main(%arg0: tensor<4xf32> {jax.buffer_donor = true} loc("w")) -> (tensor<4xf32> {..}) attributes {..} {
   Status function() {
@@ -299,8 +297,7 @@ class Parser {
       }
       if (at_.take(":")) at_.until(",", Angles::kBrackets);
       at_.skip();
-      if (!at_.take(",") && at_.peek() != '}')
-        return unexpected("',' or '}' after an attribute");
+      if (!at_.take(",") && at_.peek() != '}') return unexpected("',' or '}' after an attribute");
       at_.skip();
     }
     return Ok{};
@@ -369,8 +366,8 @@ class Parser {
     }
     s.dtype = element(rest);
     if (s.dtype.empty() || s.dtype.find(',') != std::string::npos)
-      return error(fmt::format("tensor<{}>; allowed: static sizes and a type, as in 'tensor<8xf32>'",
-                               shortened(text)));
+      return error(fmt::format(
+          "tensor<{}>; allowed: static sizes and a type, as in 'tensor<8xf32>'", shortened(text)));
     return s;
   }
 
