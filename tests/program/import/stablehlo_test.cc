@@ -44,14 +44,29 @@ std::string step_of(const std::string& body, const std::string& after = "") {
          after + "}\n";
 }
 
-// Kinds, types and names of what computes, sorted: constants have no place of their own in either text.
+// Kinds, types and names of what computes on arrays, sorted; not the numbers that tell equal names apart.
 std::vector<std::string> computed(const Program& p, bool named) {
   std::vector<std::string> out;
   for (const Op& op : p.graph.ops()) {
-    if (op.kind == OpKind::kConstant || op.kind == OpKind::kBroadcastInDim) continue;
-    out.push_back(fmt::format("{} {} {}", name_of(op.kind), to_string(op.type), named ? op.name : ""));
+    if (class_of(op.kind) == OpClass::kSource || class_of(op.kind) == OpClass::kMove ||
+        op.type.dims.empty())
+      continue;
+    std::string name = op.name;
+    if (const size_t at = name.rfind(':'); at > name.find(':') && at != std::string::npos)
+      name.resize(at);
+    if (named && name.find(';') != std::string::npos) continue;  // of two ops that XLA joined
+    out.push_back(fmt::format("{} {} {}", name_of(op.kind), to_string(op.type), named ? name : ""));
   }
   std::ranges::sort(out);
+  if (named) out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+// What a list has that another lacks.
+std::vector<std::string> lacking(const std::vector<std::string>& list,
+                                 const std::vector<std::string>& other) {
+  std::vector<std::string> out;
+  std::ranges::set_difference(list, other, std::back_inserter(out));
   return out;
 }
 
@@ -64,8 +79,13 @@ TEST_P(StableHloOfJax, IsTheStepOfTheHloText) {
   ASSERT_TRUE(hlo) << hlo.error().message();
   ASSERT_TRUE(ours) << ours.error().message();
   ASSERT_TRUE(plain) << plain.error().message();
-  EXPECT_EQ(computed(ours->program, true), computed(hlo->program, true));
-  EXPECT_EQ(computed(plain->program, false), computed(hlo->program, false));
+  using testing::PrintToString;
+  // Where XLA makes HLO of StableHLO it folds constants and joins equal ops: all that is left is here, too.
+  const auto named = lacking(computed(hlo->program, true), computed(ours->program, true)),
+             unnamed = lacking(computed(hlo->program, false), computed(plain->program, false));
+  EXPECT_TRUE(named.empty()) << PrintToString(named);
+  EXPECT_TRUE(unnamed.empty()) << PrintToString(unnamed);
+  EXPECT_GT(computed(ours->program, true).size(), 10u);
   EXPECT_EQ(ours->program.state.size(), hlo->program.state.size());
   for (size_t i = 0; i < ours->program.state.size(); ++i)
     EXPECT_EQ(ours->program.state[i].name, hlo->program.state[i].name);
@@ -96,27 +116,33 @@ TEST(StableHlo, PlacesNameTheOps) {
 
 TEST(StableHlo, PlacesThatReferToEachOtherEnd) {
   const std::string next = "  %next = stablehlo.add %w, %x : tensor<4xf32> loc(#loc1)";
-  const auto step = import_text("#loc1 = loc(callsite(#loc2 at #loc2))\n#loc2 = loc(\"a\"(#loc1))\n" +
-                                step_of(next));
+  const auto step = import_text(
+      "#loc1 = loc(callsite(#loc2 at #loc2))\n#loc2 = loc(\"a\"(#loc1))\n" + step_of(next));
   ASSERT_TRUE(step) << step.error().message();
   std::string deep = "#loc0 = loc(unknown)\n";
   for (int i = 1; i < 64; ++i)
     deep += fmt::format("#loc{0} = loc(callsite(#loc{1} at #loc{1}))\n", i, i - 1);
-  EXPECT_TRUE(import_text(deep + step_of("  %next = stablehlo.add %w, %x : tensor<4xf32> loc(#loc63)")));
+  EXPECT_TRUE(
+      import_text(deep + step_of("  %next = stablehlo.add %w, %x : tensor<4xf32> loc(#loc63)")));
 }
 
 TEST(StableHlo, LiteralsOfAllForms) {
   const auto step = import_text(step_of(
-      "  %a = stablehlo.constant dense<[1.0, 0x7F800000, 0xFF800000, -2.500000e+00]> : tensor<4xf32>\n"
+      "  %a = stablehlo.constant dense<[1.0, 0x7F800000, 0xFF800000, -2.500000e+00]> : "
+      "tensor<4xf32>\n"
       "  %b = stablehlo.constant dense<\"0x0000803F000000400000404000008040\"> : tensor<4xf32>\n"
       "  %c = stablehlo.constant dense<3.0> : tensor<4xf32>\n"
       "  %d = stablehlo.constant dense<0x7FC00000> : tensor<f32>\n"
       "  %i = stablehlo.constant dense<\"0xFFFFFFFF01000000\"> : tensor<2xi32>\n"
-      "  %p = \"stablehlo.constant\"() <{value = dense<\"0x01000001\"> : tensor<4xi1>}> : () -> tensor<4xi1>\n"
+      "  %p = \"stablehlo.constant\"() <{value = dense<\"0x01000001\"> : tensor<4xi1>}> : () -> "
+      "tensor<4xi1>\n"
       "  %j = stablehlo.convert %i : (tensor<2xi32>) -> tensor<2xf32>\n"
-      "  %k = stablehlo.concatenate %j, %j, dim = 0 : (tensor<2xf32>, tensor<2xf32>) -> tensor<4xf32>\n"
-      "  %e = stablehlo.add %a, %b : tensor<4xf32>\n  %f = stablehlo.select %p, %e, %c : tensor<4xi1>, tensor<4xf32>\n"
-      "  %h = stablehlo.add %f, %k : tensor<4xf32>\n  %next = stablehlo.add %w, %h : tensor<4xf32>"));
+      "  %k = stablehlo.concatenate %j, %j, dim = 0 : (tensor<2xf32>, tensor<2xf32>) -> "
+      "tensor<4xf32>\n"
+      "  %e = stablehlo.add %a, %b : tensor<4xf32>\n  %f = stablehlo.select %p, %e, %c : "
+      "tensor<4xi1>, tensor<4xf32>\n"
+      "  %h = stablehlo.add %f, %k : tensor<4xf32>\n  %next = stablehlo.add %w, %h : "
+      "tensor<4xf32>"));
   ASSERT_TRUE(step) << step.error().message();
   ASSERT_EQ(step->literals.size(), 4u);
   const auto floats = [&](const char* name) {
@@ -129,10 +155,12 @@ TEST(StableHlo, LiteralsOfAllForms) {
   const auto flags = step->literals.at("literal/p").as<uint8_t>();
   EXPECT_EQ(std::vector<uint8_t>(flags.begin(), flags.end()), (std::vector<uint8_t>{1, 0, 0, 1}));
   for (const char* bad :
-       {"dense<\"0x0000803F\">", "dense<\"0x0000803F0000004000004040000080ZZ\">", "dense<[1.0, 2.0]>",
-        "dense<[1.0, 0x7F80, 1.0, 1.0]>", "dense<[1, 2, 3, x]>", "dense<>"}) {
-    const std::string error = error_of(step_of(fmt::format(
-        "  %c = stablehlo.constant {} : tensor<4xf32>\n  %next = stablehlo.add %w, %c : tensor<4xf32>", bad)));
+       {"dense<\"0x0000803F\">", "dense<\"0x0000803F0000004000004040000080ZZ\">",
+        "dense<[1.0, 2.0]>", "dense<[1.0, 0x7F80, 1.0, 1.0]>", "dense<[1, 2, 3, x]>", "dense<>"}) {
+    const std::string error =
+        error_of(step_of(fmt::format("  %c = stablehlo.constant {} : tensor<4xf32>\n  %next = "
+                                     "stablehlo.add %w, %c : tensor<4xf32>",
+                                     bad)));
     EXPECT_NE(error.find("step:3: the literal"), std::string::npos) << bad << ": " << error;
   }
 }
@@ -167,7 +195,8 @@ TEST(StableHlo, GenericFormsAreThePrettyOnes) {
       {"stablehlo.reduce(%w init: %z) applies stablehlo.add across dimensions = [0] : "
        "(tensor<4xf32>, tensor<f32>) -> tensor<f32>",
        "\"stablehlo.reduce\"(%w, %z) <{dimensions = array<i64: 0>}> ({\n    ^bb0(%p: tensor<f32>, "
-       "%q: tensor<f32>):\n      %s = stablehlo.add %p, %q : tensor<f32>\n      stablehlo.return %s "
+       "%q: tensor<f32>):\n      %s = stablehlo.add %p, %q : tensor<f32>\n      stablehlo.return "
+       "%s "
        ": tensor<f32>\n    }) : (tensor<4xf32>, tensor<f32>) -> tensor<f32>"},
       {"stablehlo.iota dim = 0 : tensor<4xi32>",
        "\"stablehlo.iota\"() <{iota_dimension = 0 : i64}> : () -> tensor<4xi32>"},
@@ -191,7 +220,9 @@ TEST(StableHlo, GenericFormsAreThePrettyOnes) {
                    type + "\n  }\n}\n");
   };
   for (const auto& [pretty, generic] : forms) {
-    const auto cut = [&](const std::string& text) { return text.substr(0, text.find("    %loss")); };
+    const auto cut = [&](const std::string& text) {
+      return text.substr(0, text.find("    %loss"));
+    };
     const auto a = import_text(cut(body(pretty))), b = import_text(cut(body(generic)));
     ASSERT_TRUE(a) << pretty << a.error().message();
     ASSERT_TRUE(b) << generic << b.error().message();
@@ -201,7 +232,8 @@ TEST(StableHlo, GenericFormsAreThePrettyOnes) {
 
 TEST(StableHlo, FunctionsMayStandInAnyOrder) {
   const std::string twice =
-      "  func.func private @twice(%a: tensor<4xf32>) -> tensor<4xf32> {\n    %0 = stablehlo.add %a, "
+      "  func.func private @twice(%a: tensor<4xf32>) -> tensor<4xf32> {\n    %0 = stablehlo.add "
+      "%a, "
       "%a : tensor<4xf32>\n    return %0 : tensor<4xf32>\n  }\n";
   const auto step = import_text(step_of(
       "  %v = call @both(%w) : (tensor<4xf32>) -> tensor<4xf32>\n  %next = stablehlo.composite "
@@ -227,10 +259,13 @@ TEST(StableHlo, ErrorsNameTheLineAndWhatIsAllowed) {
   const std::pair<std::string, const char*> cases[] = {
       {next("stablehlo.add %w, %y : tensor<4xf32>"), "step:3: '%y' is no earlier value here"},
       {next("stablehlo.add %w, %w#1 : tensor<4xf32>"), "'%w#1' is no earlier value here"},
-      {next("stablehlo.add %w, %x : tensor<?xf32>"), "step:3: a size of '?'; allowed: static sizes"},
+      {next("stablehlo.add %w, %x : tensor<?xf32>"),
+       "step:3: a size of '?'; allowed: static sizes"},
       {next("stablehlo.add %w, %x : tensor<99999999999xf32>"), "at most 2147483648 elements"},
-      {next("stablehlo.add %w, %x : tensor<4xf32, #stablehlo.bounds<8>>"), "static sizes and a type"},
-      {next("stablehlo.add %w, %x : tensor<5xf32>"), "declares f32[5], but its operands give f32[4]"},
+      {next("stablehlo.add %w, %x : tensor<4xf32, #stablehlo.bounds<8>>"),
+       "static sizes and a type"},
+      {next("stablehlo.add %w, %x : tensor<4xf32>\n  %v = stablehlo.add %w, %x : tensor<5xf32>"),
+       "step:4: declares f32[5], but its operands give f32[4]"},
       {next("stablehlo.add %w, %x"), "stablehlo.add of 1 results with 0 types"},
       {next("stablehlo.constant dense_resource<big> : tensor<4xf32>"),
        "step:3: a literal that stands elsewhere, dense_resource"},
@@ -238,13 +273,15 @@ TEST(StableHlo, ErrorsNameTheLineAndWhatIsAllowed) {
       {error_of("module @m {\n  func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {\n"),
        "a region does not end"},
       {error_of("module @m {\n}\n"), "the module has no function"},
-      {error_of("\"builtin.module\"() ({\n}) : () -> ()\n"), "allowed: StableHLO text in its pretty form"},
+      {error_of("\"builtin.module\"() ({\n}) : () -> ()\n"),
+       "allowed: StableHLO text in its pretty form"},
       {error_of("ML\xefR\x01"), "MLIR bytecode"},
       {error_of(step_of("  %next = stablehlo.add %w, %x : tensor<4xf32>",
                         "  func.func private @main() {\n    return\n  }\n")),
        "a second function @main"},
   };
-  for (const auto& [error, wanted] : cases) EXPECT_NE(error.find(wanted), std::string::npos) << wanted << ": " << error;
+  for (const auto& [error, wanted] : cases)
+    EXPECT_NE(error.find(wanted), std::string::npos) << wanted << ": " << error;
 }
 
 TEST(StableHlo, ListsAllThatItLacksAtOnce) {
@@ -253,11 +290,14 @@ TEST(StableHlo, ListsAllThatItLacksAtOnce) {
       "  %1:2 = stablehlo.while(%i = %w, %j = %x) : tensor<4xf32>, tensor<4xf32>\n  cond {\n"
       "    %p = stablehlo.constant dense<true> : tensor<i1>\n    stablehlo.return %p : tensor<i1>\n"
       "  } do {\n    stablehlo.return %i, %j : tensor<4xf32>, tensor<4xf32>\n  }\n"
-      "  %values, %indices = chlo.top_k(%w, k = 2) : tensor<4xf32> -> (tensor<2xf32>, tensor<2xi32>)\n"
-      "  %2 = \"stablehlo.all_reduce\"(%w) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({\n"
+      "  %values, %indices = chlo.top_k(%w, k = 2) : tensor<4xf32> -> (tensor<2xf32>, "
+      "tensor<2xi32>)\n"
+      "  %2 = \"stablehlo.all_reduce\"(%w) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> "
+      "({\n"
       "    ^bb0(%a: tensor<f32>, %b: tensor<f32>):\n      %c = stablehlo.add %a, %b : tensor<f32>\n"
       "      stablehlo.return %c : tensor<f32>\n    }) : (tensor<4xf32>) -> tensor<4xf32>\n"
-      "  %3 = stablehlo.custom_call @lapack(%w) {api_version = 4 : i32} : (tensor<4xf32>) -> tensor<4xf32>\n"
+      "  %3 = stablehlo.custom_call @lapack(%w) {api_version = 4 : i32} : (tensor<4xf32>) -> "
+      "tensor<4xf32>\n"
       "  %next = stablehlo.add %0, %1#1 : tensor<4xf32>"));
   for (const char* wanted :
        {"5 instructions cannot be imported",
@@ -269,11 +309,27 @@ TEST(StableHlo, ListsAllThatItLacksAtOnce) {
 }
 
 TEST(StableHlo, BrokenTextIsAnsweredNotObeyed) {
-  const std::vector<std::string> words = {
-      "tensor<", "<", ">", "[", "]", "{", "}", "(", ")", "({", "})", "<{", "}>", ",", "=", ":", "->",
-      "-1", "0", "99999999999999999999", "2147483648", "tensor<0xf32>", "loc(", "#loc1", "%0", "%0#7",
-      "%12:3", "stablehlo.add", "return", "call @main", "dense<\"0x", "dims = [0, 1, 2, 3]", "^bb0",
-      "reducer", "do {", "array<i64: 0>", "?x", "\"", "//", "\n", "ui8", "applies"};
+  const std::vector<std::string> words = {"tensor<",    "<",
+                                          ">",          "[",
+                                          "]",          "{",
+                                          "}",          "(",
+                                          ")",          "({",
+                                          "})",         "<{",
+                                          "}>",         ",",
+                                          "=",          ":",
+                                          "->",         "-1",
+                                          "0",          "99999999999999999999",
+                                          "2147483648", "tensor<0xf32>",
+                                          "loc(",       "#loc1",
+                                          "%0",         "%0#7",
+                                          "%12:3",      "stablehlo.add",
+                                          "return",     "call @main",
+                                          "dense<\"0x", "dims = [0, 1, 2, 3]",
+                                          "^bb0",       "reducer",
+                                          "do {",       "array<i64: 0>",
+                                          "?x",         "\"",
+                                          "//",         "\n",
+                                          "ui8",        "applies"};
   for (const char* name : {"mlp_sgd.mlir", "cnn_max_pool.mlir"})
     break_text(fixture(name), words, 300);
   break_text(without_places(fixture("embedding_bag.mlir")), words, 300);
