@@ -178,7 +178,8 @@ class Translator {
     std::vector<const HloShape*> shapes;
     for (int o : in.operands) shapes.push_back(&c.instructions[static_cast<size_t>(o)].shape);
     set_hlo_attributes(op, shapes, in);
-    if (in.opcode == "call" && in.op_name.empty()) in.op_name = in.attributes["to_apply"];
+    // Text without places: what is called is one.
+    if (in.opcode == "call" && op.location.empty()) in.op_name = in.attributes["to_apply"];
     TWINRUN_RETURN_IF_ERROR(regions(op, in));
     if (in.opcode == "constant") {
       const auto value = op.attributes.find("value");
