@@ -9,13 +9,8 @@
 namespace twinrun {
 namespace {
 
-// Where memory is shared there is nothing to compare.
-bool same(const Tensor& a, const Tensor& b) {
-  return a.type() == b.type() && (a.raw() == b.raw() || a.same_bits(b));
-}
-
 bool same_state(const ReplicaState& a, const ReplicaState& b) {
-  return std::ranges::equal(a.vars, b.vars, same);
+  return std::ranges::equal(a.vars, b.vars, &Tensor::same_bits);
 }
 
 }  // namespace
@@ -99,7 +94,7 @@ void Links::begin_step(int64_t step, const States& before, const StepInputs& inp
   if (after_.empty() || carried || restarted) return;
   for (size_t i = 0; i < asked_.state.size(); ++i) {
     for (size_t r = 0; r < before.size() && r < after_.size(); ++r) {
-      if (same(before[r].vars[i], after_[r].vars[i])) continue;
+      if (before[r].vars[i].same_bits(after_[r].vars[i])) continue;
       Violation v = violation_at(step, static_cast<int>(r), asked_.state[i].id,
                                  asked_.graph.op(asked_.state[i].id), Violation::What::kLink);
       v.link = "the step starts from another state than the step before ended with";
@@ -164,7 +159,7 @@ void Links::check_operands(const OpEvent& event) {
     int first = -1, cores = 0;
     for (size_t r = 0; r < event.inputs.size(); ++r) {
       const Tensor& wrote = written_[r][static_cast<size_t>(op.operands[i])];
-      if (!wrote.valid() || same(wrote, event.inputs[r][i])) continue;
+      if (!wrote.valid() || wrote.same_bits(event.inputs[r][i])) continue;
       if (first < 0) first = static_cast<int>(r);
       ++cores;
     }
@@ -197,7 +192,7 @@ void Links::check_operands(const OpEvent& event) {
 void Links::check_replicas(const OpEvent& event) {
   if (event.op().kind != OpKind::kAllReduce) return;
   for (size_t r = 1; r < event.outputs.size(); ++r) {
-    if (same(event.outputs[r], event.outputs[0])) continue;
+    if (event.outputs[r].same_bits(event.outputs[0])) continue;
     return broken(static_cast<int>(r), event.id,
                   fmt::format("core {} has another result of the collective than core 0", r));
   }
@@ -225,7 +220,7 @@ void Links::check_state(const States& after) {
       const auto at = static_cast<size_t>(i);
       const Tensor& due =
           var.next == kNoValue ? before_[r].vars[at] : written_[r][static_cast<size_t>(var.next)];
-      if (!due.valid() || same(due, after[r].vars[at])) continue;
+      if (!due.valid() || due.same_bits(after[r].vars[at])) continue;
       broken(static_cast<int>(r), var.next == kNoValue ? var.id : var.next,
              var.next == kNoValue ? "the step changed a variable that has no update"
                                   : "the state after the step is not what this op wrote");
@@ -237,7 +232,7 @@ void Links::check_partings(const States& after) {
   for (size_t i = 0; i < asked_.state.size(); ++i) {
     if (parted_[i]) continue;
     for (size_t r = 1; r < after.size(); ++r) {
-      if (same(after[r].vars[i], after[0].vars[i])) continue;
+      if (after[r].vars[i].same_bits(after[0].vars[i])) continue;
       const StateVar* var = ran_->find_state(asked_.state[i].name);
       const bool must =
           var != nullptr && var->next != kNoValue && uniform_[static_cast<size_t>(var->next)];

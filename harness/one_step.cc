@@ -18,8 +18,6 @@ std::vector<std::vector<double>> on_replicas(size_t replicas, Same same, Value v
   return out;
 }
 
-bool same(const Tensor& a, const Tensor& b) { return a.raw() == b.raw() || a.same_bits(b); }
-
 }  // namespace
 
 std::string_view to_string(StepKind kind) {
@@ -71,10 +69,11 @@ Judged judged_tensors(const Program& program, const StepResult& r) {
   const size_t replicas = r.outputs.size();
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     if (!program.outputs[o].name.ends_with(".grad")) continue;
-    out.push_back({program.outputs[o].name, StepKind::kGradient,
-                   on_replicas(
-                       replicas, [&](size_t k) { return same(r.outputs[k][o], r.outputs[0][o]); },
-                       [&](size_t k) { return as_doubles(r.outputs[k][o]); })});
+    out.push_back(
+        {program.outputs[o].name, StepKind::kGradient,
+         on_replicas(
+             replicas, [&](size_t k) { return r.outputs[k][o].same_bits(r.outputs[0][o]); },
+             [&](size_t k) { return as_doubles(r.outputs[k][o]); })});
   }
   for (size_t i = 0; i < program.state.size(); ++i) {
     const StateVar& var = program.state[i];
@@ -84,8 +83,8 @@ Judged judged_tensors(const Program& program, const StepResult& r) {
                    on_replicas(
                        replicas,
                        [&](size_t k) {
-                         return same(r.after[k].vars[i], r.after[0].vars[i]) &&
-                                same(r.before[k].vars[i], r.before[0].vars[i]);
+                         return r.after[k].vars[i].same_bits(r.after[0].vars[i]) &&
+                                r.before[k].vars[i].same_bits(r.before[0].vars[i]);
                        },
                        [&](size_t k) { return change(r.before[k].vars[i], r.after[k].vars[i]); })});
   }
@@ -152,7 +151,7 @@ Result<JudgedTensor> HeldOut::loss(const Program& trained, const States& states)
   JudgedTensor result{"held-out loss", StepKind::kEvaluation, {}};
   const auto all_same = std::ranges::all_of(states, [&](const ReplicaState& r) {
     return std::ranges::all_of(places, [&](int p) {
-      return same(r.vars[static_cast<size_t>(p)], states[0].vars[static_cast<size_t>(p)]);
+      return r.vars[static_cast<size_t>(p)].same_bits(states[0].vars[static_cast<size_t>(p)]);
     });
   });
   for (const ReplicaState& replica : states) {

@@ -77,7 +77,8 @@ Tensor Tensor::reshaped(Dims dims) const {
 }
 
 bool Tensor::same_bits(const Tensor& other) const {
-  return type_ == other.type_ && (bytes() == 0 || std::memcmp(raw(), other.raw(), bytes()) == 0);
+  return type_ == other.type_ &&
+         (raw() == other.raw() || bytes() == 0 || std::memcmp(raw(), other.raw(), bytes()) == 0);
 }
 
 }  // namespace twinrun

@@ -102,6 +102,8 @@ void fill_initial(std::span<float> w, const Initializer& init, const Dims& dims,
       for (int64_t i = 0; i < std::min(dims[0], dims[1]); ++i)
         w[static_cast<size_t>(i * dims[1] + i)] = static_cast<float>(init.gain);
       return;
+    case Kind::kCopy:
+      return;  // initial_state's own
   }
 }
 

@@ -4,7 +4,7 @@
 
 namespace twinrun {
 
-using Kind = OptimizerSpec::Kind;
+using Rule = OptimizerSpec::Kind;
 
 int Update::slot(int parameter, const std::string& suffix, double initial) const {
   return slot(parameter, suffix, var(parameter).type.dims, initial);
@@ -81,46 +81,46 @@ void average(const Update& u, int parameter) {
 void append_update(Program& program, const std::vector<int>& parameters,
                    const std::vector<ValueId>& grads, ValueId learning_rate) {
   const Update u{program, program.optimizer, learning_rate};
-  const Kind kind = u.spec.kind;
+  const Rule kind = u.spec.kind;
   // Scalars that all parameters share.
-  const bool is_adam = kind == Kind::kAdam || kind == Kind::kAdamw;
-  const ValueId alpha = is_adam ? adam_alpha(u) : kind == Kind::kAdamax ? adamax_rate(u) : kNoValue;
-  const LambPowers powers = kind == Kind::kLamb ? lamb_powers(u) : LambPowers{};
-  const AdafactorStep step = kind == Kind::kAdafactor ? adafactor_step(u) : AdafactorStep{};
+  const bool is_adam = kind == Rule::kAdam || kind == Rule::kAdamw;
+  const ValueId alpha = is_adam ? adam_alpha(u) : kind == Rule::kAdamax ? adamax_rate(u) : kNoValue;
+  const LambPowers powers = kind == Rule::kLamb ? lamb_powers(u) : LambPowers{};
+  const AdafactorStep step = kind == Rule::kAdafactor ? adafactor_step(u) : AdafactorStep{};
   for (size_t i = 0; i < parameters.size(); ++i) {
     const int parameter = parameters[i];
     const ValueId g = grads[i];
     if (g == kNoValue) continue;
     switch (kind) {
-      case Kind::kSgd:
+      case Rule::kSgd:
         sgd(u, parameter, g);
         break;
-      case Kind::kMomentum:
+      case Rule::kMomentum:
         momentum(u, parameter, g);
         break;
-      case Kind::kAdam:
-      case Kind::kAdamw:
+      case Rule::kAdam:
+      case Rule::kAdamw:
         adam(u, parameter, g, alpha);
         break;
-      case Kind::kAdagrad:
+      case Rule::kAdagrad:
         adagrad(u, parameter, g);
         break;
-      case Kind::kAdadelta:
+      case Rule::kAdadelta:
         adadelta(u, parameter, g);
         break;
-      case Kind::kRmsprop:
+      case Rule::kRmsprop:
         rmsprop(u, parameter, g);
         break;
-      case Kind::kAdamax:
+      case Rule::kAdamax:
         adamax(u, parameter, g, alpha);
         break;
-      case Kind::kAdafactor:
+      case Rule::kAdafactor:
         adafactor(u, parameter, g, step);
         break;
-      case Kind::kLars:
+      case Rule::kLars:
         lars(u, parameter, g);
         break;
-      case Kind::kLamb:
+      case Rule::kLamb:
         lamb(u, parameter, g, powers);
         break;
     }
@@ -132,24 +132,24 @@ int64_t slot_bytes(const OptimizerSpec& spec, const TensorType& parameter) {
   const auto whole = static_cast<int64_t>(parameter.bytes());
   int64_t bytes = 0;
   switch (spec.kind) {
-    case Kind::kSgd:
+    case Rule::kSgd:
       break;
-    case Kind::kMomentum:
-    case Kind::kAdagrad:
-    case Kind::kLars:
+    case Rule::kMomentum:
+    case Rule::kAdagrad:
+    case Rule::kLars:
       bytes = whole;
       break;
-    case Kind::kAdam:
-    case Kind::kAdamw:
-    case Kind::kAdamax:
-    case Kind::kAdadelta:
-    case Kind::kLamb:
+    case Rule::kAdam:
+    case Rule::kAdamw:
+    case Rule::kAdamax:
+    case Rule::kAdadelta:
+    case Rule::kLamb:
       bytes = 2 * whole;
       break;
-    case Kind::kRmsprop:
+    case Rule::kRmsprop:
       bytes = (spec.centered ? 3 : 2) * whole;
       break;
-    case Kind::kAdafactor: {
+    case Rule::kAdafactor: {
       const Dims& dims = parameter.dims;
       const size_t rank = dims.size();
       if (rank >= 2 && parameter.elements() > 0) {
@@ -167,7 +167,7 @@ int64_t slot_bytes(const OptimizerSpec& spec, const TensorType& parameter) {
 }
 
 bool has_two_algebras(const OptimizerSpec& spec) {
-  return spec.kind == Kind::kRmsprop || spec.kind == Kind::kAdamax;
+  return spec.kind == Rule::kRmsprop || spec.kind == Rule::kAdamax;
 }
 
 }  // namespace twinrun

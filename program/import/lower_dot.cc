@@ -36,10 +36,6 @@ Side side(const Site& s, size_t operand, const char* prefix) {
   return out;
 }
 
-int64_t product(const Dims& dims) {
-  return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
-}
-
 Dims counted(int64_t n) {
   Dims out(static_cast<size_t>(n));
   std::iota(out.begin(), out.end(), 0);

@@ -111,10 +111,6 @@ Dims joined(const Dims& a, const Dims& b) {
   return out;
 }
 
-int64_t product(const Dims& dims) {
-  return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
-}
-
 // The result's dimensions from [indices' dimensions, row]: window dimensions go to window_dims, with size 1 where an indexed one is
 // not dropped. Result dimension d is dimension out[d] of [batch, row, ones].
 Dims arrangement(const Site& s, const Indexing& how, const Rows& rows, int64_t operand_rank,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 namespace twinrun {
@@ -32,6 +33,10 @@ std::optional<DType> dtype_of(std::string_view hlo) {
   if (hlo == "pred") return DType::kPred;
   if (hlo == "s32" || is_small_integer(hlo)) return DType::kI32;
   return std::nullopt;
+}
+
+int64_t product(const Dims& dims) {
+  return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
 }
 
 std::optional<double> splat_of(const Graph& graph, ValueId id) {

@@ -20,6 +20,8 @@ std::optional<DType> dtype_of(
     std::string_view hlo);  // of "f32", "bf16", "s32", "pred" and the small integers, held as i32
 bool is_small_integer(std::string_view hlo);  // "u8", "s8", "u16", "s16"
 
+int64_t product(const Dims& dims);  // 1 of none
+
 // Whether a value is the same number everywhere, by its making: constants, broadcast, reshaped, converted.
 std::optional<double> splat_of(const Graph& graph, ValueId id);
 

@@ -15,7 +15,7 @@
 namespace twinrun {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using Truth = std::function<void(mpfr_ptr out, mpfr_srcptr in)>;
 Truth of(int (*f)(mpfr_ptr, mpfr_srcptr, mpfr_rnd_t)) {
@@ -132,18 +132,18 @@ TEST(Math64, NormalQuantile) {
 TEST(Math64, Edges) {
   using namespace math64;
   for (auto f : {math64::log, math64::log2}) {
-    EXPECT_EQ(f(0), -kInf);
-    EXPECT_EQ(f(-0.0), -kInf);
-    EXPECT_EQ(f(kInf), kInf);
+    EXPECT_EQ(f(0), -kInfinity);
+    EXPECT_EQ(f(-0.0), -kInfinity);
+    EXPECT_EQ(f(kInfinity), kInfinity);
     EXPECT_TRUE(std::isnan(f(-1)));
     EXPECT_TRUE(std::isnan(f(NAN)));
     EXPECT_EQ(f(1), 0);
   }
   EXPECT_EQ(math64::log2(0x1p-1074), -1074);
-  EXPECT_EQ(math64::exp2(kInf), kInf);
-  EXPECT_EQ(math64::exp2(-kInf), 0);
+  EXPECT_EQ(math64::exp2(kInfinity), kInfinity);
+  EXPECT_EQ(math64::exp2(-kInfinity), 0);
   EXPECT_EQ(math64::exp2(-1074), 0x1p-1074);
-  EXPECT_EQ(math64::exp2(1024), kInf);
+  EXPECT_EQ(math64::exp2(1024), kInfinity);
   EXPECT_TRUE(std::isnan(math64::exp2(NAN)));
   EXPECT_EQ(math64::cos_pi(0), 1);
   EXPECT_EQ(math64::cos_pi(0.5), 0);
@@ -151,8 +151,8 @@ TEST(Math64, Edges) {
   for (double x : {-0x1p-1074, std::nextafter(1, 2), double{NAN}})
     EXPECT_TRUE(std::isnan(math64::cos_pi(x)));
   EXPECT_EQ(normal_quantile(0.5), 0);
-  EXPECT_EQ(normal_quantile(0), -kInf);
-  EXPECT_EQ(normal_quantile(1), kInf);
+  EXPECT_EQ(normal_quantile(0), -kInfinity);
+  EXPECT_EQ(normal_quantile(1), kInfinity);
   for (double p : {-0x1p-1074, 1.5, double{NAN}}) EXPECT_TRUE(std::isnan(normal_quantile(p)));
   EXPECT_EQ(power(0, 2), 0);
   EXPECT_EQ(power(0, 0), 1);

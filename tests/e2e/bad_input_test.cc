@@ -133,18 +133,19 @@ TEST(BadIdx, FewerLabelsThanImages) {
 
 // ---- checkpoints
 
-const Words kTiny = {"--set", "train.steps=4", "--set", "data.train=128", "--set", "data.eval=32"};
+const Words kBriefly = {"--set",          "train.steps=4", "--set",
+                        "data.train=128", "--set",         "data.eval=32"};
 
 class BadCheckpoint : public testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_EQ(twinrun(folder_, with({"snapshot", "digits_mlp", "-o", "mlp.h5"}, kTiny)).code, 0);
+    ASSERT_EQ(twinrun(folder_, with({"snapshot", "digits_mlp", "-o", "mlp.h5"}, kBriefly)).code, 0);
   }
   void expect_train_refused(const std::string& scenario, const std::string& option,
                             const std::string& file, const Words& says) {
-    expect_refused(folder_,
-                   with({"train", scenario, option, file, "-o", "run.h5", "--threads", "1"}, kTiny),
-                   says);
+    expect_refused(
+        folder_,
+        with({"train", scenario, option, file, "-o", "run.h5", "--threads", "1"}, kBriefly), says);
   }
   // Changes one byte of the first kernel's data.
   void flip_a_byte() {
@@ -157,7 +158,7 @@ class BadCheckpoint : public testing::Test {
 
 // The control: untouched, it is taken, and training from it is training from the seed.
 TEST_F(BadCheckpoint, GoodOneIsTaken) {
-  const Words train = with({"train", "digits_mlp", "--json", "-q", "--threads", "1"}, kTiny);
+  const Words train = with({"train", "digits_mlp", "--json", "-q", "--threads", "1"}, kBriefly);
   const auto from_seed = json_of(twinrun(folder_, with(train, {"-o", "a.h5"})).out);
   const auto from_file =
       json_of(twinrun(folder_, with(train, {"-o", "b.h5", "--init", "mlp.h5"})).out);
@@ -189,7 +190,7 @@ TEST_F(BadCheckpoint, TruncatedForeignOrMissing) {
 }
 
 TEST_F(BadCheckpoint, ResumeOfWhatIsOver) {
-  const Words train = with({"train", "digits_mlp", "-q", "--threads", "1"}, kTiny);
+  const Words train = with({"train", "digits_mlp", "-q", "--threads", "1"}, kBriefly);
   ASSERT_EQ(twinrun(folder_, with(train, {"-o", "done.h5"})).code, 0);
   expect_train_refused("digits_mlp", "--resume", "done.h5", {"after step 4", "ends at 4"});
 }

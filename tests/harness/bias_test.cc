@@ -53,24 +53,24 @@ TEST_P(BiasBelowTheBound, IsFoundWithin50Steps) {
   for (const Violation& other : w.probe->violations()) EXPECT_EQ(other.op, b.op) << w.all();
 }
 
-constexpr DotPrecision kF32 = DotPrecision::kF32, kOnce = DotPrecision::kBf16;
+constexpr DotPrecision kF32 = DotPrecision::kF32;
 INSTANTIATE_TEST_SUITE_P(
     All, BiasBelowTheBound,
     testing::Values(
-        Below{"TruncatedAccumulatorCpu", "cpu", kOnce, 1, tiny::kDense,
+        Below{"TruncatedAccumulatorCpu", "cpu", tiny::kOnce, 1, tiny::kDense,
               "truncate_accumulator@dense1/dot_general,from=4", "dense1/dot_general", 4},
-        Below{"TruncatedAccumulatorTpu8", "tpu", kOnce, 8, tiny::kDense,
+        Below{"TruncatedAccumulatorTpu8", "tpu", tiny::kOnce, 8, tiny::kDense,
               "truncate_accumulator@dense1/dot_general,from=4", "dense1/dot_general", 4},
         Below{"TruncatedAccumulatorVariant", "", kF32, 1, tiny::kDense,
               "truncate_accumulator@dense1/dot_general,from=4", "dense1/dot_general", 4},
-        Below{"TruncatedOnOneCore", "tpu", kOnce, 8, tiny::kDense,
+        Below{"TruncatedOnOneCore", "tpu", tiny::kOnce, 8, tiny::kDense,
               "truncate_accumulator@dense1/dot_general,core=3", "dense1/dot_general", 0},
-        Below{"ScaledBy3e-6", "cpu", kOnce, 1, tiny::kDense,
+        Below{"ScaledBy3e-6", "cpu", tiny::kOnce, 1, tiny::kDense,
               "scale@dense1/dot_general,from=3,magnitude=1.000003", "dense1/dot_general", 3},
         // Ten sums a step: no one result says enough.
         Below{"TruncatedFewSums", "", kF32, 1, tiny::kDense,
               "truncate_accumulator@dense2/bias.grad,from=5", "dense2/bias.grad", 5},
-        Below{"UlpsUpward", "tpu", kOnce, 1, tiny::kDense,
+        Below{"UlpsUpward", "tpu", tiny::kOnce, 1, tiny::kDense,
               "ulp_bias@dense1/dot_general,from=6,magnitude=2", "dense1/dot_general", 6}),
     [](const auto& info) {
       std::string name = info.param.name;
@@ -183,7 +183,7 @@ TEST(Bias, HonestEnginesAreNotAccused) {
     clean.run(tiny::backend("cpu"), tiny::kNormalized, cores, 20, std::to_string(seed));
     clean.run(tiny::backend("tpu"), tiny::kConvolutional, cores, 20, std::to_string(seed));
     clean.run(tiny::variant(seed, kF32), tiny::kNormalized, cores, 20, std::to_string(seed));
-    clean.run(tiny::variant(seed + 100, kOnce), tiny::kConvolutional, cores, 20,
+    clean.run(tiny::variant(seed + 100, tiny::kOnce), tiny::kConvolutional, cores, 20,
               std::to_string(seed));
   }
   EXPECT_GT(clean.counts.results, 500);

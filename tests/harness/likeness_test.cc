@@ -12,7 +12,7 @@ namespace {
 using tiny::watch;
 using tiny::Watched;
 
-struct Look {
+struct Alike {
   const char* name;
   DotPrecision precision;
   int cores;
@@ -22,12 +22,12 @@ struct Look {
   const char* fingerprint;  // contained
   const char* pattern;      // contained
 };
-std::ostream& operator<<(std::ostream& out, const Look& l) { return out << l.fault; }
+std::ostream& operator<<(std::ostream& out, const Alike& l) { return out << l.fault; }
 
-class Likenesses : public testing::TestWithParam<Look> {};
+class Likenesses : public testing::TestWithParam<Alike> {};
 
 TEST_P(Likenesses, IsRecognised) {
-  const Look& l = GetParam();
+  const Alike& l = GetParam();
   const Watched w =
       watch(tiny::backend("tpu", 1, l.precision), tiny::kDense, l.cores, 5, {}, l.fault);
   ASSERT_FALSE(w.log->runs.front().empty()) << "inert fault";
@@ -40,49 +40,49 @@ TEST_P(Likenesses, IsRecognised) {
   EXPECT_NE(v.last_good, v.op);
 }
 
-constexpr DotPrecision kOnce = DotPrecision::kBf16, kSix = DotPrecision::kBf16x6;
 INSTANTIATE_TEST_SUITE_P(
     All, Likenesses,
     testing::Values(
-        Look{"OnePassForSix", kSix, 1, "one_pass@dense1/dot_general,from=1", "dense1/dot_general",
-             1, "computed at precision 'default' where 'highest' is declared", ""},
-        Look{"StaleOperand", kOnce, 8, "stale_operand@dense2/dot_general,step=3,magnitude=1",
-             "dense2/dot_general", 3, "operand 1 of the step before (stale)", ""},
-        Look{"RowByColumn", kOnce, 1, "wrong_stride@dense2/dot_general,from=2",
-             "dense2/dot_general", 2, "read in transposed order", ""},
-        Look{"NumberOfCores", kOnce, 8, "scale@dense2/kernel.grad,magnitude=8",
-             "dense2/kernel.grad", 0, "8 times the expected value (the number of cores)",
-             "all elements"},
-        Look{"OppositeSign", kOnce, 1, "scale@dense2/kernel.grad,magnitude=-1",
-             "dense2/kernel.grad", 0, "-1 times the expected value", ""},
-        Look{"CountedTwice", kOnce, 8, "double_core@dense1/kernel.grad.all_reduce,core=2",
-             "dense1/kernel.grad.all_reduce", 0, "the sum with core 2 counted twice", ""},
-        Look{"Hoisted", kOnce, 8, "first_core_only@dense1/kernel.grad.all_reduce,from=1",
-             "dense1/kernel.grad.all_reduce", 1, "core 0's own contribution: not reduced", ""},
-        Look{"Wire", kOnce, 8, "wire_bf16@dense1/kernel.grad.all_reduce",
-             "dense1/kernel.grad.all_reduce", 0, "bfloat16 on the wire", ""},
-        Look{"ZeroRows", kOnce, 1, "zero_rows@dense2/kernel.grad,magnitude=0", "dense2/kernel.grad",
-             0, "zeros where numbers were due", "along dimension 0"},
-        Look{"Lanes", kOnce, 1, "lane@dense2/kernel.grad,magnitude=4", "dense2/kernel.grad", 0,
-             "shifted by one", "every 4th element"},
-        Look{"Bit", kOnce, 8, "bit_flip@dense1/kernel.grad,step=2,core=2,magnitude=30",
-             "dense1/kernel.grad", 2, "(bit 30 flipped)", "one element"},
-        Look{"TowardZero", kOnce, 1, "round_toward_zero@dense1/kernel.update,from=1",
-             "dense1/kernel.update", 1, "rounded toward zero instead of to nearest", ""},
-        Look{"PaddingCells", kOnce, 1, "padding_leak@dense1/dot_general,from=1",
-             "dense1/dot_general", 1, "counted twice (a tile of", ""},
-        Look{"FirstTerm", kOnce, 1, "lost_term@dense2/bias.grad,from=1", "dense2/bias.grad", 1,
-             "the first term of the sum is missing", ""},
-        Look{"StaleCore", kOnce, 8, "stale_core@dense1/kernel.grad.all_reduce,step=3,core=5",
-             "dense1/kernel.grad.all_reduce", 3, "core 5's part of the step before", ""},
-        Look{"AnotherStep", kOnce, 8, "untied@dense1/kernel.update,core=3,magnitude=0.5",
-             "dense1/kernel.update", 0, "its second input times 0.5", ""},
-        Look{"NarrowSums", kOnce, 1, "bf16_accumulator@dense1/dot_general", "dense1/dot_general", 0,
-             "summed in bfloat16", ""},
-        Look{"NotANumber", kOnce, 1, "nan@dense1/kernel.grad,step=4", "dense1/kernel.grad", 4,
-             "NaN or Inf", "one element"},
-        Look{"Truncated", kOnce, 1, "truncate_bf16@dense1/bias.grad", "dense1/bias.grad", 0,
-             "the result cut toward zero to bfloat16", ""}),
+        Alike{"OnePassForSix", tiny::kSixTimes, 1, "one_pass@dense1/dot_general,from=1",
+              "dense1/dot_general", 1,
+              "computed at precision 'default' where 'highest' is declared", ""},
+        Alike{"StaleOperand", tiny::kOnce, 8, "stale_operand@dense2/dot_general,step=3,magnitude=1",
+              "dense2/dot_general", 3, "operand 1 of the step before (stale)", ""},
+        Alike{"RowByColumn", tiny::kOnce, 1, "wrong_stride@dense2/dot_general,from=2",
+              "dense2/dot_general", 2, "read in transposed order", ""},
+        Alike{"NumberOfCores", tiny::kOnce, 8, "scale@dense2/kernel.grad,magnitude=8",
+              "dense2/kernel.grad", 0, "8 times the expected value (the number of cores)",
+              "all elements"},
+        Alike{"OppositeSign", tiny::kOnce, 1, "scale@dense2/kernel.grad,magnitude=-1",
+              "dense2/kernel.grad", 0, "-1 times the expected value", ""},
+        Alike{"CountedTwice", tiny::kOnce, 8, "double_core@dense1/kernel.grad.all_reduce,core=2",
+              "dense1/kernel.grad.all_reduce", 0, "the sum with core 2 counted twice", ""},
+        Alike{"Hoisted", tiny::kOnce, 8, "first_core_only@dense1/kernel.grad.all_reduce,from=1",
+              "dense1/kernel.grad.all_reduce", 1, "core 0's own contribution: not reduced", ""},
+        Alike{"Wire", tiny::kOnce, 8, "wire_bf16@dense1/kernel.grad.all_reduce",
+              "dense1/kernel.grad.all_reduce", 0, "bfloat16 on the wire", ""},
+        Alike{"ZeroRows", tiny::kOnce, 1, "zero_rows@dense2/kernel.grad,magnitude=0",
+              "dense2/kernel.grad", 0, "zeros where numbers were due", "along dimension 0"},
+        Alike{"Lanes", tiny::kOnce, 1, "lane@dense2/kernel.grad,magnitude=4", "dense2/kernel.grad",
+              0, "shifted by one", "every 4th element"},
+        Alike{"Bit", tiny::kOnce, 8, "bit_flip@dense1/kernel.grad,step=2,core=2,magnitude=30",
+              "dense1/kernel.grad", 2, "(bit 30 flipped)", "one element"},
+        Alike{"TowardZero", tiny::kOnce, 1, "round_toward_zero@dense1/kernel.update,from=1",
+              "dense1/kernel.update", 1, "rounded toward zero instead of to nearest", ""},
+        Alike{"PaddingCells", tiny::kOnce, 1, "padding_leak@dense1/dot_general,from=1",
+              "dense1/dot_general", 1, "counted twice (a tile of", ""},
+        Alike{"FirstTerm", tiny::kOnce, 1, "lost_term@dense2/bias.grad,from=1", "dense2/bias.grad",
+              1, "the first term of the sum is missing", ""},
+        Alike{"StaleCore", tiny::kOnce, 8, "stale_core@dense1/kernel.grad.all_reduce,step=3,core=5",
+              "dense1/kernel.grad.all_reduce", 3, "core 5's part of the step before", ""},
+        Alike{"AnotherStep", tiny::kOnce, 8, "untied@dense1/kernel.update,core=3,magnitude=0.5",
+              "dense1/kernel.update", 0, "its second input times 0.5", ""},
+        Alike{"NarrowSums", tiny::kOnce, 1, "bf16_accumulator@dense1/dot_general",
+              "dense1/dot_general", 0, "summed in bfloat16", ""},
+        Alike{"NotANumber", tiny::kOnce, 1, "nan@dense1/kernel.grad,step=4", "dense1/kernel.grad",
+              4, "NaN or Inf", "one element"},
+        Alike{"Truncated", tiny::kOnce, 1, "truncate_bf16@dense1/bias.grad", "dense1/bias.grad", 0,
+              "the result cut toward zero to bfloat16", ""}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // The op upstream that was checked and inside.

@@ -54,21 +54,19 @@ TEST_P(LockstepClean, ShowsNoViolation) {
   EXPECT_LE(summary.rows.front().worst_ratio, 1);
 }
 
-constexpr DotPrecision kOnce = DotPrecision::kBf16, kThrice = DotPrecision::kBf16x3,
-                       kSixTimes = DotPrecision::kBf16x6;
 INSTANTIATE_TEST_SUITE_P(
     All, LockstepClean,
-    testing::Values(Clean{"Cpu1", "cpu", kOnce, 1, tiny::kNormalized},
-                    Clean{"Cpu8", "cpu", kOnce, 8, tiny::kNormalized},
-                    Clean{"TpuDefault1", "tpu", kOnce, 1, tiny::kNormalized},
-                    Clean{"TpuDefault8", "tpu", kOnce, 8, tiny::kNormalized},
-                    Clean{"TpuHigh1", "tpu", kThrice, 1, tiny::kNormalized},
-                    Clean{"TpuHigh8", "tpu", kThrice, 8, tiny::kNormalized},
-                    Clean{"TpuHighest1", "tpu", kSixTimes, 1, tiny::kNormalized},
-                    Clean{"TpuHighest8", "tpu", kSixTimes, 8, tiny::kNormalized},
-                    Clean{"ConvolutionCpu8", "cpu", kOnce, 8, tiny::kConvolutional},
-                    Clean{"ConvolutionTpu1", "tpu", kOnce, 1, tiny::kConvolutional},
-                    Clean{"ConvolutionTpu8", "tpu", kOnce, 8, tiny::kConvolutional}),
+    testing::Values(Clean{"Cpu1", "cpu", tiny::kOnce, 1, tiny::kNormalized},
+                    Clean{"Cpu8", "cpu", tiny::kOnce, 8, tiny::kNormalized},
+                    Clean{"TpuDefault1", "tpu", tiny::kOnce, 1, tiny::kNormalized},
+                    Clean{"TpuDefault8", "tpu", tiny::kOnce, 8, tiny::kNormalized},
+                    Clean{"TpuHigh1", "tpu", tiny::kThrice, 1, tiny::kNormalized},
+                    Clean{"TpuHigh8", "tpu", tiny::kThrice, 8, tiny::kNormalized},
+                    Clean{"TpuHighest1", "tpu", tiny::kSixTimes, 1, tiny::kNormalized},
+                    Clean{"TpuHighest8", "tpu", tiny::kSixTimes, 8, tiny::kNormalized},
+                    Clean{"ConvolutionCpu8", "cpu", tiny::kOnce, 8, tiny::kConvolutional},
+                    Clean{"ConvolutionTpu1", "tpu", tiny::kOnce, 1, tiny::kConvolutional},
+                    Clean{"ConvolutionTpu8", "tpu", tiny::kOnce, 8, tiny::kConvolutional}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // The size of operand rounding tells how many passes were made.
@@ -76,8 +74,8 @@ TEST(Lockstep, OperandResidualsTellPrecision) {
   const auto residual = [](DotPrecision p, const std::string& engine) {
     return watch(tiny::kDense, engine, p, 1, 3, {}).probe->summary("E1", 3).dot_residual;
   };
-  const double once = residual(kOnce, "tpu"), thrice = residual(kThrice, "tpu"),
-               six = residual(kSixTimes, "tpu"), f32 = residual(kOnce, "cpu");
+  const double once = residual(tiny::kOnce, "tpu"), thrice = residual(tiny::kThrice, "tpu"),
+               six = residual(tiny::kSixTimes, "tpu"), f32 = residual(tiny::kOnce, "cpu");
   EXPECT_GT(once, 0x1p-11);
   EXPECT_LT(once, 0x1p-7);
   EXPECT_LT(thrice, 0x1p-13);
@@ -104,7 +102,7 @@ class LockstepFault : public testing::TestWithParam<Planted> {};
 
 TEST_P(LockstepFault, IsFoundWhereItIs) {
   const Planted& p = GetParam();
-  const Watched w = watch(tiny::kDense, "tpu", kOnce, 8, 8, {}, p.fault);
+  const Watched w = watch(tiny::kDense, "tpu", tiny::kOnce, 8, 8, {}, p.fault);
   ASSERT_FALSE(w.probe->violations().empty());
   const Violation& v = w.probe->violations().front();
   EXPECT_EQ(v.op, p.op);
@@ -144,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Which op and step a fault strikes is found on every precision and on one core, too.
 TEST(Lockstep, FaultsShowOnEveryPrecision) {
-  for (const DotPrecision precision : {kOnce, kThrice, kSixTimes}) {
+  for (const DotPrecision precision : {tiny::kOnce, tiny::kThrice, tiny::kSixTimes}) {
     for (const int cores : {1, 8}) {
       SCOPED_TRACE(std::string(to_string(precision)) + ", cores " + std::to_string(cores));
       const Watched w = watch(tiny::kNormalized, "tpu", precision, cores, 4, {},
@@ -162,16 +160,17 @@ TEST(Lockstep, FaultsShowOnEveryPrecision) {
 // ---- probes with gaps
 
 TEST(Lockstep, PolicyProbesTheFirstStepsAndEveryNth) {
-  const Watched w = watch(tiny::kDense, "cpu", kOnce, 1, 20, {3, 10});
+  const Watched w = watch(tiny::kDense, "cpu", tiny::kOnce, 1, 20, {3, 10});
   const EngineProbe summary = w.probe->summary("T", 20);
   EXPECT_EQ(summary.steps_probed, 4);  // 0, 1, 2, 10
   EXPECT_EQ(summary.policy, "steps 0-2 and every 10th");
-  EXPECT_EQ(watch(tiny::kDense, "cpu", kOnce, 1, 6, {3, 0}).probe->summary("T", 6).steps_probed, 3);
+  EXPECT_EQ(
+      watch(tiny::kDense, "cpu", tiny::kOnce, 1, 6, {3, 0}).probe->summary("T", 6).steps_probed, 3);
 }
 
 TEST(Lockstep, KeepsTheStateAfterTheLastCleanProbe) {
   const Watched w =
-      watch(tiny::kDense, "tpu", kOnce, 8, 20, {3, 5}, "scale@dense2/kernel.grad,from=13");
+      watch(tiny::kDense, "tpu", tiny::kOnce, 8, 20, {3, 5}, "scale@dense2/kernel.grad,from=13");
   ASSERT_FALSE(w.probe->violations().empty());
   EXPECT_EQ(w.probe->violations().front().step, 15);  // the first probe after 13
   ASSERT_TRUE(w.probe->last_clean());
@@ -294,7 +293,7 @@ TEST(LockstepLinks, AStateThatIsNotWhatTheUpdateWrote) {
 
 // What watching costs is told.
 TEST(Lockstep, TheCostIsStated) {
-  const EngineProbe p = watch(tiny::kDense, "tpu", kOnce, 8, 5, {}).probe->summary("T", 5);
+  const EngineProbe p = watch(tiny::kDense, "tpu", tiny::kOnce, 8, 5, {}).probe->summary("T", 5);
   EXPECT_GT(p.seconds, 0);
   EXPECT_GT(p.share, 0);
   EXPECT_LT(p.share, 1);
@@ -302,7 +301,8 @@ TEST(Lockstep, TheCostIsStated) {
 
 // A constant that is right at first and wrong later.
 TEST(Lockstep, AConstantIsJudgedAgainWhenItChanges) {
-  const Watched w = watch(tiny::kDense, "tpu", kOnce, 1, 6, {}, "wrong_constant@loss/*,from=3");
+  const Watched w =
+      watch(tiny::kDense, "tpu", tiny::kOnce, 1, 6, {}, "wrong_constant@loss/*,from=3");
   ASSERT_FALSE(w.probe->violations().empty());
   EXPECT_EQ(w.probe->violations().front().kind, "constant");
   EXPECT_EQ(w.probe->violations().front().step, 3);

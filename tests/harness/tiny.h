@@ -37,6 +37,9 @@ class Folder {
   std::filesystem::path path_;
 };
 
+inline constexpr DotPrecision kOnce = DotPrecision::kBf16, kThrice = DotPrecision::kBf16x3,
+                              kSixTimes = DotPrecision::kBf16x6;
+
 inline constexpr const char* kDense = R"(
 [[model.layers]]
 kind = "flatten"

@@ -16,10 +16,10 @@
 namespace twinrun {
 namespace {
 
-constexpr uint64_t kSeed = 7;
+constexpr uint64_t kDrawSeed = 7;
 
 // One variable of these dimensions, drawn.
-Tensor drawn(const Initializer& init, Dims dims, uint64_t seed = kSeed) {
+Tensor drawn(const Initializer& init, Dims dims, uint64_t seed = kDrawSeed) {
   Program p;
   StateVar var;
   var.name = "w";
@@ -193,7 +193,7 @@ TEST(Initializer, NormalsAreQuantilesOfTheirDraws) {
   const auto phi = [](double z) { return std::erfc(-z / std::numbers::sqrt2) / 2; };
   const Tensor plain = drawn("random_normal", {4096}), cut = drawn("truncated_normal", {4096});
   for (size_t i = 0; i < 4096; ++i) {
-    const double p = (draw({kSeed, kStreamInit}, 0, 0, i) + 0.5) * 0x1p-32;
+    const double p = (draw({kDrawSeed, kStreamInit}, 0, 0, i) + 0.5) * 0x1p-32;
     ASSERT_NEAR(phi(double{plain.as<float>()[i]} / 0.05), p, 0x1p-25);
     const double inner = (phi(double{cut.as<float>()[i]} / 0.05) - phi(-2)) / (phi(2) - phi(-2));
     ASSERT_NEAR(inner, p, 0x1p-24);

@@ -101,8 +101,9 @@ TEST(MemoryPlan, StatesAreUpdatedInPlace) {
         training_step(shard(models::cnn(16, models::momentum()), {.cores = 8}))}) {
     const Planned p(program);
     for (const StateVar& var : p.program.state) {
-      if (var.role == StateRole::kParameter)
+      if (var.role == StateRole::kParameter) {
         EXPECT_EQ(p.memory.takes[static_cast<size_t>(var.next)], var.id) << var.name;
+      }
     }
   }
 }
@@ -111,7 +112,9 @@ TEST(MemoryPlan, StatesAreUpdatedInPlace) {
 TEST(MemoryPlan, ReplicasTakeNothingInTheArena) {
   const Planned p(training_step(shard(models::cnn(16, models::momentum()), {.cores = 8})));
   for (size_t id = 0; id < p.born.size(); ++id) {
-    if (p.memory.offset[id] >= 0) EXPECT_EQ(p.memory.takes[id], kNoValue);
+    if (p.memory.offset[id] >= 0) {
+      EXPECT_EQ(p.memory.takes[id], kNoValue);
+    }
   }
 }
 

@@ -56,7 +56,9 @@ inline void expect_tokens(const Samples& s, int first, bool label_each) {
       const int token = fixture_token(first + i, t);
       ASSERT_EQ(s.features.as<int32_t>()[at], token) << i << ", " << t;
       ASSERT_EQ(s.weights.as<float>()[at], t < fixture_length(first + i) ? 1.0f : 0.0f);
-      if (label_each) ASSERT_EQ(s.labels.as<int32_t>()[at], token % 3);
+      if (label_each) {
+        ASSERT_EQ(s.labels.as<int32_t>()[at], token % 3);
+      }
     }
     if (!label_each) {
       ASSERT_EQ(s.labels.as<int32_t>()[static_cast<size_t>(i)], fixture_label(first + i));
