@@ -9,6 +9,7 @@
 #include "program/import/text_cursor.h"
 
 namespace twinrun {
+namespace from_stablehlo {
 namespace {
 
 using Items = std::vector<std::string>;
@@ -112,14 +113,12 @@ void compare(const Op& o) {
   o.set("type", words.size() < 2 ? last_word(o.text("compare_type")) : words[1]);
 }
 
-void reduce_precision(const Op& o) {  // e8m7
-  const std::string format = o.text("format");
-  const size_t m = std::min(format.find('m'), format.size());
-  o.set("exponent_bits", format.empty()
-                             ? o.text("exponent_bits")
-                             : format.substr(std::min<size_t>(1, m), m - std::min<size_t>(1, m)));
-  o.set("mantissa_bits",
-        format.empty() ? o.text("mantissa_bits") : format.substr(std::min(m + 1, format.size())));
+void reduce_precision(const Op& o) {
+  const std::string format = o.text("format");  // e8m7
+  const size_t m = format.find('m');
+  const bool pretty = format.starts_with('e') && m != std::string::npos;
+  o.set("exponent_bits", pretty ? format.substr(1, m - 1) : o.text("exponent_bits"));
+  o.set("mantissa_bits", pretty ? format.substr(m + 1) : o.text("mantissa_bits"));
 }
 
 void precision(const Op& o) {
@@ -280,25 +279,27 @@ const Known* known(std::string_view name) {
 constexpr std::string_view kPrefix = "stablehlo.";
 
 }  // namespace
+}  // namespace from_stablehlo
 
 std::string hlo_opcode(const std::string& op) {
   if (op == "call" || op == "func.call") return "call";
   if (op == "chlo.erf" || op == "chlo.erfc") return op.substr(5);
   if (op == "chlo.square") return "multiply";
   if (op == "sdy.sharding_constraint") return "opt-barrier";
-  if (!op.starts_with(kPrefix)) return op;
-  std::string name = op.substr(kPrefix.size());
-  if (const Known* k = known(name)) return std::string(k->opcode);
+  if (!op.starts_with(from_stablehlo::kPrefix)) return op;
+  std::string name = op.substr(from_stablehlo::kPrefix.size());
+  if (const auto* k = from_stablehlo::known(name)) return std::string(k->opcode);
   std::ranges::replace(name, '_', '-');
   return name;
 }
 
 void set_hlo_attributes(const MlirOp& op, const std::vector<const HloShape*>& operands,
                         HloInstruction& in) {
-  const Op o{op, operands, in};
-  if (op.name == "call" || op.name == "func.call") return call(o);
-  if (!op.name.starts_with(kPrefix)) return;
-  const Known* k = known(std::string_view(op.name).substr(kPrefix.size()));
+  const from_stablehlo::Op o{op, operands, in};
+  if (op.name == "call" || op.name == "func.call") return from_stablehlo::call(o);
+  if (!op.name.starts_with(from_stablehlo::kPrefix)) return;
+  const auto* k =
+      from_stablehlo::known(std::string_view(op.name).substr(from_stablehlo::kPrefix.size()));
   if (k != nullptr && k->rule != nullptr) k->rule(o);
 }
 

@@ -9,8 +9,6 @@
 namespace twinrun {
 namespace {
 
-bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16; }
-
 OpKind kind_of(std::string_view opcode) {
   static const std::map<std::string_view, OpKind> kinds = {
       {"add", OpKind::kAdd},
@@ -68,7 +66,7 @@ ValueId compare(Site& s) {
   if (kind == kinds.end())
     s.refuse(
         fmt::format("direction={}; allowed: EQ NE LT LE GT GE", text_attribute(s.in, "direction")));
-  if (text_attribute(s.in, "type") == "TOTALORDER" && is_float(s.type(0).dtype))
+  if (text_attribute(s.in, "type") == "TOTALORDER" && is_floating(s.type(0).dtype))
     s.refuse("type=TOTALORDER; allowed: the order of IEEE 754");
   return s.b.compare(kind->second, s.x[0], s.x[1], s.name());
 }
@@ -141,7 +139,7 @@ ValueId erfc(Site& s) {
   constexpr float kP[] = {0.22568077F,   0.22553648F, 0.20930637F,  0.16007198F, 0.16972505F,
                           -0.061861984F, 0.23462272F, -0.22412711F, 0.061058637F};
   s.expect(1);
-  if (!is_float(s.type(0).dtype))
+  if (!is_floating(s.type(0).dtype))
     s.refuse(fmt::format("erfc of {}; allowed: f32, bf16", to_string(s.type(0))));
   s.note(
       "erfc is computed as 1 - erf(x) below 0.5, as exp(-x^2) times a fit from there: relative "
@@ -181,7 +179,7 @@ ValueId integer_power(Site& s, ValueId x, int n) {
 
 ValueId power(Site& s) {
   s.expect(2);
-  if (!is_float(s.type(0).dtype) || s.type(0) != s.type(1))
+  if (!is_floating(s.type(0).dtype) || s.type(0) != s.type(1))
     s.refuse(fmt::format("power of {} and {}; allowed: floats of one shape", to_string(s.type(0)),
                          to_string(s.type(1))));
   const auto exponent = splat_of(s.b.graph(), s.x[1]), base = splat_of(s.b.graph(), s.x[0]);

@@ -13,9 +13,9 @@ namespace {
 
 using Angles = TextCursor::Angles;
 
-class Parser {
+class MlirParser {
  public:
-  Parser(std::string_view text, const std::string& file) : at_(text) { module_.file = file; }
+  MlirParser(std::string_view text, const std::string& file) : at_(text) { module_.file = file; }
 
   Result<MlirModule> parse() {
     int open = 0;  // modules
@@ -422,7 +422,7 @@ class Parser {
 }  // namespace
 
 Result<MlirModule> parse_mlir(std::string_view text, const std::string& file) {
-  return Parser(text, file).parse();
+  return MlirParser(text, file).parse();
 }
 
 }  // namespace twinrun

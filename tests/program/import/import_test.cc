@@ -8,7 +8,7 @@
 #include "program/import/names.h"
 #include "tests/program/import/texts.h"
 
-namespace twinrun {
+namespace twinrun::import_tests {
 namespace {
 
 // A step of one state variable w and one input x; the result of `body` named "next" is its next value.
@@ -172,4 +172,4 @@ TEST(Import, BrokenTextIsAnsweredNotObeyed) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::import_tests

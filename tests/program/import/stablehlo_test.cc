@@ -5,7 +5,7 @@
 
 #include "tests/program/import/texts.h"
 
-namespace twinrun {
+namespace twinrun::import_tests {
 namespace {
 
 // What as_text() prints where places are not asked for.
@@ -35,7 +35,7 @@ std::string without_places(const std::string& text) {
 }
 
 // A step of one state variable w and one input x; the result of `body` named %next is its next value.
-std::string step_of(const std::string& body, const std::string& after = "") {
+std::string mlir_step(const std::string& body, const std::string& after = "") {
   return "module @step {\n  func.func public @main(%w: tensor<4xf32>, %x: tensor<4xf32>) -> "
          "(tensor<4xf32>, tensor<f32>) {\n" +
          body +
@@ -117,17 +117,17 @@ TEST(StableHlo, PlacesNameTheOps) {
 TEST(StableHlo, PlacesThatReferToEachOtherEnd) {
   const std::string next = "  %next = stablehlo.add %w, %x : tensor<4xf32> loc(#loc1)";
   const auto step = import_text(
-      "#loc1 = loc(callsite(#loc2 at #loc2))\n#loc2 = loc(\"a\"(#loc1))\n" + step_of(next));
+      "#loc1 = loc(callsite(#loc2 at #loc2))\n#loc2 = loc(\"a\"(#loc1))\n" + mlir_step(next));
   ASSERT_TRUE(step) << step.error().message();
   std::string deep = "#loc0 = loc(unknown)\n";
   for (int i = 1; i < 64; ++i)
     deep += fmt::format("#loc{0} = loc(callsite(#loc{1} at #loc{1}))\n", i, i - 1);
   EXPECT_TRUE(
-      import_text(deep + step_of("  %next = stablehlo.add %w, %x : tensor<4xf32> loc(#loc63)")));
+      import_text(deep + mlir_step("  %next = stablehlo.add %w, %x : tensor<4xf32> loc(#loc63)")));
 }
 
 TEST(StableHlo, LiteralsOfAllForms) {
-  const auto step = import_text(step_of(
+  const auto step = import_text(mlir_step(
       "  %a = stablehlo.constant dense<[1.0, 0x7F800000, 0xFF800000, -2.500000e+00]> : "
       "tensor<4xf32>\n"
       "  %b = stablehlo.constant dense<\"0x0000803F000000400000404000008040\"> : tensor<4xf32>\n"
@@ -158,9 +158,9 @@ TEST(StableHlo, LiteralsOfAllForms) {
        {"dense<\"0x0000803F\">", "dense<\"0x0000803F0000004000004040000080ZZ\">",
         "dense<[1.0, 2.0]>", "dense<[1.0, 0x7F80, 1.0, 1.0]>", "dense<[1, 2, 3, x]>", "dense<>"}) {
     const std::string error =
-        error_of(step_of(fmt::format("  %c = stablehlo.constant {} : tensor<4xf32>\n  %next = "
-                                     "stablehlo.add %w, %c : tensor<4xf32>",
-                                     bad)));
+        error_of(mlir_step(fmt::format("  %c = stablehlo.constant {} : tensor<4xf32>\n  %next = "
+                                       "stablehlo.add %w, %c : tensor<4xf32>",
+                                       bad)));
     EXPECT_NE(error.find("step:3: the literal"), std::string::npos) << bad << ": " << error;
   }
 }
@@ -213,11 +213,12 @@ TEST(StableHlo, GenericFormsAreThePrettyOnes) {
   };
   const auto body = [](const std::string& op) {
     const std::string type = op.substr(op.rfind("tensor<"));
-    return step_of("  %z = stablehlo.constant dense<0.0> : tensor<f32>\n  %v = " + op +
-                   "\n  %u:2 = stablehlo.optimization_barrier %v, %w : " + type +
-                   ", tensor<4xf32>\n  %next = stablehlo.add %u#1, %x : tensor<4xf32>\n    return "
-                   "%next, %z, %u#0 : tensor<4xf32>, tensor<f32>, " +
-                   type + "\n  }\n}\n");
+    return mlir_step(
+        "  %z = stablehlo.constant dense<0.0> : tensor<f32>\n  %v = " + op +
+        "\n  %u:2 = stablehlo.optimization_barrier %v, %w : " + type +
+        ", tensor<4xf32>\n  %next = stablehlo.add %u#1, %x : tensor<4xf32>\n    return "
+        "%next, %z, %u#0 : tensor<4xf32>, tensor<f32>, " +
+        type + "\n  }\n}\n");
   };
   for (const auto& [pretty, generic] : forms) {
     const auto cut = [&](const std::string& text) {
@@ -235,7 +236,7 @@ TEST(StableHlo, FunctionsMayStandInAnyOrder) {
       "  func.func private @twice(%a: tensor<4xf32>) -> tensor<4xf32> {\n    %0 = stablehlo.add "
       "%a, "
       "%a : tensor<4xf32>\n    return %0 : tensor<4xf32>\n  }\n";
-  const auto step = import_text(step_of(
+  const auto step = import_text(mlir_step(
       "  %v = call @both(%w) : (tensor<4xf32>) -> tensor<4xf32>\n  %next = stablehlo.composite "
       "\"my.op\" %v {decomposition = @twice} : (tensor<4xf32>) -> tensor<4xf32>",
       "  func.func private @both(%a: tensor<4xf32>) -> tensor<4xf32> {\n    %0 = call @twice(%a) : "
@@ -246,16 +247,16 @@ TEST(StableHlo, FunctionsMayStandInAnyOrder) {
   const std::string itself =
       "  func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> {\n    %0 = call @f(%a) : "
       "(tensor<4xf32>) -> tensor<4xf32>\n    return %0 : tensor<4xf32>\n  }\n";
-  EXPECT_NE(error_of(step_of("  %next = call @f(%w) : (tensor<4xf32>) -> tensor<4xf32>", itself))
+  EXPECT_NE(error_of(mlir_step("  %next = call @f(%w) : (tensor<4xf32>) -> tensor<4xf32>", itself))
                 .find("function @f calls itself"),
             std::string::npos);
-  EXPECT_NE(error_of(step_of("  %next = call @g(%w) : (tensor<4xf32>) -> tensor<4xf32>"))
+  EXPECT_NE(error_of(mlir_step("  %next = call @g(%w) : (tensor<4xf32>) -> tensor<4xf32>"))
                 .find("call of 'g': no such computation"),
             std::string::npos);
 }
 
 TEST(StableHlo, ErrorsNameTheLineAndWhatIsAllowed) {
-  const auto next = [](const std::string& op) { return error_of(step_of("  %next = " + op)); };
+  const auto next = [](const std::string& op) { return error_of(mlir_step("  %next = " + op)); };
   const std::pair<std::string, const char*> cases[] = {
       {next("stablehlo.add %w, %y : tensor<4xf32>"), "step:3: '%y' is no earlier value here"},
       {next("stablehlo.add %w, %w#1 : tensor<4xf32>"), "'%w#1' is no earlier value here"},
@@ -276,8 +277,8 @@ TEST(StableHlo, ErrorsNameTheLineAndWhatIsAllowed) {
       {error_of("\"builtin.module\"() ({\n}) : () -> ()\n"),
        "allowed: StableHLO text in its pretty form"},
       {error_of("ML\xefR\x01"), "MLIR bytecode"},
-      {error_of(step_of("  %next = stablehlo.add %w, %x : tensor<4xf32>",
-                        "  func.func private @main() {\n    return\n  }\n")),
+      {error_of(mlir_step("  %next = stablehlo.add %w, %x : tensor<4xf32>",
+                          "  func.func private @main() {\n    return\n  }\n")),
        "a second function @main"},
   };
   for (const auto& [error, wanted] : cases)
@@ -285,7 +286,7 @@ TEST(StableHlo, ErrorsNameTheLineAndWhatIsAllowed) {
 }
 
 TEST(StableHlo, ListsAllThatItLacksAtOnce) {
-  const std::string all = error_of(step_of(
+  const std::string all = error_of(mlir_step(
       "  %0 = stablehlo.cosine %w : tensor<4xf32>\n"
       "  %1:2 = stablehlo.while(%i = %w, %j = %x) : tensor<4xf32>, tensor<4xf32>\n  cond {\n"
       "    %p = stablehlo.constant dense<true> : tensor<i1>\n    stablehlo.return %p : tensor<i1>\n"
@@ -338,11 +339,11 @@ TEST(StableHlo, BrokenTextIsAnsweredNotObeyed) {
 TEST(StableHlo, RegionsThatNestWithoutEndAreRefused) {
   std::string deep = "  %next = \"a.b\"(%w) ";
   for (int i = 0; i < 100'000; ++i) deep += "({ \"a.b\"() ";
-  EXPECT_NE(error_of(step_of(deep)).find("nested more than 32 deep"), std::string::npos);
+  EXPECT_NE(error_of(mlir_step(deep)).find("nested more than 32 deep"), std::string::npos);
   std::string brackets = "  %next = stablehlo.add %w, %x {a = ";
   brackets.append(1'000'000, '[');
-  EXPECT_NE(error_of(step_of(brackets)).find("step:"), std::string::npos);
+  EXPECT_NE(error_of(mlir_step(brackets)).find("step:"), std::string::npos);
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::import_tests

@@ -12,7 +12,7 @@
 
 #include "program/import/import.h"
 
-namespace twinrun {
+namespace twinrun::import_tests {
 
 inline std::string fixture(const std::string& name) {
   std::ifstream in(TWINRUN_SOURCE_DIR "/tests/program/import/fixtures/" + name, std::ios::binary);
@@ -78,4 +78,4 @@ inline void break_text(const std::string& good, const std::vector<std::string>& 
   EXPECT_LT(taken, times);
 }
 
-}  // namespace twinrun
+}  // namespace twinrun::import_tests
