@@ -11,7 +11,7 @@
 #include "program/graph/layers.h"
 #include "tests/backends/small_programs.h"
 
-namespace twinrun {
+namespace twinrun::fusion_test {
 namespace {
 
 using small::generic_f32;
@@ -428,4 +428,4 @@ TEST(Fusion, BroadcastsAreNotStoredAndGroupsMeetReductions) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::fusion_test
