@@ -7,7 +7,7 @@
 #include "program/base/bits.h"
 #include "tests/backends/small_programs.h"
 
-namespace twinrun {
+namespace twinrun::engines_test {
 namespace {
 
 using small::f32;
@@ -505,4 +505,4 @@ TEST(Engines, F64RoundsMidpointsToF32) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::engines_test

@@ -9,7 +9,7 @@
 #include "program/base/bits.h"
 #include "tests/backends/fault_trials.h"
 
-namespace twinrun {
+namespace twinrun::faults_test {
 namespace {
 
 using small::f32;
@@ -500,4 +500,4 @@ TEST(FaultKinds, DropKTailOfABf16Dot) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::faults_test

@@ -12,7 +12,7 @@
 #include "program/graph/layers.h"
 #include "tests/backends/small_programs.h"
 
-namespace twinrun {
+namespace twinrun::fusion_test {
 namespace {
 
 using small::generic_f32;
@@ -429,4 +429,4 @@ TEST(Fusion, BroadcastsAreNotStoredAndGroupsMeetReductions) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::fusion_test

@@ -6,7 +6,7 @@
 
 #include "tests/backends/kernels_naive.h"
 
-namespace twinrun {
+namespace twinrun::kernels_convolution_test {
 namespace {
 
 using namespace naive;
@@ -240,4 +240,4 @@ TEST(Convolution, PoisonIsNeverSeen) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::kernels_convolution_test

@@ -271,7 +271,8 @@ INSTANTIATE_TEST_SUITE_P(All, DiagnoseFault, testing::ValuesIn(kFaults),
 
 class DiagnoseFaultSlow : public testing::TestWithParam<Fault> {};
 TEST_P(DiagnoseFaultSlow, IsFoundInTheWholeScenario) { expect_found(GetParam(), {}); }
-INSTANTIATE_TEST_SUITE_P(All, DiagnoseFaultSlow, testing::ValuesIn(kFaults),
+INSTANTIATE_TEST_SUITE_P(All, DiagnoseFaultSlow,
+                         testing::Values(kFaults[0], kFaults[3], kFaults[6]),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Diagnose, FaultHelpListsTheKindsWhateverElseIsMissing) {
