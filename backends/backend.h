@@ -39,13 +39,15 @@ struct Capabilities {
   bool block32_order = false;    // dots accumulate in the AMX order: depth 17 + K/32 instead of K
   bool flush = false;            // denormals are zero, in and out, in arithmetic
   double elementary_ulps = 0.5;  // exp, log, tanh, erf, log1p: largest error in ulps of the result
-  bool contracts = false;  // a multiply may be fused into the add or subtract that takes it: it is not rounded there
+  bool contracts =
+      false;  // a multiply may be fused into the add or subtract that takes it: it is not rounded there
   bool one_pass_variance = false;  // batch norm's variance is E[x^2] - E[x]^2, not E[(x - E[x])^2]
   int max_cores = 1;
   bool deterministic = true;  // promises the same bits on a rerun
   bool op_trace = true;       // offers values op by op
   bool ours = true;           // false: a foreign engine
-  bool declares_arithmetic = true;  // false: nothing is known of precision, order, flush, ulps (evidence level B)
+  bool declares_arithmetic =
+      true;  // false: nothing is known of precision, order, flush, ulps (evidence level B)
 };
 
 // Which operands of an add or subtract such an engine may take as unrounded products (bit i: operand i): it contracts, and

@@ -21,13 +21,15 @@ void TensorPool::give(Tensor&& tensor) {
   const Tensor held = std::move(tensor);
   tensor = Tensor();
   // Results are 64-byte aligned; a caller's tensor may not be.
-  if (!held.valid() || held.owners() != 1 || reinterpret_cast<uintptr_t>(held.raw()) % 64 != 0) return;
+  if (!held.valid() || held.owners() != 1 || reinterpret_cast<uintptr_t>(held.raw()) % 64 != 0)
+    return;
   idle_[held.elements() * 8 + static_cast<int64_t>(held.dtype())].push_back({held, steps_});
 }
 
 void TensorPool::end_step() {
   ++steps_;
-  for (auto& [size, list] : idle_) std::erase_if(list, [&](const Idle& i) { return i.since + 2 < steps_; });
+  for (auto& [size, list] : idle_)
+    std::erase_if(list, [&](const Idle& i) { return i.since + 2 < steps_; });
 }
 
 struct Interpreter::OpRun {
@@ -58,22 +60,27 @@ Interpreter::Interpreter(Program program, Arithmetic arithmetic, const BackendOp
     double work = static_cast<double>(op.type.elements()) + flops(graph, id) / 16;
     for (ValueId operand : op.operands) work += static_cast<double>(graph.type(operand).elements());
     small_[i] = work * program_.sharding.cores < 1 << 15;
-    if (op.kind == OpKind::kParameter || op.kind == OpKind::kRngUniform || op.kind == OpKind::kAllReduce) continue;
+    if (op.kind == OpKind::kParameter || op.kind == OpKind::kRngUniform ||
+        op.kind == OpKind::kAllReduce)
+      continue;
     constant_[i] = true;
-    for (ValueId operand : op.operands) constant_[i] = constant_[i] && constant_[static_cast<size_t>(operand)];
+    for (ValueId operand : op.operands)
+      constant_[i] = constant_[i] && constant_[static_cast<size_t>(operand)];
   }
   plan_ = plan_fusion(program_, constant_);
   memory_plan_ = plan_memory(program_, plan_, constant_);
   for (const FusionGroup& group : plan_.groups) {
     std::vector<bool> over;
-    for (ValueId id : group.stored) over.push_back(memory_plan_.takes[static_cast<size_t>(id)] != kNoValue);
+    for (ValueId id : group.stored)
+      over.push_back(memory_plan_.takes[static_cast<size_t>(id)] != kNoValue);
     kernels_.emplace_back(graph, group, arithmetic_.flush, over);
   }
   unit_dies_.resize(plan_.order.size());
   for (ValueId id = 0; id < graph.size(); ++id) {
     const int last = plan_.last_use[static_cast<size_t>(id)];
     if (memory_plan_.offset[static_cast<size_t>(id)] >= 0) continue;
-    if (last >= 0 && last < static_cast<int>(plan_.order.size())) unit_dies_[static_cast<size_t>(last)].push_back(id);
+    if (last >= 0 && last < static_cast<int>(plan_.order.size()))
+      unit_dies_[static_cast<size_t>(last)].push_back(id);
   }
   values_.assign(static_cast<size_t>(program_.sharding.cores), std::vector<Tensor>(n));
 }
@@ -89,7 +96,8 @@ Tensor Interpreter::place(size_t replica, ValueId id) {
   const int64_t offset = memory_plan_.offset[static_cast<size_t>(id)];
   if (!in_arena_ || offset < 0) return fresh(program_.graph.type(id));
   Tensor t = arenas_[replica].at(static_cast<size_t>(offset), program_.graph.type(id));
-  if (poison_memory_ && memory_plan_.takes[static_cast<size_t>(id)] == kNoValue) std::memset(t.raw(), 0xFF, t.bytes());
+  if (poison_memory_ && memory_plan_.takes[static_cast<size_t>(id)] == kNoValue)
+    std::memset(t.raw(), 0xFF, t.bytes());
   return t;
 }
 
@@ -97,7 +105,8 @@ Status Interpreter::check(const States& states, const StepInputs& inputs) const 
   const size_t cores = values_.size();
   if (states.size() != cores || inputs.size() != cores) {
     return Error{"the program has " + std::to_string(cores) + " replicas, got state for " +
-                     std::to_string(states.size()) + " and inputs for " + std::to_string(inputs.size()),
+                     std::to_string(states.size()) + " and inputs for " +
+                     std::to_string(inputs.size()),
                  "engine step", ""};
   }
   const auto fits = [&](ValueId id, const Tensor& value, const std::string& name) -> Status {
@@ -107,11 +116,13 @@ Status Interpreter::check(const States& states, const StepInputs& inputs) const 
                  name, ""};
   };
   for (size_t r = 0; r < cores; ++r) {
-    if (states[r].vars.size() != program_.state.size() || inputs[r].size() != program_.inputs.size()) {
+    if (states[r].vars.size() != program_.state.size() ||
+        inputs[r].size() != program_.inputs.size()) {
       return Error{"state or inputs of another program", "engine step", ""};
     }
     for (size_t i = 0; i < program_.state.size(); ++i) {
-      TWINRUN_RETURN_IF_ERROR(fits(program_.state[i].id, states[r].vars[i], program_.state[i].name));
+      TWINRUN_RETURN_IF_ERROR(
+          fits(program_.state[i].id, states[r].vars[i], program_.state[i].name));
     }
     for (size_t i = 0; i < program_.inputs.size(); ++i) {
       TWINRUN_RETURN_IF_ERROR(fits(program_.inputs[i].id, inputs[r][i], program_.inputs[i].name));
@@ -126,7 +137,8 @@ void Interpreter::bind(States& states, const StepInputs& inputs) {
     for (size_t i = 0; i < program_.state.size(); ++i) {
       const StateVar& var = program_.state[i];
       Tensor& given = states[r].vars[i];
-      values_[r][static_cast<size_t>(var.id)] = var.next == kNoValue ? given : std::exchange(given, {});
+      values_[r][static_cast<size_t>(var.id)] =
+          var.next == kNoValue ? given : std::exchange(given, {});
     }
     for (size_t i = 0; i < program_.inputs.size(); ++i) {
       values_[r][static_cast<size_t>(program_.inputs[i].id)] = inputs[r][i];
@@ -143,7 +155,9 @@ void Interpreter::run_replica(OpRun& run, int replica) {
     run_kernel(context, op, run.inputs[r], output);
     return;
   }
-  const OpCompute compute = [&](const std::vector<Tensor>& in, Tensor& out) { run_kernel(context, op, in, out); };
+  const OpCompute compute = [&](const std::vector<Tensor>& in, Tensor& out) {
+    run_kernel(context, op, in, out);
+  };
   const OpSite site{run.step, replica, &program_, run.id, &compute};
   std::vector<Tensor> inputs = run.inputs[r];
   run.hooks->before(site, inputs);
@@ -160,7 +174,8 @@ void Interpreter::run_collective(OpRun& run) {
   OpSite site{run.step, -1, &program_, run.id, &compute};
   Tensor output = place(0, run.id);
   if (run.hooks != nullptr) run.hooks->before(site, contributions);
-  if (run.hooks == nullptr || !run.hooks->replace(site, contributions, output)) compute(contributions, output);
+  if (run.hooks == nullptr || !run.hooks->replace(site, contributions, output))
+    compute(contributions, output);
   if (run.hooks != nullptr) run.hooks->after(site, contributions, output);
   run.outputs.assign(run.inputs.size(), output);
   for (size_t r = 0; run.hooks != nullptr && r < run.outputs.size(); ++r) {
@@ -179,13 +194,15 @@ void Interpreter::run_op(OpRun& run) {
     run.inputs[r].clear();
     for (ValueId operand : op.operands) {
       run.inputs[r].push_back(values_[r][static_cast<size_t>(operand)]);
-      uniform = uniform && run.inputs[r].back().raw() == run.inputs[0][run.inputs[r].size() - 1].raw();
+      uniform =
+          uniform && run.inputs[r].back().raw() == run.inputs[0][run.inputs[r].size() - 1].raw();
     }
   }
   if (op.kind == OpKind::kAllReduce) return run_collective(run);
   Tensor& cached = constants_[static_cast<size_t>(run.id)];
   bool constant = constant_[static_cast<size_t>(run.id)] && run.hooks == nullptr;
-  for (size_t i = 0; constant && i < op.operands.size(); ++i) {  // a hook may have given them other values
+  for (size_t i = 0; constant && i < op.operands.size();
+       ++i) {  // a hook may have given them other values
     const auto* kept = constants_[static_cast<size_t>(op.operands[i])].raw();
     for (size_t r = 0; r < cores; ++r) constant = constant && run.inputs[r][i].raw() == kept;
   }
@@ -204,14 +221,16 @@ void Interpreter::run_op(OpRun& run) {
   } else if (runs == 1 || small_[static_cast<size_t>(run.id)]) {
     for (size_t r = 0; r < runs; ++r) run_replica(run, static_cast<int>(r));
   } else {
-    pool_.parallel_for(static_cast<int64_t>(runs), [&](int64_t r) { run_replica(run, static_cast<int>(r)); });
+    pool_.parallel_for(static_cast<int64_t>(runs),
+                       [&](int64_t r) { run_replica(run, static_cast<int>(r)); });
   }
   if (uniform) run.outputs.assign(cores, Tensor(run.outputs[0]));
   if (constant) cached = run.outputs[0];
 }
 
 void Interpreter::store(OpRun& run) {
-  for (size_t r = 0; r < values_.size(); ++r) values_[r][static_cast<size_t>(run.id)] = std::move(run.outputs[r]);
+  for (size_t r = 0; r < values_.size(); ++r)
+    values_[r][static_cast<size_t>(run.id)] = std::move(run.outputs[r]);
   for (auto& inputs : run.inputs) inputs.clear();  // so that dying values have no other owner
 }
 
@@ -230,7 +249,8 @@ void Interpreter::run_group(size_t index) {
   bool uniform = true;
   for (ValueId id : group.sources) {
     const auto* first = values_[0][static_cast<size_t>(id)].raw();
-    for (size_t r = 1; r < cores; ++r) uniform = uniform && values_[r][static_cast<size_t>(id)].raw() == first;
+    for (size_t r = 1; r < cores; ++r)
+      uniform = uniform && values_[r][static_cast<size_t>(id)].raw() == first;
   }
   const size_t jobs = uniform ? 1 : cores;
   sources_.clear();
@@ -240,8 +260,10 @@ void Interpreter::run_group(size_t index) {
   for (ValueId id : group.stored) {
     const auto i = static_cast<size_t>(id);
     const ValueId source = memory_plan_.takes[i];
-    const bool in_place = memory_plan_.offset[i] < 0 && source != kNoValue && held_by_us(source, uniform);
-    for (size_t r = 0; r < jobs; ++r) values_[r][i] = in_place ? values_[r][static_cast<size_t>(source)] : place(r, id);
+    const bool in_place =
+        memory_plan_.offset[i] < 0 && source != kNoValue && held_by_us(source, uniform);
+    for (size_t r = 0; r < jobs; ++r)
+      values_[r][i] = in_place ? values_[r][static_cast<size_t>(source)] : place(r, id);
   }
   stored_.clear();
   for (size_t r = 0; r < jobs; ++r) {
@@ -249,7 +271,8 @@ void Interpreter::run_group(size_t index) {
   }
   kernels_[index].run({&pool_, arithmetic_}, static_cast<int64_t>(jobs), sources_, stored_);
   for (size_t r = jobs; r < cores; ++r) {
-    for (ValueId id : group.stored) values_[r][static_cast<size_t>(id)] = values_[0][static_cast<size_t>(id)];
+    for (ValueId id : group.stored)
+      values_[r][static_cast<size_t>(id)] = values_[0][static_cast<size_t>(id)];
   }
 }
 
@@ -263,7 +286,8 @@ bool Interpreter::find_watched(int64_t step, OpHooks* hooks) {
   watched_.assign(static_cast<size_t>(program_.graph.size()), false);
   bool any = false;
   for (ValueId id = 0; hooks != nullptr && id < program_.graph.size(); ++id) {
-    if (program_.graph.op(id).kind == OpKind::kParameter || dead_[static_cast<size_t>(id)]) continue;
+    if (program_.graph.op(id).kind == OpKind::kParameter || dead_[static_cast<size_t>(id)])
+      continue;
     if (!hooks->watches(program_, id, step)) continue;
     watched_[static_cast<size_t>(id)] = any = true;
   }
@@ -272,7 +296,8 @@ bool Interpreter::find_watched(int64_t step, OpHooks* hooks) {
 
 void Interpreter::step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks) {
   for (ValueId id = 0; id < program_.graph.size(); ++id) {
-    if (program_.graph.op(id).kind == OpKind::kParameter || dead_[static_cast<size_t>(id)]) continue;
+    if (program_.graph.op(id).kind == OpKind::kParameter || dead_[static_cast<size_t>(id)])
+      continue;
     OpRun run{step, id, watched_[static_cast<size_t>(id)] ? hooks : nullptr};
     run_op(run);
     if (sink != nullptr) sink->on_op({step, &program_, id, run.inputs, run.outputs});
@@ -282,7 +307,8 @@ void Interpreter::step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks) {
 }
 
 void Interpreter::step_by_units() {
-  while (arenas_.size() < values_.size()) arenas_.push_back(Tensor::empty({DType::kPred, {memory_plan_.bytes}}));
+  while (arenas_.size() < values_.size())
+    arenas_.push_back(Tensor::empty({DType::kPred, {memory_plan_.bytes}}));
   in_arena_ = true;
   OpRun run;
   for (size_t i = 0; i < plan_.order.size(); ++i) {
@@ -305,9 +331,11 @@ void Interpreter::collect(States& states, StepOutputs& outputs) {
   outputs.assign(cores, {});
   Values next(cores);
   for (size_t r = 0; r < cores; ++r) {
-    for (const auto& output : program_.outputs) outputs[r].push_back(values_[r][static_cast<size_t>(output.id)]);
+    for (const auto& output : program_.outputs)
+      outputs[r].push_back(values_[r][static_cast<size_t>(output.id)]);
     for (const StateVar& var : program_.state) {
-      next[r].push_back(var.next == kNoValue ? Tensor() : values_[r][static_cast<size_t>(var.next)]);
+      next[r].push_back(var.next == kNoValue ? Tensor()
+                                             : values_[r][static_cast<size_t>(var.next)]);
     }
   }
   for (auto& values : values_) {
@@ -321,12 +349,13 @@ void Interpreter::collect(States& states, StepOutputs& outputs) {
   memory_.end_step();
 }
 
-Status Interpreter::step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
-                         TraceSink* sink, OpHooks* hooks) {
+Status Interpreter::step(int64_t step, States& states, const StepInputs& inputs,
+                         StepOutputs& outputs, TraceSink* sink, OpHooks* hooks) {
   TWINRUN_RETURN_IF_ERROR(check(states, inputs));
   bind(states, inputs);
   for (auto& replica : outputs) {
-    for (Tensor& old : replica) memory_.give(std::move(old));  // of the step before: its memory serves this one
+    for (Tensor& old : replica)
+      memory_.give(std::move(old));  // of the step before: its memory serves this one
   }
   if (find_watched(step, hooks) || sink != nullptr) {
     step_by_ops(step, sink, hooks);

@@ -42,8 +42,8 @@ class Interpreter : public Engine {
  public:
   Interpreter(Program program, Arithmetic arithmetic, const BackendOptions& options);
   const Program& program() const override { return program_; }
-  Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs, TraceSink* sink,
-              OpHooks* hooks) override;
+  Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+              TraceSink* sink, OpHooks* hooks) override;
 
  private:
   using Values = std::vector<std::vector<Tensor>>;  // [replica][value]
@@ -70,18 +70,19 @@ class Interpreter : public Engine {
   bool poison_memory_;
   ThreadPool pool_;
   TensorPool memory_;
-  std::vector<bool> dead_;                       // nobody needs it: not computed, not traced
-  std::vector<bool> constant_;                   // depends on no input, state or random op
-  std::vector<Tensor> constants_;                // computed once
-  std::vector<bool> small_;                      // not worth waking threads for, on all replicas together
-  std::vector<std::vector<ValueId>> dies_;       // values whose last reader is op i
+  std::vector<bool> dead_;         // nobody needs it: not computed, not traced
+  std::vector<bool> constant_;     // depends on no input, state or random op
+  std::vector<Tensor> constants_;  // computed once
+  std::vector<bool> small_;        // not worth waking threads for, on all replicas together
+  std::vector<std::vector<ValueId>> dies_;  // values whose last reader is op i
   FusionPlan plan_;
-  std::vector<FusedKernel> kernels_;             // of plan_.groups
+  std::vector<FusedKernel> kernels_;  // of plan_.groups
   MemoryPlan memory_plan_;
-  bool in_arena_ = false;                        // this step's values lie where they were planned
-  std::vector<Tensor> arenas_;                   // one per replica, made by the first step that needs them
-  std::vector<std::vector<ValueId>> unit_dies_;  // values outside the arena whose last reader is unit i
-  std::vector<bool> watched_;                    // by hooks, in this step
+  bool in_arena_ = false;       // this step's values lie where they were planned
+  std::vector<Tensor> arenas_;  // one per replica, made by the first step that needs them
+  std::vector<std::vector<ValueId>>
+      unit_dies_;              // values outside the arena whose last reader is unit i
+  std::vector<bool> watched_;  // by hooks, in this step
   Values values_;
   std::vector<const std::byte*> sources_;  // of the group at work
   std::vector<std::byte*> stored_;

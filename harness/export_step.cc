@@ -27,8 +27,7 @@ class KeepValues : public TraceSink {
 nlohmann::ordered_json listed(const std::vector<StableHlo::Value>& values) {
   auto list = nlohmann::ordered_json::array();
   for (const StableHlo::Value& v : values)
-    list.push_back(
-        {{"name", v.name}, {"dtype", to_string(v.type.dtype)}, {"shape", v.type.dims}});
+    list.push_back({{"name", v.name}, {"dtype", to_string(v.type.dtype)}, {"shape", v.type.dims}});
   return list;
 }
 
@@ -115,8 +114,8 @@ Result<ExportedStep> export_step(const Experiment& e, const Program& program,
   };
   TWINRUN_RETURN_IF_ERROR(write_file_atomically(path("step.mlir"), module.text));
   TWINRUN_RETURN_IF_ERROR(write_file_atomically(path("step.json"), j.dump(1) + "\n"));
-  for (const auto& [name, file] :
-       {std::pair{"arguments.safetensors", &arguments}, std::pair{"results.safetensors", &results}}) {
+  for (const auto& [name, file] : {std::pair{"arguments.safetensors", &arguments},
+                                   std::pair{"results.safetensors", &results}}) {
     const std::string to = path(name);
     TWINRUN_ASSIGN(const std::vector<std::byte> bytes, to_safetensors(*file, to));
     TWINRUN_RETURN_IF_ERROR(write_file_atomically(to, bytes));

@@ -20,13 +20,20 @@ Result<std::string> text_of(const std::string& path) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-// The file that was asked for, or STEM + ending if it is there.
-std::string beside(const ImportRequest& request, const std::string& asked, const char* ending) {
+// The file that was asked for, or STEM + ending if it is there, or what `twinrun export` leaves.
+std::string beside(const ImportRequest& request, const std::string& asked, const char* ending,
+                   const char* exported = nullptr) {
   if (!asked.empty()) return asked;
-  const std::string guess = fs::path(request.program).replace_extension(ending).string();
+  std::vector<fs::path> guesses = {fs::path(request.program).replace_extension(ending)};
+  if (exported != nullptr) guesses.push_back(fs::path(request.program).replace_filename(exported));
   std::error_code ignored;
-  return fs::is_regular_file(guess, ignored) ? guess : "";
+  for (const fs::path& guess : guesses) {
+    if (fs::is_regular_file(guess, ignored)) return guess.string();
+  }
+  return "";
 }
+
+constexpr const char* kExported = "arguments.safetensors";
 
 using Arrays = std::map<std::string, NamedArray>;
 
@@ -69,6 +76,10 @@ class Complaints {
   std::vector<std::string> lines_;
 };
 
+bool is_input(const Program& p, const std::string& name) {
+  return std::ranges::find(p.inputs, name, &Input::name) != p.inputs.end();
+}
+
 Result<std::vector<Tensor>> read_state(const std::string& path, const Program& step) {
   TWINRUN_ASSIGN(const Arrays arrays, arrays_of(path));
   std::vector<Tensor> state;
@@ -87,7 +98,9 @@ Result<std::vector<Tensor>> read_state(const std::string& path, const Program& s
     }
   }
   for (const auto& [name, array] : arrays) {
-    if (step.state_index(name) < 0) complaints.add(fmt::format("'{}' is no state variable", name));
+    // One file may hold both.
+    if (step.state_index(name) < 0 && !is_input(step, name))
+      complaints.add(fmt::format("'{}' is no state variable", name));
   }
   TWINRUN_RETURN_IF_ERROR(complaints.status("docs/import.md#binding says how state is named"));
   return state;
@@ -140,7 +153,7 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
       complaints.add(fmt::format("'{}': {}", name, t.error().what));
   }
   for (const auto& [name, array] : arrays) {
-    if (std::ranges::find(p.inputs, name, &Input::name) == p.inputs.end())
+    if (!is_input(p, name) && p.state_index(name) < 0)
       complaints.add(fmt::format("'{}' is no input", name));
   }
   TWINRUN_RETURN_IF_ERROR(complaints.status(
@@ -215,7 +228,7 @@ Status check_names(const Program& p) {
 
 Result<ImportedStep> import_program(const ImportRequest& request) {
   TWINRUN_ASSIGN(const std::string text, text_of(request.program));
-  TWINRUN_ASSIGN(const HloModule module, parse_hlo(text, request.program));
+  TWINRUN_ASSIGN(const HloModule module, parse_program(text, request.program));
   const std::string path = beside(request, request.binding, ".json");
   StepBinding binding;
   if (path.empty()) {
@@ -231,7 +244,7 @@ Result<ImportedStep> import_program(const ImportRequest& request) {
 
 Result<Experiment> import_experiment(const ImportRequest& request) {
   TWINRUN_ASSIGN(ImportedStep step, import_program(request));
-  const std::string state = beside(request, request.state, ".state.npz");
+  const std::string state = beside(request, request.state, ".state.npz", kExported);
   if (state.empty()) {
     return Error{"no initial state is given", "--state",
                  "a checkpoint, .npz or .safetensors file with " +
@@ -239,7 +252,8 @@ Result<Experiment> import_experiment(const ImportRequest& request) {
   }
   ImportedRun run;
   TWINRUN_ASSIGN(run.state, read_state(state, step.program));
-  TWINRUN_ASSIGN(run.batches, read_batches(beside(request, request.batch, ".batch.npz"), step));
+  TWINRUN_ASSIGN(run.batches,
+                 read_batches(beside(request, request.batch, ".batch.npz", kExported), step));
   Experiment e;
   TWINRUN_ASSIGN(e.scenario, settings_of(request.overrides));
   const bool counted = std::ranges::any_of(request.overrides,

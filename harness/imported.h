@@ -1,4 +1,4 @@
-// A training step of the user's own as an experiment: HLO text, its binding, initial state and batches, from files.
+// A training step of the user's own as an experiment: HLO or StableHLO text, its binding, initial state and batches, from files.
 // On the data's path: files -> program/import -> Experiment -> pipeline.h.
 //
 //   TWINRUN_ASSIGN(Experiment e, import_experiment({.program = "step.hlo"}));    // step.json, step.state.npz, step.batch.npz
@@ -13,9 +13,10 @@
 namespace twinrun {
 
 struct ImportRequest {
-  std::string program;                // HLO text
-  std::string binding, state, batch;  // "": STEM.json, STEM.state.npz, STEM.batch.npz beside it
-  Overrides overrides;                // train.steps, tpu.precision, diagnose.probe, ...
+  std::string program;  // HLO text or StableHLO text
+  std::string binding, state,
+      batch;  // "": STEM.json, STEM.state.npz, STEM.batch.npz beside it, or arguments.safetensors
+  Overrides overrides;  // train.steps, tpu.precision, diagnose.probe, ...
 };
 
 // The step and what is written of it, without state or batches. A binding that is not there is guessed (default_binding).
@@ -25,7 +26,7 @@ Result<ImportedStep> import_program(const ImportRequest& request);
 Result<Experiment> import_experiment(const ImportRequest& request);
 
 // STEM.json: {"state": [names], "inputs": [names], "loss": index of a result}, and if need be "roles" and "results" (which result
-// is each state's next value, null: none). docs/import.md#binding.
+// is each state's next value, null: none); or the step.json of `twinrun export`. docs/import.md#binding.
 Result<StepBinding> parse_binding(const std::string& text, const std::string& file);
 
 }  // namespace twinrun

@@ -19,8 +19,7 @@ Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options
                          localise, match_program, compare_meaning, compare_trajectories}) {
     if (const Status done = run(stage); !done) {
       // Before the reference has run there is nothing to report on.
-      if (!of_foreign_engine(done.error()) || !stage.runs.contains("R"))
-        return done.error();
+      if (!of_foreign_engine(done.error()) || !stage.runs.contains("R")) return done.error();
       stage.evidence.engine_failure = done.error();
       stage.evidence.engine_failure_run = stage.running;
       break;

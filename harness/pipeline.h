@@ -26,9 +26,9 @@ struct DiagnoseOptions {
   std::vector<FaultSpec> faults;  // of the subject
   // A subject that is no engine by name (a drill's): instead of `subject` and `faults`.
   std::function<Result<std::unique_ptr<Backend>>(const BackendOptions&)> make_subject;
-  std::string command;            // as typed, for the report
-  std::string cache;              // folder of reference runs kept for later; "": none
-  bool fresh = false;             // compute them again
+  std::string command;  // as typed, for the report
+  std::string cache;    // folder of reference runs kept for later; "": none
+  bool fresh = false;   // compute them again
   // A hand in the evidence after every stage: for tests that a broken diagnosis is noticed. No command line reaches it.
   std::function<void(Evidence&)> sabotage;
 };

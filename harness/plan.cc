@@ -12,8 +12,8 @@ namespace twinrun {
 
 Result<std::vector<PlanRow>> plan(const Experiment& e, const DiagnoseOptions& options) {
   const Scenario& scenario = e.scenario;
-  TWINRUN_ASSIGN(const auto cpu,
-                 make_engine(options.baseline, scenario, backend_options(scenario, options.threads)));
+  TWINRUN_ASSIGN(const auto cpu, make_engine(options.baseline, scenario,
+                                             backend_options(scenario, options.threads)));
   const Program whole = e.whole();
   RunOptions probe;
   probe.steps = std::min<int64_t>(3, scenario.train.steps);

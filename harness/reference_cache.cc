@@ -49,12 +49,11 @@ std::string ReferenceCache::path(const Experiment& experiment, const Program& pr
   key.add(engine);
   const Feeding& feeding = program.sharding.feeding;  // stands in no program's text
   key.add(to_string(active_isa()));
-  for (const int64_t number : {int64_t{kContractVersion}, program.batch,
-                               int64_t{program.sharding.cores}, int64_t{options.digest_states},
-                               int64_t{static_cast<int>(feeding.shards)},
-                               int64_t{static_cast<int>(feeding.remainder)},
-                               int64_t{static_cast<int>(feeding.streams)},
-                               int64_t{static_cast<int>(feeding.rate)}}) {
+  for (const int64_t number :
+       {int64_t{kContractVersion}, program.batch, int64_t{program.sharding.cores},
+        int64_t{options.digest_states}, int64_t{static_cast<int>(feeding.shards)},
+        int64_t{static_cast<int>(feeding.remainder)}, int64_t{static_cast<int>(feeding.streams)},
+        int64_t{static_cast<int>(feeding.rate)}}) {
     key.add(std::to_string(number));
   }
   return (fs::path(folder_) / (key.finish().hex() + ".h5")).string();

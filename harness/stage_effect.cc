@@ -27,7 +27,8 @@ Status compare_trajectories(Stage& stage) {
     TWINRUN_ASSIGN(e.ensembles,
                    compare_ensemble(stage.experiment, stage.programs["T"], *engine, o));
     if (stage.progress != nullptr)
-      stage.progress->end(fmt::format("p {:.2f}, {}", e.ensembles.back().p, e.ensembles.back().outcome));
+      stage.progress->end(
+          fmt::format("p {:.2f}, {}", e.ensembles.back().p, e.ensembles.back().outcome));
   }
   if (!e.held_out) return Ok{};
   stage.r_losses = {final_loss(stage.runs["R"])};
@@ -72,7 +73,10 @@ Status compare_trajectories(Stage& stage) {
       TWINRUN_ASSIGN(sharded, loss_of("S", other.sharded(means), *cpu));
       if (stage.stopped()) return Ok{};
     }
-    TWINRUN_ASSIGN(const double t, loss_of("T", as_computed_by(engine->capabilities(), stage.subject_program(other)), *engine));
+    TWINRUN_ASSIGN(
+        const double t,
+        loss_of("T", as_computed_by(engine->capabilities(), stage.subject_program(other)),
+                *engine));
     if (stage.stopped()) return Ok{};
     stage.r_losses.push_back(r);
     stage.s_losses.push_back(sharded);
@@ -83,8 +87,9 @@ Status compare_trajectories(Stage& stage) {
       compare_paired("T - R", "what the user sees", stage.t_losses, stage.r_losses, margin));
   if (stage.sharded() && (e.meaning.differs() || scripted)) {
     e.trajectories.push_back(compare_paired("S - R",
-                                            scripted ? "what the script's program alone does, on cpu"
-                                                     : "what sharding alone does, on cpu",
+                                            scripted
+                                                ? "what the script's program alone does, on cpu"
+                                                : "what sharding alone does, on cpu",
                                             stage.s_losses, stage.r_losses, margin));
     e.trajectories.push_back(
         compare_paired("T - S", "what the engine adds", stage.t_losses, stage.s_losses, margin));

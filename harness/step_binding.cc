@@ -1,6 +1,8 @@
 // The file beside an imported program: which parameter is what.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "harness/imported.h"
@@ -48,12 +50,48 @@ Result<StateRole> role_of(const std::string& name, const std::string& where) {
                fmt::format("did you mean '{}'?", nearest(name, known))};
 }
 
+// What `twinrun export` says of its module: arguments and results by name, the state's first.
+Result<StepBinding> exported_binding(const Json& j, const std::string& file) {
+  std::map<std::string, std::vector<std::string>> names;
+  for (const char* key : {"arguments", "results"}) {
+    const Json& list = j.contains(key) ? j[key] : Json::array();
+    if (!list.is_array() || list.size() > kMostNames)
+      return Error{"no list", file + ": " + key, ""};
+    for (const Json& value : list) {
+      if (!value.is_object() || !value.contains("name") || !value["name"].is_string())
+        return Error{fmt::format("{}; allowed: an object with a name", value.dump().substr(0, 60)),
+                     file + ": " + key, ""};
+      names[key].push_back(value["name"].get<std::string>());
+    }
+  }
+  const auto result = [&](const std::string& name) {
+    const auto at = std::ranges::find(names["results"], name);
+    return at == names["results"].end() ? -1 : at - names["results"].begin();
+  };
+  StepBinding b;
+  for (const std::string& name : names["arguments"]) {
+    if (!name.starts_with("state/")) {
+      b.inputs.push_back(name);
+      continue;
+    }
+    b.state.push_back(name);
+    b.roles.push_back(StateRole::kParameter);
+    b.results.push_back(result(name));
+  }
+  b.loss = result("output/loss");
+  if (b.state.empty() || b.loss < 0)
+    return Error{"no argument 'state/..' or no result 'output/loss'", file,
+                 "docs/import.md#binding has an example"};
+  return b;
+}
+
 }  // namespace
 
 Result<StepBinding> parse_binding(const std::string& text, const std::string& file) {
   const Json j = Json::parse(text, nullptr, false);
   if (j.is_discarded() || !j.is_object())
     return Error{"no JSON object", file, "docs/import.md#binding has an example"};
+  if (j.contains("arguments")) return exported_binding(j, file);
   static const std::vector<std::string> known = {"schema_version", "state",  "roles",
                                                  "results",        "inputs", "loss"};
   for (const auto& [key, value] : j.items()) {

@@ -44,8 +44,8 @@ struct Violation {
   // program is not what was fed: the arithmetic may be right, the data are others. kStatistic: results inside their bounds
   // whose errors are biased.
   enum class What : uint8_t { kResult, kLink, kStatistic, kFeed } what = What::kResult;
-  OracleVerdict verdict;    // kResult; kStatistic: of the last result that it rests on
-  std::string input;        // kFeed: of the program, and what each core read of it
+  OracleVerdict verdict;  // kResult; kStatistic: of the last result that it rests on
+  std::string input;      // kFeed: of the program, and what each core read of it
   std::vector<Tensor> read;
   std::string link;         // kLink, kFeed: "operand 1 is not what dense1/kernel wrote"
   std::string fingerprint;  // "8 times the expected value", "the value of the step before", ...

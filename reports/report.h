@@ -68,7 +68,7 @@ struct RunSummary {
   std::string ended = "completed";
   std::vector<float> losses;  // per step
   bool kept = false;          // a reference run of an earlier diagnosis, read back
-  bool evaluated = true;  // on held-out samples; else eval_loss and eval_accuracy say nothing
+  bool evaluated = true;      // on held-out samples; else eval_loss and eval_accuracy say nothing
 };
 
 struct Control {

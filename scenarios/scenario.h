@@ -155,7 +155,7 @@ struct DiagnoseSpec {
   double margin = 0;  // held-out loss that the user does not mind; 0: from the spread between seeds
   int seeds = 3;      // paired runs behind a statement about trajectories
   int ensemble = 0;   // honest engines whose first steps the subject's are compared with
-  std::string probe = "auto";  // auto | every | N (every Nth step)
+  std::string probe = "auto";       // auto | every | N (every Nth step)
   std::vector<std::string> faults;  // the subject's, each as --fault takes it
 };
 

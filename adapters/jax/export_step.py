@@ -4,8 +4,8 @@
     export_step(step, (params, opt_state), batches, "mlp")       # step(params, opt_state, batch) -> params, opt_state, loss
     #   twinrun diagnose --program mlp.hlo --state mlp.state.npz --batch mlp.batch.npz
 
-Leaves STEM.hlo (HLO text as JAX lowers it, before any optimisation of XLA's), STEM.json (which parameter is what),
-STEM.state.npz (the state given) and STEM.batch.npz (every input, with a leading axis over steps). docs/import.md.
+Leaves STEM.hlo (HLO text as JAX lowers it, before any optimisation of XLA's; with dialect="stablehlo" STEM.mlir, StableHLO text),
+STEM.json (which parameter is what), STEM.state.npz (the state given) and STEM.batch.npz (every input, with a leading axis over steps). docs/import.md.
 """
 
 import json
@@ -31,12 +31,21 @@ def _writable(array):
     return array
 
 
-def export_step(step, state, batches, stem, *, names=None):
+def _text(lowered, dialect):
+    """The program's text, source files by their names, without folders."""
+    text = lowered.as_text(dialect=dialect, debug_info=True)
+    if dialect == "hlo":
+        return re.sub(r'^(\d+ ")[^"\n]*/', r"\1", text, flags=re.MULTILINE)
+    return re.sub(r'\("[^"\n]*/([^"/\n]+)":(\d+)', r'("\1":\2', text)
+
+
+def export_step(step, state, batches, stem, *, names=None, dialect="hlo"):
     """Exports `step(*state, batch) -> (*state, loss, ...)`.
 
     state: a tuple of pytrees, e.g. (params, opt_state); the step's leading arguments and leading results.
     batches: a list of pytrees, one per step, of one structure; the step's last argument.
     names: a prefix per member of `state`; default: "" for the first (the parameters), "state1", ... for the others.
+    dialect: "hlo" or "stablehlo".
     Returns the binding that was written to STEM.json.
     """
     state, batches = tuple(state), list(batches)
@@ -54,10 +63,8 @@ def export_step(step, state, batches, stem, *, names=None):
     binding = {"schema_version": 1, "state": state_names, "roles": roles, "inputs": input_names, "loss": len(state_names)}
     if duplicates := {n for n in state_names + input_names if (state_names + input_names).count(n) > 1}:
         raise ValueError(f"names are not unique: {sorted(duplicates)}; give other prefixes with names=")
-    text = lowered.as_text(dialect="hlo", debug_info=True)
-    text = re.sub(r'^(\d+ ")[^"\n]*/', r"\1", text, flags=re.MULTILINE)  # source files by their names, without folders
-    with open(f"{stem}.hlo", "w") as f:
-        f.write(text)
+    with open(f"{stem}.{'hlo' if dialect == 'hlo' else 'mlir'}", "w") as f:
+        f.write(_text(lowered, dialect))
     with open(f"{stem}.json", "w") as f:
         json.dump(binding, f, indent=1)
     np.savez(f"{stem}.state.npz", **{n: _writable(x) for n, x in zip(state_names, jax.tree.leaves(state))})

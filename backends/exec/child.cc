@@ -140,6 +140,7 @@ Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv
                  "the command of exec: is split as shell words, and found on PATH"};
   }
   child->last_resort_.emplace(child->pid_, folder);
+  child->watcher_.emplace(child->pid_, folder, child->mark_);
   return child;
 }
 
@@ -218,7 +219,8 @@ void Child::end(std::chrono::milliseconds patience) {
   kill(-pid_, SIGKILL);
   kill_marked(mark_);
   reap(std::chrono::seconds(10));
-  last_resort_.reset();  // from now on the number may be another's
+  watcher_.reset();  // from now on the number may be another's
+  last_resort_.reset();
   waitpid(pid_, nullptr, WNOHANG);
   pid_ = -1;
 }

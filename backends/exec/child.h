@@ -1,6 +1,6 @@
 // A program of someone else's at work beside ours: lines to its standard input, lines from its standard output, and what it
-// says on its standard error, kept. It gets a process group of its own and is ended with this object; so is what it has started,
-// told by the group and by the mark that it inherits in its environment, TWINRUN_SESSION.
+// says on its standard error, kept. It gets a process group of its own and is ended with this object, or with this program however that
+// ends; so is what it has started, told by the group and by the mark that it inherits in its environment, TWINRUN_SESSION.
 //
 //   TWINRUN_ASSIGN(auto child, Child::start({"python3", "engine.py", "/tmp/session"}, "/tmp/session", "exec:python3 engine.py"));
 //   TWINRUN_RETURN_IF_ERROR(child->send(R"({"do":"hello"})"));
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backends/exec/last_resort.h"
+#include "backends/exec/watcher.h"
 #include "program/base/result.h"
 
 namespace twinrun {
@@ -56,6 +57,7 @@ class Child {
   int in_fd_ = -1, out_fd_ = -1, error_fd_ = -1;
   pid_t pid_ = -1;
   std::optional<LastResort> last_resort_;
+  std::optional<Watcher> watcher_;
   int status_ = 0;          // of its exit, or the signal
   bool signalled_ = false;  // that ended it
   bool gone_ = false;

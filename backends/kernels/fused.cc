@@ -60,7 +60,9 @@ struct FusedKernel::Compiler {
   int source_index(ValueId id) const {
     return static_cast<int>(std::ranges::find(group.sources, id) - group.sources.begin());
   }
-  bool periodic(const Access& a) const { return k.block_ % (a.inner * a.period) == 0 || a.period == 1; }
+  bool periodic(const Access& a) const {
+    return k.block_ % (a.inner * a.period) == 0 || a.period == 1;
+  }
 
   void choose_block() {
     int64_t period = 1;
@@ -93,7 +95,8 @@ struct FusedKernel::Compiler {
     const int source = source_index(a.source);
     const size_t size = size_of(graph.type(a.source).dtype);
     if (a.inner == 1 && a.period == k.elements_) {
-      if (std::ranges::find(k.full_, source, &Place::index) == k.full_.end()) k.full_.push_back({source, size});
+      if (std::ranges::find(k.full_, source, &Place::index) == k.full_.end())
+        k.full_.push_back({source, size});
       return {source, size};
     }
     const auto [it, is_new] = broadcasts.try_emplace({a.source, a.inner, a.period});
@@ -117,14 +120,16 @@ struct FusedKernel::Compiler {
     for (const Access& a : fused.operands) node.in[node.inputs++] = operand(a);
     const auto stored = std::ranges::find(group.stored, fused.id);
     const bool keep = stored != group.stored.end();
-    const int target = static_cast<int>(group.sources.size()) + static_cast<int>(stored - group.stored.begin());
+    const int target =
+        static_cast<int>(group.sources.size()) + static_cast<int>(stored - group.stored.begin());
     if (op.kind == OpKind::kReduce) {
       k.folds_.push_back({node.in[0], op.type.dtype, op.attrs.reducer, k.elements_ / k.columns_,
                           static_cast<int>(stored - group.stored.begin())});
       return;
     }
     Key key{op.kind, op.type.dtype, op.attrs.compare, {}};
-    for (int i = 0; i < node.inputs; ++i) std::get<3>(key).emplace_back(node.in[i].index, node.in[i].moves);
+    for (int i = 0; i < node.inputs; ++i)
+      std::get<3>(key).emplace_back(node.in[i].index, node.in[i].moves);
     const auto [same, is_new] = computed.try_emplace(key, fused.id);
     if (!is_new && !keep) {
       places[fused.id] = places[same->second];
@@ -133,7 +138,8 @@ struct FusedKernel::Compiler {
     const ValueId typed = op.operands[op.kind == OpKind::kSelect ? 1 : 0];
     node.kernel = block_kernel(op, graph.type(typed).dtype, k.flush_);
     const Place kept{target, size_of(op.type.dtype)};
-    const bool late = keep && !over.empty() && over[static_cast<size_t>(stored - group.stored.begin())];
+    const bool late =
+        keep && !over.empty() && over[static_cast<size_t>(stored - group.stored.begin())];
     node.out = keep && !late ? kept : Place{buffer(), 0};
     if (late) k.late_.push_back({node.out, kept});
     places[fused.id] = node.out;
@@ -178,7 +184,8 @@ struct FusedKernel::Compiler {
           over.push_back(now);
         }
       }
-      take(node.view >= 0 ? k.views_[static_cast<size_t>(node.view)].out : node.out);  // before its operands are free
+      take(node.view >= 0 ? k.views_[static_cast<size_t>(node.view)].out
+                          : node.out);  // before its operands are free
       free.insert(free.end(), over.begin(), over.end());
     }
     for (Fold& fold : k.folds_) renamed(fold.in);
@@ -187,7 +194,8 @@ struct FusedKernel::Compiler {
   }
 };
 
-FusedKernel::FusedKernel(const Graph& graph, const FusionGroup& group, bool flush, const std::vector<bool>& over)
+FusedKernel::FusedKernel(const Graph& graph, const FusionGroup& group, bool flush,
+                         const std::vector<bool>& over)
     : flush_(flush),
       elements_(group.elements),
       sources_(static_cast<int>(group.sources.size())),
@@ -206,7 +214,8 @@ struct FusedKernel::Pass {
   int64_t segments = 0;
 };
 
-void FusedKernel::fold_block(const Fold& fold, float* lanes, const std::byte* x, int64_t at, int64_t n) const {
+void FusedKernel::fold_block(const Fold& fold, float* lanes, const std::byte* x, int64_t at,
+                             int64_t n) const {
   dispatch_float(fold.dtype, flush_, [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
     const auto* from = reinterpret_cast<const typename T::type*>(x);
     if (fold.reducer == Reducer::kMax) {
@@ -219,7 +228,8 @@ void FusedKernel::fold_block(const Fold& fold, float* lanes, const std::byte* x,
 
 void FusedKernel::fold_tree(const Fold& fold, float* lanes, int64_t rows) const {
   const int64_t exist = std::min(rows, kReduceLanes);
-  fold.reducer == Reducer::kMax ? lane_tree<JoinMax>(lanes, exist, columns_) : lane_tree<JoinSum>(lanes, exist, columns_);
+  fold.reducer == Reducer::kMax ? lane_tree<JoinMax>(lanes, exist, columns_)
+                                : lane_tree<JoinSum>(lanes, exist, columns_);
 }
 
 void FusedKernel::finish(const Pass& pass, int64_t job) const {
@@ -256,24 +266,29 @@ void FusedKernel::fetch(std::byte* const* table, int64_t at, int64_t n, size_t i
 void FusedKernel::piece(const Pass& pass, int64_t job, int64_t begin, int64_t end) const {
   const int first = sources_ + stored_;
   const size_t buffer_bytes = (static_cast<size_t>(block_) * kElement + 63) / 64 * 64;
-  const size_t table_bytes = (static_cast<size_t>(first + buffers_) * sizeof(std::byte*) + 63) / 64 * 64;
+  const size_t table_bytes =
+      (static_cast<size_t>(first + buffers_) * sizeof(std::byte*) + 63) / 64 * 64;
   const size_t lanes_size = static_cast<size_t>(kReduceLanes * columns_);
-  auto* memory = scratch<std::byte>(Scratch::kBlocks, table_bytes + static_cast<size_t>(buffers_) * buffer_bytes +
-                                                          lanes_size * folds_.size() * sizeof(float));
+  auto* memory = scratch<std::byte>(Scratch::kBlocks,
+                                    table_bytes + static_cast<size_t>(buffers_) * buffer_bytes +
+                                        lanes_size * folds_.size() * sizeof(float));
   auto** table = reinterpret_cast<std::byte**>(memory);
-  auto* lanes = reinterpret_cast<float*>(memory + table_bytes + static_cast<size_t>(buffers_) * buffer_bytes);
+  auto* lanes =
+      reinterpret_cast<float*>(memory + table_bytes + static_cast<size_t>(buffers_) * buffer_bytes);
   for (int i = 0; i < sources_; ++i) {  // never written: no node's result is a source
     table[i] = const_cast<std::byte*>(pass.sources[static_cast<size_t>(job * sources_ + i)]);
   }
-  for (int i = 0; i < stored_; ++i) table[sources_ + i] = pass.stored[static_cast<size_t>(job * stored_ + i)];
-  for (int i = 0; i < buffers_; ++i) table[first + i] = memory + table_bytes + static_cast<size_t>(i) * buffer_bytes;
+  for (int i = 0; i < stored_; ++i)
+    table[sources_ + i] = pass.stored[static_cast<size_t>(job * stored_ + i)];
+  for (int i = 0; i < buffers_; ++i)
+    table[first + i] = memory + table_bytes + static_cast<size_t>(i) * buffer_bytes;
 
   const auto pointer = [&](const Place& place, int64_t at) {
     return table[place.index] + static_cast<size_t>(at) * place.moves;
   };
   for (const View& view : kept_) {
-    expand_bytes(view.size, table[view.source], view.inner, view.period, begin, table[view.out.index],
-                 std::min(block_, end - begin));
+    expand_bytes(view.size, table[view.source], view.inner, view.period, begin,
+                 table[view.out.index], std::min(block_, end - begin));
   }
   for (int64_t at = begin; at < end; at += block_) {
     const int64_t n = std::min(block_, end - at);
@@ -282,7 +297,8 @@ void FusedKernel::piece(const Pass& pass, int64_t job, int64_t begin, int64_t en
       fetch(table, at + n, std::min(block_, end - at - n), i);
       if (node.view >= 0) {
         const View& view = views_[static_cast<size_t>(node.view)];
-        expand_bytes(view.size, table[view.source], view.inner, view.period, at, table[view.out.index], n);
+        expand_bytes(view.size, table[view.source], view.inner, view.period, at,
+                     table[view.out.index], n);
         continue;
       }
       BlockArgs block;
@@ -299,29 +315,35 @@ void FusedKernel::piece(const Pass& pass, int64_t job, int64_t begin, int64_t en
       fold_block(fold, lane, pointer(fold.in, at), at - start, n);
       if (at + n != std::min(start + unit_, elements_)) continue;
       fold_tree(fold, lane, (at + n - start) / columns_);
-      std::copy_n(lane, columns_, pass.sums + ((job * folds + f) * pass.segments + segment) * columns_);
+      std::copy_n(lane, columns_,
+                  pass.sums + ((job * folds + f) * pass.segments + segment) * columns_);
     }
     for (const Late& late : late_) {
-      std::memcpy(pointer(late.to, at), table[late.from.index], static_cast<size_t>(n) * late.to.moves);
+      std::memcpy(pointer(late.to, at), table[late.from.index],
+                  static_cast<size_t>(n) * late.to.moves);
     }
   }
 }
 
-void FusedKernel::run(const KernelContext& context, int64_t jobs, std::span<const std::byte* const> sources,
+void FusedKernel::run(const KernelContext& context, int64_t jobs,
+                      std::span<const std::byte* const> sources,
                       std::span<std::byte* const> stored) const {
   const int64_t units = (elements_ + unit_ - 1) / unit_;
   Pass pass{sources, stored, nullptr, columns_ == 0 ? 0 : units};
   if (columns_ > 0) {
-    pass.sums = scratch<float>(Scratch::kPartials, static_cast<size_t>(jobs * units * columns_) * folds_.size());
+    pass.sums = scratch<float>(Scratch::kPartials,
+                               static_cast<size_t>(jobs * units * columns_) * folds_.size());
   }
-  for_ranges(context, jobs * units, std::min(unit_, elements_) * cost_, [&](int64_t begin, int64_t end) {
-    const FlushScope scope(flush_);
-    for (int64_t u = begin; u < end;) {
-      const int64_t job = u / units, last = std::min(end, (job + 1) * units);
-      piece(pass, job, (u - job * units) * unit_, std::min(elements_, (last - job * units) * unit_));
-      u = last;
-    }
-  });
+  for_ranges(context, jobs * units, std::min(unit_, elements_) * cost_,
+             [&](int64_t begin, int64_t end) {
+               const FlushScope scope(flush_);
+               for (int64_t u = begin; u < end;) {
+                 const int64_t job = u / units, last = std::min(end, (job + 1) * units);
+                 piece(pass, job, (u - job * units) * unit_,
+                       std::min(elements_, (last - job * units) * unit_));
+                 u = last;
+               }
+             });
   if (columns_ == 0) return;
   const FlushScope scope(flush_);
   for (int64_t job = 0; job < jobs; ++job) finish(pass, job);

@@ -19,7 +19,8 @@ class FusedKernel {
  public:
   // over[i]: stored[i] may lie where a source lies that is read in step with it: it is written after the reads of its
   // block.
-  FusedKernel(const Graph& graph, const FusionGroup& group, bool flush, const std::vector<bool>& over = {});
+  FusedKernel(const Graph& graph, const FusionGroup& group, bool flush,
+              const std::vector<bool>& over = {});
   // sources[job * group.sources.size() + i], stored[job * group.stored.size() + i]: the tensors' elements. No two overlap
   // but for sources, and as `over` says.
   void run(const KernelContext& context, int64_t jobs, std::span<const std::byte* const> sources,

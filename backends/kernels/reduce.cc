@@ -67,7 +67,8 @@ void segment_columns(const typename T::type* x, const int64_t* offsets, int64_t 
     if (i < kLanes) {
       for (int64_t c = 0; c < columns; ++c) lane[c] = reduce_element<T, kFlush>(from[c]);
     } else {
-      for (int64_t c = 0; c < columns; ++c) lane[c] = R::join(lane[c], reduce_element<T, kFlush>(from[c]));
+      for (int64_t c = 0; c < columns; ++c)
+        lane[c] = R::join(lane[c], reduce_element<T, kFlush>(from[c]));
     }
   }
   lane_tree<R>(lanes, std::min(n, kLanes), columns);
@@ -81,9 +82,11 @@ float segment_line(const typename T::type* x, int64_t n) {
   for (int64_t l = 0; l < std::min(n, kLanes); ++l) lanes[l] = reduce_element<T, kFlush>(x[l]);
   int64_t i = kLanes;
   for (; i + kLanes <= n; i += kLanes) {
-    for (int64_t l = 0; l < kLanes; ++l) lanes[l] = R::join(lanes[l], reduce_element<T, kFlush>(x[i + l]));
+    for (int64_t l = 0; l < kLanes; ++l)
+      lanes[l] = R::join(lanes[l], reduce_element<T, kFlush>(x[i + l]));
   }
-  for (; i < n; ++i) lanes[i % kLanes] = R::join(lanes[i % kLanes], reduce_element<T, kFlush>(x[i]));
+  for (; i < n; ++i)
+    lanes[i % kLanes] = R::join(lanes[i % kLanes], reduce_element<T, kFlush>(x[i]));
   lane_tree<R>(lanes, std::min(n, kLanes), 1);
   return lanes[0];
 }
@@ -133,7 +136,8 @@ void reduce(const KernelContext& context, const Layout& layout, bool mean, const
       });
   for_ranges(context, layout.outputs, segments, [&](int64_t begin, int64_t end) {
     const FlushScope scope(kFlush);
-    finish_sums<T, kFlush, R>(sums, segments, layout.outputs, mean ? layout.length : 0, out, begin, end);
+    finish_sums<T, kFlush, R>(sums, segments, layout.outputs, mean ? layout.length : 0, out, begin,
+                              end);
   });
 }
 

@@ -33,9 +33,13 @@ struct Pool {
     }
     return seen[0] == height && seen[1] == width;
   }
-  int64_t ahead() const { return window.stride[0] * width * channels; }  // to the next row of windows
+  int64_t ahead() const {
+    return window.stride[0] * width * channels;
+  }  // to the next row of windows
   bool few() const { return window.size[0] * window.size[1] <= 64; }
-  bool apart() const { return window.stride[0] >= window.size[0] && window.stride[1] >= window.size[1]; }
+  bool apart() const {
+    return window.stride[0] >= window.size[0] && window.stride[1] >= window.size[1];
+  }
   // Rows (axis 0) or columns (axis 1) of output o that lie inside the image.
   void range(int axis, int64_t o, int64_t& begin, int64_t& end) const {
     const int64_t low = o * window.stride[axis] - window.pad_low[axis];
@@ -88,7 +92,8 @@ struct Taps {
 
 // reduce_window of binary32, what the loops below compute; channels in eights.
 template <bool kFlush>
-void window_f32(const Taps& taps, bool mean, const float* from, float* to, int64_t channels, int64_t ahead) {
+void window_f32(const Taps& taps, bool mean, const float* from, float* to, int64_t channels,
+                int64_t ahead) {
   const __m256 nothing = _mm256_set1_ps(mean ? 0.0f : -std::numeric_limits<float>::infinity());
   const __m256 divisor = _mm256_set1_ps(static_cast<float>(taps.count));
   for (int64_t c = 0; c < channels; c += 8) {
@@ -110,7 +115,8 @@ void window_f32(const Taps& taps, bool mean, const float* from, float* to, int64
 
 // select_and_scatter of binary32 where every pixel has at most one window; channels in eights.
 template <bool kFlush>
-void scatter_f32(const Taps& taps, const float* from, const float* dy, float* to, int64_t channels, int64_t ahead) {
+void scatter_f32(const Taps& taps, const float* from, const float* dy, float* to, int64_t channels,
+                 int64_t ahead) {
   for (int64_t c = 0; c < channels; c += 8) {
     const auto load = [&](int t) {
       const float* x = from + taps.offset[t] + c;
@@ -120,9 +126,11 @@ void scatter_f32(const Taps& taps, const float* from, const float* dy, float* to
     };
     __m256 best = taps.count == 0 ? _mm256_setzero_ps() : load(0);
     __m256i where = _mm256_setzero_si256();
-    for (int t = 1; t < taps.count; ++t) {  // larger, or the first NaN; ties stay with the earlier one
+    for (int t = 1; t < taps.count;
+         ++t) {  // larger, or the first NaN; ties stay with the earlier one
       const __m256 v = load(t);
-      const __m256 nan = _mm256_andnot_ps(_mm256_cmp_ps(best, best, _CMP_UNORD_Q), _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+      const __m256 nan = _mm256_andnot_ps(_mm256_cmp_ps(best, best, _CMP_UNORD_Q),
+                                          _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
       const __m256 better = _mm256_or_ps(_mm256_cmp_ps(v, best, _CMP_GT_OQ), nan);
       best = _mm256_blendv_ps(best, v, better);
       where = _mm256_blendv_epi8(where, _mm256_set1_epi32(t), _mm256_castps_si256(better));
@@ -210,11 +218,13 @@ void select_and_scatter(const KernelContext& context, const Op& op, const Tensor
       if (n % 8 == 0 && pool.few() && pool.apart()) {
         float* to = output.as<float>().data() + image * pool.size();
         if (!pool.covered()) {
-          for (int64_t p = 0; p < pool.height * pool.width; ++p) std::fill_n(to + p * pool.channels + c0, n, 0.0f);
+          for (int64_t p = 0; p < pool.height * pool.width; ++p)
+            std::fill_n(to + p * pool.channels + c0, n, 0.0f);
         }
         for (int64_t i = 0; i < pool.out[0] * pool.out[1]; ++i) {
           const Taps taps(pool, i / pool.out[1], i % pool.out[1]);
-          scatter_f32<kFlush>(taps, from + c0, grad + i * pool.channels + c0, to + c0, n, pool.ahead());
+          scatter_f32<kFlush>(taps, from + c0, grad + i * pool.channels + c0, to + c0, n,
+                              pool.ahead());
         }
         return;
       }

@@ -19,8 +19,8 @@ struct Call {
   ThreadPool* pool;
   OracleResult& out;
 
-  bool wide = false;  // operands are binary64: cpu:f64 as an engine
-  int64_t first = 0;  // the element that `out` begins with
+  bool wide = false;       // operands are binary64: cpu:f64 as an engine
+  int64_t first = 0;       // the element that `out` begins with
   unsigned unrounded = 0;  // operands that may have been products before their rounding
 
   Storage storage() const { return {op.type.dtype, declared.flush, wide}; }

@@ -52,7 +52,8 @@ inline double gamma(double n, double unit = kUnit) {
 struct Storage {
   DType dtype = DType::kF32;
   bool flush = false;
-  bool wide = false;  // operands are binary64 (cpu:f64): the value is the result, no rounding to come
+  bool wide =
+      false;  // operands are binary64 (cpu:f64): the value is the result, no rounding to come
 };
 
 enum class Final {

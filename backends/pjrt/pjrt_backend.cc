@@ -130,7 +130,7 @@ class PjrtBackend : public Backend {
     c.declares_arithmetic = on_cpu();
     c.precision = on_cpu() ? DotPrecision::kF32 : options_.precision;
     c.flush = on_cpu();
-    c.elementary_ulps = 8;  // the largest seen: erf 3.9
+    c.elementary_ulps = 8;    // the largest seen: erf 3.9
     c.deterministic = false;  // a traced step is another compilation (docs/xla.md)
     return c;
   }

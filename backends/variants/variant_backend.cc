@@ -91,8 +91,8 @@ class VariantHooks : public OpHooks {
   bool fuse(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) const {
     const Op& op = site.op();
     const auto which = static_cast<size_t>(fused_[static_cast<size_t>(site.id)]);
-    const Factors& f = factors_[static_cast<size_t>(site.replica)]
-                               [static_cast<size_t>(op.operands[which])];
+    const Factors& f =
+        factors_[static_cast<size_t>(site.replica)][static_cast<size_t>(op.operands[which])];
     if (!f.a.valid()) return false;
     const bool subtract = op.kind == OpKind::kSubtract;
     const float *x = f.a.as<float>().data(), *y = f.b.as<float>().data();
@@ -113,8 +113,9 @@ class VariantHooks : public OpHooks {
 
   Variant variant_;
   std::vector<bool> replaced_;
-  std::vector<int8_t> fused_;  // the operand of an add or subtract whose product it takes unrounded; -1: none
-  std::vector<bool> feeds_;    // multiplies whose factors such an op needs
+  std::vector<int8_t>
+      fused_;  // the operand of an add or subtract whose product it takes unrounded; -1: none
+  std::vector<bool> feeds_;                    // multiplies whose factors such an op needs
   std::vector<std::vector<Factors>> factors_;  // [replica][op], of this step
   OpHooks* others_ = nullptr;
   std::vector<bool> theirs_;

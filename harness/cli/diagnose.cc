@@ -92,8 +92,9 @@ int diagnose_verb(const Args& args) {
   if (const auto done = fault_help(args)) return *done;
   po::options_description options("options");
   add_scenario_options(options);
-  options.add_options()("program", po::value<std::string>(),
-                        "instead of a scenario: a training step as HLO text (docs/import.md)")(
+  options.add_options()(
+      "program", po::value<std::string>(),
+      "instead of a scenario: a training step as HLO or StableHLO text (docs/import.md)")(
       "state", po::value<std::string>(),
       "its initial state: a checkpoint, .npz, .safetensors (default STEM.state.npz)")(
       "batch", po::value<std::string>(),

@@ -18,9 +18,9 @@ int export_verb(const Args& args) {
       "out,o", po::value<std::string>(), "folder (default NAME-stablehlo)")(
       "threads", po::value<int>(), "host threads (default: all cores); never changes a bit")(
       "json", po::bool_switch(), "one JSON document on stdout");
-  const Parsed parsed = parse(args, "twinrun export SCENARIO --stablehlo [-o FOLDER] [--cores N]",
-                              "twinrun export digits_mlp --stablehlo --cores 8", options,
-                              {"SCENARIO"});
+  const Parsed parsed =
+      parse(args, "twinrun export SCENARIO --stablehlo [-o FOLDER] [--cores N]",
+            "twinrun export digits_mlp --stablehlo --cores 8", options, {"SCENARIO"});
   if (parsed.exit) return *parsed.exit;
   if (!parsed.get<bool>("stablehlo"))
     return fail({"no form is named", "", "the one that there is: --stablehlo"});
@@ -38,11 +38,9 @@ int export_verb(const Args& args) {
   o.folder = parsed.has("out") ? parsed.get<std::string>("out") : scenario->name + "-stablehlo";
   o.values = parsed.get<bool>("values");
   o.threads = *threads;
-  const auto done =
-      export_step(*experiment,
-                  cores == 1 ? experiment->whole(Experiment::Stack::kTpu)
-                             : experiment->sharded(sharding),
-                  o);
+  const auto done = export_step(
+      *experiment,
+      cores == 1 ? experiment->whole(Experiment::Stack::kTpu) : experiment->sharded(sharding), o);
   if (!done) return fail(done.error());
   if (parsed.get<bool>("json")) {
     const nlohmann::ordered_json j = {{"schema", 1},

@@ -12,10 +12,8 @@ int serve_verb(const Args& args) {
                         "one of ours: cpu, tpu, honest:SEED");
   add_fault_option(options, "engine");
   add_common_options(options);
-  const Parsed parsed =
-      parse(args, "twinrun serve [--engine ENGINE] FOLDER",
-            "twinrun serve --engine tpu /tmp/session", options,
-            {"FOLDER"});
+  const Parsed parsed = parse(args, "twinrun serve [--engine ENGINE] FOLDER",
+                              "twinrun serve --engine tpu /tmp/session", options, {"FOLDER"});
   if (parsed.exit) return *parsed.exit;
   const auto threads = threads_of(parsed);
   if (!threads) return fail(threads.error());

@@ -123,7 +123,7 @@ int train_verb(const Args& args) {
   po::options_description options("options");
   add_scenario_options(options);
   options.add_options()("engine,e", po::value<std::string>()->default_value("cpu"),
-"cpu, cpu:f64, tpu, honest:SEED, xla[:PLUGIN], exec:COMMAND")(
+                        "cpu, cpu:f64, tpu, honest:SEED, xla[:PLUGIN], exec:COMMAND")(
       "cores", po::value<int>(),
       "1: the whole batch on one core (default on cpu); N: sharded (default on tpu: tpu.cores)")(
       "init", po::value<std::string>(), "begin from this checkpoint instead of the seed")(

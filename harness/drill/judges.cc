@@ -133,8 +133,7 @@ Comparison compare(const std::vector<Variant>& honest, const Op& op,
   // An engine that declares it may fuse a product into the sum that takes it, unrounded. The judges are asked for this op alone
   // and have read the product rounded: half an ulp of it is what they miss.
   std::function<double(size_t)> unrounded;
-  if (honest[0].declared.contracts &&
-      (op.kind == OpKind::kAdd || op.kind == OpKind::kSubtract)) {
+  if (honest[0].declared.contracts && (op.kind == OpKind::kAdd || op.kind == OpKind::kSubtract)) {
     unrounded = [&](size_t e) {
       double sum = 0;
       for (const Tensor& operand : inputs)

@@ -58,7 +58,7 @@ struct DrillSummary {
   std::map<std::string, int64_t> clean_by_scenario;
   double executions = 0;  // mean, to an engine's finding
   int most_executions = 0;
-  double run_lengths = 0;      // mean: its steps, in units of the scenario's
+  double run_lengths = 0;                 // mean: its steps, in units of the scenario's
   double seconds = 0, truth_seconds = 0;  // mean of a case
   std::vector<std::string> misses;        // "ID  truth -> verdict: headline"
 };

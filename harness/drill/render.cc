@@ -139,7 +139,8 @@ std::string clean_text(const DrillSummary& d) {
 std::string hidden_text(const DrillSummary& d) {
   if (d.hidden.n == 0) return "";
   return fmt::format(
-      "Level C: {} faults more are outside by their op alone; no tensor of a step shows them beyond "
+      "Level C: {} faults more are outside by their op alone; no tensor of a step shows them "
+      "beyond "
       "honest engines. {} of them were flagged.",
       d.hidden.n, d.hidden.k);
 }

@@ -64,8 +64,8 @@ Result<double> distance_of_tensors(const std::vector<Variant>& honest, const Pro
   for (const int64_t step : steps) {
     const Seen* seen = witness.at(step);
     if (seen == nullptr) continue;
-    TWINRUN_ASSIGN(const double distance, judges.distance(step, seen->before, seen->fed,
-                                                          seen->after, seen->results));
+    TWINRUN_ASSIGN(const double distance,
+                   judges.distance(step, seen->before, seen->fed, seen->after, seen->results));
     worst = std::max(worst, distance);
     if (worst > 1 || ++looked == kStepLooks) break;
   }

@@ -378,7 +378,8 @@ FusionPlan Planner::plan() {
     if (u.op == kNoValue && u.group < 0) return;  // a parameter
     const bool is_group = u.group >= 0;
     uint8_t& state = is_group ? group_state[static_cast<size_t>(u.group)] : op_state[at(u.op)];
-    if (state == kBegun) throw std::logic_error("groups that wait for each other: a bug of plan_fusion");
+    if (state == kBegun)
+      throw std::logic_error("groups that wait for each other: a bug of plan_fusion");
     if (state == kDone) return;
     state = kBegun;
     if (is_group) {

@@ -43,9 +43,11 @@ struct FusionUnit {
 
 struct FusionPlan {
   std::vector<FusionGroup> groups;
-  std::vector<FusionUnit> order;  // dead ops, parameters and broadcasts that only groups read are not in it
-  std::vector<int> last_use;      // of a value: index of its last reader in `order`; its own; order.size() if it outlives
-                                  // the step; -1: never stored
+  std::vector<FusionUnit>
+      order;  // dead ops, parameters and broadcasts that only groups read are not in it
+  std::vector<int>
+      last_use;  // of a value: index of its last reader in `order`; its own; order.size() if it outlives
+                 // the step; -1: never stored
 };
 
 FusionPlan plan_fusion(const Program& program, const std::vector<bool>& constant);

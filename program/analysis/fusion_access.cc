@@ -11,7 +11,8 @@ Access access_of(const Graph& graph, ValueId id) {
   if (op.kind == OpKind::kReshape) return {x, 1, graph.type(x).elements()};
   const Dims &from = graph.type(x).dims, &to = op.type.dims;
   std::vector<bool> walks(to.size(), false);
-  for (size_t i = 0; i < from.size(); ++i) walks[static_cast<size_t>(op.attrs.dims[i])] = from[i] != 1;
+  for (size_t i = 0; i < from.size(); ++i)
+    walks[static_cast<size_t>(op.attrs.dims[i])] = from[i] != 1;
   // Repeating dimensions, walked ones, repeating ones: in this order, or it is no Access.
   Access access{x, 1, 1};
   int stage = 0;
@@ -37,7 +38,8 @@ int64_t reduce_columns(const Graph& graph, ValueId id) {
   int64_t columns = 1;
   bool kept = false;
   for (size_t i = 0; i < dims.size(); ++i) {
-    const bool gone = std::ranges::find(op.attrs.dims, static_cast<int64_t>(i)) != op.attrs.dims.end();
+    const bool gone =
+        std::ranges::find(op.attrs.dims, static_cast<int64_t>(i)) != op.attrs.dims.end();
     if (gone && kept && dims[i] != 1) return 0;
     if (gone) continue;
     columns *= dims[i];

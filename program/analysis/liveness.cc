@@ -15,7 +15,8 @@ std::vector<ValueId> last_uses(const Program& program) {
   for (const auto& var : program.state) {
     if (var.next != kNoValue) last[static_cast<size_t>(var.next)] = program.graph.size();
   }
-  for (const auto& output : program.outputs) last[static_cast<size_t>(output.id)] = program.graph.size();
+  for (const auto& output : program.outputs)
+    last[static_cast<size_t>(output.id)] = program.graph.size();
   return last;
 }
 
@@ -27,7 +28,8 @@ std::vector<bool> dead_values(const Program& program) {
   for (const auto& output : program.outputs) dead[static_cast<size_t>(output.id)] = false;
   for (ValueId id = program.graph.size() - 1; id >= 0; --id) {
     if (dead[static_cast<size_t>(id)]) continue;
-    for (ValueId operand : program.graph.op(id).operands) dead[static_cast<size_t>(operand)] = false;
+    for (ValueId operand : program.graph.op(id).operands)
+      dead[static_cast<size_t>(operand)] = false;
   }
   return dead;
 }

@@ -20,7 +20,8 @@ inline constexpr uint32_t kStreamInit = 1u << 24;     // + index of the state va
 inline constexpr uint32_t kStreamShuffle = 2u << 24;  // sample = epoch
 inline constexpr uint32_t kStreamOps = 3u << 24;      // + index of the random op in the program
 inline constexpr uint32_t kStreamData = 4u << 24;     // procedural data
-inline constexpr uint32_t kStreamVariant = 5u << 24;  // what an honest variant chooses (backends/variants)
+inline constexpr uint32_t kStreamVariant =
+    5u << 24;  // what an honest variant chooses (backends/variants)
 inline constexpr uint32_t kStreamEnsemble = 6u << 24;  // ulps by which initial weights are moved
 
 struct RandomKey {

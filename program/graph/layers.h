@@ -150,7 +150,7 @@ class Layers {
   };
   Moments own_moments(GraphBuilder b, const Dims& reduced, ValueId mean, int64_t count);
   Moments moments_of_all(GraphBuilder b, const Moments& own);
-  ValueId mean_of_squares(GraphBuilder b, const Dims& reduced);         // of x_
+  ValueId mean_of_squares(GraphBuilder b, const Dims& reduced);           // of x_
   ValueId variance_of(GraphBuilder b, ValueId of_squares, ValueId mean);  // in one pass
   ValueId global_rows(GraphBuilder b, int64_t n);
   ValueId gather_cores(const std::string& name, ValueId x);  // [batch, ..] -> [cores * batch, ..]

@@ -14,8 +14,7 @@ Program only_random(const Program& program) {
   Program p = program;
   p.outputs.clear();
   for (StateVar& var : p.state) var.next = kNoValue;
-  for (const ValueId id : random_ops(program))
-    p.outputs.push_back({program.graph.op(id).name, id});
+  for (const ValueId id : random_ops(program)) p.outputs.push_back({program.graph.op(id).name, id});
   return prune(p);
 }
 

@@ -1,7 +1,8 @@
-// HLO text as a small syntax tree: computations of instructions, operands resolved, attributes still text.
-// On the data's path: step.hlo -> parse_hlo (here) -> import_step (import.h) -> Program.
+// A step as HLO, a small syntax tree: computations of instructions, operands resolved, attributes still text. Both texts come to
+// it: HLO text as it stands, StableHLO text in HLO's words, as XLA itself brings it there.
+// On the data's path: step.hlo, step.mlir -> parse_program (here) -> import_step (import.h) -> Program.
 //
-//   TWINRUN_ASSIGN(HloModule module, parse_hlo(text, "step.hlo"));
+//   TWINRUN_ASSIGN(HloModule module, parse_program(text, "step.hlo"));
 //   module.entry().instructions.back().opcode;         // "tuple"
 #pragma once
 
@@ -23,6 +24,8 @@ struct HloShape {
   Dims dims;
   std::vector<HloShape> parts;
   bool is_tuple() const { return dtype.empty(); }
+  bool append(int64_t size);  // a dimension; false: not below 0, or too many elements or dimensions
+  static std::string refusal(std::string_view size);  // what to say of false
 };
 std::string to_string(const HloShape& shape);  // "f32[5,16]", "(f32[], s32[2])"
 
@@ -55,9 +58,17 @@ struct HloModule {
 
 inline constexpr size_t kMostHloBytes = size_t{64} << 20;
 inline constexpr int64_t kMostHloElements = int64_t{1} << 31;  // of one array
+inline constexpr size_t kMostHloRank = 16;
 
-// Parses what XLA's HloModule::ToString and JAX's as_text("hlo") print. `file` is for errors, which name the line, what was found
-// and what is allowed. Refused: text above kMostHloBytes, arrays above kMostHloElements, elided literals, dynamic sizes.
+// HLO text or StableHLO text, told apart by how it begins. `file` is for errors, which name the line, what was found and what is
+// allowed. Refused: text above kMostHloBytes, arrays above kMostHloElements, elided literals, dynamic sizes.
+Result<HloModule> parse_program(std::string_view text, const std::string& file);
+
+// What XLA's HloModule::ToString and JAX's as_text("hlo") print.
 Result<HloModule> parse_hlo(std::string_view text, const std::string& file);
+
+// What JAX's as_text() and `twinrun export --stablehlo` print: MLIR, ops of StableHLO and a few of CHLO, in their pretty form or the
+// generic one. Source: the StableHLO specification, https://github.com/openxla/stablehlo/blob/main/docs/spec.md (version 1).
+Result<HloModule> parse_stablehlo(std::string_view text, const std::string& file);
 
 }  // namespace twinrun

@@ -3,48 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <optional>
 #include <unordered_map>
 
 #include "program/base/names.h"
-#include "program/import/hlo_cursor.h"
 #include "program/import/hlo_module.h"
+#include "program/import/text_cursor.h"
 
 namespace twinrun {
 namespace {
-
-std::string trimmed(std::string_view text) {
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())) != 0)
-    text.remove_prefix(1);
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0)
-    text.remove_suffix(1);
-  return std::string(text);
-}
-
-std::string shortened(std::string_view text) {
-  return trimmed(text.substr(0, std::min<size_t>(text.find('\n'), 40)));
-}
-
-std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
-
-std::optional<int64_t> number(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 // The value of `key` in "{op_name="a b" stack_frame_id=6}"; "" if it is not there.
 std::string field(std::string_view text, std::string_view key) {
   for (size_t at = text.find(key); at != std::string_view::npos; at = text.find(key, at + 1)) {
     const size_t equals = at + key.size();
     if (equals >= text.size() || text[equals] != '=') continue;
-    if (at > 0 && HloCursor::is_word(text[at - 1])) continue;
+    if (at > 0 && TextCursor::is_word(text[at - 1])) continue;
     std::string_view value = text.substr(equals + 1);
     if (value.starts_with('"')) return std::string(value.substr(1, value.find('"', 1) - 1));
     size_t end = 0;
-    while (end < value.size() && HloCursor::is_word(value[end])) ++end;
+    while (end < value.size() && TextCursor::is_word(value[end])) ++end;
     return std::string(value.substr(0, end));
   }
   return "";
@@ -56,7 +33,8 @@ class Parser {
 
   Result<HloModule> parse() {
     if (!at_.take("HloModule")) {
-      return error(fmt::format("'{}'; allowed: HLO text, which begins with 'HloModule'",
+      return error(fmt::format("'{}'; allowed: HLO text, which begins with 'HloModule', or "
+                               "StableHLO text, 'module @..'",
                                shortened(at_.rest_of_line())),
                    "in JAX: jax.jit(step).lower(...).as_text(\"hlo\", debug_info=True)");
     }
@@ -183,7 +161,7 @@ class Parser {
   // Names, each perhaps after its shape.
   Status operands(HloInstruction& in) {
     while (!at_.take(")")) {
-      HloCursor here = at_;
+      TextCursor here = at_;
       std::string name = at_.word();
       at_.skip();
       if (name.empty() || at_.peek() == '[' || at_.peek() == '(') {
@@ -243,20 +221,10 @@ class Parser {
     }
     s.dtype = at_.word();
     if (s.dtype.empty() || !at_.take("[")) return unexpected("a shape, as in 'f32[8,16]{1,0}'");
-    int64_t elements = 1;
     while (!at_.take("]")) {
       const std::string size = at_.word();
-      const auto n = number(size);
-      if (!n || *n < 0 || *n > kMostHloElements / std::max<int64_t>(elements, 1)) {
-        return error(fmt::format("a size of '{}'; allowed: static sizes, at most {} elements",
-                                 size.empty() ? shortened(at_.rest_of_line()) : size,
-                                 kMostHloElements));
-      }
-      elements *= *n;
-      s.dims.push_back(*n);
-      constexpr size_t kMostRank = 16;
-      if (s.dims.size() > kMostRank)
-        return error(fmt::format("more than {} dimensions", kMostRank));
+      if (!s.append(number(size).value_or(-1)))
+        return error(HloShape::refusal(size.empty() ? shortened(at_.rest_of_line()) : size));
       if (!at_.take(",")) {
         at_.skip();
         if (at_.peek() != ']') return unexpected("',' or ']' in a shape");
@@ -270,7 +238,7 @@ class Parser {
     return s;
   }
 
-  HloCursor at_;
+  TextCursor at_;
   HloModule module_;
   std::unordered_map<std::string, int> names_;  // of the computation at work
   std::map<std::string, std::string> files_, locations_, frames_;
@@ -278,23 +246,7 @@ class Parser {
 
 }  // namespace
 
-std::string to_string(const HloShape& shape) {
-  if (!shape.is_tuple()) return shape.dtype + to_string(shape.dims);
-  std::string out = "(";
-  for (const HloShape& part : shape.parts) out += (out.size() > 1 ? ", " : "") + to_string(part);
-  return out + ")";
-}
-
-const HloComputation* HloModule::find(const std::string& computation) const {
-  const auto found = by_name.find(computation);
-  return found == by_name.end() ? nullptr : &computations[found->second];
-}
-
 Result<HloModule> parse_hlo(std::string_view text, const std::string& file) {
-  if (text.size() > kMostHloBytes) {
-    return Error{fmt::format("{} bytes; allowed: {}", text.size(), kMostHloBytes), file,
-                 "literals in the text make it large: pass arrays as inputs"};
-  }
   return Parser(text, file).parse();
 }
 

@@ -43,6 +43,8 @@ std::string advice(const std::string& opcode) {
       {"sine", "compute tables of sines outside of the step and pass them as inputs"},
       {"cosine", "compute tables of cosines outside of the step and pass them as inputs"},
       {"sort", "sort outside of the step"},
+      {"chlo.top_k", "choose outside of the step"},
+      {"all-reduce", "a step of one core: without pmap and shard_map, or twinrun export --cores 1"},
   };
   const auto found = known.find(opcode);
   return found == known.end() ? "docs/import.md lists the opcodes" : std::string(found->second);
@@ -141,7 +143,7 @@ class Importer {
       const HloInstruction& in = c.instructions[i];
       if (full_) break;
       try {
-        values[i] = lowered(in, values, arguments, scope);
+        values[i] = lowered(c, in, values, arguments, scope);
       } catch (const Unsupported& u) {
         problem(in, u.what);
       } catch (const GraphError& e) {
@@ -166,7 +168,7 @@ class Importer {
     return s;
   }
 
-  Value lowered(const HloInstruction& in, const std::vector<Value>& values,
+  Value lowered(const HloComputation& c, const HloInstruction& in, const std::vector<Value>& values,
                 const std::vector<Value>& arguments, const Scope& scope) {
     if (in.opcode == "parameter") {
       const auto i = static_cast<size_t>(std::stoll(in.literal));
@@ -198,20 +200,16 @@ class Importer {
     const Scope here = scope_of(in, scope);
     if (in.opcode == "call") {
       const HloComputation* callee = module_.find(text_attribute(in, "to_apply"));
-      if (callee == nullptr || &callee->instructions == &module_.entry().instructions)
+      if (callee == nullptr || callee == &module_.entry())
         throw Unsupported{
             fmt::format("call of '{}': no such computation", text_attribute(in, "to_apply"))};
-      if (!before(*callee, in)) throw Unsupported{"a call of a computation that stands later"};
+      // Callees stand before their callers, so that nothing calls itself.
+      if (callee >= &c) throw Unsupported{"a call of a computation that stands later"};
       return inlined(*callee, operands, here);
     }
     Value out = instruction(in, operands, here);
     check_shape(in.shape, out);
     return out;
-  }
-
-  // Callees stand before their callers, so that nothing calls itself.
-  bool before(const HloComputation& callee, const HloInstruction& caller) const {
-    return callee.instructions.back().line < caller.line;
   }
 
   // An opcode without a rule is told of even where an operand was refused before it.

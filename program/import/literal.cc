@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "program/base/bits.h"
+#include "program/import/site.h"
 
 namespace twinrun {
 namespace {
@@ -18,9 +19,15 @@ namespace {
                                 type.elements(), to_string(type.dtype))};
 }
 
-// XLA prints the shortest text that gives the same float back.
+// XLA prints the shortest text that gives the same float back, MLIR what does or, of inf and NaN, the bits: 0xFF800000.
 float float_of(const std::string& word, const TensorType& type) {
   char* end = nullptr;
+  if (const size_t digits = 2 * size_of(type.dtype); word.starts_with("0x")) {
+    const auto bits = static_cast<uint32_t>(std::strtoul(word.c_str(), &end, 16));
+    if (end != word.c_str() + word.size() || word.size() != 2 + digits) malformed(word, type);
+    return canonical(type.dtype == DType::kBF16 ? bf16_to_f32(static_cast<uint16_t>(bits))
+                                                : from_bits(bits));
+  }
   const float value = std::strtof(word.c_str(), &end);
   if (end != word.c_str() + word.size()) malformed(word, type);
   return canonical(value);
@@ -51,6 +58,47 @@ void put(Tensor& t, int64_t i, const std::string& word) {
   }
 }
 
+// MLIR's "0x0000803F...": the bytes of all elements, little-endian, a predicate's and a small integer's one or two.
+Tensor blob_of(std::string_view text, const HloInstruction& constant, const TensorType& type) {
+  const std::string& hlo = constant.shape.dtype;
+  const size_t size = hlo == "u8" || hlo == "s8" ? 1
+                      : is_small_integer(hlo)    ? 2
+                                                 : size_of(type.dtype);
+  const auto elements = static_cast<size_t>(type.elements());
+  text.remove_prefix(2);
+  if (text.size() / 2 != elements * size || text.size() % 2 != 0) malformed(text, type);
+  const auto digit = [&](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    malformed(text, type);
+  };
+  Tensor t = Tensor::zeros(type);
+  for (size_t i = 0; i < elements; ++i) {
+    uint32_t bits = 0;
+    for (size_t byte = 0; byte < size; ++byte) {
+      const size_t at = 2 * (i * size + byte);
+      bits |= static_cast<uint32_t>(16 * digit(text[at]) + digit(text[at + 1])) << (8 * byte);
+    }
+    switch (type.dtype) {
+      case DType::kF32:
+        t.as<float>()[i] = canonical(from_bits(bits));
+        break;
+      case DType::kBF16:
+        t.as<uint16_t>()[i] = bf16_round(canonical(bf16_to_f32(static_cast<uint16_t>(bits))));
+        break;
+      case DType::kPred:
+        t.as<uint8_t>()[i] = bits != 0 ? 1 : 0;
+        break;
+      default:
+        t.as<int32_t>()[i] = hlo == "s8"    ? static_cast<int8_t>(bits)
+                             : hlo == "s16" ? static_cast<int16_t>(bits)
+                                            : static_cast<int32_t>(bits);
+    }
+  }
+  return t;
+}
+
 }  // namespace
 
 Tensor literal_of(const HloInstruction& constant, const TensorType& type) {
@@ -59,6 +107,11 @@ Tensor literal_of(const HloInstruction& constant, const TensorType& type) {
     throw Unsupported{
         "an elided literal, constant({...}); print with large constants: as_text(\"hlo\", "
         "debug_info=True), or --xla_dump_hlo_as_text --xla_dump_large_constants"};
+  if (text.starts_with("dense_resource"))
+    throw Unsupported{
+        "a literal that stands elsewhere, dense_resource; make the array a parameter of the step"};
+  if (text.starts_with("\"0x") && text.ends_with('"'))
+    return blob_of(std::string_view(text).substr(1, text.size() - 2), constant, type);
   // A word per element at least: the text bounds what is allocated.
   if (type.elements() > 1 + static_cast<int64_t>(text.size())) malformed(text, type);
   Tensor t = Tensor::zeros(type);
@@ -68,11 +121,11 @@ Tensor literal_of(const HloInstruction& constant, const TensorType& type) {
     if (text.compare(at, 2, "/*") == 0) {
       const size_t end = text.find("*/", at);
       at = end == std::string::npos ? text.size() : end + 2;
-    } else if (c == '{' || c == '}' || c == ',' ||
+    } else if (c == '{' || c == '}' || c == '[' || c == ']' || c == ',' ||
                std::isspace(static_cast<unsigned char>(c)) != 0) {
       ++at;
     } else {
-      const size_t end = std::min(text.find_first_of("{},/ \t\r\n", at), text.size());
+      const size_t end = std::min(text.find_first_of("{}[],/ \t\r\n", at), text.size());
       if (end == at) malformed(text, type);
       if (count >= type.elements()) malformed(text, type);
       put(t, count++, text.substr(at, end - at));

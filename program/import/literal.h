@@ -1,4 +1,4 @@
-// Literals of HLO text: constant(0.1), constant({ {1, 2}, {3, 4} }).
+// Literals of HLO text: constant(0.1), constant({ {1, 2}, {3, 4} }), and of MLIR: [[1, 2], [3, 4]], 0xFF800000, "0x0000803F...".
 #pragma once
 
 #include "program/base/tensor.h"

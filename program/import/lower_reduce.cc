@@ -12,8 +12,6 @@
 namespace twinrun {
 namespace {
 
-bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16; }
-
 // Reduced dimensions first and as one.
 ValueId reduced_first(Site& s, ValueId x, const Dims& dims) {
   const Dims sizes = s.b.type(x).dims;
@@ -38,12 +36,12 @@ ValueId integer_sum(Site& s, ValueId x, const Dims& dims) {
 }
 
 ValueId maximum(Site& s, ValueId x, const Dims& dims, const std::string& name) {
-  if (is_float(s.b.type(x).dtype)) return s.b.reduce(x, dims, Reducer::kMax, name);
+  if (is_floating(s.b.type(x).dtype)) return s.b.reduce(x, dims, Reducer::kMax, name);
   return s.fold(OpKind::kMaximum, reduced_first(s, x, dims));
 }
 
 ValueId minimum(Site& s, ValueId x, const Dims& dims, const std::string& name) {
-  if (!is_float(s.b.type(x).dtype)) return s.fold(OpKind::kMinimum, reduced_first(s, x, dims));
+  if (!is_floating(s.b.type(x).dtype)) return s.fold(OpKind::kMinimum, reduced_first(s, x, dims));
   const ValueId flipped = s.b.unary(OpKind::kNegate, x, s.name("negated"));
   const ValueId most = s.b.reduce(flipped, dims, Reducer::kMax, s.name("maximum"));
   return s.b.unary(OpKind::kNegate, most, name);
@@ -155,7 +153,7 @@ std::pair<ValueId, ValueId> lower_arg_extreme(Site& s) {
     if (of_values) most = most || direction == "GT", least = least || direction == "LT";
     ties = ties || (!of_values && direction == "LT");
   }
-  if (!is_float(t.dtype) || s.type(1) != TensorType{DType::kI32, t.dims} || most == least ||
+  if (!is_floating(t.dtype) || s.type(1) != TensorType{DType::kI32, t.dims} || most == least ||
       !ties || c->parameters.size() != 4)
     s.refuse(
         "reduce of several operands; allowed: the arg-max and arg-min of floats as JAX writes "

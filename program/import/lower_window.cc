@@ -25,10 +25,11 @@ bool is_windowed(const HloWindow& w, size_t i) {
 
 HloWindow pooling_window(Site& s, const TensorType& t) {
   const HloWindow w = window_attribute(s.in, static_cast<size_t>(t.rank()));
-  for (const Dims* d : {&w.lhs_dilate, &w.rhs_dilate}) {
-    if (std::ranges::any_of(*d, [](int64_t v) { return v != 1; }))
-      s.refuse("a dilated window; allowed: dilation in convolutions only");
-  }
+  const auto dilated = [](const Dims& d) {
+    return std::ranges::any_of(d, [](int64_t v) { return v != 1; });
+  };
+  if (dilated(w.rhs_dilate) || (dilated(w.lhs_dilate) && s.region() != "add"))
+    s.refuse("a dilated window; allowed: in convolutions, and operands of sums");
   return w;
 }
 
@@ -82,11 +83,12 @@ ValueId from_image(Site& s, const Pool& p, ValueId y, const TensorType& t) {
   return s.transpose(s.reshape(y, moved, "unrolled"), back, "result");
 }
 
-// Sums along one axis, of zeros outside.
-ValueId window_sum(Site& s, ValueId x, int64_t axis, int64_t size, int64_t stride, int64_t low,
-                   int64_t high) {
-  if (size == 1 && stride == 1 && low == 0 && high == 0) return x;
-  x = s.widen(x, axis, low, high);
+// Sums along one axis, of zeros outside and between.
+ValueId window_sum(Site& s, ValueId x, int64_t axis, const HloWindow& w) {
+  const auto i = static_cast<size_t>(axis);
+  const int64_t size = w.size[i], stride = w.stride[i];
+  x = s.widen(x, axis, w.pad_low[i], w.pad_high[i], w.lhs_dilate[i] - 1);
+  if (size == 1 && stride == 1) return x;
   const Dims dims = s.b.type(x).dims;
   const int64_t n = dims[static_cast<size_t>(axis)];
   if (n < size) s.refuse("a window larger than its operand");
@@ -119,9 +121,7 @@ ValueId reduce_window(Site& s) {
   if (region == "add" && init && *init == 0) {
     const HloWindow w = pooling_window(s, t);
     ValueId x = s.x[0];
-    for (size_t i = 0; i < w.size.size(); ++i)
-      x = window_sum(s, x, static_cast<int64_t>(i), w.size[i], w.stride[i], w.pad_low[i],
-                     w.pad_high[i]);
+    for (size_t i = 0; i < w.size.size(); ++i) x = window_sum(s, x, static_cast<int64_t>(i), w);
     return x;
   }
   if ((region != "maximum" && region != "minimum") || !init || !std::isinf(*init) ||

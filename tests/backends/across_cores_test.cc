@@ -7,7 +7,7 @@
 
 #include "tests/backends/small_programs.h"
 
-namespace twinrun {
+namespace twinrun::across_cores_test {
 namespace {
 
 using small::Trial;
@@ -287,4 +287,4 @@ TEST(Gan, EachPartHasItsOwnObjective) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::across_cores_test

@@ -4,7 +4,7 @@
 #include "program/base/bits.h"
 #include "tests/backends/small_programs.h"
 
-namespace twinrun {
+namespace twinrun::all_reduce_test {
 namespace {
 
 using small::all_reduce_program;
@@ -77,4 +77,4 @@ TEST(AllReduce, OfOneReplicaMovesBits) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::all_reduce_test

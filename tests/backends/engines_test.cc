@@ -7,7 +7,7 @@
 #include "program/base/bits.h"
 #include "tests/backends/small_programs.h"
 
-namespace twinrun {
+namespace twinrun::engines_test {
 namespace {
 
 using small::f32;
@@ -206,7 +206,8 @@ TEST(Engines, DigestSeesEverythingThatMatters) {
 TEST(Engines, UnknownNameSuggestsTheNearest) {
   const auto unknown = make_backend("cpu:f46", {});
   ASSERT_FALSE(unknown.ok());
-  EXPECT_EQ(unknown.error().what, "unknown engine 'cpu:f46' (known: cpu, cpu:f64, tpu, honest:SEED, xla, exec:COMMAND)");
+  EXPECT_EQ(unknown.error().what,
+            "unknown engine 'cpu:f46' (known: cpu, cpu:f64, tpu, honest:SEED, xla, exec:COMMAND)");
   EXPECT_EQ(unknown.error().fix, "did you mean 'cpu:f64'?");
   EXPECT_EQ(backend_names(), (std::vector<std::string>{"cpu", "cpu:f64", "tpu"}));
 }
@@ -504,4 +505,4 @@ TEST(Engines, F64RoundsMidpointsToF32) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::engines_test

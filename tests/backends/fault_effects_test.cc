@@ -10,7 +10,7 @@
 #include "program/base/bits.h"
 #include "tests/backends/fault_trials.h"
 
-namespace twinrun {
+namespace twinrun::fault_effects_test {
 namespace {
 
 using small::f32;
@@ -407,4 +407,4 @@ TEST(FaultOrder, ComputationFirstThenResultsAsGiven) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::fault_effects_test

@@ -14,7 +14,7 @@
 #include "program/analysis/liveness.h"
 #include "tests/backends/fault_trials.h"
 
-namespace twinrun {
+namespace twinrun::fault_everywhere_test {
 namespace {
 
 using small::feed;
@@ -328,4 +328,4 @@ TEST(FaultRate, ASecondEngineOfABackendIsAnotherRun) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::fault_everywhere_test

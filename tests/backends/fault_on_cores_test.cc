@@ -6,7 +6,7 @@
 
 #include "tests/backends/fault_trials.h"
 
-namespace twinrun {
+namespace twinrun::fault_on_cores_test {
 namespace {
 
 using small::f32;
@@ -261,4 +261,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& p) { return p.param; });
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::fault_on_cores_test

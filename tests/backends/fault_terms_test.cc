@@ -8,7 +8,7 @@
 #include "program/base/bits.h"
 #include "tests/backends/fault_trials.h"
 
-namespace twinrun {
+namespace twinrun::fault_terms_test {
 namespace {
 
 using small::Recorder;
@@ -104,4 +104,4 @@ TEST(FaultTerms, RoundOperandsAsDeclared) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::fault_terms_test

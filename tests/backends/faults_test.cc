@@ -9,7 +9,7 @@
 #include "program/base/bits.h"
 #include "tests/backends/fault_trials.h"
 
-namespace twinrun {
+namespace twinrun::faults_test {
 namespace {
 
 using small::f32;
@@ -48,8 +48,7 @@ TEST(ParseFault, Bad) {
   const std::tuple<const char*, const char*, const char*> rows[] = {
       {"scale", "no '@' between the kind and the op", kUsage},
       {"", "no '@' between the kind and the op", kUsage},
-      {"drop_k_tial@x",
-       "unknown kind 'drop_k_tial' (--fault help lists the 52 there are)",
+      {"drop_k_tial@x", "unknown kind 'drop_k_tial' (--fault help lists the 52 there are)",
        "did you mean 'drop_k_tail'?"},
       {"scale@", "no op pattern after '@'", kUsage},
       {"scale@,step=1", "no op pattern after '@'", kUsage},
@@ -441,7 +440,8 @@ TEST(FaultRefusals, NameTheNearestOp) {
   EXPECT_EQ(none.fix, "the nearest op it can act on is 'dense1/dot_general'");
   EXPECT_EQ(none.where, "--fault scale@dense1/dot_genral");
   const Error kind = refusal(dense_step(), "drop_k_tail@dense1/add_bias");
-  EXPECT_EQ(kind.what, "'dense1/add_bias' matches ops, but none that drop_k_tail can act on (dots)");
+  EXPECT_EQ(kind.what,
+            "'dense1/add_bias' matches ops, but none that drop_k_tail can act on (dots)");
   EXPECT_EQ(refusal(dense_step(1), "drop_core@*").fix,
             "this program has no op for this kind of fault");
   EXPECT_EQ(refusal(dense_step(), "scale@dense1/kernel").what,
@@ -500,4 +500,4 @@ TEST(FaultKinds, DropKTailOfABf16Dot) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::faults_test

@@ -1,17 +1,18 @@
 // Fused steps against op-by-op steps of the same engine, bit for bit: a sink that ignores everything forces the latter.
 // Whole training programs first, then random graphs of elementwise ops with all that may go wrong in blocks.
+#include "program/analysis/fusion.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
 #include "backends/interpreter.h"
-#include "program/analysis/fusion.h"
 #include "program/base/bits.h"
 #include "program/graph/layers.h"
 #include "tests/backends/small_programs.h"
 
-namespace twinrun {
+namespace twinrun::fusion_test {
 namespace {
 
 using small::generic_f32;
@@ -374,8 +375,8 @@ class Bump : public OpHooks {
 // The weighted loss of tokens: a group of its gradient leads back, through another group, to one of its value.
 TEST(Fusion, GroupsNeverWaitForEachOther) {
   const SampleType sample{{6}, DType::kI32, {}, true, 12, 10};
-  const Program program = training_step(
-      build_forward(Mode::kTraining, 16, sample, 7, {}, [](Layers& net) {
+  const Program program =
+      training_step(build_forward(Mode::kTraining, 16, sample, 7, {}, [](Layers& net) {
         net.embedding("embedding1", 12, 8, {});
         net.masked_mean("mean1");
         net.dense("dense1", 10);
@@ -428,4 +429,4 @@ TEST(Fusion, BroadcastsAreNotStoredAndGroupsMeetReductions) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::fusion_test

@@ -8,7 +8,7 @@
 #include "tests/backends/small_programs.h"
 #include "tests/support/error_number.h"
 
-namespace twinrun {
+namespace twinrun::gradient_rules_test {
 namespace {
 
 using small::f32;
@@ -328,4 +328,4 @@ TEST(Accumulation, OfANetworkIsTheWholeBatch) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::gradient_rules_test

@@ -15,7 +15,7 @@
 #include "program/ops/op_def.h"
 #include "tests/backends/small_programs.h"
 
-namespace twinrun {
+namespace twinrun::gradients_test {
 namespace {
 
 using small::f64;
@@ -567,4 +567,4 @@ TEST(Gradients, MaxPoolTieGoesToTheFirst) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::gradients_test

@@ -3,7 +3,7 @@
 
 #include "tests/backends/small_programs.h"
 
-namespace twinrun {
+namespace twinrun::hooks_test {
 namespace {
 
 using small::all_reduce_program;
@@ -101,4 +101,4 @@ TEST(Hooks, ReplaceAnOp) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::hooks_test

@@ -12,7 +12,7 @@
 #include "tests/backends/amx_trap.h"
 #include "tests/backends/kernels_naive.h"
 
-namespace twinrun {
+namespace twinrun::kernels_amx_test {
 namespace {
 
 using namespace naive;
@@ -294,4 +294,4 @@ TEST(AmxTiles, AreNotUsedWhereTheyAreRefused) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::kernels_amx_test

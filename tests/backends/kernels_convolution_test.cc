@@ -6,7 +6,7 @@
 
 #include "tests/backends/kernels_naive.h"
 
-namespace twinrun {
+namespace twinrun::kernels_convolution_test {
 namespace {
 
 using namespace naive;
@@ -225,7 +225,8 @@ TEST(Convolution, AnImageHasTheSameBitsInAnyBatch) {
         const Tensor together = of(kind, 128, 0);
         for (int64_t batch : {1, 7}) {
           for (int64_t first : {int64_t{0}, int64_t{50}, 128 - batch}) {
-            EXPECT_EQ(first_difference(of(kind, batch, first), together.rows(first, first + batch)), -1)
+            EXPECT_EQ(first_difference(of(kind, batch, first), together.rows(first, first + batch)),
+                      -1)
                 << name_of(kind) << " stride " << stride << " batch " << batch << " from " << first;
           }
         }
@@ -239,4 +240,4 @@ TEST(Convolution, PoisonIsNeverSeen) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::kernels_convolution_test

@@ -5,7 +5,7 @@
 #include "program/base/digest.h"
 #include "tests/backends/kernels_naive.h"
 
-namespace twinrun {
+namespace twinrun::kernels_digest_test {
 namespace {
 
 using namespace naive;
@@ -168,4 +168,4 @@ TEST(Digest, ForcedIsaIsTheActiveOne) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::kernels_digest_test

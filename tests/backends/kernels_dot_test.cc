@@ -4,7 +4,7 @@
 
 #include "tests/backends/kernels_naive.h"
 
-namespace twinrun {
+namespace twinrun::kernels_dot_test {
 namespace {
 
 using namespace naive;
@@ -135,4 +135,4 @@ TEST(Dot, Bf16TensorsAreWidenedAndRounded) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::kernels_dot_test

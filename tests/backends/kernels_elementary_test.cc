@@ -11,7 +11,7 @@
 #include "program/base/bits.h"
 #include "tests/reference/correctly_rounded.h"
 
-namespace twinrun {
+namespace twinrun::kernels_elementary_test {
 namespace {
 
 using ArrayFunction = void (*)(const float*, float*, int64_t);
@@ -118,4 +118,4 @@ TEST(Elementary, FlushedExpIsFlushOfExp) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::kernels_elementary_test

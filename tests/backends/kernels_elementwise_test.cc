@@ -6,7 +6,7 @@
 #include "program/base/philox.h"
 #include "tests/backends/kernels_naive.h"
 
-namespace twinrun {
+namespace twinrun::kernels_elementwise_test {
 namespace {
 
 using namespace naive;
@@ -309,4 +309,4 @@ TEST(Random, EqualsDraw) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::kernels_elementwise_test

@@ -3,7 +3,7 @@
 
 #include "tests/backends/kernels_naive.h"
 
-namespace twinrun {
+namespace twinrun::kernels_reduce_test {
 namespace {
 
 using namespace naive;
@@ -242,4 +242,4 @@ TEST(AllReduce, EqualsTheRing) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::kernels_reduce_test

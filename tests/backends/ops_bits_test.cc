@@ -11,7 +11,7 @@
 #include "tests/reference/op_cases.h"
 #include "tests/support/isa_scope.h"
 
-namespace twinrun {
+namespace twinrun::ops_bits_test {
 namespace {
 
 struct Mode {
@@ -139,4 +139,4 @@ TEST(OpBits, AlignmentAndThreadsDoNotShow) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::ops_bits_test

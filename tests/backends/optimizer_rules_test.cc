@@ -5,7 +5,7 @@
 #include "program/graph/optimizer.h"
 #include "tests/backends/optimizers_by_hand.h"
 
-namespace twinrun {
+namespace twinrun::optimizer_rules_test {
 namespace {
 
 using small::numbers;
@@ -192,4 +192,4 @@ TEST(OptimizerAlgebra, BothMeanTheSame) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::optimizer_rules_test

@@ -6,7 +6,7 @@
 
 #include "tests/backends/small_programs.h"
 
-namespace twinrun {
+namespace twinrun::optimizers_test {
 namespace {
 
 using small::Hand;
@@ -164,4 +164,4 @@ TEST(Optimizers, LearningRateIsAnInput) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::optimizers_test

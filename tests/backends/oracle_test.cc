@@ -13,7 +13,7 @@
 #include "tests/reference/interpreter.h"
 #include "tests/reference/op_cases.h"
 
-namespace twinrun {
+namespace twinrun::oracle_test {
 namespace {
 
 struct Mode {
@@ -401,4 +401,4 @@ TEST(OracleElementary, Edges) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::oracle_test

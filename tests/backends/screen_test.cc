@@ -14,7 +14,7 @@
 #include "program/ops/op_def.h"
 #include "tests/reference/op_cases.h"
 
-namespace twinrun {
+namespace twinrun::screen_test {
 namespace {
 
 struct Mode {
@@ -512,4 +512,4 @@ TEST(ScreenCostSlow, OneThread) {
 }
 
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::screen_test

@@ -16,7 +16,7 @@
 #include "tests/backends/small_programs.h"
 #include "tests/reference/op_cases.h"
 
-namespace twinrun {
+namespace twinrun::variants_test {
 namespace {
 
 constexpr DotPrecision kPrecisions[] = {DotPrecision::kF32, DotPrecision::kBf16,
@@ -466,4 +466,4 @@ TEST(VariantEngines, TakeFaultsOnTop) {
   EXPECT_TRUE(rounded.output(dot).same_bits(expected));
 }
 }  // namespace
-}  // namespace twinrun
+}  // namespace twinrun::variants_test

@@ -101,8 +101,7 @@ TEST(Safetensors, RefusesWhatTheFormatForbids) {
   says(std::string(100000, '{'), "", "header");  // no recursion
   says("{\"a\":" + std::string(100000, '['), "", "a list for 'a'");
   EXPECT_NE(refusal("short").find("too short"), std::string::npos);
-  EXPECT_NE(refusal(std::string(8, '\xFF') + "{}").find("declares a header of"),
-            std::string::npos);
+  EXPECT_NE(refusal(std::string(8, '\xFF') + "{}").find("declares a header of"), std::string::npos);
 }
 
 TEST(Safetensors, UnknownKeysAreReported) {

@@ -55,6 +55,37 @@ TEST_F(Exec, AWrongOneIsFoundByItsTensors) {
   EXPECT_EQ(report["findings"][0]["step"], 0);
 }
 
+// Killed with SIGKILL, nothing of ours is left to end the engine, what it has started, or its folder.
+TEST_F(Exec, AKilledRunLeavesNoEngine) {
+  fs::create_directory(folder_ / "sessions");
+  write_text(
+      folder_ / "engine.sh",
+      "trap '' HUP TERM PIPE\nsetsid sleep 1000 &\necho $! > ../daemon\nmv ../daemon "
+      "../daemon.pid\necho $$ > ../hung\nmv ../hung ../hung.pid\nwhile :; do sleep 1; done\n");
+  const std::string engine = "exec:sh -c 'cd sessions && exec sh ../engine.sh'";
+  Process process(folder_, {"train", "drill_mlp", "--engine", engine, "-o", "run.h5"},
+                  {{"TMPDIR", folder_ / "sessions"}});
+  ASSERT_TRUE(process.wait_for(folder_ / "hung.pid"));
+  EXPECT_FALSE(fs::is_empty(folder_ / "sessions"));
+  process.kill(SIGKILL);
+  EXPECT_EQ(process.finish().signal, SIGKILL);
+  const auto end = Clock::now() + std::chrono::seconds(20);
+  for (const char* name : {"hung.pid", "daemon.pid"}) {
+    const pid_t pid = std::stoi(read_text(folder_ / name));
+    bool there = true;
+    while (there && Clock::now() < end) {
+      // One that nobody has reaped yet is no process any more.
+      const std::string state = read_text("/proc/" + std::to_string(pid) + "/stat");
+      there = !state.empty() && state.find(") Z") == std::string::npos;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_FALSE(there) << name;
+  }
+  while (!fs::is_empty(folder_ / "sessions") && Clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(fs::is_empty(folder_ / "sessions"));
+}
+
 // One rule for all verbs: 125 where the engine cannot be run, from its start to its last step.
 TEST_F(Exec, OneThatIsNotThereOrDies) {
   for (const char* option : {"--subject", "--baseline"}) {

@@ -47,6 +47,36 @@ TEST(ImportedProgram, AFaultIsNamedByThePlaceInTheSource) {
   EXPECT_EQ(report["findings"][0]["step"], 3);
 }
 
+TEST(ImportedProgram, StableHloIsToldByItsContentNotItsName) {
+  const Folder folder;
+  fs::copy_file(kFixtures + "mlp_momentum.mlir", folder / "program.txt");
+  for (const char* ending : {"json", "state.npz", "batch.npz"})
+    fs::copy_file(kFixtures + "mlp_momentum." + ending,
+                  folder / (std::string("program.") + ending));
+  const Outcome o =
+      twinrun(folder, {"diagnose", "--program", "program.txt", "--json", "-q", "-o", "out", "--set",
+                       "train.steps=8", "--fault",
+                       "drop_k_tail@dense2/dot_general.grad@make_fixtures.py:38:2,from=3"});
+  EXPECT_EQ(o.code, 20) << o.err;
+  EXPECT_EQ(json_of(o.out)["findings"][0]["op"], "dense2/dot_general.grad@make_fixtures.py:38:2");
+}
+
+TEST(ImportedProgram, AnExportedStepOfOneCoreComesBack) {
+  const Folder folder;
+  EXPECT_EQ(twinrun(folder, {"export", "drill_mlp", "--stablehlo", "-o", "one"}).code, 0);
+  const Outcome one = twinrun(folder, {"diagnose", "--program", "one/step.mlir", "--json", "-q",
+                                       "-o", "out", "--set", "train.steps=4"});
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(json_of(one.out)["verdict"]["class"], "NOISE");
+  EXPECT_EQ(
+      twinrun(folder, {"export", "drill_mlp", "--stablehlo", "--cores", "4", "-o", "four"}).code,
+      0);
+  const Outcome four = twinrun(folder, {"diagnose", "--program", "four/step.mlir"});
+  EXPECT_EQ(four.code, 128);
+  EXPECT_TRUE(four.says("all-reduce (f32")) << four.err;
+  EXPECT_TRUE(four.says("a step of one core")) << four.err;
+}
+
 TEST(ImportedProgram, FilesThatDoNotFitAreToldInFull) {
   const Folder folder;
   const std::string program = kFixtures + "mlp_sgd.hlo";

@@ -225,8 +225,7 @@ TEST(DrillTruth, HonestEnginesAreInsideSlow) {
       return this;
     }
     void end_step(int64_t step, const States& after, const StepOutputs& outputs) override {
-      step_worst =
-          std::max(step_worst, must(whole->distance(step, before, fed, after, outputs)));
+      step_worst = std::max(step_worst, must(whole->distance(step, before, fed, after, outputs)));
     }
   };
   int64_t compared = 0, leaning = 0;

@@ -33,7 +33,8 @@ TEST(Ensemble, FarFromAllIsOutsideAndSoIsNaN) {
   EXPECT_EQ(rank_of_first(curves).outcome, "outside");
 }
 
-Result<std::vector<EnsembleRow>> compare(const Experiment& e, Backend& subject, int members, uint64_t seed) {
+Result<std::vector<EnsembleRow>> compare(const Experiment& e, Backend& subject, int members,
+                                         uint64_t seed) {
   return compare_ensemble(e, as_computed_by(subject.capabilities(), e.sharded(e.sharding)), subject,
                           {.members = members, .steps = 6, .threads = 1, .seed = seed});
 }

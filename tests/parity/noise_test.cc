@@ -172,8 +172,7 @@ TEST(Bound, HoldsTheExactRunAndNothingWrong) {
     const Spread spread = tiny::must(ensemble(e, false, truth, kSteps, 8, 1));
     EXPECT_EQ(outside(ours, truth, spread), 0);
     // A gradient that is off by one part in a thousand; bf16 products.
-    const auto broken =
-        tiny::faulty(tiny::backend("cpu"), "scale@*kernel.grad,magnitude=1.001");
+    const auto broken = tiny::faulty(tiny::backend("cpu"), "scale@*kernel.grad,magnitude=1.001");
     EXPECT_GT(outside(ours, tiny::must(trace(e, program, *broken, {.steps = kSteps})), spread), 0);
     const auto tpu = tiny::backend("tpu");
     EXPECT_GT(outside(ours, tiny::must(trace(e, program, *tpu, {.steps = kSteps})), spread), 0);

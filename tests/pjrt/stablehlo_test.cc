@@ -32,8 +32,9 @@ TEST(StableHlo, IsOneModuleOfReplicasWithStateInputsAndRandomNumbers) {
   std::vector<std::string> arguments, results;
   for (const auto& a : m.arguments) arguments.push_back(a.name);
   for (const auto& r : m.results) results.push_back(r.name);
-  EXPECT_EQ(arguments, (std::vector<std::string>{"state/w", "input/images", "input/step",
-                                                 "input/sample_ids", "random/dropout1/rng_uniform"}));
+  EXPECT_EQ(arguments,
+            (std::vector<std::string>{"state/w", "input/images", "input/step", "input/sample_ids",
+                                      "random/dropout1/rng_uniform"}));
   EXPECT_EQ(results, (std::vector<std::string>{"state/w", "output/w.grad"}));
   EXPECT_TRUE(has(m, "mhlo.num_replicas = 4 : i32"));
   EXPECT_TRUE(has(m, "replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>"));
@@ -79,11 +80,13 @@ TEST(StableHlo, GradientsOfConvolutionsAreConvolutions) {
                {"dk", b.convolution_kernel_grad(x, dy, {3, 3, 5, 4}, w, "dk")}};
   const StableHlo m = to_stablehlo(p, {.precision = "DEFAULT"});
   EXPECT_TRUE(has(m, "stablehlo.reverse %v1, dims = [0, 1]"));
-  EXPECT_TRUE(has(m, "[b, 0, 1, f]x[0, 1, o, i]->[b, 0, 1, f], window = {stride = [1, 1], pad = "
-                     "[[2, 2], [2, 2]], lhs_dilate = [2, 2], rhs_dilate = [1, 1]}"))
+  EXPECT_TRUE(has(m,
+                  "[b, 0, 1, f]x[0, 1, o, i]->[b, 0, 1, f], window = {stride = [1, 1], pad = "
+                  "[[2, 2], [2, 2]], lhs_dilate = [2, 2], rhs_dilate = [1, 1]}"))
       << m.text;
-  EXPECT_TRUE(has(m, "[f, 0, 1, b]x[i, 0, 1, o]->[0, 1, b, f], window = {stride = [1, 1], pad = "
-                     "[[0, 0], [0, 0]], lhs_dilate = [1, 1], rhs_dilate = [2, 2]}"))
+  EXPECT_TRUE(has(m,
+                  "[f, 0, 1, b]x[i, 0, 1, o]->[0, 1, b, f], window = {stride = [1, 1], pad = "
+                  "[[0, 0], [0, 0]], lhs_dilate = [1, 1], rhs_dilate = [2, 2]}"))
       << m.text;
   EXPECT_TRUE(has(m, "#stablehlo<precision DEFAULT>"));
 }

@@ -1,0 +1,303 @@
+// MlirModule -> HloModule: StableHLO's ops in HLO's words, so that one set of rules lowers both texts, as XLA itself has it.
+#include "program/import/from_stablehlo.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "program/import/text_cursor.h"
+
+namespace twinrun {
+namespace {
+
+bool is_return(const MlirOp& op) {
+  return op.name == "return" || op.name == "func.return" || op.name == "stablehlo.return";
+}
+
+// "dense<1.0>" -> "1.0"; other literals stay.
+std::string elements_of(const std::string& literal) {
+  constexpr std::string_view kDense = "dense<";
+  if (!literal.starts_with(kDense)) return literal;
+  return literal.substr(kDense.size(), literal.size() - kDense.size() - 1);
+}
+
+class Translator {
+ public:
+  explicit Translator(const MlirModule& from) : from_(from) {
+    for (size_t i = 0; i < from.functions.size(); ++i) by_name_[from.functions[i].name] = i;
+    out_.name = from.name;
+    out_.file = from.file;
+  }
+
+  Result<HloModule> run() {
+    const auto& functions = from_.functions;
+    auto main = std::ranges::find(functions, "main", &MlirFunction::name);
+    if (main == functions.end() &&
+        std::ranges::count(functions, true, &MlirFunction::is_public) == 1)
+      main = std::ranges::find(functions, true, &MlirFunction::is_public);
+    if (main == functions.end())
+      return Error{"the module has no function @main", from_.file,
+                   "name the step's function @main"};
+    main_ = &*main;
+    TWINRUN_RETURN_IF_ERROR(function(*main_));
+    out_.entry_index = static_cast<int>(out_.computations.size()) - 1;
+    return std::move(out_);
+  }
+
+ private:
+  using Values = std::unordered_map<std::string, std::vector<int>>;  // instruction of each result
+
+  Error error(int line, std::string what, std::string fix = "") const {
+    return {std::move(what), fmt::format("{}:{}", from_.file, line), std::move(fix)};
+  }
+
+  // After those that it calls.
+  Status function(const MlirFunction& f) {
+    constexpr size_t kMostNested = 64;
+    if (open_.contains(&f)) return error(f.line, fmt::format("function @{} calls itself", f.name));
+    if (open_.size() >= kMostNested)
+      return error(f.line, fmt::format("calls nested more than {} deep", kMostNested));
+    open_.insert(&f);
+    TWINRUN_RETURN_IF_ERROR(callees(f.body));
+    open_.erase(&f);
+    return computation(f.name, f.body, f.line, "@" + f.name);
+  }
+
+  Status callees(const MlirRegion& r) {
+    for (const MlirOp& op : r.ops) {
+      for (const MlirRegion& inner : op.regions) TWINRUN_RETURN_IF_ERROR(callees(inner));
+      if (hlo_opcode(op.name) != "call") continue;
+      HloInstruction in;
+      set_hlo_attributes(op, {}, in);
+      const std::string& name = in.attributes["to_apply"];
+      const auto found = by_name_.find(name);
+      if (found == by_name_.end() || out_.by_name.contains(name)) continue;
+      TWINRUN_RETURN_IF_ERROR(function(from_.functions[found->second]));
+    }
+    return Ok{};
+  }
+
+  Status computation(const std::string& name, const MlirRegion& body, int line,
+                     const std::string& what) {
+    HloComputation c;
+    Values values;
+    c.name = name;
+    for (const MlirArgument& a : body.arguments) {
+      HloInstruction p;
+      p.name = a.name;
+      p.opcode = "parameter";
+      p.shape = a.shape;
+      p.literal = std::to_string(c.parameters.size());
+      p.op_name = place(a.location).op_name;
+      p.line = line;
+      c.parameters.push_back(static_cast<int>(c.instructions.size()));
+      TWINRUN_RETURN_IF_ERROR(define(values, a.name, {c.parameters.back()}, line));
+      c.instructions.push_back(std::move(p));
+    }
+    for (size_t i = 0; i < body.ops.size(); ++i) {
+      const MlirOp& op = body.ops[i];
+      if (is_return(op) != (i + 1 == body.ops.size()))
+        return error(op.line,
+                     fmt::format("'{}' in {}; allowed: one return, at the end", op.name, what));
+      if (is_return(op)) {
+        TWINRUN_RETURN_IF_ERROR(returned(c, values, op));
+      } else {
+        TWINRUN_RETURN_IF_ERROR(instruction(c, values, op));
+      }
+    }
+    if (c.root < 0) return error(line, fmt::format("{} returns nothing", what));
+    if (!out_.by_name.emplace(name, out_.computations.size()).second)
+      return error(line, fmt::format("a second function @{}", name));
+    out_.computations.push_back(std::move(c));
+    return Ok{};
+  }
+
+  // One value is the root itself; several are a tuple, as those of the step are.
+  Status returned(HloComputation& c, const Values& values, const MlirOp& op) {
+    HloInstruction tuple;
+    TWINRUN_ASSIGN(tuple.operands, operands(values, op));
+    if (tuple.operands.size() == 1 && c.name != main_->name) {
+      c.root = tuple.operands[0];
+      return Ok{};
+    }
+    tuple.name = "results";
+    tuple.opcode = "tuple";
+    tuple.line = op.line;
+    for (int o : tuple.operands)
+      tuple.shape.parts.push_back(c.instructions[static_cast<size_t>(o)].shape);
+    c.root = static_cast<int>(c.instructions.size());
+    c.instructions.push_back(std::move(tuple));
+    return Ok{};
+  }
+
+  Result<std::vector<int>> operands(const Values& values, const MlirOp& op) const {
+    std::vector<int> out;
+    for (const std::string& ref : op.operands) {
+      const size_t hash = std::min(ref.find('#'), ref.size());
+      const auto found = values.find(ref.substr(0, hash));
+      const int64_t i = hash == ref.size() ? 0 : number(ref.substr(hash + 1)).value_or(-1);
+      const bool there = found != values.end() && i >= 0 &&
+                         i < static_cast<int64_t>(found->second.size()) &&
+                         (hash < ref.size() || found->second.size() == 1);
+      if (!there) return error(op.line, fmt::format("'%{}' is no earlier value here", ref));
+      out.push_back(found->second[static_cast<size_t>(i)]);
+    }
+    return out;
+  }
+
+  Status define(Values& values, const std::string& name, std::vector<int> of, int line) const {
+    if (values.emplace(name, std::move(of)).second) return Ok{};
+    return error(line, fmt::format("a second value '%{}'", name));
+  }
+
+  Status instruction(HloComputation& c, Values& values, const MlirOp& op) {
+    HloInstruction in;
+    in.opcode = hlo_opcode(op.name);
+    in.line = op.line;
+    TWINRUN_ASSIGN(in.operands, operands(values, op));
+    if (in.opcode == "opt-barrier" && in.operands.size() == op.types.size()) {
+      size_t next = 0;
+      for (const MlirOp::Result& r : op.results) {
+        const auto begin = in.operands.begin() + static_cast<std::ptrdiff_t>(next);
+        next += r.count;
+        std::vector<int> same(begin, in.operands.begin() + static_cast<std::ptrdiff_t>(next));
+        TWINRUN_RETURN_IF_ERROR(define(values, r.name, std::move(same), op.line));
+      }
+      return Ok{};
+    }
+    if (op.name == "chlo.square" && in.operands.size() == 1) in.operands.push_back(in.operands[0]);
+    const std::string name = op.results.empty() ? "" : op.results[0].name;
+    const bool numbered = number(name).has_value();
+    in.name = numbered || name.empty() ? in.opcode + "." + name : name;
+    const MlirPlace at = place(op.location);
+    in.op_name = at.op_name;
+    in.source = at.source;
+    in.shape.parts = op.types;
+    if (op.types.size() == 1) in.shape = HloShape(op.types[0]);
+    std::vector<const HloShape*> shapes;
+    for (int o : in.operands) shapes.push_back(&c.instructions[static_cast<size_t>(o)].shape);
+    set_hlo_attributes(op, shapes, in);
+    // Text without places: what is called is one.
+    if (in.opcode == "call" && op.location.empty()) in.op_name = in.attributes["to_apply"];
+    TWINRUN_RETURN_IF_ERROR(regions(op, in));
+    if (in.opcode == "constant") {
+      const auto value = op.attributes.find("value");
+      in.literal = elements_of(value == op.attributes.end() ? op.literal : value->second);
+      in.op_name.clear();  // JAX gives it that of the op which reads it
+      if (!in.shape.dims.empty() && in.literal.find_first_of("[\"<") == std::string::npos &&
+          !in.literal.empty())
+        in = splat(c, std::move(in));
+    }
+    return push(c, values, op, std::move(in));
+  }
+
+  // dense<0.0> : tensor<4x4xf32> is a broadcast scalar.
+  static HloInstruction splat(HloComputation& c, HloInstruction in) {
+    HloInstruction all = in;
+    all.name += ".splat";
+    all.opcode = "broadcast";
+    all.literal.clear();
+    all.attributes["dimensions"] = "{}";
+    all.operands = {static_cast<int>(c.instructions.size())};
+    in.shape.dims.clear();
+    c.instructions.push_back(std::move(in));
+    return all;
+  }
+
+  // Several results are the elements of a tuple.
+  Status push(HloComputation& c, Values& values, const MlirOp& op, HloInstruction in) {
+    const int tuple = static_cast<int>(c.instructions.size());
+    const bool several = in.shape.is_tuple();
+    const std::vector<HloShape> parts = in.shape.parts;
+    const HloInstruction like = in;
+    c.instructions.push_back(std::move(in));
+    size_t next = 0;
+    for (const MlirOp::Result& r : op.results) {
+      std::vector<int> of;
+      for (size_t i = 0; i < r.count; ++i, ++next) {
+        of.push_back(several ? static_cast<int>(c.instructions.size()) : tuple);
+        if (!several) continue;
+        HloInstruction element;
+        element.name = fmt::format("{}.{}", like.name, next);
+        element.opcode = "get-tuple-element";
+        element.shape = parts[next];
+        element.operands = {tuple};
+        element.attributes["index"] = std::to_string(next);
+        element.line = like.line;
+        c.instructions.push_back(std::move(element));
+      }
+      TWINRUN_RETURN_IF_ERROR(define(values, r.name, std::move(of), op.line));
+    }
+    return Ok{};
+  }
+
+  // Computations of what an op applies: its regions, or the op that "applies stablehlo.add" names.
+  Status regions(const MlirOp& op, HloInstruction& in) {
+    static const std::map<std::string_view, std::vector<std::string>> keys = {
+        {"reduce", {"to_apply"}},
+        {"reduce-window", {"to_apply"}},
+        {"scatter", {"to_apply"}},
+        {"select-and-scatter", {"select", "scatter"}}};
+    const auto found = keys.find(in.opcode);
+    if (found == keys.end()) return Ok{};
+    const auto applies = std::ranges::find(op.words, "applies");
+    if (applies != op.words.end() && applies + 1 != op.words.end()) {
+      in.attributes["to_apply"] = applied(*(applies + 1), op.line);
+      return Ok{};
+    }
+    for (size_t i = 0; i < found->second.size() && i < op.regions.size(); ++i) {
+      const std::string name = fmt::format("region {}", ++regions_);
+      TWINRUN_RETURN_IF_ERROR(computation(name, op.regions[i], op.line, "a region of " + op.name));
+      in.attributes[found->second[i]] = name;
+    }
+    return Ok{};
+  }
+
+  std::string applied(const std::string& op, int line) {
+    HloComputation c;
+    c.name = "applies " + op;
+    if (out_.by_name.contains(c.name)) return c.name;
+    for (const char* name : {"a", "b"}) {
+      HloInstruction p;
+      p.name = name;
+      p.opcode = "parameter";
+      p.shape.dtype = "f32";
+      p.literal = std::to_string(c.parameters.size());
+      p.line = line;
+      c.parameters.push_back(static_cast<int>(c.instructions.size()));
+      c.instructions.push_back(std::move(p));
+    }
+    HloInstruction root = c.instructions[0];
+    root.opcode = hlo_opcode(op);
+    root.operands = {0, 1};
+    c.root = 2;
+    c.instructions.push_back(std::move(root));
+    out_.by_name[c.name] = out_.computations.size();
+    out_.computations.push_back(std::move(c));
+    return out_.computations.back().name;
+  }
+
+  const MlirPlace& place(const std::string& location) {
+    const auto [at, fresh] = places_.try_emplace(location);
+    if (fresh) at->second = place_of(from_, location);
+    return at->second;
+  }
+
+  const MlirModule& from_;
+  HloModule out_;
+  std::unordered_map<std::string, size_t> by_name_;
+  const MlirFunction* main_ = nullptr;
+  int regions_ = 0;
+  std::set<const MlirFunction*> open_;  // those whose callees are at work
+  std::unordered_map<std::string, MlirPlace> places_;
+};
+
+}  // namespace
+
+Result<HloModule> parse_stablehlo(std::string_view text, const std::string& file) {
+  TWINRUN_ASSIGN(const MlirModule module, parse_mlir(text, file));
+  return Translator(module).run();
+}
+
+}  // namespace twinrun
