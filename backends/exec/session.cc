@@ -83,20 +83,23 @@ Result<Reply> Session::ask(const std::string& message, const std::string& key,
   }
   TWINRUN_RETURN_IF_ERROR(child_->send(message));
   const auto end = Clock::now() + std::max(limit, options_.longest);
-  for (;;) {
+  for (std::string alive;;) {
     const auto left = std::chrono::duration_cast<Milliseconds>(end - Clock::now());
-    TWINRUN_ASSIGN(const std::string line, child_->receive(std::min(limit, left)));
-    TWINRUN_ASSIGN(Reply reply, parse_reply(line, key, is, name_));
+    const auto line = child_->receive(std::min(limit, left));
+    if (!alive.empty() &&
+        Clock::now() + Milliseconds(1) >= end) {  // what is less than one is not waited for
+      return Error{"says that it is alive (\"" + alive + "\"), and has not answered within " +
+                       std::to_string(options_.longest.count() / 1000) + " s",
+                   name_, ""};
+    }
+    if (!line.ok()) return line.error();
+    TWINRUN_ASSIGN(Reply reply, parse_reply(*line, key, is, name_));
     if (reply.alive.empty()) {
       broken_ = false;
       return reply;
     }
-    if (options_.on_alive) options_.on_alive(reply.alive);
-    if (Clock::now() >= end) {
-      return Error{"says that it is alive (\"" + reply.alive + "\"), and has not answered within " +
-                       std::to_string(options_.longest.count() / 1000) + " s",
-                   name_, ""};
-    }
+    alive = reply.alive;
+    if (options_.on_alive) options_.on_alive(alive);
   }
 }
 

@@ -78,7 +78,7 @@ TEST_F(Hostile, IgnoresThatItIsToEnd) {
 TEST_F(Hostile, SaysForEverThatItIsAlive) {
   ExecOptions o =
       engine(say(kHello), "while :; do echo '{\"alive\":\"still compiling\"}'; done", "");
-  o.slow = o.longest = milliseconds(3000);  // a shell starts within, on any machine
+  o.slow = o.longest = milliseconds(3000);
   std::string last;
   o.on_alive = [&](const std::string& text) { last = text; };
   expect_says(step_error(o), {"still compiling", "has not answered within"});
