@@ -264,7 +264,7 @@ Result<std::string> Child::receive(std::chrono::milliseconds limit) {
     }
     if (out_.size() > kMostLine)
       return failed("sent a line of more than 1 MiB: " + out_.substr(0, 80) + "...");
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
     if (left.count() <= 0)
       return failed("has not answered within " + std::to_string(limit.count() / 1000) + " s");
     pollfd ready[2] = {{out_fd_, POLLIN, 0}, {error_fd_, POLLIN, 0}};

@@ -84,10 +84,9 @@ Result<Reply> Session::ask(const std::string& message, const std::string& key,
   TWINRUN_RETURN_IF_ERROR(child_->send(message));
   const auto end = Clock::now() + std::max(limit, options_.longest);
   for (std::string alive;;) {
-    const auto left = std::chrono::duration_cast<Milliseconds>(end - Clock::now());
+    const auto left = std::chrono::ceil<Milliseconds>(end - Clock::now());
     const auto line = child_->receive(std::min(limit, left));
-    if (!alive.empty() &&
-        Clock::now() + Milliseconds(1) >= end) {  // what is less than one is not waited for
+    if (!alive.empty() && Clock::now() >= end) {
       return Error{"says that it is alive (\"" + alive + "\"), and has not answered within " +
                        std::to_string(options_.longest.count() / 1000) + " s",
                    name_, ""};
