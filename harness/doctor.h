@@ -3,7 +3,7 @@
 //
 //   TWINRUN_ASSIGN(const Doctor d, doctor("exec:python3 engine.py", nullptr));
 //   d.good(); d.answer;                                 // one sentence
-//   for (const auto& row : d.rows) ...                  // name, passed, detail
+//   for (const auto& row : d.checks) ...                // name, passed, detail
 #pragma once
 
 #include <string>
