@@ -14,6 +14,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "backends/exec/spawn.h"
+
 extern char** environ;
 
 namespace twinrun {
@@ -108,16 +110,7 @@ Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv
   posix_spawn_file_actions_adddup2(&actions, in.read, 0);
   posix_spawn_file_actions_adddup2(&actions, out.write, 1);
   posix_spawn_file_actions_adddup2(&actions, errors.write, 2);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  const SpawnAttributes attributes;
   std::vector<char*> words;
   for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
@@ -127,9 +120,8 @@ Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv
   }
   environment.push_back(child->mark_.data());
   environment.push_back(nullptr);
-  const int failed =
-      posix_spawnp(&child->pid_, words[0], &actions, &attributes, words.data(), environment.data());
-  posix_spawnattr_destroy(&attributes);
+  const int failed = posix_spawnp(&child->pid_, words[0], &actions, attributes.get(), words.data(),
+                                  environment.data());
   posix_spawn_file_actions_destroy(&actions);
   close_fd(in.read);
   close_fd(out.write);

@@ -8,6 +8,8 @@
 
 #include <array>
 
+#include "backends/exec/spawn.h"
+
 namespace twinrun {
 namespace {
 
@@ -40,19 +42,10 @@ Watcher::Watcher(pid_t group, const std::string& folder, const std::string& mark
   posix_spawn_file_actions_adddup2(&actions, ends[0], 0);
   posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
   posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setpgroup(&attributes, 0);  // Ctrl-C is not for it
-  posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  if (posix_spawn(&shell_, "/bin/sh", &actions, &attributes, words.data(), environment.data()) != 0)
+  const SpawnAttributes attributes;
+  if (posix_spawn(&shell_, "/bin/sh", &actions, attributes.get(), words.data(),
+                  environment.data()) != 0)
     shell_ = -1;
-  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   ::close(ends[0]);
   pipe_ = ends[1];

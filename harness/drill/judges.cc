@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "backends/exec/messages.h"
 #include "program/base/philox.h"
 
 namespace twinrun::drill {
@@ -179,7 +180,7 @@ Result<double> StepJudges::distance(int64_t step, const States& before, const St
   };
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     const std::string& name = program.outputs[o].name;
-    if (!name.ends_with("loss") && !name.ends_with(".grad")) continue;
+    if (!exec::is_asked_for(name)) continue;
     judge([&](size_t j, size_t r) -> const Tensor& { return results[j][r][o]; },
           [&](size_t r) -> const Tensor& { return outputs[r][o]; });
   }

@@ -27,9 +27,11 @@ std::string field(std::string_view text, std::string_view key) {
   return "";
 }
 
-class Parser {
+class HloParser : private TextReader {
  public:
-  Parser(std::string_view text, const std::string& file) : at_(text) { module_.file = file; }
+  HloParser(std::string_view text, const std::string& file) : TextReader(text, file) {
+    module_.file = file;
+  }
 
   Result<HloModule> parse() {
     if (!at_.take("HloModule")) {
@@ -54,18 +56,6 @@ class Parser {
   }
 
  private:
-  Error error(std::string what, std::string fix = "") const {
-    return {std::move(what), fmt::format("{}:{}", module_.file, at_.line()), std::move(fix)};
-  }
-  Error unexpected(std::string_view allowed) {
-    const int line = at_.line();
-    at_.skip();
-    std::string found = shortened(at_.rest_of_line());
-    return {
-        fmt::format("'{}'; allowed: {}", found.empty() ? "the end of the text" : found, allowed),
-        fmt::format("{}:{}", module_.file, line), ""};
-  }
-
   // Where instructions come from: rows "1 "train.py"" or "3 {file_name_id=1 line=13}".
   void table(const std::string& name) {
     for (at_.skip(); std::isdigit(static_cast<unsigned char>(at_.peek())) != 0; at_.skip()) {
@@ -238,7 +228,6 @@ class Parser {
     return s;
   }
 
-  TextCursor at_;
   HloModule module_;
   std::unordered_map<std::string, int> names_;  // of the computation at work
   std::map<std::string, std::string> files_, locations_, frames_;
@@ -247,7 +236,7 @@ class Parser {
 }  // namespace
 
 Result<HloModule> parse_hlo(std::string_view text, const std::string& file) {
-  return Parser(text, file).parse();
+  return HloParser(text, file).parse();
 }
 
 }  // namespace twinrun

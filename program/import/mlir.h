@@ -1,5 +1,5 @@
 // StableHLO text as MLIR: functions of ops, each with its operands, attributes, regions and result types, whatever the op means.
-// On the data's path: step.mlir -> parse_mlir (here) -> stablehlo.cc, which knows the ops -> HloModule.
+// On the data's path: step.mlir -> parse_mlir (here) -> from_stablehlo.cc, which knows the ops -> HloModule.
 //
 //   TWINRUN_ASSIGN(MlirModule module, parse_mlir(text, "step.mlir"));
 //   module.functions[0].body.ops[0].name;                 // "stablehlo.dot_general"

@@ -13,9 +13,11 @@ namespace {
 
 using Angles = TextCursor::Angles;
 
-class MlirParser {
+class MlirParser : private TextReader {
  public:
-  MlirParser(std::string_view text, const std::string& file) : at_(text) { module_.file = file; }
+  MlirParser(std::string_view text, const std::string& file) : TextReader(text, file) {
+    module_.file = file;
+  }
 
   Result<MlirModule> parse() {
     int open = 0;  // modules
@@ -47,17 +49,6 @@ class MlirParser {
   }
 
  private:
-  Error error(std::string what, std::string fix = "") const {
-    return {std::move(what), fmt::format("{}:{}", module_.file, at_.line()), std::move(fix)};
-  }
-  Error unexpected(std::string_view allowed) {
-    const int line = at_.line();
-    at_.skip();
-    std::string found = shortened(at_.rest_of_line());
-    return {
-        fmt::format("'{}'; allowed: {}", found.empty() ? "the end of the text" : found, allowed),
-        fmt::format("{}:{}", module_.file, line), ""};
-  }
   Status expect(std::string_view token) {
     if (at_.take(token)) return Ok{};
     return unexpected(fmt::format("'{}'", token));
@@ -413,7 +404,6 @@ class MlirParser {
     }
   }
 
-  TextCursor at_;
   MlirModule module_;
   std::unordered_set<std::string> names_;  // of functions
   int depth_ = 0;

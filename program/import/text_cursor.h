@@ -1,6 +1,8 @@
 // A place in a text, HLO or MLIR: words, balanced stretches, line numbers. Used by the parsers alone.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -8,6 +10,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "program/base/result.h"
 
 namespace twinrun {
 
@@ -150,6 +155,27 @@ class TextCursor {
   std::string_view text_;
   size_t at_ = 0;
   int line_ = 1;
+};
+
+// What a parser of a file's text has: where it stands, and errors that name the line there, what was found and what is allowed.
+class TextReader {
+ protected:
+  TextReader(std::string_view text, std::string file) : at_(text), file_(std::move(file)) {}
+
+  Error error(std::string what, std::string fix = "") const {
+    return {std::move(what), fmt::format("{}:{}", file_, at_.line()), std::move(fix)};
+  }
+  Error unexpected(std::string_view allowed) {
+    const int line = at_.line();
+    at_.skip();
+    std::string found = shortened(at_.rest_of_line());
+    return {
+        fmt::format("'{}'; allowed: {}", found.empty() ? "the end of the text" : found, allowed),
+        fmt::format("{}:{}", file_, line), ""};
+  }
+
+  TextCursor at_;
+  const std::string file_;
 };
 
 }  // namespace twinrun
