@@ -341,7 +341,7 @@ class Importer {
                        : kNoValue;
     const auto is_float = [&] {
       const DType t = graph().type(loss).dtype;
-      return (t == DType::kF32 || t == DType::kBF16) && graph().type(loss).elements() == 1;
+      return is_floating(t) && graph().type(loss).elements() == 1;
     };
     if (loss == kNoValue || !is_float()) {
       problem(in, fmt::format("result {} is no loss; allowed: a float scalar", l));

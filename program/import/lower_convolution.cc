@@ -27,8 +27,7 @@ Dims gathered(const Dims& dims, const Dims& order) {
 // A missing second spatial dimension is one of size 1.
 Form form_of(Site& s) {
   s.expect(2);
-  const auto is_float = [](DType t) { return t == DType::kF32 || t == DType::kBF16; };
-  if (s.type(0).dtype != s.type(1).dtype || !is_float(s.type(0).dtype))
+  if (s.type(0).dtype != s.type(1).dtype || !is_floating(s.type(0).dtype))
     s.refuse(fmt::format("convolution of {} and {}; allowed: f32 or bf16, the same",
                          to_string(s.type(0)), to_string(s.type(1))));
   const ConvolutionLabels l = labels_attribute(s.in);

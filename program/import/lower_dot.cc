@@ -68,8 +68,7 @@ Matrix matrix(Site& s, ValueId x, const Side& side, int preferred, const char* l
 
 ValueId dot(Site& s) {
   s.expect(2);
-  const auto is_float = [](DType t) { return t == DType::kF32 || t == DType::kBF16; };
-  if (!is_float(s.type(0).dtype) || !is_float(s.type(1).dtype))
+  if (!is_floating(s.type(0).dtype) || !is_floating(s.type(1).dtype))
     s.refuse(fmt::format("dot of {} and {}; allowed: f32, bf16", to_string(s.type(0)),
                          to_string(s.type(1))));
   const Side l = side(s, 0, "lhs"), r = side(s, 1, "rhs");
