@@ -133,6 +133,14 @@ std::string untrained(const RunSummary& r, int64_t classes) {
       text::percent(r.eval_accuracy), text::number(r.eval_loss), text::number(r.losses.front()));
 }
 
+// Nothing of an imported program or of a subject without a name (a drill's): another process cannot ask for it.
+AskedOf asked_of(const Stage& stage) {
+  if (stage.experiment.imported || stage.options.make_subject) return {};
+  AskedOf asked{stage.options.baseline, stage.options.subject, {}, stage.options.quick};
+  for (const FaultSpec& fault : stage.options.faults) asked.faults.push_back(fault.text);
+  return asked;
+}
+
 }  // namespace
 
 Report make_report(Stage& stage, const Judgement& j) {
@@ -148,6 +156,7 @@ Report make_report(Stage& stage, const Judgement& j) {
       stage.experiment.sharding.cores == 1 ? "" : "s", e.subject.settings.empty() ? "" : ", ",
       e.subject.ours ? "" : e.subject.name + " ", e.subject.settings);
   r.command = stage.options.command;
+  r.asked = asked_of(stage);
   r.injected = injected(stage);
   r.verdict = j.verdict;
   r.headline = j.headline;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "reports/json_number.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -12,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json number(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
+using json::number;
 
 Json numbers(const std::vector<double>& values) {
   Json out = Json::array();
@@ -103,9 +104,10 @@ std::string to_terminal(const Comparison& c, int width) {
   add("95%", text::interval_of(r, false) + "  leaves 0 out: A and B differ");
   add("90%", text::interval_of(r, true) + "  inside the margin: equivalent (two one-sided tests)");
   add("margin", fmt::format("{} ({})", text::margin_of(r), r.margin_source));
-  add("detectable", fmt::format("{}: the least mean difference that so many seeds of this spread show "
-                                "as other than 0, with 80% power",
-                                text::number(r.detectable)));
+  add("detectable",
+      fmt::format("{}: the least mean difference that so many seeds of this spread show "
+                  "as other than 0, with 80% power",
+                  text::number(r.detectable)));
   if (c.needed) add("seeds", fmt::format("{} would decide, with 80% power", *c.needed));
   return out;
 }

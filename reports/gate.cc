@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "reports/json_number.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json number(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
+using json::number;
 
 Json of(const std::optional<GateSite>& site) {
   if (!site) return nullptr;

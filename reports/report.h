@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "program/base/result.h"
+
 namespace twinrun {
 
 inline constexpr int kReportSchema = 1;
@@ -144,10 +146,18 @@ struct Series {
   std::vector<double> x, y;
 };
 
+// How the diagnosis was asked, for those who ask it again; an imported program has no subject here.
+struct AskedOf {
+  std::string baseline, subject;
+  std::vector<std::string> faults;  // each as --fault takes it
+  bool quick = false;
+};
+
 struct Report {
   std::string scenario_name, scenario_description, scenario_digest, scenario_toml;
   std::string subject;  // "tpu, 8 cores, precision default"
   std::string command;  // as typed
+  AskedOf asked;
   std::string
       injected;  // faults that were put into the subject on purpose, and whether they changed a bit
   VerdictClass verdict = VerdictClass::kInconclusive;
@@ -177,7 +187,8 @@ struct TerminalOptions {
   bool unicode = true;  // false: ASCII alone, for terminals and logs that cannot do better
 };
 
-std::string to_json(const Report& report);      // one document, schema versioned
+std::string to_json(const Report& report);  // one document, schema versioned
+Result<Report> report_from_json(std::string_view text, const std::string& file);
 std::string to_markdown(const Report& report);  // under 60 KB, made to paste into a bug filing
 std::string to_terminal(const Report& report, const TerminalOptions& options);
 

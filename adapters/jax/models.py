@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from twinrun_engine.model import Counters, features_of, missing, stride_of, walk
+from twinrun_engine.model import Counters, features_of, missing, of_cores, stride_of, walk
 
 jax.config.update("jax_default_matmul_precision", "highest")
 
@@ -523,7 +523,7 @@ class Training:
             step = jax.shard_map(self.one_core, mesh=mesh, in_specs=(rows, rows, rows, p), out_specs=rows, check_vma=False)
         else:
             self.device = jax.devices()[0]
-        self.jitted = jax.jit(step)
+        self.jitted = jax.jit(step, donate_argnums=0)    # the state before a step is not kept: large models fit
         self.load(state)
 
     def load(self, state):
@@ -553,7 +553,14 @@ class Training:
         batch = self.put({k: v for k, v in inputs.items() if k in ("images", "tokens", "labels", "weights")})
         loss, gradients, self.values = self.jitted(self.values, batch, self.put(random), settings)
         self.counters.advance()
-        return np.asarray(loss), {k: np.asarray(v) for k, v in gradients.items()}
+        return self.host(loss), {k: self.host(v) for k, v in gradients.items()}
+
+    def host(self, value):
+        """One replica at a time, without a copy of all."""
+        if self.program.cores == 1:
+            return np.asarray(value)
+        shards = sorted(value.addressable_shards, key=lambda shard: shard.index[0].start)
+        return of_cores([np.asarray(shard.data)[0] for shard in shards])
 
     def state(self):
-        return {**{k: np.asarray(v) for k, v in self.values.items()}, **self.counters.values}
+        return {**{k: self.host(v) for k, v in self.values.items()}, **self.counters.values}

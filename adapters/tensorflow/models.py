@@ -16,7 +16,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
-from twinrun_engine.model import Counters, features_of, missing, stride_of, walk  # noqa: E402
+from twinrun_engine.model import Counters, features_of, missing, of_cores, stride_of, walk  # noqa: E402
 
 
 # ---- layers: function(context, layer, x..) --------------------------------------------------------------------------------
@@ -521,6 +521,10 @@ class Training:
         local = self.strategy.experimental_local_results(value) if self.strategy else (value,)
         return local[0].numpy() if self.cores == 1 else np.stack([x.numpy() for x in local])
 
+    def host(self, value):
+        """The same, of replicas that agree the array of one."""
+        return of_cores([x.numpy() for x in self.strategy.experimental_local_results(value)]) if self.cores > 1 else self.rows(value)
+
     def step(self, inputs, random):
         """Arrays as the program feeds them. Returns the loss and the gradients as the optimizer takes them."""
         self.optimizer.set(np.asarray(inputs["learning_rate"]).flat[0], self.counters)
@@ -530,8 +534,8 @@ class Training:
         self.stats = {k: self.rows(v) for k, v in stats.items()}
         for k, average in self.averages.items():
             average -= (average - self.rows(self.params[k.removesuffix(".ema")])) * np.float32(1 - self.program.optimizer["ema"])
-        return self.rows(loss), {k: self.rows(g) for k, g in gradients.items()}
+        return self.host(loss), {k: self.host(g) for k, g in gradients.items()}
 
     def state(self):
-        found = {k: self.rows(v) for k, v in {**self.params, **self.slots}.items()}
+        found = {k: self.host(v) for k, v in {**self.params, **self.slots}.items()}
         return {**found, **self.stats, **self.averages, **self.counters.values}

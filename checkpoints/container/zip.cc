@@ -102,7 +102,7 @@ Result<std::vector<ZipMember>> read_zip(std::span<const std::byte> bytes, const 
 }
 
 Result<std::vector<std::byte>> to_zip(const std::vector<ZipMember>& members,
-                                      const std::string& where) {
+                                      const std::string& where, ZipPacking packing) {
   std::vector<std::byte> out;
   const Writer a(archive_write_new(), &archive_write_free);
   const auto append = [](archive*, void* to, const void* data, size_t size) -> la_ssize_t {
@@ -121,7 +121,9 @@ Result<std::vector<std::byte>> to_zip(const std::vector<ZipMember>& members,
                  where, ""};
   };
   if (a == nullptr || archive_write_set_format_zip(a.get()) != ARCHIVE_OK ||
-      archive_write_zip_set_compression_store(a.get()) != ARCHIVE_OK ||
+      (packing == ZipPacking::kStored
+           ? archive_write_zip_set_compression_store(a.get())
+           : archive_write_zip_set_compression_deflate(a.get())) != ARCHIVE_OK ||
       archive_write_set_bytes_in_last_block(a.get(), 1) != ARCHIVE_OK ||  // no padding
       archive_write_open(a.get(), &out, nullptr, append, nullptr) != ARCHIVE_OK) {
     return error();

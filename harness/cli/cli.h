@@ -33,6 +33,8 @@ int convert_verb(const Args& args);
 int drill_verb(const Args& args);
 int serve_verb(const Args& args);
 int export_verb(const Args& args);
+int bundle_verb(const Args& args);
+int replay_verb(const Args& args);
 int record_verb(const Args& args);
 int verify_verb(const Args& args);
 int compare_verb(const Args& args);

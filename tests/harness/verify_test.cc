@@ -42,7 +42,8 @@ class Verify : public testing::Test {
 };
 
 TEST_F(Verify, SameBitsWithOtherThreads) {
-  const std::pair<const char*, int> engines[] = {{"cpu", 1}, {"cpu", 8}, {"tpu", 8}, {"honest:3", 4}};
+  const std::pair<const char*, int> engines[] = {
+      {"cpu", 1}, {"cpu", 8}, {"tpu", 8}, {"honest:3", 4}};
   for (const auto& [engine, cores] : engines) {
     record(tiny::kNormalized, engine, cores);
     for (const int threads : {1, 3}) {
@@ -81,8 +82,8 @@ TEST_F(Verify, AChangeIsNamedByStepAndTensor) {
 TEST_F(Verify, AChangeOnOneCoreIsNamedByItsCore) {
   record(tiny::kDense, "tpu", 8);
   for (const int core : {0, 3}) {
-    const Gate gate = verify_with(
-        fmt::format("scale@dense1/kernel.grad,step=12,core={},magnitude=2", core));
+    const Gate gate =
+        verify_with(fmt::format("scale@dense1/kernel.grad,step=12,core={},magnitude=2", core));
     EXPECT_EQ(gate.outcome, GateOutcome::kMoved);
     ASSERT_TRUE(gate.moved);
     EXPECT_EQ(gate.moved->step, 12) << to_terminal(gate);
@@ -130,8 +131,8 @@ TEST_F(Verify, WrongEnginesAreOutside) {
   };
   for (const auto& [fault, tensor] : faults) {
     for (int seed = 0; seed < 3; ++seed) {
-      const Gate gate = verify({.engine = fmt::format("honest:{}", seed),
-                                .faults = {must(parse_fault(fault))}});
+      const Gate gate =
+          verify({.engine = fmt::format("honest:{}", seed), .faults = {must(parse_fault(fault))}});
       EXPECT_EQ(gate.outcome, GateOutcome::kMoved) << fault << "\n" << to_terminal(gate);
       ASSERT_TRUE(gate.moved);
       EXPECT_EQ(gate.moved->step, 0);
@@ -147,7 +148,8 @@ TEST_F(Verify, AnEngineThatDoesNotRepeatIsToldSo) {
   const RunFile golden = record(tiny::kDense, fmt::format("honest:{}", seed), 1);
   EXPECT_FALSE(must(golden_facts(golden, path_)).repeats);
   // The counter of runs begins anew with each backend, as a process does: the first run is the first again. Another start differs.
-  const Gate noise = verify({.faults = {must(parse_fault("ulp_bias@dense1/kernel.grad,step=12,magnitude=1"))}});
+  const Gate noise =
+      verify({.faults = {must(parse_fault("ulp_bias@dense1/kernel.grad,step=12,magnitude=1"))}});
   EXPECT_EQ(noise.decides, "noise");
   EXPECT_EQ(noise.outcome, GateOutcome::kInside) << to_terminal(noise);
   EXPECT_TRUE(std::ranges::any_of(noise.notes, [](const std::string& note) {

@@ -1,0 +1,197 @@
+#include "harness/bundle/bundle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "checkpoints/container/array.h"
+#include "checkpoints/container/atomic_file.h"
+#include "checkpoints/container/zip.h"
+#include "harness/bundle/manifest.h"
+#include "harness/bundle/own_data.h"
+#include "harness/engine_setup.h"
+#include "harness/environment.h"
+#include "harness/experiment.h"
+#include "harness/run.h"
+#include "harness/scratch.h"
+#include "program/graph/program.h"
+
+namespace twinrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::byte> bytes_of(std::string_view text) {
+  std::vector<std::byte> out(text.size());
+  std::memcpy(out.data(), text.data(), text.size());
+  return out;
+}
+
+std::string words(const AskedOf& asked) {
+  std::string out = fmt::format("--subject '{}'", asked.subject);
+  if (asked.baseline != "cpu") out += fmt::format(" --baseline '{}'", asked.baseline);
+  for (const std::string& fault : asked.faults) out += fmt::format(" --fault '{}'", fault);
+  return out + (asked.quick ? " --quick" : "");
+}
+
+std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool anonymised) {
+  std::string out = fmt::format(
+      "{}\n\nclass {}{}{}\nmade by {}\n\n"
+      "To prove it on another machine:\n\n"
+      "  twinrun replay BUNDLE.zip{}\n\n"
+      "exit status 0: the same bits and the same finding; 1: it says what differs.\n"
+      "By hand, in the folder where the bundle was unpacked:\n\n"
+      "  twinrun diagnose scenario.toml {}{}\n",
+      m.headline, to_string(m.verdict),
+      m.finding.op.empty() ? "" : fmt::format(", op {}", m.finding.op),
+      m.finding.step ? fmt::format(", first at step {}", *m.finding.step) : "", m.twinrun,
+      m.asked.subject.starts_with("exec:") || m.asked.subject.starts_with("xla") ? " --allow-exec"
+                                                                               : "",
+      m.own_data ? "--set data.dir=. " : "", words(m.asked));
+  if (!m.reduction.empty()) {
+    out += "\nReduced from the original, each change with the same finding:\n";
+    for (const std::string& change : m.reduction) out += fmt::format("  {}\n", change);
+  }
+  out += fmt::format(
+      "\nscenario.toml  what is trained, every key\n{}"
+      "init.h5        the initial checkpoint\n"
+      "before.h5      the state of the subject before the first bad step\n"
+      "program.txt    the program, {} core{}, one op a line\n{}"
+      "manifest.json  digests of all of this, and of what must come out again\n",
+      m.own_data ? fmt::format("data.npz       its batches, in order{}\n",
+                               anonymised ? "; noise, not the original's" : "")
+                 : "",
+      scenario.tpu.cores, scenario.tpu.cores == 1 ? "" : "s",
+      anonymised ? "" : "original/      the diagnosis it was made from\n");
+  return out;
+}
+
+// The report's diagnosis once more as it can be asked.
+Result<DiagnoseOptions> options_of(const Report& report, int threads) {
+  DiagnoseOptions o;
+  o.baseline = report.asked.baseline;
+  o.subject = report.asked.subject;
+  o.quick = report.asked.quick;
+  o.threads = threads;
+  for (const std::string& text : report.asked.faults) {
+    TWINRUN_ASSIGN(FaultSpec fault, parse_fault(text));
+    o.faults.push_back(std::move(fault));
+  }
+  return o;
+}
+
+// Initial state, and the subject's before step `bad`, as files in `folder`.
+Status write_states(const Scenario& scenario, const DiagnoseOptions& options, int64_t bad,
+                    const std::string& folder) {
+  TWINRUN_ASSIGN(const Experiment e, make_experiment(scenario));
+  TWINRUN_ASSIGN(const EngineSetup setup, set_up(e, {.engine = options.subject,
+                                                     .cores = scenario.tpu.cores,
+                                                     .threads = options.threads,
+                                                     .faults = options.faults}));
+  const States initial = initial_states(setup.program, scenario.seed);
+  const auto write = [&](std::string_view name, const States& states, int64_t step) {
+    Checkpoint c = to_checkpoint(setup.program, states, scenario, step);
+    c.scenario_digest = scenario_digest(scenario).hex();
+    return write_checkpoint((fs::path(folder) / name).string(), c);
+  };
+  TWINRUN_RETURN_IF_ERROR(write(kInitial, initial, 0));
+  if (bad == 0) return write(kBefore, initial, 0);
+  RunOptions run;
+  run.steps = bad;
+  run.evaluate = false;
+  run.digest_states = false;
+  TWINRUN_ASSIGN(const RunResult before, train(e, setup.program, *setup.backend, run));
+  return write(kBefore, before.states, bad);
+}
+
+}  // namespace
+
+Result<Bundle> bundle(const std::string& results, const std::string& path,
+                      const BundleOptions& options, Progress* progress, const StopFlag* stop) {
+  const std::string report_path = (fs::path(results) / "report.json").string();
+  TWINRUN_ASSIGN(const auto report_bytes, read_whole_file(report_path));
+  const std::string report_json(reinterpret_cast<const char*>(report_bytes.data()),
+                                report_bytes.size());
+  TWINRUN_ASSIGN(const Report original, report_from_json(report_json, report_path));
+  if (original.asked.subject.empty())
+    return Error{"does not say how it was asked: it is of an older twinrun, or of an imported program",
+                 report_path, "diagnose again; files of an imported step are to be sent as they are"};
+  TWINRUN_ASSIGN(Scenario scenario, parse_scenario(original.scenario_toml, report_path));
+  TWINRUN_ASSIGN(DiagnoseOptions asked, options_of(original, options.threads));
+  TWINRUN_ASSIGN(const Scratch work, Scratch::make("twinrun-bundle"));
+
+  Bundle out;
+  Report report = original;
+  const bool fault = original.verdict == VerdictClass::kEngineBug ||
+                     original.verdict == VerdictClass::kSharding;
+  bool own_data = false;
+  if (fault && options.reduction && !original.findings.empty()) {
+    TWINRUN_ASSIGN(out.reduced, reduce(scenario, asked, original.findings.front(),
+                                       {.folder = work.path(),
+                                        .noise = options.anonymise,
+                                        .most_tried = options.most_tried},
+                                       progress, stop));
+    if (out.reduced->interrupted) {
+      out.interrupted = true;
+      return out;
+    }
+    scenario = out.reduced->scenario;
+    asked = out.reduced->options;
+    report = out.reduced->report;
+    own_data = true;
+  } else if (options.anonymise) {
+    return Error{fmt::format("nothing to reduce: the verdict is {}{}", to_string(original.verdict),
+                             fault ? " and --no-reduction was given" : ""),
+                 "--anonymise", "it needs the reduction of a sharding or engine bug finding"};
+  }
+  if (own_data) scenario.data.dir = ".";
+
+  Manifest m;
+  m.twinrun = version_text();
+  m.headline = report.headline;
+  m.asked = original.asked;
+  m.asked.quick = asked.quick;
+  m.own_data = own_data;
+  m.verdict = report.verdict;
+  if (!report.findings.empty()) m.finding = report.findings.front();
+  m.runs = expected_runs(report);
+  if (out.reduced) m.reduction = out.reduced->log;
+
+  std::vector<ZipMember> members;
+  const auto add = [&](std::string_view name, std::vector<std::byte> bytes) {
+    m.files.push_back({std::string(name), bytes.size(), digest_bytes(bytes.data(), bytes.size())});
+    members.push_back({std::string(name), std::move(bytes), true});
+  };
+  const auto add_file = [&](std::string_view name) -> Status {
+    TWINRUN_ASSIGN(auto bytes, read_whole_file((fs::path(work.path()) / name).string()));
+    add(name, std::move(bytes));
+    return Ok{};
+  };
+  Scenario here = scenario;  // its data lies in the work folder
+  if (own_data) here.data.dir = work.path();
+  TWINRUN_ASSIGN(const Experiment e, make_experiment(here));
+  add(kReadMe, bytes_of(reproduce_text(m, scenario, options.anonymise)));
+  add(kScenario, bytes_of(resolved_toml(scenario)));
+  add(kProgram, bytes_of(to_text(scenario.tpu.cores > 1 ? e.sharded(e.sharding)
+                                                        : e.whole(Experiment::Stack::kTpu))));
+  if (own_data) {
+    TWINRUN_RETURN_IF_ERROR(add_file(kOwnData));
+    TWINRUN_RETURN_IF_ERROR(write_states(here, asked, m.finding.step.value_or(0), work.path()));
+    TWINRUN_RETURN_IF_ERROR(add_file(kInitial));
+    TWINRUN_RETURN_IF_ERROR(add_file(kBefore));
+  }
+  if (!options.anonymise) {
+    add(kOriginalJson, bytes_of(report_json));
+    add(kOriginalText, bytes_of(to_markdown(original)));
+  }
+  members.insert(members.begin(), {std::string(kManifest), bytes_of(to_json(m)), true});
+  TWINRUN_ASSIGN(const auto zipped, to_zip(members, path, ZipPacking::kDeflated));
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, zipped));
+  out.bytes = zipped.size();
+  for (const ZipMember& member : members) out.members.push_back(member.name);
+  return out;
+}
+
+}  // namespace twinrun

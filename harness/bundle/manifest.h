@@ -1,0 +1,58 @@
+// manifest.json of a bundle: what it holds, how it was asked, what must come out again.
+//
+//   std::string text = to_json(manifest);   auto back = manifest_from_json(text, "fault.zip");
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "program/base/digest.h"
+#include "program/base/result.h"
+#include "reports/report.h"
+
+namespace twinrun {
+
+inline constexpr int kBundleSchema = 1;
+
+// What may lie in a bundle; anything else is refused.
+inline constexpr std::string_view kManifest = "manifest.json", kScenario = "scenario.toml",
+                                  kInitial = "init.h5", kBefore = "before.h5",
+                                  kProgram = "program.txt", kReadMe = "REPRODUCE.txt",
+                                  kOriginalJson = "original/report.json",
+                                  kOriginalText = "original/report.md";
+
+struct BundledFile {
+  std::string name;
+  uint64_t size = 0;
+  Digest digest;  // of its bytes
+};
+
+struct ExpectedRun {
+  std::string name;         // "T"
+  std::string root_digest;  // of its last state
+  int64_t steps = 0;
+  std::string loss;  // the last one, bits as hex
+};
+
+struct Manifest {
+  std::string twinrun;  // version and contract that made it
+  std::string headline;
+  AskedOf asked;
+  bool own_data = false;  // data.npz is inside
+  Finding finding;        // class, cause, op, phase, core, step, level
+  VerdictClass verdict = VerdictClass::kInconclusive;
+  std::vector<ExpectedRun> runs;
+  std::vector<std::string> reduction;
+  std::vector<BundledFile> files;  // all but the manifest itself
+};
+
+// The runs of a report as a replay must show them again.
+std::vector<ExpectedRun> expected_runs(const Report& report);
+
+std::string to_json(const Manifest& manifest);
+Result<Manifest> manifest_from_json(std::string_view text, const std::string& where);
+
+}  // namespace twinrun

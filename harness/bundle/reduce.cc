@@ -1,0 +1,191 @@
+#include "harness/bundle/reduce.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "harness/bundle/own_data.h"
+
+namespace twinrun {
+namespace {
+
+class Search {
+ public:
+  Search(const Finding& found, const ReduceOptions& how, Progress* progress, const StopFlag* stop)
+      : found_(found), how_(how), progress_(progress), stop_(stop) {}
+
+  Result<Reduced> run(const Scenario& scenario, const DiagnoseOptions& options) {
+    best_.scenario = scenario;
+    best_.options = options;
+    best_.options.directory = (std::filesystem::path(how_.folder) / "try").string();
+    best_.options.cache.clear();
+    best_.options.quick = options.quick || found_.verdict == VerdictClass::kEngineBug;
+    if (progress_ != nullptr) progress_->begin("reducing", how_.most_tried);
+    // What makes all later tries cheap comes first; the whole once more only where that says something else.
+    if (!fewer_steps(found_.step.value_or(best_.scenario.train.steps - 1) + 1) &&
+        !try_it("", best_.scenario) && !stopped())
+      return Error{
+          fmt::format("diagnosed again, it does not say the same: {}", last_said_), "reduction",
+          "bundle it without a reduction (--no-reduction); a finding that comes and goes is one "
+          "of an engine that is not deterministic"};
+    bool smaller = true;
+    while (smaller && !over()) {
+      smaller = false;
+      smaller |= fewer_samples();
+      smaller |= fewer_cores();
+      smaller |= fewer_layers();
+      smaller |= narrower_layers();
+      smaller |= fewer_steps(1);
+    }
+    if (stopped()) {
+      best_.interrupted = true;
+      return best_;
+    }
+    TWINRUN_RETURN_IF_ERROR(own_data());
+    if (progress_ != nullptr)
+      progress_->end(fmt::format("{} diagnoses, {} changes kept", best_.tried, best_.log.size()));
+    return best_;
+  }
+
+ private:
+  bool stopped() const { return stop_ != nullptr && stop_->load(); }
+  bool over() const { return stopped() || best_.tried >= how_.most_tried; }
+
+  // Keeps the change if the scenario is one, and its diagnosis still says the same.
+  bool try_it(const std::string& change, const Scenario& changed, bool must = false) {
+    if (must ? stopped() : over()) return false;
+    auto valid = parse_scenario(resolved_toml(changed), changed.file);
+    if (!valid) return false;
+    std::error_code ignored;
+    std::filesystem::remove_all(best_.options.directory, ignored);
+    ++best_.tried;
+    auto said = diagnose(*valid, best_.options, nullptr, stop_);
+    std::filesystem::remove_all(best_.options.directory, ignored);
+    if (progress_ != nullptr) progress_->step(best_.tried, change);
+    last_said_ = !said                            ? said.error().message()
+                 : said->interrupted              ? "interrupted"
+                 : said->report.findings.empty()  ? std::string(to_string(said->report.verdict))
+                                                  : said->report.findings.front().sentence;
+    if (!said || said->interrupted || said->report.findings.empty() ||
+        !same_failure(said->report.findings.front(), found_))
+      return false;
+    best_.scenario = *std::move(valid);
+    best_.report = std::move(said->report);
+    if (!change.empty()) best_.log.push_back(change);
+    return true;
+  }
+
+  template <typename T>
+  bool set(const std::string& key, T Scenario::*section, auto T::*member, int64_t value) {
+    Scenario changed = best_.scenario;
+    auto& now = changed.*section.*member;
+    if (value >= static_cast<int64_t>(now)) return false;
+    const std::string change = fmt::format("{}: {} -> {}", key, now, value);
+    now = static_cast<std::remove_reference_t<decltype(now)>>(value);
+    return try_it(change, changed);
+  }
+
+  bool fewer_steps(int64_t least) {
+    return set("train.steps", &Scenario::train, &TrainSpec::steps, least);
+  }
+
+  // The smallest of `values`, which rise.
+  bool first_of(const std::vector<int64_t>& values, const auto& attempt) {
+    return std::ranges::any_of(values, attempt);
+  }
+
+  bool fewer_samples() {
+    const int64_t cores = best_.scenario.tpu.cores;
+    bool smaller = false;
+    std::vector<int64_t> batches;
+    for (int64_t b = cores; b < best_.scenario.train.batch; b *= 2) batches.push_back(b);
+    smaller |= first_of(batches, [&](int64_t b) {
+      return set("train.batch", &Scenario::train, &TrainSpec::batch, b);
+    });
+    const TrainSpec& train = best_.scenario.train;
+    smaller |= set("data.train", &Scenario::data, &DataSpec::train, train.batch * train.steps);
+    smaller |= set("data.eval", &Scenario::data, &DataSpec::eval, train.batch);
+    return smaller;
+  }
+
+  bool fewer_cores() {
+    std::vector<int64_t> cores;
+    for (int64_t c = 1; c < best_.scenario.tpu.cores; c *= 2) cores.push_back(c);
+    return first_of(cores, [&](int64_t c) {
+      return set("tpu.cores", &Scenario::tpu, &TpuSpec::cores, c);
+    });
+  }
+
+  // Runs of layers, half of all first, then shorter ones, from the last to the first.
+  bool fewer_layers() {
+    bool smaller = false;
+    for (size_t width = best_.scenario.model.layers.size() / 2; width > 0; width /= 2) {
+      for (size_t end = best_.scenario.model.layers.size(); end >= width; --end) {
+        Scenario changed = best_.scenario;
+        auto& layers = changed.model.layers;
+        if (end > layers.size()) continue;
+        const std::string first = layers[end - width].name, last = layers[end - 1].name;
+        layers.erase(layers.begin() + static_cast<std::ptrdiff_t>(end - width),
+                     layers.begin() + static_cast<std::ptrdiff_t>(end));
+        smaller |= try_it(fmt::format("without {}{}{}", first, width > 1 ? " to " : "",
+                                      width > 1 ? last : ""),
+                          changed);
+      }
+    }
+    return smaller;
+  }
+
+  bool narrower_layers() {
+    bool smaller = false;
+    for (size_t i = 0; i < best_.scenario.model.layers.size(); ++i) {
+      for (int64_t LayerSpec::*member : {&LayerSpec::units, &LayerSpec::filters}) {
+        const int64_t now = best_.scenario.model.layers[i].*member;
+        std::vector<int64_t> sizes;
+        for (int64_t n = 1; n < now; n *= 2) sizes.push_back(n);
+        smaller |= first_of(sizes, [&](int64_t n) {
+          Scenario changed = best_.scenario;
+          LayerSpec& layer = changed.model.layers[i];
+          layer.*member = n;
+          return try_it(fmt::format("{}: {} -> {} wide", layer.name, now, n), changed);
+        });
+      }
+    }
+    return smaller;
+  }
+
+  Status own_data() {
+    TWINRUN_ASSIGN(const Scenario own,
+                   with_own_data(best_.scenario, how_.folder, {.noise = how_.noise}));
+    if (try_it(how_.noise ? "noise in the place of the data" : "data of its own", own, true))
+      return Ok{};
+    return Error{fmt::format("with {} it does not say the same: {}",
+                             how_.noise ? "noise in the place of its data"
+                                        : "its batches in a file of their own",
+                             last_said_),
+                 "reduction", how_.noise ? "bundle it without --anonymise" : ""};
+  }
+
+  const Finding& found_;
+  const ReduceOptions& how_;
+  Progress* progress_;
+  const StopFlag* stop_;
+  Reduced best_;
+  std::string last_said_;
+};
+
+}  // namespace
+
+bool same_failure(const Finding& a, const Finding& b) {
+  return a.verdict == b.verdict && a.cause == b.cause && a.op == b.op && a.phase == b.phase &&
+         a.core == b.core && a.level == b.level;
+}
+
+Result<Reduced> reduce(const Scenario& scenario, const DiagnoseOptions& options,
+                       const Finding& found, const ReduceOptions& how, Progress* progress,
+                       const StopFlag* stop) {
+  return Search(found, how, progress, stop).run(scenario, options);
+}
+
+}  // namespace twinrun

@@ -1,0 +1,177 @@
+#include "harness/bundle/replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "checkpoints/container/array.h"
+#include "checkpoints/container/atomic_file.h"
+#include "checkpoints/container/zip.h"
+#include "harness/bundle/own_data.h"
+#include "harness/bundle/reduce.h"
+#include "harness/environment.h"
+
+namespace twinrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMostBytes = uint64_t{1} << 30;
+constexpr std::string_view kNames[] = {kManifest, kScenario, kOwnData,      kInitial,     kBefore,
+                                       kProgram,  kReadMe,   kOriginalJson, kOriginalText};
+
+struct Opened {
+  Manifest manifest;
+  std::vector<ZipMember> members;
+  const ZipMember* find(std::string_view name) const {
+    const auto it = std::ranges::find(members, name, &ZipMember::name);
+    return it == members.end() ? nullptr : &*it;
+  }
+};
+
+std::string_view text_of(const ZipMember& member) {
+  return {reinterpret_cast<const char*>(member.bytes.data()), member.bytes.size()};
+}
+
+// Every member is one of ours, and the one that the manifest speaks of.
+Result<Opened> open(const std::string& path) {
+  TWINRUN_ASSIGN(const auto bytes, read_whole_file(path, kMostBytes));
+  Opened out;
+  TWINRUN_ASSIGN(out.members, read_zip(
+                                  bytes, path, [](const std::string&) { return true; }, kMostBytes));
+  const char* kDamaged = "the bundle is damaged or was changed: ask for it again";
+  for (const ZipMember& member : out.members) {
+    if (std::ranges::find(kNames, member.name) == std::end(kNames))
+      return Error{fmt::format("member '{}' belongs in no bundle", member.name), path, kDamaged};
+  }
+  const ZipMember* manifest = out.find(kManifest);
+  if (manifest == nullptr)
+    return Error{fmt::format("has no {}", kManifest), path, "it is no bundle of twinrun"};
+  TWINRUN_ASSIGN(out.manifest, manifest_from_json(text_of(*manifest), path));
+  for (const BundledFile& file : out.manifest.files) {
+    const ZipMember* member = out.find(file.name);
+    if (member == nullptr || file.name == kManifest)
+      return Error{fmt::format("member '{}' is missing", file.name), path, kDamaged};
+    const Digest is = digest_bytes(member->bytes.data(), member->bytes.size());
+    if (member->bytes.size() != file.size || is != file.digest)
+      return Error{fmt::format("member '{}' is not what the manifest says: XXH3-128 {}, due {}",
+                               file.name, is.hex(), file.digest.hex()),
+                   path, kDamaged};
+  }
+  if (out.manifest.files.size() + 1 != out.members.size())
+    return Error{"has members that its manifest does not name", path, kDamaged};
+  if (out.find(kScenario) == nullptr || (out.manifest.own_data && out.find(kOwnData) == nullptr))
+    return Error{fmt::format("has no {}", out.find(kScenario) == nullptr ? kScenario : kOwnData),
+                 path, kDamaged};
+  return out;
+}
+
+bool runs_code(const std::string& engine) {
+  return engine.starts_with("exec:") || engine.starts_with("xla");
+}
+
+// Whose data it reads: its own, the user's folder that was named, or a procedure's.
+Result<Scenario> scenario_of(const Opened& bundle, const std::string& path,
+                             const ReplayOptions& options) {
+  const std::string where = fmt::format("{}: {}", path, kScenario);
+  TWINRUN_ASSIGN(Scenario s, parse_scenario(text_of(*bundle.find(kScenario)), where));
+  if (bundle.manifest.own_data) {
+    if (s.data.source != "npz" || s.data.files != std::vector<std::string>{kOwnData} ||
+        !s.data.eval_files.empty())
+      return Error{"reads other files than the bundle's data", where,
+                   "the bundle is damaged or was changed: ask for it again"};
+    s.data.dir = options.folder;
+    return s;
+  }
+  std::vector<std::string> files = s.data.files;
+  files.insert(files.end(), s.data.eval_files.begin(), s.data.eval_files.end());
+  for (const std::string& file : files) {
+    const fs::path name(file);
+    if (name.is_absolute() || std::ranges::find(name, fs::path("..")) != name.end())
+      return Error{fmt::format("data.files names '{}', outside of data.dir", file), where,
+                   "a bundle may only name files below the folder that you give"};
+  }
+  if (options.data_dir.empty() && (!files.empty() || !s.data.dir.empty()))
+    return Error{fmt::format("its data ('{}') are not in the bundle", s.data.source), where,
+                 "say where they lie: --data DIR"};
+  s.data.dir = options.data_dir;
+  return s;
+}
+
+std::string finding_text(const Finding& f) {
+  std::string out = fmt::format("{}, {}", to_string(f.verdict), f.cause);
+  if (!f.op.empty()) out += fmt::format(", op {}", f.op);
+  if (f.step) out += fmt::format(", step {}", *f.step);
+  if (f.core) out += fmt::format(", core {}", *f.core);
+  return out;
+}
+
+void compare(const Manifest& m, const Report& report, Replay& out) {
+  const Finding found = report.findings.empty() ? Finding{} : report.findings.front();
+  out.rows.push_back({"verdict", std::string(to_string(m.verdict)),
+                      std::string(to_string(report.verdict)), m.verdict == report.verdict});
+  out.rows.push_back({"finding", finding_text(m.finding), finding_text(found),
+                      same_failure(m.finding, found) && m.finding.step == found.step});
+  const std::vector<ExpectedRun> runs = expected_runs(report);
+  for (const ExpectedRun& due : m.runs) {
+    const auto run = std::ranges::find(runs, due.name, &ExpectedRun::name);
+    const bool foreign = runs_code(due.name == "T" || due.name == "E1" ? m.asked.subject
+                                                                        : m.asked.baseline);
+    const bool there = run != runs.end();
+    out.rows.push_back({fmt::format("{}: state after {} steps", due.name, due.steps),
+                        due.root_digest, there ? run->root_digest : "not run",
+                        there && run->root_digest == due.root_digest && run->steps == due.steps,
+                        !foreign});
+    out.rows.push_back({fmt::format("{}: last loss", due.name), due.loss,
+                        there ? run->loss : "not run", there && run->loss == due.loss, !foreign});
+  }
+}
+
+}  // namespace
+
+bool Replay::reproduced() const {
+  return !interrupted &&
+         std::ranges::all_of(rows, [](const ReplayRow& row) { return row.same || !row.must; });
+}
+
+Result<Manifest> open_bundle(const std::string& path) {
+  TWINRUN_ASSIGN(Opened opened, open(path));
+  return std::move(opened.manifest);
+}
+
+Result<Replay> replay(const std::string& path, const ReplayOptions& options, Progress* progress,
+                      const StopFlag* stop) {
+  TWINRUN_ASSIGN(const Opened opened, open(path));
+  const Manifest& m = opened.manifest;
+  for (const std::string& engine : {m.asked.baseline, m.asked.subject}) {
+    if (runs_code(engine) && !options.allow_exec)
+      return Error{fmt::format("wants to run code that is not twinrun's: {}", engine), path,
+                   "read it, then say --allow-exec"};
+  }
+  TWINRUN_ASSIGN(const Scenario scenario, scenario_of(opened, path, options));
+  if (m.own_data)
+    TWINRUN_RETURN_IF_ERROR(write_file_atomically((fs::path(options.folder) / kOwnData).string(),
+                                                  opened.find(kOwnData)->bytes));
+  DiagnoseOptions o;
+  o.baseline = m.asked.baseline;
+  o.subject = m.asked.subject;
+  o.quick = m.asked.quick;
+  o.threads = options.threads;
+  o.directory = (fs::path(options.folder) / "results").string();
+  for (const std::string& text : m.asked.faults) {
+    TWINRUN_ASSIGN(FaultSpec fault, parse_fault(text));
+    o.faults.push_back(std::move(fault));
+  }
+  Replay out;
+  out.manifest = m;
+  TWINRUN_ASSIGN(Diagnosis again, diagnose(scenario, o, progress, stop));
+  out.interrupted = again.interrupted;
+  out.report = std::move(again.report);
+  if (!out.interrupted) compare(m, out.report, out);
+  if (version_text() != m.twinrun)
+    out.notes.push_back(fmt::format("made by {}; this is {}", m.twinrun, version_text()));
+  return out;
+}
+
+}  // namespace twinrun

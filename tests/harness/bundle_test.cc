@@ -1,0 +1,310 @@
+// A diagnosis as a bundle, and the bundle proved again: reduced, anonymous, damaged, hostile.
+#include "harness/bundle/bundle.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <span>
+
+#include "checkpoints/checkpoint.h"
+#include "checkpoints/container/array.h"
+#include "checkpoints/container/npy.h"
+#include "checkpoints/container/zip.h"
+#include "harness/bundle/manifest.h"
+#include "harness/bundle/own_data.h"
+#include "harness/bundle/replay.h"
+#include "tests/harness/tiny.h"
+
+namespace twinrun {
+namespace {
+
+using tiny::must;
+
+constexpr const char* kFault = "scale@dense2/kernel.grad,magnitude=1.5";
+
+Scenario small(const char* model = tiny::kDense, const Overrides& overrides = {}) {
+  return tiny::experiment(model, overrides).scenario;
+}
+
+Report diagnosed(const Scenario& scenario, const std::string& folder,
+                 const std::vector<std::string>& faults = {kFault}) {
+  DiagnoseOptions o;
+  o.quick = true;
+  o.directory = folder;
+  for (const std::string& fault : faults) o.faults.push_back(must(parse_fault(fault)));
+  return must(diagnose(scenario, o, nullptr, nullptr)).report;
+}
+
+std::vector<std::byte> file(const std::string& path) { return must(read_whole_file(path)); }
+
+std::string_view text_of(const ZipMember& member) {
+  return {reinterpret_cast<const char*>(member.bytes.data()), member.bytes.size()};
+}
+
+std::vector<ZipMember> members_of(const std::string& path) {
+  return must(read_zip(file(path), path, [](const std::string&) { return true; }));
+}
+
+void write(const std::string& path, const std::vector<ZipMember>& members) {
+  const auto bytes = must(to_zip(members, path));
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+}
+
+Result<Replay> replayed(const std::string& path, const tiny::Folder& folder,
+                        bool allow_exec = false) {
+  std::filesystem::create_directory(folder / "replay");
+  auto done = replay(path, {.folder = folder / "replay", .data_dir = "", .allow_exec = allow_exec},
+                     nullptr, nullptr);
+  std::filesystem::remove_all(folder / "replay");
+  return done;
+}
+
+// One bundle of an engine bug, for the tests that only read it.
+class Bundled : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new tiny::Folder;
+    const Report found = diagnosed(small(), *folder_ / "results");
+    ASSERT_EQ(found.verdict, VerdictClass::kEngineBug) << found.headline;
+    made_ = new Bundle(must(bundle(*folder_ / "results", path(), {}, nullptr, nullptr)));
+  }
+  static void TearDownTestSuite() {
+    delete made_;
+    delete folder_;
+  }
+  static std::string path() { return *folder_ / "fault.zip"; }
+
+  // The bundle with one member's bytes replaced, its manifest's digests kept.
+  std::string changed(const std::string& member, const std::function<void(ZipMember&)>& change) {
+    std::vector<ZipMember> members = members_of(path());
+    const auto it = std::ranges::find(members, member, &ZipMember::name);
+    EXPECT_NE(it, members.end()) << member;
+    change(*it);
+    const std::string other = own_ / "changed.zip";
+    write(other, members);
+    return other;
+  }
+  // The bundle with another manifest that fits its members.
+  std::string claiming(const std::function<void(Manifest&)>& change) {
+    return changed("manifest.json", [&](ZipMember& m) {
+      Manifest manifest = must(manifest_from_json(text_of(m), "test"));
+      change(manifest);
+      const std::string text = to_json(manifest);
+      m.bytes.resize(text.size());
+      std::memcpy(m.bytes.data(), text.data(), text.size());
+    });
+  }
+
+  static tiny::Folder* folder_;
+  static Bundle* made_;
+  tiny::Folder own_;
+};
+tiny::Folder* Bundled::folder_ = nullptr;
+Bundle* Bundled::made_ = nullptr;
+
+TEST_F(Bundled, IsTheSmallestThatFailsAlike) {
+  const Scenario& s = made_->reduced->scenario;
+  EXPECT_EQ(s.train.steps, 1);
+  EXPECT_EQ(s.tpu.cores, 1);
+  EXPECT_EQ(s.train.batch, 1);
+  EXPECT_LT(s.model.layers.size(), small().model.layers.size());
+  EXPECT_EQ(made_->reduced->report.findings.front().op, "dense2/kernel.grad");
+  EXPECT_LT(made_->bytes, uint64_t{1} << 20);
+}
+
+TEST_F(Bundled, IsReproduced) {
+  const Replay again = must(replayed(path(), own_));
+  for (const ReplayRow& row : again.rows)
+    EXPECT_TRUE(row.same) << row.what << ": " << row.expected << " | " << row.found;
+  EXPECT_TRUE(again.reproduced());
+  EXPECT_GE(again.rows.size(), 2u + 2 * 3);  // verdict, finding, two rows of R, R2, T
+}
+
+TEST_F(Bundled, HasTheStatesAndItsOwnBatches) {
+  for (const ZipMember& member : members_of(path())) {
+    if (!member.name.ends_with(".h5")) continue;
+    std::ofstream(own_ / member.name, std::ios::binary)
+        .write(reinterpret_cast<const char*>(member.bytes.data()),
+               static_cast<std::streamsize>(member.bytes.size()));
+    EXPECT_EQ(must(read_checkpoint(own_ / member.name)).step, 0) << member.name;
+  }
+  const std::vector<ZipMember> members = members_of(path());
+  const auto data = std::ranges::find(members, kOwnData, &ZipMember::name);
+  ASSERT_NE(data, members.end());
+  EXPECT_EQ(must(parse_npz(data->bytes, "data")).arrays.front().dims.front(), 1);
+}
+
+TEST_F(Bundled, EqualDiagnosesMakeEqualBytes) {
+  must(bundle(*folder_ / "results", own_ / "again.zip", {}, nullptr, nullptr));
+  EXPECT_EQ(file(own_ / "again.zip"), file(path()));
+}
+
+TEST_F(Bundled, AFlippedByteIsRefusedByName) {
+  for (const std::string& name : made_->members) {
+    if (name == "manifest.json") continue;
+    const std::string other = changed(
+        name, [](ZipMember& m) { m.bytes[m.bytes.size() / 2] ^= std::byte{1}; });
+    const auto again = replayed(other, own_);
+    ASSERT_FALSE(again) << name;
+    EXPECT_NE(again.error().what.find("'" + name + "'"), std::string::npos)
+        << again.error().message();
+  }
+}
+
+// Of the file itself, anywhere: an error, or (in a time stamp, say) the same bundle.
+TEST_F(Bundled, AnyFlippedByteOfTheFileIsRefusedOrHarmless) {
+  const std::vector<std::byte> whole = file(path());
+  int refused = 0;
+  constexpr size_t kTries = 300;
+  for (size_t i = 0; i < kTries; ++i) {
+    std::vector<std::byte> bytes = whole;
+    bytes[i * bytes.size() / kTries] ^= std::byte{0x10};
+    std::ofstream(own_ / "flipped.zip", std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+    const auto opened = open_bundle(own_ / "flipped.zip");
+    refused += !opened;
+  }
+  EXPECT_GT(refused, static_cast<int>(kTries) * 9 / 10);
+}
+
+TEST_F(Bundled, SaysWhatDiffers) {
+  const auto again = must(replayed(
+      claiming([](Manifest& m) { m.runs.front().root_digest = std::string(32, '0'); }), own_));
+  EXPECT_FALSE(again.reproduced());
+  EXPECT_EQ(std::ranges::count_if(again.rows, [](const ReplayRow& row) { return !row.same; }), 1);
+}
+
+TEST_F(Bundled, RunsNoCodeOfOthersUnasked) {
+  for (const char* engine : {"exec:touch /tmp/twinrun-was-here", "xla:/tmp/plugin.so"}) {
+    const auto again =
+        replayed(claiming([&](Manifest& m) { m.asked.subject = engine; }), own_);
+    ASSERT_FALSE(again);
+    EXPECT_NE(again.error().fix.find("--allow-exec"), std::string::npos);
+  }
+  EXPECT_FALSE(std::filesystem::exists("/tmp/twinrun-was-here"));
+}
+
+TEST_F(Bundled, HoldsNothingButItsMembers) {
+  std::vector<ZipMember> members = members_of(path());
+  members.push_back({"payload.sh", {std::byte{'x'}}, true});
+  write(own_ / "more.zip", members);
+  const auto more = replayed(own_ / "more.zip", own_);
+  ASSERT_FALSE(more);
+  EXPECT_NE(more.error().what.find("payload.sh"), std::string::npos);
+
+  for (const std::string& name : {"manifest.json", "scenario.toml", "data.npz"}) {
+    std::vector<ZipMember> fewer = members_of(path());
+    std::erase_if(fewer, [&](const ZipMember& m) { return m.name == name; });
+    write(own_ / "fewer.zip", fewer);
+    const auto less = replayed(own_ / "fewer.zip", own_);
+    ASSERT_FALSE(less);
+    EXPECT_NE(less.error().what.find(name), std::string::npos) << less.error().message();
+  }
+}
+
+TEST_F(Bundled, ItsScenarioReadsNoFileButItsOwn) {
+  const std::string other = changed("scenario.toml", [](ZipMember& m) {
+    std::string text(text_of(m));
+    const size_t at = text.find("\"data.npz\"");
+    ASSERT_NE(at, std::string::npos);
+    text.replace(at, 10, "\"../../etc/passwd\"");
+    m.bytes.resize(text.size());
+    std::memcpy(m.bytes.data(), text.data(), text.size());
+  });
+  // With a manifest that fits.
+  std::vector<ZipMember> members = members_of(other);
+  Manifest manifest = must(manifest_from_json(text_of(members.front()), "test"));
+  for (BundledFile& f : manifest.files) {
+    if (f.name != "scenario.toml") continue;
+    const auto it = std::ranges::find(members, f.name, &ZipMember::name);
+    f.size = it->bytes.size();
+    f.digest = digest_bytes(it->bytes.data(), it->bytes.size());
+  }
+  const std::string text = to_json(manifest);
+  members.front().bytes.resize(text.size());
+  std::memcpy(members.front().bytes.data(), text.data(), text.size());
+  write(own_ / "reads.zip", members);
+  const auto again = replayed(own_ / "reads.zip", own_);
+  ASSERT_FALSE(again);
+  EXPECT_NE(again.error().what.find("other files"), std::string::npos) << again.error().message();
+}
+
+TEST_F(Bundled, ManifestsOfOthersAreErrors) {
+  for (const char* text :
+       {"", "[]", "{}", "{\"schema\": 99}", "{\"schema\": \"1\"}",
+        "{\"schema\": 1, \"twinrun\": 3}", "{\"schema\": 1, \"twinrun\": \"x\", \"headline\": \"\","
+        "\"asked\": []}"}) {
+    const auto m = manifest_from_json(text, "x.zip");
+    ASSERT_FALSE(m) << text;
+    EXPECT_EQ(m.error().where, "x.zip");
+  }
+}
+
+// Noise in the place of the data: none of the original's numbers is inside, and it fails the same way.
+TEST(BundleSlow, AnAnonymousOneHasNoneOfTheData) {
+  const tiny::Folder folder;
+  const Scenario scenario = small();
+  diagnosed(scenario, folder / "results");
+  const Bundle made = must(bundle(folder / "results", folder / "a.zip", {.anonymise = true}, nullptr, nullptr));
+  for (const ZipMember& member : members_of(folder / "a.zip"))
+    EXPECT_FALSE(member.name.starts_with("original/")) << member.name;
+  EXPECT_TRUE(must(replayed(folder / "a.zip", folder)).reproduced());
+  const Experiment e = must(make_experiment(scenario));
+  const std::vector<ZipMember> members = members_of(folder / "a.zip");
+  const auto data = std::ranges::find(members, kOwnData, &ZipMember::name);
+  const ArrayFile arrays = must(parse_npz(data->bytes, "data"));
+  const Tensor noise = must(to_tensor(arrays.arrays.front(), DType::kF32, "data"));
+  const size_t pixels = noise.as<float>().size() / static_cast<size_t>(noise.dims()[0]);
+  const std::span<const float> all = e.data->train.features.as<float>();
+  for (size_t at = 0; at + pixels <= all.size(); at += pixels)
+    EXPECT_FALSE(std::equal(all.begin() + static_cast<std::ptrdiff_t>(at),
+                            all.begin() + static_cast<std::ptrdiff_t>(at + pixels),
+                            noise.as<float>().begin()));
+}
+
+// A fault that waits, and one that needs its core.
+TEST(BundleSlow, KeepsWhatTheFaultNeeds) {
+  const tiny::Folder folder;
+  diagnosed(small(), folder / "late", {"scale@dense2/kernel.grad,magnitude=1.5,from=3"});
+  const Bundle late = must(bundle(folder / "late", folder / "late.zip", {}, nullptr, nullptr));
+  EXPECT_EQ(late.reduced->scenario.train.steps, 4);
+  EXPECT_TRUE(must(replayed(folder / "late.zip", folder)).reproduced());
+
+  const Scenario two = small(tiny::kDense, {{"tpu.cores", "2"}});
+  diagnosed(two, folder / "core", {"drop_core@dense2/kernel.grad.all_reduce,core=1"});
+  const Bundle core = must(bundle(folder / "core", folder / "core.zip", {}, nullptr, nullptr));
+  EXPECT_EQ(core.reduced->scenario.tpu.cores, 2);
+  EXPECT_EQ(core.reduced->scenario.train.batch, 2);
+  EXPECT_TRUE(must(replayed(folder / "core.zip", folder)).reproduced());
+}
+
+// Without a bug there is nothing to reduce: the scenario as it is, and its bits.
+TEST(Bundle, OfNoiseIsTheScenarioAsItIs) {
+  const tiny::Folder folder;
+  const Report clean = diagnosed(small(), folder / "results", {});
+  ASSERT_NE(clean.verdict, VerdictClass::kEngineBug);
+  const Bundle made = must(bundle(folder / "results", folder / "n.zip", {}, nullptr, nullptr));
+  EXPECT_FALSE(made.reduced);
+  EXPECT_TRUE(must(replayed(folder / "n.zip", folder)).reproduced());
+  const auto anonymous =
+      bundle(folder / "results", folder / "a.zip", {.anonymise = true}, nullptr, nullptr);
+  ASSERT_FALSE(anonymous);
+  EXPECT_EQ(anonymous.error().where, "--anonymise");
+}
+
+TEST(Bundle, NeedsAReport) {
+  const tiny::Folder folder;
+  const auto made = bundle(folder / "nothing", folder / "n.zip", {}, nullptr, nullptr);
+  ASSERT_FALSE(made);
+  EXPECT_NE(made.error().message().find("report.json"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace twinrun
