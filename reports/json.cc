@@ -1,12 +1,11 @@
-// report.json: everything a Report holds. Keys, types and units: docs/report-schema.md.
+// report.json: everything a Report holds. Keys: json_keys.h; types and units: docs/report-schema.md.
 #include <fmt/format.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "program/base/bits.h"
-#include "reports/report.h"
+#include "reports/json_keys.h"
 
 namespace twinrun {
 namespace {
@@ -27,180 +26,75 @@ Json number(float x) {
   return to_bits(static_cast<float>(shortest)) == to_bits(x) ? shortest : static_cast<double>(x);
 }
 
-template <typename T>
-Json numbers(const std::vector<T>& values) {
-  Json out = Json::array();
-  for (T x : values) out.push_back(number(x));
-  return out;
-}
+class Writer {
+ public:
+  static constexpr bool kReads = false;
 
-template <typename T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
+  template <typename T>
+  void operator()(const char* key, const T& value) {
+    out_[key] = json_of(value);
+  }
+  void measured(const char* key, double x) { out_[key] = x < 0 ? Json(nullptr) : number(x); }
+  template <typename T>
+  void present(const char* key, bool there, const T& value) {
+    out_[key] = there ? json_of(value) : Json(nullptr);
+  }
+  template <typename T>
+  void derived(const char* key, const T& value, bool there = true) {
+    present(key, there, value);
+  }
+  template <typename F>
+  void group(const char* key, F&& fill) {
+    Writer in;
+    fill(in);
+    out_[key] = std::move(in.out_);
+  }
+  Json take() { return std::move(out_); }
 
-// Statistics that were not taken are negative in a Report and null here.
-Json measured(double x) { return x < 0 ? Json(nullptr) : number(x); }
+  template <typename T>
+  static Json json_of(const T& value) {
+    if constexpr (json::Described<Writer, const T>) {
+      Writer in;
+      json::keys(in, value);
+      return in.take();
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return number(value);
+    } else if constexpr (std::is_same_v<T, char>) {
+      return std::string(1, value);
+    } else if constexpr (std::is_same_v<T, VerdictClass>) {
+      return to_string(value);
+    } else {
+      return value;
+    }
+  }
+  template <typename T>
+  static Json json_of(const std::optional<T>& value) {
+    return value ? json_of(*value) : Json(nullptr);
+  }
+  template <typename T>
+  static Json json_of(const std::vector<T>& items) {
+    Json out = Json::array();
+    for (const T& item : items) out.push_back(json_of(item));
+    return out;
+  }
+  template <typename T>
+  static Json json_of(const std::map<std::string, T>& items) {
+    Json out = Json::object();
+    for (const auto& [key, value] : items) out[key] = json_of(value);
+    return out;
+  }
 
-std::string hex64(double x) { return fmt::format("0x{:016x}", std::bit_cast<uint64_t>(x)); }
-
-template <typename T, typename F>
-Json list(const std::vector<T>& items, F&& one) {
-  Json out = Json::array();
-  for (const T& item : items) out.push_back(one(item));
-  return out;
-}
-
-Json of(const Finding& f) {
-  return {{"class", to_string(f.verdict)},
-          {"cause", f.cause},
-          {"sentence", f.sentence},
-          {"step", or_null(f.step)},
-          {"phase", f.phase},
-          {"op", f.op},
-          {"op_kind", f.op_kind},
-          {"core", or_null(f.core)},
-          {"elements", f.elements},
-          {"fingerprint", f.fingerprint},
-          {"share", f.share ? number(*f.share) : Json(nullptr)},
-          {"level", std::string(1, f.level)},
-          {"number", number(f.number)},
-          {"bound", number(f.bound)},
-          {"number_text", f.number_text},
-          {"bound_source", f.bound_source},
-          {"hex", f.hex},
-          {"evidence", Json(f.evidence)},
-          {"reproduce", f.reproduce}};
-}
-
-Json of(const RunSummary& r) {
-  // The loss of a step is binary32; a run without its curve has only the number in the summary.
-  const float last = r.losses.empty() ? static_cast<float>(r.train_loss) : r.losses.back();
-  return {{"name", r.name},
-          {"engine", r.engine},
-          {"settings", r.settings},
-          {"meaning", r.meaning},
-          {"root_digest", r.root_digest},
-          {"steps", r.steps},
-          {"train_loss", number(r.train_loss)},
-          {"train_loss_hex", fmt::format("0x{:08x}", to_bits(last))},
-          {"eval_loss", r.evaluated ? number(r.eval_loss) : Json(nullptr)},
-          {"eval_loss_hex", r.evaluated ? Json(hex64(r.eval_loss)) : Json(nullptr)},
-          {"eval_accuracy", r.evaluated ? number(r.eval_accuracy) : Json(nullptr)},
-          {"seconds", number(r.seconds)},
-          {"kept", r.kept},
-          {"ended", r.ended},
-          {"losses", numbers(r.losses)}};
-}
-
-Json of(const Control& c) {
-  return {{"name", c.name},
-          {"run", c.run},
-          {"passed", c.passed},
-          {"detail", c.detail},
-          {"failure", c.failure}};
-}
-
-Json of(const ProbeRow& row) {
-  return {{"op", row.op},
-          {"kind", row.kind},
-          {"phase", row.phase},
-          {"worst_ratio", number(row.worst_ratio)},
-          {"elements", row.elements},
-          {"outside", row.outside},
-          {"untestable", row.untestable},
-          {"operand_residual", measured(row.operand_residual)}};
-}
-
-Json of(const EngineProbe& p) {
-  return {{"pair", p.pair},
-          {"engine", p.engine},
-          {"policy", p.policy},
-          {"steps_probed", p.steps_probed},
-          {"steps", p.steps},
-          {"ops", p.ops},
-          {"elements", p.elements},
-          {"untestable", p.untestable},
-          {"dot_residual", measured(p.dot_residual)},
-          {"dot_residual_text", p.dot_residual_text},
-          {"rows", list(p.rows, [](const ProbeRow& row) { return of(row); })}};
-}
-
-Json of(const SwitchRow& s) {
-  return {{"cause", s.cause},
-          {"direction", s.direction},
-          {"drift_before", number(s.drift_before)},
-          {"drift_after", number(s.drift_after)},
-          {"envelope", number(s.envelope)},
-          {"explains", s.explains},
-          {"share", number(s.share)},
-          {"note", s.note}};
-}
-
-Json of(const TrajectoryRow& t) {
-  return {{"pair", t.pair},
-          {"meaning", t.meaning},
-          {"metric", t.metric},
-          {"differences", numbers(t.differences)},
-          {"mean", number(t.mean)},
-          {"low", number(t.low)},
-          {"high", number(t.high)},
-          {"tost_low", number(t.tost_low)},
-          {"tost_high", number(t.tost_high)},
-          {"detectable", number(t.detectable)},
-          {"margin", number(t.margin)},
-          {"margin_source", t.margin_source},
-          {"outcome", t.outcome}};
-}
-
-Json of(const EnsembleRow& f) {
-  return {{"run", f.run},
-          {"metric", f.metric},
-          {"steps", f.steps},
-          {"members", f.members},
-          {"subject", number(f.subject)},
-          {"low", number(f.low)},
-          {"high", number(f.high)},
-          {"p", number(f.p)},
-          {"outcome", f.outcome}};
-}
+ private:
+  Json out_ = Json::object();
+};
 
 }  // namespace
 
-std::string to_json(const Report& r) {
-  const auto each = [](const auto& item) { return of(item); };
-  Json environment = Json::object();
-  for (const auto& [key, value] : r.environment) environment[key] = value;
-  const Json out = {{"schema", kReportSchema},
-                    {"verdict",
-                     {{"class", to_string(r.verdict)},
-                      {"subject", r.subject},
-                      {"confidence", r.confidence},
-                      {"exit_code", exit_code(r.verdict)},
-                      {"headline", r.headline}}},
-                    {"scenario",
-                     {{"name", r.scenario_name},
-                      {"description", r.scenario_description},
-                      {"digest", r.scenario_digest},
-                      {"toml", r.scenario_toml}}},
-                    {"command", r.command},
-                    {"injected", r.injected},
-                    {"findings", list(r.findings, each)},
-                    {"runs", list(r.runs, each)},
-                    {"controls", list(r.controls, each)},
-                    {"probes", list(r.probes, each)},
-                    {"switches", list(r.switches, each)},
-                    {"trajectories", list(r.trajectories, each)},
-                    {"ensembles", list(r.ensembles, each)},
-                    {"unexplained", number(r.unexplained)},
-                    {"smallest_effect", r.smallest_effect},
-                    {"ruled_out", Json(r.ruled_out)},
-                    {"next_steps", Json(r.next_steps)},
-                    {"notes", Json(r.notes)},
-                    {"program", r.program_excerpt},
-                    {"environment", environment},
-                    {"directory", r.directory}};
-  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+std::string to_json(const Report& report) {
+  Writer all;
+  all("schema", kReportSchema);
+  json::keys(all, report);
+  return all.take().dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace twinrun

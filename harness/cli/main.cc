@@ -30,6 +30,7 @@ struct Verb {
 constexpr std::array kVerbs = {
     Verb{"diagnose", "train on the reference and on the engine, compare, give a verdict",
          diagnose_verb},
+    Verb{"report", "a diagnosis again, in other formats", report_verb},
     Verb{"snapshot", "write the seeded initial checkpoint", snapshot_verb},
     Verb{"train", "one run on one engine", train_verb},
     Verb{"diff", "where two runs or checkpoints part, and by how much", diff_verb},

@@ -5,14 +5,19 @@
 #include <nlohmann/json.hpp>
 
 #include "backends/faults/faulty_backend.h"
+#include "checkpoints/container/atomic_file.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/engines.h"
+#include "harness/op_times.h"
 #include "harness/pipeline.h"
 #include "harness/run.h"
 
 namespace twinrun::cli {
 namespace {
+
+// After as many that warm the engine up, where the run has so many.
+constexpr int64_t kTimedSteps = 3;
 
 struct Start {
   States states;
@@ -129,7 +134,9 @@ int train_verb(const Args& args) {
       "init", po::value<std::string>(), "begin from this checkpoint instead of the seed")(
       "resume", po::value<std::string>(),
       "go on from the last checkpoint of a run (or from a checkpoint)")(
-      "out,o", po::value<std::string>()->default_value("run.h5"), "run file to write");
+      "out,o", po::value<std::string>()->default_value("run.h5"), "run file to write")(
+      "trace", po::value<std::string>(),
+      "also write the times of three steps' ops as a Chrome trace, for Perfetto");
   add_plugin_option(options);
   add_fault_option(options, "engine");
   add_common_options(options);
@@ -166,11 +173,21 @@ int train_verb(const Args& args) {
   const std::vector<FaultSpec>& faults = *asked;
   if (const auto fits = FaultHooks::make(program, faults, scenario->seed); !fits)
     return fail(fits.error());
+  const int64_t steps = scenario->train.steps - (*start ? (*start)->step : 0);
+  OpTimes times(std::clamp<int64_t>(steps - kTimedSteps, 0, kTimedSteps), kTimedSteps);
+  if (parsed.has("trace")) {
+    const bool hooked = !is_foreign_engine(engine) && engine != "cpu:f64";
+    *backend = with_times(*std::move(backend), times, hooked);
+  }
   const auto log = std::make_shared<FaultLog>();
   *backend = with_faults(*std::move(backend), faults, scenario->seed, log);
 
   const auto path = parsed.get<std::string>("out");
-  if (const Status writable = check_output(path); !writable) return fail(writable.error());
+  const std::string trace = parsed.has("trace") ? parsed.get<std::string>("trace") : "";
+  for (const std::string& file : {path, trace}) {
+    if (file.empty()) continue;
+    if (const Status writable = check_output(file); !writable) return fail(writable.error());
+  }
   if (const Status lasts = check_data_lasts(*experiment); !lasts) return fail(lasts.error(), 1);
   RunOptions o;
   o.name = fmt::format("{}, {} core{}", engine, cores, cores == 1 ? "" : "s");
@@ -199,6 +216,11 @@ int train_verb(const Args& args) {
   }
   if (const Status written = write_run(path, result->file); !written) return fail(written.error());
   std::remove((path + ".checkpoint.h5").c_str());
+  if (!trace.empty()) {
+    const Status traced =
+        write_file_atomically(trace, to_chrome_trace(chrome_trace(times, o.name)));
+    if (!traced) return fail(traced.error());
+  }
 
   const RunFile& file = result->file;
   const Evaluation e = file.evaluations.empty() ? Evaluation{} : file.evaluations.back();

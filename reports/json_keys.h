@@ -1,0 +1,186 @@
+// report.json, key by key: one description of each struct, which the writer (json.cc) and the reader (read_json.cc) both go over.
+// A new field is one line here, in the order of the document, and one in docs/report-schema.md.
+//
+//   a("key", field)              a string, bool, integer, number, optional (null: none), vector or map of these, another struct
+//   a.measured("key", x)         a statistic that is negative here and null there when it was not taken
+//   a.present("key", there, x)   null unless `there`
+//   a.derived("key", text)       written for readers elsewhere; ours ignores it
+//   a.group("key", [&](A& in) {...})   an object whose keys are fields of the same struct
+#pragma once
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <type_traits>
+
+#include "program/base/bits.h"
+#include "reports/report.h"
+
+namespace twinrun::json {
+
+// The struct as A has it: the reader fills it, the writer only looks.
+template <typename A, typename T>
+using Of = std::conditional_t<A::kReads, T, const T>;
+
+template <typename A>
+void keys(A& a, Of<A, Finding>& f) {
+  a("class", f.verdict);
+  a("cause", f.cause);
+  a("sentence", f.sentence);
+  a("step", f.step);
+  a("phase", f.phase);
+  a("op", f.op);
+  a("op_kind", f.op_kind);
+  a("core", f.core);
+  a("elements", f.elements);
+  a("fingerprint", f.fingerprint);
+  a("share", f.share);
+  a("level", f.level);
+  a("number", f.number);
+  a("bound", f.bound);
+  a("number_text", f.number_text);
+  a("bound_source", f.bound_source);
+  a("hex", f.hex);
+  a("evidence", f.evidence);
+  a("reproduce", f.reproduce);
+}
+
+template <typename A>
+void keys(A& a, Of<A, RunSummary>& r) {
+  // The loss of a step is binary32; a run without its curve has only the number in the summary.
+  const float last = r.losses.empty() ? static_cast<float>(r.train_loss) : r.losses.back();
+  a("name", r.name);
+  a("engine", r.engine);
+  a("settings", r.settings);
+  a("meaning", r.meaning);
+  a("root_digest", r.root_digest);
+  a("steps", r.steps);
+  a("train_loss", r.train_loss);
+  a.derived("train_loss_hex", fmt::format("0x{:08x}", to_bits(last)));
+  a.present("eval_loss", r.evaluated, r.eval_loss);
+  a.derived("eval_loss_hex", fmt::format("0x{:016x}", std::bit_cast<uint64_t>(r.eval_loss)),
+            r.evaluated);
+  a.present("eval_accuracy", r.evaluated, r.eval_accuracy);
+  a("seconds", r.seconds);
+  a("kept", r.kept);
+  a("ended", r.ended);
+  a("losses", r.losses);
+}
+
+template <typename A>
+void keys(A& a, Of<A, Control>& c) {
+  a("name", c.name);
+  a("run", c.run);
+  a("passed", c.passed);
+  a("detail", c.detail);
+  a("failure", c.failure);
+}
+
+template <typename A>
+void keys(A& a, Of<A, ProbeRow>& row) {
+  a("op", row.op);
+  a("kind", row.kind);
+  a("phase", row.phase);
+  a("worst_ratio", row.worst_ratio);
+  a("elements", row.elements);
+  a("outside", row.outside);
+  a("untestable", row.untestable);
+  a.measured("operand_residual", row.operand_residual);
+}
+
+template <typename A>
+void keys(A& a, Of<A, EngineProbe>& p) {
+  a("pair", p.pair);
+  a("engine", p.engine);
+  a("policy", p.policy);
+  a("steps_probed", p.steps_probed);
+  a("steps", p.steps);
+  a("ops", p.ops);
+  a("elements", p.elements);
+  a("untestable", p.untestable);
+  a.measured("dot_residual", p.dot_residual);
+  a("dot_residual_text", p.dot_residual_text);
+  a("rows", p.rows);
+}
+
+template <typename A>
+void keys(A& a, Of<A, SwitchRow>& s) {
+  a("cause", s.cause);
+  a("direction", s.direction);
+  a("drift_before", s.drift_before);
+  a("drift_after", s.drift_after);
+  a("envelope", s.envelope);
+  a("explains", s.explains);
+  a("share", s.share);
+  a("note", s.note);
+}
+
+template <typename A>
+void keys(A& a, Of<A, TrajectoryRow>& t) {
+  a("pair", t.pair);
+  a("meaning", t.meaning);
+  a("metric", t.metric);
+  a("differences", t.differences);
+  a("mean", t.mean);
+  a("low", t.low);
+  a("high", t.high);
+  a("tost_low", t.tost_low);
+  a("tost_high", t.tost_high);
+  a("detectable", t.detectable);
+  a("margin", t.margin);
+  a("margin_source", t.margin_source);
+  a("outcome", t.outcome);
+}
+
+template <typename A>
+void keys(A& a, Of<A, EnsembleRow>& e) {
+  a("run", e.run);
+  a("metric", e.metric);
+  a("steps", e.steps);
+  a("members", e.members);
+  a("subject", e.subject);
+  a("low", e.low);
+  a("high", e.high);
+  a("p", e.p);
+  a("outcome", e.outcome);
+}
+
+// All but `schema`, which comes first.
+template <typename A>
+void keys(A& a, Of<A, Report>& r) {
+  a.group("verdict", [&](A& in) {
+    in("class", r.verdict);
+    in("subject", r.subject);
+    in("confidence", r.confidence);
+    in.derived("exit_code", exit_code(r.verdict));
+    in("headline", r.headline);
+  });
+  a.group("scenario", [&](A& in) {
+    in("name", r.scenario_name);
+    in("description", r.scenario_description);
+    in("digest", r.scenario_digest);
+    in("toml", r.scenario_toml);
+  });
+  a("command", r.command);
+  a("injected", r.injected);
+  a("findings", r.findings);
+  a("runs", r.runs);
+  a("controls", r.controls);
+  a("probes", r.probes);
+  a("switches", r.switches);
+  a("trajectories", r.trajectories);
+  a("ensembles", r.ensembles);
+  a("unexplained", r.unexplained);
+  a("smallest_effect", r.smallest_effect);
+  a("ruled_out", r.ruled_out);
+  a("next_steps", r.next_steps);
+  a("notes", r.notes);
+  a("program", r.program_excerpt);
+  a("environment", r.environment);
+  a("directory", r.directory);
+}
+
+template <typename A, typename T>
+concept Described = requires(A& a, T& value) { keys(a, value); };
+
+}  // namespace twinrun::json
