@@ -69,19 +69,20 @@ Result<size_t> choose(const std::vector<std::string>& names, std::optional<size_
   if (!column.empty()) {
     const auto at = std::ranges::find(others, column);
     if (at != others.end()) return places[static_cast<size_t>(at - others.begin())];
-    return Error{fmt::format("no column {} (known: {})", shown(column), known), path,
-                 others.empty()
-                     ? ""
-                     : fmt::format("did you mean {}?",
-                                   shown(nearest(column.substr(0, 100),
-                                                 {others.begin(), others.begin() +
-                                                                      std::min<ptrdiff_t>(
-                                                                          std::ssize(others), 500)})))};
+    return Error{
+        fmt::format("no column {} (known: {})", shown(column), known), path,
+        others.empty()
+            ? ""
+            : fmt::format(
+                  "did you mean {}?",
+                  shown(nearest(column.substr(0, 100),
+                                {others.begin(),
+                                 others.begin() + std::min<ptrdiff_t>(std::ssize(others), 500)})))};
   }
   if (const auto at = first_known(others, kLosses)) return places[*at];
   if (others.size() == 1) return places[0];
-  return Error{fmt::format("which of its columns? {}", others.empty() ? "it has none" : known), path,
-               "name one with --column"};
+  return Error{fmt::format("which of its columns? {}", others.empty() ? "it has none" : known),
+               path, "name one with --column"};
 }
 
 // One value after the other, in any order of steps.
@@ -107,9 +108,8 @@ class Points {
     }
     if (counted_) out.notes.push_back(path_ + ": no column of steps: rows are counted from 0");
     if (replaced_ > 0)
-      out.notes.push_back(
-          fmt::format("{}: {} written again: the last of a step counts", path_,
-                      text::plural(replaced_, "value")));
+      out.notes.push_back(fmt::format("{}: {} written again: the last of a step counts", path_,
+                                      text::plural(replaced_, "value")));
     if (backwards_ > replaced_)
       out.notes.push_back(fmt::format("{}: steps are not in order: sorted", path_));
     return out;

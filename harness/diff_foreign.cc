@@ -25,7 +25,9 @@ Result<Holds> what_it_holds(const std::string& path) {
   return ours ? Holds::kOurs : Holds::kWeights;
 }
 
-bool same_value(double x, double y) { return x == y ? std::signbit(x) == std::signbit(y) : x != x && y != y; }
+bool same_value(double x, double y) {
+  return x == y ? std::signbit(x) == std::signbit(y) : x != x && y != y;
+}
 
 std::string steps_listed(const std::vector<int64_t>& steps) {
   constexpr size_t kMost = 5;
@@ -49,7 +51,8 @@ Result<Checkpoint> as_checkpoint(const ForeignWeights& weights, const std::strin
                                  std::vector<std::string>& notes) {
   Checkpoint out;
   for (const NamedArray& array : weights.arrays) {
-    std::string name = array.name.ends_with(":0") ? array.name.substr(0, array.name.size() - 2) : array.name;
+    std::string name =
+        array.name.ends_with(":0") ? array.name.substr(0, array.name.size() - 2) : array.name;
     std::ranges::replace(name, '.', '/');
     const auto dtype = natural_dtype(array.type);
     if (!dtype) {
@@ -116,7 +119,8 @@ Result<Diff> diff_with_ours(const std::string& ours, const std::string& theirs, 
   }
   say(theirs, static_cast<size_t>(converted), "converted", how);
   for (const Conversion::Unused& unused : matched.unused) {
-    d.tensors.push_back({unused.theirs, ours_first ? "only in B" : "only in A", 0, 0, 0, 0, INFINITY});
+    d.tensors.push_back(
+        {unused.theirs, ours_first ? "only in B" : "only in A", 0, 0, 0, 0, INFINITY});
     d.same = false;
   }
   d.notes.insert(d.notes.end(), matched.notes.begin(), matched.notes.end());
@@ -175,7 +179,8 @@ Result<Diff> diff_files(const std::string& a, const std::string& b, bool verify,
                         const Columns& columns) {
   TWINRUN_ASSIGN(const Holds x, what_it_holds(a));
   TWINRUN_ASSIGN(const Holds y, what_it_holds(b));
-  const bool curves = x == Holds::kCurve || y == Holds::kCurve || !columns.a.empty() || !columns.b.empty();
+  const bool curves =
+      x == Holds::kCurve || y == Holds::kCurve || !columns.a.empty() || !columns.b.empty();
   if (curves) {
     for (const auto& [holds, path] : {std::pair(x, a), std::pair(y, b)}) {
       if (holds == Holds::kWeights)

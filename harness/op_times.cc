@@ -147,8 +147,9 @@ ChromeTrace chrome_trace(const OpTimes& times, const std::string& process) {
     }
   }
   trace.notes = {
-      {"times", "wall clock of this machine's threads, which emulate the cores; cores take turns on "
-                "them, so spans say what a step is made of, not how fast the emulated machine is"},
+      {"times",
+       "wall clock of this machine's threads, which emulate the cores; cores take turns on "
+       "them, so spans say what a step is made of, not how fast the emulated machine is"},
       {"ops", "timed steps run op by op, neither fused nor shared between cores"}};
   return trace;
 }

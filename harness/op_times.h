@@ -1,6 +1,6 @@
 // How long the ops of some steps took on each core: an engine between the caller's and its own, which looks at the clock.
 //
-//   OpTimes times(3, 3);                                         // from the fourth step of the run on, three
+//   OpTimes times{3, 3};                                         // from the fourth step of the run on, three
 //   auto backend = with_times(std::move(engine), times, /*ops=*/true);
 //   train(experiment, program, *backend, {...});
 //   write_file_atomically("trace.json", to_chrome_trace(chrome_trace(times, "tpu, 8 cores")));
@@ -29,8 +29,7 @@ struct TimedStep {
 };
 
 struct OpTimes {
-  OpTimes(int64_t first, int64_t count) : first(first), count(count) {}
-  const int64_t first, count;  // which steps, counted from the run's first
+  int64_t first = 0, count = 0;  // which steps, counted from the run's first
   std::vector<TimedStep> steps;
 };
 

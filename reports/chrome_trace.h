@@ -16,9 +16,9 @@ using TraceWords = std::vector<std::pair<std::string, std::string>>;
 
 struct TraceSpan {
   std::string name, category;
-  int track = 0;                    // index of ChromeTrace::tracks
-  double begin = 0, duration = 0;   // microseconds
-  TraceWords words;                 // shown when the span is selected
+  int track = 0;                   // index of ChromeTrace::tracks
+  double begin = 0, duration = 0;  // microseconds
+  TraceWords words;                // shown when the span is selected
 };
 
 struct ChromeTrace {

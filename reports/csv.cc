@@ -1,9 +1,10 @@
 // Every table of a report as a CSV file (RFC 4180): columns are the keys of report.json, so docs/report-schema.md describes both.
+#include "reports/csv.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "reports/csv.h"
 #include "reports/json_keys.h"
 
 namespace twinrun {
@@ -120,8 +121,8 @@ std::string seeds(const Report& report) {
   for (const TrajectoryRow& row : report.trajectories) {
     for (size_t i = 0; i < row.differences.size(); ++i) {
       if (out.empty()) add_line(out, {"pair", "metric", "seed", "difference"});
-      add_line(out, {cell(row.pair), cell(row.metric), fmt::format("{}", i),
-                     cell(row.differences[i])});
+      add_line(out,
+               {cell(row.pair), cell(row.metric), fmt::format("{}", i), cell(row.differences[i])});
     }
   }
   return out;

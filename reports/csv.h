@@ -11,7 +11,7 @@
 namespace twinrun {
 
 struct ReportFile {
-  std::string name;     // within the format's folder: "losses.csv"
+  std::string name;  // within the format's folder: "losses.csv"
   std::string content;
 };
 

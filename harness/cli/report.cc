@@ -58,7 +58,8 @@ Result<std::vector<std::string>> formats_of(const std::string& text) {
 }
 
 Result<Report> read_report(const fs::path& file) {
-  TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_whole_file(file.string(), kMostBytes + 1));
+  TWINRUN_ASSIGN(const std::vector<std::byte> bytes,
+                 read_whole_file(file.string(), kMostBytes + 1));
   if (bytes.size() > kMostBytes)
     return Error{fmt::format("larger than {} MiB: no report of a diagnosis", kMostBytes >> 20),
                  file.string(), ""};
@@ -115,16 +116,15 @@ Status tell(const std::string& name, const Report& report, const fs::path& folde
 
 int report_verb(const Args& args) {
   po::options_description options("options");
-  const std::string formats =
-      fmt::format("of {}, between commas", join(known_formats(), ", "));
+  const std::string formats = fmt::format("of {}, between commas", join(known_formats(), ", "));
   options.add_options()("format", po::value<std::string>()->default_value(std::string(kTerminal)),
-                        formats.c_str())(
-      "out,o", po::value<std::string>(),
-      "the folder for the files (default DIR); for one format of one file that file (with an ending), or - for "
-      "standard output");
-  const Parsed parsed = parse(args, "twinrun report DIR [--format NAME[,NAME..]] [-o PATH]",
-                              "twinrun report twinrun-results/digits_cnn-fdd1c987 --format markdown",
-                              options, {"DIR"});
+                        formats.c_str())("out,o", po::value<std::string>(),
+                                         "the folder for the files (default DIR); for one format "
+                                         "of one file that file (with an ending), or - for "
+                                         "standard output");
+  const Parsed parsed = parse(
+      args, "twinrun report DIR [--format NAME[,NAME..]] [-o PATH]",
+      "twinrun report twinrun-results/digits_cnn-fdd1c987 --format markdown", options, {"DIR"});
   if (parsed.exit) return *parsed.exit;
   const auto names = formats_of(parsed.get<std::string>("format"));
   if (!names) return fail(names.error());
@@ -135,7 +135,8 @@ int report_verb(const Args& args) {
 
   std::optional<fs::path> out;
   if (parsed.has("out")) out = parsed.get<std::string>("out");
-  if (out == "-" && (names->size() != 1 || std::ranges::count(kFolderFormats, names->front(), &FolderFormat::name) > 0))
+  if (out == "-" && (names->size() != 1 ||
+                     std::ranges::count(kFolderFormats, names->front(), &FolderFormat::name) > 0))
     return fail({"standard output takes one format of one file", "-o", "name a folder"});
   for (const std::string& name : *names) {
     const Status told =

@@ -4,13 +4,11 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
-#include "backends/faults/faulty_backend.h"
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/engines.h"
+#include "harness/engine_setup.h"
 #include "harness/op_times.h"
-#include "harness/pipeline.h"
 #include "harness/run.h"
 
 namespace twinrun::cli {
@@ -149,38 +147,26 @@ int train_verb(const Args& args) {
   const auto threads = threads_of(parsed);
   if (!threads) return fail(threads.error());
   const std::string engine = engine_of(parsed, "engine");
-  const int cores = parsed.has("cores") ? parsed.get<int>("cores")
-                    : engine == "tpu"   ? scenario->tpu.cores
-                                        : 1;
-  if (const Status divides = check_cores(*scenario, cores); !divides) return fail(divides.error());
+  const auto faults = faults_of(parsed);
+  if (!faults) return fail(faults.error());
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
-  auto backend = make_engine(engine, *scenario, backend_options(*scenario, *threads), &printer);
-  if (!backend) return fail_engine(backend.error(), engine);
   auto experiment = make_experiment(*scenario);
   if (!experiment) return fail(experiment.error());
-  Sharding sharding = experiment->sharding;
-  sharding.cores = cores;
-  const auto stack = engine.starts_with("cpu") ? Experiment::Stack::kCpu : Experiment::Stack::kTpu;
-  const Program program =
-      as_computed_by((*backend)->capabilities(),
-                     cores == 1 ? experiment->whole(stack) : experiment->sharded(sharding));
+  EngineSpec spec{.engine = engine, .threads = *threads, .faults = *faults};
+  if (parsed.has("cores")) spec.cores = parsed.get<int>("cores");
+  OpTimes times;
+  if (parsed.has("trace")) spec.times = &times;
+  auto setup = set_up(*experiment, spec, &printer);
+  if (!setup) return fail(setup.error());
+  const Program& program = setup->program;
+  const int cores = program.sharding.cores;
 
   auto start = start_of(parsed, program, *scenario);
   if (!start) return fail(start.error());
-  const auto asked = faults_of(parsed);
-  if (!asked) return fail(asked.error());
-  const std::vector<FaultSpec>& faults = *asked;
-  if (const auto fits = FaultHooks::make(program, faults, scenario->seed); !fits)
-    return fail(fits.error());
   const int64_t steps = scenario->train.steps - (*start ? (*start)->step : 0);
-  OpTimes times(std::clamp<int64_t>(steps - kTimedSteps, 0, kTimedSteps), kTimedSteps);
-  if (parsed.has("trace")) {
-    const bool hooked = !is_foreign_engine(engine) && engine != "cpu:f64";
-    *backend = with_times(*std::move(backend), times, hooked);
-  }
-  const auto log = std::make_shared<FaultLog>();
-  *backend = with_faults(*std::move(backend), faults, scenario->seed, log);
+  times.first = std::clamp<int64_t>(steps - kTimedSteps, 0, kTimedSteps);
+  times.count = kTimedSteps;
 
   const auto path = parsed.get<std::string>("out");
   const std::string trace = parsed.has("trace") ? parsed.get<std::string>("trace") : "";
@@ -206,7 +192,7 @@ int train_verb(const Args& args) {
   // A crash must not cost the run: periodic checkpoints go to disk at once, beside the run file.
   CheckpointWriter checkpoints(path + ".checkpoint.h5");
   o.on_checkpoint = [&](const Checkpoint& c) { return checkpoints.write(c); };
-  auto result = train(*experiment, program, **backend, o);
+  auto result = train(*experiment, program, *setup->backend, o);
   const Status kept = checkpoints.finish();
   if (!result) return fail(result.error(), 1);
   if (!kept) return fail(kept.error());
@@ -243,8 +229,8 @@ int train_verb(const Args& args) {
         "digest {}\n",
         path, file.steps.size(), file.engine, file.engine_settings, e.loss, 100 * e.accuracy,
         file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
-    if (!faults.empty()) {
-      const std::vector<Activation>& changes = log->runs.front();
+    if (!faults->empty()) {
+      const std::vector<Activation>& changes = setup->faults->runs.front();
       fmt::print("  faults changed bits {} times{}\n", changes.size(),
                  changes.empty() ? ""
                                  : fmt::format(", first in {} at step {}", changes.front().op,

@@ -76,7 +76,8 @@ TEST(Report, FoldersOfTables) {
   for (const ReportFile& file : to_csv(examples::engine_bug()))
     EXPECT_EQ(read_text(folder / ("out/csv/" + file.name)), file.content) << file.name;
   for (const char* run : {"R", "R2", "R1", "E1", "S", "T"})
-    EXPECT_TRUE(fs::exists(folder / fmt::format("out/tensorboard/{}/events.out.tfevents.0.twinrun", run)))
+    EXPECT_TRUE(
+        fs::exists(folder / fmt::format("out/tensorboard/{}/events.out.tfevents.0.twinrun", run)))
         << run;
 }
 

@@ -42,13 +42,15 @@ using Values = std::vector<double>;
 
 TEST_F(DiffForeign, CsvHasManyForms) {
   EXPECT_EQ(curve("a.csv", "step,loss\n0,2.5\n1,0.5\n").values, (Values{2.5, 0.5}));
-  const Curve board = curve("b.csv", "Wall time,Step,Value\r\n1700000000.5,10,0.25\r\n1700000001,20,+1e-3\r\n");
+  const Curve board =
+      curve("b.csv", "Wall time,Step,Value\r\n1700000000.5,10,0.25\r\n1700000001,20,+1e-3\r\n");
   EXPECT_EQ(board.name, "Value");
   EXPECT_EQ(board.steps, (Steps{10, 20}));
   EXPECT_EQ(board.values, (Values{0.25, 1e-3}));
   EXPECT_EQ(curve("c.tsv", "epoch\tloss\tacc\n1.0\t3\t0.1\n2\t\t0.2\n3\t1\n").steps, (Steps{1, 3}));
-  EXPECT_EQ(curve("d.csv", "\xEF\xBB\xBF\"Train_Loss\";\"note \"\"x\"\";\"\n1;\"a;\nb\"\n2;c\n").values,
-            (Values{1, 2}));
+  EXPECT_EQ(
+      curve("d.csv", "\xEF\xBB\xBF\"Train_Loss\";\"note \"\"x\"\";\"\n1;\"a;\nb\"\n2;c\n").values,
+      (Values{1, 2}));
   const Curve odd = curve("e.csv", "step,loss\n0,nan\n1,-inf\n2, 4 \n\n");
   EXPECT_TRUE(std::isnan(odd.values[0]) && std::isinf(odd.values[1]));
   EXPECT_EQ(odd.values[2], 4);

@@ -51,7 +51,9 @@ TEST_F(EventFile, TheFramingIsTfRecords) {
   const std::string bytes = event_file({});
   ASSERT_EQ(bytes.size(), 8 + 4 + 15 + 4U);
   EXPECT_EQ(bytes.substr(0, 8), std::string("\x0f\0\0\0\0\0\0\0", 8));
-  EXPECT_EQ(bytes.substr(12, 15), "\x1a\x0d" "brain.Event:2");
+  EXPECT_EQ(bytes.substr(12, 15),
+            "\x1a\x0d"
+            "brain.Event:2");
 }
 
 TEST_F(EventFile, AFolderIsOneRunAndLaterValuesCount) {

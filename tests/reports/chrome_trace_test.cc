@@ -11,12 +11,13 @@ namespace {
 
 using nlohmann::ordered_json;
 
-const ChromeTrace kTrace = {"tpu \"x\"\xff",
-                            {"steps", "core 0"},
-                            {{"step 3", "step", 0, 0, 100.0004, {}},
-                             {"dense/matmul", "forward", 1, 1.00049, 10.00049, {{"kind", "dot_general"}}},
-                             {"dense/bias", "forward", 1, 11.00098, 5, {}}},
-                            {{"times", "wall clock"}}};
+const ChromeTrace kTrace = {
+    "tpu \"x\"\xff",
+    {"steps", "core 0"},
+    {{"step 3", "step", 0, 0, 100.0004, {}},
+     {"dense/matmul", "forward", 1, 1.00049, 10.00049, {{"kind", "dot_general"}}},
+     {"dense/bias", "forward", 1, 11.00098, 5, {}}},
+    {{"times", "wall clock"}}};
 
 TEST(ChromeTrace, IsAnObjectOfEvents) {
   const ordered_json j = ordered_json::parse(to_chrome_trace(kTrace));
@@ -48,7 +49,8 @@ TEST(ChromeTrace, NeighboursStayApart) {
   const auto& events = j["traceEvents"];
   const auto& first = events[events.size() - 2];
   const auto& second = events[events.size() - 1];
-  EXPECT_LE(first["ts"].get<double>() + first["dur"].get<double>(), second["ts"].get<double>() + 1e-9);
+  EXPECT_LE(first["ts"].get<double>() + first["dur"].get<double>(),
+            second["ts"].get<double>() + 1e-9);
   EXPECT_EQ(first["args"]["kind"], "dot_general");
 }
 

@@ -33,9 +33,8 @@ Report unusual() {
 Result<Report> read(const std::string& text) { return report_from_json(text, "report.json"); }
 
 TEST(ReadJson, EveryFormatRendersTheSame) {
-  for (const Report& report :
-       {Report{}, examples::noise(), examples::sharding(), examples::engine_bug(),
-        examples::inconclusive(), unusual()}) {
+  for (const Report& report : {Report{}, examples::noise(), examples::sharding(),
+                               examples::engine_bug(), examples::inconclusive(), unusual()}) {
     const auto back = read(to_json(report));
     ASSERT_TRUE(back) << back.error().message();
     for (const ReportFormat& format : report_formats())
