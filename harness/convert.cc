@@ -66,7 +66,8 @@ Result<WeightsFormat> target_of(const ConvertOptions& options, bool from_ours) {
                         join(weights_format_names(), "|")};
 }
 
-// The checkpoint of a checkpoint file, or the last one of a run.
+}  // namespace
+
 Result<Checkpoint> read_ours(const std::string& path, std::string& kind) {
   TWINRUN_ASSIGN(kind, file_kind(path));
   if (kind != "run") return read_checkpoint(path);
@@ -75,7 +76,6 @@ Result<Checkpoint> read_ours(const std::string& path, std::string& kind) {
   return std::move(run.checkpoints.back());
 }
 
-// All of the checkpoint's names, in the model's order as far as it is known.
 Result<ModelOutline> outline_of(const Checkpoint& checkpoint, const ConvertOptions& options,
                                 WeightsFormat format) {
   ModelOutline outline;
@@ -99,6 +99,8 @@ Result<ModelOutline> outline_of(const Checkpoint& checkpoint, const ConvertOptio
   }
   return outline;
 }
+
+namespace {
 
 Status write_foreign(const Checkpoint& checkpoint, const ConvertOptions& options,
                      WeightsFormat format, const NameMap& map, Conversion& report) {

@@ -31,4 +31,11 @@ struct Converted {
 // Reads all, checks all, then writes `out` atomically: an error leaves what was there.
 Result<Converted> convert(const ConvertOptions& options);
 
+// The checkpoint of a checkpoint file, or the last one of a run file; `kind` becomes which of the two.
+Result<Checkpoint> read_ours(const std::string& path, std::string& kind);
+// All of the checkpoint's names; for Keras formats in the order of its model, which is that of the checkpoint's scenario or, if there is one,
+// of options.scenario. options.in is what errors name.
+Result<ModelOutline> outline_of(const Checkpoint& checkpoint, const ConvertOptions& options,
+                                WeightsFormat format);
+
 }  // namespace twinrun

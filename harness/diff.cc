@@ -8,6 +8,7 @@
 #include <functional>
 #include <thread>
 
+#include "harness/diff_foreign.h"
 #include "harness/pattern.h"
 #include "program/base/bits.h"
 #include "program/base/thread_pool.h"
@@ -240,7 +241,7 @@ Diff diff_runs(const RunFile& a, const RunFile& b) {
   return d;
 }
 
-Result<Diff> diff_files(const std::string& a, const std::string& b, bool verify) {
+Result<Diff> diff_of_ours(const std::string& a, const std::string& b, bool verify) {
   TWINRUN_ASSIGN(const std::string kind_a, file_kind(a));
   TWINRUN_ASSIGN(const std::string kind_b, file_kind(b));
   if (kind_a != kind_b) {

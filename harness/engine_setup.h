@@ -11,6 +11,7 @@
 
 #include "backends/faults/faulty_backend.h"
 #include "harness/experiment.h"
+#include "harness/op_times.h"
 #include "harness/progress.h"
 
 namespace twinrun {
@@ -21,6 +22,7 @@ struct EngineSpec {
   int threads = 1;
   std::vector<FaultSpec> faults;  // the engine is wrong on purpose
   bool poison_memory = false;     // results start as NaN patterns
+  OpTimes* times = nullptr;       // takes the times of some steps; outlives the engine
 };
 
 int cores_of(const EngineSpec& spec, const Scenario& scenario);

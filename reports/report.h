@@ -188,6 +188,8 @@ struct TerminalOptions {
 };
 
 std::string to_json(const Report& report);  // one document, schema versioned
+// Back from what to_json made; every format renders both alike. Errors, hostile input too: file and key, found, allowed; a schema
+// that is higher than ours. Unknown keys are ignored.
 Result<Report> report_from_json(std::string_view text, const std::string& file);
 std::string to_markdown(const Report& report);  // under 60 KB, made to paste into a bug filing
 std::string to_terminal(const Report& report, const TerminalOptions& options);

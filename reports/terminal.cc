@@ -44,7 +44,6 @@ class Screen {
     verdict();
     findings();
     runs();
-    curves();
     drift();
     trajectories();
     ensembles();
@@ -255,17 +254,52 @@ class Screen {
     for (const std::string& part : text::command_lines(typed, width_, indent + 2)) line(part);
   }
 
+  // The lowest and highest finite loss of all curves, on which every sparkline is drawn; steps of the longest.
+  struct Scale {
+    double low = INFINITY, high = -INFINITY;
+    size_t steps = 0;
+  };
+  Scale scale_of_losses() const {
+    Scale scale;
+    for (const RunSummary& run : r_.runs) {
+      scale.steps = std::max(scale.steps, run.losses.size());
+      for (float loss : run.losses) {
+        if (!std::isfinite(loss)) continue;
+        scale.low = std::min<double>(scale.low, loss);
+        scale.high = std::max<double>(scale.high, loss);
+      }
+    }
+    return scale;
+  }
+
+  // A run of fewer steps is drawn shorter, so that steps lie under each other.
+  std::string curve_of(const RunSummary& run, const Scale& scale, int room) const {
+    if (run.losses.empty()) return "";
+    const size_t columns = std::min<size_t>(room, scale.steps);
+    const auto mine = std::max<size_t>(1, columns * run.losses.size() / scale.steps);
+    return text::sparkline(run.losses, static_cast<int>(mine), scale.low, scale.high, o_.unicode);
+  }
+
   void runs() {
     if (r_.runs.empty()) return;
-    title("Runs");
+    const Scale scale = scale_of_losses();
+    const std::string steps = text::plural(static_cast<int64_t>(scale.steps), "step");
+    title("Runs", scale.steps == 0 ? ""
+                  : scale.low <= scale.high
+                      ? fmt::format("loss of {}, {} to {} on one scale", steps,
+                                    text::number(scale.low), text::number(scale.high))
+                      : fmt::format("loss of {}, none of them finite", steps));
     const bool evaluated = r_.runs.front().evaluated;  // an imported step has nothing held out
+    const bool wide = width_ >= 100;                   // for what the first lines tell already
+    const int room = std::clamp(width_ - 68, 8, 32);
     text::Table t({{.title = "run"},
-                   {.title = "engine", .flexible = true},
+                   {.title = wide ? "engine" : "", .flexible = true},
                    {.title = "what it is", .flexible = true},
-                   {.title = "steps", .right = true, .drop = 2},
+                   {.title = wide ? "steps" : "", .right = true},
+                   {.title = "loss", .drop = 1},
                    {.title = evaluated ? "held-out loss" : "last loss", .right = true},
                    {.title = evaluated ? "accuracy" : "", .right = true},
-                   {.title = "digest", .drop = 1},
+                   {.title = "digest", .drop = 2},
                    {.title = "time", .right = true, .drop = 3},
                    {.title = "ended", .flexible = true}});
     constexpr size_t kMost = 12;
@@ -279,9 +313,12 @@ class Screen {
       }
       if (++rows > kMost) continue;
       name = text::clip(name, 24, o_.unicode ? "…" : "~");
-      t.add({name, cell(run.engine), cell(run.meaning), text::count(run.steps),
-             text::number(evaluated ? run.eval_loss : run.train_loss, 5),
-             evaluated ? text::percent(run.eval_accuracy) : "",
+      t.add({name, wide ? cell(run.engine) : "", cell(run.meaning),
+             wide ? text::count(run.steps) : "", curve_of(run, scale, room),
+             !evaluated      ? text::number(run.train_loss, 5)
+             : run.evaluated ? text::number(run.eval_loss, 5)
+                             : "",
+             evaluated && run.evaluated ? text::percent(run.eval_accuracy) : "",
              cell(text::digest8(run.root_digest)), run.kept ? "kept" : text::duration(run.seconds),
              run.ended == "completed" ? "" : cell(run.ended)});
     }
@@ -293,47 +330,6 @@ class Screen {
     return !a.root_digest.empty() && a.root_digest == b.root_digest && a.engine == b.engine &&
            a.steps == b.steps && a.ended == b.ended && a.eval_loss == b.eval_loss &&
            a.eval_accuracy == b.eval_accuracy;
-  }
-
-  void curves() {
-    std::vector<text::Curve> curves = text::curves_of(r_);
-    if (curves.empty()) return;
-    curves.resize(std::min<size_t>(curves.size(), 8));
-    double low = INFINITY, high = -INFINITY;
-    size_t steps = 0;
-    int names = 0;
-    for (const text::Curve& curve : curves) {
-      for (float loss : *curve.losses) {
-        if (!std::isfinite(loss)) continue;
-        low = std::min<double>(low, loss);
-        high = std::max<double>(high, loss);
-      }
-      steps = std::max(steps, curve.losses->size());
-      names = std::max(names, text::display_width(clean(curve.names)));
-    }
-    names = std::min(names, width_ / 5);
-    const std::string scale =
-        low <= high ? fmt::format(", {} to {} on one scale", text::number(low), text::number(high))
-                    : "";
-    title("Loss", text::plural(static_cast<int64_t>(steps), "step") + scale);
-    const int room = width_ - kIndent - names - 2 - 2 - 24;
-    for (const text::Curve& curve : curves) {
-      const std::string name = text::clip(clean(curve.names), names, o_.unicode ? "…" : "~");
-      // A run of fewer steps is drawn shorter, so that steps lie under each other.
-      const int mine = static_cast<int>(
-          std::max<size_t>(1, std::min<size_t>(room, steps) * curve.losses->size() / steps));
-      std::string ends =
-          fmt::format("{} {} {}", text::number(curve.losses->front(), 4), o_.unicode ? "→" : "->",
-                      text::number(curve.losses->back(), 4));
-      if (!std::isfinite(curve.losses->back())) {
-        const auto born =
-            std::ranges::find_if(*curve.losses, [](float x) { return !std::isfinite(x); });
-        ends += fmt::format(" at {}", born - curve.losses->begin());
-      }
-      line(fmt::format("{}{}{}  {}  {}", std::string(kIndent, ' '), name,
-                       std::string(names - text::display_width(name), ' '),
-                       text::sparkline(*curve.losses, mine, low, high, o_.unicode), ends));
-    }
   }
 
   void drift() {

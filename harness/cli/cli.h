@@ -9,6 +9,7 @@
 #include "backends/faults/faults.h"
 #include "harness/progress.h"
 #include "program/base/result.h"
+#include "reports/report.h"
 #include "scenarios/scenario.h"
 
 namespace twinrun::cli {
@@ -25,6 +26,7 @@ using Args = std::vector<std::string>;
 int diagnose_verb(const Args& args);
 int snapshot_verb(const Args& args);
 int train_verb(const Args& args);
+int report_verb(const Args& args);
 int diff_verb(const Args& args);
 int inspect_verb(const Args& args);
 int doctor_verb(const Args& args);
@@ -84,8 +86,10 @@ void remember_command_line(int argc, char** argv);
 const StopFlag& install_stop_flag();
 
 bool stdout_is_terminal();
-bool colors_wanted();  // NO_COLOR unset or empty, TERM not dumb
-bool use_color();      // wanted, and stdout is a terminal
-int terminal_width();  // of stdout; 80 elsewhere
+bool colors_wanted();   // NO_COLOR unset or empty, TERM not dumb
+bool use_color();       // wanted, and stdout is a terminal
+int terminal_width();   // of stdout; 80 elsewhere
+bool unicode_wanted();  // unless LC_ALL, LC_CTYPE or LANG, the first that is set, names no UTF-8
+void print_report(const Report& report);  // to_terminal, as this terminal has it
 
 }  // namespace twinrun::cli

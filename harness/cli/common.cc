@@ -208,5 +208,19 @@ int terminal_width() {
     return std::min<int>(size.ws_col, 120);
   return 80;
 }
+bool unicode_wanted() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    std::string locale(value);
+    std::ranges::transform(locale, locale.begin(),
+                           [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+  }
+  return true;
+}
+void print_report(const Report& report) {
+  fmt::print("{}", to_terminal(report, {terminal_width(), use_color(), unicode_wanted()}));
+}
 
 }  // namespace twinrun::cli

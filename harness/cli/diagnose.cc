@@ -169,7 +169,7 @@ int diagnose_verb(const Args& args) {
   if (json) {
     fmt::print("{}\n", to_json(report));
   } else {
-    fmt::print("{}", to_terminal(report, {terminal_width(), use_color()}));
+    print_report(report);
   }
   const bool counts = !parsed.has("fail-on") ||
                       std::ranges::find(*bad, lower(to_string(report.verdict))) != bad->end();

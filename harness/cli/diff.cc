@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/cli/cli.h"
+#include "reports/text.h"
 
 namespace twinrun::cli {
 namespace {
@@ -17,6 +18,13 @@ nlohmann::ordered_json json_of(const Diff& d) {
   j["first_step"] = d.first_step ? nlohmann::ordered_json(*d.first_step) : nullptr;
   j["first_loss"] = d.first_loss ? nlohmann::ordered_json(*d.first_loss) : nullptr;
   j["max_loss_gap"] = d.max_loss_gap;
+  if (d.kind == "curve") {
+    j["columns"] = {d.column_a, d.column_b};
+    j["steps"] = {d.steps_a, d.steps_b};
+    j["steps_compared"] = d.steps_compared;
+    j["max_relative_gap"] = d.max_relative_gap;
+    j["first_values"] = d.first_values;
+  }
   j["tensors_compared"] = d.tensors_compared;
   j["tensors_unread"] = d.tensors_unread;
   j["tensors"] = nlohmann::ordered_json::array();
@@ -34,9 +42,25 @@ nlohmann::ordered_json json_of(const Diff& d) {
   return j;
 }
 
+// Names come from files of others.
+std::string shown(const std::string& text) { return text::clean(text); }
+
+void print_curve(const Diff& d) {
+  fmt::print("{} of {} against {} of {}: {} in common\n", shown(d.column_a),
+             text::plural(d.steps_a, "step"), shown(d.column_b), text::plural(d.steps_b, "step"),
+             text::count(d.steps_compared));
+  if (d.first_loss) {
+    fmt::print("values part at step {} ({}), largest gap {:.6g}, relative {:.3g}\n", *d.first_loss,
+               d.first_values, d.max_loss_gap, d.max_relative_gap);
+  } else {
+    fmt::print("the same{}\n", d.same ? "" : ", where both have a value");
+  }
+}
+
 void print(const Diff& d, const std::string& a, const std::string& b) {
   fmt::print("A = {}\nB = {}\n", a, b);
-  for (const auto& note : d.notes) fmt::print("note: {}\n", note);
+  for (const auto& note : d.notes) fmt::print("note: {}\n", shown(note));
+  if (d.kind == "curve") return print_curve(d);
   if (d.kind == "run") {
     if (d.first_step) fmt::print("states part after step {}\n", *d.first_step);
     if (d.first_loss)
@@ -57,7 +81,7 @@ void print(const Diff& d, const std::string& a, const std::string& b) {
                d.tensors.size(), d.tensors_compared, "tensor", "elements", "relative", "max |a-b|",
                "max ulps", "first");
     for (const auto& t : d.tensors) {
-      fmt::print("  {:<32} {:>16} {:>9.2e} {:>10.2e} {:>10}  {}\n", t.name,
+      fmt::print("  {:<32} {:>16} {:>9.2e} {:>10.2e} {:>10}  {}\n", shown(t.name),
                  fmt::format("{}/{}", t.different, t.elements), t.relative, t.max_abs, t.max_ulps,
                  t.first.empty() ? t.types : t.first);
     }
@@ -69,15 +93,22 @@ void print(const Diff& d, const std::string& a, const std::string& b) {
 int diff_verb(const Args& args) {
   po::options_description options("options");
   options.add_options()("json", po::bool_switch(), "one JSON document on stdout")(
-      "verify", po::bool_switch(), "read tensors whose digests are equal, too, and check them");
-  const Parsed parsed =
-      parse(args, "twinrun diff A B", "twinrun diff runs/R.h5 runs/T.h5", options, {"A", "B"});
+      "verify", po::bool_switch(), "read tensors whose digests are equal, too, and check them")(
+      "column", po::value<std::string>(), "of curves: the column, key or tag (default: the loss)")(
+      "column-b", po::value<std::string>(), "of B, where it has another name there");
+  const Parsed parsed = parse(args, "twinrun diff A B [OPTIONS]",
+                              "twinrun diff runs/R.h5 runs/T.h5\n  twinrun diff theirs.csv run.h5 "
+                              "--column train_loss --column-b loss",
+                              options, {"A", "B"});
   if (parsed.exit) return *parsed.exit;
   const auto a = parsed.get<std::string>("A"), b = parsed.get<std::string>("B");
-  const auto d = diff_files(a, b, parsed.get<bool>("verify"));
+  Columns columns;
+  if (parsed.has("column")) columns.a = columns.b = parsed.get<std::string>("column");
+  if (parsed.has("column-b")) columns.b = parsed.get<std::string>("column-b");
+  const auto d = diff_files(a, b, parsed.get<bool>("verify"), columns);
   if (!d) return fail(d.error());
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n", json_of(*d).dump(2));
+    fmt::print("{}\n", json_of(*d).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     print(*d, a, b);
   }

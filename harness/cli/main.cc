@@ -30,6 +30,7 @@ struct Verb {
 constexpr std::array kVerbs = {
     Verb{"diagnose", "train on the reference and on the engine, compare, give a verdict",
          diagnose_verb},
+    Verb{"report", "a diagnosis again, in other formats", report_verb},
     Verb{"snapshot", "write the seeded initial checkpoint", snapshot_verb},
     Verb{"train", "one run on one engine", train_verb},
     Verb{"record", "a golden run, for verify to hold later ones against", record_verb},

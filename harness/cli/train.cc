@@ -4,13 +4,18 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
+#include "checkpoints/container/atomic_file.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/engine_setup.h"
+#include "harness/op_times.h"
 #include "harness/run.h"
 
 namespace twinrun::cli {
 namespace {
+
+// After as many that warm the engine up, where the run has so many.
+constexpr int64_t kTimedSteps = 3;
 
 struct Start {
   States states;
@@ -127,7 +132,9 @@ int train_verb(const Args& args) {
       "init", po::value<std::string>(), "begin from this checkpoint instead of the seed")(
       "resume", po::value<std::string>(),
       "go on from the last checkpoint of a run (or from a checkpoint)")(
-      "out,o", po::value<std::string>()->default_value("run.h5"), "run file to write");
+      "out,o", po::value<std::string>()->default_value("run.h5"), "run file to write")(
+      "trace", po::value<std::string>(),
+      "also write the times of three steps' ops as a Chrome trace, for Perfetto");
   add_plugin_option(options);
   add_fault_option(options, "engine");
   add_common_options(options);
@@ -148,6 +155,8 @@ int train_verb(const Args& args) {
   if (!experiment) return fail(experiment.error());
   EngineSpec spec{.engine = engine, .threads = *threads, .faults = *faults};
   if (parsed.has("cores")) spec.cores = parsed.get<int>("cores");
+  OpTimes times;
+  if (parsed.has("trace")) spec.times = &times;
   auto setup = set_up(*experiment, spec, &printer);
   if (!setup) return fail(setup.error());
   const Program& program = setup->program;
@@ -155,9 +164,16 @@ int train_verb(const Args& args) {
 
   auto start = start_of(parsed, program, *scenario);
   if (!start) return fail(start.error());
+  const int64_t steps = scenario->train.steps - (*start ? (*start)->step : 0);
+  times.first = std::clamp<int64_t>(steps - kTimedSteps, 0, kTimedSteps);
+  times.count = kTimedSteps;
 
   const auto path = parsed.get<std::string>("out");
-  if (const Status writable = check_output(path); !writable) return fail(writable.error());
+  const std::string trace = parsed.has("trace") ? parsed.get<std::string>("trace") : "";
+  for (const std::string& file : {path, trace}) {
+    if (file.empty()) continue;
+    if (const Status writable = check_output(file); !writable) return fail(writable.error());
+  }
   if (const Status lasts = check_data_lasts(*experiment); !lasts) return fail(lasts.error(), 1);
   RunOptions o;
   o.name = fmt::format("{}, {} core{}", engine, cores, cores == 1 ? "" : "s");
@@ -186,6 +202,11 @@ int train_verb(const Args& args) {
   }
   if (const Status written = write_run(path, result->file); !written) return fail(written.error());
   std::remove((path + ".checkpoint.h5").c_str());
+  if (!trace.empty()) {
+    const Status traced =
+        write_file_atomically(trace, to_chrome_trace(chrome_trace(times, o.name)));
+    if (!traced) return fail(traced.error());
+  }
 
   const RunFile& file = result->file;
   const Evaluation e = file.evaluations.empty() ? Evaluation{} : file.evaluations.back();

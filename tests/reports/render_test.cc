@@ -112,6 +112,29 @@ TEST(Terminal, NoLineIsWiderThanTheTerminal) {
   }
 }
 
+// The table of runs is the summary: a curve for each, drawn on one scale, wherever there is room for one.
+TEST(Terminal, EveryRunHasACurve) {
+  for (const int width : {60, 80, 120}) {
+    const std::string text = to_terminal(examples::engine_bug(), {.width = width});
+    const std::string ascii =
+        to_terminal(examples::engine_bug(), {.width = width, .unicode = false});
+    for (const char* run : {"  R = R2 ", "  R1 ", "  E1 ", "  S ", "  T "}) {
+      const auto row_of = [&](const std::string& of) {
+        for (const std::string& line : lines_of(of.substr(of.find("\nRuns")))) {
+          if (line.starts_with(run)) return line;
+        }
+        return std::string();
+      };
+      EXPECT_NE(row_of(text).find("█"), std::string::npos) << width << row_of(text);
+      EXPECT_NE(row_of(ascii).find('#'), std::string::npos) << width << row_of(ascii);
+    }
+  }
+  const std::string narrow = to_terminal(examples::engine_bug(), {.width = 40});
+  EXPECT_EQ(narrow.find("█"), std::string::npos) << "no room: numbers come first";
+  const std::string dead = to_terminal(examples::inconclusive(), {.width = 80});
+  EXPECT_NE(dead.find("!"), std::string::npos) << "what is not finite shows";
+}
+
 TEST(Terminal, NoEscapesWithoutColorAndNoForeignOnesWithIt) {
   for (const Report& report : reports_of_all_kinds()) {
     const std::string plain = to_terminal(report, {.width = 80});
@@ -157,6 +180,41 @@ TEST(Markdown, AlwaysFitsIntoAComment) {
   EXPECT_LT(text.size(), 60000U);
   EXPECT_NE(text.find("more rows in report.json"), std::string::npos);
   EXPECT_NE(text.find("## How to reproduce"), std::string::npos);
+}
+
+// Whatever grows, by itself or with all the rest: the limit holds, and what is left out is counted.
+TEST(Markdown, StaysBelowTheLimitHoweverMuchThereIs) {
+  using Grow = void (*)(Report&, size_t);
+  constexpr Grow kAll[] = {
+      [](Report& r, size_t n) { r.findings.assign(n, r.findings.front()); },
+      [](Report& r, size_t n) { r.runs.assign(n, r.runs.front()); },
+      [](Report& r, size_t n) { r.controls.assign(n, r.controls.front()); },
+      [](Report& r, size_t n) { r.probes.assign(n, r.probes.front()); },
+      [](Report& r, size_t n) { r.probes.front().rows.assign(n, r.probes.front().rows.front()); },
+      [](Report& r, size_t n) { r.switches.assign(n, r.switches.front()); },
+      [](Report& r, size_t n) { r.trajectories.assign(n, r.trajectories.front()); },
+      [](Report& r, size_t n) {
+        r.ensembles.assign(n, {examples::poison(), examples::poison(), 20, 12, 0.25, 0.125, 0.5,
+                               0.0769, examples::poison()});
+      },
+      [](Report& r, size_t n) { r.notes.assign(n, examples::poison()); },
+      [](Report& r, size_t n) { r.findings.front().evidence.assign(n, examples::poison()); },
+      [](Report& r, size_t n) { r.runs.front().losses.assign(n, 1.5f); },
+  };
+  for (const size_t n : {10, 3000}) {
+    Report all = examples::hostile();
+    for (const Grow grow : kAll) {
+      Report one = examples::hostile();
+      grow(one, n);
+      grow(all, n);
+      const std::string text = to_markdown(one);
+      EXPECT_LT(text.size(), 60000U);
+      EXPECT_NE(text.find("## Words"), std::string::npos) << "it ends with its last section";
+    }
+    const std::string text = to_markdown(all);
+    EXPECT_LT(text.size(), 60000U);
+    EXPECT_NE(text.find("more rows in report.json"), std::string::npos);
+  }
 }
 
 TEST(Markdown, SectionsStandInTheOrderOfAFiling) {

@@ -1,0 +1,149 @@
+// twinrun report: what a diagnosis left in its folder, told again in other formats.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <optional>
+
+#include "checkpoints/container/array.h"
+#include "checkpoints/container/atomic_file.h"
+#include "harness/cli/cli.h"
+#include "harness/tensorboard.h"
+#include "program/base/names.h"
+#include "reports/csv.h"
+
+namespace twinrun::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kTerminal = "terminal";
+constexpr uint64_t kMostBytes = uint64_t{256} << 20;  // of a report.json
+
+// Formats of several files, each in a folder of its own.
+struct FolderFormat {
+  std::string_view name;
+  Result<std::vector<ReportFile>> (*render)(const Report& report, const std::string& folder);
+};
+constexpr std::array kFolderFormats = {
+    FolderFormat{"csv",
+                 [](const Report& report, const std::string&) {
+                   return Result<std::vector<ReportFile>>(to_csv(report));
+                 }},
+    FolderFormat{"tensorboard", tensorboard_files},
+};
+
+std::vector<std::string> known_formats() {
+  std::vector<std::string> names = {std::string(kTerminal)};
+  for (const ReportFormat& format : report_formats()) names.emplace_back(format.name);
+  for (const FolderFormat& format : kFolderFormats) names.emplace_back(format.name);
+  return names;
+}
+
+// The names between commas, each once.
+Result<std::vector<std::string>> formats_of(const std::string& text) {
+  const std::vector<std::string> known = known_formats();
+  std::vector<std::string> names;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    std::string name = text.substr(at, end - at);
+    if (std::ranges::find(known, name) == known.end())
+      return Error{fmt::format("unknown format '{}' (known: {})", name, join(known, ", ")),
+                   "--format", fmt::format("did you mean '{}'?", nearest(name, known))};
+    if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+    at = end + 1;
+  }
+  return names;
+}
+
+Result<Report> read_report(const fs::path& file) {
+  TWINRUN_ASSIGN(const std::vector<std::byte> bytes,
+                 read_whole_file(file.string(), kMostBytes + 1));
+  if (bytes.size() > kMostBytes)
+    return Error{fmt::format("larger than {} MiB: no report of a diagnosis", kMostBytes >> 20),
+                 file.string(), ""};
+  return report_from_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                          file.string());
+}
+
+Status make_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!fs::is_directory(folder))
+    return Error{fmt::format("cannot make this folder: {}",
+                             error ? error.message() : "a file is in its place"),
+                 folder.string(), "write elsewhere with -o"};
+  return Ok{};
+}
+
+Status write(const fs::path& file, const std::string& content) {
+  TWINRUN_RETURN_IF_ERROR(make_folder(file.has_parent_path() ? file.parent_path() : "."));
+  return write_file_atomically(file.string(), content);
+}
+
+// `folder`: of the results. `given`: what -o says, if it is there.
+Status tell(const std::string& name, const Report& report, const fs::path& folder,
+            const std::optional<fs::path>& given, bool alone) {
+  if (name == kTerminal) {
+    print_report(report);
+    return Ok{};
+  }
+  const fs::path out = given.value_or(folder);
+  for (const FolderFormat& format : kFolderFormats) {
+    if (format.name != name) continue;
+    TWINRUN_ASSIGN(const std::vector<ReportFile> files, format.render(report, folder.string()));
+    for (const ReportFile& file : files)
+      TWINRUN_RETURN_IF_ERROR(write(out / name / file.name, file.content));
+    fmt::print("{}\n", (out / name).string());
+    return Ok{};
+  }
+  const ReportFormat& format =
+      *std::ranges::find(report_formats(), std::string_view(name), &ReportFormat::name);
+  const std::string text = format.render(report);
+  if (out == "-") {
+    fmt::print("{}", text);
+    return Ok{};
+  }
+  const bool is_file = given && alone && !fs::is_directory(out) && out.has_extension();
+  const fs::path file = is_file ? out : out / format.file;
+  TWINRUN_RETURN_IF_ERROR(write(file, text));
+  fmt::print("{}\n", file.string());
+  return Ok{};
+}
+
+}  // namespace
+
+int report_verb(const Args& args) {
+  po::options_description options("options");
+  const std::string formats = fmt::format("of {}, between commas", join(known_formats(), ", "));
+  options.add_options()("format", po::value<std::string>()->default_value(std::string(kTerminal)),
+                        formats.c_str())("out,o", po::value<std::string>(),
+                                         "the folder for the files (default DIR); for one format "
+                                         "of one file that file (with an ending), or - for "
+                                         "standard output");
+  const Parsed parsed = parse(
+      args, "twinrun report DIR [--format NAME[,NAME..]] [-o PATH]",
+      "twinrun report twinrun-results/digits_cnn-fdd1c987 --format markdown", options, {"DIR"});
+  if (parsed.exit) return *parsed.exit;
+  const auto names = formats_of(parsed.get<std::string>("format"));
+  if (!names) return fail(names.error());
+  const fs::path given = parsed.get<std::string>("DIR");
+  const bool is_folder = fs::is_directory(given);
+  const auto report = read_report(is_folder ? given / "report.json" : given);
+  if (!report) return fail(report.error());
+
+  std::optional<fs::path> out;
+  if (parsed.has("out")) out = parsed.get<std::string>("out");
+  if (out == "-" && (names->size() != 1 ||
+                     std::ranges::count(kFolderFormats, names->front(), &FolderFormat::name) > 0))
+    return fail({"standard output takes one format of one file", "-o", "name a folder"});
+  for (const std::string& name : *names) {
+    const Status told =
+        tell(name, *report, is_folder ? given : given.parent_path(), out, names->size() == 1);
+    if (!told) return fail(told.error());
+  }
+  return 0;
+}
+
+}  // namespace twinrun::cli

@@ -1,0 +1,33 @@
+// Spans of time as a Chrome trace, which Perfetto and chrome://tracing draw: one process, a track for each of its cores.
+// Source: "Trace Event Format" (Chromium project); complete events (ph X), metadata events (ph M), times in microseconds.
+//
+//   ChromeTrace trace{"tpu, 8 cores", {"step", "core 0"}, {}, {}};
+//   trace.spans.push_back({"dense1/matmul", "forward", 1, 12.5, 40.25, {{"kind", "dot_general"}}});
+//   write_file_atomically("trace.json", to_chrome_trace(trace));
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace twinrun {
+
+using TraceWords = std::vector<std::pair<std::string, std::string>>;
+
+struct TraceSpan {
+  std::string name, category;
+  int track = 0;                   // index of ChromeTrace::tracks
+  double begin = 0, duration = 0;  // microseconds
+  TraceWords words;                // shown when the span is selected
+};
+
+struct ChromeTrace {
+  std::string process;
+  std::vector<std::string> tracks;  // from top to bottom
+  std::vector<TraceSpan> spans;     // of one track: apart, or one within the other
+  TraceWords notes;                 // what the times are
+};
+
+std::string to_chrome_trace(const ChromeTrace& trace);
+
+}  // namespace twinrun
