@@ -82,20 +82,22 @@ class Comparing {
       return;
     }
     const auto same = [](const auto& x, const auto& y) {
-      return x.first == y.first && (x.second.role != "parameter" || x.second.digest == y.second.digest);
+      return x.first == y.first &&
+             (x.second.role != "parameter" || x.second.digest == y.second.digest);
     };
     const bool weights = std::ranges::equal(parameters(start_), parameters(start), same);
     if (!weights)
-      c_.notes.push_back(
-          "A and B have other initial weights: the pairs share their seed, no more");
+      c_.notes.push_back("A and B have other initial weights: the pairs share their seed, no more");
     if (a_->data->digest != b_->data->digest)
-      c_.notes.push_back("A and B have other samples, those held out included: the metric is not "
-                         "taken on the same ones");
+      c_.notes.push_back(
+          "A and B have other samples, those held out included: the metric is not "
+          "taken on the same ones");
     if (a_->scenario.train.batch != b_->scenario.train.batch ||
         a_->scenario.train.steps != b_->scenario.train.steps)
-      c_.notes.push_back(fmt::format("A sees {} samples, B {}",
-                                     text::count(a_->scenario.train.batch * a_->scenario.train.steps),
-                                     text::count(b_->scenario.train.batch * b_->scenario.train.steps)));
+      c_.notes.push_back(
+          fmt::format("A sees {} samples, B {}",
+                      text::count(a_->scenario.train.batch * a_->scenario.train.steps),
+                      text::count(b_->scenario.train.batch * b_->scenario.train.steps)));
   }
 
   static std::map<std::string, CheckpointHeader::Entry> parameters(const CheckpointHeader& of) {
@@ -110,17 +112,16 @@ class Comparing {
     const Evaluation& e = file.evaluations.back();
     // A diverged model's argmax is a number all the same: it stands for nothing.
     const bool whole = file.ended == "completed";
-    arm.values.push_back(!whole      ? std::nan("")
-                         : accuracy() ? e.accuracy
-                                      : e.loss);
+    arm.values.push_back(!whole ? std::nan("") : accuracy() ? e.accuracy : e.loss);
     arm.ended.push_back(file.ended);
   }
 
   Comparison interrupted() {
     c_.outcome = CompareOutcome::kInterrupted;
-    c_.headline = fmt::format("Interrupted after {} of {} pairs: the seeds were fixed beforehand, "
-                              "so nothing is concluded.",
-                              c_.seeds.size(), c_.asked_seeds);
+    c_.headline = fmt::format(
+        "Interrupted after {} of {} pairs: the seeds were fixed beforehand, "
+        "so nothing is concluded.",
+        c_.seeds.size(), c_.asked_seeds);
     // Of the pair that was begun, one arm may be there.
     c_.a.values.resize(c_.seeds.size());
     c_.b.values.resize(c_.seeds.size());
@@ -147,7 +148,9 @@ class Comparing {
                                 c_.seeds.front());
       return;
     }
-    const auto diverged = [](const CompareArm& arm, size_t i) { return arm.ended[i] != "completed"; };
+    const auto diverged = [](const CompareArm& arm, size_t i) {
+      return arm.ended[i] != "completed";
+    };
     for (size_t i = 0; i < c_.seeds.size(); ++i) {
       if (diverged(c_.a, i) == diverged(c_.b, i)) continue;
       c_.outcome = CompareOutcome::kDiffers;
@@ -168,22 +171,24 @@ class Comparing {
                                   c_.metric, text::plural(n, "seed"), text::number(c_.row.margin));
         break;
       case CompareOutcome::kDiffers:
-        c_.headline = fmt::format("The mean difference of {}, {}, is other than 0 (95% confidence){}.",
-                                  c_.metric, mean,
-                                  c_.row.outcome == "outside" ? ", and beyond the margin" : "");
+        c_.headline = fmt::format(
+            "The mean difference of {}, {}, is other than 0 (95% confidence){}.", c_.metric, mean,
+            c_.row.outcome == "outside" ? ", and beyond the margin" : "");
         break;
       default:
         c_.needed = seeds_for_power(c_.row);
         if (c_.needed) c_.needed = std::max(*c_.needed, static_cast<int>(n) + 1);
         c_.headline =
-            n < 2 ? "One pair says nothing of the spread between seeds: give --seeds 3 or more."
-                  : fmt::format("{} do not decide: the difference is neither shown to be inside the "
-                                "margin nor to be other than 0.{}",
-                                text::plural(n, "seed"),
-                                c_.needed ? fmt::format(" {} seeds would, with 80% power (begin anew with "
-                                                        "--seeds {}: the number is to be fixed beforehand).",
-                                                        *c_.needed, *c_.needed)
-                                          : " More than 10,000 seeds would be needed: raise --margin.");
+            n < 2
+                ? "One pair says nothing of the spread between seeds: give --seeds 3 or more."
+                : fmt::format(
+                      "{} do not decide: the difference is neither shown to be inside the "
+                      "margin nor to be other than 0.{}",
+                      text::plural(n, "seed"),
+                      c_.needed ? fmt::format(" {} seeds would, with 80% power (begin anew with "
+                                              "--seeds {}: the number is to be fixed beforehand).",
+                                              *c_.needed, *c_.needed)
+                                : " More than 10,000 seeds would be needed: raise --margin.");
     }
   }
 

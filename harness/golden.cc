@@ -59,7 +59,7 @@ void add_rows(std::vector<OpTraceRow>& rows, int64_t step, const std::string& na
   }
 }
 
-// The first steps again. Ours must give the same bits with other threads and on poisoned memory.
+// The first steps again; where bits are defined with other threads and on poisoned memory.
 Result<bool> repeats(const Experiment& e, const GoldenOptions& o, const EngineSetup& setup,
                      const RunFile& file) {
   RunOptions again;
@@ -69,7 +69,7 @@ Result<bool> repeats(const Experiment& e, const GoldenOptions& o, const EngineSe
   again.threads = o.spec.threads;
   again.progress = o.progress;
   RunResult repeated;
-  if (is_foreign_engine(o.spec.engine)) {
+  if (!has_defined_bits(o.spec.engine, setup.backend->capabilities())) {
     TWINRUN_ASSIGN(repeated, train(e, setup.program, *setup.backend, again));
   } else {
     EngineSpec other = o.spec;
@@ -84,9 +84,10 @@ Result<bool> repeats(const Experiment& e, const GoldenOptions& o, const EngineSe
 std::string why_noise_cannot(const Gate::Noise& noise) {
   if (!noise.unusable.empty()) return noise.unusable;
   if (noise.inside) return "";
-  return fmt::format("the golden run itself lies outside the noise of honest engines: {} at step {} "
-                     "({})",
-                     noise.outside->tensor, noise.outside->step.value_or(0), noise.outside->now);
+  return fmt::format(
+      "the golden run itself lies outside the noise of honest engines: {} at step {} "
+      "({})",
+      noise.outside->tensor, noise.outside->step.value_or(0), noise.outside->now);
 }
 
 }  // namespace
@@ -160,10 +161,9 @@ Result<Gate::Noise> noise_of(const Experiment& e, const Program& program, Backen
   noise.outside = GateSite{first.step, first.tensor, {}, "", ""};
   // Of what all replicas share there is one distance, told of the first.
   if (first.replica > 0) noise.outside->core = first.replica;
-  noise.outside->now =
-      fmt::format("{} times as far as honest engines are, {} away{}", text::magnitude(first.ratio),
-                  text::relative(std::fabs(first.relative)),
-                  first.pattern.empty() ? "" : "; " + first.pattern);
+  noise.outside->now = fmt::format(
+      "{} times as far as honest engines are, {} away{}", text::magnitude(first.ratio),
+      text::relative(std::fabs(first.relative)), first.pattern.empty() ? "" : "; " + first.pattern);
   return noise;
 }
 
@@ -174,7 +174,8 @@ Result<RunFile> record_golden(const Experiment& e, const GoldenOptions& o) {
   StepRecorder recorder(setup.program, kept_steps(e.scenario.train.steps, o.states),
                         declared.op_trace);
   RunOptions run;
-  run.name = fmt::format("{}, {}", declared.name, text::plural(setup.program.sharding.cores, "core"));
+  run.name =
+      fmt::format("{}, {}", declared.name, text::plural(setup.program.sharding.cores, "core"));
   run.threads = o.spec.threads;
   run.observer = &recorder;
   run.progress = o.progress;
@@ -200,8 +201,8 @@ Result<RunFile> record_golden(const Experiment& e, const GoldenOptions& o) {
   file.environment[kRepeats] = same ? "yes" : "no";
   file.environment[kNoise] = "";
   if (!has_defined_bits(o.spec.engine, declared)) {
-    TWINRUN_ASSIGN(const Gate::Noise noise, noise_of(e, setup.program, *setup.backend,
-                                                     recorder.states, o.spec.threads));
+    TWINRUN_ASSIGN(const Gate::Noise noise,
+                   noise_of(e, setup.program, *setup.backend, recorder.states, o.spec.threads));
     file.environment[kNoise] = why_noise_cannot(noise);
   }
   return std::move(file);

@@ -18,8 +18,8 @@ namespace {
 
 std::string describe(const OpTraceRow& row) {
   std::string out =
-      fmt::format("digest {}, mean {:.6g}, range [{:.6g}, {:.6g}]",
-                  text::digest8(row.digest.hex()), row.mean, row.minimum, row.maximum);
+      fmt::format("digest {}, mean {:.6g}, range [{:.6g}, {:.6g}]", text::digest8(row.digest.hex()),
+                  row.mean, row.minimum, row.maximum);
   if (row.nans > 0) out += fmt::format(", {} NaN", text::count(row.nans));
   if (row.infs > 0) out += fmt::format(", {} infinite", text::count(row.infs));
   return out;
@@ -57,8 +57,11 @@ std::optional<GateSite> first_moved_row(const RunFile& was, const RunFile& now) 
     if (a != nullptr && a->replica > 0)
       return GateSite{a->step, a->op, a->replica, describe(*a), "the same as on core 0"};
     const OpTraceRow& row = a != nullptr ? *a : *b;
-    return GateSite{row.step, row.op, {}, a != nullptr ? describe(*a) : "no such op",
-                    b == nullptr          ? "the run ended before it"
+    return GateSite{row.step,
+                    row.op,
+                    {},
+                    a != nullptr ? describe(*a) : "no such op",
+                    b == nullptr   ? "the run ended before it"
                     : a != nullptr ? "the program has " + b->op + " in its place"
                                    : describe(*b)};
   }
@@ -76,29 +79,42 @@ std::optional<GateSite> first_moved(const RunFile& was, const RunFile& now, bool
     if (auto site = first_moved_row(was, now)) return site;
   }
   if (const auto parts = first_difference(was, now))
-    return GateSite{*parts, "state after the step", {},
+    return GateSite{*parts,
+                    "state after the step",
+                    {},
                     was.state_digests[static_cast<size_t>(*parts)].hex(),
                     static_cast<size_t>(*parts) < now.state_digests.size()
                         ? now.state_digests[static_cast<size_t>(*parts)].hex()
                         : "the run ended before it"};
   for (size_t i = 0; i < was.steps.size(); ++i) {
     if (i >= now.steps.size())
-      return GateSite{static_cast<int64_t>(i), "loss", {}, fmt::format("{}", was.steps[i].loss),
+      return GateSite{static_cast<int64_t>(i),
+                      "loss",
+                      {},
+                      fmt::format("{}", was.steps[i].loss),
                       "the run ended before it"};
     const StepScalars &a = was.steps[i], &b = now.steps[i];
     if (!same_bits(a, b))
-      return GateSite{static_cast<int64_t>(i), "loss", {},
+      return GateSite{static_cast<int64_t>(i),
+                      "loss",
+                      {},
                       fmt::format("loss {}, gradient norm {}", a.loss, a.gradient_norm),
                       fmt::format("loss {}, gradient norm {}", b.loss, b.gradient_norm)};
   }
   for (size_t i = 0; i < std::min(was.evaluations.size(), now.evaluations.size()); ++i) {
     const Evaluation &a = was.evaluations[i], &b = now.evaluations[i];
     if (!same_bits(a, b))
-      return GateSite{a.step, "held-out loss", {}, fmt::format("{}, accuracy {}", a.loss, a.accuracy),
+      return GateSite{a.step,
+                      "held-out loss",
+                      {},
+                      fmt::format("{}, accuracy {}", a.loss, a.accuracy),
                       fmt::format("{}, accuracy {}", b.loss, b.accuracy)};
   }
   if (was.evaluations.size() != now.evaluations.size())
-    return GateSite{{}, "held-out loss", {}, text::plural(static_cast<int64_t>(was.evaluations.size()), "evaluation"),
+    return GateSite{{},
+                    "held-out loss",
+                    {},
+                    text::plural(static_cast<int64_t>(was.evaluations.size()), "evaluation"),
                     text::plural(static_cast<int64_t>(now.evaluations.size()), "evaluation")};
   return std::nullopt;
 }
@@ -118,8 +134,7 @@ class Verification {
     if (options_.update &&
         (gate_.outcome == GateOutcome::kMoved || gate_.outcome == GateOutcome::kInside))
       TWINRUN_RETURN_IF_ERROR(update());
-    gate_.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    gate_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return std::move(gate_);
   }
 
@@ -130,15 +145,17 @@ class Verification {
     TWINRUN_ASSIGN(const Scenario scenario,
                    parse_scenario(golden_.scenario, path_, options_.overrides));
     if (scenario_digest(scenario) != scenario_digest(stored))
-      return Error{"changes what the golden run was asked for", "--set",
-                   "only keys that decide no bits can be set here, as data.dir; else: twinrun record"};
+      return Error{
+          "changes what the golden run was asked for", "--set",
+          "only keys that decide no bits can be set here, as data.dir; else: twinrun record"};
     if (static_cast<int64_t>(golden_.steps.size()) != scenario.train.steps)
       return Error{fmt::format("it has {} steps, its scenario {}", golden_.steps.size(),
                                scenario.train.steps),
                    path_, "record it again: twinrun record"};
     if (scenario_digest(scenario).hex() != golden_.scenario_digest)
-      gate_.notes.push_back("this twinrun knows keys that the golden run's scenario does not have: "
-                            "they are at their defaults");
+      gate_.notes.push_back(
+          "this twinrun knows keys that the golden run's scenario does not have: "
+          "they are at their defaults");
     gate_.scenario = scenario.name;
     TWINRUN_ASSIGN(auto experiment, make_experiment(scenario));
     experiment_.emplace(std::move(experiment));
@@ -155,8 +172,8 @@ class Verification {
     same_engine_ = declared_.name == golden_.engine;
     using Decides = VerifyOptions::Decides;
     const bool defined = same_engine_ && has_defined_bits(spec_.engine, declared_);
-    bits_decide_ = options_.decides == Decides::kBits ||
-                   (options_.decides == Decides::kDefault && defined);
+    bits_decide_ =
+        options_.decides == Decides::kBits || (options_.decides == Decides::kDefault && defined);
     gate_.decides = bits_decide_ ? "bits" : "noise";
     list_changes();
     return Ok{};
@@ -245,9 +262,10 @@ class Verification {
     gate_.moved = first_moved(golden_, now, same_engine_);
     if (!gate_.moved) {
       gate_.outcome = GateOutcome::kSame;
-      gate_.headline = fmt::format("The same bits: {} states and losses{}.", golden_.steps.size(),
-                                   same_engine_ ? ", " + text::plural(static_cast<int64_t>(now.trace.size()), "traced value")
-                                                : "");
+      gate_.headline = fmt::format(
+          "The same bits: {} states and losses{}.", golden_.steps.size(),
+          same_engine_ ? ", " + text::plural(static_cast<int64_t>(now.trace.size()), "traced value")
+                       : "");
       return Ok{};
     }
     if (now.ended != "completed") gate_.notes.push_back("the run now " + now.ended);
@@ -276,10 +294,10 @@ class Verification {
       states.push_back({c.step, std::move(at)});
     }
     if (options_.progress != nullptr)
-      options_.progress->begin("bits moved: one step from each recorded state, among honest engines",
-                               1);
-    TWINRUN_ASSIGN(gate_.noise,
-                   noise_of(*experiment_, setup_.program, *setup_.backend, states, options_.threads));
+      options_.progress->begin(
+          "bits moved: one step from each recorded state, among honest engines", 1);
+    TWINRUN_ASSIGN(gate_.noise, noise_of(*experiment_, setup_.program, *setup_.backend, states,
+                                         options_.threads));
     if (options_.progress != nullptr)
       options_.progress->end(!gate_.noise->unusable.empty() ? gate_.noise->unusable
                              : gate_.noise->inside          ? "inside"
@@ -293,9 +311,10 @@ class Verification {
     TWINRUN_ASSIGN(const RunFile again, train_from_golden(to, false));
     const auto parts = first_difference(again, now);
     if (parts && *parts < to) {
-      gate_.notes.push_back(fmt::format(
-          "the engine does not repeat its own bits: two runs from the same state part after step {}",
-          *parts));
+      gate_.notes.push_back(
+          fmt::format("the engine does not repeat its own bits: two runs from the same state part "
+                      "after step {}",
+                      *parts));
     } else if (!facts_.repeats) {
       gate_.notes.push_back("the engine did not repeat its own bits when the golden run was made");
     }
@@ -316,17 +335,17 @@ class Verification {
     }
     gate_.outcome = GateOutcome::kMoved;
     if (bits_decide_) {
-      gate_.headline = fmt::format(
-          "Bits moved, first in {}{}{}.", gate_.moved->tensor,
-          gate_.moved->step ? fmt::format(" at step {}", *gate_.moved->step) : "",
-          !usable  ? ""
-          : inside ? "; inside the noise of honest engines, as another order of sums is"
-                   : "; outside the noise of honest engines");
+      gate_.headline =
+          fmt::format("Bits moved, first in {}{}{}.", gate_.moved->tensor,
+                      gate_.moved->step ? fmt::format(" at step {}", *gate_.moved->step) : "",
+                      !usable  ? ""
+                      : inside ? "; inside the noise of honest engines, as another order of sums is"
+                               : "; outside the noise of honest engines");
       return;
     }
-    gate_.headline = fmt::format("Outside the noise of honest engines, first in {} at step {}.",
-                                 gate_.noise->outside->tensor,
-                                 gate_.noise->outside->step.value_or(0));
+    gate_.headline =
+        fmt::format("Outside the noise of honest engines, first in {} at step {}.",
+                    gate_.noise->outside->tensor, gate_.noise->outside->step.value_or(0));
     gate_.notes.push_back(fmt::format("bits parted at step {}", gate_.moved->step.value_or(0)));
     gate_.moved = gate_.noise->outside;
     gate_.noise->outside.reset();

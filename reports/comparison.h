@@ -25,9 +25,9 @@ std::string_view to_string(CompareOutcome outcome);  // "identical" "equivalent"
 int exit_code(CompareOutcome outcome);               // 0 0 1 125 130
 
 struct CompareArm {
-  std::string engine, settings;  // "tpu", "cores=8 batch=64 precision=default"
-  std::string asked;             // what the command line said: "tpu --b-set loss.reduction=sum"
-  std::vector<double> values;    // the metric, a seed each
+  std::string engine, settings;    // "tpu", "cores=8 batch=64 precision=default"
+  std::string asked;               // what the command line said: "tpu --b-set loss.reduction=sum"
+  std::vector<double> values;      // the metric, a seed each
   std::vector<std::string> ended;  // "completed", "diverged: ..."
 };
 
@@ -38,9 +38,9 @@ struct Comparison {
   int asked_seeds = 0;
   TrajectoryRow row;  // A - B
   CompareOutcome outcome = CompareOutcome::kUndetermined;
-  std::string headline;                // one sentence
-  std::optional<int> needed;           // seeds that would decide with 80 % power, where undetermined
-  std::vector<std::string> notes;      // what the pairing does not hold equal
+  std::string headline;            // one sentence
+  std::optional<int> needed;       // seeds that would decide with 80 % power, where undetermined
+  std::vector<std::string> notes;  // what the pairing does not hold equal
   double seconds_a = 0, seconds_b = 0;  // of training, shown only
 };
 

@@ -55,20 +55,21 @@ int64_t count(const std::vector<Gate>& gates, std::string_view element) {
 std::string to_junit(const std::vector<Gate>& gates) {
   double seconds = 0;
   for (const Gate& gate : gates) seconds += gate.seconds;
-  const std::string counts =
-      fmt::format("name=\"twinrun verify\" tests=\"{}\" failures=\"{}\" errors=\"{}\" "
-                  "skipped=\"{}\" time=\"{:.3f}\"",
-                  gates.size(), count(gates, "failure"), count(gates, "error"),
-                  count(gates, "skipped"), seconds);
-  std::string out = fmt::format(
-      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {}>\n  <testsuite {}>\n", counts,
-      counts);
+  const std::string counts = fmt::format(
+      "name=\"twinrun verify\" tests=\"{}\" failures=\"{}\" errors=\"{}\" "
+      "skipped=\"{}\" time=\"{:.3f}\"",
+      gates.size(), count(gates, "failure"), count(gates, "error"), count(gates, "skipped"),
+      seconds);
+  std::string out =
+      fmt::format("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {}>\n  <testsuite {}>\n",
+                  counts, counts);
   for (const Gate& gate : gates) {
     out += fmt::format("    <testcase classname=\"twinrun.{}\" name=\"{}\" time=\"{:.3f}\">\n",
                        escaped(gate.scenario.empty() ? "golden" : gate.scenario),
                        escaped(gate.golden), gate.seconds);
     std::string body;
-    for (const std::string& line : text::clean_lines(to_terminal(gate))) body += escaped(line) + "\n";
+    for (const std::string& line : text::clean_lines(to_terminal(gate)))
+      body += escaped(line) + "\n";
     const std::string_view element = element_of(gate.outcome);
     if (element.empty()) {
       out += fmt::format("      <system-out>{}</system-out>\n", body);

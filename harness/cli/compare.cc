@@ -1,10 +1,11 @@
+#include "harness/compare.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/compare.h"
 
 namespace twinrun::cli {
 namespace {

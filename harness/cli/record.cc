@@ -40,8 +40,8 @@ int record_verb(const Args& args) {
   if (parsed.has("cores")) o.spec.cores = parsed.get<int>("cores");
   o.spec.threads = *threads;
   o.states = states;
-  const auto path = parsed.has("out") ? parsed.get<std::string>("out")
-                                      : scenario->name + ".golden.h5";
+  const auto path =
+      parsed.has("out") ? parsed.get<std::string>("out") : scenario->name + ".golden.h5";
   if (const Status writable = check_output(path); !writable) return fail(writable.error());
   const auto experiment = make_experiment(*scenario);
   if (!experiment) return fail(experiment.error());

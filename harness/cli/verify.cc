@@ -1,3 +1,5 @@
+#include "harness/verify.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +9,6 @@
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/engines.h"
-#include "harness/verify.h"
 
 namespace twinrun::cli {
 namespace {
@@ -94,8 +95,8 @@ int verify_verb(const Args& args) {
   o.overrides = *overrides;
   o.update = parsed.get<bool>("update");
   if (o.update && (o.engine || !o.faults.empty()))
-    return fail({"writes what the recorded engine does now", "--update",
-                 "leave out --engine and --fault"});
+    return fail(
+        {"writes what the recorded engine does now", "--update", "leave out --engine and --fault"});
   o.progress = &printer;
   o.stop = &stop;
 
@@ -103,7 +104,8 @@ int verify_verb(const Args& args) {
   std::string lines;
   for (const std::string& path : *paths) {
     if (stop.load()) {
-      gates.push_back({.golden = path, .outcome = GateOutcome::kInterrupted, .headline = "Not run."});
+      gates.push_back(
+          {.golden = path, .outcome = GateOutcome::kInterrupted, .headline = "Not run."});
     } else {
       const auto gate = verify_golden(path, o);
       gates.push_back(gate ? *gate : failed(path, gate.error()));
@@ -117,7 +119,8 @@ int verify_verb(const Args& args) {
     fmt::print("{{\"schema\":1,\"exit_code\":{},\"goldens\":[\n{}\n]}}\n", exit_code(gates), all);
   }
   if (parsed.has("junit")) {
-    if (const Status s = write_file_atomically(parsed.get<std::string>("junit"), to_junit(gates)); !s)
+    if (const Status s = write_file_atomically(parsed.get<std::string>("junit"), to_junit(gates));
+        !s)
       return fail(s.error());
   }
   if (parsed.has("jsonl")) {

@@ -19,12 +19,14 @@ TrajectoryRow row_of(const std::vector<double>& differences, double margin) {
 
 TEST(Compare, TheRule) {
   using O = CompareOutcome;
-  EXPECT_EQ(decide(row_of({0.01, 0.02, 0.03}, 0.04)), O::kEquivalent);       // 90 %: up to 0.037
-  EXPECT_EQ(decide(row_of({0.010, 0.011, 0.012}, 0.04)), O::kEquivalent);    // other than 0, and inside
-  EXPECT_EQ(decide(row_of({0.010, 0.011, 0.012}, 0.0115)), O::kDiffers);     // neither inside nor outside
-  EXPECT_EQ(decide(row_of({0.010, 0.011, 0.012}, 0.001)), O::kDiffers);      // outside
+  EXPECT_EQ(decide(row_of({0.01, 0.02, 0.03}, 0.04)), O::kEquivalent);  // 90 %: up to 0.037
+  EXPECT_EQ(decide(row_of({0.010, 0.011, 0.012}, 0.04)),
+            O::kEquivalent);  // other than 0, and inside
+  EXPECT_EQ(decide(row_of({0.010, 0.011, 0.012}, 0.0115)),
+            O::kDiffers);  // neither inside nor outside
+  EXPECT_EQ(decide(row_of({0.010, 0.011, 0.012}, 0.001)), O::kDiffers);  // outside
   EXPECT_EQ(decide(row_of({-0.010, -0.011, -0.012}, 0.001)), O::kDiffers);
-  EXPECT_EQ(decide(row_of({0.01, 0.02, 0.03}, 0.03)), O::kUndetermined);     // 95 %: from -0.0048
+  EXPECT_EQ(decide(row_of({0.01, 0.02, 0.03}, 0.03)), O::kUndetermined);  // 95 %: from -0.0048
   EXPECT_EQ(decide(row_of({0.01}, 0.03)), O::kUndetermined);
   EXPECT_EQ(decide(row_of({0}, 0.03)), O::kUndetermined);  // one accuracy may agree by chance
   EXPECT_EQ(decide(row_of({0, 0}, 0.03)), O::kEquivalent);
@@ -36,7 +38,8 @@ TEST(Compare, IntervalsAndErrorRatesAreWhatTheySay) {
   constexpr int kTrials = 20000;
   const auto bounds = [](double p) {
     const boost::math::binomial law(kTrials, p);
-    return std::pair(boost::math::quantile(law, 1e-6), boost::math::quantile(complement(law, 1e-6)));
+    return std::pair(boost::math::quantile(law, 1e-6),
+                     boost::math::quantile(complement(law, 1e-6)));
   };
   std::mt19937_64 bits(1);
   for (const int seeds : {2, 3, 5, 12}) {
@@ -95,7 +98,8 @@ class CompareRuns : public testing::Test {
     std::ofstream(options_.scenario = folder_ / "tiny.toml")
         << "seed = 3\n[data]\ntrain = 256\neval = 64\n"
         << tiny::kDense
-        << "[optimizer]\nkind = \"sgd\"\nlr = 0.05\n[train]\nbatch = 32\nsteps = 20\n[tpu]\ncores = 8\n";
+        << "[optimizer]\nkind = \"sgd\"\nlr = 0.05\n[train]\nbatch = 32\nsteps = 20\n[tpu]\ncores "
+           "= 8\n";
     options_.seeds = 3;
   }
   Comparison run() const { return tiny::must(compare(options_)); }
@@ -118,8 +122,7 @@ TEST_F(CompareRuns, PrecisionIsWithinTheMarginOfSeeds) {
   EXPECT_EQ(c.seeds, (std::vector<uint64_t>{3, 4, 5}));
   EXPECT_EQ(c.row.margin_source, "2 standard deviations between 3 seeds of A");
   EXPECT_TRUE(c.notes.empty());
-  for (size_t i = 0; i < 3; ++i)
-    EXPECT_EQ(c.row.differences[i], c.a.values[i] - c.b.values[i]);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(c.row.differences[i], c.a.values[i] - c.b.values[i]);
 }
 
 TEST_F(CompareRuns, AnotherMeaningDiffers) {
@@ -146,7 +149,8 @@ TEST_F(CompareRuns, TwoSeedsOfAWideSpreadDoNotDecide) {
 
 TEST_F(CompareRuns, WhatThePairsDoNotShareIsSaid) {
   options_.seeds = 2;
-  options_.b.settings = {{"model.layers.dense1.units", "13"}, {"data.eval", "32"}, {"train.batch", "16"}};
+  options_.b.settings = {
+      {"model.layers.dense1.units", "13"}, {"data.eval", "32"}, {"train.batch", "16"}};
   const Comparison c = run();
   ASSERT_EQ(c.notes.size(), 3u) << to_terminal(c);
   EXPECT_NE(c.notes[0].find("other initial weights"), std::string::npos);

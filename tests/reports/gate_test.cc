@@ -22,7 +22,8 @@ Gate moved() {
   g.outcome = GateOutcome::kMoved;
   g.headline = "Bits moved, first in a<b at step 5.";
   g.moved = GateSite{5, "dense1/kernel.grad", 3, "digest 1", "digest ]]> 2"};
-  g.noise = Gate::Noise{.inside = false, .ratio = 1e300, .threshold = 6, .false_alarm = 1e-6, .states = 4};
+  g.noise = Gate::Noise{
+      .inside = false, .ratio = 1e300, .threshold = 6, .false_alarm = 1e-6, .states = 4};
   g.noise->outside = g.moved;
   g.notes = {"a\nb"};
   g.changed = {"isa: avx2, now scalar"};
@@ -78,20 +79,22 @@ TEST(Gate, JunitIsWhatAParserReads) {
   if (access("/usr/bin/python3", X_OK) != 0) GTEST_SKIP() << "no /usr/bin/python3 to read XML with";
   const std::string path = testing::TempDir() + "gates.xml";
   std::ofstream(path, std::ios::binary) << to_junit(all());
-  const std::string command = "/usr/bin/python3 -c \"\nimport sys, xml.etree.ElementTree as e\n"
-                              "r = e.parse(sys.argv[1]).getroot(); s = r[0]\n"
-                              "print(r.tag, s.tag, *(s.get(k) for k in ('tests', 'failures', 'errors', 'skipped')))\n"
-                              "print(*(c.tag + ':' + ','.join(x.tag for x in c) for c in s))\n"
-                              "c = s[2]\nprint(c.get('classname'), c.get('time'))\n"
-                              "print(ascii(c.get('name')))\n"
-                              "print(c[0].get('type'), c[0].get('message'))\n"
-                              "print(']]> 2' in c[0].text, len(c[0].text.splitlines()) > 5)\n\" " +
-                              path + " 2>&1";
+  const std::string command =
+      "/usr/bin/python3 -c \"\nimport sys, xml.etree.ElementTree as e\n"
+      "r = e.parse(sys.argv[1]).getroot(); s = r[0]\n"
+      "print(r.tag, s.tag, *(s.get(k) for k in ('tests', 'failures', 'errors', 'skipped')))\n"
+      "print(*(c.tag + ':' + ','.join(x.tag for x in c) for c in s))\n"
+      "c = s[2]\nprint(c.get('classname'), c.get('time'))\n"
+      "print(ascii(c.get('name')))\n"
+      "print(c[0].get('type'), c[0].get('message'))\n"
+      "print(']]> 2' in c[0].text, len(c[0].text.splitlines()) > 5)\n\" " +
+      path + " 2>&1";
   FILE* pipe = popen(command.c_str(), "r");
   ASSERT_NE(pipe, nullptr);
   std::string out;
   std::array<char, 4096> buffer;
-  for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) out.append(buffer.data(), n);
+  for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    out.append(buffer.data(), n);
   EXPECT_EQ(pclose(pipe), 0);
   std::remove(path.c_str());
   EXPECT_EQ(out,
