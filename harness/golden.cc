@@ -59,7 +59,7 @@ void add_rows(std::vector<OpTraceRow>& rows, int64_t step, const std::string& na
   }
 }
 
-// The first steps again. Ours must give the same bits with other threads and on poisoned memory.
+// The first steps again; where bits are defined with other threads and on poisoned memory.
 Result<bool> repeats(const Experiment& e, const GoldenOptions& o, const EngineSetup& setup,
                      const RunFile& file) {
   RunOptions again;
@@ -69,7 +69,7 @@ Result<bool> repeats(const Experiment& e, const GoldenOptions& o, const EngineSe
   again.threads = o.spec.threads;
   again.progress = o.progress;
   RunResult repeated;
-  if (is_foreign_engine(o.spec.engine)) {
+  if (!has_defined_bits(o.spec.engine, setup.backend->capabilities())) {
     TWINRUN_ASSIGN(repeated, train(e, setup.program, *setup.backend, again));
   } else {
     EngineSpec other = o.spec;

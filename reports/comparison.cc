@@ -76,7 +76,8 @@ std::string to_terminal(const Comparison& c, int width) {
   std::string word(to_string(c.outcome));
   for (char& letter : word) letter = static_cast<char>(std::toupper(letter));
   out += fmt::format("{}\n", word);
-  add("", c.headline);
+  for (const std::string& line : text::wrap(text::clean(c.headline), width - 2))
+    out += fmt::format("  {}\n", line);
   add("scenario", c.scenario);
   add("A", fmt::format("{} ({}, {})", c.a.asked, c.a.engine, c.a.settings));
   add("B", fmt::format("{} ({}, {})", c.b.asked, c.b.engine, c.b.settings));
@@ -101,8 +102,13 @@ std::string to_terminal(const Comparison& c, int width) {
   if (c.outcome == CompareOutcome::kIdentical || !std::isfinite(r.mean)) return out;
   add("mean", text::signed_number(r.mean));
   if (r.differences.size() < 2) return out;
-  add("95%", text::interval_of(r, false) + "  leaves 0 out: A and B differ");
-  add("90%", text::interval_of(r, true) + "  inside the margin: equivalent (two one-sided tests)");
+  const bool differ = r.low > 0 || r.high < 0;
+  const bool inside = r.outcome == "equivalent";
+  add("95%", fmt::format("{}, {}", text::interval_of(r, false),
+                         differ ? "leaves 0 out: other than 0" : "holds 0"));
+  add("90%", fmt::format("{}, {}", text::interval_of(r, true),
+                         inside ? "inside the margin: equivalent (two one-sided tests at 5%)"
+                                : "not inside the margin"));
   add("margin", fmt::format("{} ({})", text::margin_of(r), r.margin_source));
   add("detectable",
       fmt::format("{}: the least mean difference that so many seeds of this spread show "
