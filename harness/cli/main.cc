@@ -33,6 +33,7 @@ constexpr std::array kVerbs = {
     Verb{"snapshot", "write the seeded initial checkpoint", snapshot_verb},
     Verb{"train", "one run on one engine", train_verb},
     Verb{"diff", "where two runs or checkpoints part, and by how much", diff_verb},
+    Verb{"bisect", "where a difference begins: step, op, scenario key or commit", bisect_verb},
     Verb{"inspect", "what a file or a scenario contains", inspect_verb},
     Verb{"convert", "weights from and to NumPy, safetensors and Keras files", convert_verb},
     Verb{"export", "a training step as StableHLO text, with its arguments and results",
