@@ -47,7 +47,14 @@ Result<SmallestSet> smallest_set(int n, const Name& name, Judge& judge) {
   SmallestSet found;
   found.bound = 2;
   for (int limit = n;;) {
-    // From nothing, which is good, over what is kept alone to what is known to be bad.
+    if (!found.changes.empty()) {
+      judge.say_left("are they enough?");
+      const int agree = judge.repeats().agree;
+      TWINRUN_ASSIGN(const Tally kept, judge.until(name(found.changes), {agree, agree}));
+      ++found.bound;
+      if (kept.outcome() == Outcome::kBad) break;
+    }
+    // From nothing, which is good, over what is kept alone, which may be untestable, to what is known to be bad.
     std::vector<std::string> names;
     if (!found.changes.empty()) names.push_back(name({}));
     const int alone = static_cast<int>(names.size());
@@ -63,7 +70,6 @@ Result<SmallestSet> smallest_set(int n, const Name& name, Judge& judge) {
     found.bound += tries_left(last - 1);
     // Where prefixes in between cannot be tested, their changes stay together.
     const int before = std::max(f.last_good - alone, 0), after = f.first_bad - alone;
-    if (after == 0) break;
     found.neighbour =
         f.last_good < alone ? Changes{} : with_prefix(found.changes, f.last_good - alone);
     for (int i = before; i < after; ++i) found.changes.push_back(i);

@@ -106,7 +106,7 @@ TEST(BisectStep, StoredStatesAreSearched) {
 }
 
 TEST(BisectOp, NamesOpCoreAndElement) {
-  const Planted p = planted(tiny::scenario(tiny::kNormalized), "bit_flip@bn1/*,core=2,step=4");
+  const Planted p = planted(tiny::scenario(tiny::kNormalized), "bit_flip@batch_norm1/*,core=2,step=4");
   const Parted parted = must(part_of_engines(p.twins()));
   const OpParting op = must(op_of_step(p.twins(), parted.kept));
   ASSERT_EQ(op.by, OpParting::By::kOp);
@@ -198,12 +198,16 @@ TEST(BisectAxesSlow, ThirtyFourPlantedFaultsAreFound) {
     const auto truth = std::ranges::find_if(
         p.log->runs.at(0), [&](const Activation& a) { return a.step == *parted.parting.step; });
     ASSERT_NE(truth, p.log->runs[0].end()) << fault;
-    if (!stored) ASSERT_EQ(parted.parting.step, step) << fault;
+    if (!stored) {
+      ASSERT_EQ(parted.parting.step, step) << fault;
+    }
     EXPECT_EQ(parted.parting.executions, 2);
     const OpParting where = must(op_of_step(p.twins(), parted.kept));
     ASSERT_EQ(where.by, OpParting::By::kOp) << fault;
     EXPECT_EQ(where.op, op.name) << fault;
-    if (!collective) EXPECT_EQ(where.gap.core, core) << fault;
+    if (!collective) {
+      EXPECT_EQ(where.gap.core, core) << fault;
+    }
     EXPECT_EQ(where.gap.different, truth->elements) << fault;
     EXPECT_LE(where.executions, 4);
     if (stored) {
