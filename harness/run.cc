@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "harness/environment.h"
+#include "harness/loop.h"
 #include "scenarios/model.h"
 #include "scenarios/schedule.h"
 
@@ -81,11 +82,6 @@ StepScalars scalars_of(const Program& program, const StepOutputs& outputs, float
   return s;
 }
 
-// At the end of a loop every core restarts from replica 0's variables, as on the real stack.
-void restart_from_replica0(States& states) {
-  for (size_t r = 1; r < states.size(); ++r) states[r] = states[0];
-}
-
 void report_step(Progress& progress, int64_t log_every, int64_t done, int64_t first,
                  const StepScalars& last) {
   progress.step(done - first, fmt::format("loss {:.4g}", last.loss));
@@ -126,14 +122,6 @@ struct Runner {
     return Ok{};
   }
 
-  void end_of_loop(States& states, int64_t step) const {
-    const int64_t loop = experiment.scenario.tpu.iterations_per_loop;
-    if (states.size() > 1 &&
-        ((loop > 0 && (step + 1) % loop == 0) || step + 1 == experiment.scenario.train.steps)) {
-      restart_from_replica0(states);
-    }
-  }
-
   // The state before a step, by running to it again: nobody kept it.
   Result<States> state_before(Engine& engine, StepFeed& feed, int64_t step) const {
     States states = start();
@@ -141,7 +129,7 @@ struct Runner {
     for (int64_t i = options.first_step; i < step; ++i) {
       TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(i));
       TWINRUN_RETURN_IF_ERROR(engine.step(i, states, inputs, again));
-      end_of_loop(states, i);
+      end_of_loop(experiment.scenario, states, i);
     }
     return states;
   }
@@ -160,7 +148,7 @@ struct Runner {
         options.observer == nullptr ? nullptr : options.observer->begin_step(step, before, inputs);
     TWINRUN_RETURN_IF_ERROR(engine.step(step, result.states, inputs, outputs, sink));
     if (options.observer != nullptr) options.observer->end_step(step, result.states, outputs);
-    end_of_loop(result.states, step);
+    end_of_loop(experiment.scenario, result.states, step);
     const float rate = learning_rate(experiment.scenario.optimizer, step);
     const StepScalars s = scalars_of(program, outputs, rate);
     result.file.steps.push_back(s);
@@ -182,6 +170,13 @@ struct Runner {
 };
 
 }  // namespace
+
+void end_of_loop(const Scenario& scenario, States& states, int64_t step) {
+  const int64_t loop = scenario.tpu.iterations_per_loop;
+  if ((loop > 0 && (step + 1) % loop == 0) || step + 1 == scenario.train.steps) {
+    for (size_t r = 1; r < states.size(); ++r) states[r] = states[0];
+  }
+}
 
 std::optional<Birth> find_birth(Engine& engine, int64_t step, States states,
                                 const StepInputs& inputs) {

@@ -40,6 +40,7 @@ int replay_verb(const Args& args);
 int record_verb(const Args& args);
 int verify_verb(const Args& args);
 int compare_verb(const Args& args);
+int bisect_verb(const Args& args);
 
 // A verb's options: adds --help, parses, prints help. Returns an exit code when the verb is done already.
 struct Parsed {
@@ -61,7 +62,7 @@ int fail(const Error& error, int code = kExitUsage);
 // Options that several verbs share.
 void add_scenario_options(po::options_description& options);  // SCENARIO, --set
 void add_common_options(po::options_description& options);    // --threads, --json, -q, -v
-Result<Overrides> overrides_of(const Parsed& parsed, const char* option = "set");
+Result<Overrides> overrides_of(const Parsed& parsed, const char* option = "set");  // --set
 Result<Scenario> scenario_of(const Parsed& parsed, const char* option = "SCENARIO");
 Result<int> threads_of(const Parsed& parsed);
 

@@ -1,0 +1,202 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "harness/bisect/parting.h"
+#include "harness/experiment.h"
+
+namespace twinrun::bisect {
+namespace {
+
+// Ops of one step in the order of execution. Names are unique but for what an engine adds: then they are counted.
+class OpNames {
+ public:
+  std::string next(const std::string& name) {
+    const int n = seen_[name]++;
+    return n == 0 ? name : fmt::format("{}#{}", name, n);
+  }
+
+ private:
+  std::map<std::string, int> seen_;
+};
+
+// What every op wrote, by digests alone: the values of a step of a large model would not fit beside it.
+class DigestSink : public TraceSink {
+ public:
+  void on_op(const OpEvent& event) override {
+    auto& row = rows_[names_.next(event.op().name)];
+    for (size_t r = 0; r < event.outputs.size(); ++r) {
+      const bool shared = r > 0 && event.outputs[r].raw() == event.outputs[0].raw();
+      row.push_back(shared ? row[0] : digest(event.outputs[r]));
+    }
+  }
+  const std::map<std::string, std::vector<Digest>>& rows() const { return rows_; }
+
+ private:
+  OpNames names_;
+  std::map<std::string, std::vector<Digest>> rows_;
+};
+
+// The values of one op.
+struct Held {
+  std::vector<std::vector<Tensor>> inputs;
+  std::vector<Tensor> outputs;
+  std::string name, kind, phase;
+  void hold(const OpEvent& event) {
+    inputs.assign(event.inputs.begin(), event.inputs.end());
+    outputs.assign(event.outputs.begin(), event.outputs.end());
+    name = event.op().name;
+    kind = name_of(event.op().kind);
+    phase = to_string(event.op().phase);
+  }
+};
+
+// Holds the first op that wrote other bits than the other engine's.
+class CompareSink : public TraceSink {
+ public:
+  explicit CompareSink(const DigestSink& other) : other_(other) {}
+  void on_op(const OpEvent& event) override {
+    if (!key.empty()) return;
+    const std::string name = names_.next(event.op().name);
+    const auto theirs = other_.rows().find(name);
+    if (theirs == other_.rows().end()) {
+      only_here.push_back(name);
+      return;
+    }
+    for (size_t r = 0; r < event.outputs.size(); ++r) {
+      const bool shared = r > 0 && event.outputs[r].raw() == event.outputs[0].raw() &&
+                          theirs->second[r] == theirs->second[0];
+      if (shared || digest(event.outputs[r]) == theirs->second[r]) continue;
+      key = name;
+      held.hold(event);
+      return;
+    }
+    ++same;
+  }
+  std::string key;  // of the op; "": none
+  Held held;
+  int64_t same = 0;
+  std::vector<std::string> only_here;
+
+ private:
+  const DigestSink& other_;
+  OpNames names_;
+};
+
+class HoldSink : public TraceSink {
+ public:
+  explicit HoldSink(std::string key) : key_(std::move(key)) {}
+  void on_op(const OpEvent& event) override {
+    if (names_.next(event.op().name) == key_) held.hold(event);
+  }
+  Held held;
+
+ private:
+  std::string key_;
+  OpNames names_;
+};
+
+struct Stepped {
+  States after;
+  StepOutputs outputs;
+};
+
+// The kept step on a new engine, which is taken through the step before, so that whatever it carries over is there.
+Result<Stepped> step_of(Backend& backend, const Program& program, const KeptStep& kept,
+                        TraceSink* sink, int64_t& executions) {
+  TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend.prepare(program));
+  Stepped s;
+  if (kept.lead) {
+    States states = kept.lead->first;
+    TWINRUN_RETURN_IF_ERROR(engine->step(kept.step - 1, states, kept.lead->second, s.outputs));
+  }
+  s.after = kept.before;
+  TWINRUN_RETURN_IF_ERROR(engine->step(kept.step, s.after, kept.inputs, s.outputs, sink));
+  ++executions;
+  return s;
+}
+
+bool same_inputs(const Held& a, const Held& b) {
+  if (a.inputs.size() != b.inputs.size()) return false;
+  for (size_t r = 0; r < a.inputs.size(); ++r) {
+    if (a.inputs[r].size() != b.inputs[r].size()) return false;
+    for (size_t i = 0; i < a.inputs[r].size(); ++i) {
+      if (!a.inputs[r][i].same_bits(b.inputs[r][i])) return false;
+    }
+  }
+  return true;
+}
+
+// Outputs in the order in which the program computes them, then state variables.
+std::vector<TensorGap> tensor_gaps(const Program& program, const Stepped& a, const Stepped& b) {
+  std::vector<std::pair<ValueId, size_t>> order;
+  for (size_t o = 0; o < program.outputs.size(); ++o) order.emplace_back(program.outputs[o].id, o);
+  std::ranges::sort(order);
+  std::vector<TensorGap> gaps;
+  const auto compare = [&](const std::string& name, auto tensor) {
+    std::vector<Tensor> x, y;
+    for (size_t r = 0; r < a.after.size(); ++r) {
+      x.push_back(tensor(a, r));
+      y.push_back(tensor(b, r));
+    }
+    if (auto gap = gap_of(name, x, y)) gaps.push_back(std::move(*gap));
+  };
+  for (const auto& [id, o] : order) {
+    compare(program.outputs[o].name,
+            [o = o](const Stepped& s, size_t r) { return s.outputs[r][o]; });
+  }
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    compare(program.state[i].name, [i](const Stepped& s, size_t r) { return s.after[r].vars[i]; });
+  }
+  return gaps;
+}
+
+}  // namespace
+
+Result<OpParting> op_of_step(const Twins& t, const KeptStep& kept) {
+  OpParting p;
+  p.step = kept.step;
+  const bool traced = t.a.capabilities().op_trace && t.b.capabilities().op_trace;
+  DigestSink ops_a;
+  CompareSink ops_b(ops_a);
+  TWINRUN_ASSIGN(const Stepped a,
+                 step_of(t.a, t.program_a, kept, traced ? &ops_a : nullptr, p.executions));
+  TWINRUN_ASSIGN(const Stepped b,
+                 step_of(t.b, t.program_b, kept, traced ? &ops_b : nullptr, p.executions));
+  p.tensors = tensor_gaps(t.program_a, a, b);
+  p.ops = ops_b.same;
+  if (!ops_b.only_here.empty()) {
+    p.notes.push_back(fmt::format("{} of B's ops before it have no counterpart in A, first {}",
+                                  ops_b.only_here.size(), ops_b.only_here.front()));
+  }
+  if (!ops_b.key.empty()) {
+    HoldSink again_a(ops_b.key), again_b(ops_b.key);
+    TWINRUN_RETURN_IF_ERROR(step_of(t.a, t.program_a, kept, &again_a, p.executions));
+    TWINRUN_RETURN_IF_ERROR(step_of(t.b, t.program_b, kept, &again_b, p.executions));
+    const std::vector<Digest>& first_a = ops_a.rows().at(ops_b.key);
+    for (size_t r = 0; r < first_a.size(); ++r) {
+      if (digest(again_a.held.outputs[r]) != first_a[r]) p.repeats_a = false;
+      if (!again_b.held.outputs[r].same_bits(ops_b.held.outputs[r])) p.repeats_b = false;
+    }
+    p.by = OpParting::By::kOp;
+    p.op = ops_b.held.name, p.kind = ops_b.held.kind, p.phase = ops_b.held.phase;
+    p.inputs_agree = same_inputs(again_a.held, ops_b.held);
+    if (auto gap = gap_of(p.op, again_a.held.outputs, ops_b.held.outputs)) p.gap = std::move(*gap);
+    return p;
+  }
+  if (p.tensors.empty()) return p;
+  p.by = OpParting::By::kTensor;
+  p.gap = p.tensors.front();
+  p.notes.emplace_back(
+      traced ? "no op that both show differs: what they do beside their ops does"
+             : "one of the engines shows no ops: only what a step leaves can be compared");
+  int64_t& n = p.executions;
+  TWINRUN_ASSIGN(const Stepped again_a, step_of(t.a, t.program_a, kept, nullptr, n));
+  TWINRUN_ASSIGN(const Stepped again_b, step_of(t.b, t.program_b, kept, nullptr, n));
+  p.repeats_a = tensor_gaps(t.program_a, a, again_a).empty();
+  p.repeats_b = tensor_gaps(t.program_b, b, again_b).empty();
+  return p;
+}
+
+}  // namespace twinrun::bisect

@@ -1,0 +1,157 @@
+#include "harness/bisect/revisions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "checkpoints/container/atomic_file.h"
+#include "harness/bisect/command.h"
+#include "harness/bisect/worktree.h"
+
+namespace twinrun::bisect {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kShort = 12;  // characters of a commit's name that are shown
+
+// One commit built and asked, as often as the judge wants.
+class CommitOracle {
+ public:
+  CommitOracle(const RevisionOptions& options, const std::string& folder, Worktree& tree,
+               Session& session, const StopFlag* stop)
+      : options_(options), folder_(folder), tree_(tree), session_(session), stop_(stop) {}
+
+  Result<Execution> operator()(const std::string& commit) {
+    Execution e;
+    e.candidate = commit;
+    e.log = fmt::format("logs/{:03}-{}.log", session_.executions() + 1, commit.substr(0, kShort));
+    const CommandOptions how{.folder = tree_.path(),
+                             .log = (fs::path(folder_) / e.log).string(),
+                             .timeout_seconds = options_.timeout_seconds,
+                             .on_kill = tree_.path()};
+    std::error_code ignored;
+    fs::remove(how.log, ignored);  // of an execution that was interrupted
+    TWINRUN_RETURN_IF_ERROR(tree_.checkout(commit, options_.clean));
+    if (!options_.build.empty() && built_ != commit) {
+      built_.clear();
+      TWINRUN_ASSIGN(const Ran build, run_command({"sh", "-c", options_.build}, how, stop_));
+      if (build.ended == Ran::Ended::kInterrupted) return outcome_of(build, "").error();
+      e.seconds = build.seconds;
+      if (build.ended != Ran::Ended::kExit || build.code != 0) {
+        e.why = "the build: " + build.text();
+        return e;
+      }
+      built_ = commit;
+    }
+    TWINRUN_ASSIGN(const Ran ran, run_command(options_.command, how, stop_));
+    TWINRUN_ASSIGN(e.outcome, outcome_of(ran, options_.command[0]));
+    e.seconds += ran.seconds;
+    e.why = ran.text();
+    last_log_[commit] = e.log;
+    return e;
+  }
+
+  // The last one of a commit that answered in this process; "": none did.
+  std::string last_log(const std::string& commit) const {
+    const auto it = last_log_.find(commit);
+    return it == last_log_.end() ? "" : it->second;
+  }
+
+ private:
+  const RevisionOptions& options_;
+  const std::string& folder_;
+  Worktree& tree_;
+  Session& session_;
+  const StopFlag* stop_;
+  std::string built_;
+  std::map<std::string, std::string> last_log_;
+};
+
+// The same answers told to git, in the worktree's own state: its log can be replayed by the user, and what git concludes is a second
+// opinion.
+std::string tell_git(const Repository& repo, const Worktree& tree, const Lineage& lineage,
+                     const Judge& judge, const std::string& log) {
+  const auto say = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "bisect");
+    const auto said = repo.git(std::move(words), tree.path());
+    return said.ok() ? *said : "";
+  };
+  say({"start", "--no-checkout", lineage.names.back(), lineage.names.front()});
+  std::string last;
+  for (int i = 1; i + 1 < lineage.size(); ++i) {
+    const Tally t = judge.of(lineage.names[static_cast<size_t>(i)]);
+    if (!t.testable() && t.skip == 0) continue;
+    const std::string said =
+        say({std::string(to_string(t.outcome())), lineage.names[static_cast<size_t>(i)]});
+    if (!said.empty()) last = said.substr(0, said.find('\n'));
+  }
+  const std::string all = say({"log"});
+  if (!all.empty()) (void)write_file_atomically(log, all);  // worth nothing to the search
+  return last;
+}
+
+}  // namespace
+
+Result<RevisionsFound> bisect_revisions(const RevisionOptions& options, Progress* progress,
+                                        const StopFlag* stop) {
+  std::error_code error;
+  // Commands run in the worktree: paths must hold there, too.
+  const std::string folder = fs::absolute(options.folder, error).lexically_normal().string();
+  fs::create_directories(fs::path(folder) / "logs", error);
+  if (error)
+    return Error{"cannot create the folder: " + error.message(), folder, "choose another with -o"};
+  TWINRUN_ASSIGN(const Repository repo,
+                 Repository::open(options.repository, folder + "/git.log", stop));
+  TWINRUN_ASSIGN(const std::string good, repo.commit(options.good));
+  TWINRUN_ASSIGN(const std::string bad, repo.commit(options.bad));
+  TWINRUN_ASSIGN(const Lineage lineage, repo.between(good, bad));
+  const nlohmann::ordered_json identity = {
+      {"repository", repo.top()}, {"good", good},           {"bad", bad},
+      {"build", options.build},   {"clean", options.clean}, {"command", options.command}};
+  TWINRUN_ASSIGN(const auto session,
+                 Session::open(folder, {"rev", identity.dump(), options.typed}, options.resume));
+  TWINRUN_ASSIGN(const auto tree, Worktree::add(repo, folder + "/worktree", good));
+  CommitOracle oracle(options, folder, *tree, *session, stop);
+  Judge judge(std::ref(oracle), options.repeats, *session, progress, stop);
+  judge.shown_as([&](const std::string& commit) { return commit.substr(0, kShort); });
+
+  RevisionsFound r;
+  r.commits = lineage.size();
+  TWINRUN_ASSIGN(r.found, search(lineage, 0, lineage.size() - 1, judge));
+  const auto named = [&](int i) {
+    const std::string& name = lineage.names[static_cast<size_t>(i)];
+    return Commit{name, repo.subject(name)};
+  };
+  if (r.found.end != Found::End::kNotReproducible) {
+    r.last_good = named(r.found.last_good);
+    r.first_bad = named(r.found.first_bad);
+    for (const int i : r.found.skipped) r.skipped.push_back(named(i));
+    r.git_says = tell_git(repo, *tree, lineage, judge, folder + "/bisect.log");
+    r.good_folder = folder + "/good";
+    r.bad_folder = folder + "/bad";
+    for (const auto& [commit, to] :
+         {std::pair(&r.last_good, &r.good_folder), std::pair(&r.first_bad, &r.bad_folder)}) {
+      TWINRUN_RETURN_IF_ERROR(repo.export_to(commit->name, *to));
+      const std::string log = oracle.last_log(commit->name);
+      if (!log.empty()) {
+        fs::copy_file(fs::path(folder) / log, *to + ".log", fs::copy_options::overwrite_existing,
+                      error);
+      }
+    }
+  }
+  const nlohmann::ordered_json result = {
+      {"end", r.found.end == Found::End::kFound       ? "found"
+              : r.found.end == Found::End::kUndecided ? "undecided"
+                                                      : "not reproducible"},
+      {"last_good", r.last_good.name},
+      {"first_bad", r.first_bad.name},
+      {"why", r.found.why}};
+  TWINRUN_RETURN_IF_ERROR(session->finish(result.dump()));
+  return r;
+}
+
+}  // namespace twinrun::bisect

@@ -1,0 +1,283 @@
+#include "harness/bisect/scenarios.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+
+#include "backends/faults/faulty_backend.h"
+#include "checkpoints/container/atomic_file.h"
+#include "harness/bisect/command.h"
+#include "harness/engines.h"
+#include "harness/pipeline.h"
+#include "harness/run.h"
+
+namespace twinrun::bisect {
+namespace {
+
+namespace fs = std::filesystem;
+using Test = ScenarioOptions::Test;
+
+// "{}", "{0-3,7}": which of the changes.
+std::string name_of_set(const std::vector<int>& set) {
+  std::string text = "{";
+  for (size_t i = 0; i < set.size();) {
+    size_t k = i;
+    while (k + 1 < set.size() && set[k + 1] == set[k] + 1) ++k;
+    text += fmt::format("{}{}", text.size() > 1 ? "," : "", set[i]);
+    if (k > i) text += fmt::format("-{}", set[k]);
+    i = k + 1;
+  }
+  return text + "}";
+}
+
+// What the test says of one scenario, as text; or that it cannot be told.
+struct Answer {
+  std::optional<std::string> text;
+  std::string why;  // where there is none
+};
+
+class ScenarioOracle {
+ public:
+  ScenarioOracle(const Scenario& a, const std::vector<KeyChange>& changes,
+                 const ScenarioOptions& options, Session& session, const StopFlag* stop)
+      : a_(a), changes_(changes), options_(options), session_(session), stop_(stop) {}
+
+  // The set's name, remembered.
+  std::string name(const std::vector<int>& set) {
+    std::string text = name_of_set(set);
+    sets_[text] = set;
+    return text;
+  }
+  std::string shown(const std::string& name) const {
+    const std::vector<int>& set = sets_.at(name);
+    std::string text = "A";
+    for (size_t i = 0; i < set.size() && i < 3; ++i)
+      text += (i == 0 ? " with " : ", ") + changes_[static_cast<size_t>(set[i])].key;
+    return set.size() > 3 ? fmt::format("{} and {} more", text, set.size() - 3) : text;
+  }
+  std::string answer_of(const std::string& name) const {
+    const auto it = answers_.find(name);
+    return it == answers_.end() ? "" : it->second;
+  }
+  std::string file_of(const std::string& name) const {
+    return (fs::path(options_.folder) / "scenarios" / (name + ".toml")).string();
+  }
+  // What the ends answered in an earlier search.
+  void known(const Execution& e) { answers_.try_emplace(e.candidate, e.why); }
+
+  Result<Execution> operator()(const std::string& name) {
+    const auto begin = std::chrono::steady_clock::now();
+    Execution e{name, Outcome::kSkip, "", 0, ""};
+    Answer answer;
+    if (const auto told = told_.extract(name); !told.empty()) {
+      answer = told.mapped();
+    } else {
+      TWINRUN_ASSIGN(answer, ask(name, e));
+    }
+    e.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    e.why = answer.text.value_or(answer.why);
+    if (answer.text) {
+      answers_[name] = *answer.text;
+      if (options_.test != Test::kCommand) {
+        TWINRUN_ASSIGN(e.outcome, compare(*answer.text));
+      }
+    }
+    return e;
+  }
+
+ private:
+  Result<Answer> ask(const std::string& name, Execution& e) {
+    const auto scenario = with_changes(a_, changes_, sets_.at(name));
+    if (!scenario) return Answer{std::nullopt, "no valid scenario: " + scenario.error().what};
+    TWINRUN_RETURN_IF_ERROR(write_file_atomically(file_of(name), resolved_toml(*scenario)));
+    switch (options_.test) {
+      case Test::kVerdict:
+        return diagnosed(*scenario, name);
+      case Test::kLoss:
+      case Test::kDigest:
+        return trained(*scenario);
+      case Test::kCommand:
+        break;
+    }
+    e.log = fmt::format("logs/{:03}.log", session_.executions() + 1);
+    const std::string log = (fs::path(options_.folder) / e.log).string();
+    std::error_code ignored;
+    fs::remove(log, ignored);
+    std::vector<std::string> words = options_.command;
+    words.push_back(file_of(name));
+    TWINRUN_ASSIGN(
+        const Ran ran,
+        run_command(words, {.log = log, .timeout_seconds = options_.timeout_seconds}, stop_));
+    TWINRUN_ASSIGN(e.outcome, outcome_of(ran, options_.command[0]));
+    return e.outcome == Outcome::kSkip ? Answer{std::nullopt, ran.text()} : Answer{ran.text(), ""};
+  }
+
+  Result<Answer> diagnosed(const Scenario& scenario, const std::string& name) const {
+    DiagnoseOptions o;
+    o.subject = options_.engine;
+    o.quick = true;
+    o.threads = options_.threads;
+    o.faults = options_.faults;
+    o.cache = options_.cache;
+    o.command = options_.typed;
+    o.directory = (fs::path(options_.folder) / "diagnoses" / name).string();
+    const auto d = diagnose(scenario, o, nullptr, stop_);
+    if (!d) {
+      if (of_foreign_engine(d.error())) return d.error();
+      return Answer{std::nullopt,
+                    d.error().what};  // a fault with no such op, data that do not last
+    }
+    if (d->interrupted) return Error{"interrupted", "", "the same command with --resume goes on"};
+    return Answer{std::string(to_string(d->report.verdict)), ""};
+  }
+
+  Result<Answer> trained(const Scenario& scenario) const {
+    TWINRUN_ASSIGN(
+        std::unique_ptr<Backend> engine,
+        make_engine(options_.engine, scenario, backend_options(scenario, options_.threads)));
+    const auto experiment = make_experiment(scenario);
+    if (!experiment) return Answer{std::nullopt, experiment.error().what};
+    const bool cpu = options_.engine.starts_with("cpu");
+    const Program program = as_computed_by(
+        engine->capabilities(),
+        cpu || experiment->sharding.cores == 1
+            ? experiment->whole(cpu ? Experiment::Stack::kCpu : Experiment::Stack::kTpu)
+            : experiment->sharded(experiment->sharding));
+    if (!options_.faults.empty()) {
+      if (const auto fits = FaultHooks::make(program, options_.faults, scenario.seed); !fits)
+        return Answer{std::nullopt, fits.error().what};
+      engine = with_faults(std::move(engine), options_.faults, scenario.seed);
+    }
+    RunOptions o;
+    o.threads = options_.threads;
+    o.stop = stop_;
+    o.digest_states = false;
+    const auto run = train(*experiment, program, *engine, o);
+    if (!run) {
+      if (of_foreign_engine(run.error())) return run.error();
+      return Answer{std::nullopt, run.error().what};
+    }
+    if (run->file.ended == "interrupted")
+      return Error{"interrupted", "", "the same command with --resume goes on"};
+    if (options_.test == Test::kDigest)
+      return Answer{run->file.checkpoints.back().root_digest().hex(), ""};
+    const double loss = run->file.evaluations.empty() ? run->file.steps.back().loss
+                                                      : run->file.evaluations.back().loss;
+    return Answer{fmt::format("{:.9g}", loss), ""};
+  }
+
+  // A's and B's own answers are what others are held against: they are asked for, if nobody has yet.
+  Result<std::string> end(const std::string& name) {
+    const auto it = answers_.find(name);
+    if (it != answers_.end()) return it->second;
+    Execution e;
+    TWINRUN_ASSIGN(const Answer answer, ask(name, e));
+    if (!answer.text)
+      return Error{fmt::format("cannot be tested: {}", answer.why), name == "{}" ? "A" : "B", ""};
+    told_[name] = answer;
+    answers_[name] = *answer.text;
+    return *answer.text;
+  }
+
+  Result<Outcome> compare(const std::string& answer) {
+    std::vector<int> all(changes_.size());
+    std::iota(all.begin(), all.end(), 0);
+    const std::string b_name = name(all);
+    if (options_.test == Test::kDigest) {
+      TWINRUN_ASSIGN(const std::string b, end(b_name));
+      TWINRUN_ASSIGN(const std::string a, end("{}"));
+      return answer == b && a != b ? Outcome::kBad : Outcome::kGood;
+    }
+    TWINRUN_ASSIGN(const std::string a, end("{}"));
+    if (options_.test == Test::kLoss) {
+      const double gap = std::abs(std::stod(answer) - std::stod(a));
+      return gap <= options_.margin ? Outcome::kGood : Outcome::kBad;  // NaN is bad
+    }
+    TWINRUN_ASSIGN(const std::string b, end(b_name));
+    return answer == a ? Outcome::kGood : answer == b ? Outcome::kBad : Outcome::kSkip;
+  }
+
+  const Scenario& a_;
+  const std::vector<KeyChange>& changes_;
+  const ScenarioOptions& options_;
+  Session& session_;
+  const StopFlag* stop_;
+  std::map<std::string, std::vector<int>> sets_;
+  std::map<std::string, std::string> answers_;
+  std::map<std::string, Answer> told_;  // of an end that was needed before the search asked for it
+};
+
+std::string_view name_of(Test test) {
+  constexpr std::string_view kNames[] = {"verdict", "loss", "digest", "command"};
+  return kNames[static_cast<size_t>(test)];
+}
+
+}  // namespace
+
+Result<ScenariosFound> bisect_scenarios(const Scenario& a, const Scenario& b,
+                                        const ScenarioOptions& options, Progress* progress,
+                                        const StopFlag* stop) {
+  ScenariosFound r;
+  r.changes = key_changes(a, b);
+  if (r.changes.empty())
+    return Error{"A and B have the same keys", a.file + ", " + b.file, "give two that differ"};
+  std::error_code error;
+  for (const char* name : {"logs", "scenarios"}) {
+    fs::create_directories(fs::path(options.folder) / name, error);
+    if (error)
+      return Error{"cannot create the folder: " + error.message(), options.folder,
+                   "choose another with -o"};
+  }
+  nlohmann::ordered_json faults = nlohmann::ordered_json::array();
+  for (const FaultSpec& f : options.faults) faults.push_back(f.text);
+  const nlohmann::ordered_json identity = {{"a", scenario_digest(a).hex()},
+                                           {"b", scenario_digest(b).hex()},
+                                           {"test", name_of(options.test)},
+                                           {"engine", options.engine},
+                                           {"faults", faults},
+                                           {"margin", options.margin},
+                                           {"command", options.command}};
+  TWINRUN_ASSIGN(
+      const auto session,
+      Session::open(options.folder, {"config", identity.dump(), options.typed}, options.resume));
+  ScenarioOracle oracle(a, r.changes, options, *session, stop);
+  const int n = static_cast<int>(r.changes.size());
+  std::vector<int> all(r.changes.size());
+  std::iota(all.begin(), all.end(), 0);
+  for (const std::string& end : {oracle.name({}), oracle.name(all)}) {
+    if (const Execution* known = session->first_known(end)) oracle.known(*known);
+  }
+  Judge judge(std::ref(oracle), options.repeats, *session, progress, stop);
+  judge.shown_as([&](const std::string& name) { return oracle.shown(name); });
+  TWINRUN_ASSIGN(r.set,
+                 smallest_set(
+                     n, [&](const std::vector<int>& set) { return oracle.name(set); }, judge));
+  r.answer_a = oracle.answer_of("{}");
+  r.answer_b = oracle.answer_of(oracle.name(all));
+  nlohmann::ordered_json keys = nlohmann::ordered_json::array();
+  if (r.set.end == Found::End::kFound) {
+    for (const int i : r.set.changes) keys.push_back(r.changes[static_cast<size_t>(i)].key);
+    for (const auto& [set, file] :
+         {std::pair(&r.set.neighbour, &r.good_file), std::pair(&r.set.changes, &r.bad_file)}) {
+      TWINRUN_ASSIGN(const Scenario scenario, with_changes(a, r.changes, *set));
+      *file =
+          (fs::path(options.folder) / (file == &r.good_file ? "good.toml" : "bad.toml")).string();
+      TWINRUN_RETURN_IF_ERROR(write_file_atomically(*file, resolved_toml(scenario)));
+    }
+  }
+  const nlohmann::ordered_json result = {
+      {"end", r.set.end == Found::End::kFound ? "found" : "not reproducible"},
+      {"keys", keys},
+      {"why", r.set.why}};
+  TWINRUN_RETURN_IF_ERROR(session->finish(result.dump()));
+  return r;
+}
+
+}  // namespace twinrun::bisect

@@ -1,0 +1,178 @@
+#include "harness/bisect/session.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+namespace twinrun::bisect {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kSchema = 1;
+constexpr std::string_view kSessionName = "twinrun bisect";
+
+std::string dump_line(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string head_line(const SessionHead& head) {
+  return dump_line({{"session", kSessionName},
+                    {"schema", kSchema},
+                    {"axis", head.axis},
+                    {"identity", Json::parse(head.identity)},
+                    {"command", head.command}});
+}
+
+std::string execution_line(int64_t number, const Execution& e) {
+  return dump_line({{"execution", number},
+                    {"candidate", e.candidate},
+                    {"outcome", to_string(e.outcome)},
+                    {"why", e.why},
+                    {"seconds", e.seconds},
+                    {"log", e.log}});
+}
+
+std::optional<Outcome> outcome_named(const std::string& text) {
+  for (const Outcome o : {Outcome::kGood, Outcome::kBad, Outcome::kSkip}) {
+    if (text == to_string(o)) return o;
+  }
+  return std::nullopt;
+}
+
+// Adds what a line says to the record. Error: what is wrong with it.
+Status take_line(const std::string& line, bool first, SessionRecord& record) {
+  const Json j = Json::parse(line, nullptr, false);
+  if (!j.is_object()) return Error{"no JSON object", "", ""};
+  try {
+    if (first) {
+      if (j.at("session") != kSessionName) return Error{"not a session of twinrun bisect", "", ""};
+      if (j.at("schema") != kSchema) {
+        return Error{
+            fmt::format("schema {}, this program reads {}", j.at("schema").dump(), kSchema), "",
+            ""};
+      }
+      record.head = {j.at("axis"), j.at("identity").dump(), j.at("command")};
+    } else if (j.contains("result")) {
+      record.result = j.at("result").dump();
+    } else {
+      const auto outcome = outcome_named(j.at("outcome"));
+      if (!outcome) return Error{"outcome is none of good, bad, skip", "", ""};
+      record.executions.push_back(
+          {j.at("candidate"), *outcome, j.at("why"), j.at("seconds"), j.at("log")});
+    }
+  } catch (const Json::exception& e) {
+    return Error{e.what(), "", ""};
+  }
+  return Ok{};
+}
+
+Error cannot(const char* what, const std::string& path) {
+  return {fmt::format("cannot {}: {}", what, std::strerror(errno)), path,
+          "free space, or choose another folder with -o"};
+}
+
+}  // namespace
+
+std::string_view to_string(Outcome outcome) {
+  return outcome == Outcome::kGood ? "good" : outcome == Outcome::kBad ? "bad" : "skip";
+}
+
+Result<SessionRecord> read_session(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return Error{"cannot read", path, "a session.jsonl that twinrun bisect has written"};
+  std::stringstream all;
+  all << in.rdbuf();
+  const std::string text = all.str();
+  SessionRecord record;
+  int64_t number = 0;
+  for (size_t at = 0; at < text.size(); ++number) {
+    const size_t end = text.find('\n', at);
+    if (end == std::string::npos && number > 0) break;  // was being written
+    const std::string line = text.substr(at, end - at);
+    if (const Status taken = take_line(line, number == 0, record); !taken) {
+      return Error{taken.error().what, fmt::format("{}:{}", path, number + 1),
+                   "begin again without --resume, or in another folder (-o)"};
+    }
+    at = end == std::string::npos ? text.size() : end + 1;
+  }
+  if (number == 0) return Error{"is empty", path, "begin again without --resume"};
+  return record;
+}
+
+Result<std::unique_ptr<Session>> Session::open(const std::string& folder, const SessionHead& head,
+                                               bool resume) {
+  namespace fs = std::filesystem;
+  auto session = std::make_unique<Session>();
+  session->path_ = (fs::path(folder) / kSessionFile).string();
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error)
+    return Error{"cannot create the folder: " + error.message(), folder, "choose another with -o"};
+  SessionRecord before;
+  if (resume && fs::exists(session->path_, error)) {
+    TWINRUN_ASSIGN(before, read_session(session->path_));
+    if (before.head.axis != head.axis ||
+        Json::parse(before.head.identity) != Json::parse(head.identity)) {
+      return Error{fmt::format("is the session of another search: {}", before.head.command),
+                   session->path_, "give that search's words again, or another folder (-o)"};
+    }
+  }
+  // Whole lines only: what follows must begin one of its own.
+  session->file_ =
+      ::open(session->path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+  if (session->file_ < 0) return cannot("write", session->path_);
+  TWINRUN_RETURN_IF_ERROR(session->append(head_line(head)));
+  for (Execution& e : before.executions) {
+    TWINRUN_RETURN_IF_ERROR(session->append(execution_line(++session->executions_, e)));
+    session->known_[e.candidate].push_back(std::move(e));
+  }
+  return session;
+}
+
+Session::~Session() {
+  if (file_ >= 0) ::close(file_);
+}
+
+const Execution* Session::next_known(const std::string& candidate) {
+  const auto known = known_.find(candidate);
+  if (known == known_.end()) return nullptr;
+  size_t& used = used_[candidate];
+  return used < known->second.size() ? &known->second[used++] : nullptr;
+}
+
+const Execution* Session::first_known(const std::string& candidate) const {
+  const auto known = known_.find(candidate);
+  return known == known_.end() ? nullptr : &known->second.front();
+}
+
+Status Session::add(const Execution& execution) {
+  return append(execution_line(++executions_, execution));
+}
+
+Status Session::finish(const std::string& result_json) {
+  return append(dump_line({{"result", Json::parse(result_json)}}));
+}
+
+Status Session::append(const std::string& line) {
+  if (file_ < 0) return Ok{};
+  const std::string text = line + "\n";
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t n = ::write(file_, text.data() + at, text.size() - at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return cannot("write", path_);
+    at += static_cast<size_t>(n);
+  }
+  if (::fsync(file_) != 0 && errno != EINVAL) return cannot("write", path_);
+  return Ok{};
+}
+
+}  // namespace twinrun::bisect

@@ -1,0 +1,329 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <span>
+
+#include "harness/bisect/parting.h"
+#include "harness/bisect/search.h"
+#include "harness/loop.h"
+#include "harness/pattern.h"
+
+namespace twinrun::bisect {
+namespace {
+
+constexpr const char* kInterrupted = "interrupted";
+
+Error interrupted() { return {kInterrupted, "", "the same command begins again"}; }
+
+bool stopped(const StopFlag* stop) { return stop != nullptr && stop->load(); }
+
+std::string hex_of(const Tensor& t, int64_t element) {
+  const size_t size = size_of(t.dtype());
+  std::string text = "0x";
+  for (size_t i = size; i-- > 0;) {  // little-endian
+    text += fmt::format("{:02x}",
+                        static_cast<unsigned>(t.raw()[static_cast<size_t>(element) * size + i]));
+  }
+  return text;
+}
+
+double value_of(const Tensor& t, int64_t element) {
+  return as_doubles(t.at(static_cast<size_t>(element) * size_of(t.dtype()), {t.dtype(), {1}}))[0];
+}
+
+bool same_states(const States& a, const States& b) {
+  for (size_t r = 0; r < a.size(); ++r) {
+    for (size_t i = 0; i < a[r].vars.size(); ++i) {
+      if (!a[r].vars[i].same_bits(b[r].vars[i])) return false;
+    }
+  }
+  return true;
+}
+
+std::vector<TensorGap> state_gaps(const Program& program, const States& a, const States& b) {
+  std::vector<TensorGap> gaps;
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    std::vector<Tensor> x, y;
+    for (size_t r = 0; r < a.size(); ++r) {
+      x.push_back(a[r].vars[i]);
+      y.push_back(b[r].vars[i]);
+    }
+    if (auto gap = gap_of(program.state[i].name, x, y)) gaps.push_back(std::move(*gap));
+  }
+  return gaps;
+}
+
+Status check_same_state(const Program& a, const Program& b) {
+  bool same = a.state.size() == b.state.size() && a.sharding.cores == b.sharding.cores;
+  for (size_t i = 0; same && i < a.state.size(); ++i)
+    same = a.state[i].name == b.state[i].name && a.state[i].type == b.state[i].type;
+  if (same) return Ok{};
+  return Error{"the two engines' programs have other state variables", "", ""};
+}
+
+// B from one of the run's states, until a digest differs.
+struct Segment {
+  int64_t begin = 0, end = 0;
+  std::optional<int64_t> parts;
+};
+
+class RunAndEngine {
+ public:
+  RunAndEngine(const Experiment& experiment, const Program& program, const RunFile& run,
+               Backend& backend, Progress* progress, const StopFlag* stop)
+      : experiment_(experiment),
+        program_(program),
+        run_(run),
+        backend_(backend),
+        progress_(progress),
+        stop_(stop) {}
+
+  StepParting parting;
+
+  int64_t end() const { return run_.first_step + static_cast<int64_t>(run_.state_digests.size()); }
+
+  // Steps at which the file has a state: the seeded one, checkpoints.
+  std::vector<int64_t> begins() const {
+    std::vector<int64_t> steps;
+    if (run_.first_step == 0) steps.push_back(0);
+    for (const Checkpoint& c : run_.checkpoints) {
+      if (c.step >= run_.first_step && c.step < end() && (steps.empty() || c.step > steps.back()))
+        steps.push_back(c.step);
+    }
+    return steps;
+  }
+
+  Status run_segment(Segment& segment) {
+    TWINRUN_ASSIGN(States states, state_at(segment.begin));
+    TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend_.prepare(program_));
+    StepFeed feed(experiment_, program_);
+    StepOutputs outputs;
+    ++parting.executions;
+    if (progress_ != nullptr)
+      progress_->begin(fmt::format("steps {} to {}", segment.begin, segment.end - 1),
+                       segment.end - segment.begin);
+    for (int64_t step = segment.begin; step < segment.end && !segment.parts; ++step) {
+      if (stopped(stop_)) return interrupted();
+      TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
+      TWINRUN_RETURN_IF_ERROR(engine->step(step, states, inputs, outputs));
+      end_of_loop(experiment_.scenario, states, step);
+      ++parting.steps_run;
+      const Checkpoint after = to_checkpoint(program_, states, experiment_.scenario, step + 1);
+      if (after.root_digest() != run_.state_digests[static_cast<size_t>(step - run_.first_step)]) {
+        segment.parts = step;
+        keep_gaps(step + 1, states);
+      }
+      if (progress_ != nullptr) progress_->step(step + 1 - segment.begin, "");
+    }
+    if (progress_ != nullptr)
+      progress_->end(segment.parts ? fmt::format("parts after step {}", *segment.parts)
+                                   : "the same states");
+    return Ok{};
+  }
+
+ private:
+  Result<States> state_at(int64_t step) const {
+    for (const Checkpoint& c : run_.checkpoints) {
+      if (c.step == step) return from_checkpoint(c, program_);
+    }
+    return initial_states(experiment_, program_);
+  }
+
+  // Where the run has a checkpoint of that state.
+  void keep_gaps(int64_t done, const States& states) {
+    parting.tensors.clear();
+    for (const Checkpoint& c : run_.checkpoints) {
+      if (c.step != done) continue;
+      if (const auto theirs = from_checkpoint(c, program_); theirs.ok())
+        parting.tensors = state_gaps(program_, *theirs, states);
+    }
+  }
+
+  const Experiment& experiment_;
+  const Program& program_;
+  const RunFile& run_;
+  Backend& backend_;
+  Progress* progress_;
+  const StopFlag* stop_;
+};
+
+}  // namespace
+
+std::optional<TensorGap> gap_of(const std::string& name, const std::vector<Tensor>& a,
+                                const std::vector<Tensor>& b) {
+  std::optional<TensorGap> gap;
+  for (size_t r = 0; r < a.size() && r < b.size(); ++r) {
+    if (a[r].same_bits(b[r])) continue;
+    if (gap) {
+      gap->cores.push_back(static_cast<int>(r));
+      continue;
+    }
+    gap = TensorGap{.name = name,
+                    .core = static_cast<int>(r),
+                    .cores = {static_cast<int>(r)},
+                    .elements = a[r].elements()};
+    if (a[r].type() != b[r].type()) {
+      gap->different = gap->elements;
+      gap->first = fmt::format("{} against {}", to_string(a[r].type()), to_string(b[r].type()));
+      continue;
+    }
+    const size_t size = size_of(a[r].dtype());
+    for (int64_t i = 0; i < a[r].elements(); ++i) {
+      const size_t at = static_cast<size_t>(i) * size;
+      if (std::memcmp(a[r].raw() + at, b[r].raw() + at, size) == 0) continue;
+      if (gap->different++ > 0) continue;
+      gap->first = index_text(a[r].dims(), i);
+      gap->bits_a = hex_of(a[r], i), gap->bits_b = hex_of(b[r], i);
+      gap->value_a = value_of(a[r], i), gap->value_b = value_of(b[r], i);
+    }
+  }
+  return gap;
+}
+
+Result<StepParting> part_of_runs(const RunFile& a, const RunFile& b) {
+  StepParting p;
+  if (a.scenario_digest != b.scenario_digest)
+    p.notes.emplace_back("the runs were made by different scenarios");
+  if (a.contract != b.contract)
+    p.notes.push_back(fmt::format("contract {} against {}", a.contract, b.contract));
+  const auto ends = [](const RunFile& r) {
+    return r.first_step + static_cast<int64_t>(r.state_digests.size());
+  };
+  p.first = std::max(a.first_step, b.first_step);
+  p.end = std::min(ends(a), ends(b));
+  if (p.first >= p.end) {
+    return Error{fmt::format("the runs have no step in common: A has digests of steps {} to {}, B "
+                             "of steps {} to {}",
+                             a.first_step, ends(a) - 1, b.first_step, ends(b) - 1),
+                 "", "give runs that overlap"};
+  }
+  const auto digest = [](const RunFile& r, int64_t step) {
+    return r.state_digests[static_cast<size_t>(step - r.first_step)];
+  };
+  for (int64_t step = p.first; step < p.end && !p.meets; ++step) {
+    const bool same = digest(a, step) == digest(b, step);
+    if (!same && !p.step) p.step = step;
+    if (same && p.step) p.meets = step;
+  }
+  if (p.step == p.first && p.first > 0) {
+    p.notes.push_back(fmt::format(
+        "they may have parted before: of steps before {} one of the files says nothing", p.first));
+  }
+  if (ends(a) != ends(b)) {
+    p.notes.push_back(
+        fmt::format("A ends after step {}, B after step {}", ends(a) - 1, ends(b) - 1));
+  }
+  return p;
+}
+
+Result<Parted> part_of_engines(const Twins& t, std::optional<std::pair<States, int64_t>> start,
+                               std::optional<int64_t> end) {
+  TWINRUN_RETURN_IF_ERROR(check_same_state(t.program_a, t.program_b));
+  TWINRUN_ASSIGN(const std::unique_ptr<Engine> a, t.a.prepare(t.program_a));
+  TWINRUN_ASSIGN(const std::unique_ptr<Engine> b, t.b.prepare(t.program_b));
+  StepFeed feed_a(t.experiment, t.program_a), feed_b(t.experiment, t.program_b);
+  Parted parted;
+  StepParting& p = parted.parting;
+  States state_a = start ? std::move(start->first) : initial_states(t.experiment, t.program_a);
+  States state_b = state_a;
+  p.first = start ? start->second : 0;
+  const int64_t last = end.value_or(t.experiment.scenario.train.steps);
+  StepOutputs out_a, out_b;
+  p.executions = 2;
+  p.end = p.first;
+  if (t.progress != nullptr)
+    t.progress->begin(fmt::format("{} beside {}", t.a.capabilities().name, t.b.capabilities().name),
+                      last - p.first);
+  for (int64_t step = p.first; step < last && !p.step; ++step) {
+    if (stopped(t.stop)) return interrupted();
+    TWINRUN_ASSIGN(StepInputs inputs, feed_a.inputs(step));
+    TWINRUN_ASSIGN(const StepInputs inputs_b, feed_b.inputs(step));
+    KeptStep kept{step, state_a, inputs, std::nullopt};
+    if (parted.kept.step >= 0)
+      kept.lead = {std::move(parted.kept.before), std::move(parted.kept.inputs)};
+    parted.kept = std::move(kept);
+    TWINRUN_RETURN_IF_ERROR(a->step(step, state_a, inputs, out_a));
+    TWINRUN_RETURN_IF_ERROR(b->step(step, state_b, inputs_b, out_b));
+    // The host makes replicas equal only after this: a difference on another core is gone then.
+    States seen_a = state_a, seen_b = state_b;
+    end_of_loop(t.experiment.scenario, state_a, step);
+    end_of_loop(t.experiment.scenario, state_b, step);
+    p.steps_run += 2;
+    p.end = step + 1;
+    if (!same_states(seen_a, seen_b)) {
+      p.step = step;
+      p.tensors = state_gaps(t.program_a, seen_a, seen_b);
+    }
+    if (t.progress != nullptr) t.progress->step(step + 1 - p.first, "");
+  }
+  if (t.progress != nullptr)
+    t.progress->end(p.step ? fmt::format("part after step {}", *p.step) : "the same states");
+  return parted;
+}
+
+Result<StepParting> part_of_run(const Experiment& experiment, const Program& program,
+                                const RunFile& run, Backend& b, bool scan, Progress* progress,
+                                const StopFlag* stop) {
+  RunAndEngine pair(experiment, program, run, b, progress, stop);
+  const std::vector<int64_t> begins = pair.begins();
+  if (begins.empty() || run.state_digests.empty()) {
+    return Error{"the run has no state to begin from: it begins at step " +
+                     std::to_string(run.first_step) + " and holds no checkpoint before its end",
+                 "", "train it with --set train.checkpoint_every=N"};
+  }
+  StepParting& p = pair.parting;
+  p.first = begins.front();
+  p.end = pair.end();
+  if (p.first > run.first_step)
+    p.notes.push_back(
+        fmt::format("steps before {} are not compared: no state of theirs is stored", p.first));
+  const int segments = static_cast<int>(begins.size());
+  if (segments > 1 && !scan) {
+    // Candidate i: the run's first i segments hold; nothing at all always does.
+    std::vector<std::string> names{"nothing"};
+    std::map<std::string, Segment> made;
+    for (int i = 0; i < segments; ++i) {
+      const size_t k = static_cast<size_t>(i);
+      const Segment s{begins[k], i + 1 < segments ? begins[k + 1] : p.end, std::nullopt};
+      names.push_back(fmt::format("steps {} to {}", s.begin, s.end - 1));
+      made[names.back()] = s;
+    }
+    Session session;
+    std::map<std::string, std::vector<TensorGap>> gaps;
+    Judge judge(
+        [&](const std::string& name) -> Result<Execution> {
+          Execution e{name, Outcome::kGood, "", 0, ""};
+          const auto segment = made.find(name);
+          if (segment == made.end()) return e;
+          TWINRUN_RETURN_IF_ERROR(pair.run_segment(segment->second));
+          gaps[name] = p.tensors;
+          if (segment->second.parts) e.outcome = Outcome::kBad;
+          return e;
+        },
+        {.agree = 1, .skips = 1}, session, nullptr, stop);
+    TWINRUN_ASSIGN(const Found f, search(Lineage::line(names), 0, segments, judge));
+    if (f.end == Found::End::kFound) {
+      const std::string& name = names[static_cast<size_t>(f.first_bad)];
+      p.step = made[name].parts;
+      p.tensors = gaps[name];
+      p.notes.push_back(
+          fmt::format("found by a search over {} stored states: first, if the engine parts from "
+                      "the run in every "
+                      "segment after that one as well (--scan runs them all)",
+                      segments));
+      return p;
+    }
+    p.notes.push_back(f.why.find("now: lost") != std::string::npos
+                          ? "not reproducible: " + f.why
+                          : std::string("the last segment holds: searched from the first step on"));
+  }
+  Segment whole{p.first, p.end, std::nullopt};
+  TWINRUN_RETURN_IF_ERROR(pair.run_segment(whole));
+  p.step = whole.parts;
+  if (!p.step) p.tensors.clear();
+  return p;
+}
+
+}  // namespace twinrun::bisect

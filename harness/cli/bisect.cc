@@ -1,0 +1,107 @@
+#include "harness/cli/bisect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "harness/bisect/session.h"
+#include "program/base/names.h"
+#include "reports/text.h"
+
+namespace twinrun::cli {
+namespace {
+
+struct Axis {
+  std::string_view name;
+  std::string_view what;
+  int (*run)(const Args&);
+};
+constexpr std::array kAxes = {
+    Axis{"step", "the first step after which two runs or engines differ", bisect_step},
+    Axis{"op", "inside of that step, the first op, core and element", bisect_op},
+    Axis{"config", "the smallest set of scenario keys that makes the difference", bisect_config},
+    Axis{"rev", "the first bad commit of a repository of yours", bisect_rev},
+};
+
+void print_help() {
+  fmt::print(
+      "usage: twinrun bisect AXIS ...; twinrun bisect AXIS --help\n"
+      "       twinrun bisect --replay SESSION.jsonl\n\n");
+  for (const Axis& axis : kAxes) fmt::print("  {:<8} {}\n", axis.name, axis.what);
+  fmt::print(
+      "\nexample:\n  twinrun bisect op drill_mlp --b tpu --fault "
+      "'scale@dense1/kernel.grad,from=5'\n\n"
+      "exit codes: 0 found, 125 not reproducible or not decided, 128 usage, 130 interrupted\n");
+}
+
+// A session as it went, without running anything.
+int replay(const Args& args) {
+  po::options_description options("options");
+  options.add_options()("replay", po::value<std::string>(), "session.jsonl of a search")(
+      "json", po::bool_switch(), "one JSON document on stdout");
+  const Parsed parsed =
+      parse(args, "twinrun bisect --replay SESSION.jsonl",
+            "twinrun bisect --replay twinrun-results/bisect-rev/session.jsonl", options, {});
+  if (parsed.exit) return *parsed.exit;
+  const auto record = bisect::read_session(parsed.get<std::string>("replay"));
+  if (!record) return fail(record.error());
+  if (parsed.get<bool>("json")) {
+    nlohmann::ordered_json j = {{"schema", 1},
+                                {"axis", record->head.axis},
+                                {"command", record->head.command},
+                                {"executions", nlohmann::ordered_json::array()}};
+    for (const auto& e : record->executions) {
+      j["executions"].push_back({{"candidate", e.candidate},
+                                 {"outcome", bisect::to_string(e.outcome)},
+                                 {"why", e.why},
+                                 {"seconds", e.seconds},
+                                 {"log", e.log}});
+    }
+    j["result"] = nlohmann::ordered_json::parse(record->result.empty() ? "null" : record->result);
+    fmt::print("{}\n", j.dump(2));
+    return 0;
+  }
+  // A file may come from anywhere.
+  fmt::print("{}\n", text::clean(record->head.command));
+  text::Table table({{.title = "", .right = true},
+                     {.title = "candidate"},
+                     {.title = "answer"},
+                     {.title = "why", .flexible = true},
+                     {.title = "time", .right = true}});
+  for (size_t i = 0; i < record->executions.size(); ++i) {
+    const auto& e = record->executions[i];
+    table.add({std::to_string(i + 1), text::clean(e.candidate),
+               std::string(bisect::to_string(e.outcome)), text::clean(e.why),
+               text::duration(e.seconds)});
+  }
+  for (const std::string& line : table.lines(terminal_width(), 2)) fmt::print("{}\n", line);
+  fmt::print("{}\n", record->result.empty() ? "not ended: the same command with --resume goes on"
+                                            : "result: " + text::clean(record->result));
+  return 0;
+}
+
+}  // namespace
+
+std::pair<Args, Args> split_command(const Args& args) {
+  const auto dashes = std::ranges::find(args, "--");
+  if (dashes == args.end()) return {args, {}};
+  return {{args.begin(), dashes}, {dashes + 1, args.end()}};
+}
+
+int bisect_verb(const Args& args) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h") {
+    print_help();
+    return args.empty() ? kExitUsage : 0;
+  }
+  if (args[0].starts_with("--replay")) return replay(args);
+  std::vector<std::string> names;
+  for (const Axis& axis : kAxes) {
+    if (axis.name == args[0]) return axis.run(Args(args.begin() + 1, args.end()));
+    names.emplace_back(axis.name);
+  }
+  return fail({fmt::format("unknown axis '{}' (known: {})", args[0], join(names, ", ")), "",
+               fmt::format("did you mean '{}'?", nearest(args[0], names))});
+}
+
+}  // namespace twinrun::cli

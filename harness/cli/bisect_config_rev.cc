@@ -1,0 +1,304 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "harness/bisect/revisions.h"
+#include "harness/bisect/scenarios.h"
+#include "harness/cli/bisect.h"
+#include "harness/cli/progress_printer.h"
+#include "harness/engines.h"
+#include "harness/reference_cache.h"
+#include "reports/text.h"
+
+namespace twinrun::cli {
+namespace {
+
+using bisect::Found;
+using bisect::Repeats;
+using Json = nlohmann::ordered_json;
+
+void add_search_options(po::options_description& options, const char* folder, int repeats) {
+  options.add_options()("out,o", po::value<std::string>()->default_value(folder),
+                        "folder of the results: session.jsonl, logs, both neighbours")(
+      "repeats", po::value<int>()->default_value(repeats),
+      "executions of a candidate that must say the same")(
+      "retries", po::value<int>()->default_value(3),
+      "skips in a row, until a candidate counts as untestable")(
+      "most", po::value<int>()->default_value(20),
+      "executions of a good candidate, where bad ones answer good now and then")(
+      "confidence", po::value<double>()->default_value(0.95), "of what is said about flakiness")(
+      "timeout", po::value<double>()->default_value(0),
+      "seconds of one execution; later ones are ended and count as skips (0: none)")(
+      "resume", po::bool_switch(), "go on with what the folder's session.jsonl has");
+}
+
+Result<Repeats> repeats_of(const Parsed& parsed) {
+  Repeats r{parsed.get<int>("repeats"), parsed.get<int>("retries"), parsed.get<int>("most"),
+            parsed.get<double>("confidence")};
+  for (const char* name : {"repeats", "retries", "most"}) {
+    const int n = parsed.get<int>(name);
+    if (n < 1 || n > 1000)
+      return Error{std::to_string(n), fmt::format("--{}", name), "allowed: 1 to 1000"};
+  }
+  if (!(r.confidence > 0 && r.confidence < 1))
+    return Error{fmt::format("{}", r.confidence), "--confidence", "allowed: between 0 and 1"};
+  const double timeout = parsed.get<double>("timeout");
+  if (!(timeout >= 0 && std::isfinite(timeout)))
+    return Error{fmt::format("{}", timeout), "--timeout", "allowed: seconds, 0 for none"};
+  return r;
+}
+
+int failed(const Error& error, const StopFlag& stop) {
+  return fail(error, stop.load() ? kExitInterrupted : kExitUsage);
+}
+
+std::string counts_text(int64_t executions, int64_t testable, int64_t untestable, int64_t bound) {
+  return fmt::format("  {} of {} testable (at most {} by halving){}",
+                     text::plural(executions, "execution"), text::plural(testable, "candidate"),
+                     bound, untestable > 0 ? fmt::format(", {} untestable", untestable) : "");
+}
+
+// ---- config
+
+Result<bisect::ScenarioOptions> scenario_options(const Parsed& parsed, const Args& command,
+                                                 const Scenario& a) {
+  using Test = bisect::ScenarioOptions::Test;
+  bisect::ScenarioOptions o;
+  const auto test = parsed.get<std::string>("test");
+  if (test == "verdict") {
+    o.test = Test::kVerdict;
+  } else if (test == "loss") {
+    o.test = Test::kLoss;
+  } else if (test == "digest") {
+    o.test = Test::kDigest;
+  } else if (test == "command") {
+    o.test = Test::kCommand;
+  } else {
+    return Error{fmt::format("'{}' is no test", test), "--test",
+                 "allowed: verdict, loss, digest, command"};
+  }
+  if ((o.test == Test::kCommand) == command.empty())
+    return Error{command.empty() ? "no command" : "a command, and another test", "--test",
+                 "--test command -- CMD: CMD gets the scenario's file as its last word"};
+  o.command = command;
+  o.engine = engine_of(parsed, "subject");
+  TWINRUN_ASSIGN(o.faults, faults_of(parsed));
+  o.margin = parsed.has("margin") ? parsed.get<double>("margin") : a.diagnose.margin;
+  if (o.test == Test::kLoss && !(o.margin > 0))
+    return Error{fmt::format("a margin of {}", o.margin), "--margin",
+                 "a difference of held-out loss that you do not mind, above 0"};
+  TWINRUN_ASSIGN(o.threads, threads_of(parsed));
+  TWINRUN_ASSIGN(o.repeats, repeats_of(parsed));
+  o.timeout_seconds = parsed.get<double>("timeout");
+  o.folder = parsed.get<std::string>("out");
+  o.cache = reference_cache_folder();
+  o.resume = parsed.get<bool>("resume");
+  o.typed = command_line();
+  return o;
+}
+
+void print_config(const bisect::ScenariosFound& f) {
+  if (f.set.end != Found::End::kFound) {
+    fmt::print("not reproducible: {}\n", f.set.why);
+    if (!f.answer_a.empty()) fmt::print("  A: {}; B: {}\n", f.answer_a, f.answer_b);
+    return;
+  }
+  fmt::print("{} of {} that differ make{} the difference\n",
+             text::plural(static_cast<int64_t>(f.set.changes.size()), "key"), f.changes.size(),
+             f.set.changes.size() == 1 ? "s" : "");
+  for (const int i : f.set.changes) {
+    const bisect::KeyChange& c = f.changes[static_cast<size_t>(i)];
+    for (const std::string& setting : c.settings()) fmt::print("  --set '{}'\n", setting);
+    fmt::print("    in A {}\n", c.from);
+  }
+  fmt::print("  A: {}; B: {}\n", f.answer_a, f.answer_b);
+  fmt::print("  good {} ({})\n  bad  {} ({})\n", f.good_file, f.set.good_tally.text(), f.bad_file,
+             f.set.bad_tally.text());
+}
+
+Json json_of(const bisect::ScenariosFound& f) {
+  Json keys = Json::array(), differ = Json::array();
+  for (const int i : f.set.changes) {
+    const bisect::KeyChange& c = f.changes[static_cast<size_t>(i)];
+    keys.push_back({{"key", c.key}, {"a", c.from}, {"b", c.to}, {"set", c.settings()}});
+  }
+  for (const bisect::KeyChange& c : f.changes) differ.push_back(c.key);
+  return {{"schema", 1},
+          {"axis", "config"},
+          {"end", f.set.end == Found::End::kFound ? "found" : "not reproducible"},
+          {"keys", keys},
+          {"differ", differ},
+          {"a", f.answer_a},
+          {"b", f.answer_b},
+          {"good", f.good_file},
+          {"bad", f.bad_file},
+          {"why", f.set.why},
+          {"executions", f.set.executions},
+          {"testable", f.set.testable},
+          {"untestable", f.set.untestable},
+          {"bound", f.set.bound},
+          {"notes", f.set.notes}};
+}
+
+// ---- rev
+
+Json json_of(const bisect::RevisionsFound& f) {
+  const auto commit = [](const bisect::Commit& c) -> Json {
+    if (c.name.empty()) return nullptr;
+    return {{"commit", c.name}, {"subject", c.subject}};
+  };
+  Json skipped = Json::array();
+  for (const bisect::Commit& c : f.skipped) skipped.push_back(commit(c));
+  const auto tally = [](const bisect::Tally& t) -> Json {
+    return {{"good", t.good}, {"bad", t.bad}, {"skip", t.skip}};
+  };
+  return {{"schema", 1},
+          {"axis", "rev"},
+          {"end", f.found.end == Found::End::kFound       ? "found"
+                  : f.found.end == Found::End::kUndecided ? "undecided"
+                                                          : "not reproducible"},
+          {"first_bad", commit(f.first_bad)},
+          {"last_good", commit(f.last_good)},
+          {"skipped", skipped},
+          {"why", f.found.why},
+          {"good", {{"folder", f.good_folder}, {"answers", tally(f.found.good_tally)}}},
+          {"bad", {{"folder", f.bad_folder}, {"answers", tally(f.found.bad_tally)}}},
+          {"commits", f.commits},
+          {"executions", f.found.executions},
+          {"testable", f.found.testable},
+          {"untestable", f.found.untestable},
+          {"bound", f.found.bound},
+          {"git", f.git_says},
+          {"notes", f.found.notes}};
+}
+
+// Subjects of commits are other people's text.
+std::string commit_text(const bisect::Commit& c) {
+  return fmt::format("{}  {}", c.name.substr(0, 12), text::clean(c.subject));
+}
+
+void print_rev(const bisect::RevisionsFound& f) {
+  if (f.found.end == Found::End::kNotReproducible) {
+    fmt::print("not reproducible: {}\n", f.found.why);
+  } else {
+    const bool one = f.found.end == Found::End::kFound;
+    fmt::print("{}  {}\n", one ? "first bad" : "bad      ", commit_text(f.first_bad));
+    for (auto c = f.skipped.rbegin(); c != f.skipped.rend(); ++c)
+      fmt::print("untestable {}\n", commit_text(*c));
+    fmt::print("last good  {}\n", commit_text(f.last_good));
+    if (!one)
+      fmt::print("not decided: the first bad commit is one of the untestable, or the bad one\n");
+    fmt::print("  bad:  {}, {}\n  good: {}, {}\n", f.found.bad_tally.text(), f.bad_folder,
+               f.found.good_tally.text(), f.good_folder);
+    if (!f.git_says.empty()) fmt::print("  git bisect: {}\n", text::clean(f.git_says));
+  }
+}
+
+}  // namespace
+
+int bisect_config(const Args& args) {
+  if (const auto done = fault_help(args)) return *done;
+  const auto [words, command] = split_command(args);
+  po::options_description options("options");
+  options.add_options()("set", po::value<std::vector<std::string>>()->composing(),
+                        "KEY=VALUE: override a key of A and B (repeatable)")(
+      "set-b", po::value<std::vector<std::string>>()->composing(),
+      "KEY=VALUE: override a key of B; without a second scenario B is A with these")(
+      "test", po::value<std::string>()->default_value("verdict"),
+      "verdict: the class of a quick diagnosis; loss: the last held-out loss of a run, beyond "
+      "--margin of A's; digest: the last state of a run, the same as B's; command: the exit code "
+      "of "
+      "CMD, as for git bisect run")("margin", po::value<double>(),
+                                    "of --test loss (default: diagnose.margin of A)")(
+      "subject", po::value<std::string>()->default_value("tpu"), "engine that is run");
+  add_plugin_option(options);
+  add_fault_option(options, "engine");
+  add_search_options(options, "twinrun-results/bisect-config", 1);
+  add_common_options(options);
+  const Parsed parsed =
+      parse(words, "twinrun bisect config A [B] [--set-b KEY=VALUE].. [--test TEST] [-- CMD]",
+            "twinrun bisect config digits_mlp --set-b loss.reduction=sum --set-b train.log_every=5",
+            options, {"A", "?B"});
+  if (parsed.exit) return *parsed.exit;
+  const auto a = scenario_of(parsed, "A");
+  if (!a) return fail(a.error());
+  auto overrides = overrides_of(parsed);
+  if (!overrides) return fail(overrides.error());
+  auto more = overrides_of(parsed, "set-b");
+  if (!more) return fail(more.error());
+  overrides->insert(overrides->end(), more->begin(), more->end());
+  if (!parsed.has("?B") && more->empty())
+    return fail({"B is missing", "", "a second scenario, or --set-b KEY=VALUE"});
+  const auto b = load_scenario(parsed.get<std::string>(parsed.has("?B") ? "?B" : "A"), *overrides);
+  if (!b) return fail(b.error());
+  const auto o = scenario_options(parsed, command, *a);
+  if (!o) return fail(o.error());
+  ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
+  const StopFlag& stop = install_stop_flag();
+  if (const auto engine = make_engine(o->engine, *a, {}, &printer); !engine)
+    return fail_engine(engine.error(), o->engine);
+  const auto found = bisect::bisect_scenarios(*a, *b, *o, &printer, &stop);
+  if (!found) return failed(found.error(), stop);
+  if (parsed.get<bool>("json")) {
+    fmt::print("{}\n", json_of(*found).dump(2));
+  } else {
+    print_config(*found);
+    for (const std::string& note : found->set.notes) fmt::print("  {}\n", note);
+    fmt::print("{}\n", counts_text(found->set.executions, found->set.testable,
+                                   found->set.untestable, found->set.bound));
+  }
+  return found->set.end == Found::End::kFound ? 0 : kExitUnavailable;
+}
+
+int bisect_rev(const Args& args) {
+  const auto [words, command] = split_command(args);
+  po::options_description options("options");
+  options.add_options()("repo", po::value<std::string>()->default_value("."), "the repository")(
+      "good", po::value<std::string>(), "a commit that is good")("bad", po::value<std::string>(),
+                                                                 "a later one that is bad")(
+      "build", po::value<std::string>(),
+      "for sh, in the worktree, before CMD; where it fails, the commit is untestable")(
+      "clean", po::bool_switch(), "remove untracked files before each commit");
+  add_search_options(options, "twinrun-results/bisect-rev", 2);
+  options.add_options()("json", po::bool_switch(), "one JSON document on stdout")(
+      "quiet,q", po::bool_switch(), "no progress");
+  const Parsed parsed =
+      parse(words, "twinrun bisect rev --good R1 --bad R2 [OPTIONS] -- CMD",
+            "twinrun bisect rev --repo engine --good v1.0 --bad main --build 'make -j2' -- twinrun "
+            "diagnose digits_mlp --subject exec:./engine",
+            options, {});
+  if (parsed.exit) return *parsed.exit;
+  for (const char* end : {"good", "bad"}) {
+    if (!parsed.has(end)) return fail({"is missing", fmt::format("--{}", end), "a commit"});
+  }
+  if (command.empty()) return fail({"no command", "", "-- CMD: it answers by its exit code"});
+  const auto repeats = repeats_of(parsed);
+  if (!repeats) return fail(repeats.error());
+  bisect::RevisionOptions o;
+  o.repository = parsed.get<std::string>("repo");
+  o.good = parsed.get<std::string>("good");
+  o.bad = parsed.get<std::string>("bad");
+  o.folder = parsed.get<std::string>("out");
+  if (parsed.has("build")) o.build = parsed.get<std::string>("build");
+  o.command = command;
+  o.repeats = *repeats;
+  o.timeout_seconds = parsed.get<double>("timeout");
+  o.clean = parsed.get<bool>("clean");
+  o.resume = parsed.get<bool>("resume");
+  o.typed = command_line();
+  ProgressPrinter printer(parsed.get<bool>("quiet"), false);
+  const StopFlag& stop = install_stop_flag();
+  const auto found = bisect::bisect_revisions(o, &printer, &stop);
+  if (!found) return failed(found.error(), stop);
+  if (parsed.get<bool>("json")) {
+    fmt::print("{}\n", json_of(*found).dump(2, ' ', false, Json::error_handler_t::replace));
+  } else {
+    print_rev(*found);
+    for (const std::string& note : found->found.notes) fmt::print("  {}\n", note);
+    fmt::print("{}\n", counts_text(found->found.executions, found->found.testable,
+                                   found->found.untestable, found->found.bound));
+  }
+  return found->found.end == Found::End::kFound ? 0 : kExitUnavailable;
+}
+
+}  // namespace twinrun::cli

@@ -1,0 +1,393 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "backends/faults/faulty_backend.h"
+#include "harness/cli/bisect.h"
+#include "harness/cli/progress_printer.h"
+#include "harness/engines.h"
+#include "harness/lockstep.h"
+#include "harness/loop.h"
+#include "harness/pipeline.h"
+#include "reports/text.h"
+
+namespace twinrun::cli {
+namespace {
+
+using bisect::OpParting;
+using bisect::StepParting;
+using bisect::TensorGap;
+using Json = nlohmann::ordered_json;
+
+// Two engines on one scenario, ready to run.
+struct Pair {
+  Scenario scenario;
+  std::string name_a, name_b;
+  std::unique_ptr<Backend> a, b;
+  std::optional<Experiment> experiment;
+  std::optional<Program> program_a, program_b;
+  bisect::Twins twins(Progress* progress, const StopFlag* stop) const {
+    return {*experiment, *program_a, *program_b, *a, *b, progress, stop};
+  }
+};
+
+void add_engine_options(po::options_description& options) {
+  options.add_options()("a", po::value<std::string>()->default_value("cpu"),
+                        "engine A, the one that is right")(
+      "b", po::value<std::string>()->default_value("tpu"), "engine B")(
+      "cores", po::value<int>(), "of both (default: tpu.cores); 1: the whole batch");
+  add_fault_option(options, "engine B");
+}
+
+// `cores`: of the program; none: as the command line or the scenario says.
+Result<Pair> pair_of(const Parsed& parsed, Scenario scenario, Progress* progress,
+                     std::optional<int> cores = std::nullopt) {
+  Pair p;
+  p.scenario = std::move(scenario);
+  p.name_a = parsed.get<std::string>("a");
+  p.name_b = parsed.get<std::string>("b");
+  TWINRUN_ASSIGN(const int threads, threads_of(parsed));
+  if (!cores) cores = parsed.has("cores") ? parsed.get<int>("cores") : p.scenario.tpu.cores;
+  TWINRUN_RETURN_IF_ERROR(check_cores(p.scenario, *cores));
+  const BackendOptions options = backend_options(p.scenario, threads);
+  TWINRUN_ASSIGN(p.a, make_engine(p.name_a, p.scenario, options, progress));
+  TWINRUN_ASSIGN(p.b, make_engine(p.name_b, p.scenario, options, progress));
+  TWINRUN_ASSIGN(p.experiment, make_experiment(p.scenario));
+  TWINRUN_RETURN_IF_ERROR(check_data_lasts(*p.experiment));
+  Sharding sharding = p.experiment->sharding;
+  sharding.cores = *cores;
+  const auto stack =
+      p.name_b.starts_with("cpu") ? Experiment::Stack::kCpu : Experiment::Stack::kTpu;
+  const Program program =
+      *cores == 1 ? p.experiment->whole(stack) : p.experiment->sharded(sharding);
+  p.program_a = as_computed_by(p.a->capabilities(), program);
+  p.program_b = as_computed_by(p.b->capabilities(), program);
+  TWINRUN_ASSIGN(const std::vector<FaultSpec> faults, faults_of(parsed));
+  if (!faults.empty()) {
+    TWINRUN_RETURN_IF_ERROR(FaultHooks::make(*p.program_b, faults, p.scenario.seed));
+    p.b = with_faults(std::move(p.b), faults, p.scenario.seed);
+  }
+  return p;
+}
+
+Json json_of(const TensorGap& g) {
+  return {{"name", g.name},           {"core", g.core},         {"cores", g.cores},
+          {"different", g.different}, {"elements", g.elements}, {"first", g.first},
+          {"bits_a", g.bits_a},       {"bits_b", g.bits_b}};
+}
+
+std::string cores_text(const TensorGap& g) {
+  std::string text = g.cores.size() == 1 ? "core " : "cores ";
+  for (size_t i = 0; i < g.cores.size(); ++i)
+    text += fmt::format("{}{}", i > 0 ? ", " : "", g.cores[i]);
+  return text;
+}
+
+std::string gap_text(const TensorGap& g) {
+  if (g.bits_a.empty()) return g.first;
+  return fmt::format("{} of {} elements, first {}: {} ({:.9g}) in A, {} ({:.9g}) in B",
+                     text::count(g.different), text::count(g.elements), g.first, g.bits_a,
+                     g.value_a, g.bits_b, g.value_b);
+}
+
+void print_tensors(const std::vector<TensorGap>& tensors) {
+  for (const TensorGap& g : tensors)
+    fmt::print("    {:<32} {}, {}\n", g.name, cores_text(g), gap_text(g));
+}
+
+int tell_step(const StepParting& p, bool json) {
+  if (json) {
+    Json tensors = Json::array();
+    for (const TensorGap& g : p.tensors) tensors.push_back(json_of(g));
+    const Json j = {{"schema", 1},
+                    {"axis", "step"},
+                    {"step", p.step ? Json(*p.step) : Json(nullptr)},
+                    {"same_again", p.meets ? Json(*p.meets) : Json(nullptr)},
+                    {"compared", {p.first, p.end}},
+                    {"executions", p.executions},
+                    {"steps_run", p.steps_run},
+                    {"tensors", tensors},
+                    {"notes", p.notes}};
+    fmt::print("{}\n", j.dump(2));
+  } else {
+    if (p.step) {
+      fmt::print("step {}: the first after which the states differ", *p.step);
+      fmt::print("{}\n", p.meets ? fmt::format("; the same again after step {}", *p.meets) : "");
+      print_tensors(p.tensors);
+    } else {
+      fmt::print("no difference: the states after steps {} to {} are the same\n", p.first,
+                 p.end - 1);
+    }
+    for (const std::string& note : p.notes) fmt::print("  note: {}\n", note);
+    fmt::print("  {}, {} in all\n", text::plural(p.executions, "execution"),
+               text::plural(p.steps_run, "step"));
+  }
+  return p.step ? 0 : kExitUnavailable;
+}
+
+int failed(const Error& error, const StopFlag& stop) {
+  return fail(error, stop.load() ? kExitInterrupted : kExitUsage);
+}
+
+// Whether it names a run file, whatever the file is worth.
+bool names_file(const std::string& word) {
+  std::error_code ignored;
+  return word.ends_with(".h5") && std::filesystem::is_regular_file(word, ignored);
+}
+
+int run_and_engine(const Parsed& parsed, const std::string& path, Progress* progress,
+                   const StopFlag& stop) {
+  const auto run = read_run(path);
+  if (!run) return fail(run.error());
+  const auto overrides = overrides_of(parsed);
+  if (!overrides) return fail(overrides.error());
+  auto scenario = parse_scenario(run->scenario, path, *overrides);
+  if (!scenario) return fail(scenario.error());
+  if (scenario_digest(*scenario).hex() != run->scenario_digest && !overrides->empty())
+    return fail({"another scenario than the run's", "--set", "only data.dir may change here"});
+  const auto pair = pair_of(parsed, std::move(*scenario), progress, run->cores);
+  if (!pair) return fail_engine(pair.error(), parsed.get<std::string>("b"));
+  const auto parting = bisect::part_of_run(*pair->experiment, *pair->program_b, *run, *pair->b,
+                                           parsed.get<bool>("scan"), progress, &stop);
+  if (!parting) return failed(parting.error(), stop);
+  return tell_step(*parting, parsed.get<bool>("json"));
+}
+
+// ---- op
+
+int tell_op(const OpParting& p, const std::string& a, const std::string& b, int64_t executions,
+            bool json) {
+  const bool found = p.by != OpParting::By::kNothing;
+  const bool repeats = p.repeats_a && p.repeats_b;
+  if (json) {
+    Json tensors = Json::array();
+    for (const TensorGap& g : p.tensors) tensors.push_back(json_of(g));
+    const Json j = {{"schema", 1},
+                    {"axis", "op"},
+                    {"by", p.by == OpParting::By::kOp ? Json("op")
+                           : found                    ? Json("tensor")
+                                                      : Json()},
+                    {"step", p.step},
+                    {"op", p.by == OpParting::By::kOp ? Json(p.op) : Json(nullptr)},
+                    {"kind", p.kind},
+                    {"phase", p.phase},
+                    {"gap", found ? json_of(p.gap) : Json(nullptr)},
+                    {"inputs_agree", p.inputs_agree},
+                    {"repeats", {{"a", p.repeats_a}, {"b", p.repeats_b}}},
+                    {"ops_before", p.ops},
+                    {"executions", executions + p.executions},
+                    {"tensors", tensors},
+                    {"notes", p.notes}};
+    fmt::print("{}\n", j.dump(2));
+  } else {
+    if (p.by == OpParting::By::kOp) {
+      fmt::print("step {}, op {} ({}, {}), {}\n  {}\n  A = {}, B = {}; {} before it agree{}\n",
+                 p.step, p.op, p.kind, p.phase, cores_text(p.gap), gap_text(p.gap), a, b,
+                 text::plural(p.ops, "op"),
+                 p.inputs_agree ? ", and so does what it reads" : "; what it reads does not");
+    } else if (found) {
+      fmt::print("step {}, tensor {}, {}\n  {}\n  A = {}, B = {}\n", p.step, p.gap.name,
+                 cores_text(p.gap), gap_text(p.gap), a, b);
+    } else {
+      fmt::print("step {}: no difference between A = {} and B = {}\n", p.step, a, b);
+    }
+    for (const std::string& note : p.notes) fmt::print("  note: {}\n", note);
+    if (!repeats) {
+      fmt::print("  not reproducible: run again from the same state, {} gives other bits there\n",
+                 !p.repeats_a && !p.repeats_b ? "each"
+                 : p.repeats_a                ? "B"
+                                              : "A");
+    }
+    if (p.tensors.size() > 1 || p.by == OpParting::By::kOp) {
+      fmt::print("  after the step {} differ\n",
+                 text::plural(static_cast<int64_t>(p.tensors.size()), "tensor"));
+    }
+    fmt::print("  {}\n", text::plural(executions + p.executions, "execution"));
+  }
+  return found && repeats ? 0 : kExitUnavailable;
+}
+
+// B alone against the bounds of its own arithmetic, from the first step on.
+int by_bounds(const Pair& pair, int64_t first, int64_t last, std::optional<States> start,
+              int threads, bool json, Progress& progress, const StopFlag& stop) {
+  ThreadPool pool(threads);
+  ProbePolicy policy;
+  policy.bias = false;
+  Lockstep probe(*pair.program_b, pair.b->capabilities(), policy, &pool);
+  const auto engine = pair.b->prepare(*pair.program_b);
+  if (!engine) return fail_engine(engine.error(), pair.name_b);
+  StepFeed feed(*pair.experiment, *pair.program_b);
+  States states = start ? *start : initial_states(*pair.experiment, *pair.program_b);
+  StepOutputs outputs;
+  progress.begin(pair.name_b + " against its bounds", last - first);
+  int64_t done = first;
+  for (int64_t step = first; step < last && probe.violations().empty(); ++step, ++done) {
+    if (stop.load())
+      return fail({"interrupted", "", "the same command begins again"}, kExitInterrupted);
+    const auto inputs = feed.inputs(step);
+    if (!inputs) return fail(inputs.error());
+    TraceSink* sink = probe.begin_step(step, states, *inputs);
+    if (const Status ran = (*engine)->step(step, states, *inputs, outputs, sink); !ran)
+      return fail_engine(ran.error(), pair.name_b);
+    probe.end_step(step, states, outputs);
+    end_of_loop(pair.scenario, states, step);
+    progress.step(step + 1 - first, "");
+  }
+  progress.end(probe.violations().empty() ? "every op is inside its bound" : "outside");
+  if (probe.level() == 'C')
+    return fail({"shows no ops: nothing can be held against a bound", pair.name_b,
+                 "twinrun bisect op without --tolerance bound compares tensors"},
+                kExitUnavailable);
+  const Violation* v = probe.violations().empty() ? nullptr : &probe.violations().front();
+  if (json) {
+    Json j = {{"schema", 1}, {"axis", "op"}, {"by", v ? Json("bound") : Json(nullptr)}};
+    j["step"] = v ? Json(v->step) : Json(nullptr);
+    if (v != nullptr) {
+      j["op"] = v->op, j["kind"] = v->kind, j["phase"] = v->phase, j["core"] = v->replica;
+      j["cores"] = v->replicas, j["elements"] = v->elements, j["link"] = v->link;
+      j["times_the_bound"] = v->verdict.worst, j["fingerprint"] = v->fingerprint;
+    }
+    j["compared"] = {first, done};
+    j["executions"] = 1;
+    fmt::print("{}\n", j.dump(2));
+  } else if (v != nullptr) {
+    fmt::print("step {}, op {} ({}, {}), {}\n  {}\n", v->step, v->op, v->kind, v->phase,
+               v->replica < 0 ? "the collective" : fmt::format("core {}", v->replica),
+               v->link.empty() ? fmt::format("{}, {:.3g} times what rounding allows{}", v->elements,
+                                             v->verdict.worst,
+                                             v->fingerprint.empty() ? "" : ": " + v->fingerprint)
+                               : v->link);
+  } else {
+    fmt::print("no op of steps {} to {} is outside its bound\n", first, done - 1);
+  }
+  return v != nullptr ? 0 : kExitUnavailable;
+}
+
+struct Begin {
+  States states;
+  int64_t step = 0;
+};
+
+// --from: the last state that the file has at or before the step asked for.
+Result<std::optional<Begin>> begin_of(const Parsed& parsed, const Program& program) {
+  if (!parsed.has("from")) return std::optional<Begin>();
+  const auto path = parsed.get<std::string>("from");
+  TWINRUN_ASSIGN(const std::string kind, file_kind(path));
+  std::vector<Checkpoint> all;
+  if (kind == "run") {
+    TWINRUN_ASSIGN(RunFile run, read_run(path));
+    all = std::move(run.checkpoints);
+  } else {
+    TWINRUN_ASSIGN(Checkpoint one, read_checkpoint(path));
+    all.push_back(std::move(one));
+  }
+  const Checkpoint* best = nullptr;
+  for (const Checkpoint& c : all) {
+    if (parsed.has("step") && c.step > parsed.get<int64_t>("step")) continue;
+    if (best == nullptr || (parsed.has("step") ? c.step > best->step : c.step < best->step))
+      best = &c;
+  }
+  if (best == nullptr)
+    return Error{"holds no state at or before the step", path, "leave out --from"};
+  TWINRUN_ASSIGN(States states, from_checkpoint(*best, program));
+  return std::optional<Begin>(Begin{std::move(states), best->step});
+}
+
+}  // namespace
+
+int bisect_step(const Args& args) {
+  if (const auto done = fault_help(args)) return *done;
+  po::options_description options("options");
+  add_scenario_options(options);
+  add_engine_options(options);
+  options.add_options()("scan", po::bool_switch(),
+                        "RUN.h5: run engine B from the first state on, whatever is stored");
+  add_common_options(options);
+  const Parsed parsed =
+      parse(args,
+            "twinrun bisect step A.h5 B.h5\n       twinrun bisect step RUN.h5 --b ENGINE\n       "
+            "twinrun bisect step SCENARIO --a ENGINE --b ENGINE",
+            "twinrun bisect step runs/R.h5 runs/T.h5", options, {"A", "?B"});
+  if (parsed.exit) return *parsed.exit;
+  ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
+  const StopFlag& stop = install_stop_flag();
+  const auto first = parsed.get<std::string>("A");
+  if (parsed.has("?B")) {
+    const auto a = read_run(first);
+    if (!a) return fail(a.error());
+    const auto b = read_run(parsed.get<std::string>("?B"));
+    if (!b) return fail(b.error());
+    const auto parting = bisect::part_of_runs(*a, *b);
+    if (!parting) return fail(parting.error());
+    return tell_step(*parting, parsed.get<bool>("json"));
+  }
+  if (names_file(first)) return run_and_engine(parsed, first, &printer, stop);
+  auto scenario = scenario_of(parsed, "A");
+  if (!scenario) return fail(scenario.error());
+  const auto pair = pair_of(parsed, std::move(*scenario), &printer);
+  if (!pair) return fail_engine(pair.error(), parsed.get<std::string>("b"));
+  const auto parted = bisect::part_of_engines(pair->twins(&printer, &stop));
+  if (!parted) return failed(parted.error(), stop);
+  return tell_step(parted->parting, parsed.get<bool>("json"));
+}
+
+int bisect_op(const Args& args) {
+  if (const auto done = fault_help(args)) return *done;
+  po::options_description options("options");
+  add_scenario_options(options);
+  add_engine_options(options);
+  options.add_options()("step", po::value<int64_t>(),
+                        "inside of this step (default: the first after which they differ)")(
+      "from", po::value<std::string>(),
+      "a run or checkpoint: begin from its last state at or before --step, instead of the seed")(
+      "tolerance", po::value<std::string>()->default_value("bits"),
+      "bits: the first op whose bits differ; bound: the first of B's outside its rounding bound");
+  add_common_options(options);
+  const Parsed parsed = parse(
+      args, "twinrun bisect op SCENARIO --a ENGINE --b ENGINE [--step N]",
+      "twinrun bisect op drill_mlp --a tpu --b tpu --fault 'bit_flip@dense1/kernel.grad,step=3'",
+      options, {"SCENARIO"});
+  if (parsed.exit) return *parsed.exit;
+  const auto tolerance = parsed.get<std::string>("tolerance");
+  if (tolerance != "bits" && tolerance != "bound")
+    return fail(
+        {fmt::format("'{}' is no tolerance", tolerance), "--tolerance", "allowed: bits, bound"});
+  auto scenario = scenario_of(parsed);
+  if (!scenario) return fail(scenario.error());
+  const int64_t steps = scenario->train.steps;
+  if (parsed.has("step")) {
+    const int64_t step = parsed.get<int64_t>("step");
+    if (step < 0 || step >= steps)
+      return fail({fmt::format("step {}", step), "--step",
+                   fmt::format("allowed: 0 to {} (train.steps = {})", steps - 1, steps)});
+  }
+  ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
+  const StopFlag& stop = install_stop_flag();
+  const bool json = parsed.get<bool>("json");
+  const auto pair = pair_of(parsed, std::move(*scenario), &printer);
+  if (!pair) return fail_engine(pair.error(), parsed.get<std::string>("b"));
+  auto begin = begin_of(parsed, *pair->program_a);
+  if (!begin) return fail(begin.error());
+  std::optional<std::pair<States, int64_t>> start;
+  if (*begin) start = {std::move((*begin)->states), (*begin)->step};
+  const int64_t end = parsed.has("step") ? parsed.get<int64_t>("step") + 1 : steps;
+  if (tolerance == "bound") {
+    const int64_t first = start ? start->second : 0;
+    return by_bounds(*pair, first, end, start ? std::optional(start->first) : std::nullopt,
+                     *threads_of(parsed), json, printer, stop);
+  }
+  const bisect::Twins twins = pair->twins(&printer, &stop);
+  const auto parted = bisect::part_of_engines(twins, std::move(start), end);
+  if (!parted) return failed(parted.error(), stop);
+  if (parsed.has("step") && parted->parting.step && *parted->parting.step + 1 < end) {
+    return fail(
+        {fmt::format("the engines' states differ already after step {}", *parted->parting.step),
+         "--step", fmt::format("leave it out, or give --step {}", *parted->parting.step)},
+        kExitUnavailable);
+  }
+  const auto op = bisect::op_of_step(twins, parted->kept);
+  if (!op) return failed(op.error(), stop);
+  return tell_op(*op, pair->name_a, pair->name_b, parted->parting.executions, json);
+}
+
+}  // namespace twinrun::cli
