@@ -225,8 +225,11 @@ Report make_report(Stage& stage, const Judgement& j) {
 
 Status write_results(const Stage& stage, const Report& report) {
   const std::filesystem::path dir(stage.options.directory);
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically((dir / "report.json").string(), to_json(report)));
-  return write_file_atomically((dir / "report.md").string(), to_markdown(report));
+  for (const ReportFormat& format : report_formats()) {
+    TWINRUN_RETURN_IF_ERROR(
+        write_file_atomically((dir / format.file).string(), format.render(report)));
+  }
+  return Ok{};
 }
 
 }  // namespace twinrun

@@ -131,12 +131,7 @@ class Page {
       line("looks like", md_.prose(f->fingerprint, 300));
       line("bits", md_.code(f->hex, 400));
     } else {
-      for (const text::DriftRow& row : text::drift_of(r_)) {
-        if (row.first_step) {
-          line(fmt::format("loss of {}", row.pair),
-               fmt::format("bits differ from step {} on", *row.first_step));
-        }
-      }
+      for (const auto& [pair, place] : text::partings_of(r_)) line(pair, place);
       if (!body.empty()) body = "No single op is to blame. Where the loss curves part:\n\n" + body;
     }
     section("First diverging step and op", body);
@@ -389,18 +384,8 @@ class Page {
           "\n";
     }
     std::string commands;
-    if (!r_.command.empty()) {
-      commands = fmt::format("# the whole diagnosis; exits with {}\n{}\n", exit_code(r_.verdict),
-                             text::clean(r_.command));
-    }
-    std::vector<std::string> seen = {r_.command, ""};
-    for (size_t i = 0; i < std::min(r_.findings.size(), md_.rows(8)); ++i) {
-      const std::string& again = r_.findings[i].reproduce;
-      if (std::ranges::find(seen, again) != seen.end()) continue;
-      seen.push_back(again);
-      commands +=
-          fmt::format("# finding {} alone\n{}\n", i + 1, text::clean(again.substr(0, 4000)));
-    }
+    for (const auto& [what, command] : text::commands_of(r_, md_.rows(8)))
+      commands += fmt::format("# {}\n{}\n", what, text::clean(command.substr(0, 4000)));
     if (!commands.empty()) body += md_.block("sh", commands, 5000);
     section("How to reproduce", body);
   }

@@ -325,11 +325,8 @@ class Screen {
       std::string ends =
           fmt::format("{} {} {}", text::number(curve.losses->front(), 4), o_.unicode ? "→" : "->",
                       text::number(curve.losses->back(), 4));
-      if (!std::isfinite(curve.losses->back())) {
-        const auto born =
-            std::ranges::find_if(*curve.losses, [](float x) { return !std::isfinite(x); });
-        ends += fmt::format(" at {}", born - curve.losses->begin());
-      }
+      if (!std::isfinite(curve.losses->back()))
+        ends += fmt::format(" at {}", *text::broken_from(*curve.losses));
       line(fmt::format("{}{}{}  {}  {}", std::string(kIndent, ' '), name,
                        std::string(names - text::display_width(name), ' '),
                        text::sparkline(*curve.losses, mine, low, high, o_.unicode), ends));
@@ -437,17 +434,7 @@ class Screen {
     title("Each op against its bound");
     constexpr size_t kMost = 4;
     for (size_t i = 0; i < std::min(r_.probes.size(), kMost); ++i) {
-      const EngineProbe& p = r_.probes[i];
-      int64_t outside = 0;
-      for (const ProbeRow& row : p.rows) outside += row.outside;
-      std::string words = fmt::format(
-          "{} on {}: {} of {} ({}), {}, {} checked, {} outside{}", clean(p.pair), clean(p.engine),
-          text::count(p.steps_probed), text::plural(p.steps, "step"), clean(p.policy),
-          text::plural(p.ops, "op"), text::plural(p.elements, "element"), text::count(outside),
-          text::unbounded(p.untestable));
-      if (!p.dot_residual_text.empty())
-        words += fmt::format("; {} {}", text::kOperandRounding, clean(p.dot_residual_text));
-      labelled("", words, 0, kIndent);
+      labelled("", clean(text::probe_line(r_.probes[i])), 0, kIndent);
     }
     if (r_.probes.size() > kMost) more(r_.probes.size() - kMost);
     text::Table t({{.title = "in"},

@@ -54,6 +54,10 @@ std::string switched(const SwitchRow& row);  // "undone", "added alone"
 std::string effect_of(const SwitchRow& row);
 std::string interaction_of(const Report& report);
 std::string unbounded(int64_t elements);  // ", 12 without a finite bound"
+// "T on tpu: 10 of 100 steps (...), 297 ops, ... checked, 0 outside"; raw, as all that follow from names.
+std::string probe_line(const EngineProbe& probe);
+// What each command does, and the command: the diagnosis, then up to `most` findings that have one of their own. Raw.
+std::vector<std::pair<std::string, std::string>> commands_of(const Report& report, size_t most = 8);
 inline constexpr std::string_view kOperandRounding = "measured relative rounding of dot operands";
 inline constexpr std::string_view kOutcomes =
     "equivalent: the 90% interval (two one-sided tests at 5%) is inside the margin; outside: the "
