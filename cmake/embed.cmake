@@ -1,5 +1,5 @@
 # Writes FILES into one C++ source, as FUNCTION of HEADER: a span of ELEMENT, {name, text} in the order given. Names are those of
-# the files without what follows the first point; whole ones with WHOLE_NAMES. A link to a script's source map, which nobody here
+# the files without what follows the first point; whole ones with WHOLE_NAMES. A link to a source map, which nobody here
 # has, is left out.
 set(body "")
 foreach(file ${FILES})
@@ -9,7 +9,7 @@ foreach(file ${FILES})
     get_filename_component(name ${file} NAME_WE)
   endif()
   file(READ ${file} text)
-  string(REGEX REPLACE "//# sourceMappingURL=[^\n]*" "" text "${text}")
+  string(REGEX REPLACE "/[/*]# sourceMappingURL=[^\n]*" "" text "${text}")
   string(APPEND body "      {\"${name}\", R\"~~embedded~~(${text})~~embedded~~\"},\n")
 endforeach()
 file(WRITE ${OUTPUT} "#include \"${HEADER}\"\n\nnamespace twinrun {\n

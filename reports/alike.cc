@@ -117,6 +117,25 @@ std::string interaction_of(const Report& r) {
       signed_number(r.unexplained));
 }
 
+std::vector<Telling> tellings_of(const std::vector<Finding>& findings, size_t bugs_in_full) {
+  std::vector<Telling> out;
+  std::vector<size_t> full;
+  for (size_t i = 0; i < findings.size(); ++i) {
+    out.emplace_back();
+    if (findings[i].verdict != VerdictClass::kEngineBug) continue;
+    const auto alike = std::ranges::find_if(
+        full, [&](size_t k) { return findings[k].fingerprint == findings[i].fingerprint; });
+    if (alike != full.end()) {
+      out.back() = {false, *alike + 1};
+    } else if (full.size() >= bugs_in_full) {
+      out.back() = {false, 0};
+    } else {
+      full.push_back(i);
+    }
+  }
+  return out;
+}
+
 std::string probe_line(const EngineProbe& p) {
   int64_t outside = 0;
   for (const ProbeRow& row : p.rows) outside += row.outside;

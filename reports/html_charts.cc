@@ -165,7 +165,7 @@ std::string weight_figure(const Report& r) {
   }
   map.description = fmt::format(
       "Relative distance of each variable in {}, on the core that is farthest away: |T - R| / |R|. The stronger "
-      "the colour, the farther; an empty frame has the same bits, a crossed one is not finite.",
+      "the colour, the farther; an empty frame is no distance, a red one is not finite (or the reference is zero).",
       w.pair);
   return fmt::format(
       "<figure id=\"chart-weights\">\n<figcaption><b>Weights, layer by layer.</b> {}</figcaption>\n"

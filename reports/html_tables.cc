@@ -39,21 +39,28 @@ std::string facts(const Finding& f) {
 }  // namespace
 
 std::string findings(const Report& r) {
-  constexpr size_t kMost = 40, kFull = 6;
-  std::string out, folded_ones;
-  for (size_t i = 0; i < std::min(r.findings.size(), kMost); ++i) {
+  constexpr size_t kMost = 24;
+  std::string out;
+  const std::vector<text::Telling> tellings = text::tellings_of(r.findings);
+  Table others("Also wrong, by the same fault or another",
+               {{"finding", true}, {"op"}, {"step", true}, {"core", true}, {"error, and what is allowed"}, {"looks like"}});
+  size_t told = 0, left = 0;
+  for (size_t i = 0; i < r.findings.size(); ++i) {
     const Finding& f = r.findings[i];
-    const std::string share = f.share ? fmt::format(", {} of the drift", text::share(*f.share)) : "";
-    const std::string one = fmt::format(
-        "<article id=\"finding-{0}\">\n<h3>{0}. {1} {2}{3}</h3>\n{4}{5}{6}</article>\n", i + 1,
-        badge(f.verdict), text(f.cause, 160), share, paragraph(f.sentence), tensor_figure(f), facts(f));
-    (i < kFull ? out : folded_ones) += one;
+    if (!tellings[i].in_full) {
+      others.add({fmt::format("{}", i + 1), code(f.op), f.step ? text::count(*f.step) : "",
+                  f.core ? fmt::format("{}", *f.core) : "", text(text::number_of(f), 200),
+                  tellings[i].as > 0 ? fmt::format("as finding {}", tellings[i].as) : text(f.fingerprint, 200)});
+    } else if (++told > kMost) {
+      ++left;
+    } else {
+      out += fmt::format("<article id=\"finding-{0}\">\n<h3>{0}. {1} {2}{3}</h3>\n{4}{5}{6}</article>\n", i + 1,
+                         badge(f.verdict), text(f.cause, 160),
+                         f.share ? text(fmt::format(", {} of the drift", text::share(*f.share))) : "",
+                         paragraph(f.sentence), tensor_figure(f), facts(f));
+    }
   }
-  if (!folded_ones.empty())
-    out += folded(fmt::format("{} more", text::plural(static_cast<int64_t>(std::min(r.findings.size(), kMost) - kFull),
-                                                      "finding")),
-                  folded_ones);
-  return r.findings.size() > kMost ? out + more(r.findings.size() - kMost) : out;
+  return out + others.str() + (left > 0 ? more(left) : "");
 }
 
 std::string trajectories(const Report& r) {

@@ -51,6 +51,25 @@ Json list(const std::vector<T>& items, F&& one) {
   return out;
 }
 
+Json of(const TensorPicture& p) {
+  return {{"dims", Json(p.dims)}, {"across", p.across}, {"cells", Json(p.cells)}};
+}
+
+Json of(const StateParting& p) {
+  return {{"pair", p.pair}, {"steps", p.steps}, {"first_step", or_null(p.first_step)}};
+}
+
+Json of(const WeightDrift& w) {
+  Json rows = list(w.rows, [](const WeightDrift::Row& row) -> Json {
+    return {{"variable", row.variable}, {"distance", numbers(row.distance)}};
+  });
+  return {{"pair", w.pair}, {"steps", Json(w.steps)}, {"rows", std::move(rows)}};
+}
+
+Json of(const LossBand& band) {
+  return {{"source", band.source}, {"low", numbers(band.low)}, {"high", numbers(band.high)}};
+}
+
 Json of(const Finding& f) {
   return {{"class", to_string(f.verdict)},
           {"cause", f.cause},
@@ -70,7 +89,8 @@ Json of(const Finding& f) {
           {"bound_source", f.bound_source},
           {"hex", f.hex},
           {"evidence", Json(f.evidence)},
-          {"reproduce", f.reproduce}};
+          {"reproduce", f.reproduce},
+          {"picture", f.picture ? of(*f.picture) : Json(nullptr)}};
 }
 
 Json of(const RunSummary& r) {
@@ -90,7 +110,8 @@ Json of(const RunSummary& r) {
           {"seconds", number(r.seconds)},
           {"kept", r.kept},
           {"ended", r.ended},
-          {"losses", numbers(r.losses)}};
+          {"losses", numbers(r.losses)},
+          {"core_digests", Json(r.core_digests)}};
 }
 
 Json of(const Control& c) {
@@ -187,6 +208,9 @@ std::string to_json(const Report& r) {
                     {"injected", r.injected},
                     {"findings", list(r.findings, each)},
                     {"runs", list(r.runs, each)},
+                    {"loss_band", of(r.loss_band)},
+                    {"state_partings", list(r.state_partings, each)},
+                    {"weight_drift", of(r.weight_drift)},
                     {"controls", list(r.controls, each)},
                     {"probes", list(r.probes, each)},
                     {"switches", list(r.switches, each)},

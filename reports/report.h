@@ -95,7 +95,7 @@ struct WeightDrift {
   std::vector<int64_t> steps;
   struct Row {
     std::string variable;          // "dense1/kernel"
-    std::vector<double> distance;  // one a step: |T - R| / |R|, of the core that is farthest away
+    std::vector<double> distance;  // one a step: |T - R| / |R|, of the core that is farthest away; 0: equal
   };
   std::vector<Row> rows;  // in the order of the program
 };

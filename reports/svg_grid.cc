@@ -75,7 +75,7 @@ std::string to_svg(const HeatMap& map) {
           "<title>{} {} {}: {}</title></rect>\n",
           level_of(v, low, high), left + wide * static_cast<double>(c), y, wide - 1, cell - 1,
           text(map.rows[r], 60), text(map.x_label), text(map.columns[c]),
-          v == 0 ? "same bits" : text::number(v));
+          v == 0 ? "equal" : text::number(v));
     }
   }
   const size_t every = map.columns.size() > 12 ? 4 : map.columns.size() > 6 ? 2 : 1;
