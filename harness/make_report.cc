@@ -72,10 +72,12 @@ std::vector<StateParting> state_partings(Stage& stage) {
   std::vector<StateParting> out;
   for (const auto& [left, right] : std::initializer_list<std::pair<const char*, const char*>>{
            {"R2", "R"}, {"E1", "R1"}, {"S", "R"}, {"T", "S"}, {"T", "R"}}) {
-    const bool shown = stage.own_s() || (left != std::string_view("S") && right != std::string_view("S"));
+    const bool shown =
+        stage.own_s() || (left != std::string_view("S") && right != std::string_view("S"));
     if (!shown || !stage.runs.contains(left) || !stage.runs.contains(right)) continue;
     const RunFile &a = stage.runs[left].file, &b = stage.runs[right].file;
-    const auto steps = static_cast<int64_t>(std::min(a.state_digests.size(), b.state_digests.size()));
+    const auto steps =
+        static_cast<int64_t>(std::min(a.state_digests.size(), b.state_digests.size()));
     if (steps > 0)
       out.push_back({fmt::format("{} - {}", left, right), steps, first_difference(a, b)});
   }

@@ -49,13 +49,14 @@ TensorPicture picture_of(const std::vector<int64_t>& dims, const OracleResult& o
   std::vector<int> worst(static_cast<size_t>(high * wide), 0);
   for (int64_t i = 0; i < n; ++i) {
     const auto k = static_cast<size_t>(i);
-    int& cell = worst[static_cast<size_t>(i / columns * high / rows * wide +
-                                          i % columns * wide / columns)];
+    int& cell =
+        worst[static_cast<size_t>(i / columns * high / rows * wide + i % columns * wide / columns)];
     cell = std::max(cell, level_of(number_at(subject, i), oracle.value[k], oracle.radius[k]));
   }
   for (int64_t r = 0; r < high; ++r) {
     std::string line;
-    for (int64_t c = 0; c < wide; ++c) line += ".123456789!"[worst[static_cast<size_t>(r * wide + c)]];
+    for (int64_t c = 0; c < wide; ++c)
+      line += ".123456789!"[worst[static_cast<size_t>(r * wide + c)]];
     picture.cells.push_back(std::move(line));
   }
   return picture;

@@ -31,8 +31,8 @@ class WeightKeeper : public StepObserver {
     size_t place = 0;  // in the state
   };
   std::vector<Variable> variables_;              // the parameters
-  std::vector<int64_t> wanted_;                            // steps
-  std::map<int64_t, std::vector<Tensor>> kept_;            // by step, one for each variable
+  std::vector<int64_t> wanted_;                  // steps
+  std::map<int64_t, std::vector<Tensor>> kept_;  // by step, one for each variable
 };
 
 class WeightWatch : public StepObserver {

@@ -139,10 +139,10 @@ std::vector<Telling> tellings_of(const std::vector<Finding>& findings, size_t bu
 std::string probe_line(const EngineProbe& p) {
   int64_t outside = 0;
   for (const ProbeRow& row : p.rows) outside += row.outside;
-  const std::string words = fmt::format(
-      "{} on {}: {} of {} ({}), {}, {} checked, {} outside{}", p.pair, p.engine,
-      count(p.steps_probed), plural(p.steps, "step"), p.policy, plural(p.ops, "op"),
-      plural(p.elements, "element"), count(outside), unbounded(p.untestable));
+  const std::string words =
+      fmt::format("{} on {}: {} of {} ({}), {}, {} checked, {} outside{}", p.pair, p.engine,
+                  count(p.steps_probed), plural(p.steps, "step"), p.policy, plural(p.ops, "op"),
+                  plural(p.elements, "element"), count(outside), unbounded(p.untestable));
   return p.dot_residual_text.empty()
              ? words
              : fmt::format("{}; {} {}", words, kOperandRounding, p.dot_residual_text);

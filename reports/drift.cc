@@ -89,16 +89,6 @@ const Finding* first_divergence(const Report& report) {
   return best;
 }
 
-std::vector<std::pair<std::string, std::string>> partings_of(const Report& report) {
-  std::vector<std::pair<std::string, std::string>> out;
-  for (const DriftRow& row : drift_of(report)) {
-    if (row.first_step)
-      out.emplace_back("loss of " + row.pair,
-                       fmt::format("bits differ from step {} on", *row.first_step));
-  }
-  return out;
-}
-
 std::optional<int64_t> broken_from(const std::vector<float>& losses) {
   const auto born = std::ranges::find_if(losses, [](float x) { return !std::isfinite(x); });
   if (born == losses.end()) return std::nullopt;

@@ -6,7 +6,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "reports/report.h"
@@ -18,8 +17,8 @@ struct DriftRow {
   std::string isolates;               // "all of it: what you see"
   int64_t steps = 0;                  // that both runs have
   std::optional<int64_t> first_step;  // whose losses differ in their bits
-  double largest = 0;  // |difference| of the loss over the steps; NaN or Inf when a loss is
-  double last = 0;     // difference at the last common step, signed
+  double largest = 0;         // |difference| of the loss over the steps; NaN or Inf when a loss is
+  double last = 0;            // difference at the last common step, signed
   std::vector<double> sizes;  // |difference| of every step; 0: same bits
 };
 
@@ -37,10 +36,7 @@ std::vector<Curve> curves_of(const Report& report);
 // finding names a step or an op.
 const Finding* first_divergence(const Report& report);
 
-// Where no single op is to blame: the pairs whose loss curves part, "loss of T - R", "bits differ from step 3 on".
-std::vector<std::pair<std::string, std::string>> partings_of(const Report& report);
-
-// The steps from which a curve is NaN or Inf; none where it never is.
+// The step from which a curve is NaN or Inf; none where it never is.
 std::optional<int64_t> broken_from(const std::vector<float>& losses);
 
 // "step 3, gradient, core 5"; empty when the finding names none of them.

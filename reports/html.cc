@@ -72,8 +72,10 @@ class Document {
         "'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
         "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{}: {}</title>\n"
-        "<style>\n{}\n{}</style>\n</head>\n<body>\n{}<nav aria-label=\"Contents\"><ul>\n{}</ul></nav>\n"
-        "<main>\n{}</main>\n{}<script>\n/*\n{}*/\n{}\n</script>\n<script>\n{}</script>\n</body>\n</html>\n",
+        "<style>\n{}\n{}</style>\n</head>\n<body>\n{}<nav "
+        "aria-label=\"Contents\"><ul>\n{}</ul></nav>\n"
+        "<main>\n{}</main>\n{}<script>\n/*\n{}*/\n{}\n</script>\n<script>\n{}</script>\n</body>\n</"
+        "html>\n",
         to_string(r_.verdict), html::text(r_.scenario_name, 100), file("dygraph.min.css"),
         file("page.css"), header(), contents_, body_, footer(), file("dygraphs-license.txt"),
         file("dygraph.min.js"), file("page.js"));
@@ -83,13 +85,16 @@ class Document {
   void section(std::string_view id, std::string_view title, const std::string& body) {
     if (body.empty()) return;
     contents_ += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", id, title);
-    body_ += fmt::format("<section id=\"{0}\" aria-labelledby=\"{0}-h\">\n<h2 id=\"{0}-h\">{1}</h2>\n{2}</section>\n",
-                         id, title, body);
+    body_ += fmt::format(
+        "<section id=\"{0}\" aria-labelledby=\"{0}-h\">\n<h2 "
+        "id=\"{0}-h\">{1}</h2>\n{2}</section>\n",
+        id, title, body);
   }
 
   std::string header() const {
     std::string scenario = html::code(r_.scenario_name, 120);
-    if (!r_.scenario_description.empty()) scenario += " – " + html::text(r_.scenario_description, 300);
+    if (!r_.scenario_description.empty())
+      scenario += " – " + html::text(r_.scenario_description, 300);
     std::string out = fmt::format(
         "<header>\n<p class=\"about\">twinrun on {}<br>subject: {}</p>\n"
         "<h1><span class=\"badge v-{}\"><span aria-hidden=\"true\">{}</span> {}</span> {}</h1>\n",
@@ -125,10 +130,16 @@ class Document {
       if (!lead_->elements.empty()) out += ", " + html::text(lead_->elements);
     }
     if (lead_ != nullptr && !lead_->op.empty()) return out;
-    // No single op is to blame: where the curves part.
-    for (const auto& [pair, place] : text::partings_of(r_))
-      out += fmt::format("{}{}: {}", out.empty() ? "" : "; ", pair, place);
-    return out;
+    // Else: where the curves part.
+    std::string parts;
+    for (const text::DriftRow& row : text::drift_of(r_)) {
+      if (!row.first_step) continue;
+      parts += fmt::format("<li>{} ({}): from step {} on, losses up to {} apart</li>\n",
+                           row.isolates, row.pair, *row.first_step, text::number(row.largest));
+    }
+    if (parts.empty()) return out.empty() ? "nowhere: the loss curves have the same bits" : out;
+    return fmt::format("{}No single op is to blame.\n<ul>\n{}</ul>\n",
+                       out.empty() ? "" : out + ". ", parts);
   }
 
   std::string why() const {
@@ -139,7 +150,8 @@ class Document {
       out = html::text(lead_->sentence);
     const std::string number = text::number_of(*lead_);
     const auto line = [&](const std::string& html) { out += (out.empty() ? "" : "<br>") + html; };
-    if (!number.empty() && lead_->sentence.find(number) == std::string::npos) line(html::text(number));
+    if (!number.empty() && lead_->sentence.find(number) == std::string::npos)
+      line(html::text(number));
     if (!lead_->bound_source.empty()) line("bound: " + html::text(lead_->bound_source));
     return out;
   }
@@ -154,6 +166,8 @@ class Document {
 
   std::string next() const {
     std::string out = html::bullets(r_.next_steps, 4);
+    if (out.empty() && exit_code(r_.verdict) == 0)
+      out = "<p>Nothing to mend and nothing to file.</p>\n";
     const std::string& command =
         lead_ != nullptr && !lead_->reproduce.empty() ? lead_->reproduce : r_.command;
     if (!command.empty())
@@ -172,11 +186,13 @@ class Document {
     std::string out = "<footer>\n";
     if (!r_.directory.empty()) out += fmt::format("<p>Results: {}", html::code(r_.directory, 300));
     out += fmt::format(
-        "{}<code>report.json</code> has all of it, for programs; <code>report.md</code> is made to be pasted into "
+        "{}<code>report.json</code> has all of it, for programs; <code>report.md</code> is made to "
+        "be pasted into "
         "a bug filing. Exit code {}.</p>\n",
         r_.directory.empty() ? "<p>" : ". ", exit_code(r_.verdict));
     if (!r_.smallest_effect.empty())
-      out += html::paragraph("Smallest effect that this diagnosis could have seen: " + r_.smallest_effect);
+      out += html::paragraph("Smallest effect that this diagnosis could have seen: " +
+                             r_.smallest_effect);
     return out + "</footer>\n";
   }
 

@@ -14,11 +14,13 @@
 namespace twinrun::html {
 namespace {
 
-constexpr size_t kStillPoints = 700, kLivePoints = 3000;  // more than a page is wide; than a zoom needs
+constexpr size_t kStillPoints = 700,
+                 kLivePoints = 3000;  // more than a page is wide; than a zoom needs
 
 // A run looks alike in every chart; a pair looks like its left side.
 int style_of(std::string_view name) {
-  static constexpr std::array<std::string_view, kStyles> kNames = {"R", "R1", "E1", "S", "T", "T - S"};
+  static constexpr std::array<std::string_view, kStyles> kNames = {"R", "R1", "E1",
+                                                                   "S", "T",  "T - S"};
   const auto whole = std::ranges::find(kNames, name);
   if (whole != kNames.end()) return static_cast<int>(whole - kNames.begin());
   const auto left = std::ranges::find(kNames, name.substr(0, name.find(' ')));
@@ -40,9 +42,9 @@ std::vector<double> padded(const std::vector<float>& values, size_t n) {
 void mark_finding(const Report& r, LineChart& chart) {
   const Finding* f = text::first_divergence(r);
   if (f == nullptr || !f->step) return;
-  chart.marks.push_back({static_cast<double>(*f->step),
-                         f->op.empty() ? fmt::format("step {}", *f->step)
-                                       : fmt::format("step {}: {}", *f->step, f->op)});
+  chart.marks.push_back(
+      {static_cast<double>(*f->step), f->op.empty() ? fmt::format("step {}", *f->step)
+                                                    : fmt::format("step {}: {}", *f->step, f->op)});
 }
 
 std::string key_of(const LineChart& chart) {
@@ -64,7 +66,8 @@ std::string figure(const LineChart& chart, const std::string& caption) {
   const LineChart still = thinned(chart, kStillPoints), live = thinned(chart, kLivePoints);
   return fmt::format(
       "<figure class=\"chart\" id=\"{0}\">\n<figcaption>{1}</figcaption>\n"
-      "<div class=\"scroll plot\" tabindex=\"0\" role=\"region\" aria-label=\"{2}\">\n{3}</div>\n{4}"
+      "<div class=\"scroll plot\" tabindex=\"0\" role=\"region\" "
+      "aria-label=\"{2}\">\n{3}</div>\n{4}"
       "<script type=\"application/json\">{5}</script>\n</figure>\n",
       text(chart.id), caption, text(chart.title), to_svg(still), key_of(chart), to_data(live));
 }
@@ -72,7 +75,8 @@ std::string figure(const LineChart& chart, const std::string& caption) {
 }  // namespace
 
 std::string loss_figure(const Report& r) {
-  LineChart chart{.id = "chart-loss", .title = "Training loss by step", .x_label = "step", .y_label = "loss"};
+  LineChart chart{
+      .id = "chart-loss", .title = "Training loss by step", .x_label = "step", .y_label = "loss"};
   std::vector<text::Curve> curves = text::curves_of(r);
   curves.resize(std::min<size_t>(curves.size(), 12));
   size_t steps = r.loss_band.low.size();
@@ -83,16 +87,19 @@ std::string loss_figure(const Report& r) {
   for (const text::Curve& curve : curves) {
     const auto run = std::ranges::find_if(
         r.runs, [&](const RunSummary& s) { return &s.losses == curve.losses; });
-    chart.lines.push_back({curve.names, style_of(run->name), padded(*curve.losses, steps),
-                           fmt::format("{}: {} → {}", run->meaning,
-                                       text::number(curve.losses->front(), 4),
-                                       text::number(curve.losses->back(), 4))});
+    chart.lines.push_back(
+        {curve.names, style_of(run->name), padded(*curve.losses, steps),
+         fmt::format("{}: {} → {}", run->meaning, text::number(curve.losses->front(), 4),
+                     text::number(curve.losses->back(), 4))});
     if (const auto from = text::broken_from(*curve.losses)) {
       const std::string words = fmt::format("{} is not finite from step {} on", curve.names, *from);
       chart.marks.push_back({static_cast<double>(*from), words});
       broken += " " + words + ".";
     }
   }
+  // One core's small batch is the noisiest: behind the others.
+  std::ranges::stable_partition(
+      chart.lines, [](const Line& line) { return line.style == 1 || line.style == 2; });
   chart.low.assign(r.loss_band.low.begin(), r.loss_band.low.end());
   chart.high.assign(r.loss_band.high.begin(), r.loss_band.high.end());
   if (!chart.low.empty()) {
@@ -108,20 +115,25 @@ std::string loss_figure(const Report& r) {
       thin ? " Of every stretch of steps the least and the largest loss are drawn." : "");
   std::string caption = "<b>Training loss by step.</b> " + text(chart.description);
   if (chart.low.empty()) caption += " No noise band: this diagnosis trained one seed.";
-  if (!drawable(chart)) return fmt::format("<p id=\"chart-loss\">{} Nothing can be drawn.</p>\n", caption);
+  if (!drawable(chart))
+    return fmt::format("<p id=\"chart-loss\">{} Nothing can be drawn.</p>\n", caption);
   return figure(chart, caption);
 }
 
 std::string drift_figure(const Report& r) {
   const std::vector<text::DriftRow> rows = text::drift_of(r);
   if (rows.empty()) return "";
-  LineChart chart{.id = "chart-drift", .title = "Difference of the loss by step", .x_label = "step",
-                  .y_label = "|difference of loss|", .logarithmic = true};
+  LineChart chart{.id = "chart-drift",
+                  .title = "Difference of the loss by step",
+                  .x_label = "step",
+                  .y_label = "|difference of loss|",
+                  .logarithmic = true};
   size_t steps = 0;
   for (const text::DriftRow& row : rows) steps = std::max(steps, row.sizes.size());
   chart.x = steps_to(steps);
-  Table table("Where the loss curves part",
-              {{"pair"}, {"isolates"}, {"from step", true}, {"largest", true}, {"last step", true}});
+  Table table(
+      "Where the loss curves part",
+      {{"pair"}, {"isolates"}, {"from step", true}, {"largest", true}, {"last step", true}});
   std::string same;
   for (const text::DriftRow& row : rows) {
     table.add({code(row.pair), text(row.isolates),
@@ -137,8 +149,7 @@ std::string drift_figure(const Report& r) {
     line.y.resize(steps, std::nan(""));
     chart.lines.push_back(std::move(line));
   }
-  if (!drawable(chart))
-    return fmt::format("<div id=\"chart-drift\">{}</div>\n", table.str());
+  if (!drawable(chart)) return fmt::format("<div id=\"chart-drift\">{}</div>\n", table.str());
   mark_finding(r, chart);
   chart.description = "Logarithmic scale; equal losses have no point on it." + same;
   return figure(chart, "<b>How far the loss curves are apart.</b> " + text(chart.description)) +
@@ -164,12 +175,15 @@ std::string weight_figure(const Report& r) {
     table.add(std::move(cells));
   }
   map.description = fmt::format(
-      "Relative distance of each variable in {}, on the core that is farthest away: |T - R| / |R|. The stronger "
-      "the colour, the farther; an empty frame is no distance, a red one is not finite (or the reference is zero).",
+      "Relative distance of each variable in {}, on the core that is farthest away: |T - R| / |R|. "
+      "The stronger "
+      "the colour, the farther; an empty frame is no distance, a red one is not finite (or the "
+      "reference is zero).",
       w.pair);
   return fmt::format(
       "<figure id=\"chart-weights\">\n<figcaption><b>Weights, layer by layer.</b> {}</figcaption>\n"
-      "<div class=\"scroll plot\" tabindex=\"0\" role=\"region\" aria-label=\"{}\">\n{}</div>\n</figure>\n{}{}",
+      "<div class=\"scroll plot\" tabindex=\"0\" role=\"region\" "
+      "aria-label=\"{}\">\n{}</div>\n</figure>\n{}{}",
       text(map.description), text(map.title), to_svg(map),
       w.rows.size() > kMost ? more(w.rows.size() - kMost) : "",
       folded("The same as numbers", table.str()));
@@ -180,34 +194,45 @@ std::string tensor_figure(const Finding& f) {
   const TensorPicture& p = *f.picture;
   const auto shape = [&](size_t from, size_t to) {
     std::string out;
-    for (size_t d = from; d < to; ++d) out += fmt::format("{}{}", out.empty() ? "" : " x ", p.dims[d]);
+    for (size_t d = from; d < to; ++d)
+      out += fmt::format("{}{}", out.empty() ? "" : " x ", p.dims[d]);
     return out.empty() ? std::string("1") : out;
   };
-  const size_t down = p.dims.size() - std::min(p.dims.size(), static_cast<size_t>(std::max<int64_t>(0, p.across)));
+  const size_t down =
+      p.dims.size() - std::min(p.dims.size(), static_cast<size_t>(std::max<int64_t>(0, p.across)));
   const std::string where = text::place_of(f);
-  const std::string words = fmt::format(
-      "{}{}: {} elements down, {} across, in {} x {} cells.", f.op,
-      where.empty() ? "" : fmt::format(" ({})", where), shape(0, down), shape(down, p.dims.size()),
-      p.cells.size(), p.cells.front().size());
+  const std::string words =
+      fmt::format("{}{}: {} elements down, {} across, in {} x {} cells.", f.op,
+                  where.empty() ? "" : fmt::format(" ({})", where), shape(0, down),
+                  shape(down, p.dims.size()), p.cells.size(), p.cells.front().size());
   std::string key = "<ul class=\"key\">";
-  for (const auto& [level, name] : std::array<std::pair<char, std::string_view>, 4>{
-           {{'1', "up to 10 times the bound"}, {'3', "up to 1000"}, {'6', "up to 10^6"}, {'9', "more than 10^8"}}}) {
-    key += fmt::format("<li><svg class=\"sample\" viewBox=\"0 0 14 10\" aria-hidden=\"true\"><rect class=\"w{}\" "
-                       "width=\"14\" height=\"10\"/></svg> {}</li>",
-                       level, name);
+  for (const auto& [level, name] :
+       std::array<std::pair<char, std::string_view>, 4>{{{'1', "up to 10 times the bound"},
+                                                         {'3', "up to 1000"},
+                                                         {'6', "up to 10^6"},
+                                                         {'9', "more than 10^8"}}}) {
+    key += fmt::format(
+        "<li><svg class=\"sample\" viewBox=\"0 0 14 10\" aria-hidden=\"true\"><rect class=\"w{}\" "
+        "width=\"14\" height=\"10\"/></svg> {}</li>",
+        level, name);
   }
-  key += "<li><svg class=\"sample\" viewBox=\"0 0 14 10\" aria-hidden=\"true\"><rect class=\"wx\" width=\"14\" "
-         "height=\"10\"/></svg> NaN, Inf or wrong bits</li><li>empty: inside the bound</li></ul>\n";
+  key +=
+      "<li><svg class=\"sample\" viewBox=\"0 0 14 10\" aria-hidden=\"true\"><rect class=\"wx\" "
+      "width=\"14\" "
+      "height=\"10\"/></svg> NaN, Inf or wrong bits</li><li>empty: inside the bound</li></ul>\n";
   std::string letters;
   for (const std::string& row : p.cells) letters += row + "\n";
   return fmt::format(
-      "<figure class=\"picture\">\n<figcaption><b>The wrong tensor.</b> {} Worst error of each cell:</figcaption>\n"
-      "<div class=\"scroll plot\" tabindex=\"0\" role=\"region\" aria-label=\"The wrong tensor\">\n{}</div>\n{}"
+      "<figure class=\"picture\">\n<figcaption><b>The wrong tensor.</b> {} Worst error of each "
+      "cell:</figcaption>\n"
+      "<div class=\"scroll plot\" tabindex=\"0\" role=\"region\" aria-label=\"The wrong "
+      "tensor\">\n{}</div>\n{}"
       "{}</figure>\n",
       text(words), to_svg(p, words), key,
-      folded("The same as letters", "<p>. is inside its bound, 1 is up to 10 times as far, 2 up to 100, 9 beyond "
-                                    "10^8; ! is NaN, Inf or wrong bits.</p>" +
-                                        block(letters)));
+      folded("The same as letters",
+             "<p>. is inside its bound, 1 is up to 10 times as far, 2 up to 100, 9 beyond "
+             "10^8; ! is NaN, Inf or wrong bits.</p>" +
+                 block(letters)));
 }
 
 }  // namespace twinrun::html

@@ -20,9 +20,9 @@ const RunSummary* find_run(const Report& r, std::string_view name) {
 std::string box(const Report& r, std::string_view name) {
   const RunSummary* run = find_run(r, name);
   if (run == nullptr) return "";
-  std::string out = fmt::format(
-      "<div class=\"corner at-{0}\"><b>{0}</b> {1}<br>{2}, {3}<br>", name, text(run->meaning, 80),
-      code(run->engine, 60), text(run->settings, 120));
+  std::string out =
+      fmt::format("<div class=\"corner at-{0}\"><b>{0}</b> {1}<br>{2}, {3}<br>", name,
+                  text(run->meaning, 80), code(run->engine, 60), text(run->settings, 120));
   if (run->evaluated) {
     out += fmt::format("held-out loss <b>{}</b>", text::number(run->eval_loss, 5));
     if (run->eval_accuracy == run->eval_accuracy)
@@ -56,11 +56,20 @@ std::string corners(const Report& r) {
           between(drift, "T - R", "TR") + between(drift, "E1 - R1", "ER");
   std::string out;
   if (!grid.empty()) out = fmt::format("<div class=\"corners\">\n{}</div>\n", grid);
-  Table table("Runs", {{"run"}, {"engine"}, {"what it is"}, {"settings"}, {"steps", true}, {"last loss", true},
-                       {"held-out loss", true}, {"accuracy", true}, {"digest"}, {"time", true}, {"ended"}});
+  Table table("Runs", {{"run"},
+                       {"engine"},
+                       {"what it is"},
+                       {"settings"},
+                       {"steps", true},
+                       {"last loss", true},
+                       {"held-out loss", true},
+                       {"accuracy", true},
+                       {"digest"},
+                       {"time", true},
+                       {"ended"}});
   for (const RunSummary& run : r.runs) {
-    table.add({code(run.name, 40), code(run.engine, 120), text(run.meaning, 120), text(run.settings, 160),
-               text::count(run.steps), text::number(run.train_loss, 6),
+    table.add({code(run.name, 40), code(run.engine, 120), text(run.meaning, 120),
+               text(run.settings, 160), text::count(run.steps), text::number(run.train_loss, 6),
                run.evaluated ? text::number(run.eval_loss, 6) : "",
                run.evaluated ? text::percent(run.eval_accuracy) : "",
                run.root_digest.empty() ? "" : code(text::digest8(run.root_digest)),
@@ -71,16 +80,19 @@ std::string corners(const Report& r) {
 }
 
 std::string digests(const Report& r) {
-  Table parting("Whose states have the same bits", {{"pair"}, {"steps compared", true}, {"bits differ"}});
+  Table parting("Whose states have the same bits",
+                {{"pair"}, {"steps compared", true}, {"bits differ"}});
   for (const StateParting& p : r.state_partings) {
-    parting.add({code(p.pair, 40), text::count(p.steps),
-                 p.first_step ? fmt::format("after step {}", *p.first_step) : "never: the same bits"});
+    parting.add(
+        {code(p.pair, 40), text::count(p.steps),
+         p.first_step ? fmt::format("after step {}", *p.first_step) : "never: the same bits"});
   }
   size_t cores = 0;
   for (const RunSummary& run : r.runs) cores = std::max(cores, run.core_digests.size());
   constexpr size_t kMost = 64;
   std::vector<Column> columns = {{"run"}};
-  for (size_t c = 0; c < std::min(cores, kMost); ++c) columns.push_back({fmt::format("core {}", c)});
+  for (size_t c = 0; c < std::min(cores, kMost); ++c)
+    columns.push_back({fmt::format("core {}", c)});
   Table per_core("State of each core after the last step: first 8 digits of its digest", columns);
   bool part = false;
   for (const RunSummary& run : r.runs) {
@@ -94,7 +106,9 @@ std::string digests(const Report& r) {
     per_core.add(std::move(row));
   }
   std::string out = parting.str() + per_core.str();
-  if (part) out += paragraph("≠: not what core 0 has. Batch norm's statistics may differ from core to core.");
+  if (part)
+    out +=
+        paragraph("≠: not what core 0 has. Batch norm's statistics may differ from core to core.");
   return out;
 }
 

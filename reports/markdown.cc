@@ -131,7 +131,12 @@ class Page {
       line("looks like", md_.prose(f->fingerprint, 300));
       line("bits", md_.code(f->hex, 400));
     } else {
-      for (const auto& [pair, place] : text::partings_of(r_)) line(pair, place);
+      for (const text::DriftRow& row : text::drift_of(r_)) {
+        if (row.first_step) {
+          line(fmt::format("loss of {}", row.pair),
+               fmt::format("bits differ from step {} on", *row.first_step));
+        }
+      }
       if (!body.empty()) body = "No single op is to blame. Where the loss curves part:\n\n" + body;
     }
     section("First diverging step and op", body);
@@ -267,11 +272,7 @@ class Page {
     if (shown < r_.probes.size()) {
       body += fmt::format("\n*{} more in report.json.*\n", r_.probes.size() - shown);
     }
-    if (!body.empty())
-      body =
-          "Recomputed in double precision on the engine's own inputs. A single rounding may reach "
-          "1.00 of its bound.\n\n" +
-          body;
+    if (!body.empty()) body = fmt::format("{}\n\n{}", text::kRecomputed, body);
     section("Each op against its bound", body);
   }
 

@@ -62,7 +62,8 @@ struct Finding {
   std::string hex;           // "engine 1.01 (0x3f8147ae), expected 1.00999999 (0x3f8147ad)"
   std::vector<std::string> evidence;
   std::string reproduce;  // command line
-  std::optional<TensorPicture> picture;  // of the first wrong result, on the core that it was seen on
+  std::optional<TensorPicture>
+      picture;  // of the first wrong result, on the core that it was seen on
 };
 
 struct RunSummary {
@@ -94,8 +95,9 @@ struct WeightDrift {
   std::string pair;  // "T - R"
   std::vector<int64_t> steps;
   struct Row {
-    std::string variable;          // "dense1/kernel"
-    std::vector<double> distance;  // one a step: |T - R| / |R|, of the core that is farthest away; 0: equal
+    std::string variable;  // "dense1/kernel"
+    std::vector<double>
+        distance;  // one a step: |T - R| / |R|, of the core that is farthest away; 0: equal
   };
   std::vector<Row> rows;  // in the order of the program
 };

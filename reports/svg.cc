@@ -191,8 +191,7 @@ LineChart thinned(const LineChart& c, size_t most) {
       to.push_back(low_first ? low : high);
       to.push_back(high_second ? high : low);
     };
-    for (size_t k = 0; k < c.lines.size(); ++k)
-      put(c.lines[k].y, out.lines[k].y, true, true);
+    for (size_t k = 0; k < c.lines.size(); ++k) put(c.lines[k].y, out.lines[k].y, true, true);
     put(c.low, out.low, true, false);
     put(c.high, out.high, false, true);
   }
@@ -201,8 +200,8 @@ LineChart thinned(const LineChart& c, size_t most) {
 
 bool drawable(const LineChart& c) {
   return !c.x.empty() && std::ranges::any_of(c.lines, [&](const Line& line) {
-    return std::ranges::any_of(line.y,
-                               [&](double v) { return std::isfinite(v) && (!c.logarithmic || v > 0); });
+    return std::ranges::any_of(
+        line.y, [&](double v) { return std::isfinite(v) && (!c.logarithmic || v > 0); });
   });
 }
 
@@ -239,7 +238,8 @@ std::string to_data(const LineChart& c) {
                      {"y", numbers(line.y, c.logarithmic)}});
   }
   for (const Mark& mark : c.marks)
-    marks.push_back({{"x", mark.x}, {"label", text::clip(text::clean(mark.label.substr(0, 400)), 60)}});
+    marks.push_back(
+        {{"x", mark.x}, {"label", text::clip(text::clean(mark.label.substr(0, 400)), 60)}});
   const Json all = {{"log", c.logarithmic},
                     {"xlabel", c.x_label},
                     {"ylabel", c.y_label},

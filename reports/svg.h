@@ -47,9 +47,10 @@ LineChart thinned(const LineChart& chart, size_t most);
 // Whether there is anything to draw.
 bool drawable(const LineChart& chart);
 std::string to_svg(const LineChart& chart);
-std::string to_data(const LineChart& chart);       // JSON that may stand inside <script>
-std::string line_sample(int style);                // for a key
-std::string op_bar(const ProbeRow& row);  // worst error / bound, 10^-3 to 10^4 and beyond, the bound marked
+std::string to_data(const LineChart& chart);  // JSON that may stand inside <script>
+std::string line_sample(int style);           // for a key
+std::string op_bar(
+    const ProbeRow& row);  // worst error / bound, 10^-3 to 10^4 and beyond, the bound marked
 
 // Rows of cells in ten steps of a logarithmic scale. No row is without a name, no cell without a word for it.
 struct HeatMap {

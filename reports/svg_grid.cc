@@ -55,7 +55,7 @@ std::string to_svg(const HeatMap& map) {
     names.push_back(text::clip(text::clean(name.substr(0, 400)), 26));
     longest = std::max<size_t>(longest, static_cast<size_t>(text::display_width(names.back())));
   }
-  const double left = 7.2 * static_cast<double>(longest) + 10, cell = 18, top = 4;
+  const double left = 8 * static_cast<double>(longest) + 10, cell = 18, top = 4;
   const auto columns = static_cast<double>(map.columns.size());
   const double wide = std::clamp(440 / std::max(1.0, columns), 18.0, 60.0);
   const double width = left + wide * columns + 14;
@@ -81,7 +81,7 @@ std::string to_svg(const HeatMap& map) {
   const size_t every = map.columns.size() > 12 ? 4 : map.columns.size() > 6 ? 2 : 1;
   for (size_t c = 0; c < map.columns.size(); ++c) {
     if (c % every != 0 && c + 1 != map.columns.size()) continue;
-    if (c + 1 != map.columns.size() && map.columns.size() - 1 - c < every) continue;
+    if (c + 1 != map.columns.size() && map.columns.size() - 1 - c < 2 && every > 1) continue;
     out += fmt::format("<text x=\"{:.1f}\" y=\"{:.0f}\" text-anchor=\"middle\">{}</text>\n",
                        left + wide * (static_cast<double>(c) + 0.5) - 0.5, bottom + 14,
                        text(map.columns[c], 12));
@@ -96,11 +96,12 @@ std::string to_svg(const HeatMap& map) {
     out += fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\" text-anchor=\"end\">{}</text>\n", x - 6,
                        key + 12, from);
     for (int i = 0; i < kLevels; ++i) {
-      out += fmt::format("<rect class=\"cell h{}\" x=\"{:.0f}\" y=\"{:.0f}\" width=\"14\" height=\"15\"/>",
-                         i, x + 15 * i, key);
+      out += fmt::format(
+          "<rect class=\"cell h{}\" x=\"{:.0f}\" y=\"{:.0f}\" width=\"14\" height=\"15\"/>", i,
+          x + 15 * i, key);
     }
-    out += fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\">{}</text>\n", x + 15 * kLevels + 5, key + 12,
-                       to);
+    out += fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\">{}</text>\n", x + 15 * kLevels + 5,
+                       key + 12, to);
   }
   return out + "</svg>\n";
 }
@@ -109,9 +110,11 @@ std::string to_svg(const TensorPicture& picture, std::string_view description) {
   if (picture.cells.empty() || picture.cells.front().empty()) return "";
   const auto rows = picture.cells.size(), columns = picture.cells.front().size();
   const double cell = std::clamp(360.0 / static_cast<double>(std::max(rows, columns)), 5.0, 24.0);
-  const double width = cell * static_cast<double>(columns), height = cell * static_cast<double>(rows);
+  const double width = cell * static_cast<double>(columns),
+               height = cell * static_cast<double>(rows);
   std::string out = fmt::format(
-      "<svg class=\"tensor\" viewBox=\"-1 -1 {0:.1f} {1:.1f}\" style=\"width:{0:.0f}px\" "
+      "<svg class=\"tensor\" shape-rendering=\"crispEdges\" viewBox=\"-1 -1 {0:.1f} {1:.1f}\" "
+      "style=\"width:{0:.0f}px\" "
       "role=\"img\" aria-label=\"The wrong tensor, folded into {2} x {3} cells\"><desc>{4}</desc>\n"
       "<rect class=\"frame\" x=\"-0.5\" y=\"-0.5\" width=\"{5:.1f}\" height=\"{6:.1f}\"/>\n",
       width + 2, height + 2, rows, columns, text(description), width + 1, height + 1);

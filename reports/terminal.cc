@@ -496,6 +496,7 @@ class Screen {
       title("Files");
       constexpr int kColumn = 15;
       paragraph(clean(r_.directory), kIndent);
+      labelled("report.html", "to read: verdict, charts, every table; one file", kIndent, kColumn);
       labelled("report.md", "to paste into a bug filing; explains the words used here", kIndent,
                kColumn);
       labelled("report.json", "all of it, for programs", kIndent, kColumn);

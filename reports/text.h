@@ -65,6 +65,9 @@ std::string probe_line(const EngineProbe& probe);
 // What each command does, and the command: the diagnosis, then up to `most` findings that have one of their own. Raw.
 std::vector<std::pair<std::string, std::string>> commands_of(const Report& report, size_t most = 8);
 inline constexpr std::string_view kOperandRounding = "measured relative rounding of dot operands";
+inline constexpr std::string_view kRecomputed =
+    "Recomputed in double precision on the engine's own inputs. A single rounding may reach 1.00 "
+    "of its bound.";
 inline constexpr std::string_view kOutcomes =
     "equivalent: the 90% interval (two one-sided tests at 5%) is inside the margin; outside: the "
     "95% one is beyond it";

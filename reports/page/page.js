@@ -6,6 +6,20 @@
   const color = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const number = v => v === null || Number.isNaN(v) ? '–' : String(Number(v.toPrecision(5)));
 
+  // Whole powers of ten from the least to the largest value of a logarithmic chart.
+  function decades(data) {
+    const all = [].concat(...data.lines.map(line => line.y)).filter(v => v !== null);
+    const low = Math.floor(Math.log10(Math.min(...all))), high = Math.ceil(Math.log10(Math.max(...all)));
+    return [low, Math.max(high, low + 1)];
+  }
+  function logAxis(data) {
+    const [low, high] = decades(data);
+    const step = Math.max(1, Math.ceil((high - low) / 7));
+    const ticks = [];
+    for (let e = low; e <= high; e += step) ticks.push({v: 10 ** e, label: '1e' + e});
+    return {axisLabelWidth: 64, valueRange: [10 ** low * 0.99, 10 ** high * 1.01], ticker: () => ticks};
+  }
+
   function underlay(data) {
     return (context, area, graph) => {
       context.save();
@@ -68,10 +82,10 @@
       labels: ['step'].concat(data.lines.map((_, i) => String(i))),  // names never reach the library
       colors: colors(), series, strokeWidth: 1.8, logscale: data.log, legend: 'never',
       xlabel: data.xlabel, ylabel: data.ylabel, gridLineColor: color('--edge'), gridLineWidth: 0.6,
-      axisLineColor: color('--soft'), highlightCircleSize: 4, xRangePad: 4, yRangePad: data.log ? 0 : 10,
+      axisLineColor: color('--soft'), highlightCircleSize: 4, xRangePad: 4, yRangePad: 10,
       axes: {
         x: { drawGrid: false, pixelsPerLabel: 60 },
-        y: { axisLabelWidth: 64, axisLabelFormatter: v => data.log ? v.toExponential(0) : number(v) },
+        y: data.log ? logAxis(data) : { axisLabelWidth: 64, axisLabelFormatter: number },
       },
       underlayCallback: underlay(data),
       zoomCallback: () => { reset.hidden = !graph.isZoomed(); },

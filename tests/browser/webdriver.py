@@ -95,6 +95,16 @@ class Browser:
         said = self._call("POST", self.session + "/se/log", {"type": "browser"})
         return [entry["message"] for entry in said if entry["level"] in ("WARNING", "SEVERE")]
 
+    def drag(self, start, end):
+        """Presses the button at one place of the window and lets go at another; one place: only points at it."""
+        def move(place, milliseconds):
+            return {"type": "pointerMove", "duration": milliseconds, "x": place[0], "y": place[1]}
+        steps = [move(start, 50)]
+        if end != start:
+            steps += [{"type": "pointerDown", "button": 0}, move(end, 150), {"type": "pointerUp", "button": 0}]
+        mouse = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": steps}
+        self._call("POST", self.session + "/actions", {"actions": [mouse]})
+
     def screenshot(self, path, whole=False, width=1280, height=900):
         """The page as PNG: what fits into the window, or all of it (up to 12,000 pixels)."""
         if whole:

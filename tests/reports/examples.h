@@ -249,8 +249,10 @@ inline Report engine_bug() {
                 "no sharding switch explains it: least drift left 1.4e-02"};
   f.reproduce =
       "twinrun bisect op digits-cnn --fault 'drop_k_tail@conv1/kernel.grad,core=5,from=3' --step 3";
-  f.picture = {{3, 3, 32, 16}, 2, {"................", "..1.............", "...49.......2...",
-                                   ".....!..........", "................"}};
+  f.picture = {{3, 3, 32, 16},
+               2,
+               {"................", "..1.............", "...49.......2...", ".....!..........",
+                "................"}};
   Finding other = f;
   other.picture.reset();
   other.cause = "engine:conv2/kernel.grad";

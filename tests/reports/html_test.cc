@@ -15,8 +15,12 @@ namespace twinrun {
 namespace {
 
 std::vector<Report> reports() {
-  return {Report{},           examples::noise(),        examples::sharding(),
-          examples::engine_bug(), examples::inconclusive(), examples::hostile()};
+  return {Report{},
+          examples::noise(),
+          examples::sharding(),
+          examples::engine_bug(),
+          examples::inconclusive(),
+          examples::hostile()};
 }
 
 bool has(std::string_view text, std::string_view part) {
@@ -66,7 +70,8 @@ std::vector<Tag> tags_of(std::string_view html) {
         return tags;
       }
       const size_t end = html.find('"', equals + 2);
-      tag.attributes.emplace_back(html.substr(0, equals), html.substr(equals + 2, end - equals - 2));
+      tag.attributes.emplace_back(html.substr(0, equals),
+                                  html.substr(equals + 2, end - equals - 2));
       html.remove_prefix(end + 1);
     }
     const bool closed = html.starts_with("/>");
@@ -154,18 +159,19 @@ TEST(Html, TheAnswerComesFirst) {
   }
   const std::string bug = to_html(examples::engine_bug());
   const std::string head = bug.substr(0, bug.find("<nav"));
-  for (const char* part : {"step 3, gradient, core 5", "conv1/kernel.grad", "12 of 4608", "4130 times",
-                           "twinrun bisect op", "Injected on purpose"})
+  for (const char* part : {"step 3, gradient, core 5", "conv1/kernel.grad", "12 of 4608",
+                           "4130 times", "twinrun bisect op", "Injected on purpose"})
     EXPECT_TRUE(has(head, part)) << part;
   // No op is to blame: where the curves part.
   const std::string noise = to_html(examples::noise());
-  EXPECT_TRUE(has(noise.substr(0, noise.find("<nav")), "loss of T - R: bits differ from step 1 on"));
+  EXPECT_TRUE(has(noise.substr(0, noise.find("<nav")), "what you see (T - R): from step 1 on"));
 }
 
 TEST(Html, EveryPartIsThere) {
   const std::string noise = to_html(examples::noise()), bug = to_html(examples::engine_bug());
-  for (const char* id : {"corners", "findings", "loss", "drift", "matter", "bounds", "weights", "digests",
-                         "switches", "ruled-out", "controls", "commands", "environment", "words"})
+  for (const char* id :
+       {"corners", "findings", "loss", "drift", "matter", "bounds", "weights", "digests",
+        "switches", "ruled-out", "controls", "commands", "environment", "words"})
     EXPECT_TRUE(has(noise, std::string("<section id=\"") + id + "\"")) << id;
   EXPECT_TRUE(has(noise, "noise band") && has(noise, "class=\"band\""));
   EXPECT_TRUE(has(bug, "No noise band"));
@@ -182,8 +188,7 @@ TEST(Html, NothingIsDrawnOfWhatIsNotThere) {
   EXPECT_FALSE(has(same, "<figure class=\"chart\" id=\"chart-drift\""));
   EXPECT_TRUE(has(same, "same bits"));
   EXPECT_FALSE(has(same, "id=\"weights\""));
-  for (RunSummary& run : r.runs)
-    run.losses.assign(3, std::numeric_limits<float>::quiet_NaN());
+  for (RunSummary& run : r.runs) run.losses.assign(3, std::numeric_limits<float>::quiet_NaN());
   r.loss_band = {};
   const std::string broken = to_html(r);
   EXPECT_FALSE(has(broken, "<figure class=\"chart\""));
