@@ -141,21 +141,14 @@ void add_common_options(po::options_description& options) {
                                                    "a line every train.log_every steps");
 }
 
-Status check_cores(const Scenario& scenario, int cores) {
-  if (cores >= 1 && scenario.train.batch % cores == 0) return Ok{};
-  return Error{
-      fmt::format("train.batch = {} does not divide over {} cores", scenario.train.batch, cores),
-      "--cores", "a divisor of the batch"};
-}
-
-Result<Overrides> overrides_of(const Parsed& parsed) {
+Result<Overrides> overrides_of(const Parsed& parsed, const char* option) {
   Overrides overrides;
-  if (parsed.has("set")) {
-    for (const auto& item : parsed.get<std::vector<std::string>>("set")) {
+  if (parsed.has(option)) {
+    for (const auto& item : parsed.get<std::vector<std::string>>(option)) {
       const size_t equals = item.find('=');
       if (equals == std::string::npos || equals == 0) {
-        return Error{fmt::format("'{}' is not KEY=VALUE", item), "--set",
-                     "for example --set train.steps=20"};
+        return Error{fmt::format("'{}' is not KEY=VALUE", item), fmt::format("--{}", option),
+                     fmt::format("for example --{} train.steps=20", option)};
       }
       overrides.emplace_back(item.substr(0, equals), item.substr(equals + 1));
     }
