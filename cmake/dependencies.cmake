@@ -10,3 +10,11 @@ find_package(Eigen3 REQUIRED NO_MODULE)
 find_package(HDF5 REQUIRED COMPONENTS C)
 find_package(Boost REQUIRED COMPONENTS program_options)
 find_package(Protobuf REQUIRED)
+
+# dygraphs, minified: what report.html draws its charts with. Inlined at build time; nothing of it is in the tree.
+find_path(TWINRUN_DYGRAPHS dygraph.min.js PATHS /usr/share/javascript/dygraphs /usr/share/nodejs/dygraphs/dist
+  DOC "Folder of dygraph.min.js and dygraph.min.css, version 2")
+if(NOT TWINRUN_DYGRAPHS)
+  message(FATAL_ERROR "dygraph.min.js is missing: install Debian's libjs-dygraphs (./dev packages build), or give its "
+    "folder with -DTWINRUN_DYGRAPHS=DIR")
+endif()

@@ -1,10 +1,17 @@
-# Writes FILES into one C++ source: twinrun::library_files() is {name, text} in name order.
+# Writes FILES into one C++ source, as FUNCTION of HEADER: a span of ELEMENT, {name, text} in the order given. Names are those of
+# the files without what follows the first point; whole ones with WHOLE_NAMES. A link to a source map, which nobody here
+# has, is left out.
 set(body "")
 foreach(file ${FILES})
-  get_filename_component(name ${file} NAME_WE)
+  if(WHOLE_NAMES)
+    get_filename_component(name ${file} NAME)
+  else()
+    get_filename_component(name ${file} NAME_WE)
+  endif()
   file(READ ${file} text)
-  string(APPEND body "      {\"${name}\", R\"~~toml~~(${text})~~toml~~\"},\n")
+  string(REGEX REPLACE "/[/*]# sourceMappingURL=[^\n]*" "" text "${text}")
+  string(APPEND body "      {\"${name}\", R\"~~embedded~~(${text})~~embedded~~\"},\n")
 endforeach()
-file(WRITE ${OUTPUT} "#include \"scenarios/library.h\"\n\nnamespace twinrun {\n
-std::span<const LibraryFile> library_files() {\n  static const LibraryFile files[] = {\n${body}  };\n  return files;\n}\n
+file(WRITE ${OUTPUT} "#include \"${HEADER}\"\n\nnamespace twinrun {\n
+std::span<const ${ELEMENT}> ${FUNCTION}() {\n  static const ${ELEMENT} files[] = {\n${body}  };\n  return files;\n}\n
 }  // namespace twinrun\n")

@@ -92,6 +92,7 @@ Finding engine_finding(const Evidence& e, const Violation& v) {
   if (v.replica >= 0 && v.replicas < e.cores) f.core = v.replica;
   f.elements = v.elements;
   f.fingerprint = v.fingerprint;
+  f.picture = v.picture;
   f.level = e.level;
   f.reproduce = e.command;
   if (v.persistence != Violation::Persistence::kNotRerun) f.evidence.push_back(persistence_text(v));

@@ -10,6 +10,7 @@
 #include "harness/fingerprint.h"
 #include "harness/honest.h"
 #include "harness/pattern.h"
+#include "harness/picture.h"
 
 namespace twinrun {
 namespace {
@@ -225,6 +226,7 @@ void Lockstep::found(const OpEvent& event, size_t replica, const OracleVerdict& 
     if (!all.empty()) v.fingerprint = all[0].text;
     for (size_t i = 1; i < all.size() && v.also.size() < 2; ++i) v.also.push_back(all[i].text);
     v.pattern = element_pattern(op.type.dims, wrong_elements(oracle, output));
+    v.picture = picture_of(op.type.dims, oracle, output);
   }
   fresh_.push_back(std::move(v));
 }

@@ -5,9 +5,11 @@
 #include <cmath>
 
 #include "checkpoints/container/atomic_file.h"
+#include "harness/corners.h"
 #include "harness/environment.h"
 #include "harness/findings.h"
 #include "harness/stages.h"
+#include "program/base/digest.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -34,6 +36,15 @@ std::string settings_of(const Program& p) {
                          : "");
 }
 
+std::string digest_of(const ReplicaState& core, const Program& program) {
+  DigestBuilder builder;
+  for (size_t i = 0; i < std::min(core.vars.size(), program.state.size()); ++i) {
+    builder.add(program.state[i].name);
+    builder.add(digest(core.vars[i]));
+  }
+  return builder.finish().hex();
+}
+
 RunSummary summary(const std::string& name, const RunResult& run, const Program& program) {
   RunSummary s;
   s.name = name;
@@ -52,7 +63,25 @@ RunSummary summary(const std::string& name, const RunResult& run, const Program&
   s.seconds = run.seconds;
   s.kept = run.kept;
   s.ended = run.file.ended;
+  for (const ReplicaState& core : run.states) s.core_digests.push_back(digest_of(core, program));
   return s;
+}
+
+// From which steps on the states of two corners differ.
+std::vector<StateParting> state_partings(Stage& stage) {
+  std::vector<StateParting> out;
+  for (const auto& [left, right] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"R2", "R"}, {"E1", "R1"}, {"S", "R"}, {"T", "S"}, {"T", "R"}}) {
+    const bool shown =
+        stage.own_s() || (left != std::string_view("S") && right != std::string_view("S"));
+    if (!shown || !stage.runs.contains(left) || !stage.runs.contains(right)) continue;
+    const RunFile &a = stage.runs[left].file, &b = stage.runs[right].file;
+    const auto steps =
+        static_cast<int64_t>(std::min(a.state_digests.size(), b.state_digests.size()));
+    if (steps > 0)
+      out.push_back({fmt::format("{} - {}", left, right), steps, first_difference(a, b)});
+  }
+  return out;
 }
 
 // The ops that findings name with those that feed them, and the layers in which a cause of sharding acts; "" for none.
@@ -173,6 +202,9 @@ Report make_report(Stage& stage, const Judgement& j) {
       r.runs.push_back(summary(name, run->second, stage.programs[name]));
     }
   }
+  r.loss_band = stage.loss_band;
+  r.state_partings = state_partings(stage);
+  r.weight_drift = stage.weight_drift;
   r.controls = e.controls;
   const auto add_probe = [&](const auto& probe, const char* run) {
     const auto done = stage.runs.find(run);
@@ -234,8 +266,11 @@ Report make_report(Stage& stage, const Judgement& j) {
 
 Status write_results(const Stage& stage, const Report& report) {
   const std::filesystem::path dir(stage.options.directory);
-  TWINRUN_RETURN_IF_ERROR(write_file_atomically((dir / "report.json").string(), to_json(report)));
-  return write_file_atomically((dir / "report.md").string(), to_markdown(report));
+  for (const ReportFormat& format : report_formats()) {
+    TWINRUN_RETURN_IF_ERROR(
+        write_file_atomically((dir / format.file).string(), format.render(report)));
+  }
+  return Ok{};
 }
 
 }  // namespace twinrun

@@ -1,11 +1,29 @@
 // Does it matter: instrument 3, paired seeds and, where asked for, the ensemble of honest engines.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "harness/corners.h"
 #include "harness/ensemble.h"
 #include "harness/trajectory.h"
 
 namespace twinrun {
+namespace {
+
+// The band of R's training loss takes in another seed of it.
+void widen(Stage& stage, const RunFile& run) {
+  LossBand& band = stage.loss_band;
+  if (band.low.empty()) {
+    for (const StepScalars& step : stage.runs["R"].file.steps) band.low.push_back(step.loss);
+    band.high = band.low;
+  }
+  for (size_t i = 0; i < std::min(band.low.size(), run.steps.size()); ++i) {
+    band.low[i] = std::min(band.low[i], run.steps[i].loss);
+    band.high[i] = std::max(band.high[i], run.steps[i].loss);
+  }
+}
+
+}  // namespace
 
 Status compare_trajectories(Stage& stage) {
   Evidence& e = stage.evidence;
@@ -63,6 +81,7 @@ Status compare_trajectories(Stage& stage) {
       const auto run = name == "T" ? corner : reference;
       TWINRUN_RETURN_IF_ERROR(run(stage, key, other, std::move(program), backend, o, false));
       const double loss = final_loss(stage.runs[key]);
+      if (name == "R") widen(stage, stage.runs[key].file);
       stage.runs.erase(key);
       return loss;
     };
@@ -82,6 +101,9 @@ Status compare_trajectories(Stage& stage) {
     stage.s_losses.push_back(sharded);
     stage.t_losses.push_back(t);
   }
+  if (!stage.loss_band.low.empty())
+    stage.loss_band.source =
+        fmt::format("least and largest of {} seeds of R", stage.r_losses.size());
   const Margin margin = choose_margin(s.diagnose.margin, stage.r_losses);
   e.trajectories.push_back(
       compare_paired("T - R", "what the user sees", stage.t_losses, stage.r_losses, margin));

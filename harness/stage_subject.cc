@@ -183,9 +183,12 @@ Status run_subject(Stage& stage) {
   stage.programs["T"] = program;
   stage.probe_t.emplace(stage.programs["T"], declared, policy_of(stage, program), &stage.pool);
   StateKeeper keeper(*stage.probe_t, e.scenario.train.steps, declared.op_trace);
+  WeightWatch watch(keeper, *stage.kept_weights, program, "T - R");
   RunOptions o;
-  o.observer = &keeper;
+  o.observer = &watch;
   TWINRUN_RETURN_IF_ERROR(corner(stage, "T", e, program, *engine, o));
+  stage.weight_drift = watch.drift();
+  stage.kept_weights.reset();
   stage.subject_states = std::move(keeper.states);
   if (stage.stopped()) return Ok{};
   const RunResult& t = stage.runs["T"];

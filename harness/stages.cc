@@ -95,6 +95,8 @@ Status run_references(Stage& stage) {
   TWINRUN_ASSIGN(const auto poisoned, baseline(stage, other, true));
   RunOptions again;
   again.evaluate = true;
+  stage.kept_weights.emplace(e.whole(), e.scenario.train.steps);
+  again.observer = &*stage.kept_weights;
   TWINRUN_RETURN_IF_ERROR(corner(stage, "R2", e, e.whole(), *poisoned, again));
   stage.evidence.reference_parts = first_difference(r.file, stage.runs["R2"].file);
   stage.evidence.controls.push_back(

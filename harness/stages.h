@@ -11,6 +11,7 @@
 #include "backends/faults/faulty_backend.h"
 #include "harness/classify.h"
 #include "harness/pipeline.h"
+#include "harness/weight_drift.h"
 
 namespace twinrun {
 
@@ -26,9 +27,12 @@ struct Stage {
   Evidence evidence;
   std::vector<EngineProbe> probes;
   std::optional<Lockstep> probe_t, probe_e1, probe_gap;
-  std::string running;                     // the run that was begun last
-  std::vector<MatchState> subject_states;  // T's own, at a few steps
-  std::vector<FaultSpec> faults;           // of the subject: the options' and the scenario's
+  std::string running;                       // the run that was begun last
+  std::vector<MatchState> subject_states;    // T's own, at a few steps
+  std::optional<WeightKeeper> kept_weights;  // of R2
+  WeightDrift weight_drift;                  // of T
+  LossBand loss_band;                        // of R over the seeds
+  std::vector<FaultSpec> faults;             // of the subject: the options' and the scenario's
   // No judge reads it; it counts the subject's runs, by which intermittent faults differ, and the report tells whether one struck.
   std::shared_ptr<FaultLog> fault_log = std::make_shared<FaultLog>();
 

@@ -11,6 +11,7 @@
 
 #include "backends/oracle.h"
 #include "program/base/digest.h"
+#include "reports/report.h"
 
 namespace twinrun {
 
@@ -51,8 +52,9 @@ struct Violation {
   std::string fingerprint;  // "8 times the expected value", "the value of the step before", ...
   std::vector<std::string> also;  // other explanations that fit no worse
   std::string elements;           // "12 of 4608 elements, worst at [0,3,1,7]"
-  std::string pattern;    // which: "every 8th along dimension 1, from 3", "the last 16 of 784 rows"
-  std::string last_good;  // the nearest op upstream whose result was checked and inside
+  std::string pattern;  // which: "every 8th along dimension 1, from 3", "the last 16 of 784 rows"
+  std::optional<TensorPicture> picture;  // kResult, the first of its op
+  std::string last_good;            // the nearest op upstream whose result was checked and inside
   std::optional<BiasFinding> bias;  // kStatistic
   // What running the step again from the same state showed (harness/rerun.h).
   enum class Persistence : uint8_t {

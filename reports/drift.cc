@@ -47,9 +47,11 @@ std::vector<DriftRow> drift_of(const Report& report) {
       const float a = left->losses[i];
       const float b = right->losses[i];
       row.last = 0;
+      row.sizes.push_back(0);
       if (to_bits(a) == to_bits(b)) continue;  // equal NaNs and infinities are no difference
       if (!row.first_step) row.first_step = static_cast<int64_t>(i);
       row.last = static_cast<double>(a) - static_cast<double>(b);
+      row.sizes.back() = std::abs(row.last);
       if (!std::isnan(row.largest) && !(std::abs(row.last) <= row.largest)) {
         row.largest = std::abs(row.last);
       }
@@ -85,6 +87,12 @@ const Finding* first_divergence(const Report& report) {
     }
   }
   return best;
+}
+
+std::optional<int64_t> broken_from(const std::vector<float>& losses) {
+  const auto born = std::ranges::find_if(losses, [](float x) { return !std::isfinite(x); });
+  if (born == losses.end()) return std::nullopt;
+  return born - losses.begin();
 }
 
 std::string place_of(const Finding& finding) {

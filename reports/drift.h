@@ -17,8 +17,9 @@ struct DriftRow {
   std::string isolates;               // "all of it: what you see"
   int64_t steps = 0;                  // that both runs have
   std::optional<int64_t> first_step;  // whose losses differ in their bits
-  double largest = 0;  // |difference| of the loss over the steps; NaN or Inf when a loss is
-  double last = 0;     // difference at the last common step, signed
+  double largest = 0;         // |difference| of the loss over the steps; NaN or Inf when a loss is
+  double last = 0;            // difference at the last common step, signed
+  std::vector<double> sizes;  // |difference| of every step; 0: same bits
 };
 
 // The pairs of the four-corner experiment that are present and have losses.
@@ -34,6 +35,9 @@ std::vector<Curve> curves_of(const Report& report);
 // The finding that the headline rests on: of the verdict's class, the earliest. None when no such
 // finding names a step or an op.
 const Finding* first_divergence(const Report& report);
+
+// The step from which a curve is NaN or Inf; none where it never is.
+std::optional<int64_t> broken_from(const std::vector<float>& losses);
 
 // "step 3, gradient, core 5"; empty when the finding names none of them.
 std::string place_of(const Finding& finding);

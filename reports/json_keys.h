@@ -23,6 +23,40 @@ template <typename A, typename T>
 using Of = std::conditional_t<A::kReads, T, const T>;
 
 template <typename A>
+void keys(A& a, Of<A, TensorPicture>& p) {
+  a("dims", p.dims);
+  a("across", p.across);
+  a("cells", p.cells);
+}
+
+template <typename A>
+void keys(A& a, Of<A, StateParting>& p) {
+  a("pair", p.pair);
+  a("steps", p.steps);
+  a("first_step", p.first_step);
+}
+
+template <typename A>
+void keys(A& a, Of<A, WeightDrift::Row>& r) {
+  a("variable", r.variable);
+  a("distance", r.distance);
+}
+
+template <typename A>
+void keys(A& a, Of<A, WeightDrift>& w) {
+  a("pair", w.pair);
+  a("steps", w.steps);
+  a("rows", w.rows);
+}
+
+template <typename A>
+void keys(A& a, Of<A, LossBand>& b) {
+  a("source", b.source);
+  a("low", b.low);
+  a("high", b.high);
+}
+
+template <typename A>
 void keys(A& a, Of<A, Finding>& f) {
   a("class", f.verdict);
   a("cause", f.cause);
@@ -43,6 +77,7 @@ void keys(A& a, Of<A, Finding>& f) {
   a("hex", f.hex);
   a("evidence", f.evidence);
   a("reproduce", f.reproduce);
+  a("picture", f.picture);
 }
 
 template <typename A>
@@ -65,6 +100,7 @@ void keys(A& a, Of<A, RunSummary>& r) {
   a("kept", r.kept);
   a("ended", r.ended);
   a("losses", r.losses);
+  a("core_digests", r.core_digests);
 }
 
 template <typename A>
@@ -171,6 +207,9 @@ void keys(A& a, Of<A, Report>& r) {
   a("injected", r.injected);
   a("findings", r.findings);
   a("runs", r.runs);
+  a("loss_band", r.loss_band);
+  a("state_partings", r.state_partings);
+  a("weight_drift", r.weight_drift);
   a("controls", r.controls);
   a("probes", r.probes);
   a("switches", r.switches);

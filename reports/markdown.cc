@@ -272,11 +272,7 @@ class Page {
     if (shown < r_.probes.size()) {
       body += fmt::format("\n*{} more in report.json.*\n", r_.probes.size() - shown);
     }
-    if (!body.empty())
-      body =
-          "Recomputed in double precision on the engine's own inputs. A single rounding may reach "
-          "1.00 of its bound.\n\n" +
-          body;
+    if (!body.empty()) body = fmt::format("{}\n\n{}", text::kRecomputed, body);
     section("Each op against its bound", body);
   }
 
@@ -389,18 +385,8 @@ class Page {
           "\n";
     }
     std::string commands;
-    if (!r_.command.empty()) {
-      commands = fmt::format("# the whole diagnosis; exits with {}\n{}\n", exit_code(r_.verdict),
-                             text::clean(r_.command));
-    }
-    std::vector<std::string> seen = {r_.command, ""};
-    for (size_t i = 0; i < std::min(r_.findings.size(), md_.rows(8)); ++i) {
-      const std::string& again = r_.findings[i].reproduce;
-      if (std::ranges::find(seen, again) != seen.end()) continue;
-      seen.push_back(again);
-      commands +=
-          fmt::format("# finding {} alone\n{}\n", i + 1, text::clean(again.substr(0, 4000)));
-    }
+    for (const auto& [what, command] : text::commands_of(r_, md_.rows(8)))
+      commands += fmt::format("# {}\n{}\n", what, text::clean(command.substr(0, 4000)));
     if (!commands.empty()) body += md_.block("sh", commands, 5000);
     section("How to reproduce", body);
   }

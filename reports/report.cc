@@ -40,9 +40,10 @@ int exit_code(VerdictClass verdict) {
 }
 
 std::span<const ReportFormat> report_formats() {
-  static constexpr std::array<ReportFormat, 2> kFormats = {{
+  static constexpr std::array<ReportFormat, 3> kFormats = {{
       {"json", "report.json", to_json},
       {"markdown", "report.md", to_markdown},
+      {"html", "report.html", to_html},
   }};
   return kFormats;
 }

@@ -1,5 +1,5 @@
 // What a diagnosis has to say, as plain structs. The harness fills it, the formats below render it; nothing here computes.
-// Last stage of the pipeline: verdict -> Report -> report.json, report.md, terminal.
+// Last stage of the pipeline: verdict -> Report -> report.json, report.md, report.html, terminal.
 //
 //   std::string json = to_json(report);         // schema documented in docs/report-schema.md
 //   std::string text = to_terminal(report, {.width = 80, .color = true});
@@ -33,6 +33,15 @@ std::string_view to_string(
 // 0 0 10 20 30 125 (interfaces.md)
 int exit_code(VerdictClass verdict);
 
+// A tensor that came out wrong, folded into at most 64 x 64 cells: elements in row-major order, the trailing dimensions across.
+// A cell is the worst |error| / bound of its elements, as one character: "." at most 1 (inside), "1" up to 10, "2" up to 100,
+// ... "9" above 10^8, "!" NaN, Inf, or other bits where bits had to be equal.
+struct TensorPicture {
+  std::vector<int64_t> dims;       // of the tensor, on one core
+  int64_t across = 0;              // how many trailing dimensions run from left to right
+  std::vector<std::string> cells;  // a row each, from the top; all of one length
+};
+
 // One claim. Every finding quotes its number, where the bound comes from, and the command that shows it again.
 struct Finding {
   VerdictClass verdict = VerdictClass::kNoise;
@@ -55,6 +64,8 @@ struct Finding {
   std::string hex;           // "engine 1.01 (0x3f8147ae), expected 1.00999999 (0x3f8147ad)"
   std::vector<std::string> evidence;
   std::string reproduce;  // command line
+  std::optional<TensorPicture>
+      picture;  // of the first wrong result, on the core that it was seen on
 };
 
 struct RunSummary {
@@ -71,6 +82,32 @@ struct RunSummary {
   std::vector<float> losses;  // per step
   bool kept = false;          // a reference run of an earlier diagnosis, read back
   bool evaluated = true;      // on held-out samples; else eval_loss and eval_accuracy say nothing
+  std::vector<std::string> core_digests;  // of each core's state after the last step
+};
+
+// From which step on the states of two runs differ in their bits.
+struct StateParting {
+  std::string pair;                   // "T - S"
+  int64_t steps = 0;                  // compared
+  std::optional<int64_t> first_step;  // after which they differ; none: never
+};
+
+// How far the weights are apart, variable by variable, after some of the steps.
+struct WeightDrift {
+  std::string pair;  // "T - R"
+  std::vector<int64_t> steps;
+  struct Row {
+    std::string variable;  // "dense1/kernel"
+    std::vector<double>
+        distance;  // one a step: |T - R| / |R|, of the core that is farthest away; 0: equal
+  };
+  std::vector<Row> rows;  // in the order of the program
+};
+
+// Where the loss of a step may lie without any engine at work. No steps: not measured.
+struct LossBand {
+  std::string source;            // "least and largest of 4 seeds of R"
+  std::vector<float> low, high;  // per step
 };
 
 struct Control {
@@ -165,6 +202,9 @@ struct Report {
   std::string confidence;  // "certain: ..." | "95 %: ..." | ...
   std::vector<Finding> findings;
   std::vector<RunSummary> runs;
+  LossBand loss_band;
+  std::vector<StateParting> state_partings;
+  WeightDrift weight_drift;
   std::vector<Control> controls;
   std::vector<EngineProbe> probes;
   std::vector<SwitchRow> switches;
@@ -192,6 +232,8 @@ std::string to_json(const Report& report);  // one document, schema versioned
 // that is higher than ours. Unknown keys are ignored.
 Result<Report> report_from_json(std::string_view text, const std::string& file);
 std::string to_markdown(const Report& report);  // under 60 KB, made to paste into a bug filing
+// One page that loads nothing from elsewhere; readable without script, in print and on a telephone.
+std::string to_html(const Report& report);
 std::string to_terminal(const Report& report, const TerminalOptions& options);
 
 // A new format is a file here and a line in the table of report.cc.

@@ -158,8 +158,7 @@ class Screen {
   void findings() {
     if (r_.findings.empty()) return;
     title("Findings");
-    // Several ops that one fault made wrong are told once in full, then as a table.
-    constexpr size_t kMost = 10, kFull = 3;
+    constexpr size_t kMost = 10;
     const auto rows = [] {
       return text::Table({{.title = ""},
                           {.title = "also wrong", .flexible = true},
@@ -167,7 +166,7 @@ class Screen {
                           {.title = "error, and what is allowed", .flexible = true},
                           {.title = "looks like", .flexible = true, .drop = 1}});
     };
-    std::vector<std::pair<size_t, const Finding*>> full;
+    const std::vector<text::Telling> tellings = text::tellings_of(r_.findings);
     text::Table others = rows();
     const auto end_bugs = [&] {
       if (others.empty()) return;
@@ -177,21 +176,14 @@ class Screen {
     const size_t shown = std::min(r_.findings.size(), kMost);
     for (size_t i = 0; i < shown; ++i) {
       const Finding& f = r_.findings[i];
-      const bool bug = f.verdict == VerdictClass::kEngineBug;
-      const auto alike = std::ranges::find_if(
-          full, [&](const auto& told) { return told.second->fingerprint == f.fingerprint; });
-      if (bug && (full.size() >= kFull || alike != full.end())) {
+      if (!tellings[i].in_full) {
         others.add(
             {fmt::format("{}.", i + 1), cell(f.op), f.step ? text::count(*f.step) : "",
              cell(text::number_of(f)),
-             alike != full.end() ? fmt::format("as {}.", alike->first) : cell(f.fingerprint)});
+             tellings[i].as > 0 ? fmt::format("as {}.", tellings[i].as) : cell(f.fingerprint)});
         continue;
       }
-      if (bug) {
-        full.emplace_back(i + 1, &f);
-      } else {
-        end_bugs();
-      }
+      if (f.verdict != VerdictClass::kEngineBug) end_bugs();
       if (i > 0) line();
       finding(f, i + 1);
     }
@@ -433,17 +425,7 @@ class Screen {
     title("Each op against its bound");
     constexpr size_t kMost = 4;
     for (size_t i = 0; i < std::min(r_.probes.size(), kMost); ++i) {
-      const EngineProbe& p = r_.probes[i];
-      int64_t outside = 0;
-      for (const ProbeRow& row : p.rows) outside += row.outside;
-      std::string words = fmt::format(
-          "{} on {}: {} of {} ({}), {}, {} checked, {} outside{}", clean(p.pair), clean(p.engine),
-          text::count(p.steps_probed), text::plural(p.steps, "step"), clean(p.policy),
-          text::plural(p.ops, "op"), text::plural(p.elements, "element"), text::count(outside),
-          text::unbounded(p.untestable));
-      if (!p.dot_residual_text.empty())
-        words += fmt::format("; {} {}", text::kOperandRounding, clean(p.dot_residual_text));
-      labelled("", words, 0, kIndent);
+      labelled("", clean(text::probe_line(r_.probes[i])), 0, kIndent);
     }
     if (r_.probes.size() > kMost) more(r_.probes.size() - kMost);
     text::Table t({{.title = "in"},
@@ -513,6 +495,7 @@ class Screen {
       title("Files");
       constexpr int kColumn = 15;
       paragraph(clean(r_.directory), kIndent);
+      labelled("report.html", "to read: verdict, charts, every table; one file", kIndent, kColumn);
       labelled("report.md", "to paste into a bug filing; explains the words used here", kIndent,
                kColumn);
       labelled("report.json", "all of it, for programs", kIndent, kColumn);

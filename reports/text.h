@@ -54,7 +54,20 @@ std::string switched(const SwitchRow& row);  // "undone", "added alone"
 std::string effect_of(const SwitchRow& row);
 std::string interaction_of(const Report& report);
 std::string unbounded(int64_t elements);  // ", 12 without a finite bound"
+// Several ops that one fault made wrong are told once in full, the others in a row each.
+struct Telling {
+  bool in_full = true;
+  size_t as = 0;  // of a row: the finding, from 1, that looks the same; 0: none
+};
+std::vector<Telling> tellings_of(const std::vector<Finding>& findings, size_t bugs_in_full = 3);
+// "T on tpu: 10 of 100 steps (...), 297 ops, ... checked, 0 outside"; raw, as all that follow from names.
+std::string probe_line(const EngineProbe& probe);
+// What each command does, and the command: the diagnosis, then up to `most` findings that have one of their own. Raw.
+std::vector<std::pair<std::string, std::string>> commands_of(const Report& report, size_t most = 8);
 inline constexpr std::string_view kOperandRounding = "measured relative rounding of dot operands";
+inline constexpr std::string_view kRecomputed =
+    "Recomputed in double precision on the engine's own inputs. A single rounding may reach 1.00 "
+    "of its bound.";
 inline constexpr std::string_view kOutcomes =
     "equivalent: the 90% interval (two one-sided tests at 5%) is inside the margin; outside: the "
     "95% one is beyond it";

@@ -37,6 +37,15 @@ TEST(Diagnose, DigitsMlpIsNoiseAndLeavesItsResults) {
   EXPECT_EQ(json_of(read_text(folder / "out/report.json"))["verdict"]["class"], "NOISE");
   EXPECT_GT(fs::file_size(folder / "out/report.md"), 1000u);
   EXPECT_LT(fs::file_size(folder / "out/report.md"), 60'000u);
+  const std::string page = read_text(folder / "out/report.html");
+  EXPECT_LT(page.size(), size_t{1} << 20);
+  for (const char* part : {"NOISE</span>", "id=\"chart-loss\"", "noise band", "id=\"chart-drift\"",
+                           "id=\"chart-weights\"", "dense1/kernel", "id=\"digests\"", "core 7"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  const auto told = json_of(read_text(folder / "out/report.json"));
+  EXPECT_EQ(told["weight_drift"]["rows"].size(), 4u);
+  EXPECT_EQ(told["weight_drift"]["steps"][0], 0);
+  EXPECT_EQ(told["loss_band"]["low"].size(), told["runs"][0]["losses"].size());
   std::set<std::string> left;
   for (const std::string& name : folder.entries()) {
     if (name.ends_with(".h5")) left.insert(name);

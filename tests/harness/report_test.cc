@@ -39,6 +39,48 @@ TEST(Report, AnInjectedFaultIsSaidAndNothingIsToBeFiled) {
   EXPECT_NE(r.program_excerpt.find("dense2/kernel.grad"), std::string::npos) << r.program_excerpt;
 }
 
+// What the page draws: weights that part where the fault begins, whose bits differ, how the wrong tensor looks.
+TEST(Report, WeightsAndBitsPartWhereTheFaultBegins) {
+  const Report r =
+      diagnosed(tiny::kDense, {{"train.steps", "8"}, {"tpu.cores", "1"}, {"tpu.precision", "f32"}},
+                "scale@dense2/kernel.grad,from=3");
+  ASSERT_EQ(r.weight_drift.steps, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  ASSERT_EQ(r.weight_drift.rows.size(), 4U);
+  for (const WeightDrift::Row& row : r.weight_drift.rows) {
+    for (size_t step = 0; step < 8; ++step) {
+      const bool moved = row.variable == "dense2/kernel" ? step >= 3 : step >= 4;
+      EXPECT_EQ(row.distance[step] > 0, moved) << row.variable << " after step " << step;
+      EXPECT_LT(row.distance[step], 10);
+    }
+  }
+  for (const StateParting& p : r.state_partings) {
+    EXPECT_EQ(p.steps, 8) << p.pair;
+    EXPECT_EQ(p.first_step, p.pair == "T - R" ? std::optional<int64_t>(3) : std::nullopt) << p.pair;
+  }
+  EXPECT_EQ(r.state_partings.size(), 2U);
+  ASSERT_TRUE(r.findings.front().picture);
+  EXPECT_EQ(r.findings.front().picture->cells.size(), 12U);
+  EXPECT_TRUE(r.loss_band.low.empty());
+}
+
+TEST(Report, EveryCoreHasADigestAndSeedsMakeABand) {
+  const Report r =
+      diagnosed(tiny::kDense, {{"train.steps", "6"}, {"diagnose.seeds", "3"}}, "", false);
+  for (const RunSummary& run : r.runs) {
+    const bool sharded = run.name == "S" || run.name == "T";
+    ASSERT_EQ(run.core_digests.size(), sharded ? 8U : 1U) << run.name;
+    for (const std::string& digest : run.core_digests) EXPECT_EQ(digest, run.core_digests.front());
+  }
+  EXPECT_EQ(r.runs[0].core_digests, r.runs[1].core_digests);
+  EXPECT_EQ(r.loss_band.source, "least and largest of 3 seeds of R");
+  ASSERT_EQ(r.loss_band.low.size(), 6U);
+  for (size_t step = 0; step < 6; ++step) {
+    EXPECT_LE(r.loss_band.low[step], r.runs[0].losses[step]);
+    EXPECT_GE(r.loss_band.high[step], r.runs[0].losses[step]);
+    EXPECT_LT(r.loss_band.low[step], r.loss_band.high[step]);
+  }
+}
+
 TEST(Report, AFaultThatChangedNoBitIsSaidToo) {
   const Report r =
       diagnosed(tiny::kDense, {{"train.steps", "4"}}, "scale@dense2/kernel.grad,step=77");

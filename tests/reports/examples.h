@@ -45,7 +45,17 @@ inline Report base(const std::string& cores = "8") {
       {"T", "tpu", "8 cores x 32, reduction mean", "what you see", "c0ffee00d15ea5e5", 40, 0,
        0.231172, 0.9297, 18.8, "completed", curve(40, 3.1e-5f, 1)},
   };
-  for (RunSummary& run : r.runs) run.train_loss = run.losses.back();
+  for (RunSummary& run : r.runs) {
+    run.train_loss = run.losses.back();
+    const size_t cores = run.name == "S" || run.name == "T" ? 8 : 1;
+    run.core_digests.assign(cores, run.root_digest + run.root_digest);
+  }
+  r.state_partings = {{"R2 - R", 40, {}}, {"E1 - R1", 40, 0}, {"S - R", 40, 1}, {"T - S", 40, 0}};
+  r.weight_drift = {"T - R",
+                    {0, 13, 26, 39},
+                    {{"conv1/kernel", {0, 1.2e-6, 3.4e-5, 2.1e-4}},
+                     {"conv1/bias", {2e-8, 1.2e-4, 3.4e-4, 7.7e-3}},
+                     {"dense1/kernel", {0, 0, 0, 0}}}};
   r.controls = {
       {"R = R2", true, true, "2 threads, poisoned memory, same digests on all 40 steps"},
       {"T = T'", true, true, "steps 0-2 and 17 again, same bits"},
@@ -81,6 +91,7 @@ inline EngineProbe probe(double worst, int64_t outside) {
 inline Report noise() {
   Report r = base();
   r.verdict = VerdictClass::kNoise;
+  r.loss_band = {"least and largest of 5 seeds of R", curve(40, -0.03125f), curve(40, 0.046875f)};
   r.headline =
       "tpu on 8 cores differs from the CPU reference by no more than its bfloat16 matrix units "
       "explain; held-out accuracy is equivalent.";
@@ -238,7 +249,12 @@ inline Report engine_bug() {
                 "no sharding switch explains it: least drift left 1.4e-02"};
   f.reproduce =
       "twinrun bisect op digits-cnn --fault 'drop_k_tail@conv1/kernel.grad,core=5,from=3' --step 3";
+  f.picture = {{3, 3, 32, 16},
+               2,
+               {"................", "..1.............", "...49.......2...", ".....!..........",
+                "................"}};
   Finding other = f;
+  other.picture.reset();
   other.cause = "engine:conv2/kernel.grad";
   other.op = "conv2/kernel.grad";
   other.number_text = "error 0.0107; allowed 3.10e-06 (3450 times)";
@@ -346,12 +362,17 @@ inline Report hostile() {
     run.name += p;
     run.engine = run.settings = run.meaning = run.root_digest = run.ended = p;
     run.eval_loss = std::numeric_limits<double>::infinity();
+    run.core_digests = {p, "", p};
   }
+  r.loss_band = {p, {1, 2}, {std::numeric_limits<float>::quiet_NaN()}};
+  r.state_partings = {{p, -1, -1}};
+  r.weight_drift = {p, {0, -1}, {{p, {1e300}}, {p, {-1, 0, 1}}}};
   for (Control& c : r.controls) c.name = c.detail = c.failure = p, c.passed = false;
   for (Finding& f : r.findings) {
     f.cause = f.sentence = f.phase = f.op = f.op_kind = f.elements = f.fingerprint = p;
     f.number_text = f.bound_source = f.hex = f.reproduce = p;
     f.evidence = {p, p, p, p, p};
+    f.picture = {{-1, 0}, 7, {p, "", "<script>"}};
     f.level = '\xff';
     f.number = -std::numeric_limits<double>::infinity();
     f.bound = std::numeric_limits<double>::quiet_NaN();

@@ -24,22 +24,32 @@ using Keys = std::vector<std::string>;
 TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   Report r = examples::sharding();
   const ordered_json j = ordered_json::parse(to_json(r));
-  EXPECT_EQ(keys_of(j),
-            (Keys{"schema",       "verdict",   "scenario",    "command",         "injected",
-                  "findings",     "runs",      "controls",    "probes",          "switches",
-                  "trajectories", "ensembles", "unexplained", "smallest_effect", "ruled_out",
-                  "next_steps",   "notes",     "program",     "environment",     "directory"}));
+  EXPECT_EQ(keys_of(j), (Keys{"schema",          "verdict",      "scenario",   "command",
+                              "injected",        "findings",     "runs",       "loss_band",
+                              "state_partings",  "weight_drift", "controls",   "probes",
+                              "switches",        "trajectories", "ensembles",  "unexplained",
+                              "smallest_effect", "ruled_out",    "next_steps", "notes",
+                              "program",         "environment",  "directory"}));
   EXPECT_EQ(keys_of(j["verdict"]),
             (Keys{"class", "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));
   EXPECT_EQ(keys_of(j["findings"][0]),
-            (Keys{"class", "cause", "sentence", "step", "phase", "op", "op_kind", "core",
-                  "elements", "fingerprint", "share", "level", "number", "bound", "number_text",
-                  "bound_source", "hex", "evidence", "reproduce"}));
+            (Keys{"class",        "cause",   "sentence", "step",      "phase",
+                  "op",           "op_kind", "core",     "elements",  "fingerprint",
+                  "share",        "level",   "number",   "bound",     "number_text",
+                  "bound_source", "hex",     "evidence", "reproduce", "picture"}));
   EXPECT_EQ(keys_of(j["runs"][0]),
             (Keys{"name", "engine", "settings", "meaning", "root_digest", "steps", "train_loss",
                   "train_loss_hex", "eval_loss", "eval_loss_hex", "eval_accuracy", "seconds",
-                  "kept", "ended", "losses"}));
+                  "kept", "ended", "losses", "core_digests"}));
+  EXPECT_EQ(keys_of(j["loss_band"]), (Keys{"source", "low", "high"}));
+  EXPECT_EQ(keys_of(j["state_partings"][0]), (Keys{"pair", "steps", "first_step"}));
+  EXPECT_TRUE(j["state_partings"][0]["first_step"].is_null());
+  EXPECT_EQ(keys_of(j["weight_drift"]), (Keys{"pair", "steps", "rows"}));
+  EXPECT_EQ(keys_of(j["weight_drift"]["rows"][0]), (Keys{"variable", "distance"}));
+  EXPECT_TRUE(j["findings"][0]["picture"].is_null());
+  const ordered_json bug = ordered_json::parse(to_json(examples::engine_bug()));
+  EXPECT_EQ(keys_of(bug["findings"][0]["picture"]), (Keys{"dims", "across", "cells"}));
   EXPECT_EQ(keys_of(j["controls"][0]), (Keys{"name", "run", "passed", "detail", "failure"}));
   EXPECT_EQ(keys_of(j["probes"][0]),
             (Keys{"pair", "engine", "policy", "steps_probed", "steps", "ops", "elements",
@@ -62,7 +72,7 @@ TEST(Json, ListsAreListsWhenShortOrEmpty) {
   Report r;
   const ordered_json empty = ordered_json::parse(to_json(r));
   for (const char* key : {"findings", "runs", "controls", "probes", "switches", "trajectories",
-                          "ruled_out", "next_steps", "notes"}) {
+                          "state_partings", "ruled_out", "next_steps", "notes"}) {
     EXPECT_TRUE(empty[key].is_array()) << key;
   }
   EXPECT_TRUE(empty["environment"].is_object());

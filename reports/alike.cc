@@ -1,0 +1,166 @@
+// What every format says alike: words and sentences, in one place.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "reports/text.h"
+
+namespace twinrun::text {
+
+std::string_view meaning(VerdictClass verdict) {
+  switch (verdict) {
+    case VerdictClass::kIdentical:
+      return "the subject gives the same bits as the reference";
+    case VerdictClass::kNoise:
+      return "the difference is one that a correct engine may show";
+    case VerdictClass::kSharding:
+      return "splitting the batch changed the result; no engine fault was found";
+    case VerdictClass::kEngineBug:
+      return "the engine computed what its declared arithmetic cannot produce";
+    case VerdictClass::kNondeterministic:
+      return "the reference does not repeat itself, so nothing can be said of the subject";
+    case VerdictClass::kInconclusive:
+      return "the evidence does not decide; see what to run next";
+  }
+  return "";
+}
+
+std::string_view meaning(char level) {
+  switch (level) {
+    case 'A':
+      return "every op was seen, and the engine states its arithmetic";
+    case 'B':
+      return "every op was seen; the engine states no arithmetic";
+    case 'C':
+      return "only tensors were seen: a rate, never certain";
+    default:
+      return "";
+  }
+}
+
+std::span<const std::string_view> glossary() {
+  static constexpr std::array<std::string_view, 5> kLines = {
+      "R, S, T: the same training on the reference, on the reference sharded over the cores, and "
+      "on the engine sharded (what you "
+      "see). R1, E1: reference and engine on one core's batch. T - S is the engine's part, S - R "
+      "sharding's, T - R both.",
+      "R2, R', T': the same run again, as a control; for R' with other threads and with memory "
+      "full of NaN (poisoned).",
+      "expected: the same op in double precision (the oracle), on the inputs that the engine "
+      "itself read; allowed, or bound: the "
+      "largest error that rounding as the engine declares it can make there.",
+      "honest engines: simulated ones that are correct within the arithmetic that the engine "
+      "declares.",
+      "level A: every op was seen, and the engine states its arithmetic; B: it states none; C: "
+      "only tensors were seen, so a claim "
+      "is a rate and never certain.",
+  };
+  return kLines;
+}
+
+std::string number_of(const Finding& f) {
+  if (!f.number_text.empty()) return f.number_text;
+  return f.number == 0 && f.bound == 0 ? "" : against_bound(f.number, f.bound);
+}
+
+std::string failure_of(const Control& c) {
+  if (!c.run || c.passed) return "";
+  return c.failure.empty()
+             ? fmt::format("A control failed: {}. Nothing below is certain until it passes.",
+                           c.name)
+             : c.failure;
+}
+
+std::string interval_of(const TrajectoryRow& row, bool narrow) {
+  if (row.differences.size() < 2) return "- (one seed)";
+  if (!std::isfinite(row.mean)) return "-";
+  return narrow ? interval(row.tost_low, row.tost_high) : interval(row.low, row.high);
+}
+
+std::string margin_of(const TrajectoryRow& row) {
+  return row.differences.size() < 2 || row.margin == 0 ? "none" : number(row.margin);
+}
+
+std::string outcome_of(const TrajectoryRow& row) {
+  return row.differences.size() < 2 && row.outcome == "undetermined" ? "not tested" : row.outcome;
+}
+
+std::string worst_of(const ProbeRow& row) {
+  return std::isfinite(row.worst_ratio) ? magnitude(row.worst_ratio) : "wrong bits";
+}
+
+std::string unbounded(int64_t elements) {
+  return elements == 0 ? "" : fmt::format(", {} without a finite bound", count(elements));
+}
+
+std::string switched(const SwitchRow& row) {
+  return row.direction == "restored in S"      ? "undone"
+         : row.direction == "introduced alone" ? "added alone"
+                                               : row.direction;
+}
+
+std::string effect_of(const SwitchRow& row) {
+  if (row.direction == "introduced alone") return row.explains ? "has an effect" : "no effect";
+  if (!row.explains) return "no";
+  return row.share > 0 ? fmt::format("yes, {}", share(row.share)) : "yes";
+}
+
+std::string interaction_of(const Report& r) {
+  if (r.unexplained == 0 || !std::isfinite(r.unexplained) || r.verdict == VerdictClass::kEngineBug)
+    return "";
+  return fmt::format(
+      "{} of held-out loss: the engine's effect on all cores (T - S) minus its effect on one core "
+      "and that core's smaller batch "
+      "(E1 - R1). The difference of two single runs; no verdict rests on it.",
+      signed_number(r.unexplained));
+}
+
+std::vector<Telling> tellings_of(const std::vector<Finding>& findings, size_t bugs_in_full) {
+  std::vector<Telling> out;
+  std::vector<size_t> full;
+  for (size_t i = 0; i < findings.size(); ++i) {
+    out.emplace_back();
+    if (findings[i].verdict != VerdictClass::kEngineBug) continue;
+    const auto alike = std::ranges::find_if(
+        full, [&](size_t k) { return findings[k].fingerprint == findings[i].fingerprint; });
+    if (alike != full.end()) {
+      out.back() = {false, *alike + 1};
+    } else if (full.size() >= bugs_in_full) {
+      out.back() = {false, 0};
+    } else {
+      full.push_back(i);
+    }
+  }
+  return out;
+}
+
+std::string probe_line(const EngineProbe& p) {
+  int64_t outside = 0;
+  for (const ProbeRow& row : p.rows) outside += row.outside;
+  const std::string words =
+      fmt::format("{} on {}: {} of {} ({}), {}, {} checked, {} outside{}", p.pair, p.engine,
+                  count(p.steps_probed), plural(p.steps, "step"), p.policy, plural(p.ops, "op"),
+                  plural(p.elements, "element"), count(outside), unbounded(p.untestable));
+  return p.dot_residual_text.empty()
+             ? words
+             : fmt::format("{}; {} {}", words, kOperandRounding, p.dot_residual_text);
+}
+
+std::vector<std::pair<std::string, std::string>> commands_of(const Report& r, size_t most) {
+  std::vector<std::pair<std::string, std::string>> out;
+  std::vector<std::string> seen = {r.command, ""};
+  if (!r.command.empty())
+    out.emplace_back(fmt::format("the whole diagnosis; exits with {}", exit_code(r.verdict)),
+                     r.command);
+  for (size_t i = 0; i < std::min(r.findings.size(), most); ++i) {
+    const std::string& again = r.findings[i].reproduce;
+    if (std::ranges::find(seen, again) != seen.end()) continue;
+    seen.push_back(again);
+    out.emplace_back(fmt::format("finding {} alone", i + 1), again);
+  }
+  return out;
+}
+
+}  // namespace twinrun::text

@@ -1,0 +1,208 @@
+// report.html: the verdict, where, why, how sure and what next on the first screen; the evidence below it. One file that loads nothing:
+// its policy forbids that, and all that it shows has gone through reports/html_text.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "reports/drift.h"
+#include "reports/html_parts.h"
+#include "reports/html_text.h"
+#include "reports/page_files.h"
+#include "reports/report.h"
+#include "reports/text.h"
+
+namespace twinrun {
+namespace {
+
+std::string_view file(std::string_view name) {
+  const auto found = std::ranges::find(page_files(), name, &PageFile::name);
+  return found == page_files().end() ? std::string_view() : found->text;
+}
+
+// A sign beside the word and the colour.
+std::string_view sign_of(VerdictClass verdict) {
+  switch (verdict) {
+    case VerdictClass::kIdentical:
+      return "=";
+    case VerdictClass::kNoise:
+      return "≈";
+    case VerdictClass::kSharding:
+      return "÷";
+    case VerdictClass::kEngineBug:
+      return "✗";
+    case VerdictClass::kNondeterministic:
+      return "~";
+    case VerdictClass::kInconclusive:
+      return "?";
+  }
+  return "?";
+}
+
+class Document {
+ public:
+  explicit Document(const Report& report) : r_(report) {
+    lead_ = text::first_divergence(r_);
+    if (lead_ == nullptr && !r_.findings.empty()) lead_ = &r_.findings.front();
+  }
+
+  std::string render() {
+    section("corners", "The experiment", html::corners(r_));
+    section("findings", "Findings", html::findings(r_));
+    section("loss", "Loss", html::loss_figure(r_));
+    section("drift", "Drift of the loss", html::drift_figure(r_));
+    section("matter", "Does it matter", html::trajectories(r_));
+    section("honest", "Among honest engines", html::ensembles(r_));
+    section("bounds", "Each op against its bound", html::probes(r_));
+    section("weights", "Weights", html::weight_figure(r_));
+    section("digests", "Bits", html::digests(r_));
+    section("switches", "Each sharding cause, undone and added", html::switches(r_));
+    section("interaction", "Interaction", html::paragraph(text::interaction_of(r_)));
+    section("ruled-out", "Ruled out", html::bullets(r_.ruled_out));
+    section("controls", "Controls", html::controls(r_));
+    section("notes", "Notes", html::bullets(r_.notes));
+    section("program", "Ops around the finding",
+            r_.program_excerpt.empty() ? "" : html::block(r_.program_excerpt));
+    section("commands", "Commands", html::commands(r_));
+    section("environment", "Environment", html::environment(r_));
+    section("words", "Words", words());
+    return fmt::format(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+        "'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+        "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{}: {}</title>\n"
+        "<style>\n{}\n{}</style>\n</head>\n<body>\n{}<nav "
+        "aria-label=\"Contents\"><ul>\n{}</ul></nav>\n"
+        "<main>\n{}</main>\n{}<script>\n/*\n{}*/\n{}\n</script>\n<script>\n{}</script>\n</body>\n</"
+        "html>\n",
+        to_string(r_.verdict), html::text(r_.scenario_name, 100), file("dygraph.min.css"),
+        file("page.css"), header(), contents_, body_, footer(), file("dygraphs-license.txt"),
+        file("dygraph.min.js"), file("page.js"));
+  }
+
+ private:
+  void section(std::string_view id, std::string_view title, const std::string& body) {
+    if (body.empty()) return;
+    contents_ += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", id, title);
+    body_ += fmt::format(
+        "<section id=\"{0}\" aria-labelledby=\"{0}-h\">\n<h2 "
+        "id=\"{0}-h\">{1}</h2>\n{2}</section>\n",
+        id, title, body);
+  }
+
+  std::string header() const {
+    std::string scenario = html::code(r_.scenario_name, 120);
+    if (!r_.scenario_description.empty())
+      scenario += " – " + html::text(r_.scenario_description, 300);
+    std::string out = fmt::format(
+        "<header>\n<p class=\"about\">twinrun on {}<br>subject: {}</p>\n"
+        "<h1><span class=\"badge v-{}\"><span aria-hidden=\"true\">{}</span> {}</span> {}</h1>\n",
+        scenario, html::code(r_.subject, 200), to_string(r_.verdict), sign_of(r_.verdict),
+        to_string(r_.verdict), text::meaning(r_.verdict));
+    if (!r_.headline.empty())
+      out += fmt::format("<p class=\"headline\">{}</p>\n", html::text(r_.headline));
+    const auto remark = [&](const std::string& words) {
+      if (!words.empty()) out += fmt::format("<p class=\"remark\">{}</p>\n", html::text(words));
+    };
+    remark(r_.injected);
+    for (size_t i = 0; i < std::min<size_t>(r_.controls.size(), 8); ++i)
+      remark(text::failure_of(r_.controls[i]));
+    out += "<dl class=\"answer\">\n" + answer("Where", where()) + answer("Why", why()) +
+           answer("How sure", sure()) + answer("What next", next()) + "</dl>\n";
+    return out + "</header>\n";
+  }
+
+  static std::string answer(std::string_view question, const std::string& html) {
+    return html.empty() ? "" : fmt::format("<dt>{}</dt><dd>{}</dd>\n", question, html);
+  }
+
+  std::string where() const {
+    std::string out;
+    if (lead_ != nullptr) {
+      const std::string place = text::place_of(*lead_);
+      if (!place.empty()) out = fmt::format("<b>{}</b>", html::text(place));
+      if (!lead_->op.empty()) {
+        out += fmt::format("{}op {}", out.empty() ? "" : ": ", html::code(lead_->op));
+        if (!lead_->op_kind.empty() && lead_->op_kind != lead_->op)
+          out += fmt::format(" ({})", html::text(lead_->op_kind, 120));
+      }
+      if (!lead_->elements.empty()) out += ", " + html::text(lead_->elements);
+    }
+    if (lead_ != nullptr && !lead_->op.empty()) return out;
+    // Else: where the curves part.
+    std::string parts;
+    for (const text::DriftRow& row : text::drift_of(r_)) {
+      if (!row.first_step) continue;
+      parts += fmt::format("<li>{} ({}): from step {} on, losses up to {} apart</li>\n",
+                           row.isolates, row.pair, *row.first_step, text::number(row.largest));
+    }
+    if (parts.empty()) return out.empty() ? "nowhere: the loss curves have the same bits" : out;
+    return fmt::format("{}No single op is to blame.\n<ul>\n{}</ul>\n",
+                       out.empty() ? "" : out + ". ", parts);
+  }
+
+  std::string why() const {
+    if (lead_ == nullptr) return "";
+    std::string out;
+    // The headline has often said it already.
+    if (!lead_->sentence.empty() && lead_->sentence != r_.headline)
+      out = html::text(lead_->sentence);
+    const std::string number = text::number_of(*lead_);
+    const auto line = [&](const std::string& html) { out += (out.empty() ? "" : "<br>") + html; };
+    if (!number.empty() && lead_->sentence.find(number) == std::string::npos)
+      line(html::text(number));
+    if (!lead_->bound_source.empty()) line("bound: " + html::text(lead_->bound_source));
+    return out;
+  }
+
+  std::string sure() const {
+    std::string out = html::text(r_.confidence);
+    if (lead_ == nullptr) return out;
+    if (const std::string_view rests_on = text::meaning(lead_->level); !rests_on.empty())
+      out += fmt::format("{}level {}: {}", out.empty() ? "" : "<br>", lead_->level, rests_on);
+    return out;
+  }
+
+  std::string next() const {
+    std::string out = html::bullets(r_.next_steps, 4);
+    if (out.empty() && exit_code(r_.verdict) == 0)
+      out = "<p>Nothing to mend and nothing to file.</p>\n";
+    const std::string& command =
+        lead_ != nullptr && !lead_->reproduce.empty() ? lead_->reproduce : r_.command;
+    if (!command.empty())
+      out += fmt::format("<p>{}</p>\n{}", "To see it again:", html::block(command, 4000));
+    return out;
+  }
+
+  static std::string words() {
+    std::string out = "<ul>\n";
+    for (const std::string_view line : text::glossary())
+      out += fmt::format("<li>{}</li>\n", html::text(line));
+    return out + "</ul>\n";
+  }
+
+  std::string footer() const {
+    std::string out = "<footer>\n";
+    if (!r_.directory.empty()) out += fmt::format("<p>Results: {}", html::code(r_.directory, 300));
+    out += fmt::format(
+        "{}<code>report.json</code> has all of it, for programs; <code>report.md</code> is made to "
+        "be pasted into "
+        "a bug filing. Exit code {}.</p>\n",
+        r_.directory.empty() ? "<p>" : ". ", exit_code(r_.verdict));
+    if (!r_.smallest_effect.empty())
+      out += html::paragraph("Smallest effect that this diagnosis could have seen: " +
+                             r_.smallest_effect);
+    return out + "</footer>\n";
+  }
+
+  const Report& r_;
+  const Finding* lead_ = nullptr;
+  std::string contents_, body_;
+};
+
+}  // namespace
+
+std::string to_html(const Report& report) { return Document(report).render(); }
+
+}  // namespace twinrun

@@ -1,0 +1,115 @@
+// The experiment of report.html: its corners, how far they are apart, and whose bits are equal.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "reports/drift.h"
+#include "reports/html_parts.h"
+#include "reports/html_text.h"
+#include "reports/text.h"
+
+namespace twinrun::html {
+namespace {
+
+const RunSummary* find_run(const Report& r, std::string_view name) {
+  const auto found = std::ranges::find(r.runs, name, &RunSummary::name);
+  return found == r.runs.end() ? nullptr : &*found;
+}
+
+std::string box(const Report& r, std::string_view name) {
+  const RunSummary* run = find_run(r, name);
+  if (run == nullptr) return "";
+  std::string out =
+      fmt::format("<div class=\"corner at-{0}\"><b>{0}</b> {1}<br>{2}, {3}<br>", name,
+                  text(run->meaning, 80), code(run->engine, 60), text(run->settings, 120));
+  if (run->evaluated) {
+    out += fmt::format("held-out loss <b>{}</b>", text::number(run->eval_loss, 5));
+    if (run->eval_accuracy == run->eval_accuracy)
+      out += fmt::format(", accuracy {}", text::percent(run->eval_accuracy));
+  } else {
+    out += fmt::format("last loss <b>{}</b>", text::number(run->train_loss, 5));
+  }
+  if (run->ended != "completed") out += "<br><b>" + text(run->ended, 120) + "</b>";
+  return out + "</div>\n";
+}
+
+// What lies between two corners, and how much.
+std::string between(const std::vector<text::DriftRow>& drift, std::string_view pair,
+                    std::string_view place) {
+  const auto row = std::ranges::find(drift, pair, &text::DriftRow::pair);
+  if (row == drift.end()) return "";
+  return fmt::format("<div class=\"between at-{}\"><b>{}</b> {}<br>{}</div>\n", place, pair,
+                     row->isolates,
+                     row->first_step ? fmt::format("losses up to {} apart, from step {} on",
+                                                   text::number(row->largest), *row->first_step)
+                                     : std::string("same losses, bit for bit"));
+}
+
+}  // namespace
+
+std::string corners(const Report& r) {
+  const std::vector<text::DriftRow> drift = text::drift_of(r);
+  std::string grid;
+  for (const std::string_view name : {"R", "S", "T", "R1", "E1"}) grid += box(r, name);
+  grid += between(drift, "S - R", "SR") + between(drift, "T - S", "TS") +
+          between(drift, "T - R", "TR") + between(drift, "E1 - R1", "ER");
+  std::string out;
+  if (!grid.empty()) out = fmt::format("<div class=\"corners\">\n{}</div>\n", grid);
+  Table table("Runs", {{"run"},
+                       {"engine"},
+                       {"what it is"},
+                       {"settings"},
+                       {"steps", true},
+                       {"last loss", true},
+                       {"held-out loss", true},
+                       {"accuracy", true},
+                       {"digest"},
+                       {"time", true},
+                       {"ended"}});
+  for (const RunSummary& run : r.runs) {
+    table.add({code(run.name, 40), code(run.engine, 120), text(run.meaning, 120),
+               text(run.settings, 160), text::count(run.steps), text::number(run.train_loss, 6),
+               run.evaluated ? text::number(run.eval_loss, 6) : "",
+               run.evaluated ? text::percent(run.eval_accuracy) : "",
+               run.root_digest.empty() ? "" : code(text::digest8(run.root_digest)),
+               run.kept ? "kept" : text::duration(run.seconds),
+               run.ended == "completed" ? "" : text(run.ended, 160)});
+  }
+  return out + table.str();
+}
+
+std::string digests(const Report& r) {
+  Table parting("Whose states have the same bits",
+                {{"pair"}, {"steps compared", true}, {"bits differ"}});
+  for (const StateParting& p : r.state_partings) {
+    parting.add(
+        {code(p.pair, 40), text::count(p.steps),
+         p.first_step ? fmt::format("after step {}", *p.first_step) : "never: the same bits"});
+  }
+  size_t cores = 0;
+  for (const RunSummary& run : r.runs) cores = std::max(cores, run.core_digests.size());
+  constexpr size_t kMost = 64;
+  std::vector<Column> columns = {{"run"}};
+  for (size_t c = 0; c < std::min(cores, kMost); ++c)
+    columns.push_back({fmt::format("core {}", c)});
+  Table per_core("State of each core after the last step: first 8 digits of its digest", columns);
+  bool part = false;
+  for (const RunSummary& run : r.runs) {
+    if (run.core_digests.empty()) continue;
+    std::vector<std::string> row = {code(run.name, 40)};
+    for (size_t c = 0; c < std::min(run.core_digests.size(), kMost); ++c) {
+      const bool other = run.core_digests[c] != run.core_digests.front();
+      part = part || other;
+      row.push_back(code(text::digest8(run.core_digests[c])) + (other ? " ≠" : ""));
+    }
+    per_core.add(std::move(row));
+  }
+  std::string out = parting.str() + per_core.str();
+  if (part)
+    out +=
+        paragraph("≠: not what core 0 has. Batch norm's statistics may differ from core to core.");
+  return out;
+}
+
+}  // namespace twinrun::html

@@ -1,0 +1,254 @@
+// report.html as text: well formed, harmless, the answer first. How it looks and works: tests/browser.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "reports/html_text.h"
+#include "reports/svg.h"
+#include "tests/reports/examples.h"
+
+namespace twinrun {
+namespace {
+
+std::vector<Report> reports() {
+  return {Report{},
+          examples::noise(),
+          examples::sharding(),
+          examples::engine_bug(),
+          examples::inconclusive(),
+          examples::hostile()};
+}
+
+bool has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+int count(std::string_view text, std::string_view part) {
+  int n = 0;
+  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+// The page without what our own files put into it: between the style's end and the script's beginning.
+std::string body_of(const std::string& page) {
+  const size_t from = page.find("</style>"), to = page.find("<script>\n/*");
+  EXPECT_NE(from, std::string::npos);
+  EXPECT_NE(to, std::string::npos);
+  return page.substr(from + 8, to - from - 8);
+}
+
+struct Tag {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> attributes;
+};
+
+// Reads what to_html may write, and nothing else: every attribute in double quotes, every element closed in order.
+std::vector<Tag> tags_of(std::string_view html) {
+  std::vector<Tag> tags;
+  std::vector<std::string> open = {"html", "head"};
+  const std::set<std::string> empty = {"br", "meta"};
+  while (!html.empty()) {
+    const size_t at = html.find('<');
+    EXPECT_EQ(html.substr(0, at).find('>'), std::string_view::npos) << html.substr(0, 80);
+    if (at == std::string_view::npos) break;
+    html.remove_prefix(at + 1);
+    const bool closing = html.starts_with('/');
+    if (closing) html.remove_prefix(1);
+    const size_t name = html.find_first_of(" />");
+    Tag tag{std::string(html.substr(0, name)), {}};
+    html.remove_prefix(name);
+    for (;;) {
+      while (html.starts_with(' ')) html.remove_prefix(1);
+      if (html.starts_with('>') || html.starts_with("/>")) break;
+      const size_t equals = html.find("=\"");
+      if (equals == std::string_view::npos || equals > 40) {
+        ADD_FAILURE() << "no attribute: " << html.substr(0, 60);
+        return tags;
+      }
+      const size_t end = html.find('"', equals + 2);
+      tag.attributes.emplace_back(html.substr(0, equals),
+                                  html.substr(equals + 2, end - equals - 2));
+      html.remove_prefix(end + 1);
+    }
+    const bool closed = html.starts_with("/>");
+    html.remove_prefix(closed ? 2 : 1);
+    if (closing) {
+      EXPECT_EQ(open.back(), tag.name);
+      if (open.empty() || open.back() != tag.name) return tags;
+      open.pop_back();
+      continue;
+    }
+    if (!closed && !empty.contains(tag.name)) open.push_back(tag.name);
+    tags.push_back(std::move(tag));
+  }
+  EXPECT_EQ(open, (std::vector<std::string>{"html", "body"}));
+  return tags;
+}
+
+TEST(Html, IsWellFormedWithLinksThatLeadSomewhere) {
+  for (const Report& report : reports()) {
+    const std::string page = to_html(report);
+    EXPECT_TRUE(page.starts_with("<!DOCTYPE html>\n<html lang=\"en\">"));
+    std::set<std::string> ids;
+    std::vector<std::string> targets;
+    for (const Tag& tag : tags_of(body_of(page))) {
+      for (const auto& [name, value] : tag.attributes) {
+        if (name == "id") {
+          EXPECT_TRUE(ids.insert(value).second) << value;
+        }
+        if (name == "href") targets.push_back(value);
+        EXPECT_FALSE(name.starts_with("on")) << name;
+        EXPECT_NE(name, "src");
+      }
+    }
+    for (const std::string& target : targets) {
+      ASSERT_TRUE(target.starts_with("#")) << target;
+      EXPECT_TRUE(ids.contains(target.substr(1))) << target;
+    }
+  }
+}
+
+TEST(Html, LoadsNothingFromElsewhere) {
+  for (const Report& report : reports()) {
+    const std::string page = to_html(report);
+    EXPECT_TRUE(has(page, "default-src 'none'"));
+    for (const char* part : {"src=", "@import", "url(", "<link", "<iframe", "sourceMappingURL"})
+      EXPECT_FALSE(has(body_of(page), part)) << part;
+    EXPECT_FALSE(has(page, "sourceMappingURL"));
+    // The one address in it is that of the library's licence, in a comment.
+    EXPECT_EQ(count(page, "http://") + count(page, "https://"), 1);
+    EXPECT_TRUE(has(page, "Copyright (c)") && has(page, "MIT licence"));
+  }
+}
+
+TEST(Html, NothingFromOutsideIsMarkup) {
+  const std::string body = body_of(to_html(examples::hostile()));
+  EXPECT_FALSE(has(body, "</details> @me"));
+  EXPECT_TRUE(has(body, "&lt;/details&gt; @me"));
+  for (const char c : body) EXPECT_TRUE(c == '\n' || static_cast<unsigned char>(c) >= 0x20);
+  for (const char* hidden : {"\xe2\x80\xae", "\xc2\x9b", "\xff"}) EXPECT_FALSE(has(body, hidden));
+  Report r = examples::engine_bug();
+  const std::string end = "</script><script>alert(1)</script>\"'&<!--";
+  r.findings[0].op = r.runs[0].name = r.runs[0].meaning = r.headline = r.loss_band.source = end;
+  r.scenario_name = r.weight_drift.rows[0].variable = r.weight_drift.pair = end;
+  const std::string page = to_html(r);
+  EXPECT_FALSE(has(page, "<script>alert"));
+  EXPECT_FALSE(has(body_of(page), "<!--"));
+  EXPECT_EQ(count(page, "</script>"), count(page, "<script"));
+  tags_of(body_of(page));
+}
+
+TEST(Html, SameReportSameBytes) {
+  for (const Report& report : reports()) EXPECT_EQ(to_html(report), to_html(report));
+}
+
+TEST(Html, TheAnswerComesFirst) {
+  for (const Report& report : reports()) {
+    const std::string page = to_html(report);
+    const std::string head = page.substr(0, page.find("<nav"));
+    EXPECT_TRUE(has(head, to_string(report.verdict)));
+    if (report.findings.empty() || report.runs.front().name.size() > 9) continue;
+    EXPECT_TRUE(has(head, html::text(report.headline)));
+    for (const char* question : {"Where", "Why", "How sure", "What next"})
+      EXPECT_TRUE(has(head, std::string("<dt>") + question + "</dt>")) << question;
+    EXPECT_TRUE(has(head, html::text(report.next_steps.front())));
+  }
+  const std::string bug = to_html(examples::engine_bug());
+  const std::string head = bug.substr(0, bug.find("<nav"));
+  for (const char* part : {"step 3, gradient, core 5", "conv1/kernel.grad", "12 of 4608",
+                           "4130 times", "twinrun bisect op", "Injected on purpose"})
+    EXPECT_TRUE(has(head, part)) << part;
+  // No op is to blame: where the curves part.
+  const std::string noise = to_html(examples::noise());
+  EXPECT_TRUE(has(noise.substr(0, noise.find("<nav")), "what you see (T - R): from step 1 on"));
+}
+
+TEST(Html, EveryPartIsThere) {
+  const std::string noise = to_html(examples::noise()), bug = to_html(examples::engine_bug());
+  for (const char* id :
+       {"corners", "findings", "loss", "drift", "matter", "bounds", "weights", "digests",
+        "switches", "ruled-out", "controls", "commands", "environment", "words"})
+    EXPECT_TRUE(has(noise, std::string("<section id=\"") + id + "\"")) << id;
+  EXPECT_TRUE(has(noise, "noise band") && has(noise, "class=\"band\""));
+  EXPECT_TRUE(has(bug, "No noise band"));
+  EXPECT_TRUE(has(bug, "The wrong tensor") && has(bug, "class=\"w9\"") && has(bug, "class=\"wx\""));
+  EXPECT_TRUE(has(bug, "3 x 3 elements down, 32 x 16 across"));
+  EXPECT_TRUE(has(bug, "as finding 1"));
+}
+
+TEST(Html, NothingIsDrawnOfWhatIsNotThere) {
+  Report r = examples::noise();
+  for (RunSummary& run : r.runs) run.losses = r.runs[0].losses;
+  r.weight_drift = {};
+  const std::string same = to_html(r);
+  EXPECT_FALSE(has(same, "<figure class=\"chart\" id=\"chart-drift\""));
+  EXPECT_TRUE(has(same, "same bits"));
+  EXPECT_FALSE(has(same, "id=\"weights\""));
+  for (RunSummary& run : r.runs) run.losses.assign(3, std::numeric_limits<float>::quiet_NaN());
+  r.loss_band = {};
+  const std::string broken = to_html(r);
+  EXPECT_FALSE(has(broken, "<figure class=\"chart\""));
+  EXPECT_TRUE(has(broken, "not finite from step 0 on"));
+}
+
+TEST(Html, AbsurdReportIsCutShort) {
+  Report r = examples::hostile();
+  const auto grow = [](auto& list, size_t n) {
+    const auto one = list.front();
+    list.assign(n, one);
+  };
+  const std::string big(1 << 20, '<');
+  r.headline = r.command = r.program_excerpt = r.scenario_toml = r.subject = big;
+  grow(r.findings, 500);
+  grow(r.runs, 200);
+  grow(r.controls, 500);
+  grow(r.probes, 50);
+  for (EngineProbe& p : r.probes) grow(p.rows, 300);
+  grow(r.switches, 500);
+  grow(r.weight_drift.rows, 1000);
+  r.ruled_out.assign(1000, big);
+  for (size_t i = 0; i < r.runs.size(); ++i) {
+    r.runs[i].name = "R" + std::to_string(i);
+    r.runs[i].losses.assign(50000, static_cast<float>(i));
+  }
+  const auto began = std::chrono::steady_clock::now();
+  const std::string page = to_html(r);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
+  EXPECT_LT(page.size(), size_t{6} << 20);
+  EXPECT_TRUE(has(page, "more in report.json"));
+}
+
+TEST(Chart, ThinningLosesNoPeak) {
+  html::LineChart chart{.id = "x", .title = "x"};
+  html::Line line{"R", 0, {}};
+  for (int i = 0; i < 10000; ++i) {
+    chart.x.push_back(i);
+    line.y.push_back(i == 7777 ? 5 : i == 1234 ? -5 : 1);
+  }
+  chart.lines = {line};
+  const html::LineChart thin = html::thinned(chart, 500);
+  EXPECT_LE(thin.x.size(), 502U);
+  EXPECT_TRUE(std::ranges::is_sorted(thin.x));
+  EXPECT_EQ(std::ranges::max(thin.lines[0].y), 5);
+  EXPECT_EQ(std::ranges::min(thin.lines[0].y), -5);
+  EXPECT_EQ(html::thinned(chart, 20000).x.size(), 10000U);
+}
+
+TEST(Chart, DataHaveGapsWhereNothingCanBeDrawn) {
+  html::LineChart chart{.id = "x", .title = "x", .logarithmic = true};
+  chart.x = {0, 1, 2, 3};
+  chart.lines = {{"</script>", 0, {0, 1e-3, NAN, INFINITY}}};
+  const std::string data = html::to_data(chart);
+  EXPECT_FALSE(has(data, "<"));
+  const auto j = nlohmann::json::parse(data);
+  EXPECT_EQ(j["lines"][0]["y"], nlohmann::json::array({nullptr, 1e-3, nullptr, nullptr}));
+  EXPECT_EQ(j["lines"][0]["name"], "</script>");
+  EXPECT_TRUE(has(html::to_svg(chart), "<circle class=\"dot s0\""));  // a point alone is seen
+}
+
+}  // namespace
+}  // namespace twinrun
