@@ -11,7 +11,7 @@ namespace twinrun {
 namespace {
 
 // Text that a spreadsheet would take for a formula gets an apostrophe before it, which it shows as text.
-std::string quoted(std::string_view text) {
+std::string field_of(std::string_view text) {
   std::string safe(text);
   if (!safe.empty() && std::string_view("=+-@\t\r").find(safe.front()) != std::string_view::npos)
     safe.insert(safe.begin(), '\'');
@@ -25,11 +25,11 @@ void add_line(std::string& out, const std::vector<std::string>& cells) {
   out += fmt::format("{}\r\n", fmt::join(cells, ","));
 }
 
-std::string cell(std::string_view text) { return quoted(text); }
-std::string cell(const std::string& text) { return quoted(text); }
-std::string cell(const char* text) { return quoted(text); }
+std::string cell(std::string_view text) { return field_of(text); }
+std::string cell(const std::string& text) { return field_of(text); }
+std::string cell(const char* text) { return field_of(text); }
 std::string cell(bool value) { return value ? "true" : "false"; }
-std::string cell(char value) { return quoted(std::string(1, value)); }
+std::string cell(char value) { return field_of(std::string(1, value)); }
 std::string cell(VerdictClass value) { return std::string(to_string(value)); }
 // The shortest decimal that reads back: of binary64, or of binary32.
 std::string cell(double value) { return fmt::format("{}", value); }
@@ -37,11 +37,10 @@ std::string cell(float value) { return fmt::format("{}", value); }
 std::string cell(int64_t value) { return fmt::format("{}", value); }
 std::string cell(int value) { return fmt::format("{}", value); }
 template <typename T>
-std::string cell(const std::optional<T>& value) {
-  return value ? cell(*value) : "";
-}
+requires requires(const T& one) { cell(one); }
+std::string cell(const std::optional<T>& value) { return value ? cell(*value) : ""; }
 std::string cell(const std::vector<std::string>& items) {
-  return quoted(fmt::format("{}", fmt::join(items, "; ")));
+  return field_of(fmt::format("{}", fmt::join(items, "; ")));
 }
 
 // The keys of one struct, and its fields as cells. Lists of numbers and of structs are tables of their own.

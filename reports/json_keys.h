@@ -226,6 +226,8 @@ void keys(A& a, Of<A, Report>& r) {
 }
 
 template <typename A, typename T>
-concept Described = requires(A& a, T& value) { keys(a, value); };
+concept Described = requires(A& a, T& value) {
+  keys(a, value);
+};
 
 }  // namespace twinrun::json

@@ -48,7 +48,7 @@ std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool ano
       m.finding.op.empty() ? "" : fmt::format(", op {}", m.finding.op),
       m.finding.step ? fmt::format(", first at step {}", *m.finding.step) : "", m.twinrun,
       m.asked.subject.starts_with("exec:") || m.asked.subject.starts_with("xla") ? " --allow-exec"
-                                                                               : "",
+                                                                                 : "",
       m.own_data ? "--set data.dir=. " : "", words(m.asked));
   if (!m.reduction.empty()) {
     out += "\nReduced from the original, each change with the same finding:\n";
@@ -116,16 +116,17 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
                                 report_bytes.size());
   TWINRUN_ASSIGN(const Report original, report_from_json(report_json, report_path));
   if (original.asked.subject.empty())
-    return Error{"does not say how it was asked: it is of an older twinrun, or of an imported program",
-                 report_path, "diagnose again; files of an imported step are to be sent as they are"};
+    return Error{
+        "does not say how it was asked: it is of an older twinrun, or of an imported program",
+        report_path, "diagnose again; files of an imported step are to be sent as they are"};
   TWINRUN_ASSIGN(Scenario scenario, parse_scenario(original.scenario_toml, report_path));
   TWINRUN_ASSIGN(DiagnoseOptions asked, options_of(original, options.threads));
   TWINRUN_ASSIGN(const Scratch work, Scratch::make("twinrun-bundle"));
 
   Bundle out;
   Report report = original;
-  const bool fault = original.verdict == VerdictClass::kEngineBug ||
-                     original.verdict == VerdictClass::kSharding;
+  const bool fault =
+      original.verdict == VerdictClass::kEngineBug || original.verdict == VerdictClass::kSharding;
   bool own_data = false;
   if (fault && options.reduction && !original.findings.empty()) {
     TWINRUN_ASSIGN(out.reduced, reduce(scenario, asked, original.findings.front(),

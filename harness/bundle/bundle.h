@@ -16,9 +16,11 @@
 namespace twinrun {
 
 struct BundleOptions {
-  bool reduction = true;   // of sharding and engine bugs, to the smallest scenario that still says the same
-  bool anonymise = false;  // noise in the place of the data; nothing of the original but its verdict
-  int most_tried = 200;    // diagnoses of the reduction
+  bool reduction =
+      true;  // of sharding and engine bugs, to the smallest scenario that still says the same
+  bool anonymise =
+      false;             // noise in the place of the data; nothing of the original but its verdict
+  int most_tried = 200;  // diagnoses of the reduction
   int threads = 1;
 };
 

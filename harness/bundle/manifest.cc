@@ -49,7 +49,8 @@ class Reader {
   template <typename F>
   void each(const char* key, F&& one) const {
     size_t i = 0;
-    for (const Json& item : list(key)) one(Reader(item, fmt::format("{}{}[{}].", path_, key, i++), where_));
+    for (const Json& item : list(key))
+      one(Reader(item, fmt::format("{}{}[{}].", path_, key, i++), where_));
   }
   [[noreturn]] void fail(const std::string& what) const {
     throw Error{fmt::format("{}: {}", kManifest, path_ + what), where_,
@@ -90,8 +91,9 @@ Manifest read(const Json& json, const std::string& where) {
   const Reader r(json, "", where);
   const auto schema = r.get<int>("schema");
   if (schema != kBundleSchema)
-    throw Error{fmt::format("is a bundle of schema {}; this twinrun reads {}", schema, kBundleSchema),
-                where, "replay it with the twinrun that made it"};
+    throw Error{
+        fmt::format("is a bundle of schema {}; this twinrun reads {}", schema, kBundleSchema),
+        where, "replay it with the twinrun that made it"};
   Manifest m;
   m.twinrun = r.get<std::string>("twinrun");
   m.headline = r.get<std::string>("headline");
@@ -131,8 +133,7 @@ std::vector<ExpectedRun> expected_runs(const Report& report) {
   std::vector<ExpectedRun> out;
   for (const RunSummary& run : report.runs) {
     const float last = run.losses.empty() ? static_cast<float>(run.train_loss) : run.losses.back();
-    out.push_back(
-        {run.name, run.root_digest, run.steps, fmt::format("0x{:08x}", to_bits(last))});
+    out.push_back({run.name, run.root_digest, run.steps, fmt::format("0x{:08x}", to_bits(last))});
   }
   return out;
 }
@@ -145,8 +146,7 @@ std::string to_json(const Manifest& m) {
                     {"steps", run.steps},
                     {"loss", run.loss}});
   for (const BundledFile& file : m.files)
-    files.push_back(
-        {{"name", file.name}, {"bytes", file.size}, {"xxh3_128", file.digest.hex()}});
+    files.push_back({{"name", file.name}, {"bytes", file.size}, {"xxh3_128", file.digest.hex()}});
   const Json json = {{"schema", kBundleSchema},
                      {"twinrun", m.twinrun},
                      {"headline", m.headline},

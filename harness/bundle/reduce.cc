@@ -64,10 +64,10 @@ class Search {
     auto said = diagnose(*valid, best_.options, nullptr, stop_);
     std::filesystem::remove_all(best_.options.directory, ignored);
     if (progress_ != nullptr) progress_->step(best_.tried, change);
-    last_said_ = !said                            ? said.error().message()
-                 : said->interrupted              ? "interrupted"
-                 : said->report.findings.empty()  ? std::string(to_string(said->report.verdict))
-                                                  : said->report.findings.front().sentence;
+    last_said_ = !said                           ? said.error().message()
+                 : said->interrupted             ? "interrupted"
+                 : said->report.findings.empty() ? std::string(to_string(said->report.verdict))
+                                                 : said->report.findings.front().sentence;
     if (!said || said->interrupted || said->report.findings.empty() ||
         !same_failure(said->report.findings.front(), found_))
       return false;
@@ -113,9 +113,8 @@ class Search {
   bool fewer_cores() {
     std::vector<int64_t> cores;
     for (int64_t c = 1; c < best_.scenario.tpu.cores; c *= 2) cores.push_back(c);
-    return first_of(cores, [&](int64_t c) {
-      return set("tpu.cores", &Scenario::tpu, &TpuSpec::cores, c);
-    });
+    return first_of(
+        cores, [&](int64_t c) { return set("tpu.cores", &Scenario::tpu, &TpuSpec::cores, c); });
   }
 
   // Runs of layers, half of all first, then shorter ones, from the last to the first.
@@ -129,9 +128,9 @@ class Search {
         const std::string first = layers[end - width].name, last = layers[end - 1].name;
         layers.erase(layers.begin() + static_cast<std::ptrdiff_t>(end - width),
                      layers.begin() + static_cast<std::ptrdiff_t>(end));
-        smaller |= try_it(fmt::format("without {}{}{}", first, width > 1 ? " to " : "",
-                                      width > 1 ? last : ""),
-                          changed);
+        smaller |= try_it(
+            fmt::format("without {}{}{}", first, width > 1 ? " to " : "", width > 1 ? last : ""),
+            changed);
       }
     }
     return smaller;

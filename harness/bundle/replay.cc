@@ -38,8 +38,9 @@ std::string_view text_of(const ZipMember& member) {
 Result<Opened> open(const std::string& path) {
   TWINRUN_ASSIGN(const auto bytes, read_whole_file(path, kMostBytes));
   Opened out;
-  TWINRUN_ASSIGN(out.members, read_zip(
-                                  bytes, path, [](const std::string&) { return true; }, kMostBytes));
+  TWINRUN_ASSIGN(out.members,
+                 read_zip(
+                     bytes, path, [](const std::string&) { return true; }, kMostBytes));
   const char* kDamaged = "the bundle is damaged or was changed: ask for it again";
   for (const ZipMember& member : out.members) {
     if (std::ranges::find(kNames, member.name) == std::end(kNames))
@@ -116,8 +117,8 @@ void compare(const Manifest& m, const Report& report, Replay& out) {
   const std::vector<ExpectedRun> runs = expected_runs(report);
   for (const ExpectedRun& due : m.runs) {
     const auto run = std::ranges::find(runs, due.name, &ExpectedRun::name);
-    const bool foreign = runs_code(due.name == "T" || due.name == "E1" ? m.asked.subject
-                                                                        : m.asked.baseline);
+    const bool foreign =
+        runs_code(due.name == "T" || due.name == "E1" ? m.asked.subject : m.asked.baseline);
     const bool there = run != runs.end();
     out.rows.push_back({fmt::format("{}: state after {} steps", due.name, due.steps),
                         due.root_digest, there ? run->root_digest : "not run",

@@ -1,8 +1,9 @@
+#include "harness/bundle/bundle.h"
+
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
-#include "harness/bundle/bundle.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
 #include "reports/text.h"
@@ -29,7 +30,8 @@ int bundle_verb(const Args& args) {
   options.add_options()("out,o", po::value<std::string>(), "the file, default DIR.zip")(
       "anonymise", po::bool_switch(),
       "noise in the place of the data, and nothing of the original diagnosis")(
-      "no-reduction", po::bool_switch(), "the scenario as it is, not the smallest that fails alike")(
+      "no-reduction", po::bool_switch(),
+      "the scenario as it is, not the smallest that fails alike")(
       "tries", po::value<int>()->default_value(200), "diagnoses that the reduction may take");
   add_common_options(options);
   const Parsed parsed =
@@ -59,13 +61,13 @@ int bundle_verb(const Args& args) {
     return fail({"interrupted; nothing was written", "", "the same command begins again"},
                 kExitInterrupted);
   if (parsed.get<bool>("json")) {
-    nlohmann::ordered_json j = {{"schema", 1},
-                                {"file", path},
-                                {"bytes", made->bytes},
-                                {"members", made->members},
-                                {"tried", made->reduced ? made->reduced->tried : 0},
-                                {"reduction", made->reduced ? made->reduced->log
-                                                            : std::vector<std::string>()}};
+    nlohmann::ordered_json j = {
+        {"schema", 1},
+        {"file", path},
+        {"bytes", made->bytes},
+        {"members", made->members},
+        {"tried", made->reduced ? made->reduced->tried : 0},
+        {"reduction", made->reduced ? made->reduced->log : std::vector<std::string>()}};
     fmt::print("{}\n", j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     print(*made, path);

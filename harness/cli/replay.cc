@@ -1,8 +1,9 @@
+#include "harness/bundle/replay.h"
+
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
-#include "harness/bundle/replay.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/scratch.h"
@@ -37,9 +38,8 @@ void print(const Replay& again) {
     }
   }
   for (const std::string& note : again.notes) fmt::print("  note: {}\n", text::clean(note));
-  fmt::print("{}\n", again.reproduced()
-                         ? "reproduced: " + text::clean(again.manifest.headline)
-                         : std::string("not reproduced"));
+  fmt::print("{}\n", again.reproduced() ? "reproduced: " + text::clean(again.manifest.headline)
+                                        : std::string("not reproduced"));
 }
 
 }  // namespace
@@ -70,8 +70,7 @@ int replay_verb(const Args& args) {
   how.allow_exec = parsed.get<bool>("allow-exec");
   how.threads = *threads;
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
-  const auto again =
-      replay(parsed.get<std::string>("BUNDLE"), how, &printer, &install_stop_flag());
+  const auto again = replay(parsed.get<std::string>("BUNDLE"), how, &printer, &install_stop_flag());
   if (!again) return fail(again.error());
   if (again->interrupted)
     return fail({"interrupted", "", "the same command begins again"}, kExitInterrupted);

@@ -148,8 +148,8 @@ TEST_F(Bundled, EqualDiagnosesMakeEqualBytes) {
 TEST_F(Bundled, AFlippedByteIsRefusedByName) {
   for (const std::string& name : made_->members) {
     if (name == "manifest.json") continue;
-    const std::string other = changed(
-        name, [](ZipMember& m) { m.bytes[m.bytes.size() / 2] ^= std::byte{1}; });
+    const std::string other =
+        changed(name, [](ZipMember& m) { m.bytes[m.bytes.size() / 2] ^= std::byte{1}; });
     const auto again = replayed(other, own_);
     ASSERT_FALSE(again) << name;
     EXPECT_NE(again.error().what.find("'" + name + "'"), std::string::npos)
@@ -183,8 +183,7 @@ TEST_F(Bundled, SaysWhatDiffers) {
 
 TEST_F(Bundled, RunsNoCodeOfOthersUnasked) {
   for (const char* engine : {"exec:touch /tmp/twinrun-was-here", "xla:/tmp/plugin.so"}) {
-    const auto again =
-        replayed(claiming([&](Manifest& m) { m.asked.subject = engine; }), own_);
+    const auto again = replayed(claiming([&](Manifest& m) { m.asked.subject = engine; }), own_);
     ASSERT_FALSE(again);
     EXPECT_NE(again.error().fix.find("--allow-exec"), std::string::npos);
   }
@@ -237,10 +236,10 @@ TEST_F(Bundled, ItsScenarioReadsNoFileButItsOwn) {
 }
 
 TEST_F(Bundled, ManifestsOfOthersAreErrors) {
-  for (const char* text :
-       {"", "[]", "{}", "{\"schema\": 99}", "{\"schema\": \"1\"}",
-        "{\"schema\": 1, \"twinrun\": 3}", "{\"schema\": 1, \"twinrun\": \"x\", \"headline\": \"\","
-        "\"asked\": []}"}) {
+  for (const char* text : {"", "[]", "{}", "{\"schema\": 99}", "{\"schema\": \"1\"}",
+                           "{\"schema\": 1, \"twinrun\": 3}",
+                           "{\"schema\": 1, \"twinrun\": \"x\", \"headline\": \"\","
+                           "\"asked\": []}"}) {
     const auto m = manifest_from_json(text, "x.zip");
     ASSERT_FALSE(m) << text;
     EXPECT_EQ(m.error().where, "x.zip");
@@ -252,7 +251,8 @@ TEST(BundleSlow, AnAnonymousOneHasNoneOfTheData) {
   const tiny::Folder folder;
   const Scenario scenario = small();
   diagnosed(scenario, folder / "results");
-  const Bundle made = must(bundle(folder / "results", folder / "a.zip", {.anonymise = true}, nullptr, nullptr));
+  const Bundle made =
+      must(bundle(folder / "results", folder / "a.zip", {.anonymise = true}, nullptr, nullptr));
   for (const ZipMember& member : members_of(folder / "a.zip"))
     EXPECT_FALSE(member.name.starts_with("original/")) << member.name;
   EXPECT_TRUE(must(replayed(folder / "a.zip", folder)).reproduced());
