@@ -122,7 +122,7 @@ class ScenarioOracle {
   Result<Answer> diagnosed(const Scenario& scenario, const std::string& name) const {
     DiagnoseOptions o;
     o.subject = options_.engine;
-    o.quick = true;
+    o.quick = options_.quick;
     o.threads = options_.threads;
     o.faults = options_.faults;
     o.cache = options_.cache;
@@ -242,6 +242,7 @@ Result<ScenariosFound> bisect_scenarios(const Scenario& a, const Scenario& b,
                                            {"test", name_of(options.test)},
                                            {"engine", options.engine},
                                            {"faults", faults},
+                                           {"quick", options.quick},
                                            {"margin", options.margin},
                                            {"command", options.command}};
   TWINRUN_ASSIGN(
