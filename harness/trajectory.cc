@@ -23,12 +23,14 @@ double deviation_of(const std::vector<double>& v) {
 
 }  // namespace
 
-Margin choose_margin(double user_margin, const std::vector<double>& reference_losses) {
-  if (user_margin > 0) return {user_margin, "diagnose.margin", true};
+Margin choose_margin(double user_margin, const std::vector<double>& reference_losses,
+                     std::string_view user_source, std::string_view reference) {
+  if (user_margin > 0) return {user_margin, std::string(user_source), true};
   if (reference_losses.size() < 2)
-    return {0, "none: one seed, and diagnose.margin is not set", false};
+    return {0, fmt::format("none: one seed, and {} is not set", user_source), false};
   return {2 * deviation_of(reference_losses),
-          fmt::format("2 standard deviations between {} seeds of R", reference_losses.size()),
+          fmt::format("2 standard deviations between {} seeds of {}", reference_losses.size(),
+                      reference),
           false};
 }
 
@@ -84,6 +86,20 @@ std::optional<int> deciding_seeds(const TrajectoryRow& row) {
     const double quantile =
         boost::math::quantile(boost::math::students_t(n - 1), room > 0 ? 0.95 : 0.975);
     if (quantile * spread / std::sqrt(n) < std::fabs(room)) return n;
+  }
+  return std::nullopt;
+}
+
+std::optional<int> seeds_for_power(const TrajectoryRow& row) {
+  if (row.differences.size() < 2 || !std::isfinite(row.mean) || !(row.margin > 0))
+    return std::nullopt;
+  constexpr int kMost = 10000;
+  const double spread = spread_of(row);
+  for (int n = 2; n <= kMost; ++n) {
+    const boost::math::students_t t(n - 1);
+    const auto at = [&](double p) { return boost::math::quantile(t, p); };
+    const double most = std::max(at(0.975) + at(0.8), at(0.95) + at(0.9));
+    if (most * spread / std::sqrt(n) <= row.margin) return n;
   }
   return std::nullopt;
 }

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reports/report.h"
@@ -18,8 +19,10 @@ struct Margin {
   bool of_user = false;
 };
 
-// The user's, or twice the standard deviation between the seeds of R (the guide's random variance).
-Margin choose_margin(double user_margin, const std::vector<double>& reference_losses);
+// The user's, or twice the standard deviation between the seeds of the reference runs (the guide's random variance).
+Margin choose_margin(double user_margin, const std::vector<double>& reference_losses,
+                     std::string_view user_source = "diagnose.margin",
+                     std::string_view reference = "R");
 
 // Paired differences a[i] - b[i]. Two one-sided t tests at 5 % inside +-margin: "equivalent" (needs two pairs or more); the 95 % interval
 // wholly beyond the margin: "outside"; with one pair, or neither: "undetermined". Bit-equal losses: "identical".
@@ -31,6 +34,11 @@ TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning
 // nothing of the spread), and the least margin, of two digits, that the 90 % interval lies inside of.
 double spread_of(const TrajectoryRow& row);  // standard deviation between the seeds' differences
 std::optional<int> deciding_seeds(const TrajectoryRow& row);
+// How many seeds of this spread, with 80 % power each, show a mean as large as the margin as other than 0 (two-sided, 5 %) and a
+// mean of 0 as equivalent (TOST, 5 %): the least n with (t.975 + t.8) s / sqrt n and (t.95 + t.9) s / sqrt n at most the margin,
+// the usual approximation (Julious 2004, "Sample sizes for clinical trials with normal data"). nullopt: more than 10000, no
+// margin, or one seed says nothing of the spread.
+std::optional<int> seeds_for_power(const TrajectoryRow& row);
 double accepting_margin(const TrajectoryRow& row);
 
 }  // namespace twinrun

@@ -5,6 +5,7 @@
 #include "backends/faults/faulty_backend.h"
 #include "harness/cli/bisect.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/engine_setup.h"
 #include "harness/engines.h"
 #include "harness/lockstep.h"
 #include "harness/loop.h"

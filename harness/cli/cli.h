@@ -34,6 +34,9 @@ int drill_verb(const Args& args);
 int serve_verb(const Args& args);
 int export_verb(const Args& args);
 int bisect_verb(const Args& args);
+int record_verb(const Args& args);
+int verify_verb(const Args& args);
+int compare_verb(const Args& args);
 
 // A verb's options: adds --help, parses, prints help. Returns an exit code when the verb is done already.
 struct Parsed {
@@ -55,10 +58,9 @@ int fail(const Error& error, int code = kExitUsage);
 // Options that several verbs share.
 void add_scenario_options(po::options_description& options);  // SCENARIO, --set
 void add_common_options(po::options_description& options);    // --threads, --json, -q, -v
-Result<Overrides> overrides_of(const Parsed& parsed, const char* option = "set");  // --set
+Result<Overrides> overrides_of(const Parsed& parsed, const char* option = "set");
 Result<Scenario> scenario_of(const Parsed& parsed, const char* option = "SCENARIO");
 Result<int> threads_of(const Parsed& parsed);
-Status check_cores(const Scenario& scenario, int cores);  // --cores: the batch divides over them
 
 // --pjrt-plugin, of the engine `xla`: its name becomes xla:PATH. An engine of others that cannot start ends with 125.
 void add_plugin_option(po::options_description& options);
@@ -68,7 +70,7 @@ int fail_engine(const Error& error, const std::string& engine);
 // --fault SPEC. `fault_help`: prints the kinds if --fault help asks for them, whatever else is missing.
 void add_fault_option(po::options_description& options, const char* what);
 std::optional<int> fault_help(const Args& args);
-Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed);
+Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed, const char* option = "fault");
 
 // Whether a file can be put here, asked before hours of work rather than after.
 Status check_output(const std::string& path);

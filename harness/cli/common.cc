@@ -141,13 +141,6 @@ void add_common_options(po::options_description& options) {
                                                    "a line every train.log_every steps");
 }
 
-Status check_cores(const Scenario& scenario, int cores) {
-  if (cores >= 1 && scenario.train.batch % cores == 0) return Ok{};
-  return Error{
-      fmt::format("train.batch = {} does not divide over {} cores", scenario.train.batch, cores),
-      "--cores", "a divisor of the batch"};
-}
-
 Result<Overrides> overrides_of(const Parsed& parsed, const char* option) {
   Overrides overrides;
   if (parsed.has(option)) {

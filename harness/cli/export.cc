@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/cli/cli.h"
+#include "harness/engine_setup.h"
 #include "harness/export_step.h"
 
 namespace twinrun::cli {

@@ -26,10 +26,10 @@ std::optional<int> fault_help(const Args& args) {
   return 0;
 }
 
-Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed) {
+Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed, const char* option) {
   std::vector<FaultSpec> faults;
-  if (!parsed.has("fault")) return faults;
-  for (const auto& text : parsed.get<std::vector<std::string>>("fault")) {
+  if (!parsed.has(option)) return faults;
+  for (const auto& text : parsed.get<std::vector<std::string>>(option)) {
     TWINRUN_ASSIGN(FaultSpec fault, parse_fault(text));
     faults.push_back(std::move(fault));
   }

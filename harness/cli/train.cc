@@ -4,11 +4,9 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
-#include "backends/faults/faulty_backend.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/engines.h"
-#include "harness/pipeline.h"
+#include "harness/engine_setup.h"
 #include "harness/run.h"
 
 namespace twinrun::cli {
@@ -142,32 +140,21 @@ int train_verb(const Args& args) {
   const auto threads = threads_of(parsed);
   if (!threads) return fail(threads.error());
   const std::string engine = engine_of(parsed, "engine");
-  const int cores = parsed.has("cores") ? parsed.get<int>("cores")
-                    : engine == "tpu"   ? scenario->tpu.cores
-                                        : 1;
-  if (const Status divides = check_cores(*scenario, cores); !divides) return fail(divides.error());
+  const auto faults = faults_of(parsed);
+  if (!faults) return fail(faults.error());
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
-  auto backend = make_engine(engine, *scenario, backend_options(*scenario, *threads), &printer);
-  if (!backend) return fail_engine(backend.error(), engine);
   auto experiment = make_experiment(*scenario);
   if (!experiment) return fail(experiment.error());
-  Sharding sharding = experiment->sharding;
-  sharding.cores = cores;
-  const auto stack = engine.starts_with("cpu") ? Experiment::Stack::kCpu : Experiment::Stack::kTpu;
-  const Program program =
-      as_computed_by((*backend)->capabilities(),
-                     cores == 1 ? experiment->whole(stack) : experiment->sharded(sharding));
+  EngineSpec spec{.engine = engine, .threads = *threads, .faults = *faults};
+  if (parsed.has("cores")) spec.cores = parsed.get<int>("cores");
+  auto setup = set_up(*experiment, spec, &printer);
+  if (!setup) return fail(setup.error());
+  const Program& program = setup->program;
+  const int cores = program.sharding.cores;
 
   auto start = start_of(parsed, program, *scenario);
   if (!start) return fail(start.error());
-  const auto asked = faults_of(parsed);
-  if (!asked) return fail(asked.error());
-  const std::vector<FaultSpec>& faults = *asked;
-  if (const auto fits = FaultHooks::make(program, faults, scenario->seed); !fits)
-    return fail(fits.error());
-  const auto log = std::make_shared<FaultLog>();
-  *backend = with_faults(*std::move(backend), faults, scenario->seed, log);
 
   const auto path = parsed.get<std::string>("out");
   if (const Status writable = check_output(path); !writable) return fail(writable.error());
@@ -189,7 +176,7 @@ int train_verb(const Args& args) {
   // A crash must not cost the run: periodic checkpoints go to disk at once, beside the run file.
   CheckpointWriter checkpoints(path + ".checkpoint.h5");
   o.on_checkpoint = [&](const Checkpoint& c) { return checkpoints.write(c); };
-  auto result = train(*experiment, program, **backend, o);
+  auto result = train(*experiment, program, *setup->backend, o);
   const Status kept = checkpoints.finish();
   if (!result) return fail(result.error(), 1);
   if (!kept) return fail(kept.error());
@@ -221,8 +208,8 @@ int train_verb(const Args& args) {
         "digest {}\n",
         path, file.steps.size(), file.engine, file.engine_settings, e.loss, 100 * e.accuracy,
         file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
-    if (!faults.empty()) {
-      const std::vector<Activation>& changes = log->runs.front();
+    if (!faults->empty()) {
+      const std::vector<Activation>& changes = setup->faults->runs.front();
       fmt::print("  faults changed bits {} times{}\n", changes.size(),
                  changes.empty() ? ""
                                  : fmt::format(", first in {} at step {}", changes.front().op,

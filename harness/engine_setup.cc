@@ -1,0 +1,41 @@
+#include "harness/engine_setup.h"
+
+#include <fmt/format.h>
+
+#include "harness/engines.h"
+#include "harness/pipeline.h"
+
+namespace twinrun {
+
+int cores_of(const EngineSpec& spec, const Scenario& scenario) {
+  if (spec.cores) return *spec.cores;
+  return spec.engine == "tpu" ? scenario.tpu.cores : 1;
+}
+
+Status check_cores(const Scenario& scenario, int cores) {
+  if (cores >= 1 && scenario.train.batch % cores == 0) return Ok{};
+  return Error{
+      fmt::format("train.batch = {} does not divide over {} cores", scenario.train.batch, cores),
+      "--cores", "a divisor of the batch"};
+}
+
+Result<EngineSetup> set_up(const Experiment& e, const EngineSpec& spec, Progress* progress) {
+  const int cores = cores_of(spec, e.scenario);
+  TWINRUN_RETURN_IF_ERROR(check_cores(e.scenario, cores));
+  BackendOptions options = backend_options(e.scenario, spec.threads);
+  options.poison_memory = spec.poison_memory;
+  EngineSetup out;
+  TWINRUN_ASSIGN(out.backend, make_engine(spec.engine, e.scenario, options, progress));
+  Sharding sharding = e.sharding;
+  sharding.cores = cores;
+  const auto stack =
+      spec.engine.starts_with("cpu") ? Experiment::Stack::kCpu : Experiment::Stack::kTpu;
+  out.program = as_computed_by(out.backend->capabilities(),
+                               cores == 1 ? e.whole(stack) : e.sharded(sharding));
+  const auto fits = FaultHooks::make(out.program, spec.faults, e.scenario.seed);
+  if (!fits) return fits.error();
+  out.backend = with_faults(std::move(out.backend), spec.faults, e.scenario.seed, out.faults);
+  return out;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,86 @@
+// JUnit XML: what CI servers show of a test run. There is no standard but what Ant's task wrote and everybody reads.
+#include <fmt/format.h>
+
+#include "reports/gate.h"
+#include "reports/text.h"
+#include "reports/utf8.h"
+
+namespace twinrun {
+namespace {
+
+// Characters that XML 1.0 has: clean() leaves no control character; two noncharacters remain.
+std::string escaped(std::string_view raw) {
+  std::string out;
+  const std::string line = text::clean(raw);
+  for (std::string_view rest = line; !rest.empty();) {
+    const char32_t c = text::take(rest);
+    if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else if (c == '>') {
+      out += "&gt;";
+    } else if (c == '"') {
+      out += "&quot;";
+    } else {
+      text::append(out, c == 0xFFFE || c == 0xFFFF ? text::kReplacement : c);
+    }
+  }
+  return out;
+}
+
+// The element that says how a case ended; "" where it passed.
+std::string_view element_of(GateOutcome outcome) {
+  switch (outcome) {
+    case GateOutcome::kSame:
+    case GateOutcome::kInside:
+      return "";
+    case GateOutcome::kMoved:
+      return "failure";
+    case GateOutcome::kInterrupted:
+      return "skipped";
+    default:
+      return "error";
+  }
+}
+
+int64_t count(const std::vector<Gate>& gates, std::string_view element) {
+  int64_t n = 0;
+  for (const Gate& gate : gates) n += element_of(gate.outcome) == element;
+  return n;
+}
+
+}  // namespace
+
+std::string to_junit(const std::vector<Gate>& gates) {
+  double seconds = 0;
+  for (const Gate& gate : gates) seconds += gate.seconds;
+  const std::string counts =
+      fmt::format("name=\"twinrun verify\" tests=\"{}\" failures=\"{}\" errors=\"{}\" "
+                  "skipped=\"{}\" time=\"{:.3f}\"",
+                  gates.size(), count(gates, "failure"), count(gates, "error"),
+                  count(gates, "skipped"), seconds);
+  std::string out = fmt::format(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {}>\n  <testsuite {}>\n", counts,
+      counts);
+  for (const Gate& gate : gates) {
+    out += fmt::format("    <testcase classname=\"twinrun.{}\" name=\"{}\" time=\"{:.3f}\">\n",
+                       escaped(gate.scenario.empty() ? "golden" : gate.scenario),
+                       escaped(gate.golden), gate.seconds);
+    std::string body;
+    for (const std::string& line : text::clean_lines(to_terminal(gate))) body += escaped(line) + "\n";
+    const std::string_view element = element_of(gate.outcome);
+    if (element.empty()) {
+      out += fmt::format("      <system-out>{}</system-out>\n", body);
+    } else if (element == "skipped") {
+      out += fmt::format("      <skipped message=\"{}\"/>\n", escaped(gate.headline));
+    } else {
+      out += fmt::format("      <{0} type=\"{1}\" message=\"{2}\">{3}</{0}>\n", element,
+                         to_string(gate.outcome), escaped(gate.headline), body);
+    }
+    out += "    </testcase>\n";
+  }
+  return out + "  </testsuite>\n</testsuites>\n";
+}
+
+}  // namespace twinrun
