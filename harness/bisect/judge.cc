@@ -32,9 +32,7 @@ Status Judge::execute(const std::string& candidate, Tally& tally) {
     outcome = known->outcome;
   } else {
     if (progress_ != nullptr)
-      progress_->begin(fmt::format("{}{}", shown_ ? shown_(candidate) : candidate,
-                                   left_.empty() ? "" : ", " + left_),
-                       1);
+      progress_->begin(fmt::format("{}{}", shown(candidate), left_.empty() ? "" : ", " + left_), 1);
     TWINRUN_ASSIGN(Execution e, oracle_(candidate));
     e.candidate = candidate;
     TWINRUN_RETURN_IF_ERROR(session_.add(e));

@@ -64,6 +64,9 @@ class Judge {
   void say_left(std::string text) { left_ = std::move(text); }
   // How a candidate is called there, if not by its name.
   void shown_as(std::function<std::string(const std::string&)> shown) { shown_ = std::move(shown); }
+  std::string shown(const std::string& candidate) const {
+    return shown_ ? shown_(candidate) : candidate;
+  }
 
  private:
   Status execute(const std::string& candidate, Tally& tally);

@@ -11,9 +11,9 @@
 #include <numeric>
 #include <optional>
 
-#include "backends/faults/faulty_backend.h"
 #include "checkpoints/container/atomic_file.h"
 #include "harness/bisect/command.h"
+#include "harness/engine_setup.h"
 #include "harness/engines.h"
 #include "harness/pipeline.h"
 #include "harness/run.h"
@@ -122,7 +122,7 @@ class ScenarioOracle {
   Result<Answer> diagnosed(const Scenario& scenario, const std::string& name) const {
     DiagnoseOptions o;
     o.subject = options_.engine;
-    o.quick = true;
+    o.quick = options_.quick;
     o.threads = options_.threads;
     o.faults = options_.faults;
     o.cache = options_.cache;
@@ -139,27 +139,21 @@ class ScenarioOracle {
   }
 
   Result<Answer> trained(const Scenario& scenario) const {
-    TWINRUN_ASSIGN(
-        std::unique_ptr<Backend> engine,
-        make_engine(options_.engine, scenario, backend_options(scenario, options_.threads)));
     const auto experiment = make_experiment(scenario);
     if (!experiment) return Answer{std::nullopt, experiment.error().what};
-    const bool cpu = options_.engine.starts_with("cpu");
-    const Program program = as_computed_by(
-        engine->capabilities(),
-        cpu || experiment->sharding.cores == 1
-            ? experiment->whole(cpu ? Experiment::Stack::kCpu : Experiment::Stack::kTpu)
-            : experiment->sharded(experiment->sharding));
-    if (!options_.faults.empty()) {
-      if (const auto fits = FaultHooks::make(program, options_.faults, scenario.seed); !fits)
-        return Answer{std::nullopt, fits.error().what};
-      engine = with_faults(std::move(engine), options_.faults, scenario.seed);
+    EngineSpec spec{
+        .engine = options_.engine, .threads = options_.threads, .faults = options_.faults};
+    if (!spec.engine.starts_with("cpu")) spec.cores = scenario.tpu.cores;
+    auto engine = set_up(*experiment, spec);
+    if (!engine) {
+      if (of_foreign_engine(engine.error())) return engine.error();
+      return Answer{std::nullopt, engine.error().what};  // a fault that has no place in it
     }
     RunOptions o;
     o.threads = options_.threads;
     o.stop = stop_;
     o.digest_states = false;
-    const auto run = train(*experiment, program, *engine, o);
+    const auto run = train(*experiment, engine->program, *engine->backend, o);
     if (!run) {
       if (of_foreign_engine(run.error())) return run.error();
       return Answer{std::nullopt, run.error().what};
@@ -242,6 +236,7 @@ Result<ScenariosFound> bisect_scenarios(const Scenario& a, const Scenario& b,
                                            {"test", name_of(options.test)},
                                            {"engine", options.engine},
                                            {"faults", faults},
+                                           {"quick", options.quick},
                                            {"margin", options.margin},
                                            {"command", options.command}};
   TWINRUN_ASSIGN(

@@ -17,13 +17,14 @@ namespace twinrun::bisect {
 struct ScenarioOptions {
   // How a scenario between A and B is judged.
   enum class Test : uint8_t {
-    kVerdict,  // class of a quick diagnosis: A's is good, B's bad, any other cannot be told
+    kVerdict,  // class of a diagnosis: A's is good, B's bad, any other cannot be told
     kLoss,     // last held-out loss of a run: beyond `margin` of A's is bad
     kDigest,   // last state of a run: B's bits are bad, all others good
     kCommand,  // exit code of `command` with the scenario's file as its last word, as for git bisect run
   } test = Test::kVerdict;
   std::string engine = "tpu";
   std::vector<FaultSpec> faults;  // of that engine
+  bool quick = false;             // kVerdict: no seeds, so an engine bug or exact agreement alone
   double margin = 0;              // kLoss
   std::vector<std::string> command;
   double timeout_seconds = 0;  // kCommand

@@ -80,6 +80,7 @@ class Search {
 
  private:
   const std::string& name(int i) const { return lineage_.names[static_cast<size_t>(i)]; }
+  std::string shown(int i) const { return judge_.shown(name(i)); }
   Tally tally(int i) const { return judge_.of(name(i)); }
   const Repeats& repeats() const { return judge_.repeats(); }
 
@@ -96,7 +97,7 @@ class Search {
       TWINRUN_ASSIGN(const Tally t, judge_.until(name(end), {repeats().agree, repeats().agree}));
       const Outcome due = end == good_ ? Outcome::kGood : Outcome::kBad;
       if (t.outcome() == due) continue;
-      not_reproducible(fmt::format("the {} end, {}, is {}{}", to_string(due), name(end), t.text(),
+      not_reproducible(fmt::format("the {} end, {}, is {}{}", to_string(due), shown(end), t.text(),
                                    t.mixed()       ? ": the test is flaky there"
                                    : !t.testable() ? ": it cannot be tested"
                                    : end == good_  ? ": what is looked for was there before it"
@@ -106,6 +107,7 @@ class Search {
     const int between = survey();
     found_.bound = 2 + tries_left(between);
     alpha_ = (1 - repeats().confidence) / std::max(1, tries_left(between));
+    TWINRUN_RETURN_IF_ERROR(sharpen(tally(bad_)));
     return true;
   }
 
@@ -208,7 +210,7 @@ class Search {
       if (t.bad == 0) continue;
       if (g == good_) {
         return not_reproducible(
-            fmt::format("the good end, {}, is {}: the test is flaky there", name(g), t.text()));
+            fmt::format("the good end, {}, is {}: the test is flaky there", shown(g), t.text()));
       }
       TWINRUN_RETURN_IF_ERROR(sharpen(t));
       return true;
@@ -236,7 +238,7 @@ class Search {
       if (i == first_bad_ && !before.mixed() && again > 0 && after.bad == before.bad) {
         return not_reproducible(fmt::format(
             "{} was bad in {} of {}, and is good in {} of {} now: lost; something else has changed",
-            name(i), before.bad, before.bad, again, again));
+            shown(i), before.bad, before.bad, again, again));
       }
       if (after.mixed()) return false;
     }

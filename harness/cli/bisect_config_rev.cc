@@ -53,9 +53,10 @@ int failed(const Error& error, const StopFlag& stop) {
 }
 
 std::string counts_text(int64_t executions, int64_t testable, int64_t untestable, int64_t bound) {
-  return fmt::format("  {} of {} testable (at most {} by halving){}",
-                     text::plural(executions, "execution"), text::plural(testable, "candidate"),
-                     bound, untestable > 0 ? fmt::format(", {} untestable", untestable) : "");
+  return fmt::format("  {} of {}{}{}", text::plural(executions, "execution"),
+                     text::plural(testable, "candidate"),
+                     bound > 0 ? fmt::format(" (at most {} by halving)", bound) : "",
+                     untestable > 0 ? fmt::format(", {} untestable", untestable) : "");
 }
 
 // ---- config
@@ -82,6 +83,7 @@ Result<bisect::ScenarioOptions> scenario_options(const Parsed& parsed, const Arg
                  "--test command -- CMD: CMD gets the scenario's file as its last word"};
   o.command = command;
   o.engine = engine_of(parsed, "subject");
+  o.quick = parsed.get<bool>("quick");
   TWINRUN_ASSIGN(o.faults, faults_of(parsed));
   o.margin = parsed.has("margin") ? parsed.get<double>("margin") : a.diagnose.margin;
   if (o.test == Test::kLoss && !(o.margin > 0))
@@ -205,11 +207,13 @@ int bisect_config(const Args& args) {
       "set-b", po::value<std::vector<std::string>>()->composing(),
       "KEY=VALUE: override a key of B; without a second scenario B is A with these")(
       "test", po::value<std::string>()->default_value("verdict"),
-      "verdict: the class of a quick diagnosis; loss: the last held-out loss of a run, beyond "
+      "verdict: the class of a diagnosis; loss: the last held-out loss of a run, beyond "
       "--margin of A's; digest: the last state of a run, the same as B's; command: the exit code "
       "of "
       "CMD, as for git bisect run")("margin", po::value<double>(),
                                     "of --test loss (default: diagnose.margin of A)")(
+      "quick", po::bool_switch(),
+      "of --test verdict: no seeds; tells an engine bug from exact agreement alone")(
       "subject", po::value<std::string>()->default_value("tpu"), "engine that is run");
   add_plugin_option(options);
   add_fault_option(options, "engine");

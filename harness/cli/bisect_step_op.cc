@@ -5,6 +5,7 @@
 #include "backends/faults/faulty_backend.h"
 #include "harness/cli/bisect.h"
 #include "harness/cli/progress_printer.h"
+#include "harness/engine_setup.h"
 #include "harness/engines.h"
 #include "harness/lockstep.h"
 #include "harness/loop.h"
@@ -78,6 +79,9 @@ Json json_of(const TensorGap& g) {
 
 std::string cores_text(const TensorGap& g) {
   std::string text = g.cores.size() == 1 ? "core " : "cores ";
+  const bool run = g.cores.size() > 2 &&
+                   g.cores.back() - g.cores.front() + 1 == static_cast<int>(g.cores.size());
+  if (run) return text + fmt::format("{}-{}", g.cores.front(), g.cores.back());
   for (size_t i = 0; i < g.cores.size(); ++i)
     text += fmt::format("{}{}", i > 0 ? ", " : "", g.cores[i]);
   return text;
@@ -91,8 +95,11 @@ std::string gap_text(const TensorGap& g) {
 }
 
 void print_tensors(const std::vector<TensorGap>& tensors) {
-  for (const TensorGap& g : tensors)
-    fmt::print("    {:<32} {}, {}\n", g.name, cores_text(g), gap_text(g));
+  constexpr size_t kShown = 4;
+  for (size_t i = 0; i < tensors.size() && i < kShown; ++i)
+    fmt::print("  {}, {}\n    {}\n", tensors[i].name, cores_text(tensors[i]), gap_text(tensors[i]));
+  if (tensors.size() > kShown)
+    fmt::print("  and {} more (--json has all)\n", tensors.size() - kShown);
 }
 
 int tell_step(const StepParting& p, bool json) {
@@ -198,8 +205,8 @@ int tell_op(const OpParting& p, const std::string& a, const std::string& b, int6
                  : p.repeats_a                ? "B"
                                               : "A");
     }
-    if (p.tensors.size() > 1 || p.by == OpParting::By::kOp) {
-      fmt::print("  after the step {} differ\n",
+    if (p.by == OpParting::By::kOp || p.tensors.size() > 1) {
+      fmt::print("  {} of the step's outputs and state differ in the end\n",
                  text::plural(static_cast<int64_t>(p.tensors.size()), "tensor"));
     }
     fmt::print("  {}\n", text::plural(executions + p.executions, "execution"));
