@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "backends/exec/messages.h"
@@ -12,6 +13,7 @@ namespace twinrun {
 namespace {
 
 constexpr double kUnit = 0x1p-24;  // of binary32's rounding
+constexpr uint32_t kStreamSample = 7u << 24;
 // A common factor that honest engines may differ by: constants (1 - beta, a rate times a correction) that are computed in binary32 in
 // another order, up to eight roundings. In what a state holds, a quarter of that: they act on its change alone. Measured on three
 // frameworks: at most four.
@@ -44,6 +46,30 @@ States moved(const Program& program, const States& states, int64_t step, uint64_
 
 std::vector<float> rounded(const std::vector<double>& values) {
   return {values.begin(), values.end()};
+}
+
+// Where the elements lie that are compared at a step; empty: all are.
+std::vector<int64_t> sample_of(const Compared& c, uint64_t seed, int64_t step) {
+  if (c.kept == c.elements) return {};
+  std::vector<int64_t> at(static_cast<size_t>(c.kept));
+  const RandomKey key{seed, kStreamSample + static_cast<uint32_t>(c.id)};
+  const int64_t width = c.elements / c.kept, longer = c.elements % c.kept;  // so many by one
+  const auto stretch = [&](int64_t i) { return i * width + std::min(i, longer); };
+  for (int64_t i = 0; i < c.kept; ++i) {
+    const uint32_t drawn = draw(key, static_cast<uint32_t>(step), 0, static_cast<uint64_t>(i));
+    const auto choices = static_cast<uint32_t>(stretch(i + 1) - stretch(i));
+    at[static_cast<size_t>(i)] = stretch(i) + bounded(drawn, choices);
+  }
+  return at;
+}
+
+Tensor elements_of(const Tensor& t, const std::vector<int64_t>& at) {
+  if (at.empty()) return t;
+  Tensor out = Tensor::empty({t.dtype(), {static_cast<int64_t>(at.size())}});
+  const size_t bytes = size_of(t.dtype());
+  for (size_t i = 0; i < at.size(); ++i)
+    std::memcpy(out.raw() + i * bytes, t.raw() + static_cast<size_t>(at[i]) * bytes, bytes);
+  return out;
 }
 
 double norm_of(const Tensor& t) {
@@ -185,17 +211,31 @@ double gap2(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(sum);
 }
 
-std::vector<Compared> compared_tensors(const Program& program) {
+std::vector<Compared> compared_tensors(const Program& program, int64_t most) {
   std::vector<Compared> out;
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     const Output& output = program.outputs[o];
-    if (exec::is_asked_for(output.name)) out.push_back({output.name, false, o, output.id});
+    if (!exec::is_asked_for(output.name)) continue;
+    const int64_t elements = program.graph.type(output.id).elements();
+    out.push_back({output.name, false, o, output.id, elements, elements});
   }
   for (size_t i = 0; i < program.state.size(); ++i) {
     const StateVar& var = program.state[i];
     if (var.next != kNoValue && var.type.dtype == DType::kF32)
-      out.push_back({var.name, true, i, var.next});
+      out.push_back({var.name, true, i, var.next, var.type.elements(), var.type.elements()});
   }
+  // The tensors that do not fit share alike what those that do have left.
+  std::vector<int64_t> sizes;
+  for (const Compared& c : out) sizes.push_back(c.elements);
+  std::ranges::sort(sizes);
+  int64_t share = kAllElements;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    share = most / static_cast<int64_t>(sizes.size() - i);
+    if (sizes[i] > share) break;
+    most -= sizes[i];
+    share = kAllElements;
+  }
+  for (Compared& c : out) c.kept = std::min(c.elements, std::max<int64_t>(1, share));
   return out;
 }
 
@@ -240,8 +280,8 @@ SettingsSlack settings_slack(const Experiment& e) {
 }
 
 Result<Observed> observe(const Experiment& e, Engine* engine, const Program& asked,
+                         const std::vector<Compared>& tensors,
                          const std::vector<MatchState>& states, uint64_t member, double move) {
-  const std::vector<Compared> tensors = compared_tensors(asked);
   Observed out;
   out.states = states.size();
   out.replicas = static_cast<size_t>(asked.sharding.cores);
@@ -254,6 +294,7 @@ Result<Observed> observe(const Experiment& e, Engine* engine, const Program& ask
     }
     for (const Compared& c : tensors) {
       const size_t first = out.values.size();
+      const std::vector<int64_t> sample = sample_of(c, e.scenario.seed, at.step);
       for (size_t k = 0; k < out.replicas; ++k) {
         const auto value = [&](size_t replica) -> const Tensor& {
           return c.is_state ? r.after[replica].vars[c.index] : r.outputs[replica][c.index];
@@ -268,10 +309,12 @@ Result<Observed> observe(const Experiment& e, Engine* engine, const Program& ask
         const auto floats = [](const std::vector<double>& of) {
           return std::make_shared<const std::vector<float>>(of.begin(), of.end());
         };
-        const std::vector<double> now = as_doubles(value(k));
+        const Tensor after = elements_of(value(k), sample);
+        const std::vector<double> now = as_doubles(after);
         out.values.push_back(
-            {c.is_state ? floats(change(r.before[k].vars[c.index], value(k))) : floats(now),
-             c.is_state && member <= 1 ? floats(now) : nullptr, norm_of(value(k))});
+            {c.is_state ? floats(change(elements_of(r.before[k].vars[c.index], sample), after))
+                        : floats(now),
+             c.is_state && member <= 1 ? floats(now) : nullptr, norm_of(after)});
       }
     }
   }

@@ -1,6 +1,6 @@
 // One step of honest engines from a subject's own state: the envelope that the subject's step must lie in. Tensors only.
 //
-//   Observed t = *observe(experiment, *subject_engine, program, states);
+//   Observed t = *observe(experiment, subject_engine, program, compared_tensors(program), states);
 //   Envelope around = envelope_of(members);                    // Observed of honest engines, another one each
 //   for (const Distance& d : distances(t, around)) d.ratio;    // of the root mean square that an honest engine has
 //
@@ -10,6 +10,8 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,14 +29,18 @@ struct MatchState {
   StepOutputs outputs = {};
 };
 
-// What is compared of a step: loss, gradients, change of state.
+// What is compared of a step: loss, gradients, change of state. Of a large model a sample of their elements, another one at each
+// step: the tensor is cut into `kept` stretches of one size, and each gives one element, drawn by the scenario's seed.
 struct Compared {
   std::string tensor;
   bool is_state = false;
   size_t index = 0;  // of the output or the state variable
   ValueId id = kNoValue;
+  int64_t elements = 0, kept = 0;
 };
-std::vector<Compared> compared_tensors(const Program& program);
+// At most `most` elements of all tensors on one replica; small tensors are kept whole, the largest give the same number each.
+inline constexpr int64_t kAllElements = std::numeric_limits<int64_t>::max();
+std::vector<Compared> compared_tensors(const Program& program, int64_t most = kAllElements);
 
 // Values of one tensor on one replica at one step; replicas that agree bit by bit share them.
 struct Value {
@@ -57,6 +63,7 @@ double weight_move(const Program& program, DotPrecision precision);
 // member 0: from the states as they are; odd ones: from weights moved by up to `move`.
 // Without an engine: what the states' run made of them.
 Result<Observed> observe(const Experiment& experiment, Engine* engine, const Program& asked,
+                         const std::vector<Compared>& tensors,
                          const std::vector<MatchState>& states, uint64_t member = 0,
                          double move = 0);
 

@@ -198,9 +198,13 @@ bool has_interval(const TrajectoryRow* row) {
 
 std::string envelope_source(const MatchResult& m) {
   return fmt::format(
-      "spread of honest engines of the declared arithmetic over the same step; an honest engine "
+      "spread of honest engines of the declared arithmetic over the same step{}; an honest engine "
       "exceeds it with "
       "probability {} (docs/diagnosis.md, instrument 2)",
+      m.elements_kept == m.elements
+          ? ""
+          : fmt::format(", on a sample of {} of {} elements", text::count(m.elements_kept),
+                        text::count(m.elements)),
       rate(m.false_alarm));
 }
 

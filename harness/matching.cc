@@ -47,7 +47,12 @@ class Matcher {
   Matcher(const Experiment& e, const Program& asked, const std::vector<MatchState>& states,
           const MatchOptions& options, const Capabilities& declared)
       : e_(e), asked_(asked), states_(states), options_(options), declared_(declared) {
-    tensors_ = compared_tensors(asked);
+    tensors_ = compared_tensors(
+        asked, options.most_elements / static_cast<int64_t>(states.size()) / asked.sharding.cores);
+    for (const Compared& c : tensors_) {
+      result_.elements += c.elements;
+      result_.elements_kept += c.kept;
+    }
     if (!declared.ours) slack_ = settings_slack(e);
     if (!options_.make_member) {
       options_.make_member = [this](uint64_t member) { return default_member(member); };
@@ -62,7 +67,7 @@ class Matcher {
       TWINRUN_ASSIGN(engine, subject.prepare(asked_));
       result_.subject_steps = static_cast<int64_t>(states_.size());
     }
-    TWINRUN_ASSIGN(subject_, observe(e_, engine.get(), asked_, states_));
+    TWINRUN_ASSIGN(subject_, observe(e_, engine.get(), asked_, tensors_, states_));
     result_.false_alarm = options_.false_alarm;
     result_.states = static_cast<int64_t>(states_.size());
 
@@ -155,7 +160,7 @@ class Matcher {
       const auto number = static_cast<uint64_t>(members.size()) + 1;
       TWINRUN_ASSIGN(const auto backend, options_.make_member(number));
       TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
-      TWINRUN_ASSIGN(Observed o, observe(e_, engine.get(), asked_, states_, number,
+      TWINRUN_ASSIGN(Observed o, observe(e_, engine.get(), asked_, tensors_, states_, number,
                                          weight_move(asked_, declared_.precision)));
       members.push_back(std::move(o));
       result_.member_steps += static_cast<int64_t>(states_.size());
@@ -169,7 +174,7 @@ class Matcher {
     TWINRUN_ASSIGN(const auto backend, make_backend("cpu:f64", o));
     TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
     result_.exact_steps += static_cast<int64_t>(states.size());
-    return observe(e_, engine.get(), asked_, states);
+    return observe(e_, engine.get(), asked_, tensors_, states);
   }
 
   // Is the subject, run again from the same states, nearer to itself than to what is due? Twice as near, in most tensors of those
@@ -179,8 +184,8 @@ class Matcher {
     std::vector<MatchState> again = states_;
     for (MatchState& state : again) state.after.clear();
     TWINRUN_ASSIGN(const auto engine, subject.prepare(asked_));
-    TWINRUN_ASSIGN(const Observed one, observe(e_, engine.get(), asked_, again));
-    TWINRUN_ASSIGN(const Observed two, observe(e_, engine.get(), asked_, again));
+    TWINRUN_ASSIGN(const Observed one, observe(e_, engine.get(), asked_, tensors_, again));
+    TWINRUN_ASSIGN(const Observed two, observe(e_, engine.get(), asked_, tensors_, again));
     result_.subject_steps += 2 * static_cast<int64_t>(again.size());
     result_.draws = std::ranges::any_of(
         asked_.graph.ops(), [](const Op& op) { return class_of(op.kind) == OpClass::kRandom; });

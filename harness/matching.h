@@ -27,7 +27,10 @@ struct MatchOptions {
   int few = 8, many = 24;     // members: to see that all is well; to say that it is not
   double false_alarm = 1e-6;  // of one call, all its tensors together, where rounding is Gaussian
   bool explain = true;        // false: only whether it is inside
-  bool pairs = true;          // try two causes at once where no single one explains
+  // Elements that are kept of one engine, of all states and replicas: 256 MiB where no two replicas agree, times `many` at worst. Of
+  // larger models a sample is compared (harness/envelope.h).
+  int64_t most_elements = int64_t{1} << 26;
+  bool pairs = true;  // try two causes at once where no single one explains
 };
 
 // One tensor of one replica at one step, outside the envelope of honest engines.
@@ -69,6 +72,8 @@ struct MatchResult {
   double threshold = 0;  // what an honest engine exceeds with probability `false_alarm`
   double false_alarm = 0;
   int64_t comparisons = 0;
+  int64_t elements = 0,
+          elements_kept = 0;  // of one replica's step; fewer kept: a sample was compared
   std::vector<TensorMismatch>
       outside;  // in the order of computation, first the one nearest its cause
   std::vector<Explanation> explanations;  // those that the evidence cannot tell apart, best first

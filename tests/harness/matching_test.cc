@@ -27,7 +27,8 @@ class Keeper : public StepObserver {
   std::vector<int64_t> steps_;
 };
 
-MatchResult match(const Experiment& e, Backend& subject, std::vector<int64_t> steps = {0, 3}) {
+MatchResult match(const Experiment& e, Backend& subject, std::vector<int64_t> steps = {0, 3},
+                  const MatchOptions& how = {}) {
   const Program asked = e.sharded(e.sharding);
   Keeper keeper(steps);
   RunOptions options;
@@ -35,7 +36,7 @@ MatchResult match(const Experiment& e, Backend& subject, std::vector<int64_t> st
   options.evaluate = false;
   options.steps = steps.back() + 1;
   tiny::must(train(e, asked, subject, options));
-  return tiny::must(match_subject(e, asked, subject, keeper.states, {}));
+  return tiny::must(match_subject(e, asked, subject, keeper.states, how));
 }
 
 bool names(const MatchResult& m, const std::string& cause) {
@@ -237,6 +238,46 @@ TEST(Matching, HonestEnginesAreInside) {
   EXPECT_TRUE(m.explanations.empty());
   EXPECT_GT(m.comparisons, 30);
 }
+// Of what does not fit, every tensor keeps a part, small ones all.
+TEST(Matching, ASampleHasElementsOfEveryTensor) {
+  const Experiment e = rich(2);
+  const Program program = e.sharded(e.sharding);
+  int64_t all = 0;
+  for (const Compared& c : compared_tensors(program)) {
+    EXPECT_EQ(c.kept, c.elements) << c.tensor;
+    all += c.elements;
+  }
+  for (const int64_t most : {all, all - 1, all / 2, all / 10, int64_t{100}}) {
+    int64_t kept = 0, largest = 0;
+    for (const Compared& c : compared_tensors(program, most)) {
+      EXPECT_GE(c.kept, 1) << c.tensor;
+      kept += c.kept;
+      largest = std::max(largest, c.kept);
+    }
+    for (const Compared& c : compared_tensors(program, most))
+      EXPECT_TRUE(c.kept == c.elements || c.kept == largest) << c.tensor << " of " << most;
+    EXPECT_LE(kept, most);
+    EXPECT_GT(kept, most - static_cast<int64_t>(compared_tensors(program).size()));
+  }
+}
+
+// A large model's sample: honest engines stay inside, causes and faults are named as from all elements.
+TEST(Matching, ASampleTellsWhatAllElementsTell) {
+  const Experiment e = rich(2);
+  MatchOptions few;
+  few.most_elements = 4 * 300;  // two states, two cores
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    const auto honest = make_variant_backend(draw_variant(1000 + seed, DotPrecision::kBf16), {});
+    const MatchResult m = match(e, *honest, {0, 3}, few);
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << seed << ": " << told(m);
+    EXPECT_LE(m.elements_kept, 300);
+    EXPECT_GT(m.elements, 900);
+  }
+  const MatchResult m = match(e, *hiding(e, {"clipping"}), {0, 3}, few);
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told(m);
+  EXPECT_TRUE(names(m, "clipping")) << told(m);
+}
+
 // One activation that this engine rounds to the other bf16 than all of the contract's orders do moves a gradient by 1e-3 of its
 // size, ten thousand times what the members differ by if their weights round alike.
 TEST(Matching, AnOperandRoundedTheOtherWayIsHonest) {
