@@ -74,8 +74,8 @@ TEST_F(Gates, AnotherEngineIsHeldToTheNoise) {
   EXPECT_EQ(honest.code, 0) << honest.out;
   EXPECT_TRUE(honest.prints("inside the noise")) << honest.out;
   EXPECT_EQ(verify({"g.golden.h5", "--engine", "honest:3", "--bits"}).code, 1);
-  const Outcome wrong = verify({"g.golden.h5", "--engine", "honest:3", "--fault",
-                                "scale@dense1/kernel.grad,magnitude=2"});
+  const Outcome wrong = verify(
+      {"g.golden.h5", "--engine", "honest:3", "--fault", "scale@dense1/kernel.grad,magnitude=2"});
   EXPECT_EQ(wrong.code, 1) << wrong.out;
   EXPECT_TRUE(wrong.prints("Outside the noise of honest engines, first in dense1/kernel.grad"))
       << wrong.out;
@@ -89,7 +89,8 @@ TEST_F(Gates, AnEngineOfAnotherProcess) {
   EXPECT_EQ(same.code, 0) << same.out << same.err;
   EXPECT_EQ(json_of(same.out)["goldens"][0]["decides"], "noise");
   EXPECT_EQ(json_of(same.out)["goldens"][0]["outcome"], "same");
-  const Outcome moved = verify({"g.golden.h5", "--json", "--engine", served + " --fault '" + kFault + "'"});
+  const Outcome moved =
+      verify({"g.golden.h5", "--json", "--engine", served + " --fault '" + kFault + "'"});
   EXPECT_EQ(moved.code, 1) << moved.out << moved.err;
   const auto gate = json_of(moved.out)["goldens"][0];
   EXPECT_EQ(gate["outcome"], "moved") << gate.dump(2);
@@ -114,7 +115,7 @@ TEST_F(Gates, WrongWordsAre128AndNameTheRightOnes) {
       {{"compare", "digits_mlp", "--metric", "lost"}, "loss or accuracy"},
       {{"compare", "digits_mlp", "--seeds", "0"}, "1 to 10000"},
       {{"compare", "digits_mlp", "--margin", "-1"}, "above 0"},
-      {{"compare", "digits_mlp", "--b-set", "train.step=3"}, "train.steps"},
+      {{"compare", "digits_mlp", "--b-set", "train.step=3"}, "did you mean \"steps\""},
       {{"compare", "digits_mlp", "--b", "tpv"}, "tpu"},
   };
   for (const auto& [words, part] : cases) {
@@ -137,10 +138,8 @@ TEST_F(Gates, ARunThatDivergesIsNoGolden) {
 
 TEST_F(Gates, UpdateRecordsAnewAndTheNextOnePasses) {
   // Recorded on an engine that was wrong, by its own name: what it does now is right.
-  const std::string served = std::string("exec:'") + TWINRUN_BINARY + "' serve --engine cpu";
-  write_text(folder_ / "engine.sh",
-             "#!/bin/sh\nexec '" + std::string(TWINRUN_BINARY) + "' serve --engine cpu --fault '" +
-                 kFault + "' \"$@\"\n");
+  write_text(folder_ / "engine.sh", "#!/bin/sh\nexec '" + std::string(TWINRUN_BINARY) +
+                                        "' serve --engine cpu --fault '" + kFault + "' \"$@\"\n");
   record("g.golden.h5", "exec:/bin/sh engine.sh");
   write_text(folder_ / "engine.sh",
              "#!/bin/sh\nexec '" + std::string(TWINRUN_BINARY) + "' serve --engine cpu \"$@\"\n");
@@ -155,7 +154,8 @@ TEST_F(Gates, UpdateRecordsAnewAndTheNextOnePasses) {
 
 TEST_F(Gates, CompareSaysByItsExitCodeWhatItFound) {
   const auto compare = [&](const Words& more) {
-    const Outcome o = twinrun(folder_, with(with({"compare", "digits_mlp", "--json"}, kTiny), more));
+    const Outcome o =
+        twinrun(folder_, with(with({"compare", "digits_mlp", "--json"}, kTiny), more));
     EXPECT_EQ(o.err, "");
     const auto j = json_of(o.out);
     EXPECT_EQ(j["exit_code"], o.code);
@@ -167,8 +167,9 @@ TEST_F(Gates, CompareSaysByItsExitCodeWhatItFound) {
   EXPECT_EQ(equivalent["seeds"].size(), 3u);
   EXPECT_EQ(equivalent["differences"].size(), 3u);
   EXPECT_EQ(compare({"--b-set", "loss.reduction=sum", "--margin", "0.001"})["outcome"], "differs");
-  const auto open = compare({"--b-set", "optimizer.lr=0.0101", "--seeds", "2", "--margin", "1e-9"});
-  EXPECT_EQ(open["exit_code"].get<int>() == 125 ? "undetermined" : "differs", open["outcome"]);
+  const auto open = compare({"--b-set", "optimizer.lr=0.0101", "--seeds", "2", "--margin", "1e-5"});
+  EXPECT_EQ(open["outcome"], "undetermined");
+  EXPECT_GT(open["needed_seeds"], 2);
   EXPECT_EQ(compare({"--a-fault", kFault, "--seeds", "1"})["outcome"], "undetermined");
 }
 
