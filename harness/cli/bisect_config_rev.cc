@@ -165,7 +165,7 @@ Json json_of(const bisect::RevisionsFound& f) {
           {"executions", f.found.executions},
           {"testable", f.found.testable},
           {"untestable", f.found.untestable},
-          {"bound", f.found.bound},
+          {"bound", f.found.bound > 0 ? Json(f.found.bound) : Json(nullptr)},
           {"git", f.git_says},
           {"notes", f.found.notes}};
 }
