@@ -96,6 +96,10 @@ bool has_defined_bits(const std::string& engine, const Capabilities& declared) {
   return !is_foreign_engine(engine) && declared.deterministic;
 }
 
+bool traces_ops(const std::string& engine, const Capabilities& declared) {
+  return !is_foreign_engine(engine) && declared.op_trace;
+}
+
 std::string declaration(const Capabilities& c) {
   if (!c.declares_arithmetic) return "nothing";
   const std::string order = c.block32_order ? "block32" : c.ours ? "contract" : "any";
@@ -155,6 +159,8 @@ Result<Gate::Noise> noise_of(const Experiment& e, const Program& program, Backen
   noise.threshold = m.threshold;
   noise.false_alarm = m.false_alarm;
   noise.states = m.states;
+  noise.elements = m.elements;
+  noise.elements_kept = m.elements_kept;
   noise.unusable = m.why;
   if (m.outside.empty()) return noise;
   const TensorMismatch& first = m.outside.front();
@@ -172,7 +178,7 @@ Result<RunFile> record_golden(const Experiment& e, const GoldenOptions& o) {
   TWINRUN_ASSIGN(const EngineSetup setup, set_up(e, o.spec, o.progress));
   const Capabilities declared = setup.backend->capabilities();
   StepRecorder recorder(setup.program, kept_steps(e.scenario.train.steps, o.states),
-                        declared.op_trace);
+                        traces_ops(o.spec.engine, declared));
   RunOptions run;
   run.name =
       fmt::format("{}, {}", declared.name, text::plural(setup.program.sharding.cores, "core"));

@@ -43,6 +43,9 @@ Result<GoldenFacts> golden_facts(const RunFile& golden, const std::string& path)
 // The engine promises bits, and by a contract of ours: a difference is a change, whatever its size.
 bool has_defined_bits(const std::string& engine, const Capabilities& declared);
 
+// Of an engine of others the trace would be of another compilation of the step than the one that trains: its tensors are kept.
+bool traces_ops(const std::string& engine, const Capabilities& declared);
+
 // "precision=f32 split=nearest order=contract ...": what an engine declares of its arithmetic, as text.
 std::string declaration(const Capabilities& declared);
 

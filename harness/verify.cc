@@ -4,120 +4,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <set>
 
 #include "harness/corners.h"
 #include "harness/engines.h"
 #include "harness/environment.h"
 #include "harness/golden.h"
+#include "harness/moved.h"
 #include "reports/text.h"
 
 namespace twinrun {
 namespace {
-
-std::string describe(const OpTraceRow& row) {
-  std::string out =
-      fmt::format("digest {}, mean {:.6g}, range [{:.6g}, {:.6g}]", text::digest8(row.digest.hex()),
-                  row.mean, row.minimum, row.maximum);
-  if (row.nans > 0) out += fmt::format(", {} NaN", text::count(row.nans));
-  if (row.infs > 0) out += fmt::format(", {} infinite", text::count(row.infs));
-  return out;
-}
-
-bool same_place(const OpTraceRow& a, const OpTraceRow& b) {
-  return a.step == b.step && a.op == b.op && a.replica == b.replica;
-}
-
-// Core 0 alone, if another core's row of the same op is still what it was.
-std::optional<int> core_of(const RunFile& was, const RunFile& now, const OpTraceRow& row) {
-  if (row.replica > 0) return row.replica;
-  const auto kept = [&](const OpTraceRow& a) {
-    return a.step == row.step && a.op == row.op && a.replica > 0 &&
-           std::ranges::any_of(now.trace, [&](const OpTraceRow& b) {
-             return same_place(a, b) && a.digest == b.digest;
-           });
-  };
-  return std::ranges::any_of(was.trace, kept) ? std::optional(0) : std::nullopt;
-}
-
-// The first row, in the order of computation, whose bits are others.
-std::optional<GateSite> first_moved_row(const RunFile& was, const RunFile& now) {
-  const size_t n = std::max(was.trace.size(), now.trace.size());
-  for (size_t i = 0; i < n; ++i) {
-    const OpTraceRow* a = i < was.trace.size() ? &was.trace[i] : nullptr;
-    const OpTraceRow* b = i < now.trace.size() ? &now.trace[i] : nullptr;
-    if (a != nullptr && b != nullptr && same_place(*a, *b)) {
-      if (a->digest == b->digest) continue;
-      return GateSite{a->step, a->op, core_of(was, now, *a), describe(*a), describe(*b)};
-    }
-    // A core has a row of its own where it differs from core 0: one of both runs has it.
-    if (b != nullptr && b->replica > 0)
-      return GateSite{b->step, b->op, b->replica, "the same as on core 0", describe(*b)};
-    if (a != nullptr && a->replica > 0)
-      return GateSite{a->step, a->op, a->replica, describe(*a), "the same as on core 0"};
-    const OpTraceRow& row = a != nullptr ? *a : *b;
-    return GateSite{row.step,
-                    row.op,
-                    {},
-                    a != nullptr ? describe(*a) : "no such op",
-                    b == nullptr   ? "the run ended before it"
-                    : a != nullptr ? "the program has " + b->op + " in its place"
-                                   : describe(*b)};
-  }
-  return std::nullopt;
-}
-
-template <typename Row>
-bool same_bits(const Row& a, const Row& b) {
-  return std::memcmp(&a, &b, sizeof a) == 0;
-}
-
-// What moved first between two runs from the same state. `rows`: the same engine, whose ops can be compared.
-std::optional<GateSite> first_moved(const RunFile& was, const RunFile& now, bool rows) {
-  if (rows) {
-    if (auto site = first_moved_row(was, now)) return site;
-  }
-  if (const auto parts = first_difference(was, now))
-    return GateSite{*parts,
-                    "state after the step",
-                    {},
-                    was.state_digests[static_cast<size_t>(*parts)].hex(),
-                    static_cast<size_t>(*parts) < now.state_digests.size()
-                        ? now.state_digests[static_cast<size_t>(*parts)].hex()
-                        : "the run ended before it"};
-  for (size_t i = 0; i < was.steps.size(); ++i) {
-    if (i >= now.steps.size())
-      return GateSite{static_cast<int64_t>(i),
-                      "loss",
-                      {},
-                      fmt::format("{}", was.steps[i].loss),
-                      "the run ended before it"};
-    const StepScalars &a = was.steps[i], &b = now.steps[i];
-    if (!same_bits(a, b))
-      return GateSite{static_cast<int64_t>(i),
-                      "loss",
-                      {},
-                      fmt::format("loss {}, gradient norm {}", a.loss, a.gradient_norm),
-                      fmt::format("loss {}, gradient norm {}", b.loss, b.gradient_norm)};
-  }
-  for (size_t i = 0; i < std::min(was.evaluations.size(), now.evaluations.size()); ++i) {
-    const Evaluation &a = was.evaluations[i], &b = now.evaluations[i];
-    if (!same_bits(a, b))
-      return GateSite{a.step,
-                      "held-out loss",
-                      {},
-                      fmt::format("{}, accuracy {}", a.loss, a.accuracy),
-                      fmt::format("{}, accuracy {}", b.loss, b.accuracy)};
-  }
-  if (was.evaluations.size() != now.evaluations.size())
-    return GateSite{{},
-                    "held-out loss",
-                    {},
-                    text::plural(static_cast<int64_t>(was.evaluations.size()), "evaluation"),
-                    text::plural(static_cast<int64_t>(now.evaluations.size()), "evaluation")};
-  return std::nullopt;
-}
 
 class Verification {
  public:
@@ -169,7 +65,8 @@ class Verification {
     gate_.engine = declared_.name;
     gate_.settings = fmt::format("cores={} batch={} {}", golden_.cores,
                                  setup_.program.batch * golden_.cores, declared_.settings);
-    same_engine_ = declared_.name == golden_.engine;
+    same_engine_ = declared_.name == golden_.engine &&
+                   is_foreign_engine(spec_.engine) == is_foreign_engine(facts_.engine);
     using Decides = VerifyOptions::Decides;
     const bool defined = same_engine_ && has_defined_bits(spec_.engine, declared_);
     bits_decide_ =
@@ -231,7 +128,7 @@ class Verification {
     for (const Checkpoint& c : golden_.checkpoints) {
       if (c.step < static_cast<int64_t>(golden_.steps.size())) kept.push_back(c.step);
     }
-    StepRecorder recorder(setup_.program, kept, declared_.op_trace);
+    StepRecorder recorder(setup_.program, kept, traces_ops(spec_.engine, declared_));
     RunOptions run;
     run.name = fmt::format("{}: {}, {}", experiment_->scenario.name, gate_.engine,
                            text::plural(golden_.cores, "core"));
@@ -272,6 +169,7 @@ class Verification {
     TWINRUN_RETURN_IF_ERROR(look_at_noise());
     if (same_engine_) TWINRUN_RETURN_IF_ERROR(look_for_repeats(now));
     decide();
+    if (!bits_decide_ && gate_.outcome == GateOutcome::kMoved) return first_outside();
     return Ok{};
   }
 
@@ -343,12 +241,54 @@ class Verification {
                                : "; outside the noise of honest engines");
       return;
     }
-    gate_.headline =
-        fmt::format("Outside the noise of honest engines, first in {} at step {}.",
-                    gate_.noise->outside->tensor, gate_.noise->outside->step.value_or(0));
     gate_.notes.push_back(fmt::format("bits parted at step {}", gate_.moved->step.value_or(0)));
     gate_.moved = gate_.noise->outside;
     gate_.noise->outside.reset();
+  }
+
+  // The first step outside: between the recorded state that it was seen from and the one before, which was inside, the engine trains
+  // on, and its own steps are looked at.
+  Status first_outside() {
+    constexpr int64_t kAtOnce = 16;
+    int64_t bad = *gate_.moved->step, at = -1;
+    States from;
+    for (const Checkpoint& c : golden_.checkpoints) {
+      if (c.step >= bad) break;
+      at = c.step;
+      TWINRUN_ASSIGN(from, state_of(c));
+    }
+    while (at >= 0 && bad - at > 1) {
+      const int64_t n = std::min(kAtOnce, bad - at);
+      std::vector<int64_t> looked;
+      for (int64_t i = 1; i <= n; ++i) looked.push_back(at + i * (bad - at) / n);
+      StepRecorder recorder(setup_.program, looked, false);
+      RunOptions run;
+      run.name = fmt::format("steps {} to {}: where it first leaves the noise", at, bad);
+      run.start = from;
+      run.first_step = at;
+      run.steps = bad + 1;
+      run.threads = options_.threads;
+      run.observer = &recorder;
+      run.progress = options_.progress;
+      run.stop = options_.stop;
+      run.evaluate = run.digest_states = false;
+      TWINRUN_ASSIGN(const RunResult result,
+                     train(*experiment_, setup_.program, *setup_.backend, run));
+      if (result.file.ended == "interrupted") return interrupted();
+      TWINRUN_ASSIGN(const Gate::Noise own, noise_of(*experiment_, setup_.program, *setup_.backend,
+                                                     recorder.states, options_.threads));
+      if (own.inside || !own.outside) break;  // what was seen from the recorded state stands
+      gate_.moved = own.outside;
+      bad = *own.outside->step;
+      for (const MatchState& state : recorder.states) {
+        if (state.step >= bad) break;
+        at = state.step;
+        from = state.states;
+      }
+    }
+    gate_.headline = fmt::format("Outside the noise of honest engines, first in {} at step {}.",
+                                 gate_.moved->tensor, *gate_.moved->step);
+    return Ok{};
   }
 
   Status update() {

@@ -27,7 +27,6 @@ void add_line(std::string& out, const std::vector<std::string>& cells) {
 
 std::string cell(std::string_view text) { return field_of(text); }
 std::string cell(const std::string& text) { return field_of(text); }
-std::string cell(const char* text) { return field_of(text); }
 std::string cell(bool value) { return value ? "true" : "false"; }
 std::string cell(char value) { return field_of(std::string(1, value)); }
 std::string cell(VerdictClass value) { return std::string(to_string(value)); }

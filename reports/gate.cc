@@ -115,6 +115,9 @@ std::string to_terminal(const Gate& g, int width) {
                              text::number(g.noise->ratio), text::number(g.noise->threshold),
                              text::count(std::llround(1 / g.noise->false_alarm)),
                              text::plural(g.noise->states, "recorded state")));
+    if (g.noise->elements_kept < g.noise->elements)
+      add("", fmt::format("a sample of each tensor was compared: {} of {} elements",
+                          text::count(g.noise->elements_kept), text::count(g.noise->elements)));
     if (g.noise->outside) site("outside", *g.noise->outside);
   } else if (g.noise) {
     add("noise", "decides nothing here: " + g.noise->unusable);
@@ -133,6 +136,8 @@ std::string to_json_line(const Gate& g) {
              {"threshold", number(g.noise->threshold)},
              {"false_alarm", g.noise->false_alarm},
              {"states", g.noise->states},
+             {"elements", g.noise->elements},
+             {"elements_kept", g.noise->elements_kept},
              {"unusable", text::clean(g.noise->unusable)},
              {"outside", of(g.noise->outside)}};
   }

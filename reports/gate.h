@@ -46,8 +46,9 @@ struct Gate {
     double ratio = 0, threshold = 0;  // of the root mean square that an honest engine has
     double false_alarm = 0;           // of an honest engine, all tensors and states together
     int64_t states = 0;               // recorded states that were looked at
-    std::string unusable;             // why noise can decide nothing here; "": it can
-    std::optional<GateSite> outside;  // the first tensor outside
+    int64_t elements = 0, elements_kept = 0;  // of a core's step; fewer kept: a sample was compared
+    std::string unusable;                     // why noise can decide nothing here; "": it can
+    std::optional<GateSite> outside;          // the first tensor outside
   };
   std::optional<Noise> noise;
   std::vector<std::string> notes;    // what else a reader should know

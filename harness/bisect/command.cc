@@ -87,6 +87,8 @@ std::string Ran::text() const {
 
 Result<Ran> run_command(const std::vector<std::string>& words, const CommandOptions& options,
                         const StopFlag* stop) {
+  // Inherited so, nobody would tell us how a command ended.
+  if (signal(SIGCHLD, SIG_DFL) == SIG_ERR) return Error{"cannot watch processes", words[0], ""};
   const std::string log = options.log.empty() ? "/dev/null" : options.log;
   const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (fd < 0) return Error{fmt::format("cannot write: {}", strerror(errno)), log, "free space"};

@@ -82,12 +82,15 @@ std::string tell_git(const Repository& repo, const Worktree& tree, const Lineage
   };
   say({"start", "--no-checkout", lineage.names.back(), lineage.names.front()});
   std::string last;
-  for (int i = 1; i + 1 < lineage.size(); ++i) {
-    const Tally t = judge.of(lineage.names[static_cast<size_t>(i)]);
-    if (!t.testable() && t.skip == 0) continue;
-    const std::string said =
-        say({std::string(to_string(t.outcome())), lineage.names[static_cast<size_t>(i)]});
-    if (!said.empty()) last = said.substr(0, said.find('\n'));
+  // The last bad one that git is told is its bad end: the lowest comes last.
+  for (const Outcome outcome : {Outcome::kSkip, Outcome::kGood, Outcome::kBad}) {
+    for (int i = lineage.size() - 2; i > 0; --i) {
+      const std::string& name = lineage.names[static_cast<size_t>(i)];
+      const Tally t = judge.of(name);
+      if ((!t.testable() && t.skip == 0) || t.outcome() != outcome) continue;
+      const std::string said = say({std::string(to_string(outcome)), name});
+      if (!said.empty()) last = said.substr(0, said.find('\n'));
+    }
   }
   const std::string all = say({"log"});
   if (!all.empty()) (void)write_file_atomically(log, all);  // worth nothing to the search

@@ -8,7 +8,6 @@
 #include <boost/math/distributions/binomial.hpp>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 #include <set>
 
 namespace twinrun::bisect {
@@ -84,6 +83,13 @@ class Search {
   Tally tally(int i) const { return judge_.of(name(i)); }
   const Repeats& repeats() const { return judge_.repeats(); }
 
+  bool is_line() const {
+    for (int i = 1; i < lineage_.size(); ++i) {
+      if (lineage_.before[static_cast<size_t>(i)] != std::vector<int>{i - 1}) return false;
+    }
+    return true;
+  }
+
   bool not_reproducible(std::string why) {
     found_.end = Found::End::kNotReproducible;
     found_.why = std::move(why);
@@ -105,7 +111,7 @@ class Search {
       return false;
     }
     const int between = survey();
-    found_.bound = 2 + tries_left(between);
+    if (is_line()) found_.bound = 2 + tries_left(between);
     alpha_ = (1 - repeats().confidence) / std::max(1, tries_left(between));
     TWINRUN_RETURN_IF_ERROR(sharpen(tally(bad_)));
     return true;

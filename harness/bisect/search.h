@@ -35,13 +35,14 @@ struct Found {
   std::vector<std::string> notes;
   int64_t executions = 0;
   int64_t testable = 0, untestable = 0;  // different candidates, the ends included
-  int64_t bound = 0;                     // of `testable`: 2 + ceil(log2(candidates between + 1))
+  // Of `testable`, on a line: 2 + ceil(log2(candidates between + 1)). 0, with merges: none.
+  int64_t bound = 0;
 };
 
 // Both ends are proven first; every candidate is asked until `agree` executions say the same; the pair that is found is asked once
-// more. Chooses what splits the candidates that may be testable best, so that each answer halves them: `testable` is within `bound`
-// however many are skipped. A candidate that answers both ways is bad, and from then on good ones must answer so often that one
-// like it would hardly be missed. Errors: the oracle's; interrupted.
+// more. Chooses what splits the candidates that may be testable best, so that on a line each answer halves them: `testable` is
+// within `bound` however many are skipped. A candidate that answers both ways is bad, and from then on good ones must answer so
+// often that one like it would hardly be missed. Errors: the oracle's; interrupted.
 Result<Found> search(const Lineage& lineage, int good, int bad, Judge& judge);
 
 // Smallest n with 2^n >= count + 1: answers that are needed to tell count + 1 outcomes apart.

@@ -24,11 +24,11 @@ struct SmallestSet {
 
 // `name` of a set (ascending numbers from 0) is the candidate that the judge asks about.
 //
-// The shortest bad prefix of the changes is found by search(); its last change is in the set, and the search goes on before it with that
-// change kept (the order of Zeller's dd is lost, its log2 per change is not: k of n changes take about k log2 n tests, ddmin's halves
-// up to k^2 + 3k more). Then each change is left out alone: what is still bad without one goes on without it, so that the
-// set is 1-minimal in the sense of Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28 (2002), also
-// where tests are not monotone. Sets that cannot be tested (skip) count as not bad.
+// The shortest bad prefix of the changes is found by search(); its last change is in the set, and the search goes on before it with
+// that change kept: about log2(n) tests for each change of the set, where ddmin's granularity may cost n. Then each change is left
+// out alone, and what is still bad goes on without it. So the set is 1-minimal, as ddmin's is (Zeller and Hildebrandt,
+// "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28, 2002), also where tests are not monotone. Sets that cannot be
+// tested (skip) count as not bad.
 Result<SmallestSet> smallest_set(int n,
                                  const std::function<std::string(const std::vector<int>&)>& name,
                                  Judge& judge);

@@ -48,10 +48,6 @@ Result<Repeats> repeats_of(const Parsed& parsed) {
   return r;
 }
 
-int failed(const Error& error, const StopFlag& stop) {
-  return fail(error, stop.load() ? kExitInterrupted : kExitUsage);
-}
-
 std::string counts_text(int64_t executions, int64_t testable, int64_t untestable, int64_t bound) {
   return fmt::format("  {} of {}{}{}", text::plural(executions, "execution"),
                      text::plural(testable, "candidate"),
@@ -169,7 +165,7 @@ Json json_of(const bisect::RevisionsFound& f) {
           {"executions", f.found.executions},
           {"testable", f.found.testable},
           {"untestable", f.found.untestable},
-          {"bound", f.found.bound},
+          {"bound", f.found.bound > 0 ? Json(f.found.bound) : Json(nullptr)},
           {"git", f.git_says},
           {"notes", f.found.notes}};
 }

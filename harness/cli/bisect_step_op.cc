@@ -132,10 +132,6 @@ int tell_step(const StepParting& p, bool json) {
   return p.step ? 0 : kExitUnavailable;
 }
 
-int failed(const Error& error, const StopFlag& stop) {
-  return fail(error, stop.load() ? kExitInterrupted : kExitUsage);
-}
-
 // Whether it names a run file, whatever the file is worth.
 bool names_file(const std::string& word) {
   std::error_code ignored;

@@ -115,7 +115,7 @@ TEST_F(Gates, WrongWordsAre128AndNameTheRightOnes) {
       {{"compare", "digits_mlp", "--metric", "lost"}, "loss or accuracy"},
       {{"compare", "digits_mlp", "--seeds", "0"}, "1 to 10000"},
       {{"compare", "digits_mlp", "--margin", "-1"}, "above 0"},
-      {{"compare", "digits_mlp", "--b-set", "train.step=3"}, "train.steps"},
+      {{"compare", "digits_mlp", "--b-set", "train.step=3"}, "did you mean \"steps\""},
       {{"compare", "digits_mlp", "--b", "tpv"}, "tpu"},
   };
   for (const auto& [words, part] : cases) {
@@ -138,7 +138,6 @@ TEST_F(Gates, ARunThatDivergesIsNoGolden) {
 
 TEST_F(Gates, UpdateRecordsAnewAndTheNextOnePasses) {
   // Recorded on an engine that was wrong, by its own name: what it does now is right.
-  const std::string served = std::string("exec:'") + TWINRUN_BINARY + "' serve --engine cpu";
   write_text(folder_ / "engine.sh", "#!/bin/sh\nexec '" + std::string(TWINRUN_BINARY) +
                                         "' serve --engine cpu --fault '" + kFault + "' \"$@\"\n");
   record("g.golden.h5", "exec:/bin/sh engine.sh");
@@ -168,8 +167,9 @@ TEST_F(Gates, CompareSaysByItsExitCodeWhatItFound) {
   EXPECT_EQ(equivalent["seeds"].size(), 3u);
   EXPECT_EQ(equivalent["differences"].size(), 3u);
   EXPECT_EQ(compare({"--b-set", "loss.reduction=sum", "--margin", "0.001"})["outcome"], "differs");
-  const auto open = compare({"--b-set", "optimizer.lr=0.0101", "--seeds", "2", "--margin", "1e-9"});
-  EXPECT_EQ(open["exit_code"].get<int>() == 125 ? "undetermined" : "differs", open["outcome"]);
+  const auto open = compare({"--b-set", "optimizer.lr=0.0101", "--seeds", "2", "--margin", "1e-5"});
+  EXPECT_EQ(open["outcome"], "undetermined");
+  EXPECT_GT(open["needed_seeds"], 2);
   EXPECT_EQ(compare({"--a-fault", kFault, "--seeds", "1"})["outcome"], "undetermined");
 }
 

@@ -107,7 +107,7 @@ TEST(BisectStep, StoredStatesAreSearched) {
 
 TEST(BisectOp, NamesOpCoreAndElement) {
   const Planted p =
-      planted(tiny::scenario(tiny::kNormalized), "bit_flip@batch_norm1/*,core=2,step=4");
+      planted(tiny::scenario(tiny::kNormalized), "bit_flip@batch_norm1/mean,core=2,step=4");
   const Parted parted = must(part_of_engines(p.twins()));
   const OpParting op = must(op_of_step(p.twins(), parted.kept));
   ASSERT_EQ(op.by, OpParting::By::kOp);

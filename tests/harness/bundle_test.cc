@@ -198,7 +198,7 @@ TEST_F(Bundled, HoldsNothingButItsMembers) {
   ASSERT_FALSE(more);
   EXPECT_NE(more.error().what.find("payload.sh"), std::string::npos);
 
-  for (const std::string& name : {"manifest.json", "scenario.toml", "data.npz"}) {
+  for (const std::string name : {"manifest.json", "scenario.toml", "data.npz"}) {
     std::vector<ZipMember> fewer = members_of(path());
     std::erase_if(fewer, [&](const ZipMember& m) { return m.name == name; });
     write(own_ / "fewer.zip", fewer);

@@ -155,6 +155,18 @@ TEST_F(VerifyNoise, WrongEnginesAreOutside) {
   }
 }
 
+// Recorded are 0, 6, 12 and 19: seen from 12, and looked for from 6 on.
+TEST_F(VerifyNoise, TheFirstStepOutsideIsFoundBetweenRecordedOnes) {
+  record(tiny::kDense, "cpu", 1);
+  const Gate gate =
+      verify({.engine = "honest:1",
+              .faults = {must(parse_fault("scale@dense1/kernel.grad,from=9,magnitude=2"))}});
+  EXPECT_EQ(gate.outcome, GateOutcome::kMoved) << to_terminal(gate);
+  ASSERT_TRUE(gate.moved);
+  EXPECT_EQ(gate.moved->step, 9) << to_terminal(gate);
+  EXPECT_EQ(gate.moved->tensor, "dense1/kernel.grad");
+}
+
 // One honest variant in eight draws its orders anew in every run.
 TEST_F(Verify, AnEngineThatDoesNotRepeatIsToldSo) {
   uint64_t seed = 0;
