@@ -67,10 +67,15 @@ Result<Report> read_report(const fs::path& file) {
                           file.string());
 }
 
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
 Status make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (!fs::is_directory(folder))
+  if (!is_folder(folder))
     return Error{fmt::format("cannot make this folder: {}",
                              error ? error.message() : "a file is in its place"),
                  folder.string(), "write elsewhere with -o"};
@@ -105,7 +110,7 @@ Status tell(const std::string& name, const Report& report, const fs::path& folde
     fmt::print("{}", text);
     return Ok{};
   }
-  const bool is_file = given && alone && !fs::is_directory(out) && out.has_extension();
+  const bool is_file = given && alone && !is_folder(out) && out.has_extension();
   const fs::path file = is_file ? out : out / format.file;
   TWINRUN_RETURN_IF_ERROR(write(file, text));
   fmt::print("{}\n", file.string());
@@ -129,8 +134,8 @@ int report_verb(const Args& args) {
   const auto names = formats_of(parsed.get<std::string>("format"));
   if (!names) return fail(names.error());
   const fs::path given = parsed.get<std::string>("DIR");
-  const bool is_folder = fs::is_directory(given);
-  const auto report = read_report(is_folder ? given / "report.json" : given);
+  const bool whole = is_folder(given);
+  const auto report = read_report(whole ? given / "report.json" : given);
   if (!report) return fail(report.error());
 
   std::optional<fs::path> out;
@@ -140,7 +145,7 @@ int report_verb(const Args& args) {
     return fail({"standard output takes one format of one file", "-o", "name a folder"});
   for (const std::string& name : *names) {
     const Status told =
-        tell(name, *report, is_folder ? given : given.parent_path(), out, names->size() == 1);
+        tell(name, *report, whole ? given : given.parent_path(), out, names->size() == 1);
     if (!told) return fail(told.error());
   }
   return 0;

@@ -72,7 +72,7 @@ TEST_F(EventFile, AFolderIsOneRunAndLaterValuesCount) {
 
 TEST_F(EventFile, DamageIsNamedByRecord) {
   const std::string good = event_file({kLoss});
-  for (size_t i = 0; i < good.size(); ++i) {
+  for (size_t i = 0; i < good.size(); i += 3) {
     std::string bad = good;
     bad[i] = static_cast<char>(bad[i] ^ 0x10);
     const auto back = read_events(write("x.tfevents.1", bad));
