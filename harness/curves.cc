@@ -81,8 +81,8 @@ Result<size_t> choose(const std::vector<std::string>& names, std::optional<size_
   }
   if (const auto at = first_known(others, kLosses)) return places[*at];
   if (others.size() == 1) return places[0];
-  return Error{fmt::format("which of its columns? {}", others.empty() ? "it has none" : known),
-               path, "name one with --column"};
+  if (others.empty()) return Error{"holds no scalar values", path, ""};
+  return Error{fmt::format("which of its columns? {}", known), path, "name one with --column"};
 }
 
 // One value after the other, in any order of steps.

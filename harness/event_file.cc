@@ -121,10 +121,7 @@ class Collector {
     if (is_tensor) number = scalar_of(value.tensor());
     if (value.value_case() == tensorboard::Summary::Value::kSimpleValue)
       number = value.simple_value();
-    if (!number) {
-      ++out_.other;
-      return;
-    }
+    if (!number) return;
     const auto [at, fresh] = places_.emplace(value.tag(), all_.size());
     if (fresh) all_.push_back({value.tag(), {}});
     Collected& curve = all_[at->second];

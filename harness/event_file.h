@@ -18,12 +18,11 @@ std::string event_file(const std::vector<Curve>& curves);
 
 struct EventCurves {
   std::vector<Curve> curves;  // by tag, in the order of their first values
-  // Values that a later one of the same tag and step replaced (a run that was resumed writes steps again); values that are no
-  // scalars: images, texts, histograms.
-  int64_t replaced = 0, other = 0;
+  // Values that a later one of the same tag and step replaced: a run that was resumed writes steps again.
+  int64_t replaced = 0;
 };
 
-// Errors name the file and the record: cut short, a wrong CRC, no event; a folder without event files.
+// Images, texts and histograms are passed over. Errors name the file and the record: cut short, a wrong CRC, no event; a folder without event files.
 Result<EventCurves> read_events(const std::string& path);
 
 }  // namespace twinrun

@@ -100,7 +100,7 @@ TEST_F(DiffForeign, HostileTextIsRefusedByPlace) {
   refused("a.jsonl", "{\"loss\": \"high\"}\n", "line 1: 'loss': found 'high'");
   refused("a.jsonl", "{\"loss\": [1]}\n", "found an array or object");
   refused("a.jsonl", "{\"step\": null, \"loss\": 1}\n", "'step': found 'null'");
-  refused("a.jsonl", "{\"step\": 1}\n", "which of its columns? it has none");
+  refused("a.jsonl", "{\"step\": 1}\n", "a.jsonl: holds no scalar values");
   refused("a.jsonl", std::string(100000, '['), "line 1: found");
   EXPECT_FALSE(read_curve(folder_ / "none.csv", ""));
 }

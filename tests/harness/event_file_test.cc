@@ -1,4 +1,4 @@
-// Event files: what is written is read back; what is damaged is refused by record. TensorBoard's own reader: tests/harness/tensorboard.py.
+// Event files: what is written is read back; what is damaged is refused by record. TensorBoard's own reader: tests/harness/read_event_files.py.
 #include "harness/event_file.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 """Event files of `twinrun report --format tensorboard`, read by TensorBoard's own loader.
 
-    tensorboard.py --twinrun BINARY
+    read_event_files.py --twinrun BINARY
 
 Trains a run and reports it beside a run that only a report.json holds; every scalar must come back with its step, bit for bit as binary32.
 TWINRUN_TENSORBOARD names an interpreter that has the package `tensorboard`. Exit status 77 where there is none.
