@@ -14,8 +14,8 @@ Tensor tensor(const Dims& dims, const std::vector<float>& v) {
   return t;
 }
 
-TensorPicture picture(const Dims& dims, const std::vector<float>& got, const std::vector<double>& due,
-                      double radius) {
+TensorPicture picture(const Dims& dims, const std::vector<float>& got,
+                      const std::vector<double>& due, double radius) {
   return picture_of(dims, {due, std::vector<double>(due.size(), radius)}, tensor(dims, got));
 }
 
