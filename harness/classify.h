@@ -61,7 +61,7 @@ struct Judgement {
   VerdictClass verdict = VerdictClass::kInconclusive;
   std::string headline, confidence;
   std::vector<Finding> findings;
-  std::vector<std::string> next_steps, ruled_out, notes;
+  std::vector<std::string> next_steps, notes;
 };
 
 Judgement classify(const Evidence& evidence);

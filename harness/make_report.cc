@@ -8,6 +8,7 @@
 #include "harness/corners.h"
 #include "harness/environment.h"
 #include "harness/findings.h"
+#include "harness/ruled_out.h"
 #include "harness/stages.h"
 #include "program/base/digest.h"
 #include "reports/text.h"
@@ -194,7 +195,6 @@ Report make_report(Stage& stage, const Judgement& j) {
   r.next_steps = j.next_steps;
   if (!r.injected.empty())
     std::ranges::replace(r.next_steps, std::string(kFileIt), std::string(kNothingToFile));
-  r.ruled_out = j.ruled_out;
   r.notes = j.notes;
   for (const char* name : {"R", "R2", "R1", "E1", "S", "T"}) {
     const auto run = stage.runs.find(name);
@@ -236,6 +236,7 @@ Report make_report(Stage& stage, const Judgement& j) {
       r.notes.push_back("Imported: " + note + ".");
   }
   r.switches = e.meaning.rows;
+  r.ruled_out = ruled_out(e, r);
   r.trajectories = e.trajectories;
   r.ensembles = e.ensembles;
   if (stage.runs.contains("E1") && stage.runs.contains("T")) {

@@ -89,7 +89,8 @@ std::string tell_git(const Repository& repo, const Worktree& tree, const Lineage
       const Tally t = judge.of(name);
       if ((!t.testable() && t.skip == 0) || t.outcome() != outcome) continue;
       const std::string said = say({std::string(to_string(outcome)), name});
-      if (!said.empty()) last = said.substr(0, said.find('\n'));
+      if (said.find("is the first bad commit") != std::string::npos)
+        last = said.substr(0, said.find('\n'));
     }
   }
   const std::string all = say({"log"});

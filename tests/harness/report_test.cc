@@ -58,6 +58,8 @@ TEST(Report, WeightsAndBitsPartWhereTheFaultBegins) {
     EXPECT_EQ(p.first_step, p.pair == "T - R" ? std::optional<int64_t>(3) : std::nullopt) << p.pair;
   }
   EXPECT_EQ(r.state_partings.size(), 2U);
+  EXPECT_TRUE(says(r.ruled_out, "chance: the subject gave the same bits"));
+  EXPECT_FALSE(says(r.ruled_out, "a wrong op of the engine"));
   ASSERT_TRUE(r.findings.front().picture);
   EXPECT_EQ(r.findings.front().picture->cells.size(), 12U);
   EXPECT_TRUE(r.loss_band.low.empty());
@@ -72,6 +74,8 @@ TEST(Report, EveryCoreHasADigestAndSeedsMakeABand) {
     for (const std::string& digest : run.core_digests) EXPECT_EQ(digest, run.core_digests.front());
   }
   EXPECT_EQ(r.runs[0].core_digests, r.runs[1].core_digests);
+  EXPECT_TRUE(says(r.ruled_out, "a wrong op of the engine: none of"));
+  EXPECT_TRUE(says(r.ruled_out, "sharding: in binary64 one step"));
   EXPECT_EQ(r.loss_band.source, "least and largest of 3 seeds of R");
   ASSERT_EQ(r.loss_band.low.size(), 6U);
   for (size_t step = 0; step < 6; ++step) {
