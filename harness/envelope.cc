@@ -13,7 +13,6 @@ namespace twinrun {
 namespace {
 
 constexpr double kUnit = 0x1p-24;  // of binary32's rounding
-constexpr uint32_t kStreamSample = 7u << 24;
 // A common factor that honest engines may differ by: constants (1 - beta, a rate times a correction) that are computed in binary32 in
 // another order, up to eight roundings. In what a state holds, a quarter of that: they act on its change alone. Measured on three
 // frameworks: at most four.

@@ -205,7 +205,7 @@ bool compare(const Call& call) {
         if (!compared(kind, call.inputs[0].as<int32_t>().data() + at,
                       call.inputs[1].as<int32_t>().data() + at, x + at, n))
           return false;
-      } else if (is_float(call.inputs[0])) {
+      } else if (is_floating(call.inputs[0].dtype())) {
         const float* a = floats(call.inputs[0], at, n, buffer_a, call.declared.flush);
         const float* b = floats(call.inputs[1], at, n, buffer_b, call.declared.flush);
         if (!compared(kind, a, b, x + at, n)) return false;
@@ -218,7 +218,7 @@ bool compare(const Call& call) {
 // ---- convert
 
 const float* as_floats(const Tensor& t, int64_t begin, int64_t n, float* buffer, bool flushes) {
-  if (is_float(t)) return floats(t, begin, n, buffer, flushes);
+  if (is_floating(t.dtype())) return floats(t, begin, n, buffer, flushes);
   if (t.dtype() == DType::kI32) {
     const int32_t* x = t.as<int32_t>().data() + begin;
     for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<float>(x[i]);
@@ -233,7 +233,7 @@ int32_t to_integer(float x) {  // toward zero, saturating, NaN -> 0
 }
 bool convert(const Call& call) {
   const Tensor &from = call.inputs[0], &to = call.output;
-  if (from.dtype() == to.dtype() && !is_float(to))
+  if (from.dtype() == to.dtype() && !is_floating(to.dtype()))
     return same_bytes(from.raw(), to.raw(), to.bytes());
   return all_ranges(call.pool, to.elements(), kRange, [&](int64_t begin, int64_t end) {
     float buffer[kChunk], e[kChunk];
@@ -264,7 +264,7 @@ bool elementwise(const Call& call) {
   if (kind == OpKind::kConvert) return convert(call);
   if (kind == OpKind::kCompare) return compare(call);
   if (call.output.dtype() == DType::kI32) return integer_op(call);
-  if (!is_float(call.output)) return true;
+  if (!is_floating(call.output.dtype())) return true;
   if (call.unrounded != 0) return contracted(call, kind == OpKind::kAdd ? 1 : -1);
   const double ulps = call.declared.elementary_ulps;
   switch (kind) {

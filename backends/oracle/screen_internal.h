@@ -95,9 +95,6 @@ inline const float* floats(const Tensor& t, int64_t begin, int64_t n, float* buf
   }
   return buffer;
 }
-inline bool is_float(const Tensor& t) {
-  return t.dtype() == DType::kF32 || t.dtype() == DType::kBF16;
-}
 
 inline bool same_bytes(const void* a, const void* b, size_t bytes) {
   return std::memcmp(a, b, bytes) == 0;

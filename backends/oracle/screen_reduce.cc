@@ -199,7 +199,7 @@ bool holds(const Call& call, int64_t begin, int64_t n, const double* value, cons
 bool reduce(const Call& call) {
   const bool mean = call.op.attrs.reducer == Reducer::kMean;
   const int64_t outputs = call.output.elements();
-  if (!is_float(call.inputs[0])) return true;
+  if (!is_floating(call.inputs[0].dtype())) return true;
   if (call.op.attrs.reducer == Reducer::kMax) {
     const Sums s = collected<Collect::kMax>(call);
     std::vector<float> buffer(static_cast<size_t>(outputs));
@@ -237,7 +237,7 @@ bool scatter_add(const Call& call) {
     }
     return same_bytes(sums.data(), call.output.raw(), call.output.bytes());
   }
-  if (!is_float(call.output)) return true;
+  if (!is_floating(call.output.dtype())) return true;
   std::vector<double> value(static_cast<size_t>(rows * width)), size(value);
   std::vector<int64_t> terms(static_cast<size_t>(rows));
   std::vector<float> buffer(static_cast<size_t>(width));
@@ -270,7 +270,7 @@ bool all_reduce(const Call& call) {
     }
     return true;
   }
-  if (!is_float(call.output)) return true;
+  if (!is_floating(call.output.dtype())) return true;
   const auto replicas = static_cast<double>(call.inputs.size());
   const bool bf16 = call.output.dtype() == DType::kBF16;
   Tolerance t{(replicas - 1) * (bf16 ? 0x1.1p-8 : kUnit) + replicas * 0x1p-52, 0, 0};
@@ -438,7 +438,7 @@ bool scatter(const Call& call) {
 }  // namespace
 
 bool window(const Call& call) {
-  if (!is_float(call.output)) return true;
+  if (!is_floating(call.output.dtype())) return true;
   return call.op.kind == OpKind::kReduceWindow ? pooling(call) : scatter(call);
 }
 

@@ -9,8 +9,6 @@ namespace twinrun {
 namespace variants {
 namespace {
 
-bool is_float(DType d) { return d == DType::kF32 || d == DType::kBF16; }
-
 bool is_elementary(OpKind kind) {
   switch (kind) {
     case OpKind::kExponential:
@@ -51,7 +49,7 @@ std::vector<float> numbers(const Tensor& t) {
   std::vector<float> out(static_cast<size_t>(t.elements()));
   for (size_t i = 0; i < out.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
-    out[i] = is_float(t.dtype())        ? number(t, at)
+    out[i] = is_floating(t.dtype())     ? number(t, at)
              : t.dtype() == DType::kI32 ? static_cast<float>(t.as<int32_t>()[i])
                                         : static_cast<float>(t.as<uint8_t>()[i]);
   }
@@ -74,7 +72,7 @@ Tensor computed(const Variant& v, const Op& op, std::span<const Tensor> inputs) 
 }  // namespace
 
 bool replaces(const Variant& variant, const Op& op) {
-  if (op.type.dtype == DType::kF64 || !is_float(op.type.dtype)) return false;
+  if (op.type.dtype == DType::kF64 || !is_floating(op.type.dtype)) return false;
   switch (class_of(op.kind)) {
     case OpClass::kDot:
     case OpClass::kReduce:

@@ -15,8 +15,6 @@ constexpr int64_t kOneSegment =
 constexpr int64_t kSerialElements = 1 << 18;  // reductions of fewer need no second thread
 constexpr int kRecomputedOps = 4;
 
-bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16; }
-
 bool elementwise(OpKind kind) {
   return class_of(kind) == OpClass::kElementwise || kind == OpKind::kSelect ||
          kind == OpKind::kNegate || kind == OpKind::kAbs;
@@ -121,7 +119,7 @@ class Planner {
       if (op.kind == OpKind::kReduce) {
         const ValueId source = resolve(op.operands[0]).source;
         const int64_t columns = reduce_columns(graph_, id), length = elements(op.operands[0]);
-        candidate_[at(id)] = is_float(op.type.dtype) && columns > 0 && columns <= kMostColumns &&
+        candidate_[at(id)] = is_floating(op.type.dtype) && columns > 0 && columns <= kMostColumns &&
                              (length <= kSerialElements ||
                               length / columns * program_.sharding.cores >= 8 * kOneSegment) &&
                              elements(source) == length && candidate_[at(source)] &&

@@ -23,6 +23,8 @@ inline constexpr uint32_t kStreamData = 4u << 24;     // procedural data
 inline constexpr uint32_t kStreamVariant =
     5u << 24;  // what an honest variant chooses (backends/variants)
 inline constexpr uint32_t kStreamEnsemble = 6u << 24;  // ulps by which initial weights are moved
+inline constexpr uint32_t kStreamSample = 7u
+                                          << 24;  // + an op: the elements that are compared of it
 
 struct RandomKey {
   uint64_t seed = 0;

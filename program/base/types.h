@@ -21,6 +21,8 @@ enum class DType : uint8_t { kF32, kBF16, kI32, kPred, kF64 };
 size_t size_of(DType dtype);              // bytes per element
 std::string_view to_string(DType dtype);  // "f32", "bf16", "i32", "pred", "f64"
 std::optional<DType> parse_dtype(std::string_view text);
+// What programs compute with as real numbers; f64 is the oracle's, and in no program.
+constexpr bool is_floating(DType t) { return t == DType::kF32 || t == DType::kBF16; }
 
 // Row-major sizes, outermost first; {} is a scalar.
 using Dims = std::vector<int64_t>;

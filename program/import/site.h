@@ -22,8 +22,6 @@ bool is_small_integer(std::string_view hlo);  // "u8", "s8", "u16", "s16"
 
 int64_t product(const Dims& dims);  // 1 of none
 
-inline bool is_floating(DType t) { return t == DType::kF32 || t == DType::kBF16; }
-
 // Whether a value is the same number everywhere, by its making: constants, broadcast, reshaped, converted.
 std::optional<double> splat_of(const Graph& graph, ValueId id);
 

@@ -4,10 +4,8 @@
 namespace twinrun {
 namespace {
 
-bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16; }
-
 TensorType infer_unary(const Op& op, std::span<const TensorType> in) {
-  if (!is_float(in[0].dtype)) {
+  if (!is_floating(in[0].dtype)) {
     throw GraphError(op.name + ": " + std::string(name_of(op.kind)) + " of " + to_string(in[0]) +
                      " (allowed: f32, bf16)");
   }
@@ -20,7 +18,7 @@ TensorType infer_binary(const Op& op, std::span<const TensorType> in) {
                      " and " + to_string(in[1]));
   }
   const bool integer_allowed = op.kind != OpKind::kDivide;
-  if (!is_float(in[0].dtype) && !(integer_allowed && in[0].dtype == DType::kI32)) {
+  if (!is_floating(in[0].dtype) && !(integer_allowed && in[0].dtype == DType::kI32)) {
     throw GraphError(op.name + ": " + std::string(name_of(op.kind)) + " of " +
                      to_string(in[0].dtype).data());
   }
@@ -106,7 +104,7 @@ void gradient_log1p(GradientArgs& g) {
 }
 void gradient_convert(GradientArgs& g) {
   const DType from = g.b.type(g.op.operands[0]).dtype;
-  if (is_float(from) && is_float(g.op.attrs.dtype))
+  if (is_floating(from) && is_floating(g.op.attrs.dtype))
     g.d[0] = g.b.convert(g.dy, from, "grad_convert");
 }
 

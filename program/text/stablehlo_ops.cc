@@ -24,8 +24,6 @@ std::string_view element_text(DType dtype) {
   }
 }
 
-bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
-
 std::string_view name_in_stablehlo(OpKind kind) {
   switch (kind) {
     case OpKind::kLog1p:
@@ -209,7 +207,7 @@ void Writer::elementwise(ValueId id, const Op& op) {
     const TensorType& of = type(op.operands[0]);
     line(ref(id), "stablehlo.compare {}, {}, {}, {} : ({}, {}) -> {}", direction(op.attrs.compare),
          ref(op.operands[0]), ref(op.operands[1]),
-         is_float(of.dtype)         ? "FLOAT"
+         is_floating(of.dtype)      ? "FLOAT"
          : of.dtype == DType::kPred ? "UNSIGNED"
                                     : "SIGNED",
          type_text(of), type_text(of), type_text(op.type));
@@ -245,9 +243,9 @@ void Writer::reduce(ValueId id, const Op& op) {
   const bool max = op.attrs.reducer == Reducer::kMax, mean = op.attrs.reducer == Reducer::kMean;
   const std::string init =
       constant(id, "init", scalar,
-               !max                      ? 0
-               : is_float(op.type.dtype) ? -std::numeric_limits<double>::infinity()
-                                         : std::numeric_limits<int32_t>::min());
+               !max                         ? 0
+               : is_floating(op.type.dtype) ? -std::numeric_limits<double>::infinity()
+                                            : std::numeric_limits<int32_t>::min());
   const std::string sum = mean ? ref(id) + "_sum" : ref(id);
   line(sum,
        "stablehlo.reduce({} init: {}) applies stablehlo.{} across dimensions = [{}] : ({}, {}) -> "
