@@ -145,13 +145,15 @@ class Document {
   std::string why() const {
     if (lead_ == nullptr) return "";
     std::string out;
-    // The headline has often said it already.
-    if (!lead_->sentence.empty() && lead_->sentence != r_.headline)
-      out = html::text(lead_->sentence);
     const std::string number = text::number_of(*lead_);
     const auto line = [&](const std::string& html) { out += (out.empty() ? "" : "<br>") + html; };
-    if (!number.empty() && lead_->sentence.find(number) == std::string::npos)
+    // The headline has often said it already; or the number and what it looks like do, the place being told above.
+    const bool in_short = !lead_->op.empty() && !lead_->fingerprint.empty() && !number.empty();
+    if (!in_short && !lead_->sentence.empty() && lead_->sentence != r_.headline)
+      out = html::text(lead_->sentence);
+    if (!number.empty() && (in_short || lead_->sentence.find(number) == std::string::npos))
       line(html::text(number));
+    if (in_short) line("looks like: " + html::text(lead_->fingerprint));
     if (!lead_->bound_source.empty()) line("bound: " + html::text(lead_->bound_source));
     return out;
   }
