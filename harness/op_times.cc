@@ -18,9 +18,9 @@ TimedOp described(const OpSite& site) {
 }
 
 // Stands before whatever hooks the caller has, whose time counts as the op's.
-class Stopwatch : public OpHooks {
+class OpStopwatch : public OpHooks {
  public:
-  Stopwatch(TimedStep& step, Clock::time_point zero, OpHooks* others)
+  OpStopwatch(TimedStep& step, Clock::time_point zero, OpHooks* others)
       : step_(step), zero_(zero), others_(others) {}
 
   bool watches(const Program& program, ValueId id, int64_t step) override {
@@ -75,7 +75,7 @@ class TimedEngine : public Engine {
     if (!zero_) zero_ = Clock::now();
     TimedStep timed{.step = step};
     timed.cores.resize(states.size());
-    Stopwatch watch(timed, *zero_, hooks);
+    OpStopwatch watch(timed, *zero_, hooks);
     const auto seconds = [&] {
       return std::chrono::duration<double>(Clock::now() - *zero_).count();
     };

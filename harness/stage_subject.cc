@@ -1,6 +1,5 @@
 // The subject: its two corners under instrument 1, where it first goes wrong, whether it does so again, and which program it ran.
 #include <fmt/format.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +7,7 @@
 #include "backends/variants/variant.h"
 #include "harness/corners.h"
 #include "harness/feeding.h"
+#include "harness/heap.h"
 #include "program/analysis/liveness.h"
 
 namespace twinrun {
@@ -256,9 +256,8 @@ Status match_program(Stage& stage) {
     e.match->read = true;
     for (const std::string& cause : fed) e.match->explanations.push_back({{{cause, true}}, 0});
   } else {
+    const LargeBlocksApart apart;
     TWINRUN_ASSIGN(e.match, match_steps(stage, asked, *engine, o));
-    malloc_trim(
-        0);  // steps of many engines lay in memory: an engine of another process may need it now
   }
   for (const Explanation& explanation : e.match->explanations) {
     for (const Explanation::Part& part : explanation.parts)

@@ -1,6 +1,5 @@
 // twinrun VERB ...: the table of verbs.
 #include <fmt/format.h>
-#include <malloc.h>
 
 #include <array>
 #include <cerrno>
@@ -17,6 +16,7 @@
 #include "checkpoints/container/hdf5_tree.h"
 #include "harness/cli/cli.h"
 #include "harness/environment.h"
+#include "harness/heap.h"
 #include "program/base/names.h"
 
 namespace twinrun::cli {
@@ -109,9 +109,7 @@ Error stdout_error() {
 
 int main(int argc, char** argv) {
   // Steps allocate and free the same sizes over and over: keep the pages instead of giving them back each time.
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, -1);
-  mallopt(M_TOP_PAD, 64 << 20);
+  twinrun::keep_freed_pages();
   twinrun::cli::remember_command_line(argc, argv);
   try {
     const int code = twinrun::cli::run(argc, argv);
