@@ -9,29 +9,13 @@
 #include <thread>
 
 #include "harness/diff_foreign.h"
+#include "harness/element.h"
 #include "harness/pattern.h"
 #include "program/base/bits.h"
 #include "program/base/thread_pool.h"
 
 namespace twinrun {
 namespace {
-
-double value_at(const Tensor& t, int64_t i) {
-  const auto k = static_cast<size_t>(i);
-  switch (t.dtype()) {
-    case DType::kF32:
-      return t.as<float>()[k];
-    case DType::kBF16:
-      return bf16_to_f32(t.as<uint16_t>()[k]);
-    case DType::kI32:
-      return t.as<int32_t>()[k];
-    case DType::kPred:
-      return t.as<uint8_t>()[k];
-    case DType::kF64:
-      return t.as<double>()[k];
-  }
-  return 0;
-}
 
 // What a stretch of two tensors adds to their difference.
 struct Gap {
@@ -49,11 +33,11 @@ Gap gap_of_elements(const Tensor& a, const Tensor& b, int64_t begin, int64_t end
   Gap g;
   const size_t size = size_of(a.dtype());
   for (int64_t i = begin; i < end; ++i) {
-    const double y = value_at(b, i);
+    const double y = number_at(b, i);
     if (y == y) g.norm += y * y;
     const size_t at = static_cast<size_t>(i) * size;
     if (std::memcmp(a.raw() + at, b.raw() + at, size) == 0) continue;
-    const double x = value_at(a, i);
+    const double x = number_at(a, i);
     if (g.different++ == 0) g.first = i;
     if (x != x || y != y) {
       ++g.nans;
@@ -143,7 +127,7 @@ TensorDiff diff_tensors(const std::string& name, const Tensor& a, const Tensor& 
   d.max_ulps = all.ulps, d.max_abs = all.largest;
   if (all.first >= 0) {
     d.first = fmt::format("{} {:.9g} against {:.9g}", index_text(a.dims(), all.first),
-                          value_at(a, all.first), value_at(b, all.first));
+                          number_at(a, all.first), number_at(b, all.first));
   }
   d.relative = all.norm > 0 ? std::sqrt(all.squares / all.norm) : std::sqrt(all.squares);
   return d;

@@ -12,6 +12,11 @@ int cores_of(const EngineSpec& spec, const Scenario& scenario) {
   return spec.engine == "tpu" ? scenario.tpu.cores : 1;
 }
 
+Experiment::Stack stack_of(const EngineSpec& spec) {
+  if (spec.stack) return *spec.stack;
+  return spec.engine.starts_with("cpu") ? Experiment::Stack::kCpu : Experiment::Stack::kTpu;
+}
+
 Status check_cores(const Scenario& scenario, int cores) {
   if (cores >= 1 && scenario.train.batch % cores == 0) return Ok{};
   return Error{
@@ -28,10 +33,8 @@ Result<EngineSetup> set_up(const Experiment& e, const EngineSpec& spec, Progress
   TWINRUN_ASSIGN(out.backend, make_engine(spec.engine, e.scenario, options, progress));
   Sharding sharding = e.sharding;
   sharding.cores = cores;
-  const auto stack =
-      spec.engine.starts_with("cpu") ? Experiment::Stack::kCpu : Experiment::Stack::kTpu;
   out.program = as_computed_by(out.backend->capabilities(),
-                               cores == 1 ? e.whole(stack) : e.sharded(sharding));
+                               cores == 1 ? e.whole(stack_of(spec)) : e.sharded(sharding));
   const auto fits = FaultHooks::make(out.program, spec.faults, e.scenario.seed);
   if (!fits) return fits.error();
   if (spec.times != nullptr) {  // below the faults, whose hooks are timed with the ops

@@ -19,6 +19,8 @@ namespace twinrun {
 struct EngineSpec {
   std::string engine = "cpu";
   std::optional<int> cores;  // 1: the whole batch on one core; default: tpu.cores on tpu, else 1
+  // By whose update algebra; default: the CPU's for our cpu, else the TPU's (docs/optimizers.md).
+  std::optional<Experiment::Stack> stack = std::nullopt;
   int threads = 1;
   std::vector<FaultSpec> faults;  // the engine is wrong on purpose
   bool poison_memory = false;     // results start as NaN patterns
@@ -26,6 +28,7 @@ struct EngineSpec {
 };
 
 int cores_of(const EngineSpec& spec, const Scenario& scenario);
+Experiment::Stack stack_of(const EngineSpec& spec);
 
 struct EngineSetup {
   std::unique_ptr<Backend> backend;

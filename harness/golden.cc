@@ -21,14 +21,6 @@ constexpr const char* kDeclares = "golden.declares";
 constexpr const char* kRepeats = "golden.repeats";
 constexpr const char* kNoise = "golden.noise";
 
-// From the first step to the last, evenly.
-std::vector<int64_t> kept_steps(int64_t steps, int64_t count) {
-  std::vector<int64_t> out;
-  count = std::min(steps, std::max<int64_t>(count, 1));
-  for (int64_t i = 0; i < count; ++i) out.push_back(count == 1 ? 0 : i * (steps - 1) / (count - 1));
-  return out;
-}
-
 OpTraceRow row_of(int64_t step, size_t replica, const std::string& name, const Tensor& value) {
   OpTraceRow row;
   row.step = step;
@@ -117,8 +109,12 @@ StepRecorder::StepRecorder(const Program& program, std::vector<int64_t> kept, bo
   std::ranges::stable_sort(tensors_, {}, &Compared::id);  // in the order of computation
 }
 
+bool StepRecorder::needs_before(int64_t step) const {
+  return std::ranges::binary_search(kept_, step);
+}
+
 TraceSink* StepRecorder::begin_step(int64_t step, const States& before, const StepInputs&) {
-  const bool kept = std::ranges::binary_search(kept_, step);
+  const bool kept = needs_before(step);
   if (kept) states.push_back({step, before});
   ops_ = kept && shows_ops_;
   return ops_ ? this : nullptr;
@@ -144,14 +140,9 @@ void StepRecorder::end_step(int64_t step, const States& after, const StepOutputs
 
 Result<Gate::Noise> noise_of(const Experiment& e, const Program& program, Backend& engine,
                              const std::vector<MatchState>& states, int threads) {
-  const Capabilities declared = engine.capabilities();
   MatchOptions o;
   o.threads = threads;
   o.explain = false;
-  o.make_member = [&](uint64_t member) -> Result<std::unique_ptr<Backend>> {
-    return make_variant_backend(variant_within(member, declared),
-                                backend_options(e.scenario, threads));
-  };
   TWINRUN_ASSIGN(const MatchResult m, match_subject(e, program, engine, states, o));
   Gate::Noise noise;
   noise.inside = m.outcome == MatchResult::Outcome::kInside;
@@ -177,7 +168,7 @@ Result<RunFile> record_golden(const Experiment& e, const GoldenOptions& o) {
   TWINRUN_RETURN_IF_ERROR(check_data_lasts(e));
   TWINRUN_ASSIGN(const EngineSetup setup, set_up(e, o.spec, o.progress));
   const Capabilities declared = setup.backend->capabilities();
-  StepRecorder recorder(setup.program, kept_steps(e.scenario.train.steps, o.states),
+  StepRecorder recorder(setup.program, spread_steps(e.scenario.train.steps, std::max(o.states, 1)),
                         traces_ops(o.spec.engine, declared));
   RunOptions run;
   run.name =

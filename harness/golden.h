@@ -54,6 +54,7 @@ class StepRecorder : public StepObserver, public TraceSink {
  public:
   // kept: ascending; of these steps every op, where the engine shows its ops.
   StepRecorder(const Program& program, std::vector<int64_t> kept, bool shows_ops);
+  bool needs_before(int64_t step) const override;
   TraceSink* begin_step(int64_t step, const States& before, const StepInputs& inputs) override;
   void end_step(int64_t step, const States& after, const StepOutputs& outputs) override;
   void on_op(const OpEvent& event) override;

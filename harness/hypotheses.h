@@ -5,28 +5,12 @@
 
 #include <vector>
 
+#include "harness/element.h"
 #include "harness/fingerprint.h"
 #include "harness/pattern.h"
 #include "program/base/bits.h"
 
 namespace twinrun {
-
-inline double number_at(const Tensor& t, int64_t i) {
-  const auto u = static_cast<size_t>(i);
-  switch (t.dtype()) {
-    case DType::kF32:
-      return t.as<const float>()[u];
-    case DType::kBF16:
-      return bf16_to_f32(t.as<const uint16_t>()[u]);
-    case DType::kI32:
-      return t.as<const int32_t>()[u];
-    case DType::kPred:
-      return t.as<const uint8_t>()[u];
-    case DType::kF64:
-      return t.as<const double>()[u];
-  }
-  return 0;
-}
 
 // A wrong result, and all that is known of it.
 struct Suspect {

@@ -37,6 +37,11 @@ std::string settings_of(const Program& p) {
                          : "");
 }
 
+bool shares_storage(const ReplicaState& a, const ReplicaState& b) {
+  return std::ranges::equal(a.vars, b.vars,
+                            [](const Tensor& x, const Tensor& y) { return x.raw() == y.raw(); });
+}
+
 std::string digest_of(const ReplicaState& core, const Program& program) {
   DigestBuilder builder;
   for (size_t i = 0; i < std::min(core.vars.size(), program.state.size()); ++i) {
@@ -64,7 +69,10 @@ RunSummary summary(const std::string& name, const RunResult& run, const Program&
   s.seconds = run.seconds;
   s.kept = run.kept;
   s.ended = run.file.ended;
-  for (const ReplicaState& core : run.states) s.core_digests.push_back(digest_of(core, program));
+  for (const ReplicaState& core : run.states) {
+    const bool shared = !s.core_digests.empty() && shares_storage(core, run.states.front());
+    s.core_digests.push_back(shared ? s.core_digests.front() : digest_of(core, program));
+  }
   return s;
 }
 

@@ -10,6 +10,7 @@
 
 #include "backends/variants/variant.h"
 #include "harness/mixed_precision.h"
+#include "harness/pipeline.h"
 
 namespace twinrun {
 namespace {
@@ -146,9 +147,8 @@ class Matcher {
 
  private:
   Result<std::unique_ptr<Backend>> default_member(uint64_t member) const {
-    BackendOptions o;
-    o.threads = options_.threads;
-    return make_variant_backend(variant_within(member, declared_), o);
+    return make_variant_backend(variant_within(member, declared_),
+                                backend_options(e_.scenario, options_.threads));
   }
 
   Envelope envelope(const std::vector<Observed>& members) const {
@@ -209,14 +209,8 @@ class Matcher {
   Result<std::string> undeclared_precision(bool narrow) {
     if (declared_.ours || declared_.precision == DotPrecision::kBf16) return std::string();
     if (narrow) return std::string("results rounded to bfloat16");
-    Capabilities less = declared_;
-    less.precision = DotPrecision::kBf16;
-    options_.make_member = [this, less](uint64_t member) -> Result<std::unique_ptr<Backend>> {
-      BackendOptions o;
-      o.threads = options_.threads;
-      return make_variant_backend(variant_within(member, less), o);
-    };
-    declared_ = less;  // weights are moved as for bf16 operands
+    declared_.precision = DotPrecision::kBf16;  // weights are moved as for bf16 operands
+    options_.make_member = [this](uint64_t member) { return default_member(member); };
     std::vector<Observed> members;
     TWINRUN_RETURN_IF_ERROR(add_members(asked_, options_.many, members));
     const std::vector<Distance> left = distances(subject_, envelope(members));

@@ -22,7 +22,7 @@ namespace twinrun {
 
 struct MatchOptions {
   int threads = 1;
-  // An honest engine of the declared arithmetic, another one for each member; default: variant_within(member, declared).
+  // An honest engine of the declared arithmetic, another one for each member; default: variant_within(member, declared), with the scenario's settings.
   std::function<Result<std::unique_ptr<Backend>>(uint64_t member)> make_member;
   int few = 8, many = 24;     // members: to see that all is well; to say that it is not
   double false_alarm = 1e-6;  // of one call, all its tensors together, where rounding is Gaussian

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "harness/hypotheses.h"
+#include "harness/element.h"
 
 namespace twinrun {
 namespace {

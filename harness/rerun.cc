@@ -53,17 +53,12 @@ struct Attempt {
   States after;
 };
 
-// The engine is made anew and taken through the step before, so that whatever it carries over is there; the state is the
-// kept one.
+// From the kept state.
 Result<Attempt> attempt(Backend& backend, const Program& program, const KeptStep& kept,
                         ThreadPool* pool, int64_t& executions) {
-  TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend.prepare(program));
+  TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, engine_before(backend, program, kept));
+  if (kept.lead) ++executions;
   StepOutputs outputs;
-  if (kept.lead) {
-    States states = kept.lead->first;
-    TWINRUN_RETURN_IF_ERROR(engine->step(kept.step - 1, states, kept.lead->second, outputs));
-    ++executions;
-  }
   ProbePolicy policy;
   policy.bias = false;
   Lockstep probe(program, backend.capabilities(), policy, pool);
@@ -94,6 +89,16 @@ Violation::Persistence persistence(const Violation& v) {
 }
 
 }  // namespace
+
+Result<std::unique_ptr<Engine>> engine_before(Backend& backend, const Program& program,
+                                              const KeptStep& kept) {
+  TWINRUN_ASSIGN(std::unique_ptr<Engine> engine, backend.prepare(program));
+  if (!kept.lead) return engine;
+  States states = kept.lead->first;
+  StepOutputs outputs;
+  TWINRUN_RETURN_IF_ERROR(engine->step(kept.step - 1, states, kept.lead->second, outputs));
+  return engine;
+}
 
 std::string RunSpread::text() const {
   return fmt::format(

@@ -6,6 +6,7 @@
 //   r->spread            // set if bits differed between runs although every op was inside its bound
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,6 +25,10 @@ struct KeptStep {
   StepInputs inputs;
   std::optional<std::pair<States, StepInputs>> lead;
 };
+
+// A new engine, taken through the step before, so that whatever it carries over to the kept one is there.
+Result<std::unique_ptr<Engine>> engine_before(Backend& backend, const Program& program,
+                                              const KeptStep& kept);
 
 // Bits that differ between two runs of one step.
 struct RunSpread {

@@ -141,9 +141,8 @@ struct Runner {
   // Returns false when the run is over.
   Result<bool> one_step(Engine& engine, StepFeed& feed, int64_t step) {
     TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
-    // Who holds a state keeps the engine from updating it in place.
-    const bool watched = options.observer != nullptr;
-    States before = watched ? result.states : States{};
+    const bool held = options.observer != nullptr && options.observer->needs_before(step);
+    States before = held ? result.states : States{};
     TraceSink* sink =
         options.observer == nullptr ? nullptr : options.observer->begin_step(step, before, inputs);
     TWINRUN_RETURN_IF_ERROR(engine.step(step, result.states, inputs, outputs, sink));
@@ -157,7 +156,7 @@ struct Runner {
           to_checkpoint(program, result.states, experiment.scenario, step + 1).root_digest());
     }
     if (std::isfinite(s.loss) && std::isfinite(s.gradient_norm)) return true;
-    if (!watched) {
+    if (!held) {
       TWINRUN_ASSIGN(before, state_before(engine, feed, step));
     }
     result.birth = find_birth(engine, step, before, inputs);
@@ -176,6 +175,13 @@ void end_of_loop(const Scenario& scenario, States& states, int64_t step) {
   if ((loop > 0 && (step + 1) % loop == 0) || step + 1 == scenario.train.steps) {
     for (size_t r = 1; r < states.size(); ++r) states[r] = states[0];
   }
+}
+
+std::vector<int64_t> spread_steps(int64_t steps, int64_t count) {
+  count = std::min(count, steps);
+  std::vector<int64_t> out;
+  for (int64_t i = 0; i < count; ++i) out.push_back(count == 1 ? 0 : i * (steps - 1) / (count - 1));
+  return out;
 }
 
 std::optional<Birth> find_birth(Engine& engine, int64_t step, States states,

@@ -24,14 +24,19 @@ struct Birth {
   std::string what;  // "NaN", "Inf", "loss"
 };
 
-// Sees every step; may watch its ops. `before` is what the step started from.
+// Sees every step; may watch its ops. `before` is what the step started from, or empty where it is not needed.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
+  // Who holds a state keeps the engine from updating it in place: a copy of it for that step.
+  virtual bool needs_before(int64_t /*step*/) const { return true; }
   virtual TraceSink* begin_step(int64_t step, const States& before, const StepInputs& inputs) = 0;
   virtual void end_step(int64_t /*step*/, const States& /*after*/, const StepOutputs& /*outputs*/) {
   }
 };
+
+// `count` steps of a run of so many, evenly, the first and the last among them; all of them where there are fewer.
+std::vector<int64_t> spread_steps(int64_t steps, int64_t count);
 
 struct RunOptions {
   std::string name;             // for progress

@@ -63,9 +63,8 @@ class StateKeeper : public StepObserver {
     }
     constexpr int64_t kMost = 24, kMemory = int64_t{512} << 20;
     const int64_t room = std::clamp<int64_t>(kMemory / bytes, 3, kMost);
-    const int64_t count = std::min(steps_, shows_ops_ ? 3 : room);
-    for (int64_t i = 0; i < count; ++i)
-      wanted_.push_back(count == 1 ? 0 : i * (steps_ - 1) / (count - 1));
+    const int64_t count = shows_ops_ ? 3 : room;
+    wanted_ = spread_steps(steps_, count);
   }
 
   StepObserver& inner_;
@@ -240,10 +239,6 @@ Status match_program(Stage& stage) {
   TWINRUN_ASSIGN(const auto engine, subject(stage));
   MatchOptions o;
   o.threads = stage.options.threads;
-  o.make_member = [&](uint64_t member) -> Result<std::unique_ptr<Backend>> {
-    return make_variant_backend(variant_within(member, e.subject),
-                                backend_options(stage.experiment.scenario, o.threads));
-  };
   const Program& asked = stage.programs["T"];
   // What the ops read says more than any tensor that followed from it.
   TWINRUN_ASSIGN(const std::vector<std::string> fed,

@@ -30,10 +30,9 @@ WeightKeeper::WeightKeeper(const Program& program, int64_t steps) {
     bytes += static_cast<int64_t>(var.type.bytes());
   }
   constexpr int64_t kMost = 24, kMemory = int64_t{256} << 20;
-  const int64_t count = std::min({kMost, kMemory / bytes, steps});
+  const int64_t count = std::min(kMost, kMemory / bytes);
   if (count == 1 && steps > 1) return;  // one column is no picture
-  for (int64_t i = 0; i < count; ++i)
-    wanted_.push_back(count == 1 ? 0 : i * (steps - 1) / (count - 1));
+  wanted_ = spread_steps(steps, count);
 }
 
 void WeightKeeper::end_step(int64_t step, const States& after, const StepOutputs&) {

@@ -20,6 +20,7 @@ namespace twinrun {
 class WeightKeeper : public StepObserver {
  public:
   WeightKeeper(const Program& program, int64_t steps);
+  bool needs_before(int64_t) const override { return false; }
   TraceSink* begin_step(int64_t, const States&, const StepInputs&) override { return nullptr; }
   void end_step(int64_t step, const States& after, const StepOutputs& outputs) override;
 
@@ -40,6 +41,7 @@ class WeightWatch : public StepObserver {
   // `program`: of the run that is watched. A variable of another name or shape there is left out.
   WeightWatch(StepObserver& inner, const WeightKeeper& kept, const Program& program,
               std::string pair);
+  bool needs_before(int64_t step) const override { return inner_.needs_before(step); }
   TraceSink* begin_step(int64_t step, const States& before, const StepInputs& inputs) override {
     return inner_.begin_step(step, before, inputs);
   }

@@ -142,7 +142,7 @@ Result<Ran> run_command(const std::vector<std::string>& words, const CommandOpti
 Result<Outcome> outcome_of(const Ran& ran, const std::string& command) {
   switch (ran.ended) {
     case Ran::Ended::kInterrupted:
-      return Error{"interrupted", "", "the same command with --resume goes on"};
+      return interrupted();
     case Ran::Ended::kTimeout:
       return Outcome::kSkip;
     case Ran::Ended::kExit:

@@ -25,8 +25,7 @@ int64_t Judge::testable() const {
 int64_t Judge::untestable() const { return static_cast<int64_t>(tallies_.size()) - testable(); }
 
 Status Judge::execute(const std::string& candidate, Tally& tally) {
-  if (stop_ != nullptr && stop_->load())
-    return Error{"interrupted", "", "the same command with --resume goes on"};
+  if (stop_ != nullptr && stop_->load()) return interrupted();
   Outcome outcome;
   if (const Execution* known = session_.next_known(candidate)) {
     outcome = known->outcome;

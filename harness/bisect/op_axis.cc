@@ -102,15 +102,11 @@ struct Stepped {
   StepOutputs outputs;
 };
 
-// The kept step on a new engine, which is taken through the step before, so that whatever it carries over is there.
+// The kept step, on an engine of its own.
 Result<Stepped> step_of(Backend& backend, const Program& program, const KeptStep& kept,
                         TraceSink* sink, int64_t& executions) {
-  TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend.prepare(program));
+  TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, engine_before(backend, program, kept));
   Stepped s;
-  if (kept.lead) {
-    States states = kept.lead->first;
-    TWINRUN_RETURN_IF_ERROR(engine->step(kept.step - 1, states, kept.lead->second, s.outputs));
-  }
   s.after = kept.before;
   TWINRUN_RETURN_IF_ERROR(engine->step(kept.step, s.after, kept.inputs, s.outputs, sink));
   ++executions;

@@ -147,13 +147,10 @@ Result<RevisionsFound> bisect_revisions(const RevisionOptions& options, Progress
       }
     }
   }
-  const nlohmann::ordered_json result = {
-      {"end", r.found.end == Found::End::kFound       ? "found"
-              : r.found.end == Found::End::kUndecided ? "undecided"
-                                                      : "not reproducible"},
-      {"last_good", r.last_good.name},
-      {"first_bad", r.first_bad.name},
-      {"why", r.found.why}};
+  const nlohmann::ordered_json result = {{"end", to_string(r.found.end)},
+                                         {"last_good", r.last_good.name},
+                                         {"first_bad", r.first_bad.name},
+                                         {"why", r.found.why}};
   TWINRUN_RETURN_IF_ERROR(session->finish(result.dump()));
   return r;
 }

@@ -134,7 +134,7 @@ class ScenarioOracle {
       return Answer{std::nullopt,
                     d.error().what};  // a fault with no such op, data that do not last
     }
-    if (d->interrupted) return Error{"interrupted", "", "the same command with --resume goes on"};
+    if (d->interrupted) return interrupted();
     return Answer{std::string(to_string(d->report.verdict)), ""};
   }
 
@@ -158,8 +158,7 @@ class ScenarioOracle {
       if (of_foreign_engine(run.error())) return run.error();
       return Answer{std::nullopt, run.error().what};
     }
-    if (run->file.ended == "interrupted")
-      return Error{"interrupted", "", "the same command with --resume goes on"};
+    if (run->file.ended == "interrupted") return interrupted();
     if (options_.test == Test::kDigest)
       return Answer{run->file.checkpoints.back().root_digest().hex(), ""};
     const double loss = run->file.evaluations.empty() ? run->file.steps.back().loss
@@ -268,9 +267,7 @@ Result<ScenariosFound> bisect_scenarios(const Scenario& a, const Scenario& b,
     }
   }
   const nlohmann::ordered_json result = {
-      {"end", r.set.end == Found::End::kFound ? "found" : "not reproducible"},
-      {"keys", keys},
-      {"why", r.set.why}};
+      {"end", to_string(r.set.end)}, {"keys", keys}, {"why", r.set.why}};
   TWINRUN_RETURN_IF_ERROR(session->finish(result.dump()));
   return r;
 }

@@ -291,6 +291,12 @@ class Search {
 
 }  // namespace
 
+std::string_view to_string(Found::End end) {
+  return end == Found::End::kFound       ? "found"
+         : end == Found::End::kUndecided ? "undecided"
+                                         : "not reproducible";
+}
+
 Lineage Lineage::line(std::vector<std::string> names) {
   Lineage lineage;
   lineage.before.resize(names.size());

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/bisect/judge.h"
@@ -38,6 +39,8 @@ struct Found {
   // Of `testable`, on a line: 2 + ceil(log2(candidates between + 1)). 0, with merges: none.
   int64_t bound = 0;
 };
+
+std::string_view to_string(Found::End end);  // "found", "undecided", "not reproducible"
 
 // Both ends are proven first; every candidate is asked until `agree` executions say the same; the pair that is found is asked once
 // more. Chooses what splits the candidates that may be testable best, so that on a line each answer halves them: `testable` is

@@ -86,6 +86,8 @@ std::string_view to_string(Outcome outcome) {
   return outcome == Outcome::kGood ? "good" : outcome == Outcome::kBad ? "bad" : "skip";
 }
 
+Error interrupted() { return {"interrupted", "", "the same command with --resume goes on"}; }
+
 Result<SessionRecord> read_session(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return Error{"cannot read", path, "a session.jsonl that twinrun bisect has written"};

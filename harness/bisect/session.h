@@ -20,6 +20,9 @@ namespace twinrun::bisect {
 enum class Outcome : uint8_t { kGood, kBad, kSkip };
 std::string_view to_string(Outcome outcome);  // "good", "bad", "skip"
 
+// The error of a search that a signal has ended.
+Error interrupted();
+
 // One try of one candidate.
 struct Execution {
   std::string candidate;

@@ -7,15 +7,15 @@
 
 #include "harness/bisect/parting.h"
 #include "harness/bisect/search.h"
+#include "harness/element.h"
 #include "harness/loop.h"
 #include "harness/pattern.h"
 
 namespace twinrun::bisect {
 namespace {
 
-constexpr const char* kInterrupted = "interrupted";
-
-Error interrupted() { return {kInterrupted, "", "the same command begins again"}; }
+// No session: there is nothing to go on with.
+Error begin_again() { return {"interrupted", "", "the same command begins again"}; }
 
 bool stopped(const StopFlag* stop) { return stop != nullptr && stop->load(); }
 
@@ -27,10 +27,6 @@ std::string hex_of(const Tensor& t, int64_t element) {
                         static_cast<unsigned>(t.raw()[static_cast<size_t>(element) * size + i]));
   }
   return text;
-}
-
-double value_of(const Tensor& t, int64_t element) {
-  return as_doubles(t.at(static_cast<size_t>(element) * size_of(t.dtype()), {t.dtype(), {1}}))[0];
 }
 
 bool same_states(const States& a, const States& b) {
@@ -105,7 +101,7 @@ class RunAndEngine {
       progress_->begin(fmt::format("steps {} to {}", segment.begin, segment.end - 1),
                        segment.end - segment.begin);
     for (int64_t step = segment.begin; step < segment.end && !segment.parts; ++step) {
-      if (stopped(stop_)) return interrupted();
+      if (stopped(stop_)) return begin_again();
       TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
       TWINRUN_RETURN_IF_ERROR(engine->step(step, states, inputs, outputs));
       end_of_loop(experiment_.scenario, states, step);
@@ -176,7 +172,7 @@ std::optional<TensorGap> gap_of(const std::string& name, const std::vector<Tenso
       if (gap->different++ > 0) continue;
       gap->first = index_text(a[r].dims(), i);
       gap->bits_a = hex_of(a[r], i), gap->bits_b = hex_of(b[r], i);
-      gap->value_a = value_of(a[r], i), gap->value_b = value_of(b[r], i);
+      gap->value_a = number_at(a[r], i), gap->value_b = number_at(b[r], i);
     }
   }
   return gap;
@@ -237,7 +233,7 @@ Result<Parted> part_of_engines(const Twins& t, std::optional<std::pair<States, i
     t.progress->begin(fmt::format("{} beside {}", t.a.capabilities().name, t.b.capabilities().name),
                       last - p.first);
   for (int64_t step = p.first; step < last && !p.step; ++step) {
-    if (stopped(t.stop)) return interrupted();
+    if (stopped(t.stop)) return begin_again();
     TWINRUN_ASSIGN(StepInputs inputs, feed_a.inputs(step));
     TWINRUN_ASSIGN(const StepInputs inputs_b, feed_b.inputs(step));
     KeptStep kept{step, state_a, inputs, std::nullopt};

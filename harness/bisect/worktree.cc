@@ -53,8 +53,7 @@ Result<std::string> Repository::git(std::vector<std::string> words,
   std::error_code ignored;
   fs::remove(out, ignored);
   if (ran.ended == Ran::Ended::kExit && ran.code == 0) return said;
-  if (ran.ended == Ran::Ended::kInterrupted)
-    return Error{"interrupted", "", "the same command with --resume goes on"};
+  if (ran.ended == Ran::Ended::kInterrupted) return interrupted();
   return Error{fmt::format("git {}: {}: {}", what, ran.text(), last_line(log_)), top_, ""};
 }
 

@@ -12,6 +12,7 @@
 #include "harness/bundle/manifest.h"
 #include "harness/bundle/own_data.h"
 #include "harness/engine_setup.h"
+#include "harness/engines.h"
 #include "harness/environment.h"
 #include "harness/experiment.h"
 #include "harness/run.h"
@@ -47,8 +48,7 @@ std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool ano
       m.headline, to_string(m.verdict),
       m.finding.op.empty() ? "" : fmt::format(", op {}", m.finding.op),
       m.finding.step ? fmt::format(", first at step {}", *m.finding.step) : "", m.twinrun,
-      m.asked.subject.starts_with("exec:") || m.asked.subject.starts_with("xla") ? " --allow-exec"
-                                                                                 : "",
+      is_foreign_engine(m.asked.subject) ? " --allow-exec" : "",
       m.own_data ? "--set data.dir=. " : "", words(m.asked));
   if (!m.reduction.empty()) {
     out += "\nReduced from the original, each change with the same finding:\n";
@@ -68,24 +68,10 @@ std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool ano
   return out;
 }
 
-// The report's diagnosis once more as it can be asked.
-Result<DiagnoseOptions> options_of(const Report& report, int threads) {
-  DiagnoseOptions o;
-  o.baseline = report.asked.baseline;
-  o.subject = report.asked.subject;
-  o.quick = report.asked.quick;
-  o.threads = threads;
-  for (const std::string& text : report.asked.faults) {
-    TWINRUN_ASSIGN(FaultSpec fault, parse_fault(text));
-    o.faults.push_back(std::move(fault));
-  }
-  return o;
-}
-
 // Initial state, and the subject's before step `bad`, as files in `folder`.
-Status write_states(const Scenario& scenario, const DiagnoseOptions& options, int64_t bad,
+Status write_states(const Experiment& e, const DiagnoseOptions& options, int64_t bad,
                     const std::string& folder) {
-  TWINRUN_ASSIGN(const Experiment e, make_experiment(scenario));
+  const Scenario& scenario = e.scenario;
   TWINRUN_ASSIGN(const EngineSetup setup, set_up(e, {.engine = options.subject,
                                                      .cores = scenario.tpu.cores,
                                                      .threads = options.threads,
@@ -120,7 +106,7 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
         "does not say how it was asked: it is of an older twinrun, or of an imported program",
         report_path, "diagnose again; files of an imported step are to be sent as they are"};
   TWINRUN_ASSIGN(Scenario scenario, parse_scenario(original.scenario_toml, report_path));
-  TWINRUN_ASSIGN(DiagnoseOptions asked, options_of(original, options.threads));
+  TWINRUN_ASSIGN(DiagnoseOptions asked, asked_again(original.asked, options.threads));
   TWINRUN_ASSIGN(const Scratch work, Scratch::make("twinrun-bundle"));
 
   Bundle out;
@@ -179,7 +165,7 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
                                                         : e.whole(Experiment::Stack::kTpu))));
   if (own_data) {
     TWINRUN_RETURN_IF_ERROR(add_file(kOwnData));
-    TWINRUN_RETURN_IF_ERROR(write_states(here, asked, m.finding.step.value_or(0), work.path()));
+    TWINRUN_RETURN_IF_ERROR(write_states(e, asked, m.finding.step.value_or(0), work.path()));
     TWINRUN_RETURN_IF_ERROR(add_file(kInitial));
     TWINRUN_RETURN_IF_ERROR(add_file(kBefore));
   }

@@ -129,6 +129,19 @@ Manifest read(const Json& json, const std::string& where) {
 
 }  // namespace
 
+Result<DiagnoseOptions> asked_again(const AskedOf& asked, int threads) {
+  DiagnoseOptions o;
+  o.baseline = asked.baseline;
+  o.subject = asked.subject;
+  o.quick = asked.quick;
+  o.threads = threads;
+  for (const std::string& text : asked.faults) {
+    TWINRUN_ASSIGN(FaultSpec fault, parse_fault(text));
+    o.faults.push_back(std::move(fault));
+  }
+  return o;
+}
+
 std::vector<ExpectedRun> expected_runs(const Report& report) {
   std::vector<ExpectedRun> out;
   for (const RunSummary& run : report.runs) {

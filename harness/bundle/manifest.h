@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "harness/pipeline.h"
 #include "program/base/digest.h"
 #include "program/base/result.h"
 #include "reports/report.h"
@@ -48,6 +49,9 @@ struct Manifest {
   std::vector<std::string> reduction;
   std::vector<BundledFile> files;  // all but the manifest itself
 };
+
+// The same question once more; where its files go is the caller's to say. Error: a fault that is none.
+Result<DiagnoseOptions> asked_again(const AskedOf& asked, int threads);
 
 // The runs of a report as a replay must show them again.
 std::vector<ExpectedRun> expected_runs(const Report& report);

@@ -11,6 +11,13 @@
 namespace twinrun {
 namespace {
 
+// from, twice that, ..., below `now`.
+std::vector<int64_t> smaller_than(int64_t now, int64_t from = 1) {
+  std::vector<int64_t> sizes;
+  for (int64_t size = from; size < now; size *= 2) sizes.push_back(size);
+  return sizes;
+}
+
 class Search {
  public:
   Search(const Finding& found, const ReduceOptions& how, Progress* progress, const StopFlag* stop)
@@ -91,30 +98,20 @@ class Search {
     return set("train.steps", &Scenario::train, &TrainSpec::steps, least);
   }
 
-  // The smallest of `values`, which rise.
-  bool first_of(const std::vector<int64_t>& values, const auto& attempt) {
-    return std::ranges::any_of(values, attempt);
-  }
-
   bool fewer_samples() {
-    const int64_t cores = best_.scenario.tpu.cores;
-    bool smaller = false;
-    std::vector<int64_t> batches;
-    for (int64_t b = cores; b < best_.scenario.train.batch; b *= 2) batches.push_back(b);
-    smaller |= first_of(batches, [&](int64_t b) {
-      return set("train.batch", &Scenario::train, &TrainSpec::batch, b);
-    });
     const TrainSpec& train = best_.scenario.train;
+    bool smaller = std::ranges::any_of(
+        smaller_than(train.batch, best_.scenario.tpu.cores),
+        [&](int64_t b) { return set("train.batch", &Scenario::train, &TrainSpec::batch, b); });
     smaller |= set("data.train", &Scenario::data, &DataSpec::train, train.batch * train.steps);
     smaller |= set("data.eval", &Scenario::data, &DataSpec::eval, train.batch);
     return smaller;
   }
 
   bool fewer_cores() {
-    std::vector<int64_t> cores;
-    for (int64_t c = 1; c < best_.scenario.tpu.cores; c *= 2) cores.push_back(c);
-    return first_of(
-        cores, [&](int64_t c) { return set("tpu.cores", &Scenario::tpu, &TpuSpec::cores, c); });
+    return std::ranges::any_of(smaller_than(best_.scenario.tpu.cores), [&](int64_t c) {
+      return set("tpu.cores", &Scenario::tpu, &TpuSpec::cores, c);
+    });
   }
 
   // Runs of layers, half of all first, then shorter ones, from the last to the first.
@@ -141,9 +138,7 @@ class Search {
     for (size_t i = 0; i < best_.scenario.model.layers.size(); ++i) {
       for (int64_t LayerSpec::*member : {&LayerSpec::units, &LayerSpec::filters}) {
         const int64_t now = best_.scenario.model.layers[i].*member;
-        std::vector<int64_t> sizes;
-        for (int64_t n = 1; n < now; n *= 2) sizes.push_back(n);
-        smaller |= first_of(sizes, [&](int64_t n) {
+        smaller |= std::ranges::any_of(smaller_than(now), [&](int64_t n) {
           Scenario changed = best_.scenario;
           LayerSpec& layer = changed.model.layers[i];
           layer.*member = n;

@@ -10,6 +10,7 @@
 #include "checkpoints/container/zip.h"
 #include "harness/bundle/own_data.h"
 #include "harness/bundle/reduce.h"
+#include "harness/engines.h"
 #include "harness/environment.h"
 
 namespace twinrun {
@@ -68,10 +69,6 @@ Result<Opened> open(const std::string& path) {
   return out;
 }
 
-bool runs_code(const std::string& engine) {
-  return engine.starts_with("exec:") || engine.starts_with("xla");
-}
-
 // Whose data it reads: its own, the user's folder that was named, or a procedure's.
 Result<Scenario> scenario_of(const Opened& bundle, const std::string& path,
                              const ReplayOptions& options) {
@@ -118,7 +115,7 @@ void compare(const Manifest& m, const Report& report, Replay& out) {
   for (const ExpectedRun& due : m.runs) {
     const auto run = std::ranges::find(runs, due.name, &ExpectedRun::name);
     const bool foreign =
-        runs_code(due.name == "T" || due.name == "E1" ? m.asked.subject : m.asked.baseline);
+        is_foreign_engine(due.name == "T" || due.name == "E1" ? m.asked.subject : m.asked.baseline);
     const bool there = run != runs.end();
     out.rows.push_back({fmt::format("{}: state after {} steps", due.name, due.steps),
                         due.root_digest, there ? run->root_digest : "not run",
@@ -146,7 +143,7 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
   TWINRUN_ASSIGN(const Opened opened, open(path));
   const Manifest& m = opened.manifest;
   for (const std::string& engine : {m.asked.baseline, m.asked.subject}) {
-    if (runs_code(engine) && !options.allow_exec)
+    if (is_foreign_engine(engine) && !options.allow_exec)
       return Error{fmt::format("wants to run code that is not twinrun's: {}", engine), path,
                    "read it, then say --allow-exec"};
   }
@@ -154,16 +151,8 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
   if (m.own_data)
     TWINRUN_RETURN_IF_ERROR(write_file_atomically((fs::path(options.folder) / kOwnData).string(),
                                                   opened.find(kOwnData)->bytes));
-  DiagnoseOptions o;
-  o.baseline = m.asked.baseline;
-  o.subject = m.asked.subject;
-  o.quick = m.asked.quick;
-  o.threads = options.threads;
+  TWINRUN_ASSIGN(DiagnoseOptions o, asked_again(m.asked, options.threads));
   o.directory = (fs::path(options.folder) / "results").string();
-  for (const std::string& text : m.asked.faults) {
-    TWINRUN_ASSIGN(FaultSpec fault, parse_fault(text));
-    o.faults.push_back(std::move(fault));
-  }
   Replay out;
   out.manifest = m;
   TWINRUN_ASSIGN(Diagnosis again, diagnose(scenario, o, progress, stop));

@@ -123,7 +123,7 @@ Json json_of(const bisect::ScenariosFound& f) {
   for (const bisect::KeyChange& c : f.changes) differ.push_back(c.key);
   return {{"schema", 1},
           {"axis", "config"},
-          {"end", f.set.end == Found::End::kFound ? "found" : "not reproducible"},
+          {"end", to_string(f.set.end)},
           {"keys", keys},
           {"differ", differ},
           {"a", f.answer_a},
@@ -152,9 +152,7 @@ Json json_of(const bisect::RevisionsFound& f) {
   };
   return {{"schema", 1},
           {"axis", "rev"},
-          {"end", f.found.end == Found::End::kFound       ? "found"
-                  : f.found.end == Found::End::kUndecided ? "undecided"
-                                                          : "not reproducible"},
+          {"end", to_string(f.found.end)},
           {"first_bad", commit(f.first_bad)},
           {"last_good", commit(f.last_good)},
           {"skipped", skipped},

@@ -2,14 +2,11 @@
 
 #include <filesystem>
 
-#include "backends/faults/faulty_backend.h"
 #include "harness/cli/bisect.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/engine_setup.h"
-#include "harness/engines.h"
 #include "harness/lockstep.h"
 #include "harness/loop.h"
-#include "harness/pipeline.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
@@ -22,13 +19,11 @@ using Json = nlohmann::ordered_json;
 
 // Two engines on one scenario, ready to run.
 struct Pair {
-  Scenario scenario;
+  Experiment experiment;
   std::string name_a, name_b;
-  std::unique_ptr<Backend> a, b;
-  std::optional<Experiment> experiment;
-  std::optional<Program> program_a, program_b;
+  EngineSetup a, b;
   bisect::Twins twins(Progress* progress, const StopFlag* stop) const {
-    return {*experiment, *program_a, *program_b, *a, *b, progress, stop};
+    return {experiment, a.program, b.program, *a.backend, *b.backend, progress, stop};
   }
 };
 
@@ -40,35 +35,23 @@ void add_engine_options(po::options_description& options) {
   add_fault_option(options, "engine B");
 }
 
-// `cores`: of the program; none: as the command line or the scenario says.
-Result<Pair> pair_of(const Parsed& parsed, Scenario scenario, Progress* progress,
+// Both run B's program, each by its own formulas. `cores`: of it; none: as the command line or the scenario says.
+Result<Pair> pair_of(const Parsed& parsed, const Scenario& scenario, Progress* progress,
                      std::optional<int> cores = std::nullopt) {
-  Pair p;
-  p.scenario = std::move(scenario);
-  p.name_a = parsed.get<std::string>("a");
-  p.name_b = parsed.get<std::string>("b");
-  TWINRUN_ASSIGN(const int threads, threads_of(parsed));
-  if (!cores) cores = parsed.has("cores") ? parsed.get<int>("cores") : p.scenario.tpu.cores;
-  TWINRUN_RETURN_IF_ERROR(check_cores(p.scenario, *cores));
-  const BackendOptions options = backend_options(p.scenario, threads);
-  TWINRUN_ASSIGN(p.a, make_engine(p.name_a, p.scenario, options, progress));
-  TWINRUN_ASSIGN(p.b, make_engine(p.name_b, p.scenario, options, progress));
-  TWINRUN_ASSIGN(p.experiment, make_experiment(p.scenario));
-  TWINRUN_RETURN_IF_ERROR(check_data_lasts(*p.experiment));
-  Sharding sharding = p.experiment->sharding;
-  sharding.cores = *cores;
-  const auto stack =
-      p.name_b.starts_with("cpu") ? Experiment::Stack::kCpu : Experiment::Stack::kTpu;
-  const Program program =
-      *cores == 1 ? p.experiment->whole(stack) : p.experiment->sharded(sharding);
-  p.program_a = as_computed_by(p.a->capabilities(), program);
-  p.program_b = as_computed_by(p.b->capabilities(), program);
-  TWINRUN_ASSIGN(const std::vector<FaultSpec> faults, faults_of(parsed));
-  if (!faults.empty()) {
-    TWINRUN_RETURN_IF_ERROR(FaultHooks::make(*p.program_b, faults, p.scenario.seed));
-    p.b = with_faults(std::move(p.b), faults, p.scenario.seed);
-  }
-  return p;
+  TWINRUN_ASSIGN(Experiment experiment, make_experiment(scenario));
+  TWINRUN_RETURN_IF_ERROR(check_data_lasts(experiment));
+  EngineSpec a, b;
+  a.engine = parsed.get<std::string>("a");
+  b.engine = parsed.get<std::string>("b");
+  TWINRUN_ASSIGN(b.threads, threads_of(parsed));
+  a.threads = b.threads;
+  if (!cores) cores = parsed.has("cores") ? parsed.get<int>("cores") : scenario.tpu.cores;
+  a.cores = b.cores = cores;
+  a.stack = stack_of(b);
+  TWINRUN_ASSIGN(b.faults, faults_of(parsed));
+  TWINRUN_ASSIGN(EngineSetup set_a, set_up(experiment, a, progress));
+  TWINRUN_ASSIGN(EngineSetup set_b, set_up(experiment, b, progress));
+  return Pair{std::move(experiment), a.engine, b.engine, std::move(set_a), std::move(set_b)};
 }
 
 Json json_of(const TensorGap& g) {
@@ -144,14 +127,15 @@ int run_and_engine(const Parsed& parsed, const std::string& path, Progress* prog
   if (!run) return fail(run.error());
   const auto overrides = overrides_of(parsed);
   if (!overrides) return fail(overrides.error());
-  auto scenario = parse_scenario(run->scenario, path, *overrides);
+  const auto scenario = parse_scenario(run->scenario, path, *overrides);
   if (!scenario) return fail(scenario.error());
   if (scenario_digest(*scenario).hex() != run->scenario_digest && !overrides->empty())
     return fail({"another scenario than the run's", "--set", "only data.dir may change here"});
-  const auto pair = pair_of(parsed, std::move(*scenario), progress, run->cores);
+  const auto pair = pair_of(parsed, *scenario, progress, run->cores);
   if (!pair) return fail_engine(pair.error(), parsed.get<std::string>("b"));
-  const auto parting = bisect::part_of_run(*pair->experiment, *pair->program_b, *run, *pair->b,
-                                           parsed.get<bool>("scan"), progress, &stop);
+  const auto parting =
+      bisect::part_of_run(pair->experiment, pair->b.program, *run, *pair->b.backend,
+                          parsed.get<bool>("scan"), progress, &stop);
   if (!parting) return failed(parting.error(), stop);
   return tell_step(*parting, parsed.get<bool>("json"));
 }
@@ -216,11 +200,11 @@ int by_bounds(const Pair& pair, int64_t first, int64_t last, std::optional<State
   ThreadPool pool(threads);
   ProbePolicy policy;
   policy.bias = false;
-  Lockstep probe(*pair.program_b, pair.b->capabilities(), policy, &pool);
-  const auto engine = pair.b->prepare(*pair.program_b);
+  Lockstep probe(pair.b.program, pair.b.backend->capabilities(), policy, &pool);
+  const auto engine = pair.b.backend->prepare(pair.b.program);
   if (!engine) return fail_engine(engine.error(), pair.name_b);
-  StepFeed feed(*pair.experiment, *pair.program_b);
-  States states = start ? *start : initial_states(*pair.experiment, *pair.program_b);
+  StepFeed feed(pair.experiment, pair.b.program);
+  States states = start ? *start : initial_states(pair.experiment, pair.b.program);
   StepOutputs outputs;
   progress.begin(pair.name_b + " against its bounds", last - first);
   int64_t done = first;
@@ -233,7 +217,7 @@ int by_bounds(const Pair& pair, int64_t first, int64_t last, std::optional<State
     if (const Status ran = (*engine)->step(step, states, *inputs, outputs, sink); !ran)
       return fail_engine(ran.error(), pair.name_b);
     probe.end_step(step, states, outputs);
-    end_of_loop(pair.scenario, states, step);
+    end_of_loop(pair.experiment.scenario, states, step);
     progress.step(step + 1 - first, "");
   }
   progress.end(probe.violations().empty() ? "every op is inside its bound" : "outside");
@@ -325,9 +309,9 @@ int bisect_step(const Args& args) {
     return tell_step(*parting, parsed.get<bool>("json"));
   }
   if (names_file(first)) return run_and_engine(parsed, first, &printer, stop);
-  auto scenario = scenario_of(parsed, "A");
+  const auto scenario = scenario_of(parsed, "A");
   if (!scenario) return fail(scenario.error());
-  const auto pair = pair_of(parsed, std::move(*scenario), &printer);
+  const auto pair = pair_of(parsed, *scenario, &printer);
   if (!pair) return fail_engine(pair.error(), parsed.get<std::string>("b"));
   const auto parted = bisect::part_of_engines(pair->twins(&printer, &stop));
   if (!parted) return failed(parted.error(), stop);
@@ -355,7 +339,7 @@ int bisect_op(const Args& args) {
   if (tolerance != "bits" && tolerance != "bound")
     return fail(
         {fmt::format("'{}' is no tolerance", tolerance), "--tolerance", "allowed: bits, bound"});
-  auto scenario = scenario_of(parsed);
+  const auto scenario = scenario_of(parsed);
   if (!scenario) return fail(scenario.error());
   const int64_t steps = scenario->train.steps;
   if (parsed.has("step")) {
@@ -367,9 +351,9 @@ int bisect_op(const Args& args) {
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   const bool json = parsed.get<bool>("json");
-  const auto pair = pair_of(parsed, std::move(*scenario), &printer);
+  const auto pair = pair_of(parsed, *scenario, &printer);
   if (!pair) return fail_engine(pair.error(), parsed.get<std::string>("b"));
-  auto begin = begin_of(parsed, *pair->program_a);
+  auto begin = begin_of(parsed, pair->a.program);
   if (!begin) return fail(begin.error());
   std::optional<std::pair<States, int64_t>> start;
   if (*begin) start = {std::move((*begin)->states), (*begin)->step};

@@ -1,0 +1,26 @@
+// One element of a tensor as a number, whatever its type.
+#pragma once
+
+#include "program/base/bits.h"
+#include "program/base/tensor.h"
+
+namespace twinrun {
+
+inline double number_at(const Tensor& t, int64_t i) {
+  const auto u = static_cast<size_t>(i);
+  switch (t.dtype()) {
+    case DType::kF32:
+      return t.as<const float>()[u];
+    case DType::kBF16:
+      return bf16_to_f32(t.as<const uint16_t>()[u]);
+    case DType::kI32:
+      return t.as<const int32_t>()[u];
+    case DType::kPred:
+      return t.as<const uint8_t>()[u];
+    case DType::kF64:
+      return t.as<const double>()[u];
+  }
+  return 0;
+}
+
+}  // namespace twinrun
