@@ -6,8 +6,8 @@
 
 #include "backends/faults/kind.h"
 #include "backends/faults/terms.h"
-#include "backends/tpu/machine.h"
 #include "program/base/bits.h"
+#include "program/device/machine.h"
 
 namespace twinrun {
 namespace {

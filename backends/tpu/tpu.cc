@@ -1,7 +1,7 @@
 #include "backends/tpu/tpu.h"
 
 #include "backends/interpreter.h"
-#include "backends/tpu/machine.h"
+#include "program/device/machine.h"
 
 namespace twinrun {
 namespace {

@@ -32,6 +32,7 @@ Result<Pool> npz_pool(const DataRequest& request);
 Result<Pool> hdf5_pool(const DataRequest& request);
 Result<Pool> text_pool(const DataRequest& request);
 Result<Pool> text_synthetic_pool(const DataRequest& request);
+int64_t letters_of_synthetic_text();  // its vocabulary
 Result<Pool> phrases_pool(const DataRequest& request);
 
 // How many samples a procedural source makes: data.train and data.eval, 0 meaning the default.

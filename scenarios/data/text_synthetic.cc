@@ -92,6 +92,8 @@ Result<Samples> make(const DataRequest& request, const std::string& letters, int
 
 }  // namespace
 
+int64_t letters_of_synthetic_text() { return static_cast<int64_t>(alphabet().size()); }
+
 Result<Pool> text_synthetic_pool(const DataRequest& request) {
   TWINRUN_ASSIGN(const Counts counts, procedural_counts(request));
   const int64_t most = kMostTokens / std::max(counts.train, counts.eval);

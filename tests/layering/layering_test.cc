@@ -43,7 +43,7 @@ TEST(Checker, NamesTheLayer) {
   EXPECT_EQ(layer_of("checkpoints/container/npy.cc"), "container");
   EXPECT_EQ(layer_of("scenarios/data/feed.h"), "data");
   EXPECT_EQ(layer_of("backends/kernels/dot.h"), "kernels");
-  EXPECT_EQ(layer_of("backends/tpu/machine.h"), "backends");
+  EXPECT_EQ(layer_of("backends/tpu/tpu.h"), "backends");
   EXPECT_EQ(layer_of("harness/cli/main.cc"), "cli");
   EXPECT_EQ(layer_of("bench/dot.cc"), "");
 }
@@ -76,13 +76,13 @@ TEST(Checker, FindsEveryForbiddenArrow) {
   EXPECT_EQ(arrows("backends/cpu/engine.cc", "checkpoints/checkpoint.h"), 1);
   EXPECT_EQ(arrows("backends/cpu/engine.cc", "scenarios/scenario.h"), 1);
   EXPECT_EQ(arrows("backends/registry.cc", "backends/exec/job.h"), 1);
-  EXPECT_EQ(arrows("backends/kernels/dot.h", "backends/tpu/machine.h"), 1);
+  EXPECT_EQ(arrows("backends/kernels/dot.h", "backends/tpu/tpu.h"), 1);
   EXPECT_EQ(arrows("reports/html.cc", "program/graph/graph.h"), 1);
   EXPECT_EQ(arrows("reports/html.cc", "checkpoints/run.h"), 1);
   EXPECT_EQ(arrows("reports/html.cc", "harness/pipeline.h"), 1);
   EXPECT_EQ(arrows("harness/pipeline.cc", "harness/cli/verbs.h"), 1);
   EXPECT_EQ(arrows("harness/pipeline.cc", "tests/support/temp.h"), 1);
-  EXPECT_EQ(arrows("harness/classify.cc", "backends/tpu/machine.h"), 1);
+  EXPECT_EQ(arrows("harness/classify.cc", "backends/tpu/tpu.h"), 1);
   EXPECT_EQ(arrows("tests/reference/interpreter.cc", "backends/kernels/kernels.h"), 1);
 }
 

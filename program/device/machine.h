@@ -1,0 +1,43 @@
+// The documented facts of Cloud TPU v2 and v3 that the emulator, the rules and the model of a core use; sources in docs/tpu.md.
+// What computes nothing and only counts (layouts, memory, time) stands in this folder; it reads a Program and knows no engine.
+//
+//   TWINRUN_ASSIGN(const Generation v2, find_generation("v2"));    v2.peak_flops();    v2.hbm_usable();
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "program/base/result.h"
+
+namespace twinrun::tpu {
+
+inline constexpr int kCoresV2x8 = 8;
+inline constexpr int kMaxCores = 2048;   // a full v3 pod
+inline constexpr int64_t kLanes = 128;   // minor tile size; also the matrix unit's edge
+inline constexpr int64_t kSublanes = 8;  // second-minor tile size
+inline constexpr int64_t kSmallBatchPerCore =
+    32;  // the guide's limit under which per-core batch norm suffers
+
+// One core of a generation; a chip has two.
+struct Generation {
+  std::string_view name;     // "v2"
+  int matrix_units = 1;      // 128 x 128 multiply-adds a cycle, each
+  double clock = 0;          // Hz; follows from the published peak
+  int64_t hbm = 0;           // bytes of one core
+  int64_t reserved = 0;      // of them, what programs never get
+  double hbm_bandwidth = 0;  // bytes/s of one core
+  double link_bandwidth =
+      0;  // bytes/s, one way, of one of a chip's links to its neighbours in the torus
+
+  double peak_flops() const {
+    return 2.0 * static_cast<double>(kLanes * kLanes) * matrix_units * clock;
+  }
+  int64_t hbm_usable() const { return hbm - reserved; }
+};
+
+std::span<const Generation> generations();
+// "v2", "v3". An unknown name: error with the nearest one.
+Result<Generation> find_generation(std::string_view name);
+
+}  // namespace twinrun::tpu
