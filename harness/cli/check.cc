@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "checkpoints/container/atomic_file.h"
+#include "harness/check/drawing.h"
 #include "harness/cli/cli.h"
 #include "program/device/machine.h"
 #include "reports/text.h"
@@ -78,6 +81,19 @@ void print(const Checked& c) {
              counted(Severity::kNote));
 }
 
+// The graph page; its path.
+Result<std::string> write_page(const Checked& c, const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (failed)
+    return Error{"cannot make this folder: " + failed.message(), folder, "name another with -o"};
+  TWINRUN_ASSIGN(const GraphPage page, draw(c));
+  const std::string path = folder + "/graph.html";
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, to_html(page)));
+  return path;
+}
+
 Result<Checked> checked(const Parsed& parsed) {
   TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
   const bool scenario = parsed.has("?SCENARIO"), program = parsed.has("program");
@@ -102,11 +118,14 @@ int check_verb(const Args& args) {
                         "instead of a scenario: a training step as HLO or StableHLO text")(
       "binding", po::value<std::string>(), "of that program: which parameter is what")(
       "generation", po::value<std::string>()->default_value("v2"), "the TPU: v2 or v3")(
+      "out,o", po::value<std::string>(),
+      "folder for graph.html, the program drawn (needs Graphviz)")(
       "fail-on", po::value<std::string>()->default_value("error"),
       "exit with 1 where there are such findings, or worse: error, warning, note")(
       "json", po::bool_switch(), "one JSON document on stdout");
-  const Parsed parsed = parse(args, "twinrun check SCENARIO|--program FILE [OPTIONS]",
-                              "twinrun check resnet50 --set train.batch=100", options, {"?SCENARIO"});
+  const Parsed parsed =
+      parse(args, "twinrun check SCENARIO|--program FILE [OPTIONS]",
+            "twinrun check resnet50 --set train.batch=100", options, {"?SCENARIO"});
   if (parsed.exit) return *parsed.exit;
   const auto generation = tpu::find_generation(parsed.get<std::string>("generation"));
   if (!generation) return fail(generation.error());
@@ -114,10 +133,18 @@ int check_verb(const Args& args) {
   if (!fail_on) return fail(fail_on.error());
   const auto c = checked(parsed);
   if (!c) return fail(c.error());
+  std::string page;
+  if (parsed.has("out")) {
+    auto path = write_page(*c, parsed.get<std::string>("out"));
+    if (!path) return fail(path.error());
+    page = *std::move(path);
+  }
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n", json_of(*c, *generation).dump(2, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}\n",
+               json_of(*c, *generation).dump(2, ' ', false, Json::error_handler_t::replace));
   } else {
     print(*c);
+    if (!page.empty()) fmt::print("graph: {}\n", page);
   }
   const bool bad = !c->findings.empty() && c->findings.front().severity <= *fail_on;
   return bad ? 1 : 0;
