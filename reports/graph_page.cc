@@ -109,9 +109,12 @@ class Page {
           "<svg class=\"graph\" role=\"group\" aria-label=\"{0}, {1} layers\" viewBox=\"0 0 {2:.0f} {3:.0f}\" width=\"{2:.0f}\" "
           "height=\"{3:.0f}\">\n",
           html::text(phase.name, 60), phase.groups.size(), phase.drawing.width, phase.drawing.height);
-      std::string d;
-      for (const auto& line : phase.drawing.lines) d += path_of(line);
-      out += fmt::format("<path class=\"edges\" d=\"{}\"/>\n", d);
+      out += fmt::format(
+          "<marker id=\"tip{0}\" viewBox=\"0 0 10 8\" refX=\"0\" refY=\"4\" markerWidth=\"10\" markerHeight=\"8\" "
+          "markerUnits=\"userSpaceOnUse\" orient=\"auto\"><path class=\"tip\" d=\"M0 0L10 4L0 8z\"/></marker>\n",
+          i);
+      for (const auto& line : phase.drawing.lines)
+        out += fmt::format("<path class=\"edge\" marker-end=\"url(#tip{})\" d=\"{}\"/>\n", i, path_of(line));
       for (size_t g = 0; g < phase.groups.size(); ++g)
         out += group(phase.groups[g], phase.drawing.boxes[g], fmt::format("{}.{}", i, g));
       out += "</svg>\n</section>\n";

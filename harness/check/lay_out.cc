@@ -81,7 +81,8 @@ Result<std::vector<Drawing>> lay_out(const std::vector<Sketch>& sketches) {
   if (!text) return Error{"cannot write", in, "free space in the folder for temporary files"};
   bisect::CommandOptions options;
   options.timeout_seconds = kSeconds;
-  const auto ran = bisect::run_command({"dot", "-Tplain", "-o" + out, in}, options, nullptr);
+  options.out = out;
+  const auto ran = bisect::run_command({"dot", "-Tplain", in}, options, nullptr);
   if (!ran) return Error{"the graph page is laid out by Graphviz, whose program is not there: " + ran.error().what, "dot",
                          "apt-get install graphviz (or leave out -o)"};
   std::ifstream places(out);

@@ -173,7 +173,10 @@
     inner.hidden = crumb.hidden = false;
     if (inside.w > 0) {
       const svg = draw('svg', { class: 'graph', role: 'group', 'aria-label': 'inside of ' + name, viewBox: '0 0 ' + inside.w + ' ' + inside.h }, inner);
-      draw('path', { class: 'edges', d: inside.lines.join('') }, svg);
+      const tip = draw('marker', { id: 'tip', viewBox: '0 0 10 8', refX: 0, refY: 4, markerWidth: 10, markerHeight: 8,
+        markerUnits: 'userSpaceOnUse', orient: 'auto' }, svg);
+      draw('path', { class: 'tip', d: 'M0 0L10 4L0 8z' }, tip);
+      inside.lines.forEach(d => draw('path', { class: 'edge', 'marker-end': 'url(#tip)', d }, svg));
       ops.forEach((op, i) => nodeOf(svg, op, inside.boxes[i]));
       innerView = new View(svg);
     } else {
