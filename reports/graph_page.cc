@@ -95,8 +95,8 @@ class Page {
 
   std::string pictures() const {
     std::string out =
-        "<p class=\"key\"><span class=\"swatch good\"></span> green: fits <span class=\"swatch bad\"></span> red: does not fit "
-        "<span class=\"swatch mixed\"></span> red bar: the share that does not</p>\n";
+        "<p class=\"legend\"><span><i class=\"swatch good\"></i> green: fits</span> <span><i class=\"swatch bad\"></i> red, "
+        "dashed: does not fit</span> <span><i class=\"swatch mixed\"></i> red bar: the share that does not</span></p>\n";
     for (size_t i = 0; i < p_.phases.size(); ++i) {
       const DrawnPhase& phase = p_.phases[i];
       out += fmt::format("<section class=\"phase\" data-phase=\"{}\" aria-label=\"{}\">\n<h2>{}</h2>\n", i,
