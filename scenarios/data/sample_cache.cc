@@ -27,8 +27,9 @@ std::string files_of(const DataRequest& request) {
   std::error_code ignored;
   if (names.empty() && !request.dir.empty()) {  // idx, cifar10: files of known names
     for (const auto& entry : fs::directory_iterator(request.dir, ignored)) {
-      if (entry.is_regular_file(ignored) && entry.path() != fs::path(request.cache))
-        names.push_back(entry.path().filename().string());
+      const std::string name = entry.path().filename().string();
+      if (name.find(request.source == "idx" ? "ubyte" : "_batch") != std::string::npos)
+        names.push_back(name);
     }
     std::ranges::sort(names);
   }
@@ -99,6 +100,15 @@ std::optional<int64_t> number_of(const ArrayFile& file, const char* key) {
   return value;
 }
 
+// Over everything but what it was made from.
+Digest seal_of(const Dataset& data) {
+  DigestBuilder builder;
+  builder.add(data.digest);
+  builder.add(fmt::format("{} classes, vocabulary {}", data.classes, data.vocabulary));
+  builder.add(data.description);
+  return builder.finish();
+}
+
 // The tensors as they were written; not valid() what is not there.
 Result<Samples> samples_of(const ArrayFile& file, const std::string& part,
                            const std::string& path) {
@@ -129,7 +139,7 @@ std::optional<Dataset> dataset_of(const ArrayFile& file, const std::string& path
   if (!std::equal(a.begin() + 1, a.end(), b.begin() + 1, b.end())) return std::nullopt;
   if (out.train.weights.valid() != out.eval.weights.valid()) return std::nullopt;
   out.digest = digest_of(out);
-  if (out.digest.hex() != digest->second) return std::nullopt;
+  if (seal_of(out).hex() != digest->second) return std::nullopt;
   return out;
 }
 
@@ -187,7 +197,7 @@ Status write_cache(const DataRequest& request, const Dataset& data) {
   file.metadata = {{"cache", kMark},  // the first of all, in the order of names
                    {"classes", fmt::format("{}", data.classes)},
                    {"description", data.description},
-                   {"digest", data.digest.hex()},
+                   {"digest", seal_of(data).hex()},
                    {"made_from", identity(request)},
                    {"vocabulary", fmt::format("{}", data.vocabulary)}};
   const auto bytes = to_safetensors(file, request.cache);

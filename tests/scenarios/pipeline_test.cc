@@ -247,7 +247,6 @@ TEST_F(PipelineTest, ADamagedCacheFileIsMadeAgain) {
   for (size_t at = mark; at < good.size(); at += 131) {
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ 1);
-    if (bad.substr(0, 900).find("description") == std::string::npos) continue;
     expect_made_again(bad, at);
     expect_made_again(good.substr(0, at), at);
   }
