@@ -17,12 +17,8 @@ namespace {
 Dims of_one(const Tensor& t) { return {t.dims().begin() + 1, t.dims().end()}; }
 
 SampleType sample_type(const Dataset& data) {
-  return {of_one(data.train.features),
-          data.train.dtype(),
-          of_one(data.train.labels),
-          data.train.weights.valid(),
-          data.vocabulary,
-          data.classes};
+  return {of_one(data.train.features), data.train.dtype(), of_one(data.train.labels),
+          data.train.weights.valid(),  data.vocabulary,    data.classes};
 }
 
 // What the scenario says of a sample; scenarios/data/ holds files to the same.

@@ -88,10 +88,9 @@ void report_step(Progress& progress, const HostLoop& loop, int64_t log_every, in
   const float loss = loop.loops() ? last.loss_replica0 : last.loss;
   progress.step(done - first, fmt::format("loss {:.4g}", loss));
   if (loop.due(log_every, done)) {
-    progress.log(
-        fmt::format("after step {}: loss {:.9g}{}, learning rate {:.4g}, gradient norm {:.4g}",
-                    done - 1, loss, loop.loops() ? " (replica 0)" : "", last.learning_rate,
-                    last.gradient_norm));
+    progress.log(fmt::format(
+        "after step {}: loss {:.9g}{}, learning rate {:.4g}, gradient norm {:.4g}", done - 1, loss,
+        loop.loops() ? " (replica 0)" : "", last.learning_rate, last.gradient_norm));
   }
 }
 

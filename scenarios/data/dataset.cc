@@ -131,8 +131,7 @@ StageCounters held(const Dataset& data) {
   StageCounters out;
   for (const Samples* s : {&data.train, &data.eval}) {
     out.elements += s->count();
-    out.bytes +=
-        static_cast<int64_t>(s->features.bytes() + s->labels.bytes() + s->weights.bytes());
+    out.bytes += static_cast<int64_t>(s->features.bytes() + s->labels.bytes() + s->weights.bytes());
   }
   return out;
 }

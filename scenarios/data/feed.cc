@@ -37,7 +37,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-
 // Orders of the epochs last asked for: two, since a batch may run across the boundary.
 class Orders {
  public:
@@ -120,8 +119,7 @@ struct Feed::Impl {
     const auto ordered = Clock::now();
     Batch& batch = out.batch;
     batch = {of_batch(samples.features, samples.dtype()), of_batch(samples.labels, DType::kI32),
-             of_batch(samples.weights, DType::kF32),
-             Tensor::empty({DType::kI32, {options.batch}})};
+             of_batch(samples.weights, DType::kF32), Tensor::empty({DType::kI32, {options.batch}})};
     std::iota(batch.sample_ids.as<int32_t>().begin(), batch.sample_ids.as<int32_t>().end(), 0);
     out.assembly = {1, static_cast<int64_t>(batch.bytes()), seconds_since(ordered)};
     out.map = map(from, batch);

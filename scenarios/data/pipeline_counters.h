@@ -29,10 +29,12 @@ struct StageCounters {
 };
 
 struct PipelineCounters {
-  StageCounters read;      // opening the source, once: files read and parsed, or samples drawn; held-out samples too
-  StageCounters cache;     // data.cache = FILE: written, or read in the place of the source
-  StageCounters shuffle;   // which samples a batch holds: the orders of epochs
-  StageCounters map;       // samples decoded (data.cache = "none") or copied to their place; waiting: threads for the slowest
+  StageCounters
+      read;  // opening the source, once: files read and parsed, or samples drawn; held-out samples too
+  StageCounters cache;    // data.cache = FILE: written, or read in the place of the source
+  StageCounters shuffle;  // which samples a batch holds: the orders of epochs
+  StageCounters
+      map;  // samples decoded (data.cache = "none") or copied to their place; waiting: threads for the slowest
   StageCounters batch;     // memory for batches and their sample ids
   StageCounters prefetch;  // batches read ahead; waiting: for room in the buffer
   StageCounters enqueue;   // batches cut into the cores' rows
@@ -44,7 +46,8 @@ struct PipelineCounters {
   struct Asked {
     int64_t step = 0;
     double waited = 0;  // seconds until it had the batch
-    int64_t ready = 0;  // batches in the buffer when it asked: 0 is "read on demand", else "read ahead"
+    int64_t ready =
+        0;  // batches in the buffer when it asked: 0 is "read on demand", else "read ahead"
   };
   std::vector<Asked> asked;
 
