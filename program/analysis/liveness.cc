@@ -34,6 +34,20 @@ std::vector<bool> dead_values(const Program& program) {
   return dead;
 }
 
+std::vector<bool> constant_values(const Program& program) {
+  std::vector<bool> constant(static_cast<size_t>(program.graph.size()), false);
+  for (ValueId id = 0; id < program.graph.size(); ++id) {
+    const Op& op = program.graph.op(id);
+    if (op.kind == OpKind::kParameter || op.kind == OpKind::kRngUniform ||
+        op.kind == OpKind::kAllReduce)
+      continue;
+    bool all = true;
+    for (ValueId operand : op.operands) all = all && constant[static_cast<size_t>(operand)];
+    constant[static_cast<size_t>(id)] = all;
+  }
+  return constant;
+}
+
 double step_flops(const Program& program) {
   const std::vector<bool> dead = dead_values(program);
   double total = 0;
