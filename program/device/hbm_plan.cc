@@ -33,6 +33,7 @@ class HbmPlanner {
         last_(fusion_.last_use),
         buffer_of_(n_, -1) {
     prolong_what_reshapes_show();
+    while (turn_ < end_ && phase_of(turn_) != Phase::kGradient) ++turn_;
     arguments();
     for (int unit = 0; unit < end_; ++unit) visit(unit);
     name_uses();
@@ -65,8 +66,7 @@ class HbmPlanner {
   TensorType stored_type(ValueId id, HbmUse use) const {
     TensorType type = graph().type(id);
     const bool state = is_argument(use) || use == HbmUse::kGradients;
-    if (options_.bf16_activations && !state && type.dtype == DType::kF32)
-      type.dtype = DType::kBF16;
+    if (options_.bf16_activations && !state && type.dtype == DType::kF32) type.dtype = DType::kBF16;
     return type;
   }
 
@@ -75,7 +75,7 @@ class HbmPlanner {
     buffer.layout = is_argument(use) ? default_layout(buffer.type) : smallest_layout(buffer.type);
     buffer.bytes = padded_bytes(buffer.type, buffer.layout);
     buffer_of_[at(id)] = static_cast<int>(values_.size());
-    values_.push_back({std::move(buffer), {}, false});
+    values_.push_back({std::move(buffer), {}});
   }
 
   void arguments() {
@@ -134,7 +134,7 @@ class HbmPlanner {
       const TensorType type = stored_type(id, old.buffer.use);
       if (!is_argument(old.buffer.use) &&
           padded_bytes(type, smallest_layout(type)) == old.buffer.bytes) {
-        old.rewritten = true;
+        old.overwritten = std::min(old.overwritten, unit);
         buffer_of_[at(id)] = into;
         return;
       }
@@ -142,26 +142,25 @@ class HbmPlanner {
     hold(id, graph().op(id).name, HbmUse::kTemporaries, unit, outlives ? end_ : unit);
   }
 
-  // Gradients by the collectives that sum them or the names that they have; activations by who reads them.
+  // Gradients by their names, activations by who reads them.
   void name_uses() {
-    for (ValueId id = 0; id < graph().size(); ++id) {
-      const Op& op = graph().op(id);
-      const bool collective = op.phase == Phase::kCollective;
-      if (collective || op.name.ends_with(".grad")) gradient(id);
-      if (collective && !op.operands.empty()) gradient(op.operands[0]);
+    for (const StateVar& var : core_.state) {
+      const ValueId id = graph().find(var.name + ".grad");
+      if (id != kNoValue) gradient(id);
+      if (id != kNoValue && graph().op(id).kind == OpKind::kAllReduce)
+        gradient(graph().op(id).operands[0]);
     }
     for (HeldValue& value : values_) {
       HbmBuffer& buffer = value.buffer;
       if (buffer.use != HbmUse::kTemporaries) continue;
-      if (phase_of(buffer.first) == Phase::kForward && phase_of(buffer.last) != Phase::kForward)
-        buffer.use = HbmUse::kActivations;
+      if (buffer.first < turn_ && buffer.last >= turn_) buffer.use = HbmUse::kActivations;
     }
   }
   void gradient(ValueId id) {
     const int index = buffer_of_[at(id)];
     if (index < 0) return;
     HbmBuffer& buffer = values_[static_cast<size_t>(index)].buffer;
-    if (buffer.use == HbmUse::kTemporaries && phase_of(buffer.first) != Phase::kForward)
+    if (buffer.use == HbmUse::kTemporaries && buffer.first >= turn_)
       buffer.use = HbmUse::kGradients;
   }
 
@@ -178,9 +177,10 @@ class HbmPlanner {
     std::vector<StepUnit> units;
     for (int i = 0; i < end_; ++i) {
       const FusionUnit& u = fusion_.order[static_cast<size_t>(i)];
-      StepUnit unit{phase_of(i) == Phase::kForward, u.group >= 0, 0};
+      StepUnit unit{i < turn_, u.group >= 0, 0};
       if (u.group < 0) unit.flops = flops(graph(), u.op);
-      for (size_t k = 0; u.group >= 0 && k < fusion_.groups[static_cast<size_t>(u.group)].ops.size(); ++k)
+      for (size_t k = 0;
+           u.group >= 0 && k < fusion_.groups[static_cast<size_t>(u.group)].ops.size(); ++k)
         unit.flops += flops(graph(), fusion_.groups[static_cast<size_t>(u.group)].ops[k].id);
       units.push_back(unit);
     }
@@ -207,9 +207,10 @@ class HbmPlanner {
   FusionPlan fusion_;
   std::vector<ValueId> takes_;
   int end_;
-  std::vector<int> last_;       // of a value: its last reader, end_ if it outlives the step
+  int turn_ = 0;           // the first unit of the backward pass
+  std::vector<int> last_;  // of a value: its last reader, end_ if it outlives the step
   std::map<ValueId, ValueId> state_of_;  // by next values
-  std::vector<int> buffer_of_;  // of a value: index in values_; -1: none
+  std::vector<int> buffer_of_;           // of a value: index in values_; -1: none
   std::vector<HeldValue> values_;
 };
 

@@ -29,7 +29,7 @@ enum class HbmUse : uint8_t {
 };
 inline constexpr size_t kHbmUses = 7;
 std::string_view to_string(HbmUse use);  // "weights", ...
-bool is_argument(HbmUse use);            // weights, slots, statistics: what enters and leaves a step
+bool is_argument(HbmUse use);  // weights, slots, statistics: what enters and leaves a step
 
 // A place in HBM for a while.
 struct HbmBuffer {
@@ -70,7 +70,7 @@ struct HbmPlan {
 enum class Rematerialise : uint8_t {
   kNothing,
   kElementwise,  // what one fused pass makes of values that are kept anyway
-  kSegments      // the forward pass in stretches of which only the ends are kept (Chen et al. 2016), as many as need least
+  kSegments  // the forward pass in stretches of which only the ends are kept (Chen et al. 2016), as many as need least
 };
 
 struct HbmOptions {

@@ -7,6 +7,7 @@ namespace twinrun::tpu {
 namespace {
 
 constexpr int kMostSegments = 64;
+constexpr int kWorthwhile = 100;  // of the largest activation, less than this part is kept
 constexpr int kNever = std::numeric_limits<int>::max();
 
 // Where a value's forward life ends and its backward life begins.
@@ -27,8 +28,10 @@ Gap gap_of(const HeldValue& value, const std::vector<StepUnit>& units) {
   return gap;
 }
 
-bool is_activation(const HeldValue& value) {
-  return value.buffer.use == HbmUse::kActivations && !value.rewritten;
+// One value from the forward pass to the backward one.
+bool is_activation(const HeldValue& value, const std::vector<StepUnit>& units) {
+  return value.buffer.use == HbmUse::kActivations &&
+         (value.overwritten == kNever || !units[static_cast<size_t>(value.overwritten)].forward);
 }
 
 void split(std::vector<HeldValue>& values, size_t index, int forward, int backward) {
@@ -39,9 +42,7 @@ void split(std::vector<HeldValue>& values, size_t index, int forward, int backwa
   values.push_back(std::move(again));
 }
 
-void prolong(HeldValue& value, int to) {
-  value.buffer.last = std::max(value.buffer.last, to);
-}
+void prolong(HeldValue& value, int to) { value.buffer.last = std::max(value.buffer.last, to); }
 
 // By unit: what it reads.
 std::vector<std::vector<size_t>> reads_of(const std::vector<HeldValue>& values, size_t units) {
@@ -58,22 +59,27 @@ double drop_elementwise(const std::vector<StepUnit>& units, std::vector<HeldValu
   std::vector<bool> dropped(values.size(), false), paid(units.size(), false);
   double flops = 0;
   const size_t n = values.size();
+  int64_t largest = 0;
+  for (const HeldValue& value : values) {
+    if (is_activation(value, units)) largest = std::max(largest, value.buffer.bytes);
+  }
   for (size_t i = 0; i < n; ++i) {
+    if (values[i].buffer.bytes < largest / kWorthwhile) continue;
     const int writer = values[i].buffer.first;
     const Gap gap = gap_of(values[i], units);
     const StepUnit& unit = units[static_cast<size_t>(writer)];
-    if (!is_activation(values[i]) || !unit.fused || !unit.forward || gap.backward == kNever ||
-        gap.backward <= gap.forward + 1)
+    if (!is_activation(values[i], units) || !unit.fused || !unit.forward ||
+        gap.backward == kNever || gap.backward <= gap.forward + 1)
       continue;
     bool there = true;
     int64_t longer = 0;
     for (size_t source : reads[static_cast<size_t>(writer)]) {
-      there = there && !dropped[source] && !values[source].rewritten;
-      if (values[source].buffer.last < gap.backward) longer += values[source].buffer.bytes;
+      there = there && !dropped[source];
+      if (values[source].buffer.last < gap.backward || values[source].overwritten < gap.backward)
+        longer += values[source].buffer.bytes;
     }
     if (!there || longer > values[i].buffer.bytes / 8) continue;
-    for (size_t source : reads[static_cast<size_t>(writer)])
-      prolong(values[source], gap.backward);
+    for (size_t source : reads[static_cast<size_t>(writer)]) prolong(values[source], gap.backward);
     dropped[i] = true;
     if (!paid[static_cast<size_t>(writer)]) flops += unit.flops;
     paid[static_cast<size_t>(writer)] = true;
@@ -96,8 +102,9 @@ std::vector<int> stretches(const std::vector<StepUnit>& units, const std::vector
   int64_t before = 0;
   for (size_t u = 0; u < units.size(); ++u) {
     if (units[u].forward)
-      stretch[u] = static_cast<int>(
-          std::min<double>(count - 1, static_cast<double>(before) * count / static_cast<double>(std::max<int64_t>(1, total))));
+      stretch[u] = static_cast<int>(std::min<double>(
+          count - 1,
+          static_cast<double>(before) * count / static_cast<double>(std::max<int64_t>(1, total))));
     before += written[u];
   }
   return stretch;
@@ -112,9 +119,10 @@ double drop_segments(const std::vector<StepUnit>& units, std::vector<HeldValue>&
   std::vector<bool> dropped(n, false);
   for (size_t i = 0; i < n; ++i) {
     gaps.push_back(gap_of(values[i], units));
-    const int mine = stretch[static_cast<size_t>(std::min<int>(values[i].buffer.first, static_cast<int>(units.size()) - 1))];
-    if (!is_activation(values[i]) || mine < 0 || mine == count - 1 || gaps[i].backward == kNever ||
-        stretch[static_cast<size_t>(gaps[i].forward)] != mine)
+    const int mine = stretch[static_cast<size_t>(
+        std::min<int>(values[i].buffer.first, static_cast<int>(units.size()) - 1))];
+    if (!is_activation(values[i], units) || mine < 0 || mine == count - 1 ||
+        gaps[i].backward == kNever || stretch[static_cast<size_t>(gaps[i].forward)] != mine)
       continue;
     dropped[i] = true;
     start[static_cast<size_t>(mine)] = std::min(start[static_cast<size_t>(mine)], gaps[i].backward);
@@ -126,7 +134,9 @@ double drop_segments(const std::vector<StepUnit>& units, std::vector<HeldValue>&
       continue;
     }
     // What comes into a stretch from an earlier one is kept until it is computed again.
-    const int mine = values[i].buffer.use == HbmUse::kInfeed ? -1 : stretch[static_cast<size_t>(values[i].buffer.first)];
+    const int mine = values[i].buffer.use == HbmUse::kInfeed
+                         ? -1
+                         : stretch[static_cast<size_t>(values[i].buffer.first)];
     for (int reader : values[i].readers) {
       const int theirs = stretch[static_cast<size_t>(reader)];
       if (theirs > mine && start[static_cast<size_t>(theirs)] != kNever)
@@ -135,7 +145,8 @@ double drop_segments(const std::vector<StepUnit>& units, std::vector<HeldValue>&
   }
   double flops = 0;
   for (size_t u = 0; u < units.size(); ++u) {
-    if (stretch[u] >= 0 && start[static_cast<size_t>(stretch[u])] != kNever) flops += units[u].flops;
+    if (stretch[u] >= 0 && start[static_cast<size_t>(stretch[u])] != kNever)
+      flops += units[u].flops;
   }
   return flops;
 }

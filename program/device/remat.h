@@ -2,6 +2,7 @@
 // backward one. Works on the lifetimes of an HBM plan (hbm_plan.h), which alone uses it.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "program/device/hbm_plan.h"
@@ -12,12 +13,12 @@ namespace twinrun::tpu {
 struct HeldValue {
   HbmBuffer buffer;
   std::vector<int> readers;
-  bool rewritten = false;  // a later result lies in the same place
+  int overwritten = std::numeric_limits<int>::max();  // the unit whose result takes the place
 };
 
 struct StepUnit {
-  bool forward = false;
-  bool fused = false;  // elementwise ops in one pass over memory
+  bool forward = false;  // before the backward pass begins
+  bool fused = false;    // elementwise ops in one pass over memory
   double flops = 0;
 };
 

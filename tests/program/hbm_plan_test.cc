@@ -18,7 +18,8 @@ TEST(HbmPlan, ArgumentsOfASmallModelByHand) {
   EXPECT_EQ(plan.at_peak.of(HbmUse::kWeights), 3 * kTile + 2 * 256 * 4);
   EXPECT_EQ(plan.at_peak.of(HbmUse::kSlots), 2 * plan.at_peak.of(HbmUse::kWeights));
   EXPECT_EQ(plan.at_peak.of(HbmUse::kStatistics), 2 * 256 * 4);  // adam's two powers
-  EXPECT_EQ(plan.at_peak.unpadded[static_cast<size_t>(HbmUse::kWeights)], (12 * 5 + 5 + 5 * 3 + 3) * 4);
+  EXPECT_EQ(plan.at_peak.unpadded[static_cast<size_t>(HbmUse::kWeights)],
+            (12 * 5 + 5 + 5 * 3 + 3) * 4);
   EXPECT_EQ(plan.used(), plan.arguments() + plan.program());
 }
 
@@ -43,7 +44,8 @@ TEST(HbmPlan, ThePeakIsTheLargestSumOfWhatIsHeld) {
 
 // Each weight's gradient is held, and nothing that a state's update writes has a place of its own.
 TEST(HbmPlan, UpdatesLieWhereTheStateWas) {
-  const HbmPlan plan = plan_hbm(training_step(shard(models::mlp(16, models::adam()), {.cores = 8})));
+  const HbmPlan plan =
+      plan_hbm(training_step(shard(models::mlp(16, models::adam()), {.cores = 8})));
   int gradients = 0;
   for (const HbmBuffer& b : plan.buffers) {
     gradients += b.use == HbmUse::kGradients;
