@@ -41,18 +41,18 @@ struct RuleFinding {
   Severity severity = Severity::kError;
   std::string where;  // "digits.toml:7: train.batch", "step.hlo:41: fft.3"
   std::string found, why;
-  std::string fix;            // a --set line where one cures it
-  std::string stack_message;  // with its arguments; "" where the stack says nothing
+  std::string fix;                    // a --set line where one cures it
+  std::string stack_message;          // with its arguments; "" where the stack says nothing
   std::vector<std::string> ops = {};  // instructions of a text that it speaks of
 };
 
 struct Checked {
   std::string name;
-  Experiment experiment;                 // of a scenario; `scenario` alone where no program could be built
-  std::optional<Program> step;           // what one core runs
-  std::optional<HloModule> text;         // of --program
-  std::string no_step;                   // why there is no `step`
-  std::vector<RuleFinding> findings;     // errors, warnings, notes; in each the order of rules()
+  Experiment experiment;          // of a scenario; `scenario` alone where no program could be built
+  std::optional<Program> step;    // what one core runs
+  std::optional<HloModule> text;  // of --program
+  std::string no_step;            // why there is no `step`
+  std::vector<RuleFinding> findings;  // errors, warnings, notes; in each the order of rules()
   size_t count(Severity severity) const;
 };
 

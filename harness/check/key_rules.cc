@@ -78,7 +78,8 @@ class KeyRules {
     const char* type = d.vocabulary > 0 ? "int32" : "float32";
     if (!d.drop_remainder) {
       add("remainder-kept", source_.where("data", "drop_remainder"), "drop_remainder is false",
-          "a batch that may be short has an unknown first dimension, and a step is compiled for known shapes",
+          "a batch that may be short has an unknown first dimension, and a step is compiled for "
+          "known shapes",
           "--set data.drop_remainder=true", "features", tensor(d.shape, type));
     }
     // Records are parsed on the fly; arrays carry their shape into the program.
@@ -86,7 +87,8 @@ class KeyRules {
       add("unknown-shape", source_.where("data", "shape"), "data.shape is not said",
           "a record's array has the length that it has; a step is compiled for known shapes",
           "set data.shape (or data.window, of token ids)", "features",
-          fmt::format("Tensor(\"IteratorGetNext:0\", shape=({}, ?), dtype={})", s_.train.batch, type));
+          fmt::format("Tensor(\"IteratorGetNext:0\", shape=({}, ?), dtype={})", s_.train.batch,
+                      type));
     }
   }
 
@@ -99,7 +101,8 @@ class KeyRules {
     add("data-runs-out", source_.where("data", "repeat"),
         fmt::format("{} samples are {} batch{} of {}; train.steps is {}", d.train, batches,
                     batches == 1 ? "" : "es", batch, s_.train.steps),
-        "the loop on the device asks for every one of its steps; the end of the data is an error there, not the end of training",
+        "the loop on the device asks for every one of its steps; the end of the data is an error "
+        "there, not the end of training",
         batches > 0 ? fmt::format("--set data.repeat=true, or --set train.steps={}", batches)
                     : "--set data.repeat=true");
   }
@@ -108,11 +111,15 @@ class KeyRules {
     if (cores() == 1 || s_.loss.reduction == s_.tpu.reduction) return;
     const bool sum = s_.loss.reduction == LossReduction::kSum;
     add("reduction-mismatch", source_.where("tpu", "reduction"),
-        sum ? fmt::format("loss.reduction is \"sum\", tpu.reduction \"mean\": the gradient is 1/{} of the whole batch's sum{}",
-                          cores(), per_core() > 0 ? fmt::format(", and {} times its mean", per_core()) : "")
-            : fmt::format("loss.reduction is \"mean\", tpu.reduction \"sum\": the gradient is {} times the whole batch's mean",
+        sum ? fmt::format("loss.reduction is \"sum\", tpu.reduction \"mean\": the gradient is 1/{} "
+                          "of the whole batch's sum{}",
+                          cores(),
+                          per_core() > 0 ? fmt::format(", and {} times its mean", per_core()) : "")
+            : fmt::format("loss.reduction is \"mean\", tpu.reduction \"sum\": the gradient is {} "
+                          "times the whole batch's mean",
                           cores()),
-        "CrossShardOptimizer always sums over the cores; \"mean\" scales each core's loss by 1/cores before that, \"sum\" does not. "
+        "CrossShardOptimizer always sums over the cores; \"mean\" scales each core's loss by "
+        "1/cores before that, \"sum\" does not. "
         "The effective learning rate of SGD changes with it, and so do L2 terms and clipping",
         sum ? "--set tpu.reduction=sum" : "--set tpu.reduction=mean");
   }
@@ -122,10 +129,12 @@ class KeyRules {
     if (cores() == 1 || o.clip == "none" || s_.tpu.clipping != "before_all_reduce") return;
     const bool mean = s_.tpu.reduction == LossReduction::kMean;
     add("clip-before-all-reduce", source_.where("tpu", "clipping"),
-        fmt::format("each of {} cores clips its own gradient ({} at {}) before the all-reduce", cores(), o.clip, o.clip_at),
-        fmt::format("a core's gradient is noisier than the batch's{}; the sum of clipped gradients is not the clipped sum",
-                    mean ? fmt::format(", and \"mean\" has scaled it by 1/{0}, so {1} acts as {2}", cores(), o.clip_at,
-                                       o.clip_at * static_cast<double>(cores()))
+        fmt::format("each of {} cores clips its own gradient ({} at {}) before the all-reduce",
+                    cores(), o.clip, o.clip_at),
+        fmt::format("a core's gradient is noisier than the batch's{}; the sum of clipped gradients "
+                    "is not the clipped sum",
+                    mean ? fmt::format(", and \"mean\" has scaled it by 1/{0}, so {1} acts as {2}",
+                                       cores(), o.clip_at, o.clip_at * static_cast<double>(cores()))
                          : ""),
         "--set tpu.clipping=after_all_reduce");
   }
@@ -148,9 +157,12 @@ class KeyRules {
     add("local-files", source_.where("data", d.dir.empty() ? "files" : "dir"),
         fmt::format("{}{}", local[0],
                     local.size() > 1 ? fmt::format(" and {} more", local.size() - 1) : ""),
-        "the ops that read files run on the TPU's host, which for a remote TPU (a TPU Node, Colab) is another machine; on a TPU "
+        "the ops that read files run on the TPU's host, which for a remote TPU (a TPU Node, Colab) "
+        "is another machine; on a TPU "
         "VM this is no problem",
-        "copy them to a bucket: --set data.dir=gs://BUCKET/PATH (for the TPU; twinrun itself reads local files)", local[0]);
+        "copy them to a bucket: --set data.dir=gs://BUCKET/PATH (for the TPU; twinrun itself reads "
+        "local files)",
+        local[0]);
   }
 
   // The guide's rule of thumb: 8 samples a core and features in multiples of 128, or 128 samples a core and multiples of 8.
@@ -161,8 +173,8 @@ class KeyRules {
     for (const LayerSpec& layer : s_.model.layers) {
       const int64_t features = layer.units + layer.filters;  // a layer has one of them
       if (features == 0) continue;
-      const bool fits = (eights && features % tpu::kLanes == 0) ||
-                        (lanes && features % tpu::kSublanes == 0);
+      const bool fits =
+          (eights && features % tpu::kLanes == 0) || (lanes && features % tpu::kSublanes == 0);
       if (!fits) bad.push_back(fmt::format("{} ({})", layer.name, features));
     }
     if (bad.empty()) return;
@@ -173,10 +185,12 @@ class KeyRules {
     add("padding", source_.where(eights ? "model" : "train", eights ? "layers" : "batch"),
         fmt::format("{} samples a core; features of {}{}", per_core(), join(bad, ", "),
                     more > 0 ? fmt::format(" and {} more", more) : ""),
-        "arrays are stored in tiles of 8 x 128: samples a core in multiples of 8 with features in multiples of 128, or samples in "
+        "arrays are stored in tiles of 8 x 128: samples a core in multiples of 8 with features in "
+        "multiples of 128, or samples in "
         "multiples of 128 with features in multiples of 8, waste nothing",
         !eights ? fmt::format("--set train.batch={}", (s_.train.batch + step - 1) / step * step)
-                : "choose features in multiples of 128 (the last layer's are the classes': no harm in one small layer)");
+                : "choose features in multiples of 128 (the last layer's are the classes': no harm "
+                  "in one small layer)");
   }
 
   const ReadScenario& read_;
@@ -206,36 +220,37 @@ void check_couplings(const ReadScenario& read, const Program& forward, Findings&
   const int64_t cores = s.tpu.cores, per_core = forward.batch / cores;
   if (cores == 1) return;
   const bool synced = s.tpu.batchnorm == "synced";
-  const int64_t together = !synced                     ? 1
-                           : s.tpu.batchnorm_group > 0 ? s.tpu.batchnorm_group
-                                                       : cores;
+  const int64_t together = !synced ? 1 : s.tpu.batchnorm_group > 0 ? s.tpu.batchnorm_group : cores;
   const std::string norms = layers_of(forward, "batch_norm");
   if (!norms.empty() && per_core * together < tpu::kSmallBatchPerCore) {
     const int64_t enough = (tpu::kSmallBatchPerCore + together - 1) / together * cores;
     const bool sync_helps = !synced && per_core * cores >= tpu::kSmallBatchPerCore;
     out.push_back(finding(
         "small-batch-norm", read.source.where("train", "batch"),
-        fmt::format("{}: statistics of {} samples ({} a core{})", norms, per_core * together, per_core,
-                    together > 1 ? fmt::format(", {} cores together", together) : ""),
-        "a core normalises by the mean and variance of what it sees itself; of few samples they are noise, and the moving "
+        fmt::format("{}: statistics of {} samples ({} a core{})", norms, per_core * together,
+                    per_core, together > 1 ? fmt::format(", {} cores together", together) : ""),
+        "a core normalises by the mean and variance of what it sees itself; of few samples they "
+        "are noise, and the moving "
         "averages that evaluation uses are those of core 0",
         fmt::format("--set train.batch={}{}", enough,
                     sync_helps ? ", or --set tpu.batchnorm=synced" : "")));
   }
   const std::string wise = layers_of(forward, "batch_wise");
   if (!wise.empty() && s.tpu.batchwise == "per_core") {
-    out.push_back(finding("batch-wise-per-core", read.source.where("tpu", "batchwise"),
-                          fmt::format("{}: {} samples instead of {}", wise, per_core, forward.batch),
-                          "pairs, triplets and statistics across samples are made of one core's share of the batch: fewer, and "
-                          "other ones",
-                          "--set tpu.batchwise=gathered"));
+    out.push_back(
+        finding("batch-wise-per-core", read.source.where("tpu", "batchwise"),
+                fmt::format("{}: {} samples instead of {}", wise, per_core, forward.batch),
+                "pairs, triplets and statistics across samples are made of one core's share of the "
+                "batch: fewer, and "
+                "other ones",
+                "--set tpu.batchwise=gathered"));
   }
   const std::string weighted = layers_of(forward, "token_mean");
   if (!weighted.empty() && s.tpu.token_mean == "per_core") {
-    out.push_back(finding("weighted-mean-per-core", read.source.where("tpu", "token_mean"),
-                          fmt::format("{} divides by the sum of weights of {} samples", weighted, per_core),
-                          "cores with few tokens count as much as cores with many",
-                          "--set tpu.token_mean=global"));
+    out.push_back(finding(
+        "weighted-mean-per-core", read.source.where("tpu", "token_mean"),
+        fmt::format("{} divides by the sum of weights of {} samples", weighted, per_core),
+        "cores with few tokens count as much as cores with many", "--set tpu.token_mean=global"));
   }
 }
 

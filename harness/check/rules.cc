@@ -14,7 +14,8 @@ using enum Severity;
 
 constexpr std::string_view kEstimator = "tensorflow/estimator v1.14 tpu_estimator.py";
 constexpr std::string_view kX64 =
-    "While rewriting computation to not contain X64 element types, XLA encountered an HLO for which this rewriting is not "
+    "While rewriting computation to not contain X64 element types, XLA encountered an HLO for "
+    "which this rewriting is not "
     "implemented: {}";
 
 constexpr Rule kRules[] = {
@@ -30,7 +31,8 @@ constexpr Rule kRules[] = {
     {"unknown-shape", kError, "the shape of a sample is known from the data alone",
      "The {} to the model returned by input_fn must have static shape. Tensor: {}", kEstimator},
     {"dynamic-shape", kError, "a size that only a run knows",
-     "Reshape's input dynamic dimension is decomposed into multiple output dynamic dimensions, but the constraint is ambiguous "
+     "Reshape's input dynamic dimension is decomposed into multiple output dynamic dimensions, but "
+     "the constraint is ambiguous "
      "and XLA can't infer the output dimension {}",
      "keras-team/keras-hub#443"},
     {"data-runs-out", kError, "the samples end before the steps do",
@@ -38,20 +40,25 @@ constexpr Rule kRules[] = {
     {"infeed-type", kError, "an input of a type that cannot be fed to a core",
      "TypeError: {} is not a supported TPU infeed type. Supported types are: {}",
      "tensorflow python/tpu/ops/tpu_ops.py"},
-    {"unsupported-dtype", kError, "float16 and 8-bit floats: a core computes in float32 and bfloat16",
+    {"unsupported-dtype", kError,
+     "float16 and 8-bit floats: a core computes in float32 and bfloat16",
      "Error while lowering: {}: Unsupported XLA type", "pytorch/xla#2939"},
-    {"wide-dtype", kError, "float64 and complex128", kX64, "pytorch/xla#2627, EnzymeAD/Enzyme-JAX#2126"},
-    {"wide-integer", kWarning, "64-bit integers: pairs of 32-bit ones, and not every op has that form", kX64,
+    {"wide-dtype", kError, "float64 and complex128", kX64,
+     "pytorch/xla#2627, EnzymeAD/Enzyme-JAX#2126"},
+    {"wide-integer", kWarning,
+     "64-bit integers: pairs of 32-bit ones, and not every op has that form", kX64,
      "pytorch/xla#2627"},
     {"unsupported-op", kError, "an op without a form for TPUs",
-     "Compilation failure: Detected unsupported operations when trying to compile graph {} on XLA_TPU_JIT: {}",
+     "Compilation failure: Detected unsupported operations when trying to compile graph {} on "
+     "XLA_TPU_JIT: {}",
      "tensorflow/tpu#176"},
     {"no-all-reduce", kError, "several cores, and nothing sums their gradients",
      "CrossShardOptimizer must be used for model training on TPUs.", kEstimator},
     {"reduction-mismatch", kWarning, "the loss and the all-reduce are reduced in two ways", "",
      "tensorflow python/tpu/tpu_optimizer.py"},
     {"clip-before-all-reduce", kWarning, "each core clips a gradient of its own",
-     "Gradient clipping in the optimizer (by setting clipnorm or clipvalue) is currently unsupported when using a distribution "
+     "Gradient clipping in the optimizer (by setting clipnorm or clipvalue) is currently "
+     "unsupported when using a distribution "
      "strategy.",
      "TensorSpeech/TensorFlowTTS#657"},
     {"small-batch-norm", kWarning, "batch norm over fewer than 32 samples", "",
@@ -86,8 +93,8 @@ Result<Severity> find_severity(const std::string& word) {
     words.emplace_back(to_string(s));
     if (words.back() == word) return s;
   }
-  return Error{fmt::format("'{}' is no severity; allowed: {}", word, join(words, ", ")), "--fail-on",
-               fmt::format("did you mean '{}'?", nearest(word, words))};
+  return Error{fmt::format("'{}' is no severity; allowed: {}", word, join(words, ", ")),
+               "--fail-on", fmt::format("did you mean '{}'?", nearest(word, words))};
 }
 
 std::span<const Rule> rules() { return check::kRules; }

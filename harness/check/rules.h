@@ -14,8 +14,12 @@ template <typename... Arguments>
 RuleFinding finding(std::string_view id, std::string where, std::string found, std::string why,
                     std::string fix, const Arguments&... arguments) {
   const Rule& r = rule(id);
-  return {r.id,           r.severity,     std::move(where),
-          std::move(found), std::move(why), std::move(fix),
+  return {r.id,
+          r.severity,
+          std::move(where),
+          std::move(found),
+          std::move(why),
+          std::move(fix),
           fmt::format(fmt::runtime(r.message), arguments...)};
 }
 

@@ -42,9 +42,11 @@ class TextRules {
       out_.push_back(finding(
           "no-all-reduce", module_.file,
           fmt::format("{} replicas, and no all-reduce among the instructions", module_.replicas),
-          "each core descends its own gradients: the cores' weights part from the first step on, and the checkpoint has "
+          "each core descends its own gradients: the cores' weights part from the first step on, "
+          "and the checkpoint has "
           "those of core 0",
-          "reduce the gradients: jax.lax.pmean(grads, \"batch\") inside of pmap, CrossShardOptimizer, xm.optimizer_step"));
+          "reduce the gradients: jax.lax.pmean(grads, \"batch\") inside of pmap, "
+          "CrossShardOptimizer, xm.optimizer_step"));
     }
   }
 
@@ -57,8 +59,9 @@ class TextRules {
   }
   // "fft.3", "12 instructions, the first fft.3"
   static std::string some(const Group& g) {
-    return g.of.size() == 1 ? g.of[0]->name
-                            : fmt::format("{} instructions, the first {}", g.of.size(), g.of[0]->name);
+    return g.of.size() == 1
+               ? g.of[0]->name
+               : fmt::format("{} instructions, the first {}", g.of.size(), g.of[0]->name);
   }
   template <typename... Arguments>
   void add(std::string_view id, const Group& g, const std::string& what, const char* why,
@@ -97,18 +100,25 @@ class TextRules {
       const HloInstruction& first = *dynamic_.of[0];
       add("dynamic-shape", dynamic_, "a size that only a run knows, " + to_string(first.shape),
           "a step is compiled for known shapes",
-          "fix the batch: batch(n, drop_remainder=True), jit with concrete shapes; pad to a bound", first.name);
+          "fix the batch: batch(n, drop_remainder=True), jit with concrete shapes; pad to a bound",
+          first.name);
     }
     for (const auto& [t, g] : by_type_) {
       if (is_narrow_float(t)) {
-        add("unsupported-dtype", g, t, "the vector unit computes in float32, the matrix unit takes bfloat16",
-            "cast: x.astype(jnp.bfloat16), tf.cast(x, tf.bfloat16); bfloat16 has float32's range and needs no loss scaling",
+        add("unsupported-dtype", g, t,
+            "the vector unit computes in float32, the matrix unit takes bfloat16",
+            "cast: x.astype(jnp.bfloat16), tf.cast(x, tf.bfloat16); bfloat16 has float32's range "
+            "and needs no loss scaling",
             text_of(*g.of[0]));
       } else if (is_wide_float(t)) {
-        add("wide-dtype", g, t, "there is no 64-bit arithmetic: some ops are spelt out in pairs of float32, others refused",
-            "cast: x.astype(jnp.float32), tf.cast(x, tf.float32); in JAX leave jax_enable_x64 off", text_of(*g.of[0]));
+        add("wide-dtype", g, t,
+            "there is no 64-bit arithmetic: some ops are spelt out in pairs of float32, others "
+            "refused",
+            "cast: x.astype(jnp.float32), tf.cast(x, tf.float32); in JAX leave jax_enable_x64 off",
+            text_of(*g.of[0]));
       } else {
-        add("wide-integer", g, t, "a 64-bit integer is two of 32 bits: slower, and refused by some ops (sort, convert)",
+        add("wide-integer", g, t,
+            "a 64-bit integer is two of 32 bits: slower, and refused by some ops (sort, convert)",
             "cast: x.astype(jnp.int32), tf.cast(x, tf.int32)", text_of(*g.of[0]));
       }
     }
@@ -132,7 +142,8 @@ class TextRules {
       const auto found = in.attributes.find("algorithm");
       std::string algorithm = found == in.attributes.end() ? "" : found->second;
       for (char& c : algorithm) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      if (algorithm.empty() || algorithm.find("default") != std::string::npos) default_.of.push_back(&in);
+      if (algorithm.empty() || algorithm.find("default") != std::string::npos)
+        default_.of.push_back(&in);
     }
   }
 
@@ -144,23 +155,30 @@ class TextRules {
       add("unsupported-op", g, "custom-call of \"" + target + "\"",
           elsewhere ? "this text was lowered for a CPU or a GPU, whose library it calls"
                     : "a custom call is a kernel of one platform",
-          callback    ? "take the callback out of the step, or lower for the TPU, where it is a send and a receive: "
-                        ".lower(lowering_platforms=(\"tpu\",))"
-          : elsewhere ? "lower for the TPU: .lower(lowering_platforms=(\"tpu\",)); what stays a custom call has no kernel there"
+          callback ? "take the callback out of the step, or lower for the TPU, where it is a send "
+                     "and a receive: "
+                     ".lower(lowering_platforms=(\"tpu\",))"
+          : elsewhere ? "lower for the TPU: .lower(lowering_platforms=(\"tpu\",)); what stays a "
+                        "custom call has no kernel there"
                       : "write it in ops, or as a Pallas kernel",
           module_.name, target);
     }
     for (const auto& [opcode, g] : unknown_)
-      add("unsupported-op", g, "\"" + opcode + "\" is no op of XLA", "what XLA does not know it cannot compile",
+      add("unsupported-op", g, "\"" + opcode + "\" is no op of XLA",
+          "what XLA does not know it cannot compile",
           "write it in ops of XLA; do it on the host, in the input pipeline", module_.name, opcode);
     if (!stateful_.of.empty())
       add("stateful-random", stateful_, "rng",
-          "the state is the device's: graph and op seeds do not reach it, each core draws its own, and a run cannot be repeated",
-          "stateless draws: jax.random with a key, tf.random.stateless_uniform(shape, seed=[seed, step])");
+          "the state is the device's: graph and op seeds do not reach it, each core draws its own, "
+          "and a run cannot be repeated",
+          "stateless draws: jax.random with a key, tf.random.stateless_uniform(shape, seed=[seed, "
+          "step])");
     if (!default_.of.empty())
       add("default-random", default_, "rng-bit-generator of the default algorithm",
-          "each backend has its own: the same key draws other numbers on a TPU than on a CPU, and under another sharding",
-          "a named algorithm: jax_default_prng_impl=threefry2x32; tf.random.Generator.from_seed(seed, alg=\"philox\")");
+          "each backend has its own: the same key draws other numbers on a TPU than on a CPU, and "
+          "under another sharding",
+          "a named algorithm: jax_default_prng_impl=threefry2x32; "
+          "tf.random.Generator.from_seed(seed, alg=\"philox\")");
   }
 
   const HloModule& module_;
@@ -179,14 +197,17 @@ void check_text(const HloModule& module, size_t state, Findings& out) {
 
 void check_collectives(const Program& step, const std::string& where, Findings& out) {
   if (step.sharding.cores == 1) return;
-  const bool summed = std::ranges::any_of(
-      step.graph.ops(), [](const Op& op) { return op.kind == OpKind::kAllReduce && op.phase != Phase::kForward; });
+  const bool summed = std::ranges::any_of(step.graph.ops(), [](const Op& op) {
+    return op.kind == OpKind::kAllReduce && op.phase != Phase::kForward;
+  });
   if (summed) return;
-  out.push_back(finding("no-all-reduce", where,
-                        fmt::format("{} cores, and no all-reduce of gradients in the step", step.sharding.cores),
-                        "each core descends its own gradients: the cores' weights part from the first step on, and the "
-                        "checkpoint has those of core 0",
-                        "reduce the gradients: CrossShardOptimizer, xm.optimizer_step, jax.lax.pmean"));
+  out.push_back(finding(
+      "no-all-reduce", where,
+      fmt::format("{} cores, and no all-reduce of gradients in the step", step.sharding.cores),
+      "each core descends its own gradients: the cores' weights part from the first step on, and "
+      "the "
+      "checkpoint has those of core 0",
+      "reduce the gradients: CrossShardOptimizer, xm.optimizer_step, jax.lax.pmean"));
 }
 
 }  // namespace twinrun::check

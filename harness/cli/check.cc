@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/cli/cli.h"
+#include "harness/memory.h"
 #include "program/device/machine.h"
 #include "reports/text.h"
 
@@ -27,7 +28,8 @@ Json json_of(const RuleFinding& f) {
           {"doc", fmt::format("docs/check.md#{}", f.id)}};
 }
 
-Json json_of(const Checked& c, const tpu::Generation& generation) {
+Json json_of(const Checked& c, const tpu::Generation& generation,
+             const std::optional<MemoryReport>& memory) {
   Json rules = Json::array();
   for (const RuleFinding& f : c.findings) rules.push_back(json_of(f));
   return {{"schema", 1},
@@ -41,7 +43,7 @@ Json json_of(const Checked& c, const tpu::Generation& generation) {
           {"warnings", c.count(Severity::kWarning)},
           {"notes", c.count(Severity::kNote)},
           {"rules", rules},
-          {"memory", nullptr}};
+          {"memory", memory ? Json::parse(memory_json(*memory)) : Json()}};
 }
 
 void print(const RuleFinding& f) {
@@ -78,6 +80,19 @@ void print(const Checked& c) {
              counted(Severity::kNote));
 }
 
+std::optional<MemoryReport> memory_of(const Checked& c, const tpu::Generation& generation,
+                                      bool fit) {
+  if (!c.step) return std::nullopt;
+  const Experiment* experiment = c.text ? nullptr : &c.experiment;
+  return report_memory(*c.step, generation, experiment, {.fit = fit, .host = true});
+}
+
+void print(const MemoryReport& memory) {
+  fmt::print("\n");
+  for (const std::string& line : text::clean_lines(memory_text(memory), unicode_wanted()))
+    fmt::print("{}\n", line);
+}
+
 Result<Checked> checked(const Parsed& parsed) {
   TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
   const bool scenario = parsed.has("?SCENARIO"), program = parsed.has("program");
@@ -104,9 +119,11 @@ int check_verb(const Args& args) {
       "generation", po::value<std::string>()->default_value("v2"), "the TPU: v2 or v3")(
       "fail-on", po::value<std::string>()->default_value("error"),
       "exit with 1 where there are such findings, or worse: error, warning, note")(
+      "fit", po::bool_switch(), "find the largest batch that fits into a core's memory")(
       "json", po::bool_switch(), "one JSON document on stdout");
-  const Parsed parsed = parse(args, "twinrun check SCENARIO|--program FILE [OPTIONS]",
-                              "twinrun check resnet50 --set train.batch=100", options, {"?SCENARIO"});
+  const Parsed parsed =
+      parse(args, "twinrun check SCENARIO|--program FILE [OPTIONS]",
+            "twinrun check resnet50 --set train.batch=100", options, {"?SCENARIO"});
   if (parsed.exit) return *parsed.exit;
   const auto generation = tpu::find_generation(parsed.get<std::string>("generation"));
   if (!generation) return fail(generation.error());
@@ -114,10 +131,14 @@ int check_verb(const Args& args) {
   if (!fail_on) return fail(fail_on.error());
   const auto c = checked(parsed);
   if (!c) return fail(c.error());
+  const std::optional<MemoryReport> memory = memory_of(*c, *generation, parsed.get<bool>("fit"));
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n", json_of(*c, *generation).dump(2, ' ', false, Json::error_handler_t::replace));
+    fmt::print(
+        "{}\n",
+        json_of(*c, *generation, memory).dump(2, ' ', false, Json::error_handler_t::replace));
   } else {
     print(*c);
+    if (memory) print(*memory);
   }
   const bool bad = !c->findings.empty() && c->findings.front().severity <= *fail_on;
   return bad ? 1 : 0;

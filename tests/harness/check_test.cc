@@ -35,7 +35,8 @@ std::string library_without(const char* name, const std::string& line) {
 // A step of one weight, one input and what stands between.
 std::string hlo(const std::string& input, const std::string& body, const std::string& header = "") {
   return "HloModule step" + header +
-         "\n\nsum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n\n"
+         "\n\nsum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, "
+         "b)\n}\n\n"
          "ENTRY main {\n  w = f32[8] parameter(0)\n  x = " +
          input + " parameter(1)\n  " + body +
          "\n  w2 = f32[8] add(w, w)\n  loss = f32[] constant(1)\n"
@@ -45,7 +46,8 @@ std::string hlo(const std::string& input, const std::string& body, const std::st
 std::string mlir(const std::string& type) {
   return "module @step attributes {mhlo.num_replicas = 1 : i32} {\n"
          "  func.func public @main(%arg0: tensor<8xf32>, %arg1: " +
-         type + ") -> (tensor<8xf32>, tensor<f32>) {\n    %0 = stablehlo.add %arg1, %arg1 : " + type +
+         type +
+         ") -> (tensor<8xf32>, tensor<f32>) {\n    %0 = stablehlo.add %arg1, %arg1 : " + type +
          "\n    %1 = stablehlo.constant dense<1.0> : tensor<f32>\n"
          "    return %arg0, %1 : tensor<8xf32>, tensor<f32>\n  }\n}\n";
 }
@@ -61,7 +63,8 @@ Checked checked(const What& what) {
   static int count = 0;
   auto c = what.text.empty()
                ? check_scenario(what.scenario, what.overrides)
-               : check_program({.program = file_with("check" + std::to_string(++count) + ".hlo", what.text)});
+               : check_program(
+                     {.program = file_with("check" + std::to_string(++count) + ".hlo", what.text)});
   if (!c) {
     ADD_FAILURE() << c.error().message();
     return {};
@@ -77,69 +80,142 @@ const RuleFinding* found(const Checked& c, std::string_view id) {
 struct Case {
   const char* id;
   What triggers, spared;
-  const char* says;    // in `found` or `stack_message`
-  const char* where;   // in `where`
+  const char* says;   // in `found` or `stack_message`
+  const char* where;  // in `where`
 };
 
 const std::vector<Case>& cases() {
-  const std::string no_batch = file_with("no_batch.toml", library_without("digits_mlp", "batch = "));
-  const std::string no_steps = file_with("no_steps.toml", library_without("digits_mlp", "steps = "));
+  const std::string no_batch =
+      file_with("no_batch.toml", library_without("digits_mlp", "batch = "));
+  const std::string no_steps =
+      file_with("no_steps.toml", library_without("digits_mlp", "steps = "));
   const std::string reduce = "g = f32[8] all-reduce(w), replica_groups={}, to_apply=sum";
   static const std::vector<Case> all = {
-      {"batch-missing", {no_batch}, {no_batch, {{"train.batch", "64"}}},
-       "`train_batch_size` cannot be `None`", "train.batch"},
-      {"steps-missing", {no_steps}, {no_steps, {{"train.steps", "1"}}},
-       "one of `steps` or `max_steps` must be set", "train"},
-      {"batch-not-divisible", {"digits_mlp", {{"train.batch", "100"}}}, {"digits_mlp", {{"train.batch", "104"}}},
-       "train batch size 100 must be divisible by number of replicas 8", "--set train.batch"},
-      {"remainder-kept", {"digits_mlp", {{"data.drop_remainder", "false"}}}, {"digits_mlp"},
+      {"batch-missing",
+       {no_batch},
+       {no_batch, {{"train.batch", "64"}}},
+       "`train_batch_size` cannot be `None`",
+       "train.batch"},
+      {"steps-missing",
+       {no_steps},
+       {no_steps, {{"train.steps", "1"}}},
+       "one of `steps` or `max_steps` must be set",
+       "train"},
+      {"batch-not-divisible",
+       {"digits_mlp", {{"train.batch", "100"}}},
+       {"digits_mlp", {{"train.batch", "104"}}},
+       "train batch size 100 must be divisible by number of replicas 8",
+       "--set train.batch"},
+      {"remainder-kept",
+       {"digits_mlp", {{"data.drop_remainder", "false"}}},
+       {"digits_mlp"},
        "The features to the model returned by input_fn must have static shape. Tensor: "
        "Tensor(\"IteratorGetNext:0\", shape=(?, 28, 28, 1), dtype=float32)",
        "--set data.drop_remainder"},
-      {"unknown-shape", {"resnet50", {{"data.shape", "[]"}}}, {"resnet50"}, "shape=(1024, ?)", "data.shape"},
-      {"dynamic-shape", {.text = mlir("tensor<?x8xf32>")}, {.text = mlir("tensor<4x8xf32>")},
-       "a size that only a run knows, f32[?,8]", ".hlo:2"},
+      {"unknown-shape",
+       {"resnet50", {{"data.shape", "[]"}}},
+       {"resnet50"},
+       "shape=(1024, ?)",
+       "data.shape"},
+      {"dynamic-shape",
+       {.text = mlir("tensor<?x8xf32>")},
+       {.text = mlir("tensor<4x8xf32>")},
+       "a size that only a run knows, f32[?,8]",
+       ".hlo:2"},
       {"data-runs-out",
-       {"digits_mlp", {{"data.repeat", "false"}, {"data.train", "256"}, {"train.batch", "64"}, {"train.steps", "5"}}},
-       {"digits_mlp", {{"data.repeat", "false"}, {"data.train", "256"}, {"train.batch", "64"}, {"train.steps", "4"}}},
-       "256 samples are 4 batches of 64; train.steps is 5", "data.repeat"},
-      {"infeed-type", {.text = hlo("u8[4]", "")}, {.text = hlo("u32[4]", "")},
-       "TypeError: x of u8 is not a supported TPU infeed type", ".hlo:11: x"},
-      {"unsupported-dtype", {.text = hlo("f32[4]", "h = f16[4] convert(x)")},
-       {.text = hlo("f32[4]", "h = bf16[4] convert(x)")}, "f16: h", ".hlo:12: h"},
-      {"wide-dtype", {.text = hlo("f32[4]", "h = f64[4] convert(x)")}, {.text = hlo("f32[4]", "h = f32[4] copy(x)")},
-       "this rewriting is not implemented: %h = f64[4] convert(...)", ".hlo:12: h"},
-      {"wide-integer", {.text = hlo("s32[4]", "h = s64[4] convert(x)")}, {.text = hlo("s32[4]", "h = s32[4] copy(x)")},
-       "s64: h", ".hlo:12: h"},
+       {"digits_mlp",
+        {{"data.repeat", "false"},
+         {"data.train", "256"},
+         {"train.batch", "64"},
+         {"train.steps", "5"}}},
+       {"digits_mlp",
+        {{"data.repeat", "false"},
+         {"data.train", "256"},
+         {"train.batch", "64"},
+         {"train.steps", "4"}}},
+       "256 samples are 4 batches of 64; train.steps is 5",
+       "data.repeat"},
+      {"infeed-type",
+       {.text = hlo("u8[4]", "")},
+       {.text = hlo("u32[4]", "")},
+       "TypeError: x of u8 is not a supported TPU infeed type",
+       ".hlo:11: x"},
+      {"unsupported-dtype",
+       {.text = hlo("f32[4]", "h = f16[4] convert(x)")},
+       {.text = hlo("f32[4]", "h = bf16[4] convert(x)")},
+       "f16: h",
+       ".hlo:12: h"},
+      {"wide-dtype",
+       {.text = hlo("f32[4]", "h = f64[4] convert(x)")},
+       {.text = hlo("f32[4]", "h = f32[4] copy(x)")},
+       "this rewriting is not implemented: %h = f64[4] convert(...)",
+       ".hlo:12: h"},
+      {"wide-integer",
+       {.text = hlo("s32[4]", "h = s64[4] convert(x)")},
+       {.text = hlo("s32[4]", "h = s32[4] copy(x)")},
+       "s64: h",
+       ".hlo:12: h"},
       {"unsupported-op",
-       {.text = hlo("f32[4,4]", "h = f32[4,4] custom-call(x), custom_call_target=\"lapack_spotrf_ffi\"")},
+       {.text = hlo("f32[4,4]",
+                    "h = f32[4,4] custom-call(x), custom_call_target=\"lapack_spotrf_ffi\"")},
        {.text = hlo("f32[4,4]", "h = f32[4,4] custom-call(x), custom_call_target=\"Sharding\"")},
-       "on XLA_TPU_JIT: lapack_spotrf_ffi", ".hlo:12: h"},
-      {"no-all-reduce", {.text = hlo("f32[8]", "", ", replica_count=8")},
+       "on XLA_TPU_JIT: lapack_spotrf_ffi",
+       ".hlo:12: h"},
+      {"no-all-reduce",
+       {.text = hlo("f32[8]", "", ", replica_count=8")},
        {.text = hlo("f32[8]", reduce, ", replica_count=8")},
-       "CrossShardOptimizer must be used for model training on TPUs.", ".hlo"},
-      {"reduction-mismatch", {"digits_mlp", {{"loss.reduction", "sum"}}},
-       {"digits_mlp", {{"loss.reduction", "sum"}, {"tpu.reduction", "sum"}}}, "1/8 of the whole batch's sum",
+       "CrossShardOptimizer must be used for model training on TPUs.",
+       ".hlo"},
+      {"reduction-mismatch",
+       {"digits_mlp", {{"loss.reduction", "sum"}}},
+       {"digits_mlp", {{"loss.reduction", "sum"}, {"tpu.reduction", "sum"}}},
+       "1/8 of the whole batch's sum",
        "tpu.reduction"},
       {"clip-before-all-reduce",
-       {"digits_mlp", {{"optimizer.clip", "norm"}, {"optimizer.clip_at", "1"}, {"tpu.clipping", "before_all_reduce"}}},
-       {"digits_mlp", {{"optimizer.clip", "norm"}, {"optimizer.clip_at", "1"}}}, "(norm at 1)", "--set tpu.clipping"},
-      {"small-batch-norm", {"mlp_bn", {{"train.batch", "248"}}}, {"mlp_bn", {{"train.batch", "256"}}},
-       "statistics of 31 samples", "--set train.batch"},
-      {"batch-wise-per-core", {"drill_triplet", {{"tpu.batchwise", "per_core"}}},
-       {"drill_triplet", {{"tpu.batchwise", "gathered"}}}, "loss", "tpu.batchwise"},
-      {"weighted-mean-per-core", {"triplet_phrases", {{"tpu.token_mean", "per_core"}}},
+       {"digits_mlp",
+        {{"optimizer.clip", "norm"},
+         {"optimizer.clip_at", "1"},
+         {"tpu.clipping", "before_all_reduce"}}},
+       {"digits_mlp", {{"optimizer.clip", "norm"}, {"optimizer.clip_at", "1"}}},
+       "(norm at 1)",
+       "--set tpu.clipping"},
+      {"small-batch-norm",
+       {"mlp_bn", {{"train.batch", "248"}}},
+       {"mlp_bn", {{"train.batch", "256"}}},
+       "statistics of 31 samples",
+       "--set train.batch"},
+      {"batch-wise-per-core",
+       {"drill_triplet", {{"tpu.batchwise", "per_core"}}},
+       {"drill_triplet", {{"tpu.batchwise", "gathered"}}},
+       "loss",
+       "tpu.batchwise"},
+      {"weighted-mean-per-core",
+       {"triplet_phrases", {{"tpu.token_mean", "per_core"}}},
        {"triplet_phrases", {{"tpu.token_mean", "global"}}},
-       "sum of weights", "tpu.token_mean"},
-      {"stateful-random", {.text = hlo("f32[]", "r = f32[4] rng(x, x), distribution=rng_uniform")},
-       {.text = hlo("u64[2]", "r = (u64[2], u32[4]) rng-bit-generator(x), algorithm=rng_three_fry")}, "rng: r",
+       "sum of weights",
+       "tpu.token_mean"},
+      {"stateful-random",
+       {.text = hlo("f32[]", "r = f32[4] rng(x, x), distribution=rng_uniform")},
+       {.text =
+            hlo("u64[2]", "r = (u64[2], u32[4]) rng-bit-generator(x), algorithm=rng_three_fry")},
+       "rng: r",
        ".hlo:12: r"},
-      {"default-random", {.text = hlo("u64[2]", "r = (u64[2], u32[4]) rng-bit-generator(x), algorithm=rng_default")},
-       {.text = hlo("u64[2]", "r = (u64[2], u32[4]) rng-bit-generator(x), algorithm=rng_three_fry")},
-       "the default algorithm: r", ".hlo:12: r"},
-      {"local-files", {"resnet50"}, {"resnet50", {{"data.dir", "gs://bucket/imagenet"}}},
-       "File system scheme '[local]' not implemented (file: 'data/imagenet/train.tfrecord')", "data.dir"},
-      {"padding", {"resnet50", {{"train.batch", "512"}}}, {"resnet50"}, "64 samples a core", "model.layers"},
+      {"default-random",
+       {.text = hlo("u64[2]", "r = (u64[2], u32[4]) rng-bit-generator(x), algorithm=rng_default")},
+       {.text =
+            hlo("u64[2]", "r = (u64[2], u32[4]) rng-bit-generator(x), algorithm=rng_three_fry")},
+       "the default algorithm: r",
+       ".hlo:12: r"},
+      {"local-files",
+       {"resnet50"},
+       {"resnet50", {{"data.dir", "gs://bucket/imagenet"}}},
+       "File system scheme '[local]' not implemented (file: 'data/imagenet/train.tfrecord')",
+       "data.dir"},
+      {"padding",
+       {"resnet50", {{"train.batch", "512"}}},
+       {"resnet50"},
+       "64 samples a core",
+       "model.layers"},
   };
   return all;
 }
@@ -159,7 +235,8 @@ TEST(Check, EveryRuleIsTriggered) {
     ASSERT_NE(f, nullptr);
     EXPECT_EQ(f->severity, rule(c.id).severity);
     EXPECT_NE((f->found + "\n" + f->stack_message).find(c.says), std::string::npos)
-        << f->found << "\n" << f->stack_message;
+        << f->found << "\n"
+        << f->stack_message;
     EXPECT_NE(f->where.find(c.where), std::string::npos) << f->where;
     EXPECT_FALSE(f->why.empty());
     EXPECT_FALSE(f->fix.empty());
@@ -201,19 +278,25 @@ TEST(Check, FixesFix) {
 TEST(Check, WhatRunsOnTheHostIsNoFinding) {
   const Checked plain = checked({"digits_cnn"});
   const Checked busy = checked({"digits_cnn",
-                                {{"train.log_every", "1"}, {"train.eval_every", "1"}, {"train.checkpoint_every", "1"},
-                                 {"optimizer.ema", "0.9"}, {"optimizer.ema_eval", "true"}}});
+                                {{"train.log_every", "1"},
+                                 {"train.eval_every", "1"},
+                                 {"train.checkpoint_every", "1"},
+                                 {"optimizer.ema", "0.9"},
+                                 {"optimizer.ema_eval", "true"}}});
   EXPECT_EQ(plain.findings.size(), busy.findings.size());
-  const Checked feeds = checked({.text = hlo(
-      "f32[4]",
-      "t = token[] after-all()\n  i = ((f32[4]), token[]) infeed(t)\n  o = token[] outfeed(x, t), outfeed_shape=f32[4]\n"
-      "  s = (f32[4], u32[], token[]) send(x, t), channel_id=1, is_host_transfer=true")});
+  const Checked feeds = checked(
+      {.text =
+           hlo("f32[4]",
+               "t = token[] after-all()\n  i = ((f32[4]), token[]) infeed(t)\n  o = token[] "
+               "outfeed(x, t), outfeed_shape=f32[4]\n"
+               "  s = (f32[4], u32[], token[]) send(x, t), channel_id=1, is_host_transfer=true")});
   EXPECT_TRUE(feeds.findings.empty()) << feeds.findings[0].id << " " << feeds.findings[0].found;
 }
 
 // A program shared out by the compiler (SPMD) gets its all-reduces there.
 TEST(Check, PartitionsNeedNoAllReduce) {
-  EXPECT_EQ(found(checked({.text = hlo("f32[8]", "", ", num_partitions=8")}), "no-all-reduce"), nullptr);
+  EXPECT_EQ(found(checked({.text = hlo("f32[8]", "", ", num_partitions=8")}), "no-all-reduce"),
+            nullptr);
 }
 
 TEST(Check, AMissingAllReduceIsSeenInAProgram) {
@@ -236,14 +319,16 @@ TEST(Check, SyncedBatchNormCountsItsGroup) {
     return f == nullptr ? std::string() : f->found;
   };
   EXPECT_EQ(seen({{"train.batch", "64"}, {"tpu.batchnorm", "synced"}}), "");
-  EXPECT_NE(seen({{"train.batch", "64"}, {"tpu.batchnorm", "synced"}, {"tpu.batchnorm_group", "2"}}).find("16 samples"),
+  EXPECT_NE(seen({{"train.batch", "64"}, {"tpu.batchnorm", "synced"}, {"tpu.batchnorm_group", "2"}})
+                .find("16 samples"),
             std::string::npos);
   EXPECT_EQ(seen({{"train.batch", "64"}, {"tpu.cores", "1"}}), "");
 }
 
 TEST(Check, AllFindingsAtOnceAndTheWorstFirst) {
-  const Checked c = checked({"mlp_bn",
-                             {{"train.batch", "100"}, {"loss.reduction", "sum"}, {"data.drop_remainder", "false"}}});
+  const Checked c = checked(
+      {"mlp_bn",
+       {{"train.batch", "100"}, {"loss.reduction", "sum"}, {"data.drop_remainder", "false"}}});
   ASSERT_GE(c.findings.size(), 4U);
   EXPECT_EQ(c.findings[0].id, "batch-not-divisible");
   EXPECT_EQ(c.findings[1].id, "remainder-kept");
@@ -298,7 +383,8 @@ TEST(Check, TheDocumentationHasTheRules) {
   EXPECT_EQ(count, static_cast<int>(rules().size()));
   for (const Rule& r : rules()) {
     const std::string& row = rows[std::string(r.id)];
-    for (const std::string_view part : {r.id, to_string(r.severity), r.meaning, r.message, r.source})
+    for (const std::string_view part :
+         {r.id, to_string(r.severity), r.meaning, r.message, r.source})
       EXPECT_NE(row.find(part), std::string::npos) << r.id << ": " << part;
   }
 }
