@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 
+#include "program/analysis/host_memory.h"
 #include "program/analysis/liveness.h"
 #include "program/device/hbm_plan.h"
 
@@ -19,7 +20,8 @@ using tpu::plan_hbm;
 
 constexpr size_t kLargest = 10, kMostPadded = 5;
 constexpr int64_t kMostPerCore = 1 << 20;  // samples: where the search for a batch ends
-constexpr int64_t kGuideBatch = 64;        // total batches are multiples of it (the guide's rule for eight cores)
+constexpr int64_t kGuideBatch =
+    64;  // total batches are multiples of it (the guide's rule for eight cores)
 
 class Reporter {
  public:
@@ -27,8 +29,9 @@ class Reporter {
            const MemoryOptions& options)
       : step_(step),
         generation_(generation),
-        experiment_(experiment != nullptr && !experiment->imported && experiment->forward.recipe ? experiment
-                                                                                                 : nullptr),
+        experiment_(experiment != nullptr && !experiment->imported && experiment->forward.recipe
+                        ? experiment
+                        : nullptr),
         options_(options),
         plan_(plan_hbm(step)) {}
 
@@ -54,6 +57,10 @@ class Reporter {
     find_padding(r);
     find_changes(r);
     if (options_.fit && experiment_ != nullptr) r.fit = fit();
+    if (options_.host) {
+      const HostPlan host = plan_host(step_);
+      r.host = HostMemory{host.arena, host.states, host.outputs, host.inputs, host.constants};
+    }
     return r;
   }
 
@@ -65,13 +72,14 @@ class Reporter {
   std::string broken_rule(const HbmBuffer& b) const {
     const Dims& dims = b.type.dims;
     if (b.bytes == b.unpadded() || dims.empty()) return "";
-    if (tpu::is_argument(b.use) || b.use == HbmUse::kGradients || dims[0] != step_.batch || dims.size() < 2)
+    if (tpu::is_argument(b.use) || b.use == HbmUse::kGradients || dims[0] != step_.batch ||
+        dims.size() < 2)
       return dims.size() < 2 ? "a dimension of its own fills tiles of 256 to 1024"
                              : "the last two dimensions are no multiples of 8 and 128";
     const int64_t batch = dims[0] * cores(), features = dims.back();
     const int64_t eight = tpu::kSublanes * cores(), lanes = tpu::kLanes * cores();
-    return fmt::format("batch {} and {} features: neither multiples of {} and {} nor of {} and {}", batch, features,
-                       eight, tpu::kLanes, lanes, tpu::kSublanes);
+    return fmt::format("batch {} and {} features: neither multiples of {} and {} nor of {} and {}",
+                       batch, features, eight, tpu::kLanes, lanes, tpu::kSublanes);
   }
 
   MemoryAllocation allocation(const HbmBuffer& b) const {
@@ -103,8 +111,10 @@ class Reporter {
     }
   }
 
-  MemoryChange planned(std::string change, std::string set, const HbmPlan& plan, int64_t batch) const {
-    MemoryChange c{std::move(change), std::move(set), plan.used(), plan.used() <= generation_.hbm_usable(), batch};
+  MemoryChange planned(std::string change, std::string set, const HbmPlan& plan,
+                       int64_t batch) const {
+    MemoryChange c{std::move(change), std::move(set), plan.used(),
+                   plan.used() <= generation_.hbm_usable(), batch};
     c.extra_flops = plan.recomputed_flops;
     if (c.extra_flops > 0) c.step_flops = step_flops(step_);
     return c;
@@ -131,7 +141,8 @@ class Reporter {
                   plan_hbm(step_, {.rematerialise = tpu::Rematerialise::kElementwise}), r.batch));
     offer(planned("activations between checkpoints computed again", "",
                   plan_hbm(step_, {.rematerialise = tpu::Rematerialise::kSegments}), r.batch));
-    offer(planned("activations stored in bfloat16", "", plan_hbm(step_, {.bf16_activations = true}), r.batch));
+    offer(planned("activations stored in bfloat16", "", plan_hbm(step_, {.bf16_activations = true}),
+                  r.batch));
     if (experiment_ == nullptr) return;
     offer_batches(r);
     offer_optimizers(r);
@@ -139,8 +150,8 @@ class Reporter {
 
   void offer_batches(MemoryReport& r) const {
     const auto at = [&](int64_t batch) {
-      return planned(fmt::format("train.batch = {}", batch), fmt::format("--set train.batch={}", batch), at_batch(batch),
-                     batch);
+      return planned(fmt::format("train.batch = {}", batch),
+                     fmt::format("--set train.batch={}", batch), at_batch(batch), batch);
     };
     if (r.batch % (2 * cores()) == 0) {
       const MemoryChange half = at(r.batch / 2);
@@ -155,7 +166,8 @@ class Reporter {
       const auto per_sample = [](int64_t bytes, int64_t samples) {
         return static_cast<double>(bytes) / static_cast<double>(samples);
       };
-      if (per_sample(c.used - r.arguments, batch) < 0.99 * per_sample(r.program, r.batch)) r.changes.push_back(c);
+      if (per_sample(c.used - r.arguments, batch) < 0.99 * per_sample(r.program, r.batch))
+        r.changes.push_back(c);
     }
   }
 
@@ -166,10 +178,12 @@ class Reporter {
       Kind kind;
       const char* name;
     };
-    for (const Row& row : {Row{Kind::kMomentum, "momentum"}, Row{Kind::kAdafactor, "adafactor"}, Row{Kind::kSgd, "sgd"}}) {
+    for (const Row& row : {Row{Kind::kMomentum, "momentum"}, Row{Kind::kAdafactor, "adafactor"},
+                           Row{Kind::kSgd, "sgd"}}) {
       if (step_.optimizer.kind == row.kind) continue;
       const MemoryChange c = planned(fmt::format("optimizer.kind = \"{}\"", row.name),
-                                     fmt::format("--set optimizer.kind={}", row.name), with_optimizer(row.kind), r.batch);
+                                     fmt::format("--set optimizer.kind={}", row.name),
+                                     with_optimizer(row.kind), r.batch);
       if (c.used < plan_.used()) r.changes.push_back(c);
     }
   }
@@ -186,7 +200,8 @@ class Reporter {
       return true;
     };
     int64_t low = 0, high = 1;
-    while (high * best.multiple / cores() <= kMostPerCore && fits(high)) low = std::exchange(high, 2 * high);
+    while (high * best.multiple / cores() <= kMostPerCore && fits(high))
+      low = std::exchange(high, 2 * high);
     while (high - low > 1) {
       const int64_t middle = low + (high - low) / 2;
       (fits(middle) ? low : high) = middle;

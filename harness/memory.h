@@ -12,7 +12,7 @@
 namespace twinrun {
 
 struct MemoryOptions {
-  bool fit = false;  // find the largest batch that fits
+  bool fit = false;   // find the largest batch that fits
   bool host = false;  // our own engines' memory as well
 };
 

@@ -22,9 +22,10 @@ std::string padding_of(const MemoryAllocation& a) {
 }
 
 std::string allocation_text(const MemoryAllocation& a, size_t number) {
-  std::string out = fmt::format("  {}. Size: {}\n     Operator: op_type=\"{}\" op_name=\"{}\"\n     Shape: {}\n"
-                                "     Unpadded size: {}\n",
-                                number, size_text(a.bytes), a.op_type, a.op, a.shape, size_text(a.unpadded));
+  std::string out = fmt::format(
+      "  {}. Size: {}\n     Operator: op_type=\"{}\" op_name=\"{}\"\n     Shape: {}\n"
+      "     Unpadded size: {}\n",
+      number, size_text(a.bytes), a.op_type, a.op, a.shape, size_text(a.unpadded));
   if (a.bytes != a.unpadded)
     out += fmt::format("     Extra memory due to padding: {}\n", padding_of(a));
   return out + "     Allocation type: HLO temp\n     ==========================\n\n";
@@ -35,7 +36,8 @@ bool is_temporary(const MemoryAllocation& a) {
 }
 
 std::string change_text(const MemoryChange& c) {
-  std::string out = fmt::format("  {:<47} {:>9}  {}", c.change, size_text(c.used), c.fits ? "fits" : "does not fit");
+  std::string out = fmt::format("  {:<47} {:>9}  {}", c.change, size_text(c.used),
+                                c.fits ? "fits" : "does not fit");
   if (c.extra_flops > 0)
     out += fmt::format(", {:.2f} GFLOP again a step (+{:.1f} %)", c.extra_flops / 1e9,
                        100 * c.extra_flops / std::max(1.0, c.step_flops));
@@ -50,9 +52,8 @@ Json json_of(const MemoryAllocation& a) {
 }
 
 Json json_of(const MemoryChange& c) {
-  return {{"change", c.change}, {"set", c.set},
-          {"used", c.used},     {"fits", c.fits},
-          {"batch", c.batch},   {"extra_flops", c.extra_flops}};
+  return {{"change", c.change}, {"set", c.set},     {"used", c.used},
+          {"fits", c.fits},     {"batch", c.batch}, {"extra_flops", c.extra_flops}};
 }
 
 template <typename T>
@@ -68,9 +69,11 @@ std::string out_of_memory_text(const MemoryReport& r) {
   if (r.fits()) return "";
   std::string out = fmt::format(
       "Ran out of memory in memory space hbm. Used {} of {} hbm. Exceeded hbm capacity by {}.\n\n"
-      "Total hbm usage >= {}:\n    reserved     {:>11}\n    program      {:>11}\n    arguments    {:>11}\n\n"
+      "Total hbm usage >= {}:\n    reserved     {:>11}\n    program      {:>11}\n    arguments    "
+      "{:>11}\n\n"
       "Output size {}; shares {} with arguments.\n\n"
-      "Program hbm requirement {}:\n    HLO temp     {:>11} ({:.1f}% utilization: Unpadded ({}) Padded ({}), "
+      "Program hbm requirement {}:\n    HLO temp     {:>11} ({:.1f}% utilization: Unpadded ({}) "
+      "Padded ({}), "
       "0.0% fragmentation (0B))\n\n  Largest program allocations in hbm:\n\n",
       size_text(r.used()), size_text(r.usable()), size_text(r.used() - r.usable()),
       size_text(r.used() + r.reserved), size_text(r.reserved), size_text(r.program),
@@ -85,9 +88,10 @@ std::string out_of_memory_text(const MemoryReport& r) {
 }
 
 std::string memory_text(const MemoryReport& r) {
-  std::string out = fmt::format("memory of one {} core, batch {} on {}: {} of {} {}\n", r.generation, r.batch,
-                                r.cores == 1 ? "one core" : fmt::format("{} cores", r.cores), size_text(r.used()),
-                                size_text(r.usable()), r.fits() ? "used" : "asked for: it does not fit");
+  std::string out =
+      fmt::format("memory of one {} core, batch {} on {}: {} of {} {}\n", r.generation, r.batch,
+                  r.cores == 1 ? "one core" : fmt::format("{} cores", r.cores), size_text(r.used()),
+                  size_text(r.usable()), r.fits() ? "used" : "asked for: it does not fit");
   for (const MemoryUse& use : r.uses) {
     if (use.bytes == 0) continue;
     out += fmt::format("  {:<13}{:>9}", use.name, size_text(use.bytes));
@@ -99,18 +103,24 @@ std::string memory_text(const MemoryReport& r) {
   out += fmt::format("  most is held in the {} pass, at {}\n", r.peak_phase, r.peak_op);
   if (!r.padding.empty()) out += "\nmost padding\n";
   for (const MemoryAllocation& a : r.padding) {
-    out += fmt::format("  {:<44} {:>9}: {} of padding\n", a.shape, size_text(a.bytes), padding_of(a));
+    out +=
+        fmt::format("  {:<44} {:>9}: {} of padding\n", a.shape, size_text(a.bytes), padding_of(a));
     out += fmt::format("    {}{}{}\n", a.op, a.broken_rule.empty() ? "" : ": ", a.broken_rule);
   }
   if (const std::string oom = out_of_memory_text(r); !oom.empty())
     out += "\na TPU says, or words to this effect\n\n" + oom;
-  if (!r.changes.empty()) out += r.fits() ? "\nplanned again\n" : "\nwhat to change, planned again\n";
+  if (!r.changes.empty())
+    out += r.fits() ? "\nplanned again\n" : "\nwhat to change, planned again\n";
   for (const MemoryChange& change : r.changes) out += change_text(change);
   if (r.fit && r.fit->batch > 0)
-    out += fmt::format("\nlargest batch that fits, of multiples of {}: {} ({} of {})\n", r.fit->multiple, r.fit->batch,
-                       size_text(r.fit->used), size_text(r.usable()));
+    out +=
+        fmt::format("\nlargest batch that fits, of multiples of {}: {} ({} of {})\n",
+                    r.fit->multiple, r.fit->batch, size_text(r.fit->used), size_text(r.usable()));
   if (r.fit && r.fit->batch == 0)
     out += fmt::format("\nno batch fits, not even {}\n", r.fit->multiple);
+  if (r.host)
+    out += fmt::format("\nour own engines hold {} of tensors for it on this machine\n",
+                       size_text(r.host->total()));
   return out;
 }
 
@@ -136,12 +146,12 @@ std::string memory_json(const MemoryReport& r) {
             {"padding", list(r.padding)},
             {"out_of_memory", r.fits() ? Json() : Json(out_of_memory_text(r))},
             {"changes", list(r.changes)}};
-  j["fit"] = !r.fit ? Json()
-                    : Json{{"batch", r.fit->batch}, {"multiple", r.fit->multiple}, {"used", r.fit->used}};
-  j["host"] = !r.host ? Json()
-                      : Json{{"arena", r.host->arena},     {"states", r.host->states},
-                             {"outputs", r.host->outputs}, {"inputs", r.host->inputs},
-                             {"constants", r.host->constants}, {"total", r.host->total()}};
+  j["fit"] =
+      !r.fit ? Json()
+             : Json{{"batch", r.fit->batch}, {"multiple", r.fit->multiple}, {"used", r.fit->used}};
+  j["host"] = !r.host ? Json() : Json{{"arena", r.host->arena},         {"states", r.host->states},
+                                      {"outputs", r.host->outputs},     {"inputs", r.host->inputs},
+                                      {"constants", r.host->constants}, {"total", r.host->total()}};
   return j.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -29,20 +29,21 @@ struct MemoryChange {
   std::string set;     // "--set train.batch=512"; "" where no key of a scenario does it
   int64_t used = 0;
   bool fits = false;
-  int64_t batch = 0;  // of all cores
+  int64_t batch = 0;                       // of all cores
   double extra_flops = 0, step_flops = 0;  // of rematerialisation, and of the step without it
 };
 
 struct MemoryFit {
   int64_t batch = 0;  // of all cores; 0: not even the smallest multiple fits
   int64_t multiple = 64;
-  int64_t used = 0;   // at that batch
+  int64_t used = 0;  // at that batch
 };
 
 // Our own engines on this machine: exact counts of what they allocate for tensors.
 struct HostMemory {
-  int64_t arena = 0;      // of all replicas
-  int64_t states = 0;     // weights, slots, statistics; with copies where an update cannot be written in place
+  int64_t arena = 0;  // of all replicas
+  int64_t states =
+      0;  // weights, slots, statistics; with copies where an update cannot be written in place
   int64_t outputs = 0, inputs = 0, constants = 0;
   int64_t total() const { return arena + states + outputs + inputs + constants; }
 };

@@ -44,9 +44,11 @@ bool cheap(OpKind kind) {
 class Planner {
  public:
   Planner(const Program& program, const std::vector<bool>& constant)
-      : program_(program), graph_(program.graph), n_(static_cast<size_t>(program.graph.size())) {
+      : program_(program),
+        graph_(program.graph),
+        n_(static_cast<size_t>(program.graph.size())),
+        varies_(varying_values(program)) {
     find_outliving();
-    find_varying();
     find_candidates(constant);
     find_reads();
     merge_producers();
@@ -90,27 +92,6 @@ class Planner {
       if (var.next != kNoValue) outlives_[at(var.next)] = true;
     }
     for (const auto& output : program_.outputs) outlives_[at(output.id)] = true;
-  }
-
-  // Values that differ between replicas; the others are computed once for all. Only a guess: it decides who shares a group.
-  void find_varying() {
-    varies_.assign(n_, false);
-    if (program_.sharding.cores == 1) return;
-    for (const auto& input : program_.inputs) varies_[at(input.id)] = input.per_core;
-    for (bool again = true; again;) {
-      again = false;
-      for (ValueId id = 0; id < graph_.size(); ++id) {
-        const Op& op = graph_.op(id);
-        if (op.kind == OpKind::kAllReduce) continue;
-        for (ValueId operand : op.operands) {
-          if (varies_[at(operand)]) varies_[at(id)] = true;
-        }
-      }
-      for (const auto& var : program_.state) {
-        if (var.next == kNoValue || !varies_[at(var.next)] || varies_[at(var.id)]) continue;
-        varies_[at(var.id)] = again = true;
-      }
-    }
   }
 
   void find_candidates(const std::vector<bool>& constant) {
@@ -338,7 +319,8 @@ class Planner {
   const Program& program_;
   const Graph& graph_;
   size_t n_;
-  std::vector<bool> outlives_, varies_, candidate_, runs_, stored_;
+  std::vector<bool> varies_;  // only a guess: it decides who shares a group
+  std::vector<bool> outlives_, candidate_, runs_, stored_;
   std::vector<std::vector<Access>> reads_;     // of what runs
   std::vector<std::vector<ValueId>> readers_;  // by source, descending
   std::vector<ValueId> cluster_;               // named by one of its members
