@@ -29,6 +29,8 @@ void check_keys(const ReadScenario& read, Findings& out);
 void check_couplings(const ReadScenario& read, const Program& forward, Findings& out);
 // The program of one of several cores.
 void check_collectives(const Program& step, const std::string& where, Findings& out);
+// How findings call an instruction of a text: "fft.3:41", as names may repeat from function to function.
+std::string op_id(const HloInstruction& in);
 // A text: element types, sizes, opcodes, random numbers, all-reduces. The first `state` parameters are fed once, the others at
 // every step.
 void check_text(const HloModule& module, size_t state, Findings& out);

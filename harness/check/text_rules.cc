@@ -67,7 +67,7 @@ class TextRules {
   void add(std::string_view id, const Group& g, const std::string& what, const char* why,
            const std::string& fix, const Arguments&... arguments) {
     RuleFinding f = finding(id, place(*g.of[0]), what + ": " + some(g), why, fix, arguments...);
-    for (const HloInstruction* in : g.of) f.ops.push_back(in->name);
+    for (const HloInstruction* in : g.of) f.ops.push_back(op_id(*in));
     out_.push_back(std::move(f));
   }
 
@@ -190,6 +190,8 @@ class TextRules {
 };
 
 }  // namespace
+
+std::string op_id(const HloInstruction& in) { return fmt::format("{}:{}", in.name, in.line); }
 
 void check_text(const HloModule& module, size_t state, Findings& out) {
   TextRules(module, state, out).run();

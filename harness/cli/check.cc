@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "checkpoints/container/atomic_file.h"
+#include "harness/check/drawing.h"
 #include "harness/cli/cli.h"
 #include "harness/memory.h"
 #include "program/device/machine.h"
@@ -93,6 +96,19 @@ void print(const MemoryReport& memory) {
     fmt::print("{}\n", line);
 }
 
+// The graph page; its path.
+Result<std::string> write_page(const Checked& c, const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (failed)
+    return Error{"cannot make this folder: " + failed.message(), folder, "name another with -o"};
+  TWINRUN_ASSIGN(const GraphPage page, draw(c));
+  const std::string path = folder + "/graph.html";
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, to_html(page)));
+  return path;
+}
+
 Result<Checked> checked(const Parsed& parsed) {
   TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
   const bool scenario = parsed.has("?SCENARIO"), program = parsed.has("program");
@@ -117,6 +133,8 @@ int check_verb(const Args& args) {
                         "instead of a scenario: a training step as HLO or StableHLO text")(
       "binding", po::value<std::string>(), "of that program: which parameter is what")(
       "generation", po::value<std::string>()->default_value("v2"), "the TPU: v2 or v3")(
+      "out,o", po::value<std::string>(),
+      "folder for graph.html, the program drawn (needs Graphviz)")(
       "fail-on", po::value<std::string>()->default_value("error"),
       "exit with 1 where there are such findings, or worse: error, warning, note")(
       "fit", po::bool_switch(), "find the largest batch that fits into a core's memory")(
@@ -132,6 +150,12 @@ int check_verb(const Args& args) {
   const auto c = checked(parsed);
   if (!c) return fail(c.error());
   const std::optional<MemoryReport> memory = memory_of(*c, *generation, parsed.get<bool>("fit"));
+  std::string page;
+  if (parsed.has("out")) {
+    auto path = write_page(*c, parsed.get<std::string>("out"));
+    if (!path) return fail(path.error());
+    page = *std::move(path);
+  }
   if (parsed.get<bool>("json")) {
     fmt::print(
         "{}\n",
@@ -139,8 +163,10 @@ int check_verb(const Args& args) {
   } else {
     print(*c);
     if (memory) print(*memory);
+    if (!page.empty()) fmt::print("graph: {}\n", page);
   }
-  const bool bad = !c->findings.empty() && c->findings.front().severity <= *fail_on;
+  const bool bad = (!c->findings.empty() && c->findings.front().severity <= *fail_on) ||
+                   (memory && !memory->fits());
   return bad ? 1 : 0;
 }
 
