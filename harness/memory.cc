@@ -53,7 +53,7 @@ class Reporter {
     const auto weights = static_cast<double>(unpadded(HbmUse::kWeights));
     if (weights > 0)
       r.slot_bytes_per_weight = 4 * static_cast<double>(unpadded(HbmUse::kSlots)) / weights;
-    for (const HbmBuffer& b : plan_.largest(kLargest)) r.largest.push_back(allocation(b));
+    find_largest(r);
     find_padding(r);
     find_changes(r);
     if (options_.fit && experiment_ != nullptr) r.fit = fit();
@@ -92,6 +92,15 @@ class Reporter {
             b.bytes,
             b.unpadded(),
             broken_rule(b)};
+  }
+
+  // Of arguments and of what the program needs besides as many each.
+  void find_largest(MemoryReport& r) const {
+    size_t arguments = 0, others = 0;
+    for (const HbmBuffer& b : plan_.largest(plan_.buffers.size())) {
+      size_t& count = tpu::is_argument(b.use) ? arguments : others;
+      if (count++ < kLargest) r.largest.push_back(allocation(b));
+    }
   }
 
   void find_padding(MemoryReport& r) const {

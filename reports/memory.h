@@ -33,7 +33,9 @@ struct MemoryChange {
   double extra_flops = 0, step_flops = 0;  // of rematerialisation, and of the step without it
 };
 
+// The largest batch that fits.
 struct MemoryFit {
+  std::string with;   // "" or what is computed again for it, as in `changes`
   int64_t batch = 0;  // of all cores; 0: not even the smallest multiple fits
   int64_t multiple = 64;
   int64_t used = 0;  // at that batch
@@ -60,7 +62,7 @@ struct MemoryReport {
   std::vector<MemoryAllocation> largest;  // held at the peak, the largest first
   std::vector<MemoryAllocation> padding;  // of all the step's, those with most padding first
   std::vector<MemoryChange> changes;
-  std::optional<MemoryFit> fit;
+  std::vector<MemoryFit> fit;  // where it was asked for
   std::optional<HostMemory> host;
 
   int64_t usable() const { return hbm - reserved; }
