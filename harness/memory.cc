@@ -17,7 +17,10 @@ using tpu::HbmBuffer;
 using tpu::HbmPlan;
 using tpu::HbmUse;
 using tpu::plan_hbm;
+using tpu::Rematerialise;
 
+constexpr const char* kElementwiseAgain = "elementwise activations computed again";
+constexpr const char* kStretchesAgain = "activations between checkpoints computed again";
 constexpr size_t kLargest = 10, kMostPadded = 5;
 constexpr int64_t kMostPerCore = 1 << 20;  // samples: where the search for a batch ends
 constexpr int64_t kGuideBatch =
@@ -56,7 +59,11 @@ class Reporter {
     find_largest(r);
     find_padding(r);
     find_changes(r);
-    if (options_.fit && experiment_ != nullptr) r.fit = fit();
+    if (options_.fit && experiment_ != nullptr) {
+      r.fit.push_back(fit("", Rematerialise::kNothing));
+      r.fit.push_back(fit(kElementwiseAgain, Rematerialise::kElementwise));
+      r.fit.push_back(fit(kStretchesAgain, Rematerialise::kSegments));
+    }
     if (options_.host) {
       const HostPlan host = plan_host(step_);
       r.host = HostMemory{host.arena, host.states, host.outputs, host.inputs, host.constants};
@@ -129,10 +136,10 @@ class Reporter {
     return c;
   }
 
-  HbmPlan at_batch(int64_t batch) const {
+  HbmPlan at_batch(int64_t batch, Rematerialise again = Rematerialise::kNothing) const {
     Experiment e = *experiment_;
     e.forward = rebatch(e.forward, batch);
-    return plan_hbm(e.sharded(step_.sharding));
+    return plan_hbm(e.sharded(step_.sharding), {.rematerialise = again});
   }
 
   HbmPlan with_optimizer(OptimizerSpec::Kind kind) const {
@@ -146,10 +153,10 @@ class Reporter {
     const auto offer = [&](const MemoryChange& c) {
       if (c.used < used) r.changes.push_back(c);
     };
-    offer(planned("elementwise activations computed again", "",
-                  plan_hbm(step_, {.rematerialise = tpu::Rematerialise::kElementwise}), r.batch));
-    offer(planned("activations between checkpoints computed again", "",
-                  plan_hbm(step_, {.rematerialise = tpu::Rematerialise::kSegments}), r.batch));
+    offer(planned(kElementwiseAgain, "",
+                  plan_hbm(step_, {.rematerialise = Rematerialise::kElementwise}), r.batch));
+    offer(planned(kStretchesAgain, "", plan_hbm(step_, {.rematerialise = Rematerialise::kSegments}),
+                  r.batch));
     offer(planned("activations stored in bfloat16", "", plan_hbm(step_, {.bf16_activations = true}),
                   r.batch));
     if (experiment_ == nullptr) return;
@@ -198,11 +205,11 @@ class Reporter {
   }
 
   // Memory grows with the batch: by doubling, then by halving the interval.
-  MemoryFit fit() const {
-    MemoryFit best;
+  MemoryFit fit(const char* with, Rematerialise again) const {
+    MemoryFit best{with};
     best.multiple = std::lcm(kGuideBatch, static_cast<int64_t>(cores()));
     const auto fits = [&](int64_t times) {
-      const int64_t batch = times * best.multiple, used = at_batch(batch).used();
+      const int64_t batch = times * best.multiple, used = at_batch(batch, again).used();
       if (used > generation_.hbm_usable()) return false;
       best.batch = batch;
       best.used = used;

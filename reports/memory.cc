@@ -39,7 +39,7 @@ std::string change_text(const MemoryChange& c) {
   std::string out = fmt::format("  {:<47} {:>9}  {}", c.change, size_text(c.used),
                                 c.fits ? "fits" : "does not fit");
   if (c.extra_flops > 0)
-    out += fmt::format(", {:.2f} GFLOP again a step (+{:.1f} %)", c.extra_flops / 1e9,
+    out += fmt::format(", {:.3g} GFLOP again a step (+{:.1f} %)", c.extra_flops / 1e9,
                        100 * c.extra_flops / std::max(1.0, c.step_flops));
   return out + "\n";
 }
@@ -54,6 +54,10 @@ Json json_of(const MemoryAllocation& a) {
 Json json_of(const MemoryChange& c) {
   return {{"change", c.change}, {"set", c.set},     {"used", c.used},
           {"fits", c.fits},     {"batch", c.batch}, {"extra_flops", c.extra_flops}};
+}
+
+Json json_of(const MemoryFit& f) {
+  return {{"with", f.with}, {"batch", f.batch}, {"multiple", f.multiple}, {"used", f.used}};
 }
 
 template <typename T>
@@ -112,12 +116,14 @@ std::string memory_text(const MemoryReport& r) {
   if (!r.changes.empty())
     out += r.fits() ? "\nplanned again\n" : "\nwhat to change, planned again\n";
   for (const MemoryChange& change : r.changes) out += change_text(change);
-  if (r.fit && r.fit->batch > 0)
-    out +=
-        fmt::format("\nlargest batch that fits, of multiples of {}: {} ({} of {})\n",
-                    r.fit->multiple, r.fit->batch, size_text(r.fit->used), size_text(r.usable()));
-  if (r.fit && r.fit->batch == 0)
-    out += fmt::format("\nno batch fits, not even {}\n", r.fit->multiple);
+  if (!r.fit.empty())
+    out += fmt::format("\nlargest batch that fits, of multiples of {}\n", r.fit[0].multiple);
+  for (const MemoryFit& fit : r.fit) {
+    out += fmt::format("  {:<47} {:>9}", fit.with.empty() ? "as it is" : fit.with,
+                       fit.batch == 0 ? "none" : fmt::format("{}", fit.batch));
+    out += fit.batch == 0 ? "\n"
+                          : fmt::format("  {} of {}\n", size_text(fit.used), size_text(r.usable()));
+  }
   if (r.host)
     out += fmt::format("\nour own engines hold {} of tensors for it on this machine\n",
                        size_text(r.host->total()));
@@ -146,9 +152,7 @@ std::string memory_json(const MemoryReport& r) {
             {"padding", list(r.padding)},
             {"out_of_memory", r.fits() ? Json() : Json(out_of_memory_text(r))},
             {"changes", list(r.changes)}};
-  j["fit"] =
-      !r.fit ? Json()
-             : Json{{"batch", r.fit->batch}, {"multiple", r.fit->multiple}, {"used", r.fit->used}};
+  j["fit"] = r.fit.empty() ? Json() : list(r.fit);
   j["host"] = !r.host ? Json() : Json{{"arena", r.host->arena},         {"states", r.host->states},
                                       {"outputs", r.host->outputs},     {"inputs", r.host->inputs},
                                       {"constants", r.host->constants}, {"total", r.host->total()}};

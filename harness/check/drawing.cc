@@ -14,7 +14,8 @@ namespace twinrun {
 namespace check {
 namespace {
 
-constexpr double kBoxWidth = 158, kBoxHeight = 36;  // points: a name of 20 letters and a line below it
+constexpr double kBoxWidth = 158,
+                 kBoxHeight = 40;  // points: a name of 20 letters and a line below it
 
 // Where an op stands: the phase, and in it the layer.
 struct Place {
@@ -45,7 +46,8 @@ class Sorter {
 
   Result<GraphPage> laid_out() {
     std::erase_if(page_.phases, [](const DrawnPhase& p) { return p.groups.empty(); });
-    std::vector<int> phase_of(page_.ops.size()), group_of(page_.ops.size()), within(page_.ops.size());
+    std::vector<int> phase_of(page_.ops.size()), group_of(page_.ops.size()),
+        within(page_.ops.size());
     for (size_t p = 0; p < page_.phases.size(); ++p) {
       for (size_t g = 0; g < page_.phases[p].groups.size(); ++g) {
         const std::vector<int>& ops = page_.phases[p].groups[g].ops;
@@ -74,7 +76,8 @@ class Sorter {
         if (phase_of[from] != phase_of[to]) continue;
         const size_t at = first[static_cast<size_t>(phase_of[to])];
         if (group_of[from] == group_of[to]) {
-          sketches[at + 1 + static_cast<size_t>(group_of[to])].arrows.emplace_back(within[from], within[to]);
+          sketches[at + 1 + static_cast<size_t>(group_of[to])].arrows.emplace_back(within[from],
+                                                                                   within[to]);
         } else {
           sketches[at].arrows.emplace_back(group_of[from], group_of[to]);
         }
@@ -96,7 +99,9 @@ class Sorter {
   }
 
  private:
-  static Sketch boxes(size_t count) { return {std::vector<Drawing::Box>(count, {0, 0, kBoxWidth, kBoxHeight}), {}}; }
+  static Sketch boxes(size_t count) {
+    return {std::vector<Drawing::Box>(count, {0, 0, kBoxWidth, kBoxHeight}), {}};
+  }
 
   GraphPage page_;
   std::map<std::pair<int, std::string>, size_t> known_;
@@ -104,12 +109,18 @@ class Sorter {
 
 void add_program(const Program& program, Sorter& to) {
   for (const Op& op : program.graph.ops()) {
-    const bool of_gradient = op.phase == Phase::kGradient ||
-                             (op.phase == Phase::kCollective && op.name.find(".grad") != std::string::npos);
+    const bool of_gradient =
+        op.phase == Phase::kGradient ||
+        (op.phase == Phase::kCollective && op.name.find(".grad") != std::string::npos);
     Place place{op.phase == Phase::kUpdate ? 2 : of_gradient ? 1 : 0, first_part(op.name)};
     if (place.group.empty()) place.group = op.kind == OpKind::kParameter ? "inputs" : "step";
-    to.add({op.name, std::string(name_of(op.kind)), to_string(op.type),
-            tpu::to_string(op.type, tpu::default_layout(op.type)), true, "", {op.operands.begin(), op.operands.end()}},
+    to.add({op.name,
+            std::string(name_of(op.kind)),
+            to_string(op.type),
+            tpu::to_string(op.type, tpu::default_layout(op.type)),
+            true,
+            "",
+            {op.operands.begin(), op.operands.end()}},
            std::move(place));
   }
 }
@@ -127,7 +138,8 @@ void add_text(const HloModule& module, const std::vector<RuleFinding>& findings,
     for (const HloInstruction& in : c.instructions) {
       const SourcePath source = source_path(in.op_name);
       Place place{source.gradient ? 1 : 0, first_part(source.path)};
-      if (place.group.empty()) place.group = !entry ? c.name : in.opcode == "parameter" ? "inputs" : "main";
+      if (place.group.empty())
+        place.group = !entry ? c.name : in.opcode == "parameter" ? "inputs" : "main";
       DrawnOp op;
       op.name = place.group + "/" + in.name;
       op.kind = in.opcode;
@@ -166,7 +178,8 @@ Result<GraphPage> draw(const Checked& checked) {
                      ? "the step of one core"
                      : fmt::format("the step of each of {} cores", checked.step->sharding.cores);
   for (const RuleFinding& f : checked.findings)
-    page.remarks.push_back({std::string(to_string(f.severity)), std::string(f.id), f.where, f.found, f.fix});
+    page.remarks.push_back(
+        {std::string(to_string(f.severity)), std::string(f.id), f.where, f.found, f.fix});
   return page;
 }
 

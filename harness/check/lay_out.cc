@@ -22,10 +22,12 @@ bool small_enough(const Sketch& s) {
 std::string graph_text(const Sketch& s) {
   // Parts that are not connected stand beside each other in rows, not in one line.
   std::string out =
-      "digraph g {\nnode [shape=box fixedsize=true label=\"\"]\ngraph [nslimit=4 nslimit1=4 mclimit=0.6 nodesep=0.2 ranksep=0.35 "
+      "digraph g {\nnode [shape=box fixedsize=true label=\"\"]\ngraph [nslimit=4 nslimit1=4 "
+      "mclimit=0.6 nodesep=0.2 ranksep=0.35 "
       "pack=16 packmode=array_i6]\n";
   for (size_t i = 0; i < s.boxes.size(); ++i)
-    out += fmt::format("{} [width={:.3f} height={:.3f}]\n", i, s.boxes[i].width / kPoints, s.boxes[i].height / kPoints);
+    out += fmt::format("{} [width={:.3f} height={:.3f}]\n", i, s.boxes[i].width / kPoints,
+                       s.boxes[i].height / kPoints);
   for (const auto& [from, to] : s.arrows) out += fmt::format("{}->{}\n", from, to);
   return out + "}\n";
 }
@@ -83,8 +85,10 @@ Result<std::vector<Drawing>> lay_out(const std::vector<Sketch>& sketches) {
   options.timeout_seconds = kSeconds;
   options.out = out;
   const auto ran = bisect::run_command({"dot", "-Tplain", in}, options, nullptr);
-  if (!ran) return Error{"the graph page is laid out by Graphviz, whose program is not there: " + ran.error().what, "dot",
-                         "apt-get install graphviz (or leave out -o)"};
+  if (!ran)
+    return Error{
+        "the graph page is laid out by Graphviz, whose program is not there: " + ran.error().what,
+        "dot", "apt-get install graphviz (or leave out -o)"};
   std::ifstream places(out);
   std::vector<Drawing> drawings(sketches.size());
   for (size_t i = 0; i < sketches.size(); ++i) {

@@ -107,7 +107,8 @@
   const crumb = make('p', '', null, { class: 'crumb' });
   const inner = make('div', '', null, { class: 'inside' });
   const card = make('section', '', null, { class: 'card', 'aria-live': 'polite' });
-  picture.prepend(tools, found, hits, crumb, inner);
+  picture.prepend(tools, found, hits);
+  picture.querySelector('.legend').after(crumb, inner);
   side.prepend(card);
   inner.hidden = crumb.hidden = true;
   document.body.classList.add('live');
@@ -154,8 +155,8 @@
       'aria-label': o[NAME] + ', ' + o[SHAPE] + (fits(op) ? ', fits' : ', does not fit') }, svg);
     draw('rect', { x: x - w / 2, y: y - h / 2, width: w, height: h, rx: 4 }, g);
     const local = o[NAME].split('/').pop();
-    draw('text', { x, y: y - 2, class: 'name' }, g).textContent = short(local, 20);
-    draw('text', { x, y: y + 12 }, g).textContent = short((fits(op) ? '' : '✗ ') + o[SHAPE], 26);
+    draw('text', { x, y: y - 4, class: 'name' }, g).textContent = short(local, 19);
+    draw('text', { x, y: y + 10 }, g).textContent = short((fits(op) ? '' : '✗ ') + o[SHAPE], 26);
     const act = () => { if (innerView.dragged) { innerView.dragged = false; return; } choose(op); };
     g.addEventListener('click', act);
     g.addEventListener('keydown', event => { if (event.key === 'Enter' || event.key === ' ') { event.preventDefault(); choose(op); } });
