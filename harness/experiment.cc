@@ -1,6 +1,7 @@
 #include "harness/experiment.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "program/base/bits.h"
 #include "program/graph/initial_state.h"
@@ -17,7 +18,7 @@ Dims of_one(const Tensor& t) { return {t.dims().begin() + 1, t.dims().end()}; }
 
 SampleType sample_type(const Dataset& data) {
   return {of_one(data.train.features),
-          data.train.features.dtype(),
+          data.train.dtype(),
           of_one(data.train.labels),
           data.train.weights.valid(),
           data.vocabulary,
@@ -90,6 +91,7 @@ FeedOptions Experiment::feed_options(int64_t batch) const {
   o.drop_remainder = scenario.data.drop_remainder;
   o.repeat = scenario.data.repeat;
   o.prefetch = scenario.data.prefetch;
+  o.parallel_calls = scenario.data.parallel_calls;
   return o;
 }
 
@@ -113,6 +115,8 @@ Result<Experiment> make_experiment(const Scenario& s) {
   request.train = s.data.train;
   request.eval = s.data.eval;
   request.seed = s.seed;
+  request.cycle_length = s.data.cycle_length;
+  request.cache = s.data.cache;
   request.where = s.file + ": [data]";
   TWINRUN_ASSIGN(Dataset data, open_dataset(request));
   return assemble(s, std::make_shared<const Dataset>(std::move(data)));
@@ -153,11 +157,24 @@ StepFeed::StepFeed(const Experiment& experiment, const Program& program)
 Result<StepInputs> StepFeed::inputs(int64_t step) {
   if (feed_) {
     TWINRUN_ASSIGN(const Batch batch, feed_->batch(step));
-    return step_inputs(program_, experiment_.scenario, batch, step);
+    const auto begin = std::chrono::steady_clock::now();
+    auto inputs = step_inputs(program_, experiment_.scenario, batch, step);
+    const std::chrono::duration<double> busy = std::chrono::steady_clock::now() - begin;
+    enqueue_ += {1, static_cast<int64_t>(batch.bytes()), busy.count()};
+    return inputs;
   }
   const auto& batches = experiment_.imported->batches;
   return StepInputs(static_cast<size_t>(program_.sharding.cores),
                     batches[static_cast<size_t>(step) % batches.size()]);
+}
+
+PipelineCounters StepFeed::counters() const {
+  if (!feed_) return {};
+  PipelineCounters all = feed_->counters();
+  all.read = experiment_.data->opening.read;
+  all.cache = experiment_.data->opening.cache;
+  all.enqueue = enqueue_;
+  return all;
 }
 
 Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch,

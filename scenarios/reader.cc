@@ -22,6 +22,12 @@ constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"train_steps", "steps"},
     {"max_steps", "steps"},
     {"iterations", "iterations_per_loop"},
+    {"steps_per_execution", "iterations_per_loop"},
+    {"steps_per_run", "iterations_per_loop"},
+    {"num_parallel_calls", "parallel_calls"},
+    {"num_parallel_reads", "cycle_length"},
+    {"interleave", "cycle_length"},
+    {"buffer_size", "prefetch"},
     {"type", "kind"},
     {"num_cores", "cores"},
     {"num_shards", "cores"},
@@ -274,8 +280,11 @@ Status read_table(const Source& source, const Node& table, const std::string& pa
     if (node == nullptr && key.required && applies(owner, key)) {
       const std::string where =
           table.overridden() ? fmt::format("{}: {}", source.file, path) : source.where(table, path);
-      return Error{fmt::format("\"{}\" is missing; allowed: {}", key.name, expected(key)), where,
-                   fmt::format("add {} = ...   # {}", key.name, key.meaning)};
+      const Error missing{fmt::format("\"{}\" is missing; allowed: {}", key.name, expected(key)),
+                          where, fmt::format("add {} = ...   # {}", key.name, key.meaning)};
+      if (path != "train") return missing;
+      const Refusal kind = key.name == "steps" ? Refusal::kNoSteps : Refusal::kNoBatch;
+      TWINRUN_RETURN_IF_ERROR(source.refuse(kind, missing));
     }
   }
   return Ok{};

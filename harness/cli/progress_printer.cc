@@ -43,6 +43,10 @@ void ProgressPrinter::log(const std::string& line) {
   if (verbose_) fmt::print(stderr, "{}    {}\n", terminal_ ? "\r\x1b[K" : "", line);
 }
 
+void ProgressPrinter::note(const std::string& line) {
+  if (!quiet_) fmt::print(stderr, "{}  note: {}\n", terminal_ ? "\r\x1b[K" : "", line);
+}
+
 void ProgressPrinter::begin(const std::string& what, int64_t total) {
   what_ = what;
   total_ = total;

@@ -15,6 +15,7 @@ class ProgressPrinter : public Progress {
   void begin(const std::string& what, int64_t total) override;
   void step(int64_t done, const std::string& detail) override;
   void log(const std::string& line) override;
+  void note(const std::string& line) override;
   void alive(const std::string& what) override;
   void end(const std::string& result) override;
 
