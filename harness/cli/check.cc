@@ -10,6 +10,7 @@
 #include "checkpoints/container/atomic_file.h"
 #include "harness/check/drawing.h"
 #include "harness/cli/cli.h"
+#include "harness/memory.h"
 #include "program/device/machine.h"
 #include "reports/text.h"
 
@@ -30,7 +31,8 @@ Json json_of(const RuleFinding& f) {
           {"doc", fmt::format("docs/check.md#{}", f.id)}};
 }
 
-Json json_of(const Checked& c, const tpu::Generation& generation) {
+Json json_of(const Checked& c, const tpu::Generation& generation,
+             const std::optional<MemoryReport>& memory) {
   Json rules = Json::array();
   for (const RuleFinding& f : c.findings) rules.push_back(json_of(f));
   return {{"schema", 1},
@@ -44,7 +46,7 @@ Json json_of(const Checked& c, const tpu::Generation& generation) {
           {"warnings", c.count(Severity::kWarning)},
           {"notes", c.count(Severity::kNote)},
           {"rules", rules},
-          {"memory", nullptr}};
+          {"memory", memory ? Json::parse(memory_json(*memory)) : Json()}};
 }
 
 void print(const RuleFinding& f) {
@@ -85,6 +87,19 @@ void print(const Checked& c) {
   };
   fmt::print("\n{}, {}, {}\n", counted(Severity::kError), counted(Severity::kWarning),
              counted(Severity::kNote));
+}
+
+std::optional<MemoryReport> memory_of(const Checked& c, const tpu::Generation& generation,
+                                      bool fit) {
+  if (!c.step) return std::nullopt;
+  const Experiment* experiment = c.text ? nullptr : &c.experiment;
+  return report_memory(*c.step, generation, experiment, {.fit = fit, .host = true});
+}
+
+void print(const MemoryReport& memory) {
+  fmt::print("\n");
+  for (const std::string& line : text::clean_lines(memory_text(memory), unicode_wanted()))
+    fmt::print("{}\n", line);
 }
 
 // The graph page; its path.
@@ -128,6 +143,7 @@ int check_verb(const Args& args) {
       "folder for graph.html, the program drawn (needs Graphviz)")(
       "fail-on", po::value<std::string>()->default_value("error"),
       "exit with 1 where there are such findings, or worse: error, warning, note")(
+      "fit", po::bool_switch(), "find the largest batch that fits into a core's memory")(
       "json", po::bool_switch(), "one JSON document on stdout");
   const Parsed parsed =
       parse(args, "twinrun check SCENARIO|--program FILE [OPTIONS]",
@@ -139,6 +155,7 @@ int check_verb(const Args& args) {
   if (!fail_on) return fail(fail_on.error());
   const auto c = checked(parsed);
   if (!c) return fail(c.error());
+  const std::optional<MemoryReport> memory = memory_of(*c, *generation, parsed.get<bool>("fit"));
   std::string page;
   if (parsed.has("out")) {
     auto path = write_page(*c, parsed.get<std::string>("out"));
@@ -146,13 +163,16 @@ int check_verb(const Args& args) {
     page = *std::move(path);
   }
   if (parsed.get<bool>("json")) {
-    fmt::print("{}\n",
-               json_of(*c, *generation).dump(2, ' ', false, Json::error_handler_t::replace));
+    fmt::print(
+        "{}\n",
+        json_of(*c, *generation, memory).dump(2, ' ', false, Json::error_handler_t::replace));
   } else {
     print(*c);
+    if (memory) print(*memory);
     if (!page.empty()) fmt::print("graph: {}\n", page);
   }
-  const bool bad = !c->findings.empty() && c->findings.front().severity <= *fail_on;
+  const bool bad = (!c->findings.empty() && c->findings.front().severity <= *fail_on) ||
+                   (memory && !memory->fits());
   return bad ? 1 : 0;
 }
 
