@@ -91,7 +91,7 @@ TEST(CheckVerb, LeavesAGraphPage) {
   EXPECT_TRUE(o.prints("graph: out/deep/graph.html"));
   const std::string page = read_text(folder / "out/deep/graph.html");
   for (const char* part : {"76 of 76 ops run on a TPU", "aria-label=\"dense1: ",
-                           "\"dense1/dot_general\"", "f32[32,64]{1,0:T(8,128)}", "</html>"})
+                           "\"dense1/dot_general\"", "f32[8,64]{1,0:T(8,128)}", "</html>"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_EQ(page.find("http"), page.find("http-equiv"));  // loads nothing
   EXPECT_EQ(folder.entries(), (std::set<std::string>{"out", "out/deep", "out/deep/graph.html"}));
