@@ -1,0 +1,115 @@
+// Modelled profiles: what is known of ResNet-50, sums that must hold, advice that the model keeps.
+#include "reports/profile.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "harness/profile/modelled.h"
+#include "scenarios/library.h"
+#include "tests/harness/tiny.h"
+
+namespace twinrun {
+namespace {
+
+Profile modelled(const std::string& name, const Overrides& set = {},
+                 const ModelledOptions& options = {}) {
+  return tiny::must(modelled_profile(tiny::must(load_scenario(name, set)), options));
+}
+
+TEST(Profile, ResNet50AsPublished) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Profile p = modelled("resnet50");
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+#ifndef TWINRUN_SANITIZED
+  EXPECT_LT(took.count(), 2) << "s";
+#endif
+  // 4.09 G multiply-adds an image forward (He et al. 2015, with the stride in the 3 x 3), thrice that for a step but for the
+  // first convolution's input; 128 images a core.
+  EXPECT_NEAR(p.matrix_flops, 2 * 4.09e9 * 3 * 128, 0.05 * 2 * 4.09e9 * 3 * 128);
+  ASSERT_EQ(p.published.size(), 2U);
+  EXPECT_NEAR(p.published[0].samples_per_second, 3250, 20);
+  EXPECT_NEAR(p.published[1].samples_per_second, 4009, 20);
+  // A model within a factor of three of the machine; docs/profile.md has the ratio and its reasons.
+  for (const PublishedFigure& f : p.published) {
+    const double ratio = p.samples_per_second() / f.samples_per_second;
+    EXPECT_GT(ratio, 1.0 / 3);
+    EXPECT_LT(ratio, 3);
+  }
+}
+
+TEST(Profile, PartsMakeTheWhole) {
+  for (const LibraryFile& file : library_files()) {
+    if (file.name == "resnet50") continue;
+    const Profile p = modelled(std::string(file.name), {}, {.advice = false});
+    double ops = 0, shares = 0, flops = 0;
+    for (const ProfileOp& op : p.ops) {
+      ops += op.seconds;
+      shares += op.share;
+      flops += op.flops;
+      EXPECT_GE(op.utilisation, op.matrix_utilisation) << op.name;
+      EXPECT_LE(op.utilisation, 1) << op.name;
+      EXPECT_GE(op.padding, 1) << op.name;
+      EXPECT_FALSE(op.expression.empty() || op.layout.empty() || op.category.empty());
+    }
+    EXPECT_NEAR(shares, 1, 1e-9) << file.name;
+    EXPECT_NEAR(flops, p.flops, 1e-6 * flops) << file.name;
+    for (const ProfileStep& step : p.steps)
+      EXPECT_NEAR(step.compute + step.all_reduce, ops, 1e-9) << file.name;
+    EXPECT_GE(p.step_seconds, ops * (1 - 1e-9)) << file.name;
+    EXPECT_LE(p.matrix_utilisation, 1) << file.name;
+    double by_category = 0;
+    for (const ProfileCategory& c : categories(p)) by_category += c.seconds;
+    EXPECT_NEAR(by_category, ops, 1e-9) << file.name;
+  }
+}
+
+TEST(Profile, InputBoundByXProfsThresholds) {
+  EXPECT_EQ(input_bound(0.049), InputBound::kNot);
+  EXPECT_EQ(input_bound(0.05), InputBound::kModerately);
+  EXPECT_EQ(input_bound(0.199), InputBound::kModerately);
+  EXPECT_EQ(input_bound(0.20), InputBound::kHighly);
+}
+
+// Each piece of advice is what the model says when it is followed.
+TEST(Profile, AdviceKeepsItsWord) {
+  const Overrides bad = {{"train.batch", "200"},
+                         {"data.prefetch", "0"},
+                         {"tpu.precision", "highest"},
+                         {"tpu.iterations_per_loop", "1"}};
+  const Profile p = modelled("digits_cnn", bad);
+  std::set<std::string> keys;
+  for (const Recommendation& r : p.recommendations) {
+    const size_t equals = r.setting.find('=');
+    keys.insert(r.setting.substr(0, equals));
+    Overrides better = bad;
+    for (auto& [key, value] : better) {
+      if (key == r.setting.substr(0, equals)) value = r.setting.substr(equals + 1);
+    }
+    EXPECT_DOUBLE_EQ(modelled("digits_cnn", better, {.advice = false}).samples_per_second(), r.after)
+        << r.setting;
+    EXPECT_DOUBLE_EQ(r.before, p.samples_per_second());
+    EXPECT_GE(r.gain(), 1.01);
+  }
+  EXPECT_TRUE(keys.contains("tpu.iterations_per_loop") && keys.contains("train.batch"));
+}
+
+TEST(Profile, JsonHasTheSameNumbers) {
+  const Profile p = modelled("digits_mlp");
+  const auto j = nlohmann::json::parse(to_profile_json(p));
+  EXPECT_EQ(j["schema"], 1);
+  EXPECT_EQ(j["ops"].size(), p.ops.size());
+  EXPECT_DOUBLE_EQ(j["step_seconds"], p.step_seconds);
+  EXPECT_EQ(j["input"]["bound"], std::string(to_string(p.input.bound)));
+}
+
+TEST(Profile, UnknownGeneration) {
+  const auto wrong = modelled_profile(tiny::must(load_scenario("digits_mlp")), {.generation = "v4"});
+  ASSERT_FALSE(wrong);
+  EXPECT_NE(wrong.error().fix.find("did you mean"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace twinrun
