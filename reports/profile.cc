@@ -12,12 +12,9 @@ using Json = nlohmann::ordered_json;
 constexpr double kModerate = 0.05, kHigh = 0.20;
 
 Json json_of(const ProfileStep& s) {
-  return {{"step", s.step},
-          {"seconds", s.seconds()},
-          {"compute", s.compute},
-          {"all_reduce", s.all_reduce},
-          {"input", s.input},
-          {"host", s.host}};
+  return {{"step", s.step},       {"seconds", s.seconds()},
+          {"compute", s.compute}, {"all_reduce", s.all_reduce},
+          {"input", s.input},     {"host", s.host}};
 }
 
 Json json_of(const ProfileOp& op) {
@@ -77,7 +74,8 @@ std::vector<ProfileCategory> categories(const Profile& profile) {
 std::vector<const ProfileOp*> top_ops(const Profile& profile, size_t most) {
   std::vector<const ProfileOp*> all;
   for (const ProfileOp& op : profile.ops) all.push_back(&op);
-  std::ranges::stable_sort(all, [](const auto* a, const auto* b) { return a->seconds > b->seconds; });
+  std::ranges::stable_sort(all,
+                           [](const auto* a, const auto* b) { return a->seconds > b->seconds; });
   if (all.size() > most) all.resize(most);
   return all;
 }
@@ -105,8 +103,7 @@ std::string to_profile_json(const Profile& p) {
             {"idle_device", p.idle_device},
             {"idle_host", p.idle_host}};
   j["steps"] = Json::array();
-  for (const ProfileStep& s : p.steps)
-    j["steps"].push_back(json_of(s));
+  for (const ProfileStep& s : p.steps) j["steps"].push_back(json_of(s));
   Json stages = Json::array();
   for (const InputStage& s : p.input.stages)
     stages.push_back(

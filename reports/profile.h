@@ -10,16 +10,18 @@
 #include <string>
 #include <vector>
 
+#include "reports/chrome_trace.h"
+
 namespace twinrun {
 
 // A fusion unit of the program, or an op that runs by itself. Times are of one core and one step.
 struct ProfileOp {
-  std::string category;    // "convolution", "fusion", "all-reduce", ...
-  std::string layer;       // the framework's op: the first part of its name
-  std::string phase;       // forward, gradient, collective, update
-  std::string name, kind;  // of the op that stands for it
-  std::string expression;  // "f32[128,112,112,64] = convolution(x, w)"; a fusion's, op by op
-  std::string layout;      // of the result: "f32[8,128]{1,0:T(8,128)}"
+  std::string category;           // "convolution", "fusion", "all-reduce", ...
+  std::string layer;              // the framework's op: the first part of its name
+  std::string phase;              // forward, gradient, collective, update
+  std::string name, kind;         // of the op that stands for it
+  std::string expression;         // "f32[128,112,112,64] = convolution(x, w)"; a fusion's, op by op
+  std::string layout;             // of the result: "f32[8,128]{1,0:T(8,128)}"
   double seconds = 0, share = 0;  // of the step's device time
   double flops = 0, bytes = 0;    // bytes with padding
   double padding = 1;             // bytes with padding over bytes without
@@ -49,18 +51,18 @@ struct InputStage {
 
 struct InputAnalysis {
   InputBound bound = InputBound::kNot;
-  double share = 0;              // of the step that the device waits for input
-  double low = 0, high = 0;      // the same over the cores
-  double host = 0;               // seconds that the host needs for a batch
-  bool overlapped = false;       // prefetched: the host works on while the device computes
+  double share = 0;          // of the step that the device waits for input
+  double low = 0, high = 0;  // the same over the cores
+  double host = 0;           // seconds that the host needs for a batch
+  bool overlapped = false;   // prefetched: the host works on while the device computes
   std::vector<InputStage> stages;
 };
 
 // Advice with its price: what the same model says after the setting.
 struct Recommendation {
-  std::string rule;     // of `twinrun check`, "" without one
-  std::string text;     // one sentence with the number that it rests on
-  std::string setting;  // KEY=VALUE for --set; several are separated by blanks
+  std::string rule;              // of `twinrun check`, "" without one
+  std::string text;              // one sentence with the number that it rests on
+  std::string setting;           // KEY=VALUE for --set; several are separated by blanks
   double before = 0, after = 0;  // samples a second
   double gain() const { return before > 0 ? after / before : 0; }
 };
@@ -76,16 +78,16 @@ struct Profile {
   int cores = 1;
   int64_t batch = 0, iterations_per_loop = 0;
   double peak_flops = 0, peak_bandwidth = 0;  // of one core; 0: not known
-  double step_seconds = 0;  // on average, the loop's ends spread over its steps
+  double step_seconds = 0;                    // on average, the loop's ends spread over its steps
   ProfileStep average;
   double flops = 0, matrix_flops = 0, bytes = 0, unpadded_bytes = 0;  // of one core's step
   double matrix_utilisation = 0, memory_utilisation = 0, idle_device = 0, idle_host = 0;
-  std::vector<ProfileOp> ops;       // in the order in which they run
+  std::vector<ProfileOp> ops;      // in the order in which they run
   std::vector<ProfileStep> steps;  // some, one after the other
   InputAnalysis input;
   std::vector<Recommendation> recommendations;
   std::vector<PublishedFigure> published;
-  std::vector<std::string> notes;   // assumptions, what is left out
+  std::vector<std::string> notes;  // assumptions, what is left out
   std::map<std::string, std::string> environment;
 
   double samples_per_second() const {
@@ -105,6 +107,8 @@ std::vector<const ProfileOp*> top_ops(const Profile& profile, size_t most);
 
 std::string to_profile_json(const Profile& profile);
 std::string to_profile_text(const Profile& profile, int width);
+// Of a model: a section for each core with tracks for its steps, the framework's ops and the program's, and one for the host.
+ChromeTrace to_profile_trace(const Profile& profile);
 // One file that loads nothing. `trace`: the name of the trace beside it, "" without one.
 std::string to_profile_html(const Profile& profile, const std::string& trace);
 

@@ -24,7 +24,9 @@ class Text {
  public:
   explicit Text(int width) : width_(width) {}
   void line(const std::string& words) { out_ += words + "\n"; }
-  void row(const char* name, const std::string& words) { line(fmt::format("  {:<13} {}", name, words)); }
+  void row(const char* name, const std::string& words) {
+    line(fmt::format("  {:<13} {}", name, words));
+  }
   void paragraph(const std::string& words, int indent, const std::string& first = "") {
     bool begun = false;
     for (const std::string& part : text::wrap(text::clean(words), width_ - indent)) {
@@ -50,41 +52,53 @@ std::string to_profile_text(const Profile& p, int width) {
   Text t(width);
   t.line(fmt::format("{}: {}, {}, batch {}", text::clean(p.scenario), p.source,
                      text::clean(p.machine), p.batch));
-  t.row("step", fmt::format("{}, {:.0f} samples/s", seconds(p.step_seconds), p.samples_per_second()));
+  t.row("step",
+        fmt::format("{}, {:.0f} samples/s", seconds(p.step_seconds), p.samples_per_second()));
   t.row("of it", fmt::format("compute {}, all-reduce {}, waiting for input {}, host loop {}",
                              seconds(p.average.compute), seconds(p.average.all_reduce),
                              seconds(p.average.input), seconds(p.average.host)));
-  std::string matrix = fmt::format("{:.1f} GFLOP a core, {}", p.flops / 1e9, rate(p.flops_per_second(), "FLOP"));
+  std::string matrix =
+      fmt::format("{:.1f} GFLOP a core, {}", p.flops / 1e9, rate(p.flops_per_second(), "FLOP"));
   if (p.peak_flops > 0)
-    matrix += fmt::format(", {} of the peak of {}", text::percent(p.matrix_utilisation, 1), rate(p.peak_flops, "FLOP"));
+    matrix += fmt::format(", {} of the peak of {}", text::percent(p.matrix_utilisation, 1),
+                          rate(p.peak_flops, "FLOP"));
   t.row("matrix unit", matrix);
   std::string memory = fmt::format("{:.2f} GB a core", p.bytes / 1e9);
   if (p.unpadded_bytes > 0)
     memory += fmt::format(", {} of it padding", text::percent(1 - p.unpadded_bytes / p.bytes, 1));
   if (p.peak_bandwidth > 0)
-    memory += fmt::format(", {} of {}", text::percent(p.memory_utilisation, 1), rate(p.peak_bandwidth, "B"));
+    memory += fmt::format(", {} of {}", text::percent(p.memory_utilisation, 1),
+                          rate(p.peak_bandwidth, "B"));
   t.row("memory", memory);
   t.row("idle", fmt::format("device {}, host {}", text::percent(p.idle_device, 1),
                             text::percent(p.idle_host, 1)));
-  t.row("input", fmt::format("{} ({} of a step), {} a batch on the host{}", to_string(p.input.bound),
-                             text::percent(p.input.share, 1), seconds(p.input.host),
-                             p.input.overlapped ? ", meanwhile" : ""));
+  t.row("input", fmt::format("{} ({} of a step), {} a batch on the host{}",
+                             to_string(p.input.bound), text::percent(p.input.share, 1),
+                             seconds(p.input.host), p.input.overlapped ? ", meanwhile" : ""));
   for (const PublishedFigure& f : p.published)
-    t.paragraph(fmt::format("{:.0f} samples/s, the {} {:.2f} times that: {} ({})", f.samples_per_second,
-                            p.source, p.samples_per_second() / f.samples_per_second, f.what, f.source),
-                16, "  published");
+    t.paragraph(
+        fmt::format("{:.0f} samples/s, the {} {:.2f} times that: {} ({})", f.samples_per_second,
+                    p.source, p.samples_per_second() / f.samples_per_second, f.what, f.source),
+        16, "  published");
 
   t.line("\nby category");
-  text::Table by({{.title = "category"}, {.title = "units", .right = true}, {.title = "time", .right = true},
-                  {.title = "share", .right = true}, {.title = "GFLOP", .right = true}});
+  text::Table by({{.title = "category"},
+                  {.title = "units", .right = true},
+                  {.title = "time", .right = true},
+                  {.title = "share", .right = true},
+                  {.title = "GFLOP", .right = true}});
   for (const ProfileCategory& c : categories(p))
     by.add({c.name, std::to_string(c.count), seconds(c.seconds), text::percent(c.share, 1),
             fmt::format("{:.2f}", c.flops / 1e9)});
   t.table(by);
 
   t.line("\ntop ops");
-  text::Table top({{.title = "op", .flexible = true}, {.title = "category", .drop = 1}, {.title = "time", .right = true},
-                   {.title = "share", .right = true}, {.title = "used", .right = true}, {.title = "limit"}});
+  text::Table top({{.title = "op", .flexible = true},
+                   {.title = "category", .drop = 1},
+                   {.title = "time", .right = true},
+                   {.title = "share", .right = true},
+                   {.title = "used", .right = true},
+                   {.title = "limit"}});
   for (const ProfileOp* op : top_ops(p, kTopOps))
     top.add({text::clean(op->name), op->category, seconds(op->seconds), text::percent(op->share, 1),
              text::percent(op->utilisation, 0), op->limit});
@@ -93,8 +107,8 @@ std::string to_profile_text(const Profile& p, int width) {
   if (!p.recommendations.empty()) t.line("\nwhat to set");
   for (const Recommendation& r : p.recommendations) {
     t.paragraph(fmt::format("{}{}", r.text, r.rule.empty() ? "" : " [" + r.rule + "]"), 4, "  -");
-    t.line(fmt::format("      --set {}    {:.0f} -> {:.0f} samples/s, {:.2f} times", r.setting, r.before,
-                       r.after, r.gain()));
+    t.line(fmt::format("      --set {}    {:.0f} -> {:.0f} samples/s, {:.2f} times", r.setting,
+                       r.before, r.after, r.gain()));
   }
   if (!p.notes.empty()) t.line("\nnotes");
   for (const std::string& note : p.notes) t.paragraph(note, 4, "  -");

@@ -1,3 +1,5 @@
+#include "reports/profile.h"
+
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -5,7 +7,6 @@
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/cli.h"
 #include "harness/profile/modelled.h"
-#include "reports/profile.h"
 
 namespace twinrun::cli {
 namespace {
@@ -14,7 +15,8 @@ Status write_profile(const Profile& profile, const std::string& dir) {
   std::error_code failed;
   std::filesystem::create_directories(dir, failed);
   if (failed) return Error{failed.message(), dir, "name a folder that can be made"};
-  return write_file_atomically(dir + "/profile.json", to_profile_json(profile));
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(dir + "/profile.json", to_profile_json(profile)));
+  return write_file_atomically(dir + "/trace.json", to_chrome_trace(to_profile_trace(profile)));
 }
 
 }  // namespace

@@ -39,34 +39,40 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
     if (wanted == batch || wanted % s.tpu.cores != 0) continue;
     if (!all.empty() && all.back().setting == fmt::format("train.batch={}", wanted)) continue;
     const double padded = p.unpadded_bytes > 0 ? 1 - p.unpadded_bytes / p.bytes : 0;
-    all.push_back({"", fmt::format("{} samples on a core are no multiple of {}: {} of the bytes through HBM are "
-                                   "padding, the matrix unit reaches {} of its peak, and {} of the time is "
-                                   "the start of ops; a batch of {} needs more memory and another learning rate",
-                                   batch / s.tpu.cores, multiple / tpu::kCoresV2x8, percent(padded),
-                                   percent(p.matrix_utilisation), percent(share_of(p, "start")), wanted),
-                   fmt::format("train.batch={}", wanted),
-                   [wanted](Scenario& t) { t.train.batch = wanted; }});
+    all.push_back(
+        {"",
+         fmt::format("{} samples on a core are no multiple of {}: {} of the bytes through HBM are "
+                     "padding, the matrix unit reaches {} of its peak, and {} of the time is "
+                     "the start of ops; a batch of {} needs more memory and another learning rate",
+                     batch / s.tpu.cores, multiple / tpu::kCoresV2x8, percent(padded),
+                     percent(p.matrix_utilisation), percent(share_of(p, "start")), wanted),
+         fmt::format("train.batch={}", wanted), [wanted](Scenario& t) { t.train.batch = wanted; }});
   }
   if (s.tpu.precision != "default") {
-    all.push_back({"", fmt::format("tpu.precision = \"{}\" multiplies in {} passes of bf16, and {} of the time "
-                                   "waits for the matrix unit",
-                                   s.tpu.precision, s.tpu.precision == "high" ? 3 : 6,
-                                   percent(share_of(p, "matrix unit"))),
-                   "tpu.precision=default",
-                   [](Scenario& t) { t.tpu.precision = "default"; }});
+    all.push_back(
+        {"",
+         fmt::format("tpu.precision = \"{}\" multiplies in {} passes of bf16, and {} of the time "
+                     "waits for the matrix unit",
+                     s.tpu.precision, s.tpu.precision == "high" ? 3 : 6,
+                     percent(share_of(p, "matrix unit"))),
+         "tpu.precision=default", [](Scenario& t) { t.tpu.precision = "default"; }});
   }
   const int64_t loop = s.tpu.iterations_per_loop;
   if (loop > 0 && loop < s.train.steps) {
     const int64_t wanted = std::min(s.train.steps, std::max<int64_t>(100, 10 * loop));
-    all.push_back({"", fmt::format("the host takes over every {}: {} of the time",
-                                   text::plural(loop, "step"), percent(p.average.host / p.step_seconds)),
-                   fmt::format("tpu.iterations_per_loop={}", wanted),
-                   [wanted](Scenario& t) { t.tpu.iterations_per_loop = wanted; }});
+    all.push_back(
+        {"",
+         fmt::format("the host takes over every {}: {} of the time", text::plural(loop, "step"),
+                     percent(p.average.host / p.step_seconds)),
+         fmt::format("tpu.iterations_per_loop={}", wanted),
+         [wanted](Scenario& t) { t.tpu.iterations_per_loop = wanted; }});
   }
   if (s.data.prefetch == 0) {
-    all.push_back({"", fmt::format("the device waits {} of a step for its batch, because nothing is read ahead",
-                                   percent(p.input.share)),
-                   "data.prefetch=2", [](Scenario& t) { t.data.prefetch = 2; }});
+    all.push_back(
+        {"",
+         fmt::format("the device waits {} of a step for its batch, because nothing is read ahead",
+                     percent(p.input.share)),
+         "data.prefetch=2", [](Scenario& t) { t.data.prefetch = 2; }});
   }
   return all;
 }

@@ -40,9 +40,9 @@ InputAnalysis modelled_input(const Scenario& scenario, const Program& step, doub
     input.stages.push_back({ahead ? "read ahead" : "read on demand", "bytes out of files",
                             stored / kReadRate, stored});
   }
-  input.stages.push_back({"preprocess",
-                          files ? "decode, cast, choose and copy samples" : "draw samples and copy them",
-                          fed / kPreprocessRate, fed});
+  input.stages.push_back(
+      {"preprocess", files ? "decode, cast, choose and copy samples" : "draw samples and copy them",
+       fed / kPreprocessRate, fed});
   input.stages.push_back(
       {"enqueue", "from the host to each chip", fed / chips / tpu::kHostBandwidth, fed});
   for (const InputStage& stage : input.stages) input.host += stage.seconds;

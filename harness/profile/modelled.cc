@@ -14,7 +14,7 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kSteps = 20;          // of the step graph
+constexpr int64_t kSteps = 20;           // of the step graph
 constexpr size_t kExpressionLines = 16;  // of a fusion
 
 int passes_of(const std::string& precision) {
@@ -84,8 +84,10 @@ ProfileOp op_of(const Graph& graph, const tpu::StepModel& model, const tpu::Unit
   op.padding = u.unpadded_bytes > 0 ? u.bytes / u.unpadded_bytes : 1;
   op.limit = std::string(tpu::to_string(u.limit));
   op.matrix_utilisation = std::min(1.0, u.matrix_flops / u.seconds / g.peak_flops());
-  op.utilisation = u.limit == tpu::Limit::kLinks ? u.links / u.seconds : std::max(op.matrix_utilisation,
-                            std::min(1.0, u.unpadded_bytes / u.seconds / g.hbm_bandwidth));
+  op.utilisation = u.limit == tpu::Limit::kLinks
+                       ? u.links / u.seconds
+                       : std::max(op.matrix_utilisation,
+                                  std::min(1.0, u.unpadded_bytes / u.seconds / g.hbm_bandwidth));
   return op;
 }
 
@@ -93,7 +95,8 @@ ProfileOp op_of(const Graph& graph, const tpu::StepModel& model, const tpu::Unit
 std::vector<ProfileStep> steps_of(const Profile& p, const Scenario& s, const tpu::StepModel& m,
                                   double waits) {
   const int64_t loop = p.iterations_per_loop, count = std::min(kSteps, s.train.steps);
-  const int64_t first = loop > kSteps / 2 && loop + kSteps / 2 <= s.train.steps ? loop - count / 2 : 0;
+  const int64_t first =
+      loop > kSteps / 2 && loop + kSteps / 2 <= s.train.steps ? loop - count / 2 : 0;
   std::vector<ProfileStep> steps;
   for (int64_t i = first; i < first + count; ++i) {
     const bool ends = (i + 1) % loop == 0;
@@ -104,9 +107,10 @@ std::vector<ProfileStep> steps_of(const Profile& p, const Scenario& s, const tpu
 
 std::vector<std::string> notes_of(const tpu::Generation& g) {
   return {
-      fmt::format("modelled, not measured: one {} core of {:.1f} TFLOP/s and {:.0f} GB/s; every core "
-                  "does the same, so the range over cores is a point",
-                  g.name, g.peak_flops() / 1e12, g.hbm_bandwidth / 1e9),
+      fmt::format(
+          "modelled, not measured: one {} core of {:.1f} TFLOP/s and {:.0f} GB/s; every core "
+          "does the same, so the range over cores is a point",
+          g.name, g.peak_flops() / 1e12, g.hbm_bandwidth / 1e9),
       "fusion is this program's own (elementwise ops and their reductions): a TPU's compiler also "
       "fuses them into convolutions and dots, which saves traffic that is counted here",
       "rates of the host, the start of an op and the time between loops are assumptions; "
@@ -121,8 +125,8 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
   TWINRUN_RETURN_IF_ERROR(check_cores(scenario, scenario.tpu.cores));
   TWINRUN_ASSIGN(const Experiment e, experiment_on_paper(scenario));
   const Program step = e.sharded(e.sharding);
-  const tpu::StepModel m = tpu::model_step(
-      step, {g, passes_of(scenario.tpu.precision), options.bf16_activations});
+  const tpu::StepModel m =
+      tpu::model_step(step, {g, passes_of(scenario.tpu.precision), options.bf16_activations});
 
   Profile p;
   p.scenario = scenario.name;
@@ -130,8 +134,8 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
   p.cores = step.sharding.cores;
   p.machine = fmt::format("TPU {}-{}", g.name, p.cores);
   p.batch = scenario.train.batch;
-  p.iterations_per_loop =
-      scenario.tpu.iterations_per_loop > 0 ? scenario.tpu.iterations_per_loop : scenario.train.steps;
+  p.iterations_per_loop = scenario.tpu.iterations_per_loop > 0 ? scenario.tpu.iterations_per_loop
+                                                               : scenario.train.steps;
   p.peak_flops = g.peak_flops();
   p.peak_bandwidth = g.hbm_bandwidth;
   p.input = modelled_input(scenario, step, m.seconds);
@@ -160,9 +164,10 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
       bf16.bf16_activations = true;
       bf16.advice = false;
       TWINRUN_ASSIGN(const Profile other, modelled_profile(scenario, bf16));
-      p.notes.push_back(fmt::format(
-          "the published runs store activations as bf16; so stored, the model says {:.0f} samples/s",
-          other.samples_per_second()));
+      p.notes.push_back(
+          fmt::format("the published runs store activations as bf16; so stored, the model says "
+                      "{:.0f} samples/s",
+                      other.samples_per_second()));
     }
   }
   return p;

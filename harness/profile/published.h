@@ -10,6 +10,7 @@
 namespace twinrun {
 
 // None unless scenario, batch, cores and generation are those of a published run.
-std::vector<PublishedFigure> published_figures(const Scenario& scenario, std::string_view generation);
+std::vector<PublishedFigure> published_figures(const Scenario& scenario,
+                                               std::string_view generation);
 
 }  // namespace twinrun

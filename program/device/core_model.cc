@@ -10,10 +10,10 @@ namespace twinrun::tpu {
 namespace {
 
 // Assumptions of ours, with their uncertainty in docs/profile.md.
-constexpr double kStart = 1e-6;       // of a unit: instructions, first bytes out of HBM
-constexpr double kHop = 1e-6;         // from chip to chip
-constexpr double kPhiloxOps = 30;     // of a random number: ten rounds for four
-constexpr double kPooledTapOps = 2;   // compare and choose, or divide and add
+constexpr double kStart = 1e-6;      // of a unit: instructions, first bytes out of HBM
+constexpr double kHop = 1e-6;        // from chip to chip
+constexpr double kPhiloxOps = 30;    // of a random number: ten rounds for four
+constexpr double kPooledTapOps = 2;  // compare and choose, or divide and add
 
 double up_to(int64_t n, int64_t multiple) {
   return static_cast<double>((n + multiple - 1) / multiple * multiple);
@@ -57,8 +57,8 @@ class Modeller {
     for (ValueId id = 0; id < graph_.size(); ++id) {
       const Op& op = graph_.op(id);
       if (op.kind == OpKind::kParameter || op.kind == OpKind::kRngUniform) continue;
-      constant_[at(id)] = std::ranges::all_of(
-          op.operands, [&](ValueId operand) { return constant_[at(operand)]; });
+      constant_[at(id)] =
+          std::ranges::all_of(op.operands, [&](ValueId operand) { return constant_[at(operand)]; });
     }
   }
 
@@ -120,7 +120,8 @@ double Modeller::vector_work(ValueId id) const {
       return padded_elements(op.operands.back());
     case OpClass::kWindow:
       // A gradient goes over the windows of what was pooled.
-      return kPooledTapOps * taps * padded_elements(op.kind == OpKind::kReduceWindow ? id : op.operands.back());
+      return kPooledTapOps * taps *
+             padded_elements(op.kind == OpKind::kReduceWindow ? id : op.operands.back());
     case OpClass::kRandom:
       return kPhiloxOps * padded_elements(id);
     default:
@@ -136,7 +137,8 @@ void Modeller::add_op(UnitModel& u, ValueId id) const {
     u.matrix_cycles += options_.passes * matrix_cycles(*product);
     // A group of few channels fills no tile: the compiler has the vector unit for that.
     const double by_vector = product->flops() / options_.generation.vector_rate();
-    const double by_matrix = u.matrix_cycles / options_.generation.matrix_units / options_.generation.clock;
+    const double by_matrix =
+        u.matrix_cycles / options_.generation.matrix_units / options_.generation.clock;
     if (product->batch > 1 && by_vector < by_matrix) {
       u.vector += by_vector;
       u.matrix_cycles = u.matrix_flops = 0;

@@ -44,14 +44,15 @@ std::string_view to_string(Limit limit);  // "matrix unit", "vector unit", "HBM"
 
 struct UnitModel {
   FusionUnit unit;
-  ValueId lead = kNoValue;    // the op that the unit is named after: its only one, or the largest result
-  double flops = 0;           // that the program asks for
-  double matrix_flops = 0;    // of them, the matrix unit's
-  double matrix_cycles = 0;   // of one unit, all passes
-  double bytes = 0;           // through HBM, padded
-  double unpadded_bytes = 0;  // the same tensors without padding
+  ValueId lead =
+      kNoValue;      // the op that the unit is named after: its only one, or the largest result
+  double flops = 0;  // that the program asks for
+  double matrix_flops = 0;                               // of them, the matrix unit's
+  double matrix_cycles = 0;                              // of one unit, all passes
+  double bytes = 0;                                      // through HBM, padded
+  double unpadded_bytes = 0;                             // the same tensors without padding
   double matrix = 0, vector = 0, memory = 0, links = 0;  // seconds
-  double seconds = 0;         // the longest, and the start of a unit
+  double seconds = 0;                                    // the longest, and the start of a unit
   Limit limit = Limit::kStart;
 };
 
@@ -64,8 +65,8 @@ struct ModelOptions {
 struct StepModel {
   std::vector<UnitModel> units;  // in the order in which they run
   FusionPlan plan;
-  double seconds = 0;      // of all units
-  double all_reduce = 0;   // of them, those of collectives
+  double seconds = 0;     // of all units
+  double all_reduce = 0;  // of them, those of collectives
   double flops = 0, matrix_flops = 0;
   double bytes = 0, unpadded_bytes = 0;
   double all_reduced_bytes = 0;

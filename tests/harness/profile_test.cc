@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -88,7 +89,8 @@ TEST(Profile, AdviceKeepsItsWord) {
     for (auto& [key, value] : better) {
       if (key == r.setting.substr(0, equals)) value = r.setting.substr(equals + 1);
     }
-    EXPECT_DOUBLE_EQ(modelled("digits_cnn", better, {.advice = false}).samples_per_second(), r.after)
+    EXPECT_DOUBLE_EQ(modelled("digits_cnn", better, {.advice = false}).samples_per_second(),
+                     r.after)
         << r.setting;
     EXPECT_DOUBLE_EQ(r.before, p.samples_per_second());
     EXPECT_GE(r.gain(), 1.01);
@@ -106,9 +108,54 @@ TEST(Profile, JsonHasTheSameNumbers) {
 }
 
 TEST(Profile, UnknownGeneration) {
-  const auto wrong = modelled_profile(tiny::must(load_scenario("digits_mlp")), {.generation = "v4"});
+  const auto wrong =
+      modelled_profile(tiny::must(load_scenario("digits_mlp")), {.generation = "v4"});
   ASSERT_FALSE(wrong);
   EXPECT_NE(wrong.error().fix.find("did you mean"), std::string::npos);
+}
+
+// The rules of the format on a whole trace: spans of a track nest or lie apart, every track and section is named and in order, layers
+// hold their ops, a step holds its layers.
+TEST(Profile, TraceKeepsTheRules) {
+  for (const Overrides& set :
+       {Overrides{}, Overrides{{"data.prefetch", "0"}, {"tpu.iterations_per_loop", "3"}}}) {
+    const Profile p = modelled("digits_cnn", set, {.advice = false});
+    const auto j = nlohmann::json::parse(to_chrome_trace(to_profile_trace(p)));
+    std::map<std::pair<int, int>, std::string> tracks;
+    std::map<int, std::string> sections;
+    std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> spans;
+    for (const auto& event : j["traceEvents"]) {
+      const std::pair<int, int> track = {event["pid"], event["tid"]};
+      if (event["name"] == "process_name") sections[track.first] = event["args"]["name"];
+      if (event["name"] == "thread_name") tracks[track] = event["args"]["name"];
+      if (event["ph"] != "X") continue;
+      ASSERT_TRUE(tracks.contains(track) && sections.contains(track.first));
+      const double begin = event["ts"], end = begin + event["dur"].get<double>();
+      auto& open = spans[track];
+      if (!open.empty()) {
+        EXPECT_GE(begin, open.back().first) << tracks[track];
+        EXPECT_TRUE(begin >= open.back().second - 1e-3 || end <= open.back().second + 1e-3)
+            << tracks[track] << ": overlaps at " << begin;
+      }
+      open.emplace_back(begin, end);
+    }
+    ASSERT_EQ(sections.size(), static_cast<size_t>(p.cores) + 1);
+    EXPECT_EQ(sections[1], "core 0 of TPU v2-8");
+    EXPECT_EQ(sections[p.cores + 1], "host");
+    // Microseconds: two steps of a core, and the ops of both.
+    const auto& steps = spans[{1, 0}];
+    ASSERT_EQ(steps.size(), 2U);
+    const double longest = std::max(p.steps[0].seconds(), p.steps[2].seconds());
+    EXPECT_NEAR(steps[0].second - steps[0].first, longest * 1e6, 0.01);
+    const size_t waits = p.average.input > 0 ? 2 : 0;
+    EXPECT_EQ((spans[{1, 2}].size()), 2 * p.ops.size() + waits);
+    for (const int inner : {1, 2}) {
+      for (const auto& [begin, end] : spans[{1, inner}]) {
+        EXPECT_TRUE((begin >= steps[0].first - 1e-3 && end <= steps[0].second + 1e-3) ||
+                    (begin >= steps[1].first - 1e-3 && end <= steps[1].second + 1e-3));
+      }
+    }
+  }
 }
 
 }  // namespace

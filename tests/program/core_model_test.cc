@@ -103,8 +103,8 @@ TEST(CoreModel, RingsOfTheTorus) {
   EXPECT_EQ(all_reduce_seconds(kBytes, 1, v2()), 0);
   const double two = all_reduce_seconds(kBytes, 2, v2());
   EXPECT_DOUBLE_EQ(two, 3 * kBytes / v2().hbm_bandwidth);  // within a chip
-  EXPECT_NEAR(all_reduce_seconds(kBytes, 8, v2()) - two, 2 * kBytes / (4 * v2().link_bandwidth) + 4e-6,
-              1e-9);
+  EXPECT_NEAR(all_reduce_seconds(kBytes, 8, v2()) - two,
+              2 * kBytes / (4 * v2().link_bandwidth) + 4e-6, 1e-9);
 }
 
 }  // namespace
