@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "reports/profile.h"
+#include "reports/profile_words.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -9,16 +10,7 @@ namespace {
 
 constexpr size_t kTopOps = 10;
 
-std::string seconds(double s) {
-  if (s == 0) return "0";
-  if (s >= 1) return fmt::format("{:.3f} s", s);
-  return s >= 1e-3 ? fmt::format("{:.3f} ms", s * 1e3) : fmt::format("{:.1f} us", s * 1e6);
-}
-
-std::string rate(double per_second, const char* unit) {
-  if (per_second >= 1e12) return fmt::format("{:.2f} T{}/s", per_second / 1e12, unit);
-  return fmt::format("{:.2f} G{}/s", per_second / 1e9, unit);
-}
+using words::seconds;
 
 class Text {
  public:
@@ -57,24 +49,11 @@ std::string to_profile_text(const Profile& p, int width) {
   t.row("of it", fmt::format("compute {}, all-reduce {}, waiting for input {}, host loop {}",
                              seconds(p.average.compute), seconds(p.average.all_reduce),
                              seconds(p.average.input), seconds(p.average.host)));
-  std::string matrix =
-      fmt::format("{:.1f} GFLOP a core, {}", p.flops / 1e9, rate(p.flops_per_second(), "FLOP"));
-  if (p.peak_flops > 0)
-    matrix += fmt::format(", {} of the peak of {}", text::percent(p.matrix_utilisation, 1),
-                          rate(p.peak_flops, "FLOP"));
-  t.row("matrix unit", matrix);
-  std::string memory = fmt::format("{:.2f} GB a core", p.bytes / 1e9);
-  if (p.unpadded_bytes > 0)
-    memory += fmt::format(", {} of it padding", text::percent(1 - p.unpadded_bytes / p.bytes, 1));
-  if (p.peak_bandwidth > 0)
-    memory += fmt::format(", {} of {}", text::percent(p.memory_utilisation, 1),
-                          rate(p.peak_bandwidth, "B"));
-  t.row("memory", memory);
+  t.row("matrix unit", words::matrix(p));
+  t.row("memory", words::memory(p));
   t.row("idle", fmt::format("device {}, host {}", text::percent(p.idle_device, 1),
                             text::percent(p.idle_host, 1)));
-  t.row("input", fmt::format("{} ({} of a step), {} a batch on the host{}",
-                             to_string(p.input.bound), text::percent(p.input.share, 1),
-                             seconds(p.input.host), p.input.overlapped ? ", meanwhile" : ""));
+  t.row("input", words::input(p));
   for (const PublishedFigure& f : p.published)
     t.paragraph(
         fmt::format("{:.0f} samples/s, the {} {:.2f} times that: {} ({})", f.samples_per_second,

@@ -48,7 +48,9 @@ void Tracer::core(int first, const ProfileStep& step, double begin) {
       layer_begin = now;
     }
     span(first + kProgram, op.name, op.category, now, op.seconds,
-         {{"limit", op.limit}, {"layout", op.layout}, {"used", fmt::format("{:.3f}", op.utilisation)}});
+         {{"limit", op.limit},
+          {"layout", op.layout},
+          {"used", fmt::format("{:.3f}", op.utilisation)}});
     now += op.seconds;
   }
   span(first + kFramework, layer, "layer", layer_begin, now - layer_begin);
@@ -72,7 +74,8 @@ ChromeTrace Tracer::run() {
   const int cores = std::min(p_.cores, kShownCores);
   for (int r = 0; r < cores; ++r) {
     trace_.sections.push_back(fmt::format("core {} of {}", r, p_.machine));
-    for (const char* name : {"step", "framework op", "program op"}) trace_.tracks.push_back({name, r});
+    for (const char* name : {"step", "framework op", "program op"})
+      trace_.tracks.push_back({name, r});
   }
   trace_.sections.emplace_back("host");
   for (const InputStage& stage : p_.input.stages) trace_.tracks.push_back({stage.name, cores});

@@ -16,6 +16,8 @@ Status write_profile(const Profile& profile, const std::string& dir) {
   std::filesystem::create_directories(dir, failed);
   if (failed) return Error{failed.message(), dir, "name a folder that can be made"};
   TWINRUN_RETURN_IF_ERROR(write_file_atomically(dir + "/profile.json", to_profile_json(profile)));
+  TWINRUN_RETURN_IF_ERROR(
+      write_file_atomically(dir + "/profile.html", to_profile_html(profile, "trace.json")));
   return write_file_atomically(dir + "/trace.json", to_chrome_trace(to_profile_trace(profile)));
 }
 
@@ -45,7 +47,8 @@ int profile_verb(const Args& args) {
     return 0;
   }
   fmt::print("{}", to_profile_text(*profile, terminal_width()));
-  if (parsed.has("out")) fmt::print("\n{}/profile.json\n", parsed.get<std::string>("out"));
+  if (parsed.has("out"))
+    fmt::print("\n{}: profile.html, profile.json, trace.json\n", parsed.get<std::string>("out"));
   return 0;
 }
 
