@@ -16,12 +16,8 @@ namespace {
 Dims of_one(const Tensor& t) { return {t.dims().begin() + 1, t.dims().end()}; }
 
 SampleType sample_type(const Dataset& data) {
-  return {of_one(data.train.features),
-          data.train.features.dtype(),
-          of_one(data.train.labels),
-          data.train.weights.valid(),
-          data.vocabulary,
-          data.classes};
+  return {of_one(data.train.features), data.train.dtype(), of_one(data.train.labels),
+          data.train.weights.valid(),  data.vocabulary,    data.classes};
 }
 
 // What the scenario says of a sample; scenarios/data/ holds files to the same.
@@ -90,6 +86,7 @@ FeedOptions Experiment::feed_options(int64_t batch) const {
   o.drop_remainder = scenario.data.drop_remainder;
   o.repeat = scenario.data.repeat;
   o.prefetch = scenario.data.prefetch;
+  o.parallel_calls = scenario.data.parallel_calls;
   return o;
 }
 
@@ -113,6 +110,8 @@ Result<Experiment> make_experiment(const Scenario& s) {
   request.train = s.data.train;
   request.eval = s.data.eval;
   request.seed = s.seed;
+  request.cycle_length = s.data.cycle_length;
+  request.cache = s.data.cache;
   request.where = s.file + ": [data]";
   TWINRUN_ASSIGN(Dataset data, open_dataset(request));
   return assemble(s, std::make_shared<const Dataset>(std::move(data)));
@@ -153,11 +152,23 @@ StepFeed::StepFeed(const Experiment& experiment, const Program& program)
 Result<StepInputs> StepFeed::inputs(int64_t step) {
   if (feed_) {
     TWINRUN_ASSIGN(const Batch batch, feed_->batch(step));
-    return step_inputs(program_, experiment_.scenario, batch, step);
+    const double begin = steady_seconds();
+    auto inputs = step_inputs(program_, experiment_.scenario, batch, step);
+    enqueue_ += {1, static_cast<int64_t>(batch.bytes()), steady_seconds() - begin, 0};
+    return inputs;
   }
   const auto& batches = experiment_.imported->batches;
   return StepInputs(static_cast<size_t>(program_.sharding.cores),
                     batches[static_cast<size_t>(step) % batches.size()]);
+}
+
+PipelineCounters StepFeed::counters() const {
+  if (!feed_) return {};
+  PipelineCounters all = feed_->counters();
+  all.read = experiment_.data->opening.read;
+  all.cache = experiment_.data->opening.cache;
+  all.enqueue = enqueue_;
+  return all;
 }
 
 Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch,

@@ -81,11 +81,14 @@ class StepFeed {
  public:
   StepFeed(const Experiment& experiment, const Program& program);
   Result<StepInputs> inputs(int64_t step);
+  // Of every stage; all zero for an imported step, whose batches are there.
+  PipelineCounters counters() const;
 
  private:
   const Experiment& experiment_;
   const Program& program_;
   std::optional<Feed> feed_;
+  StageCounters enqueue_;
 };
 
 // States <-> checkpoints. A replica axis appears where replicas differ.

@@ -15,6 +15,8 @@ class Progress {
   virtual void step(int64_t /*done*/, const std::string& /*detail*/) {}
   // A line for those who ask for detail (-v), every train.log_every steps.
   virtual void log(const std::string& /*line*/) {}
+  // A line for everybody: what goes otherwise than one might think.
+  virtual void note(const std::string& /*line*/) {}
   // What an engine of another process says while it is waited for: "compiling".
   virtual void alive(const std::string& /*what*/) {}
   virtual void end(const std::string& /*result*/) {}

@@ -82,13 +82,15 @@ StepScalars scalars_of(const Program& program, const StepOutputs& outputs, float
   return s;
 }
 
-void report_step(Progress& progress, int64_t log_every, int64_t done, int64_t first,
-                 const StepScalars& last) {
-  progress.step(done - first, fmt::format("loss {:.4g}", last.loss));
-  if (log_every > 0 && done % log_every == 0) {
-    progress.log(
-        fmt::format("after step {}: loss {:.9g}, learning rate {:.4g}, gradient norm {:.4g}",
-                    done - 1, last.loss, last.learning_rate, last.gradient_norm));
+// A run in loops tells what TPUEstimator does: replica 0's loss of the loop's last step.
+void report_step(Progress& progress, const HostLoop& loop, int64_t log_every, int64_t done,
+                 int64_t first, const StepScalars& last) {
+  const float loss = loop.loops() ? last.loss_replica0 : last.loss;
+  progress.step(done - first, fmt::format("loss {:.4g}", loss));
+  if (loop.due(log_every, done)) {
+    progress.log(fmt::format(
+        "after step {}: loss {:.9g}{}, learning rate {:.4g}, gradient norm {:.4g}", done - 1, loss,
+        loop.loops() ? " (replica 0)" : "", last.learning_rate, last.gradient_norm));
   }
 }
 
@@ -170,13 +172,6 @@ struct Runner {
 
 }  // namespace
 
-void end_of_loop(const Scenario& scenario, States& states, int64_t step) {
-  const int64_t loop = scenario.tpu.iterations_per_loop;
-  if ((loop > 0 && (step + 1) % loop == 0) || step + 1 == scenario.train.steps) {
-    for (size_t r = 1; r < states.size(); ++r) states[r] = states[0];
-  }
-}
-
 std::vector<int64_t> spread_steps(int64_t steps, int64_t count) {
   count = std::min(count, steps);
   std::vector<int64_t> out;
@@ -208,6 +203,7 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend.prepare(program));
   const int64_t total = program.batch * program.sharding.cores;
   StepFeed feed(experiment, program);
+  const HostLoop loop(s, program.sharding.cores, backend.capabilities().name);
 
   RunFile& file = run.result.file;
   const Capabilities capabilities = backend.capabilities();
@@ -226,7 +222,11 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   run.result.states = run.start();
   const int64_t last = options.steps > 0 ? options.steps : s.train.steps;
   const auto begin = std::chrono::steady_clock::now();
-  if (options.progress != nullptr) options.progress->begin(options.name, last - options.first_step);
+  if (options.progress != nullptr) {
+    if (const std::string note = loop.note(s.train); !note.empty()) options.progress->note(note);
+    for (const std::string& note : experiment.data->notes) options.progress->note(note);
+    options.progress->begin(options.name, last - options.first_step);
+  }
   int64_t done = options.first_step;
   for (int64_t step = options.first_step; step < last; ++step) {
     if (options.stop != nullptr && options.stop->load()) {
@@ -236,12 +236,12 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
     TWINRUN_ASSIGN(const bool go_on, run.one_step(*engine, feed, step));
     done = step + 1;
     if (options.progress != nullptr)
-      report_step(*options.progress, s.train.log_every, done, options.first_step,
+      report_step(*options.progress, loop, s.train.log_every, done, options.first_step,
                   file.steps.back());
     if (!go_on) break;
-    if (done < last && s.train.eval_every > 0 && done % s.train.eval_every == 0)
+    if (done < last && loop.due(s.train.eval_every, done))
       TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
-    if (done < last && s.train.checkpoint_every > 0 && done % s.train.checkpoint_every == 0)
+    if (done < last && loop.due(s.train.checkpoint_every, done))
       TWINRUN_RETURN_IF_ERROR(run.keep(done, true));
   }
   // An interrupt may come where a periodic evaluation or checkpoint has just been made.
@@ -249,6 +249,7 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
     TWINRUN_RETURN_IF_ERROR(run.evaluate(done));
   if (file.checkpoints.empty() || file.checkpoints.back().step != done)
     TWINRUN_RETURN_IF_ERROR(run.keep(done, false));
+  run.result.pipeline = feed.counters();
   run.result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (options.progress != nullptr) options.progress->end(outcome(file));

@@ -57,6 +57,7 @@ struct RunResult {
   States states;
   std::optional<Birth> birth;  // set if the run ended in NaN or Inf
   double seconds = 0;
+  PipelineCounters pipeline;  // of its input
   bool kept = false;  // from an earlier diagnosis (harness/reference_cache.h): no time was spent
 };
 

@@ -60,8 +60,8 @@ class Server {
     std::ifstream file(fs::path(o_.folder) / name);
     const json p = json::parse(file, nullptr, false);
     if (!p.is_object()) return Error{"is no program", name, ""};
-    TWINRUN_ASSIGN(const Scenario scenario,
-                   parse_scenario(p.at("scenario").get<std::string>(), name));
+    TWINRUN_ASSIGN(Scenario scenario, parse_scenario(p.at("scenario").get<std::string>(), name));
+    forget_cache_file(scenario);
     TWINRUN_ASSIGN(const Experiment e, make_experiment(scenario));
     Sharding sharding = e.sharding;
     sharding.cores = p.at("cores");

@@ -100,6 +100,13 @@ const Key<DataSpec> kData[] = {
     {"drop_remainder", &DataSpec::drop_remainder, any(),
      "an epoch ends with its last full batch; false: batches run on into the next epoch"},
     {"repeat", &DataSpec::repeat, any(), "begin again after the last sample"},
+    of_source("cifar10|tfrecord", "cycle_length", &DataSpec::cycle_length, between(1, 1024),
+              "training files whose samples take turns, one of each; 1: one file after the other"),
+    {"cache", &DataSpec::cache, any(),
+     "of decoded samples: `none` (u8 samples are decoded for each batch), `memory`, or the path of "
+     "a file that later runs read; never changes a result"},
+    {"parallel_calls", &DataSpec::parallel_calls, between(1, 64),
+     "threads that decode samples and put them into batches; never changes a result"},
     {"prefetch", &DataSpec::prefetch, between(0, 1024),
      "batches read ahead; never changes a result"},
 };
@@ -268,7 +275,8 @@ const Key<TrainSpec> kTrain[] = {
      "batches trained on: updates, unless `accumulate` is more than 1",
      {},
      true},
-    {"log_every", &TrainSpec::log_every, at_least(1), "steps between progress lines"},
+    {"log_every", &TrainSpec::log_every, at_least(1),
+     "steps between progress lines; this and the next two: see `tpu.iterations_per_loop`"},
     {"eval_every", &TrainSpec::eval_every, at_least(0),
      "steps between evaluations on the held-out samples; 0: at the end only"},
     {"checkpoint_every", &TrainSpec::checkpoint_every, at_least(0),
@@ -297,7 +305,8 @@ const Key<TpuSpec> kTpu[] = {
      "of matrix multiplication: bfloat16 passes, 1 (`default`), 3 (`high`), 6 (`highest`), or "
      "`f32`"},
     {"iterations_per_loop", &TpuSpec::iterations_per_loop, at_least(0),
-     "steps between returns to the host; 0: all"},
+     "steps between returns to the host, which alone logs, evaluates and keeps checkpoints (TPU "
+     "stack only); 0: all, and the host sees every step"},
     {"poison", &TpuSpec::poison, any(), "fill padding cells with NaN to show leaks"},
     {"clipping", &TpuSpec::clipping, one_of("after_all_reduce|before_all_reduce"),
      "where gradients are clipped; before: each core its own, which a mean reduction has scaled by "

@@ -10,7 +10,7 @@ namespace {
 // Keys that say what a run is called, where its data lies or how fast it is read.
 bool decides_bits(std::string_view section, std::string_view key) {
   if (section.empty()) return key != "name" && key != "description";
-  return !(section == "data" && (key == "dir" || key == "prefetch"));
+  return section != "data" || !contains_name("dir|cache|parallel_calls|prefetch", key);
 }
 
 template <typename Owner>

@@ -40,7 +40,10 @@ struct DataSpec {
   bool shuffle = true;
   bool drop_remainder = true;
   bool repeat = true;
-  int64_t prefetch = 2;  // batches read ahead on a thread; 0: none
+  int64_t cycle_length = 1;      // tfrecord, cifar10: files whose samples take turns
+  std::string cache = "memory";  // of decoded samples: none | memory | a file's path
+  int64_t parallel_calls = 1;    // threads that decode and copy samples
+  int64_t prefetch = 2;          // batches read ahead on a thread; 0: none
 };
 
 // One [[model.layers]] entry. Keys that a kind does not have are errors (layer_keys.cc).
@@ -181,9 +184,12 @@ Result<Scenario> load_scenario(std::string_view name_or_path, const Overrides& o
 Result<Scenario> parse_scenario(std::string_view text, std::string_view file,
                                 const Overrides& overrides = {});
 
+// For a scenario out of a file of somebody else's (a golden run, a bundle): where it says that samples be cached, nothing is written.
+inline void forget_cache_file(Scenario& scenario) { scenario.data.cache = DataSpec{}.cache; }
+
 // Every key with its value, in a fixed order. parse_scenario(resolved_toml(s)) equals s.
 std::string resolved_toml(const Scenario& scenario);
-// Of resolved_toml without `name`, `description` and `data.dir`/`data.prefetch`: what decides the bits.
+// Of resolved_toml without `name`, `description` and `data.dir`/`cache`/`parallel_calls`/`prefetch`: what decides the bits.
 // (The data's own content is digested by the feed.)
 Digest scenario_digest(const Scenario& scenario);
 

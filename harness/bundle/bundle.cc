@@ -106,6 +106,7 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
         "does not say how it was asked: it is of an older twinrun, or of an imported program",
         report_path, "diagnose again; files of an imported step are to be sent as they are"};
   TWINRUN_ASSIGN(Scenario scenario, parse_scenario(original.scenario_toml, report_path));
+  forget_cache_file(scenario);
   TWINRUN_ASSIGN(DiagnoseOptions asked, asked_again(original.asked, options.threads));
   TWINRUN_ASSIGN(const Scratch work, Scratch::make("twinrun-bundle"));
 

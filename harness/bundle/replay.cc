@@ -74,6 +74,7 @@ Result<Scenario> scenario_of(const Opened& bundle, const std::string& path,
                              const ReplayOptions& options) {
   const std::string where = fmt::format("{}: {}", path, kScenario);
   TWINRUN_ASSIGN(Scenario s, parse_scenario(text_of(*bundle.find(kScenario)), where));
+  forget_cache_file(s);
   if (bundle.manifest.own_data) {
     if (s.data.source != "npz" || s.data.files != std::vector<std::string>{kOwnData} ||
         !s.data.eval_files.empty())

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "harness/cli/bisect.h"
@@ -127,8 +128,11 @@ int run_and_engine(const Parsed& parsed, const std::string& path, Progress* prog
   if (!run) return fail(run.error());
   const auto overrides = overrides_of(parsed);
   if (!overrides) return fail(overrides.error());
-  const auto scenario = parse_scenario(run->scenario, path, *overrides);
+  auto scenario = parse_scenario(run->scenario, path, *overrides);
   if (!scenario) return fail(scenario.error());
+  if (std::ranges::find(*overrides, "data.cache", &Overrides::value_type::first) ==
+      overrides->end())
+    forget_cache_file(*scenario);
   if (scenario_digest(*scenario).hex() != run->scenario_digest && !overrides->empty())
     return fail({"another scenario than the run's", "--set", "only data.dir may change here"});
   const auto pair = pair_of(parsed, *scenario, progress, run->cores);

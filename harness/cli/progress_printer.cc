@@ -43,6 +43,11 @@ void ProgressPrinter::log(const std::string& line) {
   if (verbose_) fmt::print(stderr, "{}    {}\n", terminal_ ? "\r\x1b[K" : "", line);
 }
 
+void ProgressPrinter::note(const std::string& line) {
+  if (quiet_ || !notes_.insert(line).second) return;  // several runs of a verb have the same to say
+  fmt::print(stderr, "{}  note: {}\n", terminal_ ? "\r\x1b[K" : "", line);
+}
+
 void ProgressPrinter::begin(const std::string& what, int64_t total) {
   what_ = what;
   total_ = total;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <set>
 #include <string>
 
 #include "harness/progress.h"
@@ -15,6 +16,7 @@ class ProgressPrinter : public Progress {
   void begin(const std::string& what, int64_t total) override;
   void step(int64_t done, const std::string& detail) override;
   void log(const std::string& line) override;
+  void note(const std::string& line) override;
   void alive(const std::string& what) override;
   void end(const std::string& result) override;
 
@@ -22,6 +24,7 @@ class ProgressPrinter : public Progress {
   using Clock = std::chrono::steady_clock;
   bool quiet_, verbose_, terminal_;
   std::string what_;
+  std::set<std::string> notes_;
   int64_t total_ = 0;
   Clock::time_point begin_, shown_, told_;
 };

@@ -8,6 +8,7 @@
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/engine_setup.h"
+#include "harness/loop.h"
 #include "harness/op_times.h"
 #include "harness/run.h"
 
@@ -25,10 +26,10 @@ struct Start {
 
 // The resumed run with what came before it, as if nothing had happened: without the evaluation and the checkpoint that only the
 // interruption made.
-RunFile joined(RunFile before, RunFile after, const TrainSpec& train) {
+RunFile joined(RunFile before, RunFile after, const TrainSpec& train, const HostLoop& loop) {
   const int64_t step = after.first_step;
   const auto occasional = [&](int64_t at, int64_t every) {
-    return at > step || (at == step && (every == 0 || at % every != 0));
+    return at > step || (at == step && !loop.due(every, at));
   };
   std::erase_if(before.evaluations,
                 [&](const Evaluation& e) { return occasional(e.step, train.eval_every); });
@@ -189,6 +190,7 @@ int train_verb(const Args& args) {
                    parsed.has("resume") ? "--resume" : "--init", "raise train.steps"});
     }
   }
+  const HostLoop loop(*scenario, cores, setup->backend->capabilities().name);
   // A crash must not cost the run: periodic checkpoints go to disk at once, beside the run file.
   CheckpointWriter checkpoints(path + ".checkpoint.h5");
   o.on_checkpoint = [&](const Checkpoint& c) { return checkpoints.write(c); };
@@ -198,13 +200,15 @@ int train_verb(const Args& args) {
   if (!kept) return fail(kept.error());
   if (*start && (*start)->history && (*start)->history->engine == result->file.engine &&
       (*start)->history->engine_settings == result->file.engine_settings) {
-    result->file = joined(std::move(*(*start)->history), std::move(result->file), scenario->train);
+    result->file =
+        joined(std::move(*(*start)->history), std::move(result->file), scenario->train, loop);
   }
   if (const Status written = write_run(path, result->file); !written) return fail(written.error());
   std::remove((path + ".checkpoint.h5").c_str());
   if (!trace.empty()) {
-    const Status traced =
-        write_file_atomically(trace, to_chrome_trace(chrome_trace(times, o.name)));
+    ChromeTrace spans = chrome_trace(times, o.name);
+    add_input(spans, times, result->pipeline);
+    const Status traced = write_file_atomically(trace, to_chrome_trace(spans));
     if (!traced) return fail(traced.error());
   }
 

@@ -129,9 +129,8 @@ class Maker {
     if (request_.vocabulary > 0) {
       raw_.tokens = integers(x);
     } else if (x.type == ElementType::kU8) {
-      raw_.numbers.resize(static_cast<size_t>(x.elements()));
-      normalize(reinterpret_cast<const uint8_t*>(x.bytes.data()), x.elements(),
-                raw_.numbers.data());
+      const auto* bytes = reinterpret_cast<const uint8_t*>(x.bytes.data());
+      raw_.pixels.assign(bytes, bytes + x.elements());
     } else {
       TWINRUN_ASSIGN(raw_.numbers, numbers(arrays_.features));
     }

@@ -31,13 +31,17 @@ class Reader {
   explicit Reader(const DataRequest& request) : request_(request) {}
 
   Status read(const std::string& path) {
+    const size_t before = labels_.size();
     auto opened = ByteReader::open(path);
     if (!opened) return placed(request_, opened.error());
     std::array<uint8_t, kRecord> record;
     for (int64_t index = 0;; ++index) {
       const auto got = (*opened)->read(record.data(), kRecord);
       if (!got) return placed(request_, got.error());
-      if (*got == 0 && index > 0) return Ok{};
+      if (*got == 0 && index > 0) {
+        per_file_.push_back(static_cast<int64_t>(labels_.size() - before));
+        return Ok{};
+      }
       const std::string place =
           join_where(request_.where, fmt::format("{}: record {}", path, index));
       if (*got < kRecord) {
@@ -62,11 +66,12 @@ class Reader {
     }
   }
 
+  const std::vector<int64_t>& per_file() const { return per_file_; }
+
   Samples samples() const {
     const auto n = static_cast<int64_t>(labels_.size());
     Samples out{
-        Tensor::empty({DType::kF32, {n, 32, 32, 3}}), Tensor::empty({DType::kI32, {n}}), {}};
-    normalize(pixels_.data(), n * static_cast<int64_t>(kPixels), out.features.as<float>().data());
+        pixel_features(request_, pixels_, {n, 32, 32, 3}), Tensor::empty({DType::kI32, {n}}), {}};
     std::copy(labels_.begin(), labels_.end(), out.labels.as<int32_t>().begin());
     return out;
   }
@@ -74,6 +79,7 @@ class Reader {
  private:
   const DataRequest& request_;
   std::vector<uint8_t> pixels_, labels_;
+  std::vector<int64_t> per_file_;
 };
 
 }  // namespace
@@ -103,13 +109,16 @@ Result<Pool> cifar10_pool(const DataRequest& request) {
   if (!held_out.empty()) TWINRUN_RETURN_IF_ERROR(for_evaluation.read(held_out));
   if (train.empty() || held_out.empty()) {
     const bool tests = train.empty();
+    const Reader& only = tests ? for_evaluation : for_training;
     return split_nine_to_one(
-        (tests ? for_evaluation : for_training).samples(), request,
-        tests ? held_out : train.front(),
-        fmt::format("cifar10 ({} split 9:1)", tests ? "test_batch.bin" : "data_batch files"));
+        only.samples(), request, tests ? held_out : train.front(),
+        fmt::format("cifar10 ({} split 9:1)", tests ? "test_batch.bin" : "data_batch files"),
+        only.per_file());
   }
-  return Pool{for_training.samples(), for_evaluation.samples(),
-              fmt::format("cifar10 ({} data_batch files and test_batch)", train.size())};
+  Pool pool{for_training.samples(), for_evaluation.samples(),
+            fmt::format("cifar10 ({} data_batch files and test_batch)", train.size())};
+  pool.train_files = for_training.per_file();
+  return pool;
 }
 
 }  // namespace twinrun::data

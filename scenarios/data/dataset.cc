@@ -3,9 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <iterator>
 
+#include "scenarios/data/sample_cache.h"
 #include "scenarios/data/source.h"
 
 namespace twinrun {
@@ -18,6 +20,17 @@ std::string join_where(const std::string& prefix, const std::string& place) {
 
 void normalize(const uint8_t* pixels, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(pixels[i]) / 255.0f;
+}
+
+Tensor pixel_features(const DataRequest& request, const std::vector<uint8_t>& pixels, Dims dims) {
+  const bool encoded = request.cache == kNoCache;
+  Tensor out = Tensor::empty({encoded ? DType::kPred : DType::kF32, std::move(dims)});
+  if (encoded) {
+    std::memcpy(out.raw(), pixels.data(), pixels.size());
+  } else {
+    normalize(pixels.data(), static_cast<int64_t>(pixels.size()), out.as<float>().data());
+  }
+  return out;
 }
 
 Result<Counts> procedural_counts(const DataRequest& request) {
@@ -69,13 +82,18 @@ Status check_alike(const DataRequest& request, const Samples& train, const Sampl
 }
 
 Result<Pool> split_nine_to_one(const Samples& all, const DataRequest& request,
-                               const std::string& place, std::string origin) {
+                               const std::string& place, std::string origin,
+                               std::vector<int64_t> per_file) {
   const int64_t n = all.count(), train = n * 9 / 10;
   if (train == 0) {
     return Error{fmt::format("{} sample cannot be split into train and eval", n),
                  join_where(request.where, place), "give at least 2 samples"};
   }
-  return Pool{all.rows(0, train), all.rows(train, n), std::move(origin)};
+  Pool pool{all.rows(0, train), all.rows(train, n), std::move(origin)};
+  int64_t left = train;  // of the last files nothing, or less, trains
+  for (int64_t& count : per_file) left -= count = std::min(count, left);
+  pool.train_files = std::move(per_file);
+  return pool;
 }
 
 namespace {
@@ -106,8 +124,82 @@ Result<Samples> first(const Samples& pool, int64_t count, const char* key,
   return pool.rows(0, count);
 }
 
+// Samples and bytes that are held of a data set.
+StageCounters held(const Dataset& data) {
+  StageCounters out;
+  for (const Samples* s : {&data.train, &data.eval}) {
+    out.elements += s->count();
+    out.bytes += static_cast<int64_t>(s->features.bytes() + s->labels.bytes() + s->weights.bytes());
+  }
+  return out;
+}
+
+// What digest(tensor) gives for the numbers that the bytes decode to, a block at a time.
+Digest digest_decoded(const Tensor& pixels) {
+  DigestBuilder builder;
+  const std::string type = to_string(TensorType{DType::kF32, pixels.dims()});
+  builder.add_bytes(type.c_str(), type.size() + 1);
+  float block[4096];
+  const std::span<const uint8_t> bytes = pixels.as<uint8_t>();
+  for (size_t at = 0; at < bytes.size(); at += std::size(block)) {
+    const size_t count = std::min(std::size(block), bytes.size() - at);
+    normalize(bytes.data() + at, static_cast<int64_t>(count), block);
+    builder.add_bytes(block, count * sizeof *block);
+  }
+  return builder.finish();
+}
+
+// From the source itself.
+Result<Dataset> read_source(const DataRequest& request, const SourceEntry& source) {
+  TWINRUN_ASSIGN(const Pool pool, source.open(request));
+  Dataset out;
+  out.classes = pool.classes > 0 ? pool.classes : request.classes;
+  out.vocabulary = pool.vocabulary;
+  const bool turns = request.cycle_length > 1 && pool.train_files.size() > 1;
+  const Samples train =
+      turns ? interleaved(pool.train, pool.train_files, request.cycle_length) : pool.train;
+  TWINRUN_ASSIGN(out.train, first(train, request.train, "train", request, pool.origin));
+  TWINRUN_ASSIGN(out.eval, first(pool.eval, request.eval, "eval", request, pool.origin));
+  out.eval = out.eval.decoded();
+  const Dims& dims = out.train.features.dims();
+  out.description = fmt::format(
+      "{}: {} + {} of {}, {} classes", pool.origin, dims[0], out.eval.count(),
+      to_string(TensorType{out.train.dtype(), Dims(dims.begin() + 1, dims.end())}), out.classes);
+  if (out.vocabulary > 0 && out.vocabulary != out.classes) {
+    out.description += fmt::format(", vocabulary {}", out.vocabulary);
+  }
+  out.digest = digest_of(out);
+  return out;
+}
+
 }  // namespace
+
+Digest digest_of(const Dataset& data) {
+  DigestBuilder builder;
+  const auto add = [&builder](const char* name, const Tensor& tensor) {
+    if (!tensor.valid()) return;
+    builder.add(name);
+    builder.add(tensor.dtype() == DType::kPred ? digest_decoded(tensor) : digest(tensor));
+  };
+  add("train/images", data.train.features);  // the names of old: digests stay
+  add("train/labels", data.train.labels);
+  add("train/weights", data.train.weights);
+  add("eval/images", data.eval.features);
+  add("eval/labels", data.eval.labels);
+  add("eval/weights", data.eval.weights);
+  return builder.finish();
+}
+
 }  // namespace data
+
+Samples Samples::decoded() const {
+  if (!encoded()) return *this;
+  Samples out = *this;
+  out.features = Tensor::empty({DType::kF32, features.dims()});
+  data::normalize(features.as<uint8_t>().data(), features.elements(),
+                  out.features.as<float>().data());
+  return out;
+}
 
 Result<Dataset> open_dataset(const DataRequest& request) {
   const auto* source = std::ranges::find(data::kSources, request.source, &data::SourceEntry::name);
@@ -118,34 +210,29 @@ Result<Dataset> open_dataset(const DataRequest& request) {
         fmt::format("data.source is \"{}\"; allowed: {}", request.source, fmt::join(names, ", ")),
         request.where, "set data.source = \"digits\""};
   }
-  TWINRUN_ASSIGN(const data::Pool pool, source->open(request));
-
-  Dataset out;
-  out.classes = pool.classes > 0 ? pool.classes : request.classes;
-  out.vocabulary = pool.vocabulary;
-  TWINRUN_ASSIGN(out.train, data::first(pool.train, request.train, "train", request, pool.origin));
-  TWINRUN_ASSIGN(out.eval, data::first(pool.eval, request.eval, "eval", request, pool.origin));
-  const Dims& dims = out.train.features.dims();
-  out.description = fmt::format(
-      "{}: {} + {} of {}, {} classes", pool.origin, dims[0], out.eval.count(),
-      to_string(TensorType{out.train.features.dtype(), Dims(dims.begin() + 1, dims.end())}),
-      out.classes);
-  if (out.vocabulary > 0 && out.vocabulary != out.classes) {
-    out.description += fmt::format(", vocabulary {}", out.vocabulary);
+  const double begin = steady_seconds();
+  if (!data::is_cache_file(request.cache)) {
+    TWINRUN_ASSIGN(Dataset out, data::read_source(request, *source));
+    out.opening.read = data::held(out);
+    out.opening.read.busy = steady_seconds() - begin;
+    return out;
   }
-  DigestBuilder builder;
-  const auto add = [&builder](const char* name, const Tensor& tensor) {
-    if (!tensor.valid()) return;
-    builder.add(name);
-    builder.add(digest(tensor));
-  };
-  add("train/images", out.train.features);  // the names of old: digests stay
-  add("train/labels", out.train.labels);
-  add("train/weights", out.train.weights);
-  add("eval/images", out.eval.features);
-  add("eval/labels", out.eval.labels);
-  add("eval/weights", out.eval.weights);
-  out.digest = builder.finish();
+  TWINRUN_ASSIGN(data::Cached cached, data::read_cache(request));
+  if (cached.data) {
+    cached.data->opening.cache = data::held(*cached.data);
+    cached.data->opening.cache.busy = steady_seconds() - begin;
+    cached.data->notes = {std::move(cached.note)};
+    return *std::move(cached.data);
+  }
+  const double looked = steady_seconds();
+  TWINRUN_ASSIGN(Dataset out, data::read_source(request, *source));
+  out.opening.read = data::held(out);
+  out.opening.read.busy = steady_seconds() - looked;
+  const double writing = steady_seconds();
+  TWINRUN_RETURN_IF_ERROR(data::write_cache(request, out));
+  out.opening.cache = data::held(out);
+  out.opening.cache.busy = steady_seconds() - writing;
+  out.notes = {std::move(cached.note)};
   return out;
 }
 

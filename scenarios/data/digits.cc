@@ -107,16 +107,15 @@ void draw_clutter(Canvas& canvas, Draws& draws) {
 }
 
 Samples make_samples(const DataRequest& request, int64_t count, uint32_t first_id) {
-  Samples samples{Tensor::empty({DType::kF32, {count, kSide, kSide, 1}}),
-                  Tensor::empty({DType::kI32, {count}}),
-                  {}};
-  std::array<uint8_t, kPixels> pixels;
+  Samples samples{{}, Tensor::empty({DType::kI32, {count}}), {}};
+  std::vector<uint8_t> pixels(static_cast<size_t>(count * kPixels));
   for (int64_t i = 0; i < count; ++i) {
     const int label = static_cast<int>(i % request.classes);  // balanced, whatever the count
-    draw_digit(request.seed, first_id + static_cast<uint32_t>(i), label, pixels.data());
-    normalize(pixels.data(), kPixels, samples.features.as<float>().data() + i * kPixels);
+    draw_digit(request.seed, first_id + static_cast<uint32_t>(i), label,
+               pixels.data() + i * kPixels);
     samples.labels.as<int32_t>()[static_cast<size_t>(i)] = label;
   }
+  samples.features = pixel_features(request, pixels, {count, kSide, kSide, 1});
   return samples;
 }
 

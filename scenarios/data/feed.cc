@@ -1,5 +1,6 @@
 // Which samples training sees at which step: a pure function of (options, step), read ahead on a
-// thread.
+// thread. The rows of a batch are decoded and put in their places by `parallel_calls` threads, each
+// a block of rows: who does it changes no bit.
 //
 // The order of epoch e is a Fisher-Yates shuffle of 0..n-1:
 //   for i = n-1 down to 1:  j = bounded(draw({seed, kStreamShuffle}, step 0, sample e, element i),
@@ -12,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -22,9 +24,13 @@
 #include <utility>
 
 #include "program/base/philox.h"
+#include "program/base/thread_pool.h"
+#include "scenarios/data/source.h"
 
 namespace twinrun {
 namespace {
+
+double seconds_since(double begin) { return steady_seconds() - begin; }
 
 // Orders of the epochs last asked for: two, since a batch may run across the boundary.
 class Orders {
@@ -71,8 +77,11 @@ struct Feed::Impl {
       : samples(samples),
         options(options),
         count(samples.count()),
-        orders(count, options.seed, options.shuffle) {
+        orders(count, options.seed, options.shuffle),
+        mappers(static_cast<int>(options.parallel_calls)) {
     if (options.batch > 0) per_epoch = count / options.batch;
+    counters.parallel_calls = mappers.threads();
+    counters.depth = std::max<int64_t>(options.prefetch, 0);
   }
   ~Impl() {
     {
@@ -90,10 +99,33 @@ struct Feed::Impl {
     return options.drop_remainder && per_epoch == 0 ? 0 : std::numeric_limits<int64_t>::max();
   }
 
-  Batch make(int64_t step) {
+  // A batch, and what it took.
+  struct Made {
+    Batch batch;
+    StageCounters shuffle, map, assembly;
+    PipelineCounters::Made when;
+  };
+
+  Made make(int64_t step) {
+    Made out;
+    const double begin = steady_seconds();
+    const std::vector<int64_t> from = samples_of(step);
+    out.shuffle = {options.batch, static_cast<int64_t>(from.size() * sizeof from[0]),
+                   seconds_since(begin)};
+    const double ordered = steady_seconds();
+    Batch& batch = out.batch;
+    batch = {of_batch(samples.features, samples.dtype()), of_batch(samples.labels, DType::kI32),
+             of_batch(samples.weights, DType::kF32), Tensor::empty({DType::kI32, {options.batch}})};
+    std::iota(batch.sample_ids.as<int32_t>().begin(), batch.sample_ids.as<int32_t>().end(), 0);
+    out.assembly = {1, static_cast<int64_t>(batch.bytes()), seconds_since(ordered)};
+    out.map = map(from, batch);
+    out.when = {step, begin, steady_seconds()};
+    return out;
+  }
+
+  // Where the samples of a batch stand.
+  std::vector<int64_t> samples_of(int64_t step) {
     const int64_t batch = options.batch;
-    Batch out{of_batch(samples.features), of_batch(samples.labels), of_batch(samples.weights),
-              Tensor::empty({DType::kI32, {batch}})};
     int64_t epoch, place;
     if (options.drop_remainder || !options.repeat) {
       epoch = step / per_epoch;
@@ -104,33 +136,66 @@ struct Feed::Impl {
       epoch = step / count * batch + rest / count;
       place = rest % count;
     }
+    std::vector<int64_t> from(static_cast<size_t>(batch));
     const std::vector<int32_t>* order = &orders.of(epoch);
-    for (int64_t i = 0; i < batch; ++i, ++place) {
+    for (int64_t& sample : from) {
       if (place == count) {
         place = 0;
         order = &orders.of(++epoch);
       }
-      const int64_t from = (*order)[static_cast<size_t>(place)];
-      copy_sample(samples.features, from, out.features, i);
-      copy_sample(samples.labels, from, out.labels, i);
-      copy_sample(samples.weights, from, out.weights, i);
-      out.sample_ids.as<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i);
+      sample = (*order)[static_cast<size_t>(place++)];
     }
+    return from;
+  }
+
+  // Decodes and copies, a block of rows on each thread.
+  StageCounters map(const std::vector<int64_t>& from, Batch& batch) {
+    const auto rows = static_cast<int64_t>(from.size());
+    const int64_t pieces = std::min<int64_t>(mappers.threads(), rows);
+    std::vector<double> busy(static_cast<size_t>(pieces));
+    const double begin = steady_seconds();
+    mappers.parallel_for(pieces, [&](int64_t piece) {
+      const double began = steady_seconds();
+      for (int64_t i = rows * piece / pieces; i < rows * (piece + 1) / pieces; ++i) {
+        const int64_t sample = from[static_cast<size_t>(i)];
+        put(samples.features, sample, batch.features, i);
+        put(samples.labels, sample, batch.labels, i);
+        put(samples.weights, sample, batch.weights, i);
+      }
+      busy[static_cast<size_t>(piece)] = seconds_since(began);
+    });
+    const double all = seconds_since(begin) * static_cast<double>(pieces);
+    StageCounters out{rows, 0, std::accumulate(busy.begin(), busy.end(), 0.0), 0};
+    out.bytes = static_cast<int64_t>(batch.bytes() - batch.sample_ids.bytes());
+    out.waiting = std::max(0.0, all - out.busy);
     return out;
   }
 
   // Room for a batch of what `all` holds samples of.
-  Tensor of_batch(const Tensor& all) const {
+  Tensor of_batch(const Tensor& all, DType dtype) const {
     if (!all.valid()) return {};
-    TensorType type = all.type();
-    type.dims[0] = options.batch;
-    return Tensor::empty(type);
+    Dims dims = all.dims();
+    dims[0] = options.batch;
+    return Tensor::empty({dtype, std::move(dims)});
   }
-  static void copy_sample(const Tensor& all, int64_t from, Tensor& out, int64_t to) {
+  static void put(const Tensor& all, int64_t from, Tensor& out, int64_t to) {
     if (!all.valid()) return;
-    const size_t row = all.bytes() / static_cast<size_t>(all.dims()[0]);
-    std::memcpy(out.raw() + static_cast<size_t>(to) * row,
-                all.raw() + static_cast<size_t>(from) * row, row);
+    const auto row = static_cast<size_t>(all.elements() / all.dims()[0]);
+    const std::byte* in = all.raw() + static_cast<size_t>(from) * row * size_of(all.dtype());
+    std::byte* at = out.raw() + static_cast<size_t>(to) * row * size_of(out.dtype());
+    if (all.dtype() == DType::kPred) {
+      data::normalize(reinterpret_cast<const uint8_t*>(in), static_cast<int64_t>(row),
+                      reinterpret_cast<float*>(at));
+    } else {
+      std::memcpy(at, in, row * size_of(all.dtype()));
+    }
+  }
+
+  void count_work(const Made& made) {
+    counters.shuffle += made.shuffle;
+    counters.map += made.map;
+    counters.batch += made.assembly;
+    counters.made.push_back(made.when);
   }
 
   // The reader's loop: makes consecutive steps until `ready` holds `prefetch` of them. Once it
@@ -138,26 +203,36 @@ struct Feed::Impl {
   void read_ahead() {
     std::unique_lock lock(mutex);
     while (true) {
+      const double begin = steady_seconds();
       wake.wait(lock, [&] {
         return stop ||
                (next < available() && static_cast<int64_t>(ready.size()) < options.prefetch);
       });
       if (stop) return;
+      counters.prefetch.waiting += seconds_since(begin);
       const int64_t step = next++;
       const uint64_t asked = round;
       making = true;
       lock.unlock();
-      Batch batch = make(step);
+      Made made = make(step);
       lock.lock();
+      count_work(made);
       if (asked != round) continue;  // the consumer went elsewhere meanwhile
       making = false;
-      ready.push_back(std::move(batch));
+      counters.prefetch += {1, static_cast<int64_t>(made.batch.bytes()), 0, 0};
+      ready.push_back(std::move(made.batch));
       came.notify_one();
     }
   }
 
   Batch take(int64_t step) {
-    if (options.prefetch <= 0) return make(step);
+    const double begin = steady_seconds();
+    if (options.prefetch <= 0) {
+      Made made = make(step);
+      count_work(made);
+      counters.asked.push_back({step, begin, seconds_since(begin), 0});
+      return std::move(made.batch);
+    }
     std::unique_lock lock(mutex);
     // Steps [first, next) are ready, the last of them perhaps still being made.
     int64_t first = next - static_cast<int64_t>(ready.size()) - (making ? 1 : 0);
@@ -168,19 +243,27 @@ struct Feed::Impl {
       ++round;
     }
     for (; first < step && !ready.empty(); ++first) ready.pop_front();
+    const auto held = static_cast<int64_t>(ready.size());
     if (!reader.joinable()) reader = std::thread([this] { read_ahead(); });
     wake.notify_one();
     came.wait(lock, [&] { return !ready.empty(); });
     Batch out = std::move(ready.front());
     ready.pop_front();
     wake.notify_one();
+    counters.asked.push_back({step, begin, seconds_since(begin), held});
     return out;
+  }
+
+  PipelineCounters counted() {
+    const std::lock_guard lock(mutex);
+    return counters;
   }
 
   Samples samples;
   FeedOptions options;
   int64_t count = 0, per_epoch = 0;
   Orders orders;
+  ThreadPool mappers;
 
   std::mutex mutex;
   std::condition_variable wake, came;
@@ -189,6 +272,7 @@ struct Feed::Impl {
   bool making = false;  // step next-1 is being made
   uint64_t round = 0;   // grows when the consumer jumps
   bool stop = false;
+  PipelineCounters counters;
   std::thread reader;
 };
 
@@ -202,6 +286,7 @@ Feed::Feed(const Samples& samples, FeedOptions options)
 Feed::~Feed() = default;
 
 int64_t Feed::steps_available() const { return impl_->available(); }
+PipelineCounters Feed::counters() const { return impl_->counted(); }
 
 Result<Batch> Feed::batch(int64_t step) {
   const FeedOptions& options = impl_->options;

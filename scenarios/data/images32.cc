@@ -129,16 +129,15 @@ void draw_image(uint64_t seed, uint32_t id, int label, uint8_t* out) {
 }
 
 Samples make_samples(const DataRequest& request, int64_t count, uint32_t first_id) {
-  Samples samples{Tensor::empty({DType::kF32, {count, kSide, kSide, kChannels}}),
-                  Tensor::empty({DType::kI32, {count}}),
-                  {}};
-  std::array<uint8_t, kValues> pixels;
+  Samples samples{{}, Tensor::empty({DType::kI32, {count}}), {}};
+  std::vector<uint8_t> pixels(static_cast<size_t>(count) * kValues);
   for (int64_t i = 0; i < count; ++i) {
     const int label = static_cast<int>(i % request.classes);  // balanced, whatever the count
-    draw_image(request.seed, first_id + static_cast<uint32_t>(i), label, pixels.data());
-    normalize(pixels.data(), kValues, samples.features.as<float>().data() + i * kValues);
+    draw_image(request.seed, first_id + static_cast<uint32_t>(i), label,
+               pixels.data() + static_cast<size_t>(i) * kValues);
     samples.labels.as<int32_t>()[static_cast<size_t>(i)] = label;
   }
+  samples.features = pixel_features(request, pixels, {count, kSide, kSide, kChannels});
   return samples;
 }
 

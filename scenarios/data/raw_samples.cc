@@ -87,7 +87,11 @@ Tensor as_f32(const std::vector<float>& values, Dims dims) {
 Result<Samples> to_samples(const DataRequest& request, const RawSamples& raw, const Place& place) {
   const auto count = static_cast<size_t>(raw.count);
   const bool tokens = request.vocabulary > 0;
-  const size_t per_sample = (tokens ? raw.tokens.size() : raw.numbers.size()) / count;
+  const bool pixels = !raw.pixels.empty();
+  const size_t per_sample = (tokens   ? raw.tokens.size()
+                             : pixels ? raw.pixels.size()
+                                      : raw.numbers.size()) /
+                            count;
   const size_t labels_each = raw.labels.size() / count;
   assert(labels_each == 1 || labels_each == per_sample);
   const Check check(request, place);
@@ -101,7 +105,9 @@ Result<Samples> to_samples(const DataRequest& request, const RawSamples& raw, co
   Dims dims = raw.sample;
   dims.insert(dims.begin(), raw.count);
   Samples out;
-  out.features = tokens ? narrow(raw.tokens, dims) : as_f32(raw.numbers, dims);
+  out.features = tokens   ? narrow(raw.tokens, dims)
+                 : pixels ? pixel_features(request, raw.pixels, dims)
+                          : as_f32(raw.numbers, dims);
   out.labels = narrow(raw.labels, labels_each == 1 ? Dims{raw.count} : dims);
   if (!raw.weights.empty()) out.weights = as_f32(raw.weights, dims);
   return out;

@@ -20,6 +20,7 @@ struct RawSamples {
   int64_t count = 0;
   Dims sample;                  // one sample's shape; of tokens [T]
   std::vector<float> numbers;   // count x sample, or
+  std::vector<uint8_t> pixels;  // u8 numbers, to be divided by 255, or
   std::vector<int64_t> tokens;  // count x T
   std::vector<int64_t> labels;  // count, or count x T
   std::vector<float> weights;   // count x T, or none

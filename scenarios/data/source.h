@@ -17,9 +17,10 @@ namespace twinrun::data {
 
 struct Pool {
   Samples train, eval;
-  std::string origin;      // "digits", "idx (mnist/t10k-images-idx3-ubyte.gz, split 9:1)"
-  int64_t classes = 0;     // 0: data.classes
-  int64_t vocabulary = 0;  // 0: features are numbers
+  std::string origin;                // "digits", "idx (mnist/t10k-images-idx3-ubyte.gz, split 9:1)"
+  int64_t classes = 0;               // 0: data.classes
+  int64_t vocabulary = 0;            // 0: features are numbers
+  std::vector<int64_t> train_files;  // training samples of each file, where they come from several
 };
 
 Result<Pool> digits_pool(const DataRequest& request);
@@ -57,12 +58,22 @@ Status check_alike(const DataRequest& request, const Samples& train, const Sampl
                    const std::string& place);
 
 // In file order: the first nine tenths train, the last is held out. `place` is for the error about
-// a single sample.
+// a single sample; `per_file`: the samples of each file, where there are several.
 Result<Pool> split_nine_to_one(const Samples& all, const DataRequest& request,
-                               const std::string& place, std::string origin);
+                               const std::string& place, std::string origin,
+                               std::vector<int64_t> per_file = {});
 
 // u8 -> u8 / 255 in binary32.
 void normalize(const uint8_t* pixels, int64_t count, float* out);
+// The features of a u8 source, dims [n, ...]: normalized, or with data.cache = "none" the bytes as they are.
+Tensor pixel_features(const DataRequest& request, const std::vector<uint8_t>& pixels, Dims dims);
+
+// Samples that stand file after file, `counts` of each, in the order of an interleave: one sample of each of
+// `cycle_length` files in turn; where a file ends, the next one takes its place (tf.data's `interleave` with
+// block_length = 1).
+Samples interleaved(const Samples& samples, const std::vector<int64_t>& counts,
+                    int64_t cycle_length);
+std::vector<int64_t> interleaved_order(const std::vector<int64_t>& counts, int64_t cycle_length);
 
 // The digit sample `id` of class `label` (0 to 9): 28 x 28 pixels, a function of (seed, id, label)
 // alone.

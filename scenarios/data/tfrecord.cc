@@ -68,6 +68,16 @@ class Collector {
     return Ok{};
   }
 
+  // Samples of each file.
+  std::vector<int64_t> per_file() const {
+    std::vector<int64_t> out;
+    for (size_t i = 0; i < firsts_.size(); ++i) {
+      const int64_t end = i + 1 < firsts_.size() ? firsts_[i + 1].sample : raw_.count;
+      out.push_back(end - firsts_[i].sample);
+    }
+    return out;
+  }
+
   Result<Samples> samples() {
     if (request_.vocabulary > 0 && !per_token_.value_or(false)) {  // one label a sample, then zeros
       const size_t width = raw_.tokens.size() / static_cast<size_t>(raw_.count);
@@ -114,7 +124,8 @@ class Collector {
     }
     TWINRUN_ASSIGN(const Feature* feature, find(example, request_.feature, "feature"));
     TWINRUN_ASSIGN(const Feature* label, find(example, request_.label, "label"));
-    if (static_cast<int64_t>(raw_.numbers.size() + raw_.tokens.size()) > kMostElements) {
+    if (static_cast<int64_t>(raw_.numbers.size() + raw_.pixels.size() + raw_.tokens.size()) >
+        kMostElements) {
       return fail(fmt::format("more than {} numbers", kMostElements), "give fewer files");
     }
     if (request_.vocabulary > 0) {
@@ -165,17 +176,17 @@ class Collector {
             "decode it when writing: tf.io.decode_image(x).numpy().tobytes()");
       }
       TWINRUN_RETURN_IF_ERROR(fit(static_cast<int64_t>(bytes.size()), "bytes"));
-      const size_t at = raw_.numbers.size();
-      raw_.numbers.resize(at + bytes.size());
-      normalize(reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int64_t>(bytes.size()),
-                raw_.numbers.data() + at);
+      raw_.pixels.insert(raw_.pixels.end(), bytes.begin(), bytes.end());
+      if (!raw_.numbers.empty()) numbers_from_pixels();
     } else if (feature.has_float_list()) {
       const auto& values = feature.float_list().value();
       TWINRUN_RETURN_IF_ERROR(fit(values.size(), "numbers"));
+      if (!raw_.pixels.empty()) numbers_from_pixels();
       raw_.numbers.insert(raw_.numbers.end(), values.begin(), values.end());
     } else {
       const auto& values = feature.int64_list().value();
       TWINRUN_RETURN_IF_ERROR(fit(values.size(), "numbers"));
+      if (!raw_.pixels.empty()) numbers_from_pixels();
       for (const int64_t value : values) {
         if (value < -kMostExact || value > kMostExact) {
           return fail(fmt::format("{} has no exact binary32; allowed: -{} to {}", value, kMostExact,
@@ -186,6 +197,15 @@ class Collector {
       }
     }
     return Ok{};
+  }
+
+  // Records of both kinds in one file: everything is a number.
+  void numbers_from_pixels() {
+    const size_t at = raw_.numbers.size();
+    raw_.numbers.resize(at + raw_.pixels.size());
+    normalize(raw_.pixels.data(), static_cast<int64_t>(raw_.pixels.size()),
+              raw_.numbers.data() + at);
+    raw_.pixels.clear();
   }
 
   Status add_tokens(const Feature& feature, const Feature& label) {
@@ -230,11 +250,14 @@ class Collector {
   std::optional<bool> per_token_;  // kind of the labels, once a record tells it
 };
 
-Result<Samples> read_files(const DataRequest& request, const std::vector<std::string>& files) {
+// `per_file`: how many samples each has.
+Result<Samples> read_files(const DataRequest& request, const std::vector<std::string>& files,
+                           std::vector<int64_t>* per_file = nullptr) {
   Collector collector(request);
   for (const std::string& file : files) {
     TWINRUN_RETURN_IF_ERROR(collector.read(path_of(request, file)));
   }
+  if (per_file != nullptr) *per_file = collector.per_file();
   return collector.samples();
 }
 
@@ -245,14 +268,17 @@ Result<Pool> tfrecord_pool(const DataRequest& request) {
     return Error{"data.files names no file", request.where,
                  "set data.files = [\"train.tfrecord\"]"};
   }
-  TWINRUN_ASSIGN(const Samples all, read_files(request, request.files));
+  std::vector<int64_t> per_file;
+  TWINRUN_ASSIGN(const Samples all, read_files(request, request.files, &per_file));
   Pool pool;
   if (request.eval_files.empty()) {
-    TWINRUN_ASSIGN(pool, split_nine_to_one(all, request, path_of(request, request.files[0]),
-                                           fmt::format("tfrecord ({} split 9:1)",
-                                                       fmt::join(request.files, ", "))));
+    TWINRUN_ASSIGN(pool, split_nine_to_one(
+                             all, request, path_of(request, request.files[0]),
+                             fmt::format("tfrecord ({} split 9:1)", fmt::join(request.files, ", ")),
+                             std::move(per_file)));
   } else {
     pool.train = all;
+    pool.train_files = std::move(per_file);
     DataRequest held_out = request;
     held_out.shape.assign(all.features.dims().begin() + 1, all.features.dims().end());
     TWINRUN_ASSIGN(pool.eval, read_files(held_out, request.eval_files));

@@ -82,7 +82,7 @@ TEST(Signals, KilledRunGoesOnFromItsLastCheckpoint) {
   EXPECT_EQ(process.finish().signal, SIGKILL);
   EXPECT_FALSE(fs::exists(folder / "run.h5"));
   const auto kept = json_of(twinrun(folder, {"inspect", "run.h5.checkpoint.h5", "--json"}).out);
-  EXPECT_EQ(kept["step"].get<int>() % 3, 0);
+  EXPECT_EQ(kept["step"].get<int>() % 5, 0);  // checkpoints wait for the end of a loop
   ASSERT_LT(kept["step"], 30);
   const Outcome rest =
       twinrun(folder, train({"--resume", "run.h5.checkpoint.h5", "-o", "rest.h5", "--json", "-q"}));

@@ -1,9 +1,12 @@
 // A run that was interrupted and went on has the bits of one that was not: parameters, slots and
 // per-replica statistics, order of samples, masks, schedule.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ostream>
 
+#include "harness/loop.h"
 #include "program/base/bits.h"
 #include "tests/harness/tiny.h"
 
@@ -207,6 +210,136 @@ TEST(IterationsPerLoop, ResumeInTheMiddleOfALoop) {
   rest.start = through_file(half.file.checkpoints.back(), program);
   EXPECT_EQ(run(e, program, "tpu", rest).file.state_digests.back(),
             whole.file.state_digests.back());
+}
+
+// The host sees the ends of loops alone; what was asked for since the last one is done there, once.
+TEST(IterationsPerLoop, WhatIsAskedForWaitsForTheEndOfTheLoop) {
+  const auto at = [](int64_t iterations, int cores, const char* engine, int64_t every) {
+    Scenario s;
+    s.tpu.iterations_per_loop = iterations;
+    const HostLoop loop(s, cores, engine);
+    std::vector<int64_t> out;
+    for (int64_t done = 1; done <= 20; ++done) {
+      if (loop.due(every, done)) out.push_back(done);
+    }
+    return out;
+  };
+  using Steps = std::vector<int64_t>;
+  EXPECT_EQ(at(0, 8, "tpu", 6), (Steps{6, 12, 18}));
+  EXPECT_EQ(at(5, 8, "tpu", 6), (Steps{10, 15, 20}));
+  EXPECT_EQ(at(5, 8, "cpu", 6), (Steps{10, 15, 20})) << "several cores are the TPU stack";
+  EXPECT_EQ(at(5, 1, "tpu", 6), (Steps{10, 15, 20}));
+  EXPECT_EQ(at(5, 1, "cpu", 6), (Steps{6, 12, 18})) << "the CPU stack has no loops";
+  EXPECT_EQ(at(5, 8, "tpu", 10), (Steps{10, 20}));
+  EXPECT_EQ(at(5, 8, "tpu", 2), (Steps{5, 10, 15, 20}))
+      << "once at the end, however often it was due";
+  EXPECT_EQ(at(5, 8, "tpu", 0), Steps{});
+  EXPECT_EQ(at(30, 8, "tpu", 1), Steps{});
+}
+
+TEST(IterationsPerLoop, NothingIsSilent) {
+  Scenario s;
+  s.tpu.iterations_per_loop = 5;
+  s.train.log_every = 10, s.train.eval_every = 4, s.train.checkpoint_every = 6;
+  EXPECT_EQ(
+      HostLoop(s, 8, "tpu").note(s.train),
+      "loops of 5 steps (tpu.iterations_per_loop); what is due inside a loop waits for its end: "
+      "train.eval_every = 4, train.checkpoint_every = 6");
+  EXPECT_EQ(HostLoop(s, 1, "cpu").note(s.train), "");
+  s.train.eval_every = 5, s.train.checkpoint_every = 0;
+  EXPECT_EQ(HostLoop(s, 8, "tpu").note(s.train), "");
+}
+
+class Lines : public Progress {
+ public:
+  void log(const std::string& line) override { lines.push_back(line); }
+  void note(const std::string& line) override { notes.push_back(line); }
+  std::vector<std::string> lines, notes;
+};
+
+// A run in loops: where it evaluates and keeps checkpoints, what it logs; its bits are those of end_of_loop alone.
+TEST(IterationsPerLoop, EvaluationsCheckpointsAndLogs) {
+  const Overrides keys = {{"tpu.iterations_per_loop", "5"},
+                          {"train.eval_every", "6"},
+                          {"train.checkpoint_every", "4"},
+                          {"train.log_every", "2"}};
+  const Experiment e = tiny::experiment(tiny::kNormalized, keys);
+  const Program program = tiny::program(e, true);
+  Lines lines;
+  RunOptions options;
+  options.progress = &lines;
+  const RunResult r = tiny::must(train(e, program, *tiny::backend("tpu"), options));
+  std::vector<int64_t> evaluated, kept;
+  for (const Evaluation& one : r.file.evaluations) evaluated.push_back(one.step);
+  for (const Checkpoint& one : r.file.checkpoints) kept.push_back(one.step);
+  EXPECT_EQ(evaluated, (std::vector<int64_t>{10, 15, 20}));
+  EXPECT_EQ(kept, (std::vector<int64_t>{5, 10, 15, 20}));
+  for (const Checkpoint& one : r.file.checkpoints) {
+    EXPECT_FALSE(one.tensors.at("batch_norm1/moving_mean").replica_axis) << one.step;
+  }
+  ASSERT_EQ(lines.notes.size(), 1u);
+  EXPECT_TRUE(lines.notes[0].starts_with("loops of 5 steps")) << lines.notes[0];
+  ASSERT_EQ(lines.lines.size(), 4u);
+  // TPUEstimator's loss: replica 0's of the loop's last step.
+  const StepScalars& fifth = r.file.steps[4];
+  EXPECT_NE(fifth.loss, fifth.loss_replica0);
+  EXPECT_TRUE(lines.lines[0].starts_with(
+      fmt::format("after step 4: loss {:.9g} (replica 0),", fifth.loss_replica0)))
+      << lines.lines[0];
+  // Without the keys nothing else happens to the weights.
+  const Experiment plain = tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "5"}});
+  EXPECT_EQ(run(plain, program, "tpu", {}).file.state_digests, r.file.state_digests);
+  EXPECT_EQ(r.file.steps.size(), 20u) << "every step's losses stay in the run file";
+}
+
+// The reference's host sees every step.
+TEST(IterationsPerLoop, OneCoreOfTheCpuHasNoLoops) {
+  const Experiment e = tiny::experiment(
+      tiny::kNormalized, {{"tpu.iterations_per_loop", "5"}, {"train.checkpoint_every", "6"}});
+  const RunResult r = run(e, e.whole(), "cpu", {});
+  std::vector<int64_t> kept;
+  for (const Checkpoint& one : r.file.checkpoints) kept.push_back(one.step);
+  EXPECT_EQ(kept, (std::vector<int64_t>{6, 12, 18, 20}));
+  EXPECT_EQ(r.file.state_digests,
+            run(tiny::experiment(tiny::kNormalized), e.whole(), "cpu", {}).file.state_digests);
+}
+
+// From wherever a run in loops was stopped: what comes after is as if it had not been, evaluations and checkpoints too.
+TEST(IterationsPerLoop, ResumedAnywhereItGoesOnTheSame) {
+  const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "5"},
+                                                            {"optimizer.kind", "adam"},
+                                                            {"train.checkpoint_every", "6"}});
+  const Program program = tiny::program(e, true);
+  const RunResult whole = run(e, program, "tpu", {});
+  for (const int64_t stop : {1, 4, 5, 6, 9, 10, 14, 19}) {
+    RunOptions first;
+    first.steps = stop;
+    const RunResult half = run(e, program, "tpu", first);
+    EXPECT_EQ(half.file.checkpoints.back().step, stop);
+    RunOptions rest;
+    rest.first_step = stop;
+    rest.start = through_file(half.file.checkpoints.back(), program);
+    const RunResult r = run(e, program, "tpu", rest);
+    EXPECT_EQ(r.file.state_digests.back(), whole.file.state_digests.back()) << stop;
+    for (const Checkpoint& one : whole.file.checkpoints) {
+      if (one.step <= stop) continue;
+      EXPECT_EQ(std::ranges::count(r.file.checkpoints, one.step, &Checkpoint::step), 1)
+          << stop << ": " << one.step;
+    }
+  }
+}
+
+// What the input pipeline did stands beside the run.
+TEST(RunPipeline, CountersOfEveryStage) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"data.parallel_calls", "2"}});
+  const RunResult r = run(e, tiny::program(e, true), "tpu", {});
+  const auto steps = static_cast<int64_t>(r.file.steps.size());
+  EXPECT_EQ(static_cast<int64_t>(r.pipeline.asked.size()), steps);
+  EXPECT_EQ(r.pipeline.enqueue.elements, steps);
+  EXPECT_GT(r.pipeline.enqueue.bytes, 0);
+  EXPECT_GE(r.pipeline.map.elements, steps * e.scenario.train.batch);
+  EXPECT_EQ(r.pipeline.read.elements, e.data->train.count() + e.data->eval.count());
+  EXPECT_LT(r.pipeline.waited(), r.seconds);
 }
 
 }  // namespace
