@@ -10,7 +10,7 @@
 namespace twinrun::html {
 
 struct Page {
-  std::string title;  // markup
+  std::string title;                      // markup
   std::vector<std::string_view> styles;   // names of page_files.h
   std::string body;                       // markup
   std::vector<std::string> scripts = {};  // texts
@@ -24,7 +24,7 @@ std::string_view page_file(std::string_view name);
 class Sections {
  public:
   void add(std::string_view id, std::string_view title, const std::string& html);  // none for ""
-  std::string contents() const;  // <nav>
+  std::string contents() const;                                                    // <nav>
   const std::string& body() const { return body_; }
 
  private:

@@ -56,10 +56,14 @@ std::string_view to_string(InputBound bound) {
 }
 
 std::vector<ProfileCategory> categories(const Profile& profile) {
+  return grouped(profile, &ProfileOp::category);
+}
+
+std::vector<ProfileCategory> grouped(const Profile& profile, std::string ProfileOp::*word) {
   std::map<std::string, ProfileCategory> by_name;
   for (const ProfileOp& op : profile.ops) {
-    ProfileCategory& c = by_name[op.category];
-    c.name = op.category;
+    ProfileCategory& c = by_name[op.*word];
+    c.name = op.*word;
     c.seconds += op.seconds;
     c.share += op.share;
     c.flops += op.flops;

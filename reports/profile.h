@@ -77,10 +77,11 @@ struct Profile {
   std::string machine;           // "TPU v2-8", "engine cpu, 2 threads"
   int cores = 1;
   int64_t batch = 0, iterations_per_loop = 0;
-  double peak_flops = 0, peak_bandwidth = 0;  // of one core; 0: not known
+  double peak_flops = 0, peak_bandwidth = 0;  // of one core, or of the machine that was measured
   double step_seconds = 0;                    // on average, the loop's ends spread over its steps
   ProfileStep average;
-  double flops = 0, matrix_flops = 0, bytes = 0, unpadded_bytes = 0;  // of one core's step
+  double flops = 0, matrix_flops = 0, bytes = 0,
+         unpadded_bytes = 0;  // of a step of one core; measured: of all
   double matrix_utilisation = 0, memory_utilisation = 0, idle_device = 0, idle_host = 0;
   std::vector<ProfileOp> ops;      // in the order in which they run
   std::vector<ProfileStep> steps;  // some, one after the other
@@ -103,6 +104,8 @@ struct ProfileCategory {
   int count = 0;
 };
 std::vector<ProfileCategory> categories(const Profile& profile);
+// The same by any word of an op: &ProfileOp::layer.
+std::vector<ProfileCategory> grouped(const Profile& profile, std::string ProfileOp::*word);
 std::vector<const ProfileOp*> top_ops(const Profile& profile, size_t most);
 
 std::string to_profile_json(const Profile& profile);

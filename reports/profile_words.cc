@@ -18,7 +18,9 @@ std::string rate(double per_second, const char* unit) {
 }
 
 std::string matrix(const Profile& p) {
-  std::string out = fmt::format("{:.3f} GFLOP a core, {}", p.flops / 1e9, rate(p.flops_per_second(), "FLOP"));
+  std::string out =
+      fmt::format("{:.3f} GFLOP {}, {}", p.flops / 1e9,
+                  p.source == "modelled" ? "a core" : "a step", rate(p.flops_per_second(), "FLOP"));
   if (p.peak_flops > 0)
     out += fmt::format(", {} of the peak of {}", text::percent(p.matrix_utilisation, 1),
                        rate(p.peak_flops, "FLOP"));
@@ -26,11 +28,13 @@ std::string matrix(const Profile& p) {
 }
 
 std::string memory(const Profile& p) {
-  std::string out = fmt::format("{:.3f} GB a core", p.bytes / 1e9);
+  std::string out =
+      fmt::format("{:.3f} GB {}", p.bytes / 1e9, p.source == "modelled" ? "a core" : "a step");
   if (p.bytes > p.unpadded_bytes && p.unpadded_bytes > 0)
     out += fmt::format(", {} of it padding", text::percent(1 - p.unpadded_bytes / p.bytes, 1));
   if (p.peak_bandwidth > 0)
-    out += fmt::format(", {} of {}", text::percent(p.memory_utilisation, 1), rate(p.peak_bandwidth, "B"));
+    out += fmt::format(", {} of {}", text::percent(p.memory_utilisation, 1),
+                       rate(p.peak_bandwidth, "B"));
   return out;
 }
 

@@ -74,6 +74,19 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
                      percent(p.input.share)),
          "data.prefetch=2", [](Scenario& t) { t.data.prefetch = 2; }});
   }
+  if (p.input.bound != InputBound::kNot) {
+    const std::string waits = fmt::format("{}: the device waits {} of a step",
+                                          to_string(p.input.bound), percent(p.input.share));
+    const int64_t threads = std::min<int64_t>(64, 4 * s.data.parallel_calls);
+    all.push_back(
+        {"",
+         waits + ", and samples are prepared on " + text::plural(s.data.parallel_calls, "thread"),
+         fmt::format("data.parallel_calls={}", threads),
+         [threads](Scenario& t) { t.data.parallel_calls = threads; }});
+    if (s.data.cache != "memory")
+      all.push_back({"", waits + ", and reads its samples from files in every epoch",
+                     "data.cache=memory", [](Scenario& t) { t.data.cache = "memory"; }});
+  }
   return all;
 }
 

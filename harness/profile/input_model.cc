@@ -36,13 +36,16 @@ InputAnalysis modelled_input(const Scenario& scenario, const Program& step, doub
   InputAnalysis input;
   const bool files = from_files(scenario.data.source), ahead = scenario.data.prefetch > 0;
   const double stored = stored_as_bytes(scenario.data) ? fed / 4 : fed;
-  if (files) {
-    input.stages.push_back({ahead ? "read ahead" : "read on demand", "bytes out of files",
-                            stored / kReadRate, stored});
-  }
+  // A cache in memory is read from files in the first epoch alone; one in a file holds decoded samples.
+  const double read = !files || scenario.data.cache == "memory" ? 0
+                      : scenario.data.cache == "none"           ? stored
+                                                                : fed;
+  if (read > 0)
+    input.stages.push_back(
+        {ahead ? "read ahead" : "read on demand", "bytes out of files", read / kReadRate, read});
   input.stages.push_back(
       {"preprocess", files ? "decode, cast, choose and copy samples" : "draw samples and copy them",
-       fed / kPreprocessRate, fed});
+       fed / kPreprocessRate / static_cast<double>(scenario.data.parallel_calls), fed});
   input.stages.push_back(
       {"enqueue", "from the host to each chip", fed / chips / tpu::kHostBandwidth, fed});
   for (const InputStage& stage : input.stages) input.host += stage.seconds;

@@ -7,6 +7,7 @@
 #include "harness/engine_setup.h"
 #include "harness/environment.h"
 #include "harness/experiment.h"
+#include "harness/profile/describe.h"
 #include "harness/profile/input_model.h"
 #include "harness/profile/published.h"
 #include "program/device/core_model.h"
@@ -21,40 +22,12 @@ int passes_of(const std::string& precision) {
   return precision == "default" ? 1 : precision == "high" ? 3 : 6;
 }
 
-std::string expression_of(const Graph& graph, ValueId id) {
-  const Op& op = graph.op(id);
-  std::string operands;
-  for (ValueId operand : op.operands)
-    operands += (operands.empty() ? "" : ", ") + to_string(graph.type(operand)) + " " +
-                graph.op(operand).name;
-  return fmt::format("{} = {} {}({})", op.name, to_string(op.type), name_of(op.kind), operands);
-}
-
-// The words that XProf's op profile has for them.
 std::string category_of(const Graph& graph, const tpu::StepModel& model, const tpu::UnitModel& u) {
-  if (u.unit.group >= 0) {
-    const FusionGroup& group = model.plan.groups[static_cast<size_t>(u.unit.group)];
-    const bool reduces = std::ranges::any_of(
-        group.ops, [&](const FusedOp& op) { return graph.op(op.id).kind == OpKind::kReduce; });
-    return reduces ? "reduce fusion" : "loop fusion";
-  }
-  const OpKind kind = graph.op(u.lead).kind;
-  switch (class_of(kind)) {
-    case OpClass::kDot:
-      return kind == OpKind::kDotGeneral ? "dot" : "convolution";
-    case OpClass::kWindow:
-      return "pooling";
-    case OpClass::kReduce:
-      return "reduction";
-    case OpClass::kRandom:
-      return "random";
-    case OpClass::kCollective:
-      return "all-reduce";
-    case OpClass::kElementwise:
-      return "elementwise";
-    default:
-      return "data formatting";
-  }
+  if (u.unit.group < 0) return category_of(graph.op(u.lead).kind);
+  const FusionGroup& group = model.plan.groups[static_cast<size_t>(u.unit.group)];
+  const bool reduces = std::ranges::any_of(
+      group.ops, [&](const FusedOp& op) { return graph.op(op.id).kind == OpKind::kReduce; });
+  return reduces ? "reduce fusion" : "loop fusion";
 }
 
 ProfileOp op_of(const Graph& graph, const tpu::StepModel& model, const tpu::UnitModel& u,
@@ -63,7 +36,7 @@ ProfileOp op_of(const Graph& graph, const tpu::StepModel& model, const tpu::Unit
   ProfileOp op;
   op.category = category_of(graph, model, u);
   op.name = lead.name;
-  op.layer = lead.name.substr(0, lead.name.find('/'));
+  op.layer = layer_of(lead.name);
   op.phase = std::string(to_string(lead.phase));
   op.kind = std::string(name_of(lead.kind));
   op.layout = tpu::to_string(lead.type, tpu::smallest_layout(lead.type));

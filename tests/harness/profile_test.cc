@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "harness/profile/measured.h"
 #include "harness/profile/modelled.h"
 #include "scenarios/library.h"
 #include "tests/harness/tiny.h"
@@ -156,6 +157,47 @@ TEST(Profile, TraceKeepsTheRules) {
       }
     }
   }
+}
+
+TEST(Profile, MeasuredByTheClock) {
+  const Scenario s = tiny::must(load_scenario("digits_mlp"));
+  for (const char* engine : {"cpu", "tpu"}) {
+    const MeasuredProfile m =
+        tiny::must(measured_profile(s, {.engine = engine, .threads = 2, .steps = 3}));
+    const Profile& p = m.profile;
+    ASSERT_EQ(p.steps.size(), 3U);
+    double sum = 0, shares = 0;
+    for (const ProfileStep& step : p.steps) {
+      EXPECT_GT(step.compute, 0);
+      EXPECT_GE(step.host, 0);
+      EXPECT_GE(step.input, 0);
+      EXPECT_EQ(step.all_reduce > 0, p.cores > 1);
+      sum += step.seconds();
+    }
+    EXPECT_NEAR(p.step_seconds, sum / 3, 1e-9);
+    for (const ProfileOp& op : p.ops) {
+      shares += op.share;
+      EXPECT_LE(op.utilisation, 1);
+    }
+    EXPECT_NEAR(shares, 1, 1e-9);
+    EXPECT_GT(p.peak_flops, 1e9);
+    EXPECT_GT(p.peak_bandwidth, 1e8);
+    // What the step's dots multiply, whoever runs them: 784 x 64 and 64 x 10, forward, and two gradients but for the first input.
+    EXPECT_DOUBLE_EQ(p.matrix_flops, 2. * s.train.batch * (2 * 784 * 64 + 3 * 64 * 10)) << engine;
+    EXPECT_FALSE(p.input.stages.empty());
+    EXPECT_EQ(m.trace.tracks.size(), static_cast<size_t>(p.cores) + 1);
+    EXPECT_TRUE(nlohmann::json::accept(to_chrome_trace(m.trace)));
+  }
+}
+
+TEST(Profile, OthersEnginesAndNoSteps) {
+  const Scenario s = tiny::must(load_scenario("digits_mlp"));
+  const auto other = measured_profile(s, {.engine = "exec:true"});
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().where, "--engine");
+  const auto none = measured_profile(s, {.steps = 0});
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().where, "--steps");
 }
 
 }  // namespace
