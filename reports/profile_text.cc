@@ -16,9 +16,7 @@ class Text {
  public:
   explicit Text(int width) : width_(width) {}
   void line(const std::string& words) { out_ += words + "\n"; }
-  void row(const char* name, const std::string& words) {
-    line(fmt::format("  {:<13} {}", name, words));
-  }
+  void row(const std::string& name, const std::string& words) { paragraph(words, 16, "  " + name); }
   void paragraph(const std::string& words, int indent, const std::string& first = "") {
     bool begun = false;
     for (const std::string& part : text::wrap(text::clean(words), width_ - indent)) {
@@ -67,8 +65,8 @@ std::string to_profile_text(const Profile& p, int width) {
                   {.title = "share", .right = true},
                   {.title = "GFLOP", .right = true}});
   for (const ProfileCategory& c : categories(p))
-    by.add({c.name, std::to_string(c.count), seconds(c.seconds), text::percent(c.share, 1),
-            fmt::format("{:.2f}", c.flops / 1e9)});
+    by.add({text::clean(c.name), std::to_string(c.count), seconds(c.seconds),
+            text::percent(c.share, 1), fmt::format("{:.2f}", c.flops / 1e9)});
   t.table(by);
 
   t.line("\ntop ops");
@@ -79,15 +77,16 @@ std::string to_profile_text(const Profile& p, int width) {
                    {.title = "used", .right = true},
                    {.title = "limit"}});
   for (const ProfileOp* op : top_ops(p, kTopOps))
-    top.add({text::clean(op->name), op->category, seconds(op->seconds), text::percent(op->share, 1),
-             text::percent(op->utilisation, 0), op->limit});
+    top.add({text::clean(op->name), text::clean(op->category), seconds(op->seconds),
+             text::percent(op->share, 1), text::percent(op->utilisation, 0),
+             text::clean(op->limit)});
   t.table(top);
 
   if (!p.recommendations.empty()) t.line("\nwhat to set");
   for (const Recommendation& r : p.recommendations) {
     t.paragraph(fmt::format("{}{}", r.text, r.rule.empty() ? "" : " [" + r.rule + "]"), 4, "  -");
-    t.line(fmt::format("      --set {}    {:.0f} -> {:.0f} samples/s, {:.2f} times", r.setting,
-                       r.before, r.after, r.gain()));
+    t.line(fmt::format("      --set {}    {:.0f} -> {:.0f} samples/s, {:.2f} times",
+                       text::clean(r.setting), r.before, r.after, r.gain()));
   }
   if (!p.notes.empty()) t.line("\nnotes");
   for (const std::string& note : p.notes) t.paragraph(note, 4, "  -");

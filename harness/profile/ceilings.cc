@@ -13,7 +13,7 @@ namespace twinrun {
 namespace {
 
 constexpr int64_t kLoops = 1'000'000;
-constexpr int kChains = 12;  // more than latency times throughput on any x86-64
+constexpr int kChains = 12;                 // more than latency times throughput on any x86-64
 constexpr int64_t kTriadFloats = 16 << 20;  // 3 arrays of 64 MiB
 constexpr int kTimes = 5;
 
@@ -69,9 +69,8 @@ Ceilings measure_ceilings(int threads) {
   const Isa isa = __builtin_cpu_supports("avx512f") ? Isa::kAvx512 : Isa::kAvx2;
   Ceilings found;
   found.isa = std::string(to_string(isa));
-  found.flops = threads * fma_flop(isa) / best_seconds([&] {
-                  pool.parallel_for(threads, [&](int64_t) { run_fma(isa); });
-                });
+  found.flops = threads * fma_flop(isa) /
+                best_seconds([&] { pool.parallel_for(threads, [&](int64_t) { run_fma(isa); }); });
   std::vector<float> a(kTriadFloats, 1), b(kTriadFloats, 2), c(kTriadFloats, 0);
   found.bandwidth = 3.0 * kTriadFloats * sizeof(float) / best_seconds([&] {
                       pool.parallel_for(threads, [&](int64_t piece) {

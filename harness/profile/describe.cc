@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "harness/violation.h"
+
 namespace twinrun {
 
 std::string category_of(OpKind kind) {
@@ -23,7 +25,10 @@ std::string category_of(OpKind kind) {
   }
 }
 
-std::string layer_of(const std::string& op) { return op.substr(0, op.find('/')); }
+std::string framework_op_of(const std::string& op) {
+  const std::string layer = layer_of(op);
+  return layer.empty() ? op : layer;
+}
 
 std::string expression_of(const Graph& graph, ValueId id) {
   const Op& op = graph.op(id);

@@ -9,8 +9,8 @@ namespace twinrun {
 
 // "convolution", "dot", "pooling", "reduction", "random", "all-reduce", "elementwise", "data formatting": XProf's words.
 std::string category_of(OpKind kind);
-// The framework's op: "conv1" of "conv1/kernel.grad".
-std::string layer_of(const std::string& op);
+// What the framework would call it: the layer, or the op itself where it belongs to none.
+std::string framework_op_of(const std::string& op);
 // "dense1/dot_general = f32[8,4] dot_general(f32[8,2] x, f32[2,4] dense1/kernel)"
 std::string expression_of(const Graph& graph, ValueId id);
 

@@ -55,7 +55,8 @@ Result<RunResult> Measurer::train_timed(bool ops, OpTimes& times) {
   o.stop = options_.stop;
   TWINRUN_ASSIGN(RunResult result, train(*experiment_, program_, *timed, o));
   if (static_cast<int64_t>(times.steps.size()) != times.count)
-    return Error{"the run ended before its steps were timed: " + result.file.ended, options_.engine, ""};
+    return Error{"the run ended before its steps were timed: " + result.file.ended, options_.engine,
+                 ""};
   return result;
 }
 
@@ -79,7 +80,7 @@ void Measurer::add_ops(const OpTimes& times) {
     if (found == seconds.end()) continue;
     ProfileOp op;
     op.category = category_of(o.kind);
-    op.layer = layer_of(o.name);
+    op.layer = framework_op_of(o.name);
     op.phase = std::string(to_string(o.phase));
     op.name = o.name;
     op.kind = std::string(name_of(o.kind));
@@ -92,10 +93,12 @@ void Measurer::add_ops(const OpTimes& times) {
     for (ValueId operand : o.operands)
       op.bytes += static_cast<double>(program_.graph.type(operand).bytes()) * cores;
     if (op.seconds > 0) {
-      op.matrix_utilisation =
-          class_of(o.kind) == OpClass::kDot ? std::min(1.0, op.flops / op.seconds / p.peak_flops) : 0;
-      op.utilisation = std::max({op.matrix_utilisation, std::min(1.0, op.flops / op.seconds / p.peak_flops),
-                                 std::min(1.0, op.bytes / op.seconds / p.peak_bandwidth)});
+      op.matrix_utilisation = class_of(o.kind) == OpClass::kDot
+                                  ? std::min(1.0, op.flops / op.seconds / p.peak_flops)
+                                  : 0;
+      op.utilisation =
+          std::max({op.matrix_utilisation, std::min(1.0, op.flops / op.seconds / p.peak_flops),
+                    std::min(1.0, op.bytes / op.seconds / p.peak_bandwidth)});
     }
     if (class_of(o.kind) == OpClass::kDot) p.matrix_flops += op.flops;
     if (op.category == "all-reduce") all_reduce_share_ += op.share;
@@ -115,7 +118,8 @@ void Measurer::add_steps(const OpTimes& times, const PipelineCounters& input) {
     for (const PipelineCounters::Asked& asked : input.asked) {
       if (asked.step == step.step) waited = asked.waited;
     }
-    ProfileStep s{step.step, engine * (1 - all_reduce_share_), engine * all_reduce_share_, std::min(waited, between), 0};
+    ProfileStep s{step.step, engine * (1 - all_reduce_share_), engine * all_reduce_share_,
+                  std::min(waited, between), 0};
     s.host = between - s.input;
     const auto n = static_cast<double>(times.steps.size() - 1);
     p.average.compute += s.compute / n;
@@ -134,7 +138,8 @@ void Measurer::add_input(const PipelineCounters& c) {
   const auto ready = std::ranges::count_if(c.asked, [](const auto& a) { return a.ready > 0; });
   const auto stage = [&](const char* name, const StageCounters& s, const std::string& what) {
     if (s.elements == 0 && s.busy == 0) return;
-    p.input.stages.push_back({name, what, s.busy / batches, static_cast<double>(s.bytes) / batches});
+    p.input.stages.push_back(
+        {name, what, s.busy / batches, static_cast<double>(s.bytes) / batches});
     p.input.host += s.busy / batches;
   };
   const std::string once = ", once; its share of a batch of this run";
@@ -142,7 +147,8 @@ void Measurer::add_input(const PipelineCounters& c) {
   stage("cache", c.cache, "decoded samples in a file" + once);
   stage("shuffle", c.shuffle, "which samples a batch holds");
   stage("preprocess", c.map,
-        fmt::format("samples decoded and copied, on {} thread{}", c.parallel_calls, c.parallel_calls == 1 ? "" : "s"));
+        fmt::format("samples decoded and copied, on {} thread{}", c.parallel_calls,
+                    c.parallel_calls == 1 ? "" : "s"));
   stage("batch", c.batch, "memory for batches, sample ids");
   stage(ready > 0 ? "read ahead" : "read on demand", c.prefetch,
         fmt::format("{} of {} batches were ready when asked for", ready, c.asked.size()));
@@ -155,13 +161,15 @@ void Measurer::add_input(const PipelineCounters& c) {
 
 Result<MeasuredProfile> Measurer::run() {
   if (options_.engine != "cpu" && options_.engine != "tpu") {
-    return Error{fmt::format("the engine '{}' does not tell its ops' times; allowed: cpu, tpu", options_.engine),
+    return Error{fmt::format("the engine '{}' does not tell its ops' times; allowed: cpu, tpu",
+                             options_.engine),
                  "--engine", "profile one of ours"};
   }
   if (options_.steps < 1 || scenario_.train.steps <= kWarmUp) {
-    return Error{fmt::format("{} of {} steps, {} of them to warm up: none is left to measure", options_.steps,
-                             scenario_.train.steps, kWarmUp),
-                 options_.steps < 1 ? "--steps" : scenario_.file + ": train.steps", "take more steps"};
+    return Error{fmt::format("{} of {} steps, {} of them to warm up: none is left to measure",
+                             options_.steps, scenario_.train.steps, kWarmUp),
+                 options_.steps < 1 ? "--steps" : scenario_.file + ": train.steps",
+                 "take more steps"};
   }
   steps_ = std::min(options_.steps, scenario_.train.steps - kWarmUp);
   TWINRUN_ASSIGN(experiment_, make_experiment(scenario_));
@@ -190,10 +198,12 @@ Result<MeasuredProfile> Measurer::run() {
   double op_by_op = 0;
   for (const ProfileOp& op : p.ops) op_by_op += op.seconds;
   p.notes = {
-      fmt::format("measured on this machine, {} steps after {}; the peaks are its own: {} fused multiply-adds in "
+      fmt::format("measured on this machine, {} steps after {}; the peaks are its own: {} fused "
+                  "multiply-adds in "
                   "registers, a triad over 192 MiB; bf16 products on AMX tiles may pass the first",
                   steps_, kWarmUp, ceilings.isa),
-      fmt::format("steps ran as always; the ops' times are of another run, op by op and not fused: {:.3f} ms against "
+      fmt::format("steps ran as always; the ops' times are of another run, op by op and not fused: "
+                  "{:.3f} ms against "
                   "{:.3f} ms of engine time a step",
                   op_by_op * 1e3, (p.average.compute + p.average.all_reduce) * 1e3),
       "emulated cores take turns on the threads: FLOP and bytes are of all of them, as are times",
@@ -201,7 +211,8 @@ Result<MeasuredProfile> Measurer::run() {
   p.environment = environment();
   p.environment["ceiling_flops"] = fmt::format("{:.1f} GFLOP/s", p.peak_flops / 1e9);
   p.environment["ceiling_bandwidth"] = fmt::format("{:.1f} GB/s", p.peak_bandwidth / 1e9);
-  out_.trace = chrome_trace(by_op, fmt::format("{}, {} core{}", options_.engine, p.cores, p.cores == 1 ? "" : "s"));
+  out_.trace = chrome_trace(
+      by_op, fmt::format("{}, {} core{}", options_.engine, p.cores, p.cores == 1 ? "" : "s"));
   return std::move(out_);
 }
 

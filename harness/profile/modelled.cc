@@ -36,7 +36,7 @@ ProfileOp op_of(const Graph& graph, const tpu::StepModel& model, const tpu::Unit
   ProfileOp op;
   op.category = category_of(graph, model, u);
   op.name = lead.name;
-  op.layer = layer_of(lead.name);
+  op.layer = framework_op_of(lead.name);
   op.phase = std::string(to_string(lead.phase));
   op.kind = std::string(name_of(lead.kind));
   op.layout = tpu::to_string(lead.type, tpu::smallest_layout(lead.type));

@@ -10,12 +10,13 @@ TEST(ProfileVerb, LeavesItsFiles) {
   ASSERT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(o.err, "");
   EXPECT_NE(o.out.find("TPU v3-8, batch 200"), std::string::npos);
-  EXPECT_EQ(folder.entries(), (std::set<std::string>{"p", "p/q", "p/q/profile.html", "p/q/profile.json",
-                                                     "p/q/trace.json"}));
+  EXPECT_EQ(folder.entries(), (std::set<std::string>{"p", "p/q", "p/q/profile.html",
+                                                     "p/q/profile.json", "p/q/trace.json"}));
   const auto j = json_of(read_text(folder / "p/q/profile.json"));
   EXPECT_EQ(j["scenario"], "use_tpus");
   EXPECT_GT(j["ops"].size(), 20U);
-  EXPECT_GT(json_of(read_text(folder / "p/q/trace.json"))["traceEvents"].size(), 8 * j["ops"].size());
+  EXPECT_GT(json_of(read_text(folder / "p/q/trace.json"))["traceEvents"].size(),
+            8 * j["ops"].size());
 }
 
 TEST(ProfileVerb, JsonAlone) {
@@ -30,8 +31,8 @@ TEST(ProfileVerb, JsonAlone) {
 
 TEST(ProfileVerb, Measured) {
   const Folder folder;
-  const Outcome o = twinrun(folder, {"profile", "digits_mlp", "--measured", "--engine", "cpu", "--steps", "2",
-                                     "--threads", "1", "--json", "-q"});
+  const Outcome o = twinrun(folder, {"profile", "digits_mlp", "--measured", "--engine", "cpu",
+                                     "--steps", "2", "--threads", "1", "--json", "-q"});
   ASSERT_EQ(o.code, 0) << o.err;
   const auto j = json_of(o.out);
   EXPECT_EQ(j["source"], "measured");

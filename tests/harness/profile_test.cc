@@ -77,10 +77,9 @@ TEST(Profile, InputBoundByXProfsThresholds) {
 
 // Each piece of advice is what the model says when it is followed.
 TEST(Profile, AdviceKeepsItsWord) {
-  const Overrides bad = {{"train.batch", "200"},
-                         {"data.prefetch", "0"},
-                         {"tpu.precision", "highest"},
-                         {"tpu.iterations_per_loop", "1"}};
+  const Overrides bad = {{"train.batch", "200"},       {"data.prefetch", "0"},
+                         {"tpu.precision", "highest"}, {"tpu.iterations_per_loop", "1"},
+                         {"data.parallel_calls", "1"}, {"data.cache", "none"}};
   const Profile p = modelled("digits_cnn", bad);
   std::set<std::string> keys;
   for (const Recommendation& r : p.recommendations) {

@@ -26,7 +26,8 @@ inline Profile profile() {
   p.memory_utilisation = 0.375;
   p.idle_device = 0.375;
   p.idle_host = 0.5;
-  const auto op = [&](const char* category, const char* name, double seconds, double flops, const char* limit) {
+  const auto op = [&](const char* category, const char* name, double seconds, double flops,
+                      const char* limit) {
     ProfileOp o;
     o.category = category;
     o.name = name;
@@ -49,8 +50,15 @@ inline Profile profile() {
   op("convolution", "conv2/convolution", 0.002, 10e9, "matrix unit");
   op("all-reduce", "conv1/kernel.grad.all_reduce", 0.001, 1e3, "links");
   for (int i = 0; i < 6; ++i) p.steps.push_back({i, 0.004, 0.001, 0.002, i % 2 == 1 ? 0.002 : 0});
-  p.input = {InputBound::kHighly, 0.25, 0.2, 0.3, 0.005, false, {{"preprocess", "copy", 0.004, 3e6}, {"enqueue", "to each chip", 0.001, 3e6}}};
-  p.recommendations = {{"padding", "32 samples on a core are no multiple of 128", "train.batch=1024", 32000, 64000}};
+  p.input = {InputBound::kHighly,
+             0.25,
+             0.2,
+             0.3,
+             0.005,
+             false,
+             {{"preprocess", "copy", 0.004, 3e6}, {"enqueue", "to each chip", 0.001, 3e6}}};
+  p.recommendations = {
+      {"padding", "32 samples on a core are no multiple of 128", "train.batch=1024", 32000, 64000}};
   p.published = {{"someone's run", "a table", 50000}};
   p.notes = {"modelled, not measured"};
   p.environment = {{"cpu", "none"}};
@@ -59,7 +67,8 @@ inline Profile profile() {
 
 inline Profile hostile_profile() {
   Profile p = profile();
-  const std::string bad = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\xff\x1b[31m\u202e";
+  const std::string bad =
+      "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\xff\x1b[31m\u202e";
   p.scenario = p.machine = bad;
   for (ProfileOp& op : p.ops) {
     op.category += bad;

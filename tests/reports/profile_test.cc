@@ -15,8 +15,9 @@ namespace {
 TEST(ProfileReport, EveryFormatHasItsNumbers) {
   const Profile p = examples::profile();
   const std::string text = to_profile_text(p, 100), page = to_profile_html(p, "trace.json");
-  for (const char* what : {"8.000 ms", "32000 samples/s", "25.0% of the peak of 20.00 TFLOP/s", "25.0% of it padding",
-                           "highly input-bound", "conv2/convolution", "train.batch=1024", "2.00 times", "0.64", "someone"}) {
+  for (const char* what : {"8.000 ms", "32000 samples/s", "25.0% of the peak of 20.00 TFLOP/s",
+                           "25.0% of it padding", "highly input-bound", "conv2/convolution",
+                           "train.batch=1024", "2.00 times", "0.64", "someone"}) {
     EXPECT_NE(text.find(what), std::string::npos) << what << '\n' << text;
     if (std::string(what) != "someone" && std::string(what) != "32000 samples/s") {
       EXPECT_NE(page.find(what), std::string::npos) << what;
@@ -57,7 +58,8 @@ TEST(ProfileReport, NothingIsTakenForMarkup) {
 TEST(ProfileReport, LinesFitTheTerminal) {
   for (const int width : {80, 120}) {
     std::istringstream lines(to_profile_text(examples::profile(), width));
-    for (std::string line; std::getline(lines, line);) EXPECT_LE(text::display_width(line), width) << line;
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_LE(text::display_width(line), width) << line;
   }
 }
 
