@@ -41,6 +41,7 @@ constexpr std::array kVerbs = {
     Verb{"replay", "does a bundle show here what it showed where it was made?", replay_verb},
     Verb{"diff", "where two runs or checkpoints part, and by how much", diff_verb},
     Verb{"bisect", "where a difference begins: step, op, scenario key or commit", bisect_verb},
+    Verb{"check", "will it work on a TPU? Rules, before anything runs", check_verb},
     Verb{"inspect", "what a file or a scenario contains", inspect_verb},
     Verb{"convert", "weights from and to NumPy, safetensors and Keras files", convert_verb},
     Verb{"export", "a training step as StableHLO text, with its arguments and results",
