@@ -38,8 +38,7 @@ class Verification {
   // The scenario, its data and the engine.
   Status open() {
     TWINRUN_ASSIGN(const Scenario stored, parse_scenario(golden_.scenario, path_));
-    TWINRUN_ASSIGN(Scenario scenario,
-                   parse_scenario(golden_.scenario, path_, options_.overrides));
+    TWINRUN_ASSIGN(Scenario scenario, parse_scenario(golden_.scenario, path_, options_.overrides));
     if (scenario.data.cache == stored.data.cache) forget_cache_file(scenario);
     if (scenario_digest(scenario) != scenario_digest(stored))
       return Error{

@@ -95,10 +95,11 @@ Status validate_data(const Source& source, Scenario& s) {
   // A path shows that it is one: "memroy" makes no file.
   if (data.cache != "none" && data.cache != "memory" &&
       data.cache.find_first_of("./") == std::string::npos) {
-    return Error{fmt::format("cache is \"{}\"; allowed: none, memory, or the path of a file (with a "
-                             "\".\" or \"/\" in it)",
-                             data.cache),
-                 source.where("data", "cache"), did_you_mean(data.cache, {"none", "memory"})};
+    return Error{
+        fmt::format("cache is \"{}\"; allowed: none, memory, or the path of a file (with a "
+                    "\".\" or \"/\" in it)",
+                    data.cache),
+        source.where("data", "cache"), did_you_mean(data.cache, {"none", "memory"})};
   }
   if (data.window == 0) data.window = rule.window;
   if (data.vocabulary == 0) data.vocabulary = rule.vocabulary;

@@ -9,8 +9,6 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kLine = 64;  // tensors begin and end on cache lines
-
 int64_t lines(int64_t bytes) { return std::max(kLine, (bytes + kLine - 1) / kLine * kLine); }
 
 }  // namespace

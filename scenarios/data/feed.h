@@ -38,9 +38,9 @@ struct Samples {
 struct Dataset {
   Samples train, eval;
   int64_t classes = 0;
-  int64_t vocabulary = 0;   // token ids are 0..vocabulary-1; 0 where features are f32
-  std::string description;  // "digits: 4096 + 1024 of f32[28,28,1], 10 classes"
-  Digest digest;            // of all tensors, decoded
+  int64_t vocabulary = 0;          // token ids are 0..vocabulary-1; 0 where features are f32
+  std::string description;         // "digits: 4096 + 1024 of f32[28,28,1], 10 classes"
+  Digest digest;                   // of all tensors, decoded
   PipelineCounters opening;        // its read and cache
   std::vector<std::string> notes;  // what became of the cache file, for people
 };
@@ -58,8 +58,9 @@ struct DataRequest {  // mirrors [data] of the scenario; kept apart so that data
   int64_t classes = 10;
   int64_t train = 0, eval = 0;
   uint64_t seed = 0;
-  int64_t cycle_length = 1;        // files whose samples take turns
-  std::string cache = "memory";    // none: bytes stay as they are; memory: decoded; else a file of them
+  int64_t cycle_length = 1;  // files whose samples take turns
+  std::string cache =
+      "memory";       // none: bytes stay as they are; memory: decoded; else a file of them
   std::string where;  // prefix of error locations, e.g. "mnist_quick.toml: [data]"
 };
 

@@ -173,9 +173,8 @@ Result<Samples> read_pair(const DataRequest& request, const std::string& images_
                  join_where(request.where, images_path),
                  fmt::format("set data.shape = [{}]", fmt::join(shape, ", "))};
   }
-  Samples samples{pixel_features(request, images.elements, dims),
-                  Tensor::empty({DType::kI32, {dims[0]}}),
-                  {}};
+  Samples samples{
+      pixel_features(request, images.elements, dims), Tensor::empty({DType::kI32, {dims[0]}}), {}};
   for (size_t i = 0; i < labels.elements.size(); ++i) {
     if (labels.elements[i] >= request.classes) {
       const int most = *std::max_element(labels.elements.begin(), labels.elements.end());

@@ -7,12 +7,18 @@
 //   c.waited()                                       // seconds in which the training loop had no batch
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
 namespace twinrun {
 
-// Of one stage, over the run so far. Times are seconds of the steady clock.
+// What all times here count by.
+inline double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Of one stage, over the run so far.
 struct StageCounters {
   int64_t elements = 0;  // samples; of batch, prefetch and enqueue: batches
   int64_t bytes = 0;     // of what the stage gave on
@@ -29,10 +35,12 @@ struct StageCounters {
 };
 
 struct PipelineCounters {
-  StageCounters read;      // opening the source, once: files read and parsed, or samples drawn; held-out samples too
-  StageCounters cache;     // data.cache = FILE: written, or read in the place of the source
-  StageCounters shuffle;   // which samples a batch holds: the orders of epochs
-  StageCounters map;       // samples decoded (data.cache = "none") or copied to their place; waiting: threads for the slowest
+  StageCounters
+      read;  // opening the source, once: files read and parsed, or samples drawn; held-out samples too
+  StageCounters cache;    // data.cache = FILE: written, or read in the place of the source
+  StageCounters shuffle;  // which samples a batch holds: the orders of epochs
+  StageCounters
+      map;  // samples decoded (data.cache = "none") or copied to their place; waiting: threads for the slowest
   StageCounters batch;     // memory for batches and their sample ids
   StageCounters prefetch;  // batches read ahead; waiting: for room in the buffer
   StageCounters enqueue;   // batches cut into the cores' rows
@@ -43,10 +51,18 @@ struct PipelineCounters {
   // How the training loop came by each batch, in the order in which it asked.
   struct Asked {
     int64_t step = 0;
+    double begin = 0;   // when it asked
     double waited = 0;  // seconds until it had the batch
-    int64_t ready = 0;  // batches in the buffer when it asked: 0 is "read on demand", else "read ahead"
+    int64_t ready =
+        0;  // batches in the buffer when it asked: 0 is "read on demand", else "read ahead"
   };
   std::vector<Asked> asked;
+  // When each batch was made, by whoever made it.
+  struct Made {
+    int64_t step = 0;
+    double begin = 0, end = 0;
+  };
+  std::vector<Made> made;
 
   double waited() const {
     double sum = 0;

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kMark = "twinrun samples, format 1";
-constexpr size_t kHeaderStart = 4096;       // where a file of ours has its mark
+constexpr size_t kHeaderStart = 4096;      // where a file of ours has its mark
 constexpr int64_t kMostClasses = 1 << 24;  // or tokens of a vocabulary
 
 // "train.tfrecord: 1234 bytes, time 5678" for each file that a source may read.

@@ -17,9 +17,9 @@ namespace twinrun::data {
 
 struct Pool {
   Samples train, eval;
-  std::string origin;      // "digits", "idx (mnist/t10k-images-idx3-ubyte.gz, split 9:1)"
-  int64_t classes = 0;     // 0: data.classes
-  int64_t vocabulary = 0;  // 0: features are numbers
+  std::string origin;                // "digits", "idx (mnist/t10k-images-idx3-ubyte.gz, split 9:1)"
+  int64_t classes = 0;               // 0: data.classes
+  int64_t vocabulary = 0;            // 0: features are numbers
   std::vector<int64_t> train_files;  // training samples of each file, where they come from several
 };
 

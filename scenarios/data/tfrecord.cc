@@ -272,10 +272,10 @@ Result<Pool> tfrecord_pool(const DataRequest& request) {
   TWINRUN_ASSIGN(const Samples all, read_files(request, request.files, &per_file));
   Pool pool;
   if (request.eval_files.empty()) {
-    TWINRUN_ASSIGN(pool, split_nine_to_one(all, request, path_of(request, request.files[0]),
-                                           fmt::format("tfrecord ({} split 9:1)",
-                                                       fmt::join(request.files, ", ")),
-                                           std::move(per_file)));
+    TWINRUN_ASSIGN(pool, split_nine_to_one(
+                             all, request, path_of(request, request.files[0]),
+                             fmt::format("tfrecord ({} split 9:1)", fmt::join(request.files, ", ")),
+                             std::move(per_file)));
   } else {
     pool.train = all;
     pool.train_files = std::move(per_file);

@@ -16,7 +16,7 @@ import time
 
 from diagnosis import FRAMEWORKS, Refused, diagnose, interpreter, subject
 
-# What makes a diagnosis one of minutes at most. Those that are not here run as they are.
+# What makes a diagnosis one of minutes at most; `resnet50`, a program to look at on paper, is not among them.
 FEW = ["diagnose.seeds=2"]
 SETTINGS = {
     **dict.fromkeys(("digits_mlp", "litmus_batchnorm_small"), ["train.steps=60", *FEW]),

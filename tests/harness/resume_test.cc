@@ -231,7 +231,8 @@ TEST(IterationsPerLoop, WhatIsAskedForWaitsForTheEndOfTheLoop) {
   EXPECT_EQ(at(5, 1, "tpu", 6), (Steps{10, 15, 20}));
   EXPECT_EQ(at(5, 1, "cpu", 6), (Steps{6, 12, 18})) << "the CPU stack has no loops";
   EXPECT_EQ(at(5, 8, "tpu", 10), (Steps{10, 20}));
-  EXPECT_EQ(at(5, 8, "tpu", 2), (Steps{5, 10, 15, 20})) << "once at the end, however often it was due";
+  EXPECT_EQ(at(5, 8, "tpu", 2), (Steps{5, 10, 15, 20}))
+      << "once at the end, however often it was due";
   EXPECT_EQ(at(5, 8, "tpu", 0), Steps{});
   EXPECT_EQ(at(30, 8, "tpu", 1), Steps{});
 }
@@ -240,9 +241,10 @@ TEST(IterationsPerLoop, NothingIsSilent) {
   Scenario s;
   s.tpu.iterations_per_loop = 5;
   s.train.log_every = 10, s.train.eval_every = 4, s.train.checkpoint_every = 6;
-  EXPECT_EQ(HostLoop(s, 8, "tpu").note(s.train),
-            "loops of 5 steps (tpu.iterations_per_loop); what is due inside a loop waits for its end: "
-            "train.eval_every = 4, train.checkpoint_every = 6");
+  EXPECT_EQ(
+      HostLoop(s, 8, "tpu").note(s.train),
+      "loops of 5 steps (tpu.iterations_per_loop); what is due inside a loop waits for its end: "
+      "train.eval_every = 4, train.checkpoint_every = 6");
   EXPECT_EQ(HostLoop(s, 1, "cpu").note(s.train), "");
   s.train.eval_every = 5, s.train.checkpoint_every = 0;
   EXPECT_EQ(HostLoop(s, 8, "tpu").note(s.train), "");
@@ -251,7 +253,8 @@ TEST(IterationsPerLoop, NothingIsSilent) {
 class Lines : public Progress {
  public:
   void log(const std::string& line) override { lines.push_back(line); }
-  std::vector<std::string> lines;
+  void note(const std::string& line) override { notes.push_back(line); }
+  std::vector<std::string> lines, notes;
 };
 
 // A run in loops: where it evaluates and keeps checkpoints, what it logs; its bits are those of end_of_loop alone.
@@ -274,6 +277,8 @@ TEST(IterationsPerLoop, EvaluationsCheckpointsAndLogs) {
   for (const Checkpoint& one : r.file.checkpoints) {
     EXPECT_FALSE(one.tensors.at("batch_norm1/moving_mean").replica_axis) << one.step;
   }
+  ASSERT_EQ(lines.notes.size(), 1u);
+  EXPECT_TRUE(lines.notes[0].starts_with("loops of 5 steps")) << lines.notes[0];
   ASSERT_EQ(lines.lines.size(), 4u);
   // TPUEstimator's loss: replica 0's of the loop's last step.
   const StepScalars& fifth = r.file.steps[4];
@@ -282,8 +287,7 @@ TEST(IterationsPerLoop, EvaluationsCheckpointsAndLogs) {
       fmt::format("after step 4: loss {:.9g} (replica 0),", fifth.loss_replica0)))
       << lines.lines[0];
   // Without the keys nothing else happens to the weights.
-  const Experiment plain =
-      tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "5"}});
+  const Experiment plain = tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "5"}});
   EXPECT_EQ(run(plain, program, "tpu", {}).file.state_digests, r.file.state_digests);
   EXPECT_EQ(r.file.steps.size(), 20u) << "every step's losses stay in the run file";
 }
@@ -296,16 +300,15 @@ TEST(IterationsPerLoop, OneCoreOfTheCpuHasNoLoops) {
   std::vector<int64_t> kept;
   for (const Checkpoint& one : r.file.checkpoints) kept.push_back(one.step);
   EXPECT_EQ(kept, (std::vector<int64_t>{6, 12, 18, 20}));
-  EXPECT_EQ(r.file.state_digests, run(tiny::experiment(tiny::kNormalized), e.whole(), "cpu", {})
-                                      .file.state_digests);
+  EXPECT_EQ(r.file.state_digests,
+            run(tiny::experiment(tiny::kNormalized), e.whole(), "cpu", {}).file.state_digests);
 }
 
 // From wherever a run in loops was stopped: what comes after is as if it had not been, evaluations and checkpoints too.
 TEST(IterationsPerLoop, ResumedAnywhereItGoesOnTheSame) {
-  const Experiment e =
-      tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "5"},
-                                           {"optimizer.kind", "adam"},
-                                           {"train.checkpoint_every", "6"}});
+  const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "5"},
+                                                            {"optimizer.kind", "adam"},
+                                                            {"train.checkpoint_every", "6"}});
   const Program program = tiny::program(e, true);
   const RunResult whole = run(e, program, "tpu", {});
   for (const int64_t stop : {1, 4, 5, 6, 9, 10, 14, 19}) {

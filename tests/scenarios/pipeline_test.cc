@@ -227,8 +227,9 @@ TEST_F(PipelineTest, TheCacheFileIsUsedAndChecked) {
   request.seed = 9;  // files know no seed
   EXPECT_EQ(note_of(cached(request)), "data.cache: samples read from FILE");
   write("data_batch_1.bin", cifar_records(1, 30));
-  EXPECT_TRUE(note_of(cached(request)).find("made again: it was made from other data: \"file "
-                                            "data_batch_1.bin: 61460 bytes") != std::string::npos);
+  EXPECT_TRUE(note_of(cached(request))
+                  .find("made again: it was made from other data: \"file "
+                        "data_batch_1.bin: 61460 bytes") != std::string::npos);
 }
 
 TEST_F(PipelineTest, ADamagedCacheFileIsMadeAgain) {
@@ -264,7 +265,8 @@ TEST_F(PipelineTest, AForgedCacheFileIsMadeAgain) {
     EXPECT_TRUE(data::write_cache(request, bad).ok());
     return note_of(request);
   };
-  const std::string again = "data.cache: FILE is made again: its content is not what its digest and keys say";
+  const std::string again =
+      "data.cache: FILE is made again: its content is not what its digest and keys say";
   EXPECT_EQ(forged([](Dataset&) {}), "data.cache: samples read from FILE");
   EXPECT_EQ(forged([](Dataset& d) { d.train.labels.as<int32_t>()[3] = 10; }), again);
   EXPECT_EQ(forged([](Dataset& d) { d.train.labels.as<int32_t>()[0] = -1; }), again);
@@ -312,6 +314,8 @@ TEST_F(PipelineTest, CountersOnDemand) {
     for (size_t i = 0; i < 6; ++i) {
       EXPECT_EQ(c.asked[i].step, static_cast<int64_t>(i));
       EXPECT_EQ(c.asked[i].ready, 0) << "everything is read on demand";
+      EXPECT_GE(c.made[i].begin, c.asked[i].begin);
+      EXPECT_LE(c.made[i].end, c.asked[i].begin + c.asked[i].waited + 1e-6);
     }
     EXPECT_GT(c.map.busy, 0);
     EXPECT_GE(c.map.waiting, 0);
