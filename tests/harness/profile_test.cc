@@ -113,7 +113,7 @@ TEST(Profile, MemoryBoundsAdvice) {
               .fits());
     }
   }
-  const Profile huge = modelled("use_tpus", {{"train.batch", "65536"}});
+  const Profile huge = modelled("use_tpus", {{"train.batch", "65536"}, {"data.train", "65536"}});
   EXPECT_FALSE(huge.fits());
   EXPECT_NE(huge.notes[0].find("does not fit"), std::string::npos);
 }
