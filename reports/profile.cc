@@ -102,6 +102,8 @@ std::string to_profile_json(const Profile& p) {
             {"flops_per_second", p.flops_per_second()},
             {"bytes", p.bytes},
             {"unpadded_bytes", p.unpadded_bytes},
+            {"memory_used", p.memory_used},
+            {"memory_limit", p.memory_limit},
             {"matrix_utilisation", p.matrix_utilisation},
             {"memory_utilisation", p.memory_utilisation},
             {"idle_device", p.idle_device},

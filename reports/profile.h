@@ -82,6 +82,8 @@ struct Profile {
   ProfileStep average;
   double flops = 0, matrix_flops = 0, bytes = 0,
          unpadded_bytes = 0;  // of a step of one core; measured: of all
+  double memory_used = 0,
+         memory_limit = 0;  // bytes of a core's memory at its peak, and what it has; 0: not known
   double matrix_utilisation = 0, memory_utilisation = 0, idle_device = 0, idle_host = 0;
   std::vector<ProfileOp> ops;      // in the order in which they run
   std::vector<ProfileStep> steps;  // some, one after the other
@@ -94,6 +96,7 @@ struct Profile {
   double samples_per_second() const {
     return step_seconds > 0 ? static_cast<double>(batch) / step_seconds : 0;
   }
+  bool fits() const { return memory_used <= memory_limit; }
   double flops_per_second() const { return step_seconds > 0 ? flops / step_seconds : 0; }
 };
 

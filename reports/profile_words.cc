@@ -35,6 +35,9 @@ std::string memory(const Profile& p) {
   if (p.peak_bandwidth > 0)
     out += fmt::format(", {} of {}", text::percent(p.memory_utilisation, 1),
                        rate(p.peak_bandwidth, "B"));
+  if (p.memory_limit > 0)
+    out += fmt::format("; {:.2f} of {:.2f} GiB held{}", p.memory_used / (1 << 30),
+                       p.memory_limit / (1 << 30), p.fits() ? "" : ", which does not fit");
   return out;
 }
 

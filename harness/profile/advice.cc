@@ -43,7 +43,7 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
         {"",
          fmt::format("{} samples on a core are no multiple of {}: {} of the bytes through HBM are "
                      "padding, the matrix unit reaches {} of its peak, and {} of the time is "
-                     "the start of ops; a batch of {} needs more memory and another learning rate",
+                     "the start of ops; a batch of {} needs another learning rate",
                      batch / s.tpu.cores, multiple / tpu::kCoresV2x8, percent(padded),
                      percent(p.matrix_utilisation), percent(share_of(p, "start")), wanted),
          fmt::format("train.batch={}", wanted), [wanted](Scenario& t) { t.train.batch = wanted; }});
@@ -103,6 +103,8 @@ Result<std::vector<Recommendation>> recommendations(const Scenario& scenario, co
     TWINRUN_ASSIGN(const Profile then, modelled_profile(changed, alone));
     Recommendation r{idea.rule, idea.text, idea.setting, now.samples_per_second(),
                      then.samples_per_second()};
+    // Faster and out of memory is no advice.
+    if (now.fits() && !then.fits()) continue;
     if (r.gain() >= kWorthSaying) found.push_back(std::move(r));
   }
   std::ranges::stable_sort(found, std::greater{}, &Recommendation::gain);

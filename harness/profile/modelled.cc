@@ -11,6 +11,7 @@
 #include "harness/profile/input_model.h"
 #include "harness/profile/published.h"
 #include "program/device/core_model.h"
+#include "program/device/hbm_plan.h"
 
 namespace twinrun {
 namespace {
@@ -111,6 +112,9 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
                                                                : scenario.train.steps;
   p.peak_flops = g.peak_flops();
   p.peak_bandwidth = g.hbm_bandwidth;
+  p.memory_used = static_cast<double>(
+      tpu::plan_hbm(step, {.bf16_activations = options.bf16_activations}).used());
+  p.memory_limit = static_cast<double>(g.hbm_usable());
   p.input = modelled_input(scenario, step, m.seconds);
   const double waits = p.input.overlapped ? std::max(0.0, p.input.host - m.seconds) : p.input.host;
   const double loop = kLoopSeconds / static_cast<double>(p.iterations_per_loop);
@@ -127,6 +131,10 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
   for (const tpu::UnitModel& u : m.units) p.ops.push_back(op_of(step.graph, m, u, g));
   p.steps = steps_of(p, scenario, m, waits);
   p.notes = notes_of(g);
+  if (!p.fits())
+    p.notes.insert(p.notes.begin(),
+                   "this step does not fit into a core's memory: twinrun check says what fills it, "
+                   "twinrun check --fit what would fit");
   p.environment = environment();
   p.environment["precision"] = scenario.tpu.precision;
   p.published = published_figures(scenario, options.generation);

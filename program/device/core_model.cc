@@ -39,7 +39,7 @@ class Modeller {
  public:
   Modeller(const Program& step, const ModelOptions& options)
       : step_(step), graph_(step.graph), options_(options) {
-    find_constants();
+    constant_ = constant_values(step);
     find_kept();
     model_.plan = plan_fusion(step, constant_);
   }
@@ -48,16 +48,6 @@ class Modeller {
  private:
   static size_t at(ValueId id) { return static_cast<size_t>(id); }
   double elements(ValueId id) const { return static_cast<double>(graph_.type(id).elements()); }
-
-  void find_constants() {
-    constant_.assign(at(graph_.size()), false);
-    for (ValueId id = 0; id < graph_.size(); ++id) {
-      const Op& op = graph_.op(id);
-      if (op.kind == OpKind::kParameter || op.kind == OpKind::kRngUniform) continue;
-      constant_[at(id)] =
-          std::ranges::all_of(op.operands, [&](ValueId operand) { return constant_[at(operand)]; });
-    }
-  }
 
   // State stays in f32, whatever is said of activations.
   void find_kept() {

@@ -98,6 +98,26 @@ TEST(Profile, AdviceKeepsItsWord) {
   EXPECT_TRUE(keys.contains("tpu.iterations_per_loop") && keys.contains("train.batch"));
 }
 
+// What would not fit into memory is no advice; a step that does not is said to.
+TEST(Profile, MemoryBoundsAdvice) {
+  const Overrides set = {{"train.batch", "200"}};
+  const Profile small = modelled("use_tpus", set),
+                v3 = modelled("use_tpus", set, {.generation = "v3"});
+  EXPECT_TRUE(small.fits() && v3.fits());
+  for (const Profile* p : {&small, &v3}) {
+    for (const Recommendation& r : p->recommendations) {
+      const size_t equals = r.setting.find('=');
+      const Overrides better = {{r.setting.substr(0, equals), r.setting.substr(equals + 1)}};
+      EXPECT_TRUE(
+          modelled("use_tpus", better, {.generation = p == &v3 ? "v3" : "v2", .advice = false})
+              .fits());
+    }
+  }
+  const Profile huge = modelled("use_tpus", {{"train.batch", "65536"}, {"data.train", "65536"}});
+  EXPECT_FALSE(huge.fits());
+  EXPECT_NE(huge.notes[0].find("does not fit"), std::string::npos);
+}
+
 TEST(Profile, JsonHasTheSameNumbers) {
   const Profile p = modelled("digits_mlp");
   const auto j = nlohmann::json::parse(to_profile_json(p));
