@@ -50,7 +50,7 @@ Interpreter::Interpreter(Program program, Arithmetic arithmetic, const BackendOp
   const auto n = static_cast<size_t>(graph.size());
   const std::vector<ValueId> last_use = last_uses(program_);
   dies_.resize(n);
-  constant_.assign(n, false);
+  constant_ = constant_values(program_);
   constants_.resize(n);
   small_.assign(n, false);
   for (ValueId id = 0; id < graph.size(); ++id) {
@@ -60,12 +60,6 @@ Interpreter::Interpreter(Program program, Arithmetic arithmetic, const BackendOp
     double work = static_cast<double>(op.type.elements()) + flops(graph, id) / 16;
     for (ValueId operand : op.operands) work += static_cast<double>(graph.type(operand).elements());
     small_[i] = work * program_.sharding.cores < 1 << 15;
-    if (op.kind == OpKind::kParameter || op.kind == OpKind::kRngUniform ||
-        op.kind == OpKind::kAllReduce)
-      continue;
-    constant_[i] = true;
-    for (ValueId operand : op.operands)
-      constant_[i] = constant_[i] && constant_[static_cast<size_t>(operand)];
   }
   plan_ = plan_fusion(program_, constant_);
   memory_plan_ = plan_memory(program_, plan_, constant_);

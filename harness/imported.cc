@@ -224,19 +224,29 @@ Status check_names(const Program& p) {
   return Ok{};
 }
 
+Result<StepBinding> binding_of(const ImportRequest& request, const HloModule& module) {
+  const std::string path = beside(request, request.binding, ".json");
+  if (path.empty()) return default_binding(module);
+  TWINRUN_ASSIGN(const std::string json, text_of(path));
+  return parse_binding(json, path);
+}
+
 }  // namespace
+
+Result<ProgramText> read_program_text(const ImportRequest& request) {
+  ProgramText out;
+  TWINRUN_ASSIGN(const std::string text, text_of(request.program));
+  TWINRUN_ASSIGN(out.module, parse_program(text, request.program, HloUse::kLookAt));
+  const Result<StepBinding> binding = binding_of(request, out.module);
+  if (!binding && !beside(request, request.binding, ".json").empty()) return binding.error();
+  out.state = binding ? binding->state.size() : out.module.entry().parameters.size();
+  return out;
+}
 
 Result<ImportedStep> import_program(const ImportRequest& request) {
   TWINRUN_ASSIGN(const std::string text, text_of(request.program));
   TWINRUN_ASSIGN(const HloModule module, parse_program(text, request.program));
-  const std::string path = beside(request, request.binding, ".json");
-  StepBinding binding;
-  if (path.empty()) {
-    TWINRUN_ASSIGN(binding, default_binding(module));
-  } else {
-    TWINRUN_ASSIGN(const std::string json, text_of(path));
-    TWINRUN_ASSIGN(binding, parse_binding(json, path));
-  }
+  TWINRUN_ASSIGN(const StepBinding binding, binding_of(request, module));
   TWINRUN_ASSIGN(ImportedStep step, import_step(module, binding));
   TWINRUN_RETURN_IF_ERROR(check_names(step.program));
   return step;

@@ -19,6 +19,14 @@ struct ImportRequest {
   Overrides overrides;  // train.steps, tpu.precision, diagnose.probe, ...
 };
 
+// The text alone, to be looked at: sizes that only a run knows are taken, and nothing need be importable. The first `state` parameters
+// are the state; all of them where no binding is given and none can be guessed.
+struct ProgramText {
+  HloModule module;
+  size_t state = 0;
+};
+Result<ProgramText> read_program_text(const ImportRequest& request);
+
 // The step and what is written of it, without state or batches. A binding that is not there is guessed (default_binding).
 Result<ImportedStep> import_program(const ImportRequest& request);
 

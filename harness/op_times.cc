@@ -131,10 +131,10 @@ std::unique_ptr<Backend> with_times(std::unique_ptr<Backend> backend, OpTimes& t
 }
 
 ChromeTrace chrome_trace(const OpTimes& times, const std::string& process) {
-  ChromeTrace trace{process, {"steps"}, {}, {}};
+  ChromeTrace trace{{process}, {{"steps"}}, {}, {}};
   size_t cores = 0;
   for (const TimedStep& step : times.steps) cores = std::max(cores, step.cores.size());
-  for (size_t r = 0; r < cores; ++r) trace.tracks.push_back(fmt::format("core {}", r));
+  for (size_t r = 0; r < cores; ++r) trace.tracks.push_back({fmt::format("core {}", r)});
   for (const TimedStep& step : times.steps) {
     trace.spans.push_back({fmt::format("step {}", step.step),
                            "step",

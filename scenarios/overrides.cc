@@ -93,6 +93,12 @@ std::vector<std::string> layer_names(const Node& layers) {
   return names;
 }
 
+Status Source::refuse(Refusal kind, Error error) const {
+  if (refused == nullptr) return error;
+  refused->push_back({kind, std::move(error)});
+  return Ok{};
+}
+
 std::string Source::where(const Node& node, std::string_view path) const {
   if (node.overridden()) return fmt::format("--set {}", path);
   return fmt::format("{}:{}: {}", file, node.line, path);

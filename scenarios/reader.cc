@@ -280,8 +280,11 @@ Status read_table(const Source& source, const Node& table, const std::string& pa
     if (node == nullptr && key.required && applies(owner, key)) {
       const std::string where =
           table.overridden() ? fmt::format("{}: {}", source.file, path) : source.where(table, path);
-      return Error{fmt::format("\"{}\" is missing; allowed: {}", key.name, expected(key)), where,
-                   fmt::format("add {} = ...   # {}", key.name, key.meaning)};
+      const Error missing{fmt::format("\"{}\" is missing; allowed: {}", key.name, expected(key)),
+                          where, fmt::format("add {} = ...   # {}", key.name, key.meaning)};
+      if (path != "train") return missing;
+      const Refusal kind = key.name == "steps" ? Refusal::kNoSteps : Refusal::kNoBatch;
+      TWINRUN_RETURN_IF_ERROR(source.refuse(kind, missing));
     }
   }
   return Ok{};

@@ -47,12 +47,13 @@ Result<std::string> read_text(const std::string& path) {
   return text;
 }
 
-}  // namespace
+struct NamedText {
+  std::string text, file;
+};
 
-Result<Scenario> load_scenario(std::string_view name_or_path, const Overrides& overrides) {
-  if (const auto file = find_in_library(name_or_path)) {
-    return parse_scenario(file->text, fmt::format("{}.toml", file->name), overrides);
-  }
+Result<NamedText> find_text(std::string_view name_or_path) {
+  if (const auto file = find_in_library(name_or_path))
+    return NamedText{std::string(file->text), fmt::format("{}.toml", file->name)};
   const std::string path(name_or_path);
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
@@ -61,21 +62,42 @@ Result<Scenario> load_scenario(std::string_view name_or_path, const Overrides& o
   if (!std::filesystem::exists(path, ignored)) {
     return not_found(name_or_path, path.find('/') != std::string::npos || path.ends_with(".toml"));
   }
-  TWINRUN_ASSIGN(const std::string text, read_text(path));
-  return parse_scenario(text, path, overrides);
+  TWINRUN_ASSIGN(std::string text, read_text(path));
+  return NamedText{std::move(text), path};
 }
 
-Result<Scenario> parse_scenario(std::string_view text, std::string_view file,
-                                const Overrides& overrides) {
-  Source source;
-  source.file = file;
-  TWINRUN_ASSIGN(source.root, parse_toml(text, file));
+Result<Scenario> parse(Source& source, std::string_view text, const Overrides& overrides) {
+  TWINRUN_ASSIGN(source.root, parse_toml(text, source.file));
   TWINRUN_RETURN_IF_ERROR(apply_overrides(source, overrides));
   TWINRUN_RETURN_IF_ERROR(check_names(source));
   Scenario scenario;
   TWINRUN_RETURN_IF_ERROR(read_values(source, scenario));
   TWINRUN_RETURN_IF_ERROR(validate(source, scenario));
   return scenario;
+}
+
+}  // namespace
+
+Result<Scenario> load_scenario(std::string_view name_or_path, const Overrides& overrides) {
+  TWINRUN_ASSIGN(const NamedText found, find_text(name_or_path));
+  return parse_scenario(found.text, found.file, overrides);
+}
+
+Result<Scenario> parse_scenario(std::string_view text, std::string_view file,
+                                const Overrides& overrides) {
+  Source source;
+  source.file = file;
+  return parse(source, text, overrides);
+}
+
+Result<ReadScenario> read_scenario(std::string_view name_or_path, const Overrides& overrides) {
+  TWINRUN_ASSIGN(const NamedText found, find_text(name_or_path));
+  ReadScenario read;
+  read.source.file = found.file;
+  read.source.refused = &read.refused;
+  TWINRUN_ASSIGN(read.scenario, parse(read.source, found.text, overrides));
+  read.source.refused = nullptr;
+  return read;
 }
 
 }  // namespace twinrun

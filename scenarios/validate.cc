@@ -203,18 +203,21 @@ Status validate_batch(const Source& source, const Scenario& s) {
     const std::string by_cores = source.where("tpu", "cores");
     const std::string by_batch = source.where("train", "batch");
     const bool cores_set = by_cores.starts_with("--set") && !by_batch.starts_with("--set");
-    return Error{
-        fmt::format("train.batch is {}, which {} cores (tpu.cores) cannot share evenly; allowed: "
-                    "multiples of {}",
-                    batch, cores, cores),
-        cores_set ? by_cores : by_batch, fix};
+    TWINRUN_RETURN_IF_ERROR(source.refuse(
+        Refusal::kUnevenBatch,
+        {fmt::format("train.batch is {}, which {} cores (tpu.cores) cannot share evenly; allowed: "
+                     "multiples of {}",
+                     batch, cores, cores),
+         cores_set ? by_cores : by_batch, fix}));
   }
   const bool never = s.data.drop_remainder || !s.data.repeat;
   if (s.data.train > 0 && batch > s.data.train && never) {
-    return Error{fmt::format("batch is {}, but data.train has {} samples: no batch is ever full",
-                             batch, s.data.train),
-                 source.where("train", "batch"),
-                 fmt::format("batch = {}, or raise data.train", s.data.train / cores * cores)};
+    return source.refuse(
+        Refusal::kNoFullBatch,
+        {fmt::format("batch is {}, but data.train has {} samples: no batch is ever full", batch,
+                     s.data.train),
+         source.where("train", "batch"),
+         fmt::format("batch = {}, or raise data.train", s.data.train / cores * cores)});
   }
   return Ok{};
 }
@@ -244,7 +247,7 @@ Status validate_optimizer(const Source& source, Scenario& s) {
     return Error{"ema_eval is true, but ema is 0: no average of the weights is kept",
                  source.where("optimizer", "ema_eval"), "add ema = 0.999"};
   }
-  if (s.train.accumulate > s.train.steps) {
+  if (s.train.steps > 0 && s.train.accumulate > s.train.steps) {
     return Error{fmt::format("accumulate is {}, but train.steps is {}: no update is ever made",
                              s.train.accumulate, s.train.steps),
                  source.where("train", "accumulate"),

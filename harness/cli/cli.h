@@ -41,6 +41,8 @@ int record_verb(const Args& args);
 int verify_verb(const Args& args);
 int compare_verb(const Args& args);
 int bisect_verb(const Args& args);
+int check_verb(const Args& args);
+int profile_verb(const Args& args);
 
 // A verb's options: adds --help, parses, prints help. Returns an exit code when the verb is done already.
 struct Parsed {

@@ -1,6 +1,8 @@
 #include "program/analysis/fusion.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <stdexcept>
 
 #include "program/analysis/liveness.h"
@@ -42,9 +44,11 @@ bool cheap(OpKind kind) {
 class Planner {
  public:
   Planner(const Program& program, const std::vector<bool>& constant)
-      : program_(program), graph_(program.graph), n_(static_cast<size_t>(program.graph.size())) {
+      : program_(program),
+        graph_(program.graph),
+        n_(static_cast<size_t>(program.graph.size())),
+        varies_(varying_values(program)) {
     find_outliving();
-    find_varying();
     find_candidates(constant);
     find_reads();
     merge_producers();
@@ -88,27 +92,6 @@ class Planner {
       if (var.next != kNoValue) outlives_[at(var.next)] = true;
     }
     for (const auto& output : program_.outputs) outlives_[at(output.id)] = true;
-  }
-
-  // Values that differ between replicas; the others are computed once for all. Only a guess: it decides who shares a group.
-  void find_varying() {
-    varies_.assign(n_, false);
-    if (program_.sharding.cores == 1) return;
-    for (const auto& input : program_.inputs) varies_[at(input.id)] = input.per_core;
-    for (bool again = true; again;) {
-      again = false;
-      for (ValueId id = 0; id < graph_.size(); ++id) {
-        const Op& op = graph_.op(id);
-        if (op.kind == OpKind::kAllReduce) continue;
-        for (ValueId operand : op.operands) {
-          if (varies_[at(operand)]) varies_[at(id)] = true;
-        }
-      }
-      for (const auto& var : program_.state) {
-        if (var.next == kNoValue || !varies_[at(var.next)] || varies_[at(var.id)]) continue;
-        varies_[at(var.id)] = again = true;
-      }
-    }
   }
 
   void find_candidates(const std::vector<bool>& constant) {
@@ -330,21 +313,71 @@ class Planner {
     return ops;
   }
 
+  void order_units(FusionPlan& plan, const std::vector<FusionUnit>& unit,
+                   const std::vector<int>& group_at) const;
+
   const Program& program_;
   const Graph& graph_;
   size_t n_;
-  std::vector<bool> outlives_, varies_, candidate_, runs_, stored_;
+  std::vector<bool> varies_;  // only a guess: it decides who shares a group
+  std::vector<bool> outlives_, candidate_, runs_, stored_;
   std::vector<std::vector<Access>> reads_;     // of what runs
   std::vector<std::vector<ValueId>> readers_;  // by source, descending
   std::vector<ValueId> cluster_;               // named by one of its members
   std::vector<std::vector<ValueId>> members_;  // ascending
 };
 
+// Of the units that wait for nothing more, the one whose last stored result comes first in the program. (Running one when it is first asked for
+// would run the whole backward pass for a sum that the loss shares with a gradient's group, and keep what others have yet to read.)
+void Planner::order_units(FusionPlan& plan, const std::vector<FusionUnit>& unit,
+                          const std::vector<int>& group_at) const {
+  struct Node {
+    FusionUnit unit;
+    size_t waits = 0;
+    std::vector<ValueId> wanted_by;
+  };
+  std::map<ValueId, Node> nodes;  // by last result
+  std::vector<ValueId> group_key(plan.groups.size(), kNoValue);
+  for (ValueId id = 0; id < graph_.size(); ++id) {
+    if (unit[at(id)].op == id) nodes[id].unit = unit[at(id)];
+    if (group_at[at(id)] < 0) continue;
+    nodes[id].unit = {kNoValue, group_at[at(id)]};
+    group_key[static_cast<size_t>(group_at[at(id)])] = id;
+  }
+  for (auto& [key, node] : nodes) {
+    const auto& needs = node.unit.group >= 0
+                            ? plan.groups[static_cast<size_t>(node.unit.group)].sources
+                            : graph_.op(node.unit.op).operands;
+    std::set<ValueId> makers;
+    for (ValueId id : needs) {
+      const FusionUnit& maker = unit[at(id)];
+      if (maker.group >= 0) makers.insert(group_key[static_cast<size_t>(maker.group)]);
+      if (maker.op != kNoValue) makers.insert(maker.op);
+    }
+    node.waits = makers.size();
+    for (ValueId maker : makers) nodes[maker].wanted_by.push_back(key);
+  }
+  std::set<ValueId> ready;
+  for (const auto& [key, node] : nodes) {
+    if (node.waits == 0) ready.insert(key);
+  }
+  while (!ready.empty()) {
+    const Node& node = nodes[*ready.begin()];
+    ready.erase(ready.begin());
+    plan.order.push_back(node.unit);
+    for (ValueId next : node.wanted_by) {
+      if (--nodes[next].waits == 0) ready.insert(next);
+    }
+  }
+  if (plan.order.size() != nodes.size())
+    throw std::logic_error("groups that wait for each other: a bug of plan_fusion");
+}
+
 FusionPlan Planner::plan() {
   FusionPlan plan;
   std::vector<FusionUnit> unit(n_);  // who stores a value
   std::vector<std::vector<ValueId>> needs(n_);
-  std::vector<int> group_at(n_, -1);  // groups by the id of their last op
+  std::vector<int> group_at(n_, -1);  // groups by the last op that they store
   for (ValueId id = 0; id < graph_.size(); ++id) {
     if (!runs_[at(id)] || graph_.op(id).kind == OpKind::kParameter) continue;
     if (!candidate_[at(id)]) {
@@ -367,32 +400,10 @@ FusionPlan Planner::plan() {
         }
       }
     }
-    group_at[at(members_[at(id)].back())] = static_cast<int>(plan.groups.size());
+    group_at[at(group.stored.back())] = static_cast<int>(plan.groups.size());
     plan.groups.push_back(std::move(group));
   }
-  enum : uint8_t { kOpen, kBegun, kDone };
-  std::vector<uint8_t> op_state(n_, kOpen), group_state(plan.groups.size(), kOpen);
-  const auto visit = [&](auto&& self, FusionUnit u) -> void {
-    if (u.op == kNoValue && u.group < 0) return;  // a parameter
-    const bool is_group = u.group >= 0;
-    uint8_t& state = is_group ? group_state[static_cast<size_t>(u.group)] : op_state[at(u.op)];
-    if (state == kBegun)
-      throw std::logic_error("groups that wait for each other: a bug of plan_fusion");
-    if (state == kDone) return;
-    state = kBegun;
-    if (is_group) {
-      for (ValueId source : plan.groups[static_cast<size_t>(u.group)].sources)
-        self(self, unit[at(source)]);
-    } else {
-      for (ValueId operand : graph_.op(u.op).operands) self(self, unit[at(operand)]);
-    }
-    state = kDone;
-    plan.order.push_back(u);
-  };
-  for (ValueId id = 0; id < graph_.size(); ++id) {
-    if (unit[at(id)].op == id) visit(visit, unit[at(id)]);
-    if (group_at[at(id)] >= 0) visit(visit, {kNoValue, group_at[at(id)]});
-  }
+  order_units(plan, unit, group_at);
 
   plan.last_use.assign(n_, -1);
   for (size_t i = 0; i < plan.order.size(); ++i) {

@@ -34,6 +34,42 @@ std::vector<bool> dead_values(const Program& program) {
   return dead;
 }
 
+std::vector<bool> constant_values(const Program& program) {
+  std::vector<bool> constant(static_cast<size_t>(program.graph.size()), false);
+  for (ValueId id = 0; id < program.graph.size(); ++id) {
+    const Op& op = program.graph.op(id);
+    if (op.kind == OpKind::kParameter || op.kind == OpKind::kRngUniform ||
+        op.kind == OpKind::kAllReduce)
+      continue;
+    bool all = true;
+    for (ValueId operand : op.operands) all = all && constant[static_cast<size_t>(operand)];
+    constant[static_cast<size_t>(id)] = all;
+  }
+  return constant;
+}
+
+std::vector<bool> varying_values(const Program& program) {
+  std::vector<bool> varies(static_cast<size_t>(program.graph.size()), false);
+  const auto at = [](ValueId id) { return static_cast<size_t>(id); };
+  if (program.sharding.cores == 1) return varies;
+  for (const auto& input : program.inputs) varies[at(input.id)] = input.per_core;
+  for (bool again = true; again;) {
+    again = false;
+    for (ValueId id = 0; id < program.graph.size(); ++id) {
+      const Op& op = program.graph.op(id);
+      if (op.kind == OpKind::kAllReduce) continue;
+      for (ValueId operand : op.operands) {
+        if (varies[at(operand)]) varies[at(id)] = true;
+      }
+    }
+    for (const auto& var : program.state) {
+      if (var.next == kNoValue || !varies[at(var.next)] || varies[at(var.id)]) continue;
+      varies[at(var.id)] = again = true;
+    }
+  }
+  return varies;
+}
+
 double step_flops(const Program& program) {
   const std::vector<bool> dead = dead_values(program);
   double total = 0;

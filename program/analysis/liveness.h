@@ -15,6 +15,13 @@ std::vector<ValueId> last_uses(const Program& program);
 // Values that neither an output nor a next state depends on: executors skip them.
 std::vector<bool> dead_values(const Program& program);
 
+// Values that depend on no input, state or random op: executors compute them once.
+std::vector<bool> constant_values(const Program& program);
+
+// Values that may differ between replicas: those that come from what each core is fed, up to an all-reduce. Executors compute the
+// others once for all.
+std::vector<bool> varying_values(const Program& program);
+
 // Sum of flops() over the live ops of one step of one replica.
 double step_flops(const Program& program);
 

@@ -5,7 +5,6 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kLine = 64;
 // Places of large values do not begin at the same offset in a page: loads and stores that go through them in step would
 // wait for one another.
 constexpr int64_t kPage = 4096, kStagger = 9 * kLine;

@@ -13,6 +13,8 @@
 
 namespace twinrun {
 
+inline constexpr int64_t kLine = 64;  // tensors begin and end on cache lines
+
 struct MemoryPlan {
   // Bytes from the start of a replica's arena; a multiple of 64. -1: it has memory of its own (it outlives the step or is
   // constant), shares that of its operand (a reshape), or is never stored.

@@ -1,16 +1,31 @@
 #include "program/base/tensor.h"
 
+#include <atomic>
 #include <cassert>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+
+#include "program/base/tensor_memory.h"
 
 namespace twinrun {
 namespace {
 
 constexpr size_t kAlignment = 64;
 
+std::atomic<int64_t> live_bytes = 0, peak_bytes = 0;
+
+void count(int64_t bytes) {
+  const int64_t live = live_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  int64_t peak = peak_bytes.load(std::memory_order_relaxed);
+  while (live > peak && !peak_bytes.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
+  }
+}
+
 }  // namespace
+
+TensorMemory tensor_memory() { return {live_bytes.load(), peak_bytes.load()}; }
+void reset_tensor_peak() { peak_bytes = live_bytes.load(); }
 
 Tensor Tensor::empty(TensorType type) {
   Tensor t;
@@ -19,7 +34,12 @@ Tensor Tensor::empty(TensorType type) {
   auto* memory =
       static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes ? bytes : kAlignment));
   if (memory == nullptr) throw std::bad_alloc();
-  t.storage_ = std::shared_ptr<std::byte>(memory, [](std::byte* p) { std::free(p); });
+  const auto held = static_cast<int64_t>(bytes ? bytes : kAlignment);
+  count(held);
+  t.storage_ = std::shared_ptr<std::byte>(memory, [held](std::byte* p) {
+    std::free(p);
+    live_bytes.fetch_sub(held, std::memory_order_relaxed);
+  });
   t.data_ = memory;
   t.type_ = std::move(type);
   return t;

@@ -24,8 +24,9 @@ Result<Generation> find_generation(std::string_view name) {
     if (g.name == name) return g;
     names.emplace_back(g.name);
   }
-  return Error{"TPU generation '" + std::string(name) + "' is not known; known: " + join(names, ", "), "",
-               "did you mean " + nearest(name, names) + "?"};
+  return Error{
+      "TPU generation '" + std::string(name) + "' is not known; known: " + join(names, ", "), "",
+      "did you mean " + nearest(name, names) + "?"};
 }
 
 }  // namespace twinrun::tpu

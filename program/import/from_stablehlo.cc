@@ -28,6 +28,8 @@ class Translator {
     for (size_t i = 0; i < from.functions.size(); ++i) by_name_[from.functions[i].name] = i;
     out_.name = from.name;
     out_.file = from.file;
+    out_.replicas = from.replicas;
+    out_.partitions = from.partitions;
   }
 
   Result<HloModule> run() {
@@ -295,8 +297,8 @@ class Translator {
 
 }  // namespace
 
-Result<HloModule> parse_stablehlo(std::string_view text, const std::string& file) {
-  TWINRUN_ASSIGN(const MlirModule module, parse_mlir(text, file));
+Result<HloModule> parse_stablehlo(std::string_view text, const std::string& file, HloUse use) {
+  TWINRUN_ASSIGN(const MlirModule module, parse_mlir(text, file, use));
   return Translator(module).run();
 }
 

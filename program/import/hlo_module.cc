@@ -17,6 +17,13 @@ bool HloShape::append(int64_t size) {
   return true;
 }
 
+bool HloShape::append_unknown() {
+  if (dims.size() >= kMostHloRank) return false;
+  dynamic = true;
+  dims.push_back(kUnknownSize);
+  return true;
+}
+
 std::string HloShape::refusal(std::string_view size) {
   return fmt::format(
       "a size of '{}'; allowed: static sizes, at most {} elements in at most {} dimensions", size,
@@ -24,8 +31,13 @@ std::string HloShape::refusal(std::string_view size) {
 }
 
 std::string to_string(const HloShape& shape) {
-  if (!shape.is_tuple()) return shape.dtype + to_string(shape.dims);
-  std::string out = "(";
+  std::string out = shape.dtype + "[";
+  if (!shape.is_tuple()) {
+    for (int64_t size : shape.dims)
+      out += (out.ends_with('[') ? "" : ",") + (size == kUnknownSize ? "?" : std::to_string(size));
+    return out + "]";
+  }
+  out = "(";
   for (const HloShape& part : shape.parts) out += (out.size() > 1 ? ", " : "") + to_string(part);
   return out + ")";
 }
@@ -35,7 +47,7 @@ const HloComputation* HloModule::find(const std::string& computation) const {
   return found == by_name.end() ? nullptr : &computations[found->second];
 }
 
-Result<HloModule> parse_program(std::string_view text, const std::string& file) {
+Result<HloModule> parse_program(std::string_view text, const std::string& file, HloUse use) {
   if (text.size() > kMostHloBytes) {
     return Error{fmt::format("{} bytes; allowed: {}", text.size(), kMostHloBytes), file,
                  "literals in the text make it large: pass arrays as inputs"};
@@ -50,7 +62,7 @@ Result<HloModule> parse_program(std::string_view text, const std::string& file) 
   at.skip();
   const bool mlir = word == "module" || word == "func.func" || at.peek() == '#' ||
                     at.peek() == '!' || at.peek() == '"';
-  return mlir ? parse_stablehlo(text, file) : parse_hlo(text, file);
+  return mlir ? parse_stablehlo(text, file, use) : parse_hlo(text, file, use);
 }
 
 }  // namespace twinrun

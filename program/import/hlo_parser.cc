@@ -29,7 +29,8 @@ std::string field(std::string_view text, std::string_view key) {
 
 class HloParser : private TextReader {
  public:
-  HloParser(std::string_view text, const std::string& file) : TextReader(text, file) {
+  HloParser(std::string_view text, const std::string& file, HloUse use)
+      : TextReader(text, file), use_(use) {
     module_.file = file;
   }
 
@@ -41,7 +42,9 @@ class HloParser : private TextReader {
                    "in JAX: jax.jit(step).lower(...).as_text(\"hlo\", debug_info=True)");
     }
     module_.name = at_.word();
-    at_.rest_of_line();
+    const std::string_view header = at_.rest_of_line();
+    module_.replicas = number(field(header, "replica_count")).value_or(1);
+    module_.partitions = number(field(header, "num_partitions")).value_or(1);
     for (at_.skip(); !at_.at_end(); at_.skip()) {
       const std::string word = at_.peek_word();
       if (word == "FileNames" || word == "FunctionNames" || word == "FileLocations" ||
@@ -212,8 +215,11 @@ class HloParser : private TextReader {
     s.dtype = at_.word();
     if (s.dtype.empty() || !at_.take("[")) return unexpected("a shape, as in 'f32[8,16]{1,0}'");
     while (!at_.take("]")) {
-      const std::string size = at_.word();
-      if (!s.append(number(size).value_or(-1)))
+      const bool look = use_ == HloUse::kLookAt;
+      const bool unknown = look && at_.take("?");
+      if (look && at_.take("<=")) s.dynamic = true;
+      const std::string size = unknown ? "?" : at_.word();
+      if (!(unknown ? s.append_unknown() : s.append(number(size).value_or(-1))))
         return error(HloShape::refusal(size.empty() ? shortened(at_.rest_of_line()) : size));
       if (!at_.take(",")) {
         at_.skip();
@@ -229,14 +235,15 @@ class HloParser : private TextReader {
   }
 
   HloModule module_;
+  const HloUse use_;
   std::unordered_map<std::string, int> names_;  // of the computation at work
   std::map<std::string, std::string> files_, locations_, frames_;
 };
 
 }  // namespace
 
-Result<HloModule> parse_hlo(std::string_view text, const std::string& file) {
-  return HloParser(text, file).parse();
+Result<HloModule> parse_hlo(std::string_view text, const std::string& file, HloUse use) {
+  return HloParser(text, file, use).parse();
 }
 
 }  // namespace twinrun

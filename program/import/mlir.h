@@ -57,6 +57,7 @@ struct MlirFunction {
 
 struct MlirModule {
   std::string name, file;
+  int64_t replicas = 1, partitions = 1;                    // mhlo.num_replicas, mhlo.num_partitions
   std::vector<MlirFunction> functions;                     // those with a body
   std::unordered_map<std::string, std::string> locations;  // "#loc12" -> "\"jit(step)/add\"(#loc7)"
 };
@@ -64,7 +65,8 @@ struct MlirModule {
 inline constexpr int kMostMlirNested = 32;  // regions in regions
 
 // Any op is taken that has the usual form. `file` is for errors, which name line, what was found and what is allowed.
-Result<MlirModule> parse_mlir(std::string_view text, const std::string& file);
+Result<MlirModule> parse_mlir(std::string_view text, const std::string& file,
+                              HloUse use = HloUse::kImport);
 
 // What a location says: JAX's name of the op, and the innermost line of the user's source.
 struct MlirPlace {

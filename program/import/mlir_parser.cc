@@ -15,7 +15,8 @@ using Angles = TextCursor::Angles;
 
 class MlirParser : private TextReader {
  public:
-  MlirParser(std::string_view text, const std::string& file) : TextReader(text, file) {
+  MlirParser(std::string_view text, const std::string& file, HloUse use)
+      : TextReader(text, file), use_(use) {
     module_.file = file;
   }
 
@@ -79,9 +80,19 @@ class MlirParser : private TextReader {
     if (at_.take("attributes")) {
       at_.skip();
       if (at_.peek() != '{') return unexpected("the module's attributes in braces");
-      TWINRUN_RETURN_IF_ERROR(inside('}'));
+      TWINRUN_ASSIGN(const std::string attributes, inside('}'));
+      module_.replicas = count_of(attributes, "mhlo.num_replicas");
+      module_.partitions = count_of(attributes, "mhlo.num_partitions");
     }
     return expect("{");
+  }
+
+  // 8 of "mhlo.num_replicas = 8 : i32"; 1 where it is not said.
+  static int64_t count_of(std::string_view attributes, std::string_view key) {
+    const size_t at = attributes.find(key);
+    if (at == std::string_view::npos) return 1;
+    TextCursor rest(attributes.substr(at + key.size()));
+    return rest.take("=") ? number(rest.word()).value_or(1) : 1;
   }
 
   // @main, @"my.op"
@@ -351,6 +362,10 @@ class MlirParser : private TextReader {
     std::string_view rest = text;
     while (!rest.empty() && !std::isalpha(static_cast<unsigned char>(rest.front()))) {
       const size_t end = rest.find('x');
+      if (use_ == HloUse::kLookAt && rest.starts_with("?x") && s.append_unknown()) {
+        rest.remove_prefix(2);
+        continue;
+      }
       if (end == std::string_view::npos || !s.append(number(rest.substr(0, end)).value_or(-1)))
         return error(HloShape::refusal(shortened(rest.substr(0, end))));
       rest.remove_prefix(end + 1);
@@ -405,14 +420,15 @@ class MlirParser : private TextReader {
   }
 
   MlirModule module_;
+  const HloUse use_;
   std::unordered_set<std::string> names_;  // of functions
   int depth_ = 0;
 };
 
 }  // namespace
 
-Result<MlirModule> parse_mlir(std::string_view text, const std::string& file) {
-  return MlirParser(text, file).parse();
+Result<MlirModule> parse_mlir(std::string_view text, const std::string& file, HloUse use) {
+  return MlirParser(text, file, use).parse();
 }
 
 }  // namespace twinrun

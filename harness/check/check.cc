@@ -1,0 +1,83 @@
+#include "harness/check/check.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "harness/check/rules.h"
+
+namespace twinrun {
+namespace check {
+namespace {
+
+// A scenario whose program can be built: what its rules are about is told already.
+Scenario buildable(const ReadScenario& read) {
+  Scenario s = read.scenario;
+  const int64_t cores = s.tpu.cores;
+  if (s.train.steps == 0) s.train.steps = std::max<int64_t>(1, s.train.accumulate);
+  s.train.batch = std::max<int64_t>(1, s.train.batch / cores) * cores;
+  return s;
+}
+
+std::string first_line(const Error& e) {
+  const std::string text = e.where.empty() ? e.what : e.where + ": " + e.what;
+  return text.substr(0, text.find('\n'));
+}
+
+void in_order(std::vector<RuleFinding>& findings) {
+  const auto place = [](const RuleFinding& f) { return &rule(f.id) - rules().data(); };
+  std::ranges::stable_sort(findings, [&](const RuleFinding& a, const RuleFinding& b) {
+    return a.severity != b.severity ? a.severity < b.severity : place(a) < place(b);
+  });
+}
+
+}  // namespace
+}  // namespace check
+
+size_t Checked::count(Severity severity) const {
+  return static_cast<size_t>(std::ranges::count(findings, severity, &RuleFinding::severity));
+}
+
+Result<Checked> check_scenario(std::string_view name_or_path, const Overrides& overrides) {
+  TWINRUN_ASSIGN(const ReadScenario read, read_scenario(name_or_path, overrides));
+  Checked c;
+  c.name = read.scenario.name;
+  c.experiment.scenario = read.scenario;
+  check::check_keys(read, c.findings);
+  if (read.scenario.train.batch == 0) {
+    c.no_step = "without a batch there are no shapes";
+  } else {
+    Result<Experiment> e = experiment_on_paper(check::buildable(read));
+    // Sizes that the data alone tell are a rule's, not an error.
+    if (!e && e.error().fix != "set data.shape") return e.error();
+    if (e) {
+      c.experiment = *std::move(e);
+      const Experiment& made = c.experiment;
+      c.step = made.sharding.cores > 1 ? made.sharded(made.sharding)
+                                       : made.whole(Experiment::Stack::kTpu);
+      check::check_couplings(read, made.forward, c.findings);
+      check::check_collectives(*c.step, read.source.where("tpu", "cores"), c.findings);
+    } else {
+      c.no_step = check::first_line(e.error());
+    }
+  }
+  check::in_order(c.findings);
+  return c;
+}
+
+Result<Checked> check_program(const ImportRequest& request) {
+  Checked c;
+  c.name = std::filesystem::path(request.program).stem().string();
+  TWINRUN_ASSIGN(ProgramText text, read_program_text(request));
+  check::check_text(text.module, text.state, c.findings);
+  Result<ImportedStep> step = import_program(request);
+  if (step) {
+    c.step = std::move(step->program);
+  } else {
+    c.no_step = check::first_line(step.error());
+  }
+  c.text = std::move(text.module);
+  check::in_order(c.findings);
+  return c;
+}
+
+}  // namespace twinrun

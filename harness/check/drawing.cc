@@ -1,0 +1,184 @@
+#include "harness/check/drawing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "harness/check/rules.h"
+#include "program/device/layout.h"
+#include "program/import/names.h"
+
+namespace twinrun {
+namespace check {
+namespace {
+
+constexpr double kBoxWidth = 158,
+                 kBoxHeight = 40;  // points: a name of 20 letters and a line below it
+
+// Where an op stands: the phase, and in it the layer.
+struct Place {
+  int phase = 0;
+  std::string group;
+};
+
+constexpr const char* kPhases[] = {"Forward", "Gradient", "Update"};
+
+std::string first_part(const std::string& path) {
+  const size_t slash = path.find('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash);
+}
+
+class Sorter {
+ public:
+  Sorter() { page_.phases = {{kPhases[0], {}, {}}, {kPhases[1], {}, {}}, {kPhases[2], {}, {}}}; }
+
+  int add(DrawnOp op, Place place) {
+    const int index = static_cast<int>(page_.ops.size());
+    page_.ops.push_back(std::move(op));
+    auto& groups = page_.phases[static_cast<size_t>(place.phase)].groups;
+    const auto [at, fresh] = known_.try_emplace({place.phase, place.group}, groups.size());
+    if (fresh) groups.push_back({place.group, {}, {}});
+    groups[at->second].ops.push_back(index);
+    return index;
+  }
+
+  Result<GraphPage> laid_out() {
+    std::erase_if(page_.phases, [](const DrawnPhase& p) { return p.groups.empty(); });
+    std::vector<int> phase_of(page_.ops.size()), group_of(page_.ops.size()),
+        within(page_.ops.size());
+    for (size_t p = 0; p < page_.phases.size(); ++p) {
+      for (size_t g = 0; g < page_.phases[p].groups.size(); ++g) {
+        const std::vector<int>& ops = page_.phases[p].groups[g].ops;
+        for (size_t i = 0; i < ops.size(); ++i) {
+          const auto op = static_cast<size_t>(ops[i]);
+          phase_of[op] = static_cast<int>(p);
+          group_of[op] = static_cast<int>(g);
+          within[op] = static_cast<int>(i);
+        }
+      }
+    }
+    std::vector<Sketch> sketches;
+    for (const DrawnPhase& phase : page_.phases) {
+      sketches.push_back(boxes(phase.groups.size()));
+      for (const DrawnGroup& g : phase.groups) sketches.push_back(boxes(g.ops.size()));
+    }
+    std::vector<size_t> first;  // sketch of a phase; its groups' follow
+    for (size_t p = 0, at = 0; p < page_.phases.size(); ++p) {
+      first.push_back(at);
+      at += 1 + page_.phases[p].groups.size();
+    }
+    for (size_t to = 0; to < page_.ops.size(); ++to) {
+      for (const int operand : page_.ops[to].operands) {
+        const auto from = static_cast<size_t>(operand);
+        if (phase_of[from] != phase_of[to]) continue;
+        const size_t at = first[static_cast<size_t>(phase_of[to])];
+        if (group_of[from] == group_of[to]) {
+          sketches[at + 1 + static_cast<size_t>(group_of[to])].arrows.emplace_back(within[from],
+                                                                                   within[to]);
+        } else {
+          sketches[at].arrows.emplace_back(group_of[from], group_of[to]);
+        }
+      }
+    }
+    for (Sketch& s : sketches) {
+      std::ranges::sort(s.arrows);
+      const auto same = std::ranges::unique(s.arrows);
+      s.arrows.erase(same.begin(), same.end());
+    }
+    TWINRUN_ASSIGN(std::vector<Drawing> drawings, lay_out(sketches));
+    for (size_t p = 0; p < page_.phases.size(); ++p) {
+      DrawnPhase& phase = page_.phases[p];
+      phase.drawing = std::move(drawings[first[p]]);
+      for (size_t g = 0; g < phase.groups.size(); ++g)
+        phase.groups[g].inside = std::move(drawings[first[p] + 1 + g]);
+    }
+    return std::move(page_);
+  }
+
+ private:
+  static Sketch boxes(size_t count) {
+    return {std::vector<Drawing::Box>(count, {0, 0, kBoxWidth, kBoxHeight}), {}};
+  }
+
+  GraphPage page_;
+  std::map<std::pair<int, std::string>, size_t> known_;
+};
+
+void add_program(const Program& program, Sorter& to) {
+  for (const Op& op : program.graph.ops()) {
+    const bool of_gradient =
+        op.phase == Phase::kGradient ||
+        (op.phase == Phase::kCollective && op.name.find(".grad") != std::string::npos);
+    Place place{op.phase == Phase::kUpdate ? 2 : of_gradient ? 1 : 0, first_part(op.name)};
+    if (place.group.empty()) place.group = op.kind == OpKind::kParameter ? "inputs" : "step";
+    to.add({op.name,
+            std::string(name_of(op.kind)),
+            to_string(op.type),
+            tpu::to_string(op.type, tpu::default_layout(op.type)),
+            true,
+            "",
+            {op.operands.begin(), op.operands.end()}},
+           std::move(place));
+  }
+}
+
+// By the place in the source where the text tells it, else by computation.
+void add_text(const HloModule& module, const std::vector<RuleFinding>& findings, Sorter& to) {
+  std::map<std::string, const RuleFinding*> wrong;
+  for (const RuleFinding& f : findings) {
+    if (f.severity != Severity::kError) continue;
+    for (const std::string& op : f.ops) wrong.try_emplace(op, &f);
+  }
+  for (const HloComputation& c : module.computations) {
+    const bool entry = &c == &module.entry();
+    std::vector<int> drawn;
+    for (const HloInstruction& in : c.instructions) {
+      const SourcePath source = source_path(in.op_name);
+      Place place{source.gradient ? 1 : 0, first_part(source.path)};
+      if (place.group.empty())
+        place.group = !entry ? c.name : in.opcode == "parameter" ? "inputs" : "main";
+      DrawnOp op;
+      op.name = place.group + "/" + in.name;
+      op.kind = in.opcode;
+      op.shape = to_string(in.shape);
+      if (const auto dtype = parse_dtype(in.shape.dtype == "s32" ? "i32" : in.shape.dtype);
+          dtype && !in.shape.dynamic) {
+        const TensorType type{*dtype, in.shape.dims};
+        op.layout = tpu::to_string(type, tpu::default_layout(type));
+      }
+      if (const auto found = wrong.find(op_id(in)); found != wrong.end()) {
+        op.fits = false;
+        op.why = found->second->found;
+      }
+      for (const int o : in.operands) op.operands.push_back(drawn[static_cast<size_t>(o)]);
+      drawn.push_back(to.add(std::move(op), std::move(place)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace check
+
+Result<GraphPage> draw(const Checked& checked) {
+  check::Sorter sorter;
+  if (checked.text) {
+    check::add_text(*checked.text, checked.findings, sorter);
+  } else if (checked.step) {
+    check::add_program(*checked.step, sorter);
+  } else {
+    return Error{"there is no program to draw: " + checked.no_step, checked.name, ""};
+  }
+  TWINRUN_ASSIGN(GraphPage page, sorter.laid_out());
+  page.title = checked.name;
+  if (checked.step)
+    page.about = checked.step->sharding.cores == 1
+                     ? "the step of one core"
+                     : fmt::format("the step of each of {} cores", checked.step->sharding.cores);
+  for (const RuleFinding& f : checked.findings)
+    page.remarks.push_back(
+        {std::string(to_string(f.severity)), std::string(f.id), f.where, f.found, f.fix});
+  return page;
+}
+
+}  // namespace twinrun

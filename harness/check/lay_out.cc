@@ -1,0 +1,105 @@
+// Sketches -> Graphviz's text -> places. Format: https://graphviz.org/docs/outputs/plain/.
+#include <fmt/format.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "harness/bisect/command.h"
+#include "harness/check/drawing.h"
+#include "harness/scratch.h"
+
+namespace twinrun::check {
+namespace {
+
+constexpr double kPoints = 72;  // an inch
+constexpr size_t kMostBoxes = 700, kMostArrows = 6000;
+constexpr double kSeconds = 120;
+
+bool small_enough(const Sketch& s) {
+  return !s.boxes.empty() && s.boxes.size() <= kMostBoxes && s.arrows.size() <= kMostArrows;
+}
+
+std::string graph_text(const Sketch& s) {
+  // Parts that are not connected stand beside each other in rows, not in one line.
+  std::string out =
+      "digraph g {\nnode [shape=box fixedsize=true label=\"\"]\ngraph [nslimit=4 nslimit1=4 "
+      "mclimit=0.6 nodesep=0.2 ranksep=0.35 "
+      "pack=16 packmode=array_i6]\n";
+  for (size_t i = 0; i < s.boxes.size(); ++i)
+    out += fmt::format("{} [width={:.3f} height={:.3f}]\n", i, s.boxes[i].width / kPoints,
+                       s.boxes[i].height / kPoints);
+  for (const auto& [from, to] : s.arrows) out += fmt::format("{}->{}\n", from, to);
+  return out + "}\n";
+}
+
+// "graph 1 w h", "node 3 x y w h ...", "edge 3 4 n x1 y1 ..", "stop".
+bool read_drawing(std::istream& in, const Sketch& s, Drawing& d) {
+  constexpr double kMargin = 12;
+  d.boxes = s.boxes;
+  std::string line;
+  while (std::getline(in, line)) {
+    std::istringstream words(line);
+    std::string word;
+    words >> word;
+    const auto point = [&](double& x, double& y) {
+      words >> x >> y;
+      x = x * kPoints + kMargin;
+      y = d.height - kMargin - y * kPoints;
+    };
+    if (word == "graph") {
+      double scale = 1, w = 0, h = 0;
+      words >> scale >> w >> h;
+      d.width = w * kPoints + 2 * kMargin;
+      d.height = h * kPoints + 2 * kMargin;
+    } else if (word == "node") {
+      size_t i = 0;
+      words >> i;
+      if (!words || i >= d.boxes.size()) return false;
+      point(d.boxes[i].x, d.boxes[i].y);
+    } else if (word == "edge") {
+      size_t from = 0, to = 0, n = 0;
+      words >> from >> to >> n;
+      if (!words || n > 10'000) return false;
+      auto& points = d.lines.emplace_back(n);
+      for (auto& [x, y] : points) point(x, y);
+    } else if (word == "stop") {
+      return true;
+    }
+    if (!words) return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<std::vector<Drawing>> lay_out(const std::vector<Sketch>& sketches) {
+  TWINRUN_ASSIGN(const Scratch work, Scratch::make("twinrun-graph"));
+  const std::string in = work.path() + "/in.dot", out = work.path() + "/out.txt";
+  std::ofstream text(in);
+  for (const Sketch& s : sketches) {
+    if (small_enough(s)) text << graph_text(s);
+  }
+  text.close();
+  if (!text) return Error{"cannot write", in, "free space in the folder for temporary files"};
+  bisect::CommandOptions options;
+  options.timeout_seconds = kSeconds;
+  options.out = out;
+  const auto ran = bisect::run_command({"dot", "-Tplain", in}, options, nullptr);
+  if (!ran)
+    return Error{
+        "the graph page is laid out by Graphviz, whose program is not there: " + ran.error().what,
+        "dot", "apt-get install graphviz (or leave out -o)"};
+  std::ifstream places(out);
+  std::vector<Drawing> drawings(sketches.size());
+  for (size_t i = 0; i < sketches.size(); ++i) {
+    if (!small_enough(sketches[i])) continue;
+    // What dot did not come to, or did wrong, is not drawn.
+    if (!read_drawing(places, sketches[i], drawings[i])) {
+      drawings[i] = {};
+      break;
+    }
+  }
+  return drawings;
+}
+
+}  // namespace twinrun::check

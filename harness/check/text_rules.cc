@@ -1,0 +1,215 @@
+// Rules that read a training step as text: every instruction of every computation, before anything is imported.
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "harness/check/opcodes.h"
+#include "harness/check/rules.h"
+#include "program/base/names.h"
+
+namespace twinrun::check {
+namespace {
+
+constexpr std::array kInfeedTypes = {"pred", "s32", "s64", "bf16", "f32", "c64", "u32"};
+constexpr const char* kInfeedNames =
+    "[tf.bool, tf.int32, tf.int64, tf.bfloat16, tf.float32, tf.complex64, tf.uint32]";
+
+bool is_wide_float(std::string_view t) { return t == "f64" || t == "c128"; }
+bool is_wide_integer(std::string_view t) { return t == "s64" || t == "u64"; }
+bool is_narrow_float(std::string_view t) { return t == "f16" || t.starts_with("f8"); }
+
+// All instructions that one rule speaks of in the same words.
+struct Group {
+  std::vector<const HloInstruction*> of;
+};
+
+class TextRules {
+ public:
+  TextRules(const HloModule& module, size_t state, Findings& out)
+      : module_(module), state_(state), out_(out) {}
+
+  void run() {
+    infeed();
+    for (const HloComputation& c : module_.computations) {
+      for (const HloInstruction& in : c.instructions) {
+        types(in, in.shape);
+        op(in);
+      }
+    }
+    tell_types();
+    tell_ops();
+    if (module_.replicas > 1 && !summed_) {
+      out_.push_back(finding(
+          "no-all-reduce", module_.file,
+          fmt::format("{} replicas, and no all-reduce among the instructions", module_.replicas),
+          "each core descends its own gradients: the cores' weights part from the first step on, "
+          "and the checkpoint has "
+          "those of core 0",
+          "reduce the gradients: jax.lax.pmean(grads, \"batch\") inside of pmap, "
+          "CrossShardOptimizer, xm.optimizer_step"));
+    }
+  }
+
+ private:
+  std::string place(const HloInstruction& in) const {
+    return fmt::format("{}:{}: {}", module_.file, in.line, in.name);
+  }
+  static std::string text_of(const HloInstruction& in) {
+    return fmt::format("%{} = {} {}(...)", in.name, to_string(in.shape), in.opcode);
+  }
+  // "fft.3", "12 instructions, the first fft.3"
+  static std::string some(const Group& g) {
+    return g.of.size() == 1
+               ? g.of[0]->name
+               : fmt::format("{} instructions, the first {}", g.of.size(), g.of[0]->name);
+  }
+  template <typename... Arguments>
+  void add(std::string_view id, const Group& g, const std::string& what, const char* why,
+           const std::string& fix, const Arguments&... arguments) {
+    RuleFinding f = finding(id, place(*g.of[0]), what + ": " + some(g), why, fix, arguments...);
+    for (const HloInstruction* in : g.of) f.ops.push_back(op_id(*in));
+    out_.push_back(std::move(f));
+  }
+
+  void infeed() {
+    const HloComputation& entry = module_.entry();
+    for (size_t i = state_; i < entry.parameters.size(); ++i) {
+      const HloInstruction& in = entry.instructions[static_cast<size_t>(entry.parameters[i])];
+      const std::string& t = in.shape.dtype;
+      if (in.shape.is_tuple() || std::ranges::find(kInfeedTypes, t) != kInfeedTypes.end()) continue;
+      Group g{{&in}};
+      const bool real = is_wide_float(t) || is_narrow_float(t);
+      add("infeed-type", g, fmt::format("an input of {}", to_string(in.shape)),
+          "batches reach a core through its infeed, which takes few types",
+          real ? "cast on the host: tf.cast(x, tf.float32) (or tf.bfloat16)"
+               : "cast on the host: tf.cast(x, tf.int32)",
+          in.name + " of " + t, kInfeedNames);
+    }
+  }
+
+  void types(const HloInstruction& in, const HloShape& shape) {
+    for (const HloShape& part : shape.parts) types(in, part);
+    if (shape.dynamic) dynamic_.of.push_back(&in);
+    if (in.opcode == "tuple" || in.opcode == "get-tuple-element") return;
+    const std::string& t = shape.dtype;
+    if (is_wide_float(t) || is_wide_integer(t) || is_narrow_float(t)) by_type_[t].of.push_back(&in);
+  }
+
+  void tell_types() {
+    if (!dynamic_.of.empty()) {
+      const HloInstruction& first = *dynamic_.of[0];
+      add("dynamic-shape", dynamic_, "a size that only a run knows, " + to_string(first.shape),
+          "a step is compiled for known shapes",
+          "fix the batch: batch(n, drop_remainder=True), jit with concrete shapes; pad to a bound",
+          first.name);
+    }
+    for (const auto& [t, g] : by_type_) {
+      if (is_narrow_float(t)) {
+        add("unsupported-dtype", g, t,
+            "the vector unit computes in float32, the matrix unit takes bfloat16",
+            "cast: x.astype(jnp.bfloat16), tf.cast(x, tf.bfloat16); bfloat16 has float32's range "
+            "and needs no loss scaling",
+            text_of(*g.of[0]));
+      } else if (is_wide_float(t)) {
+        add("wide-dtype", g, t,
+            "there is no 64-bit arithmetic: some ops are spelt out in pairs of float32, others "
+            "refused",
+            "cast: x.astype(jnp.float32), tf.cast(x, tf.float32); in JAX leave jax_enable_x64 off",
+            text_of(*g.of[0]));
+      } else {
+        add("wide-integer", g, t,
+            "a 64-bit integer is two of 32 bits: slower, and refused by some ops (sort, convert)",
+            "cast: x.astype(jnp.int32), tf.cast(x, tf.int32)", text_of(*g.of[0]));
+      }
+    }
+  }
+
+  void op(const HloInstruction& in) {
+    if (sums_over_cores(in.opcode)) summed_ = true;
+    if (is_dynamic(in.opcode)) {
+      if (dynamic_.of.empty() || dynamic_.of.back() != &in) dynamic_.of.push_back(&in);
+    } else if (in.opcode == "custom-call") {
+      std::string target;
+      if (const auto found = in.attributes.find("custom_call_target"); found != in.attributes.end())
+        target = found->second;
+      std::erase(target, '"');
+      if (!has_tpu_target(target)) by_target_[target].of.push_back(&in);
+    } else if (!is_known(in.opcode)) {
+      unknown_[in.opcode].of.push_back(&in);
+    } else if (in.opcode == "rng") {
+      stateful_.of.push_back(&in);
+    } else if (in.opcode == "rng-bit-generator") {
+      const auto found = in.attributes.find("algorithm");
+      std::string algorithm = found == in.attributes.end() ? "" : found->second;
+      for (char& c : algorithm) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      if (algorithm.empty() || algorithm.find("default") != std::string::npos)
+        default_.of.push_back(&in);
+    }
+  }
+
+  void tell_ops() {
+    for (const auto& [target, g] : by_target_) {
+      const bool callback = target.find("callback") != std::string::npos;
+      const bool elsewhere = target.starts_with("lapack_") || target.starts_with("cu") ||
+                             target.starts_with("hip") || target.starts_with("__cu") || callback;
+      add("unsupported-op", g, "custom-call of \"" + target + "\"",
+          elsewhere ? "this text was lowered for a CPU or a GPU, whose library it calls"
+                    : "a custom call is a kernel of one platform",
+          callback ? "take the callback out of the step, or lower for the TPU, where it is a send "
+                     "and a receive: "
+                     ".lower(lowering_platforms=(\"tpu\",))"
+          : elsewhere ? "lower for the TPU: .lower(lowering_platforms=(\"tpu\",)); what stays a "
+                        "custom call has no kernel there"
+                      : "write it in ops, or as a Pallas kernel",
+          module_.name, target);
+    }
+    for (const auto& [opcode, g] : unknown_)
+      add("unsupported-op", g, "\"" + opcode + "\" is no op of XLA",
+          "what XLA does not know it cannot compile",
+          "write it in ops of XLA; do it on the host, in the input pipeline", module_.name, opcode);
+    if (!stateful_.of.empty())
+      add("stateful-random", stateful_, "rng",
+          "the state is the device's: graph and op seeds do not reach it, each core draws its own, "
+          "and a run cannot be repeated",
+          "stateless draws: jax.random with a key, tf.random.stateless_uniform(shape, seed=[seed, "
+          "step])");
+    if (!default_.of.empty())
+      add("default-random", default_, "rng-bit-generator of the default algorithm",
+          "each backend has its own: the same key draws other numbers on a TPU than on a CPU, and "
+          "under another sharding",
+          "a named algorithm: jax_default_prng_impl=threefry2x32; "
+          "tf.random.Generator.from_seed(seed, alg=\"philox\")");
+  }
+
+  const HloModule& module_;
+  const size_t state_;
+  Findings& out_;
+  Group dynamic_, stateful_, default_;
+  std::map<std::string, Group> by_type_, by_target_, unknown_;
+  bool summed_ = false;
+};
+
+}  // namespace
+
+std::string op_id(const HloInstruction& in) { return fmt::format("{}:{}", in.name, in.line); }
+
+void check_text(const HloModule& module, size_t state, Findings& out) {
+  TextRules(module, state, out).run();
+}
+
+void check_collectives(const Program& step, const std::string& where, Findings& out) {
+  if (step.sharding.cores == 1) return;
+  const bool summed = std::ranges::any_of(step.graph.ops(), [](const Op& op) {
+    return op.kind == OpKind::kAllReduce && op.phase != Phase::kForward;
+  });
+  if (summed) return;
+  out.push_back(finding(
+      "no-all-reduce", where,
+      fmt::format("{} cores, and no all-reduce of gradients in the step", step.sharding.cores),
+      "each core descends its own gradients: the cores' weights part from the first step on, and "
+      "the "
+      "checkpoint has those of core 0",
+      "reduce the gradients: CrossShardOptimizer, xm.optimizer_step, jax.lax.pmean"));
+}
+
+}  // namespace twinrun::check

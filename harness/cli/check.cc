@@ -1,0 +1,179 @@
+// twinrun check: the rules of harness/check, told as text or JSON.
+#include "harness/check/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "checkpoints/container/atomic_file.h"
+#include "harness/check/drawing.h"
+#include "harness/cli/cli.h"
+#include "harness/memory.h"
+#include "program/device/machine.h"
+#include "reports/text.h"
+
+namespace twinrun::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const RuleFinding& f) {
+  return {{"id", f.id},
+          {"severity", to_string(f.severity)},
+          {"where", f.where},
+          {"found", f.found},
+          {"why", f.why},
+          {"fix", f.fix},
+          {"stack_message", f.stack_message},
+          {"ops", f.ops},
+          {"doc", fmt::format("docs/check.md#{}", f.id)}};
+}
+
+Json json_of(const Checked& c, const tpu::Generation& generation,
+             const std::optional<MemoryReport>& memory) {
+  Json rules = Json::array();
+  for (const RuleFinding& f : c.findings) rules.push_back(json_of(f));
+  return {{"schema", 1},
+          {"kind", "check"},
+          {"name", c.name},
+          {"generation", generation.name},
+          {"cores", c.step ? Json(c.step->sharding.cores) : Json()},
+          {"batch_per_core", c.step ? Json(c.step->batch) : Json()},
+          {"no_step", c.no_step},
+          {"errors", c.count(Severity::kError)},
+          {"warnings", c.count(Severity::kWarning)},
+          {"notes", c.count(Severity::kNote)},
+          {"rules", rules},
+          {"memory", memory ? Json::parse(memory_json(*memory)) : Json()}};
+}
+
+void print(const RuleFinding& f) {
+  constexpr int kLabel = 13;
+  const int width = std::max(40, terminal_width() - kLabel);
+  const auto line = [&](std::string label, const std::string& words) {
+    if (words.empty()) return;
+    for (const std::string& part : text::wrap(text::clean(words, unicode_wanted()), width)) {
+      fmt::print("  {:<{}}{}\n", label, kLabel - 2, part);
+      label.clear();
+    }
+  };
+  fmt::print("\n{} {}  {}\n", to_string(f.severity), f.id, text::clean(f.where));
+  line("found", f.found);
+  line("why", f.why);
+  line("fix", f.fix);
+  line("a TPU says", f.stack_message);
+}
+
+void print(const Checked& c) {
+  if (c.text) {
+    size_t count = 0;
+    for (const HloComputation& part : c.text->computations) count += part.instructions.size();
+    fmt::print("{}: {} instructions{}\n", c.name, count,
+               c.text->replicas > 1 ? fmt::format(" on each of {} cores", c.text->replicas) : "");
+    if (!c.step) fmt::print("not imported: {}\n", text::clean(c.no_step));
+  } else if (c.step) {
+    const int cores = c.step->sharding.cores;
+    fmt::print("{}: {} ops on {}, {} samples each\n", c.name, c.step->graph.size(),
+               cores == 1 ? "one core" : fmt::format("each of {} cores", cores), c.step->batch);
+  } else {
+    fmt::print("{}: no program to look at: {}\n", c.name, text::clean(c.no_step));
+  }
+  for (const RuleFinding& f : c.findings) print(f);
+  const auto counted = [&](Severity s) {
+    const size_t n = c.count(s);
+    return fmt::format("{} {}{}", n, to_string(s), n == 1 ? "" : "s");
+  };
+  fmt::print("\n{}, {}, {}\n", counted(Severity::kError), counted(Severity::kWarning),
+             counted(Severity::kNote));
+}
+
+std::optional<MemoryReport> memory_of(const Checked& c, const tpu::Generation& generation,
+                                      bool fit) {
+  if (!c.step) return std::nullopt;
+  const Experiment* experiment = c.text ? nullptr : &c.experiment;
+  return report_memory(*c.step, generation, experiment, {.fit = fit, .host = true});
+}
+
+void print(const MemoryReport& memory) {
+  fmt::print("\n");
+  for (const std::string& line : text::clean_lines(memory_text(memory), unicode_wanted()))
+    fmt::print("{}\n", line);
+}
+
+// The graph page; its path.
+Result<std::string> write_page(const Checked& c, const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (failed)
+    return Error{"cannot make this folder: " + failed.message(), folder, "name another with -o"};
+  TWINRUN_ASSIGN(const GraphPage page, draw(c));
+  const std::string path = folder + "/graph.html";
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, to_html(page)));
+  return path;
+}
+
+Result<Checked> checked(const Parsed& parsed) {
+  TWINRUN_ASSIGN(const Overrides overrides, overrides_of(parsed));
+  const bool scenario = parsed.has("?SCENARIO"), program = parsed.has("program");
+  if (scenario == program)
+    return Error{scenario ? "a scenario and a program" : "neither a scenario nor a program", "",
+                 "usage: twinrun check SCENARIO, or twinrun check --program FILE"};
+  if (scenario) return check_scenario(parsed.get<std::string>("?SCENARIO"), overrides);
+  if (!overrides.empty())
+    return Error{"a program has no keys", "--set", "leave --set out, or check a scenario"};
+  ImportRequest request;
+  request.program = parsed.get<std::string>("program");
+  if (parsed.has("binding")) request.binding = parsed.get<std::string>("binding");
+  return check_program(request);
+}
+
+}  // namespace
+
+int check_verb(const Args& args) {
+  po::options_description options("options");
+  add_scenario_options(options);
+  options.add_options()("program", po::value<std::string>(),
+                        "instead of a scenario: a training step as HLO or StableHLO text")(
+      "binding", po::value<std::string>(), "of that program: which parameter is what")(
+      "generation", po::value<std::string>()->default_value("v2"), "the TPU: v2 or v3")(
+      "out,o", po::value<std::string>(),
+      "folder for graph.html, the program drawn (needs Graphviz)")(
+      "fail-on", po::value<std::string>()->default_value("error"),
+      "exit with 1 where there are such findings, or worse: error, warning, note")(
+      "fit", po::bool_switch(), "find the largest batch that fits into a core's memory")(
+      "json", po::bool_switch(), "one JSON document on stdout");
+  const Parsed parsed =
+      parse(args, "twinrun check SCENARIO|--program FILE [OPTIONS]",
+            "twinrun check resnet50 --set train.batch=100", options, {"?SCENARIO"});
+  if (parsed.exit) return *parsed.exit;
+  const auto generation = tpu::find_generation(parsed.get<std::string>("generation"));
+  if (!generation) return fail(generation.error());
+  const auto fail_on = find_severity(parsed.get<std::string>("fail-on"));
+  if (!fail_on) return fail(fail_on.error());
+  const auto c = checked(parsed);
+  if (!c) return fail(c.error());
+  const std::optional<MemoryReport> memory = memory_of(*c, *generation, parsed.get<bool>("fit"));
+  std::string page;
+  if (parsed.has("out")) {
+    auto path = write_page(*c, parsed.get<std::string>("out"));
+    if (!path) return fail(path.error());
+    page = *std::move(path);
+  }
+  if (parsed.get<bool>("json")) {
+    fmt::print(
+        "{}\n",
+        json_of(*c, *generation, memory).dump(2, ' ', false, Json::error_handler_t::replace));
+  } else {
+    print(*c);
+    if (memory) print(*memory);
+    if (!page.empty()) fmt::print("graph: {}\n", page);
+  }
+  const bool bad = (!c->findings.empty() && c->findings.front().severity <= *fail_on) ||
+                   (memory && !memory->fits());
+  return bad ? 1 : 0;
+}
+
+}  // namespace twinrun::cli

@@ -1,0 +1,16 @@
+// How much memory tensors hold: every block that Tensor::empty made and that somebody still has, in all threads.
+//
+//   reset_tensor_peak();  engine.step(...);  tensor_memory().peak;    // bytes
+#pragma once
+
+#include <cstdint>
+
+namespace twinrun {
+
+struct TensorMemory {
+  int64_t live = 0, peak = 0;  // bytes; the peak since the last reset
+};
+TensorMemory tensor_memory();
+void reset_tensor_peak();  // to what is live now
+
+}  // namespace twinrun

@@ -1,0 +1,217 @@
+#include "reports/graph_page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "reports/html_text.h"
+#include "reports/page_files.h"
+#include "reports/text.h"
+
+namespace twinrun {
+namespace graph_page {
+namespace {
+
+std::string_view page_file(std::string_view name) {
+  const auto found = std::ranges::find(page_files(), name, &PageFile::name);
+  return found == page_files().end() ? std::string_view() : found->text;
+}
+
+// Points as a path: whole numbers are fine enough.
+std::string path_of(const std::vector<std::pair<double, double>>& points) {
+  std::string d;
+  for (size_t i = 0; i < points.size(); ++i)
+    d += fmt::format("{}{:.0f} {:.0f}",
+                     i == 0       ? "M"
+                     : i % 3 == 1 ? " C"
+                                  : " ",
+                     points[i].first, points[i].second);
+  return d;
+}
+
+class Page {
+ public:
+  explicit Page(const GraphPage& page) : p_(page) {
+    for (const DrawnOp& op : p_.ops) wrong_ += op.fits ? 0 : 1;
+  }
+
+  std::string render() const {
+    return fmt::format(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+        "'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+        "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{0}: on a TPU</title>\n"
+        "<style>\n{1}\n{2}</style>\n</head>\n<body class=\"graph\">\n{3}<main>\n<div "
+        "class=\"picture\">\n{4}</div>\n<aside>\n{5}</aside>\n</main>\n"
+        "<script type=\"application/json\" "
+        "id=\"data\">{6}</script>\n<script>\n{7}</script>\n</body>\n</html>\n",
+        html::text(p_.title, 100), page_file("page.css"), page_file("graph.css"), header(),
+        pictures(), side(), data(), page_file("graph.js"));
+  }
+
+ private:
+  size_t fitting() const { return p_.ops.size() - wrong_; }
+  // Never "100%" where one does not fit.
+  std::string percent() const {
+    if (p_.ops.empty()) return "–";
+    if (wrong_ == 0) return "100%";
+    return fmt::format("{:.1f}%", std::floor(1000.0 * static_cast<double>(fitting()) /
+                                             static_cast<double>(p_.ops.size())) /
+                                      10);
+  }
+
+  std::string header() const {
+    return fmt::format(
+        "<header>\n<p class=\"about\">twinrun check on {}{}</p>\n<h1><span class=\"badge {}\">{} "
+        "fit</span> {} of {} ops run on a "
+        "TPU{}</h1>\n</header>\n",
+        html::code(p_.title, 120), p_.about.empty() ? "" : ": " + html::text(p_.about, 300),
+        wrong_ == 0 ? "v-NOISE" : "v-ENGINE_BUG", percent(), fitting(), p_.ops.size(),
+        wrong_ == 0 ? "" : fmt::format(", {} not", wrong_));
+  }
+
+  static std::string words(size_t wrong, size_t all) {
+    if (wrong == 0) return all == 1 ? "1 op, fits" : fmt::format("{} ops, all fit", all);
+    if (wrong == all)
+      return all == 1 ? "1 op, does not fit" : fmt::format("{} ops, none fits", all);
+    return fmt::format("{} of {} do not fit", wrong, all);
+  }
+
+  size_t wrong_in(const DrawnGroup& g) const {
+    return static_cast<size_t>(
+        std::ranges::count_if(g.ops, [&](int i) { return !p_.ops[static_cast<size_t>(i)].fits; }));
+  }
+
+  std::string group(const DrawnGroup& g, const Drawing::Box& b, const std::string& id) const {
+    const size_t wrong = wrong_in(g);
+    const std::string said = words(wrong, g.ops.size());
+    const double share =
+        static_cast<double>(wrong) / static_cast<double>(std::max<size_t>(1, g.ops.size()));
+    const double left = b.x - b.width / 2, top = b.y - b.height / 2;
+    std::string out = fmt::format(
+        "<g class=\"node {}\" data-g=\"{}\" tabindex=\"0\" role=\"button\" aria-label=\"{}: {}\">"
+        "<rect x=\"{:.0f}\" y=\"{:.0f}\" width=\"{:.0f}\" height=\"{:.0f}\" rx=\"4\"/>",
+        wrong == 0              ? "good"
+        : wrong == g.ops.size() ? "bad"
+                                : "mixed",
+        id, html::text(g.name, 80), said, left, top, b.width, b.height);
+    if (wrong > 0 && share < 1)
+      out += fmt::format(
+          "<rect class=\"share\" x=\"{:.0f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"4\"/>", left,
+          top + b.height - 4, b.width * share);
+    return out + fmt::format(
+                     "<text x=\"{0:.0f}\" y=\"{1:.0f}\" class=\"name\">{2}</text><text "
+                     "x=\"{0:.0f}\" y=\"{3:.0f}\">{4}</text></g>\n",
+                     b.x, b.y - 4, html::text(g.name, 20), b.y + 10, said);
+  }
+
+  std::string pictures() const {
+    std::string out =
+        "<p class=\"legend\"><span><i class=\"swatch good\"></i> green: fits</span> <span><i "
+        "class=\"swatch bad\"></i> red, "
+        "dashed: does not fit</span> <span><i class=\"swatch mixed\"></i> red bar: the share that "
+        "does not</span></p>\n";
+    for (size_t i = 0; i < p_.phases.size(); ++i) {
+      const DrawnPhase& phase = p_.phases[i];
+      out += fmt::format(
+          "<section class=\"phase\" data-phase=\"{}\" aria-label=\"{}\">\n<h2>{}</h2>\n", i,
+          html::text(phase.name, 60), html::text(phase.name, 60));
+      if (!phase.drawing.drawn()) {
+        out += "<p>Too large to be drawn; search finds its ops.</p>\n</section>\n";
+        continue;
+      }
+      out += fmt::format(
+          "<svg class=\"graph\" role=\"group\" aria-label=\"{0}, {1} layers\" viewBox=\"0 0 "
+          "{2:.0f} {3:.0f}\" width=\"{2:.0f}\" "
+          "height=\"{3:.0f}\">\n",
+          html::text(phase.name, 60), phase.groups.size(), phase.drawing.width,
+          phase.drawing.height);
+      out += fmt::format(
+          "<marker id=\"tip{0}\" viewBox=\"0 0 10 8\" refX=\"0\" refY=\"4\" markerWidth=\"10\" "
+          "markerHeight=\"8\" "
+          "markerUnits=\"userSpaceOnUse\" orient=\"auto\"><path class=\"tip\" d=\"M0 0L10 4L0 "
+          "8z\"/></marker>\n",
+          i);
+      for (const auto& line : phase.drawing.lines)
+        out += fmt::format("<path class=\"edge\" marker-end=\"url(#tip{})\" d=\"{}\"/>\n", i,
+                           path_of(line));
+      for (size_t g = 0; g < phase.groups.size(); ++g)
+        out += group(phase.groups[g], phase.drawing.boxes[g], fmt::format("{}.{}", i, g));
+      out += "</svg>\n</section>\n";
+    }
+    return out;
+  }
+
+  std::string side() const {
+    std::string out = fmt::format("<section><h2>Ops that do not fit ({})</h2>\n", wrong_);
+    constexpr size_t kMost = 200;
+    size_t shown = 0;
+    std::string rows;
+    for (size_t i = 0; i < p_.ops.size() && shown < kMost; ++i) {
+      const DrawnOp& op = p_.ops[i];
+      if (op.fits) continue;
+      ++shown;
+      rows += fmt::format("<li data-op=\"{}\">{} {}: {}</li>\n", i, html::code(op.name, 120),
+                          html::text(op.shape, 80), html::text(op.why, 200));
+    }
+    out += rows.empty() ? "<p>None.</p>\n" : "<ul class=\"wrong\">\n" + rows + "</ul>\n";
+    if (wrong_ > shown) out += fmt::format("<p>and {} more</p>\n", wrong_ - shown);
+    out += fmt::format("</section>\n<section><h2>Findings ({})</h2>\n", p_.remarks.size());
+    if (p_.remarks.empty()) out += "<p>None.</p>\n";
+    for (const GraphPage::Remark& r : p_.remarks)
+      out += fmt::format(
+          "<div class=\"finding\"><p><b class=\"{0}\">{0}</b> {1}<br>{2}</p><p>{3}</p><p>Fix: "
+          "{4}</p></div>\n",
+          html::text(r.severity), html::code(r.id), html::text(r.where, 200),
+          html::text(r.found, 600), html::text(r.fix, 600));
+    return out + "</section>\n";
+  }
+
+  // For the script. "<" is spelt out, so that no name ends the element.
+  std::string data() const {
+    using Json = nlohmann::ordered_json;
+    Json j;
+    const auto drawing = [](const Drawing& d) {
+      Json boxes = Json::array(), lines = Json::array();
+      for (const Drawing::Box& b : d.boxes)
+        boxes.push_back(
+            {std::lround(b.x), std::lround(b.y), std::lround(b.width), std::lround(b.height)});
+      for (const auto& line : d.lines) lines.push_back(path_of(line));
+      return Json{{"w", std::lround(d.width)},
+                  {"h", std::lround(d.height)},
+                  {"boxes", boxes},
+                  {"lines", lines}};
+    };
+    j["ops"] = Json::array();
+    for (const DrawnOp& op : p_.ops)
+      j["ops"].push_back({text::clean(op.name), text::clean(op.kind), text::clean(op.shape),
+                          text::clean(op.layout), op.fits ? 1 : 0, text::clean(op.why),
+                          op.operands});
+    j["phases"] = Json::array();
+    for (const DrawnPhase& phase : p_.phases) {
+      Json groups = Json::array();
+      for (const DrawnGroup& g : phase.groups)
+        groups.push_back(
+            {{"name", text::clean(g.name)}, {"ops", g.ops}, {"inside", drawing(g.inside)}});
+      j["phases"].push_back({{"name", text::clean(phase.name)}, {"groups", groups}});
+    }
+    std::string out = j.dump(-1, ' ', false, Json::error_handler_t::replace);
+    for (size_t at = out.find('<'); at != std::string::npos; at = out.find('<', at + 6))
+      out.replace(at, 1, "\\u003c");
+    return out;
+  }
+
+  const GraphPage& p_;
+  size_t wrong_ = 0;
+};
+
+}  // namespace
+}  // namespace graph_page
+
+std::string to_html(const GraphPage& page) { return graph_page::Page(page).render(); }
+
+}  // namespace twinrun

@@ -1,0 +1,107 @@
+// twinrun check from outside: exit codes, text, JSON, the page it leaves.
+#include "tests/e2e/process.h"
+
+namespace twinrun::e2e {
+namespace {
+
+
+TEST(CheckVerb, ExitCodes) {
+  const Folder folder;
+  EXPECT_EQ(twinrun(folder, {"check", "digits_cnn"}).code, 0);
+  EXPECT_EQ(twinrun(folder, {"check", "digits_cnn", "--fail-on", "warning"}).code, 0);
+  EXPECT_EQ(twinrun(folder, {"check", "digits_cnn", "--fail-on", "note"}).code, 1);
+  EXPECT_EQ(twinrun(folder, {"check", "resnet20"}).code, 0);
+  EXPECT_EQ(twinrun(folder, {"check", "resnet20", "--fail-on", "warning"}).code, 1);
+  EXPECT_EQ(twinrun(folder, {"check", "digits_cnn", "--set", "train.batch=100"}).code, 1);
+  EXPECT_EQ(twinrun(folder, {"check", "--program", kFixtures + "mlp_momentum.hlo"}).code, 0);
+}
+
+TEST(CheckVerb, UsageIsAnErrorThatSaysWhatToDo) {
+  const Folder folder;
+  const std::pair<Words, const char*> wrong[] = {
+      {{"check"}, "neither a scenario nor a program"},
+      {{"check", "digits_mlp", "--program", "x.hlo"}, "a scenario and a program"},
+      {{"check", "digits_mpl"}, "digits_mlp"},
+      {{"check", "digits_mlp", "--fail-on", "warn"}, "did you mean 'warning'?"},
+      {{"check", "digits_mlp", "--generation", "v9"}, "did you mean v"},
+      {{"check", "digits_mlp", "--set", "train.batches=1"}, "did you mean \"batch\"?"},
+      {{"check", "--program", "absent.hlo"}, "absent.hlo"},
+      {{"check", "--program", kFixtures + "mlp_sgd.hlo", "--set", "train.steps=2"},
+       "a program has no keys"},
+      {{"check", "digits_mlp", "-o", "/proc/nothing"}, "/proc/nothing"},
+  };
+  for (const auto& [words, says] : wrong) {
+    const Outcome o = twinrun(folder, words);
+    EXPECT_EQ(o.code, 128) << words.back();
+    EXPECT_TRUE(o.says(says)) << o.err;
+    EXPECT_EQ(o.out, "");
+  }
+}
+
+TEST(CheckVerb, TextNamesRulePlaceAndFix) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, {"check", "digits_cnn", "--set", "train.batch=100"});
+  EXPECT_TRUE(o.prints("error batch-not-divisible  --set train.batch")) << o.out;
+  EXPECT_TRUE(o.prints("--set train.batch=104"));
+  EXPECT_TRUE(o.prints("train batch size 100 must be divisible by number of replicas 8"));
+  EXPECT_TRUE(o.prints("1 error, 1 warning, 1 note")) << o.out;
+}
+
+TEST(CheckVerb, Json) {
+  const Folder folder;
+  const auto j =
+      json_of(twinrun(folder, {"check", "resnet20", "--json", "--set", "train.batch=100"}).out);
+  EXPECT_EQ(j["schema"], 1);
+  EXPECT_EQ(j["name"], "resnet20");
+  EXPECT_EQ(j["cores"], 8);
+  EXPECT_EQ(j["batch_per_core"], 12);
+  EXPECT_EQ(j["errors"], 1);
+  ASSERT_GE(j["rules"].size(), 2U);
+  const auto& f = j["rules"][0];
+  EXPECT_EQ(f["id"], "batch-not-divisible");
+  EXPECT_EQ(f["severity"], "error");
+  EXPECT_EQ(f["where"], "--set train.batch");
+  EXPECT_EQ(f["stack_message"], "train batch size 100 must be divisible by number of replicas 8");
+  EXPECT_EQ(f["doc"], "docs/check.md#batch-not-divisible");
+  EXPECT_TRUE(j.contains("memory"));
+}
+
+// Names of a text are its author's.
+TEST(CheckVerb, HostileNamesStayOnTheirLine) {
+  const Folder folder;
+  write_text(
+      folder / "x.hlo",
+      "HloModule step\nENTRY main {\n  w = f32[8] parameter(0)\n  c = f32[8] custom-call(w), "
+      "custom_call_target=\"a\x1b[31m\xff</script>\"\n  loss = f32[] constant(1)\n"
+      "  ROOT out = (f32[8], f32[]) tuple(c, loss)\n}\n");
+  const Outcome o = twinrun(folder, {"check", "--program", "x.hlo"});
+  EXPECT_EQ(o.code, 1) << o.err;
+  EXPECT_EQ(o.out.find('\x1b'), std::string::npos);
+  const Outcome json = twinrun(folder, {"check", "--program", "x.hlo", "--json"});
+  EXPECT_EQ(json_of(json.out)["rules"][0]["id"], "unsupported-op");
+}
+
+TEST(CheckVerb, LeavesAGraphPage) {
+  if (std::system("dot -V > /dev/null 2>&1") != 0)
+    GTEST_SKIP() << "no Graphviz (apt-get install graphviz)";
+  const Folder folder;
+  const Outcome o = twinrun(folder, {"check", "digits_mlp", "-o", "out/deep"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(o.prints("graph: out/deep/graph.html"));
+  const std::string page = read_text(folder / "out/deep/graph.html");
+  for (const char* part : {"76 of 76 ops run on a TPU", "aria-label=\"dense1: ",
+                           "\"dense1/dot_general\"", "f32[32,64]{1,0:T(8,128)}", "</html>"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  EXPECT_EQ(page.find("http"), page.find("http-equiv"));  // loads nothing
+  EXPECT_EQ(folder.entries(), (std::set<std::string>{"out", "out/deep", "out/deep/graph.html"}));
+}
+
+TEST(CheckVerb, WithoutGraphvizItSaysWhatToInstall) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, {"check", "digits_mlp", "-o", "out"}, {{"PATH", "/nowhere"}});
+  EXPECT_EQ(o.code, 128);
+  EXPECT_TRUE(o.says("apt-get install graphviz")) << o.err;
+}
+
+}  // namespace
+}  // namespace twinrun::e2e
