@@ -364,6 +364,26 @@ TEST(Check, HostileScenariosAndTextsAreErrors) {
   EXPECT_FALSE(check_program({.program = ::testing::TempDir() + "/absent.hlo"}));
 }
 
+// Cut anywhere, or with a character changed, a text is an error or is judged; never a crash.
+TEST(Check, DamagedTexts) {
+  const std::string texts[] = {hlo("f32[<=8,4]",
+                                   "h = f16[8,4] custom-call(x), custom_call_target=\"y\", "
+                                   "metadata={op_name=\"jit(f)/a/b\"}",
+                                   ", replica_count=8, num_partitions=2"),
+                               mlir("tensor<?x8xf32>")};
+  int judged = 0;
+  for (const std::string& whole : texts) {
+    for (size_t at = 0; at < whole.size(); at += 11) {
+      std::string changed = whole;
+      changed[at] = "?<[{\"=\n9"[at % 8];
+      for (const std::string& text : {whole.substr(0, at), changed})
+        judged += check_program({.program = file_with("damaged.hlo", text)}).ok() ? 1 : 0;
+    }
+    EXPECT_TRUE(check_program({.program = file_with("damaged.hlo", whole)}));
+  }
+  EXPECT_GT(judged, 5);
+}
+
 // A scenario is refused elsewhere as before.
 TEST(Check, LoadingIsAsStrictAsBefore) {
   const auto uneven = load_scenario("digits_mlp", {{"train.batch", "100"}});
