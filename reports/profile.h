@@ -109,6 +109,7 @@ struct ProfileCategory {
 std::vector<ProfileCategory> categories(const Profile& profile);
 // The same by any word of an op: &ProfileOp::layer.
 std::vector<ProfileCategory> grouped(const Profile& profile, std::string ProfileOp::*word);
+inline constexpr size_t kTopOps = 10;  // on an overview
 std::vector<const ProfileOp*> top_ops(const Profile& profile, size_t most);
 
 std::string to_profile_json(const Profile& profile);

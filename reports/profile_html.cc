@@ -15,7 +15,6 @@ namespace {
 using words::rate;
 using words::seconds;
 
-constexpr size_t kTopOps = 10;
 constexpr size_t kOpsOfCategory = 300;
 
 struct Part {

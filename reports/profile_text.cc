@@ -8,7 +8,6 @@
 namespace twinrun {
 namespace {
 
-constexpr size_t kTopOps = 10;
 
 using words::seconds;
 

@@ -43,7 +43,7 @@ struct RuleFinding {
   std::string found, why;
   std::string fix;                    // a --set line where one cures it
   std::string stack_message;          // with its arguments; "" where the stack says nothing
-  std::vector<std::string> ops = {};  // instructions of a text that it speaks of, "fft.3:41"
+  std::vector<std::string> ops = {};  // all that it speaks of: layers, instructions ("fft.3:41")
 };
 
 struct Checked {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "harness/check/rules.h"
 #include "program/device/layout.h"
@@ -69,7 +68,6 @@ class Sorter {
       first.push_back(at);
       at += 1 + page_.phases[p].groups.size();
     }
-    std::set<std::pair<int, int>> drawn;
     for (size_t to = 0; to < page_.ops.size(); ++to) {
       for (const int operand : page_.ops[to].operands) {
         const auto from = static_cast<size_t>(operand);

@@ -24,6 +24,7 @@ class KeyRules {
     reductions();
     clipping();
     files();
+    cache();
     padding();
   }
 
@@ -165,6 +166,16 @@ class KeyRules {
         local[0]);
   }
 
+  void cache() {
+    const std::string& path = s_.data.cache;
+    if (path == "none" || path == "memory" || path.starts_with(kRemote)) return;
+    add("file-cache", source_.where("data", "cache"), path,
+        "the op that caches runs on the TPU's host, which for a remote TPU is another machine; on "
+        "a TPU VM the file must hold all "
+        "decoded samples, and each host has one of its own",
+        "--set data.cache=memory, or a path in a bucket (gs://BUCKET/PATH)", path);
+  }
+
   // The guide's rule of thumb: 8 samples a core and features in multiples of 128, or 128 samples a core and multiples of 8.
   void padding() {
     if (s_.train.batch == 0) return;
@@ -199,16 +210,20 @@ class KeyRules {
   Findings& out_;
 };
 
-std::string layers_of(const Program& p, std::string_view cause) {
+std::vector<std::string> layers_of(const Program& p, std::string_view cause) {
   std::vector<std::string> names;
   for (const Coupling& c : p.couplings) {
     if (c.cause == cause) names.push_back(c.layer);
   }
+  return names;
+}
+
+// The first few by name; a finding's `ops` has them all.
+std::string listed(const std::vector<std::string>& names) {
   constexpr size_t kMost = 6;
-  if (names.size() > kMost)
-    return fmt::format("{} and {} more layers", join({names.begin(), names.begin() + kMost}, ", "),
-                       names.size() - kMost);
-  return join(names, ", ");
+  if (names.size() <= kMost) return join(names, ", ");
+  return fmt::format("{} and {} more layers", join({names.begin(), names.begin() + kMost}, ", "),
+                     names.size() - kMost);
 }
 
 }  // namespace
@@ -219,39 +234,38 @@ void check_couplings(const ReadScenario& read, const Program& forward, Findings&
   const Scenario& s = read.scenario;
   const int64_t cores = s.tpu.cores, per_core = forward.batch / cores;
   if (cores == 1) return;
+  const auto add = [&](std::string_view id, const char* section, const char* key,
+                       const std::vector<std::string>& layers, const std::string& what,
+                       const char* why, std::string fix) {
+    if (layers.empty()) return;
+    out.push_back(finding(id, read.source.where(section, key), listed(layers) + ": " + what, why,
+                          std::move(fix)));
+    out.back().ops = layers;
+  };
   const bool synced = s.tpu.batchnorm == "synced";
   const int64_t together = !synced ? 1 : s.tpu.batchnorm_group > 0 ? s.tpu.batchnorm_group : cores;
-  const std::string norms = layers_of(forward, "batch_norm");
-  if (!norms.empty() && per_core * together < tpu::kSmallBatchPerCore) {
+  if (per_core * together < tpu::kSmallBatchPerCore) {
     const int64_t enough = (tpu::kSmallBatchPerCore + together - 1) / together * cores;
     const bool sync_helps = !synced && per_core * cores >= tpu::kSmallBatchPerCore;
-    out.push_back(finding(
-        "small-batch-norm", read.source.where("train", "batch"),
-        fmt::format("{}: statistics of {} samples ({} a core{})", norms, per_core * together,
-                    per_core, together > 1 ? fmt::format(", {} cores together", together) : ""),
+    add("small-batch-norm", "train", "batch", layers_of(forward, "batch_norm"),
+        fmt::format("statistics of {} samples ({} a core{})", per_core * together, per_core,
+                    together > 1 ? fmt::format(", {} cores together", together) : ""),
         "a core normalises by the mean and variance of what it sees itself; of few samples they "
-        "are noise, and the moving "
-        "averages that evaluation uses are those of core 0",
+        "are "
+        "noise, and the moving averages that evaluation uses are those of core 0",
         fmt::format("--set train.batch={}{}", enough,
-                    sync_helps ? ", or --set tpu.batchnorm=synced" : "")));
+                    sync_helps ? ", or --set tpu.batchnorm=synced" : ""));
   }
-  const std::string wise = layers_of(forward, "batch_wise");
-  if (!wise.empty() && s.tpu.batchwise == "per_core") {
-    out.push_back(
-        finding("batch-wise-per-core", read.source.where("tpu", "batchwise"),
-                fmt::format("{}: {} samples instead of {}", wise, per_core, forward.batch),
-                "pairs, triplets and statistics across samples are made of one core's share of the "
-                "batch: fewer, and "
-                "other ones",
-                "--set tpu.batchwise=gathered"));
-  }
-  const std::string weighted = layers_of(forward, "token_mean");
-  if (!weighted.empty() && s.tpu.token_mean == "per_core") {
-    out.push_back(finding(
-        "weighted-mean-per-core", read.source.where("tpu", "token_mean"),
-        fmt::format("{} divides by the sum of weights of {} samples", weighted, per_core),
-        "cores with few tokens count as much as cores with many", "--set tpu.token_mean=global"));
-  }
+  if (s.tpu.batchwise == "per_core")
+    add("batch-wise-per-core", "tpu", "batchwise", layers_of(forward, "batch_wise"),
+        fmt::format("{} samples instead of {}", per_core, forward.batch),
+        "pairs, triplets and statistics across samples are made of one core's share of the batch: "
+        "fewer, and other ones",
+        "--set tpu.batchwise=gathered");
+  if (s.tpu.token_mean == "per_core")
+    add("weighted-mean-per-core", "tpu", "token_mean", layers_of(forward, "token_mean"),
+        fmt::format("divides by the sum of weights of {} samples", per_core),
+        "cores with few tokens count as much as cores with many", "--set tpu.token_mean=global");
 }
 
 }  // namespace twinrun::check

@@ -74,6 +74,9 @@ constexpr Rule kRules[] = {
     {"local-files", kWarning, "a remote TPU's host cannot read the files of your machine",
      "File system scheme '[local]' not implemented (file: '{}')",
      "tensorflow/models#3724, tensorflow/tensorflow#32651"},
+    {"file-cache", kWarning, "a remote TPU's host cannot write a cache on your machine",
+     "File system scheme '[local]' not implemented (file: '{}')",
+     "tensorflow/tensorflow#49177: tf.data's ops run on that host"},
     {"padding", kNote, "sizes that fill the tiles of 8 x 128 badly", "",
      "cloud.google.com/tpu/docs/performance-guide"},
 };

@@ -67,7 +67,13 @@ void print(const RuleFinding& f) {
 }
 
 void print(const Checked& c) {
-  if (c.step) {
+  if (c.text) {
+    size_t count = 0;
+    for (const HloComputation& part : c.text->computations) count += part.instructions.size();
+    fmt::print("{}: {} instructions{}\n", c.name, count,
+               c.text->replicas > 1 ? fmt::format(" on each of {} cores", c.text->replicas) : "");
+    if (!c.step) fmt::print("not imported: {}\n", text::clean(c.no_step));
+  } else if (c.step) {
     const int cores = c.step->sharding.cores;
     fmt::print("{}: {} ops on {}, {} samples each\n", c.name, c.step->graph.size(),
                cores == 1 ? "one core" : fmt::format("each of {} cores", cores), c.step->batch);

@@ -15,10 +15,7 @@ constexpr double kHop = 1e-6;        // from chip to chip
 constexpr double kPhiloxOps = 30;    // of a random number: ten rounds for four
 constexpr double kPooledTapOps = 2;  // compare and choose, or divide and add
 
-double up_to(int64_t n, int64_t multiple) {
-  return static_cast<double>((n + multiple - 1) / multiple * multiple);
-}
-double tiles(int64_t n) { return up_to(n, kLanes) / static_cast<double>(kLanes); }
+double tiles(int64_t n) { return static_cast<double>(padded(n, kLanes) / kLanes); }
 
 int64_t size_at(const Dims& dims, int64_t i) { return dims[static_cast<size_t>(i)]; }
 
@@ -222,7 +219,7 @@ std::optional<Product> product_of(const Graph& graph, ValueId id) {
 
 double matrix_cycles(const Product& p) {
   const auto cycles = [&](int64_t stationary, int64_t streamed) {
-    const double rows = std::max(up_to(streamed, kSublanes), static_cast<double>(kLanes));
+    const double rows = static_cast<double>(std::max(padded(streamed, kSublanes), kLanes));
     return static_cast<double>(p.batch) * tiles(p.k) * tiles(stationary) * rows;
   };
   return std::min(cycles(p.n, p.m), cycles(p.m, p.n));

@@ -43,6 +43,11 @@ struct Generation {
   int64_t hbm_usable() const { return hbm - reserved; }
 };
 
+// The multiple of it that holds n.
+constexpr int64_t padded(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
 std::span<const Generation> generations();
 // "v2", "v3". An unknown name: error with the nearest one.
 Result<Generation> find_generation(std::string_view name);

@@ -26,7 +26,8 @@ TEST(CheckVerb, UsageIsAnErrorThatSaysWhatToDo) {
       {{"check", "digits_mlp", "--generation", "v9"}, "did you mean v"},
       {{"check", "digits_mlp", "--set", "train.batches=1"}, "did you mean \"batch\"?"},
       {{"check", "--program", "absent.hlo"}, "absent.hlo"},
-      {{"check", "--program", kFixtures + "mlp_sgd.hlo", "--set", "train.steps=2"}, "a program has no keys"},
+      {{"check", "--program", kFixtures + "mlp_sgd.hlo", "--set", "train.steps=2"},
+       "a program has no keys"},
       {{"check", "digits_mlp", "-o", "/proc/nothing"}, "/proc/nothing"},
   };
   for (const auto& [words, says] : wrong) {
@@ -48,7 +49,8 @@ TEST(CheckVerb, TextNamesRulePlaceAndFix) {
 
 TEST(CheckVerb, Json) {
   const Folder folder;
-  const auto j = json_of(twinrun(folder, {"check", "resnet20", "--json", "--set", "train.batch=100"}).out);
+  const auto j =
+      json_of(twinrun(folder, {"check", "resnet20", "--json", "--set", "train.batch=100"}).out);
   EXPECT_EQ(j["schema"], 1);
   EXPECT_EQ(j["name"], "resnet20");
   EXPECT_EQ(j["cores"], 8);
@@ -67,10 +69,11 @@ TEST(CheckVerb, Json) {
 // Names of a text are its author's.
 TEST(CheckVerb, HostileNamesStayOnTheirLine) {
   const Folder folder;
-  write_text(folder / "x.hlo",
-             "HloModule step\nENTRY main {\n  w = f32[8] parameter(0)\n  c = f32[8] custom-call(w), "
-             "custom_call_target=\"a\x1b[31m\xff</script>\"\n  loss = f32[] constant(1)\n"
-             "  ROOT out = (f32[8], f32[]) tuple(c, loss)\n}\n");
+  write_text(
+      folder / "x.hlo",
+      "HloModule step\nENTRY main {\n  w = f32[8] parameter(0)\n  c = f32[8] custom-call(w), "
+      "custom_call_target=\"a\x1b[31m\xff</script>\"\n  loss = f32[] constant(1)\n"
+      "  ROOT out = (f32[8], f32[]) tuple(c, loss)\n}\n");
   const Outcome o = twinrun(folder, {"check", "--program", "x.hlo"});
   EXPECT_EQ(o.code, 1) << o.err;
   EXPECT_EQ(o.out.find('\x1b'), std::string::npos);
@@ -79,14 +82,15 @@ TEST(CheckVerb, HostileNamesStayOnTheirLine) {
 }
 
 TEST(CheckVerb, LeavesAGraphPage) {
-  if (std::system("dot -V > /dev/null 2>&1") != 0) GTEST_SKIP() << "no Graphviz (apt-get install graphviz)";
+  if (std::system("dot -V > /dev/null 2>&1") != 0)
+    GTEST_SKIP() << "no Graphviz (apt-get install graphviz)";
   const Folder folder;
   const Outcome o = twinrun(folder, {"check", "digits_mlp", "-o", "out/deep"});
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_TRUE(o.prints("graph: out/deep/graph.html"));
   const std::string page = read_text(folder / "out/deep/graph.html");
-  for (const char* part : {"76 of 76 ops run on a TPU", "aria-label=\"dense1: ", "\"dense1/dot_general\"",
-                           "f32[32,64]{1,0:T(8,128)}", "</html>"})
+  for (const char* part : {"76 of 76 ops run on a TPU", "aria-label=\"dense1: ",
+                           "\"dense1/dot_general\"", "f32[32,64]{1,0:T(8,128)}", "</html>"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_EQ(page.find("http"), page.find("http-equiv"));  // loads nothing
   EXPECT_EQ(folder.entries(), (std::set<std::string>{"out", "out/deep", "out/deep/graph.html"}));

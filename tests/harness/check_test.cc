@@ -213,6 +213,11 @@ const std::vector<Case>& cases() {
        {"resnet50", {{"data.dir", "gs://bucket/imagenet"}}},
        "File system scheme '[local]' not implemented (file: 'data/imagenet/train.tfrecord')",
        "data.dir"},
+      {"file-cache",
+       {"resnet50", {{"data.cache", "/tmp/imagenet.cache"}}},
+       {"resnet50", {{"data.cache", "gs://bucket/imagenet.cache"}}},
+       "not implemented (file: '/tmp/imagenet.cache')",
+       "data.cache"},
       {"padding",
        {"resnet50", {{"train.batch", "512"}}},
        {"resnet50"},
@@ -273,7 +278,7 @@ TEST(Check, FixesFix) {
     EXPECT_EQ(found(*again, c.id), nullptr) << c.id << ": " << setting;
     ++tried;
   }
-  EXPECT_GE(tried, 9);
+  EXPECT_GE(tried, 10);
 }
 
 // Checkpoints, evaluation, summaries and the step counter run on the host between loops; infeed and outfeed are how it talks.
@@ -325,6 +330,17 @@ TEST(Check, SyncedBatchNormCountsItsGroup) {
                 .find("16 samples"),
             std::string::npos);
   EXPECT_EQ(seen({{"train.batch", "64"}, {"tpu.cores", "1"}}), "");
+}
+
+TEST(Check, EveryLayerIsNamed) {
+  const Checked c = checked({"resnet20"});
+  const RuleFinding* f = found(c, "small-batch-norm");
+  ASSERT_NE(f, nullptr);
+  size_t norms = 0;
+  for (const LayerSpec& layer : c.experiment.scenario.model.layers)
+    norms += layer.kind == "batch_norm" ? 1 : 0;
+  EXPECT_EQ(f->ops.size(), norms);
+  EXPECT_GT(norms, 15U);
 }
 
 TEST(Check, AllFindingsAtOnceAndTheWorstFirst) {
