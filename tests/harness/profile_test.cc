@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -22,11 +22,10 @@ Profile modelled(const std::string& name, const Overrides& set = {},
 }
 
 TEST(Profile, ResNet50AsPublished) {
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   const Profile p = modelled("resnet50");
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
 #ifndef TWINRUN_SANITIZED
-  EXPECT_LT(took.count(), 2) << "s";
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 2) << "s of processor time";
 #endif
   // 4.09 G multiply-adds an image forward (He et al. 2015, with the stride in the 3 x 3), thrice that for a step but for the
   // first convolution's input; 128 images a core.
@@ -180,7 +179,7 @@ TEST(Profile, TraceKeepsTheRules) {
 
 TEST(Profile, MeasuredByTheClock) {
   const Scenario s = tiny::must(load_scenario("digits_mlp"));
-  for (const char* engine : {"cpu", "tpu"}) {
+  for (const char* engine : {"tpu"}) {  // cpu: tests/e2e/profile_test.cc
     const MeasuredProfile m =
         tiny::must(measured_profile(s, {.engine = engine, .threads = 2, .steps = 3}));
     const Profile& p = m.profile;
