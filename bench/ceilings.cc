@@ -3,49 +3,22 @@
 //   `ours` is a 1024^3 f32 dot, or an elementwise add; `peer` is the ceiling.
 //
 //   twinrun_bench --filter '^ceiling'
-#include <benchmark/benchmark.h>
+#include "harness/profile/ceilings.h"
+
 #include <fmt/format.h>
-#include <immintrin.h>
 
 #include "bench/bench.h"
 
 namespace twinrun {
 namespace {
 
-constexpr int64_t kLoops = 1'000'000;
-constexpr int kChains = 12;  // more than latency times throughput on any x86-64
-
-// kChains independent chains; the values stay near 1.
-void fma_avx2() {
-  __m256 sum[kChains];
-  for (auto& s : sum) s = _mm256_set1_ps(1.0f);
-  const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
-  for (int64_t i = 0; i < kLoops; ++i) {
-#pragma GCC unroll 12
-    for (auto& s : sum) s = _mm256_fmadd_ps(s, a, b);
-  }
-  for (auto& s : sum) benchmark::DoNotOptimize(_mm256_cvtss_f32(s));
-}
-
-__attribute__((target("avx512f"))) void fma_avx512() {
-  __m512 sum[kChains];
-  for (auto& s : sum) s = _mm512_set1_ps(1.0f);
-  const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
-  for (int64_t i = 0; i < kLoops; ++i) {
-#pragma GCC unroll 12
-    for (auto& s : sum) s = _mm512_fmadd_ps(s, a, b);
-  }
-  for (auto& s : sum) benchmark::DoNotOptimize(_mm512_cvtss_f32(s));
-}
-
 void share_of_fma(Suite& suite, Isa isa, int threads) {
   constexpr int64_t kSize = 1024;
-  const int lanes = isa == Isa::kAvx2 ? 8 : 16;
   if (!suite.begin({.name = fmt::format("ceiling fma {}, dot f32 1024^3", to_string(isa)),
                     .threads = threads,
                     .unit = "GFLOP/s",
                     .ours_work = 2.0 * kSize * kSize * kSize,
-                    .peer_work = 2.0 * kLoops * kChains * lanes * threads})) {
+                    .peer_work = fma_flop(isa) * threads})) {
     return;
   }
   const Isa before = active_isa();
@@ -57,9 +30,7 @@ void share_of_fma(Suite& suite, Isa isa, int threads) {
       [&] {
         dot.run({&pool, {}});
       },
-      [&] {
-        pool.parallel_for(threads, [&](int64_t) { isa == Isa::kAvx2 ? fma_avx2() : fma_avx512(); });
-      });
+      [&] { pool.parallel_for(threads, [&](int64_t) { run_fma(isa); }); });
   force_isa(before);
 }
 
@@ -83,13 +54,8 @@ void share_of_triad(Suite& suite, int threads) {
       },
       [&] {
         pool.parallel_for(threads, [&](int64_t piece) {
-          const float *a = add.input(0), *b = add.input(1);
-          float* c = out.as<float>().data();
-          const int64_t end = kFloats * (piece + 1) / threads;
-          for (int64_t i = kFloats * piece / threads; i < end; ++i) {
-            c[i] = a[i] + 3.0f * b[i];
-          }
-          benchmark::ClobberMemory();
+          run_triad(add.input(0), add.input(1), out.as<float>().data(), kFloats * piece / threads,
+                    kFloats * (piece + 1) / threads);
         });
       });
 }

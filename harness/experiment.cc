@@ -1,7 +1,6 @@
 #include "harness/experiment.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "program/base/bits.h"
 #include "program/graph/initial_state.h"
@@ -153,10 +152,9 @@ StepFeed::StepFeed(const Experiment& experiment, const Program& program)
 Result<StepInputs> StepFeed::inputs(int64_t step) {
   if (feed_) {
     TWINRUN_ASSIGN(const Batch batch, feed_->batch(step));
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = steady_seconds();
     auto inputs = step_inputs(program_, experiment_.scenario, batch, step);
-    const std::chrono::duration<double> busy = std::chrono::steady_clock::now() - begin;
-    enqueue_ += {1, static_cast<int64_t>(batch.bytes()), busy.count()};
+    enqueue_ += {1, static_cast<int64_t>(batch.bytes()), steady_seconds() - begin, 0};
     return inputs;
   }
   const auto& batches = experiment_.imported->batches;

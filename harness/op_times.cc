@@ -72,7 +72,10 @@ class TimedEngine : public Engine {
     const int64_t place = done_++;
     if (place < times_.first || place >= times_.first + times_.count)
       return engine_->step(step, states, inputs, outputs, sink, hooks);
-    if (!zero_) zero_ = Clock::now();
+    if (!zero_) {
+      zero_ = Clock::now();
+      times_.zero = std::chrono::duration<double>(zero_->time_since_epoch()).count();
+    }
     TimedStep timed{.step = step};
     timed.cores.resize(states.size());
     OpStopwatch watch(timed, *zero_, hooks);
@@ -128,10 +131,10 @@ std::unique_ptr<Backend> with_times(std::unique_ptr<Backend> backend, OpTimes& t
 }
 
 ChromeTrace chrome_trace(const OpTimes& times, const std::string& process) {
-  ChromeTrace trace{process, {"steps"}, {}, {}};
+  ChromeTrace trace{{process}, {{"steps"}}, {}, {}};
   size_t cores = 0;
   for (const TimedStep& step : times.steps) cores = std::max(cores, step.cores.size());
-  for (size_t r = 0; r < cores; ++r) trace.tracks.push_back(fmt::format("core {}", r));
+  for (size_t r = 0; r < cores; ++r) trace.tracks.push_back({fmt::format("core {}", r)});
   for (const TimedStep& step : times.steps) {
     trace.spans.push_back({fmt::format("step {}", step.step),
                            "step",
@@ -152,6 +155,28 @@ ChromeTrace chrome_trace(const OpTimes& times, const std::string& process) {
        "them, so spans say what a step is made of, not how fast the emulated machine is"},
       {"ops", "timed steps run op by op, neither fused nor shared between cores"}};
   return trace;
+}
+
+void add_input(ChromeTrace& trace, const OpTimes& times, const PipelineCounters& input) {
+  if (times.steps.empty() || input.asked.empty()) return;
+  const double last = times.steps.back().end;
+  const int loop = static_cast<int>(trace.tracks.size());
+  trace.tracks.push_back({"training loop"});
+  trace.tracks.push_back({"input"});
+  const auto add = [&](std::string name, int track, double begin, double end, TraceWords words) {
+    begin -= times.zero, end -= times.zero;
+    if (end <= 0 || begin >= last) return;
+    begin = std::max(begin, 0.0);
+    trace.spans.push_back(
+        {std::move(name), "input", track, begin * 1e6, (end - begin) * 1e6, std::move(words)});
+  };
+  for (const PipelineCounters::Asked& a : input.asked) {
+    add(fmt::format("wait for batch {}", a.step), loop, a.begin, a.begin + a.waited,
+        {{"ready", fmt::format("{}", a.ready)}});
+  }
+  for (const PipelineCounters::Made& m : input.made) {
+    add(fmt::format("batch {}", m.step), loop + 1, m.begin, m.end, {});
+  }
 }
 
 }  // namespace twinrun

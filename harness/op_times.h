@@ -13,6 +13,7 @@
 
 #include "backends/backend.h"
 #include "reports/chrome_trace.h"
+#include "scenarios/data/pipeline_counters.h"
 
 namespace twinrun {
 
@@ -30,12 +31,16 @@ struct TimedStep {
 
 struct OpTimes {
   int64_t first = 0, count = 0;  // which steps, counted from the run's first
+  double zero = 0;               // steady_seconds() when the first timed step began
   std::vector<TimedStep> steps;
 };
 
 // A timed step runs op by op, every core all of its ops: neither fused nor shared between cores. Its bits are the same (docs/numerics.md).
 // Without `ops`, for engines that take no hooks, only the steps are timed. `times` must outlive the backend and is for one run.
 std::unique_ptr<Backend> with_times(std::unique_ptr<Backend> backend, OpTimes& times, bool ops);
+
+// Two tracks more: when the training loop waited for a batch, and when the reader made batches, while steps were timed.
+void add_input(ChromeTrace& trace, const OpTimes& times, const PipelineCounters& input);
 
 // A track of steps, then one for each core; a collective is a span on every core.
 ChromeTrace chrome_trace(const OpTimes& times, const std::string& process);

@@ -222,7 +222,11 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   run.result.states = run.start();
   const int64_t last = options.steps > 0 ? options.steps : s.train.steps;
   const auto begin = std::chrono::steady_clock::now();
-  if (options.progress != nullptr) options.progress->begin(options.name, last - options.first_step);
+  if (options.progress != nullptr) {
+    if (const std::string note = loop.note(s.train); !note.empty()) options.progress->note(note);
+    for (const std::string& note : experiment.data->notes) options.progress->note(note);
+    options.progress->begin(options.name, last - options.first_step);
+  }
   int64_t done = options.first_step;
   for (int64_t step = options.first_step; step < last; ++step) {
     if (options.stop != nullptr && options.stop->load()) {

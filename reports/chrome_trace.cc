@@ -1,14 +1,14 @@
 #include "reports/chrome_trace.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 namespace twinrun {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr int kProcess = 1;
 
 Json words(const TraceWords& words) {
   Json out = Json::object();
@@ -16,8 +16,10 @@ Json words(const TraceWords& words) {
   return out;
 }
 
-Json metadata(const char* what, int track, const char* key, const Json& value) {
-  return {{"name", what}, {"ph", "M"}, {"pid", kProcess}, {"tid", track}, {"args", {{key, value}}}};
+// Sections count from 1: viewers take process 0 for the kernel's.
+Json metadata(const char* what, int section, int track, const char* key, const Json& value) {
+  return {
+      {"name", what}, {"ph", "M"}, {"pid", section + 1}, {"tid", track}, {"args", {{key, value}}}};
 }
 
 // Nanoseconds are more than any clock has here.
@@ -26,29 +28,41 @@ double rounded(double microseconds) { return std::round(microseconds * 1000) / 1
 }  // namespace
 
 std::string to_chrome_trace(const ChromeTrace& trace) {
-  Json events = Json::array();
-  events.push_back(metadata("process_name", 0, "name", trace.process));
+  std::string events;
+  const auto add = [&](const Json& event) {
+    events +=
+        (events.empty() ? "" : ",\n") + event.dump(-1, ' ', false, Json::error_handler_t::replace);
+  };
+  for (size_t i = 0; i < trace.sections.size(); ++i) {
+    const int section = static_cast<int>(i);
+    add(metadata("process_name", section, 0, "name", trace.sections[i]));
+    add(metadata("process_sort_index", section, 0, "sort_index", section));
+  }
   for (size_t i = 0; i < trace.tracks.size(); ++i) {
-    const int track = static_cast<int>(i);
-    events.push_back(metadata("thread_name", track, "name", trace.tracks[i]));
-    events.push_back(metadata("thread_sort_index", track, "sort_index", track));
+    const int track = static_cast<int>(i), section = trace.tracks[i].section;
+    add(metadata("thread_name", section, track, "name", trace.tracks[i].name));
+    add(metadata("thread_sort_index", section, track, "sort_index", track));
   }
-  for (const TraceSpan& span : trace.spans) {
+  std::vector<const TraceSpan*> spans;
+  for (const TraceSpan& span : trace.spans) spans.push_back(&span);
+  std::ranges::stable_sort(spans, [](const TraceSpan* a, const TraceSpan* b) {
+    return std::tuple(a->track, a->begin, -a->duration) <
+           std::tuple(b->track, b->begin, -b->duration);
+  });
+  for (const TraceSpan* span : spans) {
     // Both ends are rounded alike, so that what lay within still does.
-    const double begin = rounded(span.begin);
-    events.push_back({{"name", span.name},
-                      {"cat", span.category},
-                      {"ph", "X"},
-                      {"ts", begin},
-                      {"dur", rounded(rounded(span.begin + span.duration) - begin)},
-                      {"pid", kProcess},
-                      {"tid", span.track},
-                      {"args", words(span.words)}});
+    const double begin = rounded(span->begin);
+    add({{"name", span->name},
+         {"cat", span->category},
+         {"ph", "X"},
+         {"ts", begin},
+         {"dur", rounded(rounded(span->begin + span->duration) - begin)},
+         {"pid", trace.tracks[static_cast<size_t>(span->track)].section + 1},
+         {"tid", span->track},
+         {"args", words(span->words)}});
   }
-  const Json all = {{"traceEvents", std::move(events)},
-                    {"displayTimeUnit", "ms"},
-                    {"otherData", words(trace.notes)}};
-  return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return "{\"traceEvents\": [\n" + events + "\n],\n\"displayTimeUnit\": \"ms\",\n\"otherData\": " +
+         words(trace.notes).dump(-1, ' ', false, Json::error_handler_t::replace) + "}\n";
 }
 
 }  // namespace twinrun

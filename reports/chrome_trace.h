@@ -1,7 +1,8 @@
-// Spans of time as a Chrome trace, which Perfetto and chrome://tracing draw: one process, a track for each of its cores.
-// Source: "Trace Event Format" (Chromium project); complete events (ph X), metadata events (ph M), times in microseconds.
+// Spans of time as a Chrome trace, which Perfetto and chrome://tracing draw: sections (the format's processes) of tracks
+// (its threads), in the order given. Source: "Trace Event Format" (Chromium project); complete events (ph X), metadata events (ph M),
+// times in microseconds.
 //
-//   ChromeTrace trace{"tpu, 8 cores", {"step", "core 0"}, {}, {}};
+//   ChromeTrace trace{{"tpu, 8 cores"}, {{"step"}, {"core 0"}}, {}, {}};
 //   trace.spans.push_back({"dense1/matmul", "forward", 1, 12.5, 40.25, {{"kind", "dot_general"}}});
 //   write_file_atomically("trace.json", to_chrome_trace(trace));
 #pragma once
@@ -21,13 +22,19 @@ struct TraceSpan {
   TraceWords words;                // shown when the span is selected
 };
 
-struct ChromeTrace {
-  std::string process;
-  std::vector<std::string> tracks;  // from top to bottom
-  std::vector<TraceSpan> spans;     // of one track: apart, or one within the other
-  TraceWords notes;                 // what the times are
+struct TraceTrack {
+  std::string name;
+  int section = 0;  // index of ChromeTrace::sections
 };
 
+struct ChromeTrace {
+  std::vector<std::string> sections;  // from top to bottom
+  std::vector<TraceTrack> tracks;     // within their sections
+  std::vector<TraceSpan> spans;       // of one track: apart, or one within the other
+  TraceWords notes;                   // what the times are
+};
+
+// An event a line; those of a track by their begin, the longer first: what encloses comes before what lies within.
 std::string to_chrome_trace(const ChromeTrace& trace);
 
 }  // namespace twinrun

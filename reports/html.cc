@@ -6,19 +6,14 @@
 #include <string_view>
 
 #include "reports/drift.h"
+#include "reports/html_page.h"
 #include "reports/html_parts.h"
 #include "reports/html_text.h"
-#include "reports/page_files.h"
 #include "reports/report.h"
 #include "reports/text.h"
 
 namespace twinrun {
 namespace {
-
-std::string_view file(std::string_view name) {
-  const auto found = std::ranges::find(page_files(), name, &PageFile::name);
-  return found == page_files().end() ? std::string_view() : found->text;
-}
 
 // A sign beside the word and the colour.
 std::string_view sign_of(VerdictClass verdict) {
@@ -47,50 +42,37 @@ class Document {
   }
 
   std::string render() {
-    section("corners", "The experiment", html::corners(r_));
-    section("findings", "Findings", html::findings(r_));
-    section("loss", "Loss", html::loss_figure(r_));
-    section("drift", "Drift of the loss", html::drift_figure(r_));
-    section("matter", "Does it matter", html::trajectories(r_));
-    section("honest", "Among honest engines", html::ensembles(r_));
-    section("bounds", "Each op against its bound", html::probes(r_));
-    section("weights", "Weights", html::weight_figure(r_));
-    section("digests", "Bits", html::digests(r_));
-    section("switches", "Each sharding cause, undone and added", html::switches(r_));
-    section("interaction", "Interaction", html::paragraph(text::interaction_of(r_)));
-    section("ruled-out", "Ruled out", html::bullets(r_.ruled_out));
-    section("controls", "Controls", html::controls(r_));
-    section("notes", "Notes", html::bullets(r_.notes));
-    section("program", "Ops around the finding",
-            r_.program_excerpt.empty() ? "" : html::block(r_.program_excerpt));
-    section("commands", "Commands", html::commands(r_));
-    section("environment", "Environment", html::environment(r_));
-    section("words", "Words", words());
-    return fmt::format(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-        "'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-        "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{}: {}</title>\n"
-        "<style>\n{}\n{}</style>\n</head>\n<body>\n{}<nav "
-        "aria-label=\"Contents\"><ul>\n{}</ul></nav>\n"
-        "<main>\n{}</main>\n{}<script>\n/*\n{}*/\n{}\n</script>\n<script>\n{}</script>\n</body>\n</"
-        "html>\n",
-        to_string(r_.verdict), html::text(r_.scenario_name, 100), file("dygraph.min.css"),
-        file("page.css"), header(), contents_, body_, footer(), file("dygraphs-license.txt"),
-        file("dygraph.min.js"), file("page.js"));
+    sections_.add("corners", "The experiment", html::corners(r_));
+    sections_.add("findings", "Findings", html::findings(r_));
+    sections_.add("loss", "Loss", html::loss_figure(r_));
+    sections_.add("drift", "Drift of the loss", html::drift_figure(r_));
+    sections_.add("matter", "Does it matter", html::trajectories(r_));
+    sections_.add("honest", "Among honest engines", html::ensembles(r_));
+    sections_.add("bounds", "Each op against its bound", html::probes(r_));
+    sections_.add("weights", "Weights", html::weight_figure(r_));
+    sections_.add("digests", "Bits", html::digests(r_));
+    sections_.add("switches", "Each sharding cause, undone and added", html::switches(r_));
+    sections_.add("interaction", "Interaction", html::paragraph(text::interaction_of(r_)));
+    sections_.add("ruled-out", "Ruled out", html::bullets(r_.ruled_out));
+    sections_.add("controls", "Controls", html::controls(r_));
+    sections_.add("notes", "Notes", html::bullets(r_.notes));
+    sections_.add("program", "Ops around the finding",
+                  r_.program_excerpt.empty() ? "" : html::block(r_.program_excerpt));
+    sections_.add("commands", "Commands", html::commands(r_));
+    sections_.add("environment", "Environment", html::environment(r_));
+    sections_.add("words", "Words", words());
+    const std::string library =
+        fmt::format("/*\n{}*/\n{}\n", html::page_file("dygraphs-license.txt"),
+                    html::page_file("dygraph.min.js"));
+    return html::page(
+        {.title = fmt::format("{}: {}", to_string(r_.verdict), html::text(r_.scenario_name, 100)),
+         .styles = {"dygraph.min.css", "page.css"},
+         .body = header() + sections_.contents() + "<main>\n" + sections_.body() + "</main>\n" +
+                 footer(),
+         .scripts = {library, std::string(html::page_file("page.js"))}});
   }
 
  private:
-  void section(std::string_view id, std::string_view title, const std::string& body) {
-    if (body.empty()) return;
-    contents_ += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", id, title);
-    body_ += fmt::format(
-        "<section id=\"{0}\" aria-labelledby=\"{0}-h\">\n<h2 "
-        "id=\"{0}-h\">{1}</h2>\n{2}</section>\n",
-        id, title, body);
-  }
-
   std::string header() const {
     std::string scenario = html::code(r_.scenario_name, 120);
     if (!r_.scenario_description.empty())
@@ -200,7 +182,7 @@ class Document {
 
   const Report& r_;
   const Finding* lead_ = nullptr;
-  std::string contents_, body_;
+  html::Sections sections_;
 };
 
 }  // namespace

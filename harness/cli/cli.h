@@ -42,6 +42,7 @@ int verify_verb(const Args& args);
 int compare_verb(const Args& args);
 int bisect_verb(const Args& args);
 int check_verb(const Args& args);
+int profile_verb(const Args& args);
 
 // A verb's options: adds --help, parses, prints help. Returns an exit code when the verb is done already.
 struct Parsed {

@@ -46,6 +46,7 @@ constexpr std::array kVerbs = {
     Verb{"convert", "weights from and to NumPy, safetensors and Keras files", convert_verb},
     Verb{"export", "a training step as StableHLO text, with its arguments and results",
          export_verb},
+    Verb{"profile", "where a step's time goes, on a TPU on paper or on our engines", profile_verb},
     Verb{"doctor", "is this machine and build fit for use?", doctor_verb},
     Verb{"drill", "inject faults and causes, diagnose blind, count what was found", drill_verb},
     Verb{"serve", "one of our engines behind the engine protocol", serve_verb},

@@ -44,7 +44,8 @@ void ProgressPrinter::log(const std::string& line) {
 }
 
 void ProgressPrinter::note(const std::string& line) {
-  if (!quiet_) fmt::print(stderr, "{}  note: {}\n", terminal_ ? "\r\x1b[K" : "", line);
+  if (quiet_ || !notes_.insert(line).second) return;  // several runs of a verb have the same to say
+  fmt::print(stderr, "{}  note: {}\n", terminal_ ? "\r\x1b[K" : "", line);
 }
 
 void ProgressPrinter::begin(const std::string& what, int64_t total) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <set>
 #include <string>
 
 #include "harness/progress.h"
@@ -23,6 +24,7 @@ class ProgressPrinter : public Progress {
   using Clock = std::chrono::steady_clock;
   bool quiet_, verbose_, terminal_;
   std::string what_;
+  std::set<std::string> notes_;
   int64_t total_ = 0;
   Clock::time_point begin_, shown_, told_;
 };

@@ -191,8 +191,6 @@ int train_verb(const Args& args) {
     }
   }
   const HostLoop loop(*scenario, cores, setup->backend->capabilities().name);
-  if (const std::string note = loop.note(scenario->train); !note.empty()) printer.note(note);
-  for (const std::string& note : experiment->data->notes) printer.note(note);
   // A crash must not cost the run: periodic checkpoints go to disk at once, beside the run file.
   CheckpointWriter checkpoints(path + ".checkpoint.h5");
   o.on_checkpoint = [&](const Checkpoint& c) { return checkpoints.write(c); };
@@ -208,8 +206,9 @@ int train_verb(const Args& args) {
   if (const Status written = write_run(path, result->file); !written) return fail(written.error());
   std::remove((path + ".checkpoint.h5").c_str());
   if (!trace.empty()) {
-    const Status traced =
-        write_file_atomically(trace, to_chrome_trace(chrome_trace(times, o.name)));
+    ChromeTrace spans = chrome_trace(times, o.name);
+    add_input(spans, times, result->pipeline);
+    const Status traced = write_file_atomically(trace, to_chrome_trace(spans));
     if (!traced) return fail(traced.error());
   }
 

@@ -11,8 +11,6 @@
 namespace twinrun::tpu {
 namespace {
 
-int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 // The compact forms. Rows of 16 and 8 bit types share a 32 bit word by twos and fours, so that theirs begin at 4.
 int64_t sublanes_for(const TensorType& type, int64_t rows) {
   if (rows <= 2 && size_of(type.dtype) >= 4) return 2;
@@ -44,7 +42,7 @@ std::vector<std::pair<int64_t, int64_t>> minor_pairs(int64_t rank) {
 Layout with_order(const TensorType& type, std::vector<int64_t> minor_to_major) {
   // Of one dimension the rows are those of 128 that it fills.
   int64_t rows = 1;
-  if (type.rank() == 1) rows = up_to(type.dims[0], kLanes) / kLanes;
+  if (type.rank() == 1) rows = padded(type.dims[0], kLanes) / kLanes;
   if (type.rank() >= 2) rows = type.dims[static_cast<size_t>(minor_to_major[1])];
   return {std::move(minor_to_major), sublanes_for(type, rows)};
 }
@@ -74,10 +72,10 @@ int64_t padded_bytes(const TensorType& type, const Layout& layout) {
   const std::vector<int64_t>& order = layout.minor_to_major;
   if (order.size() < 2) {
     const int64_t elements = order.empty() ? 1 : type.dims[0];
-    return up_to(elements, layout.sublanes * kLanes) * size;
+    return padded(elements, layout.sublanes * kLanes) * size;
   }
-  int64_t elements = up_to(type.dims[static_cast<size_t>(order[0])], kLanes) *
-                     up_to(type.dims[static_cast<size_t>(order[1])], layout.sublanes);
+  int64_t elements = padded(type.dims[static_cast<size_t>(order[0])], kLanes) *
+                     padded(type.dims[static_cast<size_t>(order[1])], layout.sublanes);
   for (size_t i = 2; i < order.size(); ++i) elements *= type.dims[static_cast<size_t>(order[i])];
   return elements * size;
 }

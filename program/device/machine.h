@@ -16,6 +16,9 @@ inline constexpr int kCoresV2x8 = 8;
 inline constexpr int kMaxCores = 2048;   // a full v3 pod
 inline constexpr int64_t kLanes = 128;   // minor tile size; also the matrix unit's edge
 inline constexpr int64_t kSublanes = 8;  // second-minor tile size
+inline constexpr int kVectorAlus = 2;  // of every lane of every sublane, an operation a cycle each
+inline constexpr int kCoresPerChip = 2;
+inline constexpr double kHostBandwidth = 16e9;  // bytes/s from the host to one chip
 inline constexpr int64_t kSmallBatchPerCore =
     32;  // the guide's limit under which per-core batch norm suffers
 
@@ -33,8 +36,17 @@ struct Generation {
   double peak_flops() const {
     return 2.0 * static_cast<double>(kLanes * kLanes) * matrix_units * clock;
   }
+  // Operations/s of the vector unit, on 32-bit numbers.
+  double vector_rate() const {
+    return static_cast<double>(kLanes * kSublanes) * kVectorAlus * clock;
+  }
   int64_t hbm_usable() const { return hbm - reserved; }
 };
+
+// The multiple of it that holds n.
+constexpr int64_t padded(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
 
 std::span<const Generation> generations();
 // "v2", "v3". An unknown name: error with the nearest one.

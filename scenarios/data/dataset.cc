@@ -3,11 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
-#include <numeric>
 
 #include "scenarios/data/sample_cache.h"
 #include "scenarios/data/source.h"
@@ -136,10 +134,6 @@ StageCounters held(const Dataset& data) {
   return out;
 }
 
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 // What digest(tensor) gives for the numbers that the bytes decode to, a block at a time.
 Digest digest_decoded(const Tensor& pixels) {
   DigestBuilder builder;
@@ -216,28 +210,28 @@ Result<Dataset> open_dataset(const DataRequest& request) {
         fmt::format("data.source is \"{}\"; allowed: {}", request.source, fmt::join(names, ", ")),
         request.where, "set data.source = \"digits\""};
   }
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = steady_seconds();
   if (!data::is_cache_file(request.cache)) {
     TWINRUN_ASSIGN(Dataset out, data::read_source(request, *source));
     out.opening.read = data::held(out);
-    out.opening.read.busy = data::seconds_since(begin);
+    out.opening.read.busy = steady_seconds() - begin;
     return out;
   }
   TWINRUN_ASSIGN(data::Cached cached, data::read_cache(request));
   if (cached.data) {
     cached.data->opening.cache = data::held(*cached.data);
-    cached.data->opening.cache.busy = data::seconds_since(begin);
+    cached.data->opening.cache.busy = steady_seconds() - begin;
     cached.data->notes = {std::move(cached.note)};
     return *std::move(cached.data);
   }
-  const auto looked = std::chrono::steady_clock::now();
+  const double looked = steady_seconds();
   TWINRUN_ASSIGN(Dataset out, data::read_source(request, *source));
   out.opening.read = data::held(out);
-  out.opening.read.busy = data::seconds_since(looked);
-  const auto writing = std::chrono::steady_clock::now();
+  out.opening.read.busy = steady_seconds() - looked;
+  const double writing = steady_seconds();
   TWINRUN_RETURN_IF_ERROR(data::write_cache(request, out));
   out.opening.cache = data::held(out);
-  out.opening.cache.busy = data::seconds_since(writing);
+  out.opening.cache.busy = steady_seconds() - writing;
   out.notes = {std::move(cached.note)};
   return out;
 }

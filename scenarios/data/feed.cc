@@ -14,7 +14,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -31,11 +30,7 @@
 namespace twinrun {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
+double seconds_since(double begin) { return steady_seconds() - begin; }
 
 // Orders of the epochs last asked for: two, since a batch may run across the boundary.
 class Orders {
@@ -108,21 +103,23 @@ struct Feed::Impl {
   struct Made {
     Batch batch;
     StageCounters shuffle, map, assembly;
+    PipelineCounters::Made when;
   };
 
   Made make(int64_t step) {
     Made out;
-    const auto begin = Clock::now();
+    const double begin = steady_seconds();
     const std::vector<int64_t> from = samples_of(step);
     out.shuffle = {options.batch, static_cast<int64_t>(from.size() * sizeof from[0]),
                    seconds_since(begin)};
-    const auto ordered = Clock::now();
+    const double ordered = steady_seconds();
     Batch& batch = out.batch;
     batch = {of_batch(samples.features, samples.dtype()), of_batch(samples.labels, DType::kI32),
              of_batch(samples.weights, DType::kF32), Tensor::empty({DType::kI32, {options.batch}})};
     std::iota(batch.sample_ids.as<int32_t>().begin(), batch.sample_ids.as<int32_t>().end(), 0);
     out.assembly = {1, static_cast<int64_t>(batch.bytes()), seconds_since(ordered)};
     out.map = map(from, batch);
+    out.when = {step, begin, steady_seconds()};
     return out;
   }
 
@@ -156,9 +153,9 @@ struct Feed::Impl {
     const auto rows = static_cast<int64_t>(from.size());
     const int64_t pieces = std::min<int64_t>(mappers.threads(), rows);
     std::vector<double> busy(static_cast<size_t>(pieces));
-    const auto begin = Clock::now();
+    const double begin = steady_seconds();
     mappers.parallel_for(pieces, [&](int64_t piece) {
-      const auto began = Clock::now();
+      const double began = steady_seconds();
       for (int64_t i = rows * piece / pieces; i < rows * (piece + 1) / pieces; ++i) {
         const int64_t sample = from[static_cast<size_t>(i)];
         put(samples.features, sample, batch.features, i);
@@ -198,6 +195,7 @@ struct Feed::Impl {
     counters.shuffle += made.shuffle;
     counters.map += made.map;
     counters.batch += made.assembly;
+    counters.made.push_back(made.when);
   }
 
   // The reader's loop: makes consecutive steps until `ready` holds `prefetch` of them. Once it
@@ -205,7 +203,7 @@ struct Feed::Impl {
   void read_ahead() {
     std::unique_lock lock(mutex);
     while (true) {
-      const auto begin = Clock::now();
+      const double begin = steady_seconds();
       wake.wait(lock, [&] {
         return stop ||
                (next < available() && static_cast<int64_t>(ready.size()) < options.prefetch);
@@ -228,11 +226,11 @@ struct Feed::Impl {
   }
 
   Batch take(int64_t step) {
-    const auto begin = Clock::now();
+    const double begin = steady_seconds();
     if (options.prefetch <= 0) {
       Made made = make(step);
       count_work(made);
-      counters.asked.push_back({step, seconds_since(begin), 0});
+      counters.asked.push_back({step, begin, seconds_since(begin), 0});
       return std::move(made.batch);
     }
     std::unique_lock lock(mutex);
@@ -252,7 +250,7 @@ struct Feed::Impl {
     Batch out = std::move(ready.front());
     ready.pop_front();
     wake.notify_one();
-    counters.asked.push_back({step, seconds_since(begin), held});
+    counters.asked.push_back({step, begin, seconds_since(begin), held});
     return out;
   }
 

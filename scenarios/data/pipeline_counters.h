@@ -7,12 +7,18 @@
 //   c.waited()                                       // seconds in which the training loop had no batch
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
 namespace twinrun {
 
-// Of one stage, over the run so far. Times are seconds of the steady clock.
+// What all times here count by.
+inline double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Of one stage, over the run so far.
 struct StageCounters {
   int64_t elements = 0;  // samples; of batch, prefetch and enqueue: batches
   int64_t bytes = 0;     // of what the stage gave on
@@ -45,11 +51,18 @@ struct PipelineCounters {
   // How the training loop came by each batch, in the order in which it asked.
   struct Asked {
     int64_t step = 0;
+    double begin = 0;   // when it asked
     double waited = 0;  // seconds until it had the batch
     int64_t ready =
         0;  // batches in the buffer when it asked: 0 is "read on demand", else "read ahead"
   };
   std::vector<Asked> asked;
+  // When each batch was made, by whoever made it.
+  struct Made {
+    int64_t step = 0;
+    double begin = 0, end = 0;
+  };
+  std::vector<Made> made;
 
   double waited() const {
     double sum = 0;

@@ -1,9 +1,10 @@
-// Writes report.html of every example of tests/reports into the folder named: what tests/browser/run.py looks at.
+// Writes report.html and profile.html of every example of tests/reports into the folder named: what tests/browser/run.py looks at.
 #include <fstream>
 #include <iostream>
 #include <string>
 
 #include "tests/reports/examples.h"
+#include "tests/reports/profile_examples.h"
 
 int main(int argc, char** argv) {
   using namespace twinrun;
@@ -24,10 +25,17 @@ int main(int argc, char** argv) {
                                                   {"long", lengthy},
                                                   {"hostile", examples::hostile()},
                                                   {"empty", Report{}}};
-  for (const auto& [name, report] : pages) {
-    std::ofstream out(std::string(argv[1]) + "/" + name + ".html", std::ios::binary);
-    out << to_html(report);
-    if (!out) return 1;
-  }
-  return 0;
+  const auto written = [&](const std::string& name, const std::string& text) {
+    std::ofstream out(std::string(argv[1]) + "/" + name, std::ios::binary);
+    out << text;
+    return out.good();
+  };
+  bool good = true;
+  for (const auto& [name, report] : pages)
+    good = good && written(std::string(name) + ".html", to_html(report));
+  for (const auto& [name, profile] : {std::pair("profile", examples::profile()),
+                                      std::pair("profile_hostile", examples::hostile_profile())})
+    good = good && written(std::string(name) + ".html", to_profile_html(profile, "trace.json"));
+  good = good && written("trace.json", to_chrome_trace(to_profile_trace(examples::profile())));
+  return good ? 0 : 1;
 }

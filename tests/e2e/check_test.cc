@@ -4,7 +4,6 @@
 namespace twinrun::e2e {
 namespace {
 
-const std::string kFixtures = TWINRUN_SOURCE_DIR "/tests/program/import/fixtures/";
 
 TEST(CheckVerb, ExitCodes) {
   const Folder folder;

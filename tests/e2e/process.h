@@ -29,6 +29,9 @@ namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
 
+// Training steps of JAX, as texts.
+inline const std::string kFixtures = TWINRUN_SOURCE_DIR "/tests/program/import/fixtures/";
+
 inline std::string read_text(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};

@@ -46,6 +46,37 @@ TEST(Train, EnginesAndCores) {
   EXPECT_EQ(train(folder, {"--engine", "cpu:f64", "-o", "f64.h5"})["engine"], "cpu:f64");
 }
 
+// However samples are cached, decoded and read ahead, the run is the same, bit by bit; what became of the cache is said once.
+TEST(Train, TheInputPipelineChangesNoBit) {
+  const Folder folder;
+  const Words tpu = {"--engine", "tpu", "--cores", "2", "-o", "run.h5"};
+  const std::string due = train(folder, tpu)["root_digest"];
+  for (const Words& how : {Words{"--set", "data.cache=none"},
+                           Words{"--set", "data.cache=none", "--set", "data.parallel_calls=3",
+                                 "--set", "data.prefetch=0"},
+                           Words{"--set", "data.cache=./kept", "--set", "data.parallel_calls=2"},
+                           Words{"--set", "data.cache=./kept"}}) {
+    EXPECT_EQ(train(folder, with(tpu, how))["root_digest"], due) << how[1];
+  }
+  Words loud = with({"train", "digits_mlp"}, kTiny);
+  loud.pop_back();  // -q
+  loud = with(loud, {"--set", "data.cache=./kept", "--set", "train.eval_every=4", "--set",
+                     "tpu.iterations_per_loop=3", "--trace", "trace.json"});
+  const Outcome o = twinrun(folder, with(loud, tpu));
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(o.says("note: data.cache: samples read from ./kept")) << o.err;
+  EXPECT_TRUE(o.says("note: loops of 3 steps (tpu.iterations_per_loop)")) << o.err;
+  const std::string trace = read_text(folder / "trace.json");
+  EXPECT_NE(trace.find("\"training loop\""), std::string::npos);
+  EXPECT_NE(trace.find("wait for batch 4"), std::string::npos);
+  write_text(folder / "kept", "no cache");
+  const Outcome refused = twinrun(folder, with(loud, tpu));
+  EXPECT_EQ(refused.code, 128) << refused.err;
+  EXPECT_TRUE(refused.says("./kept: data.cache names a file that is no cache of samples"))
+      << refused.err;
+  EXPECT_EQ(read_text(folder / "kept"), "no cache");
+}
+
 TEST(Train, DivergenceEndsWithOneAndStaysJson) {
   const Folder folder;
   const Outcome o = twinrun(folder, {"train", "litmus_nan", "--json", "-q", "-o", "run.h5"});

@@ -17,9 +17,9 @@ struct Case {
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.scenario << " " << c.engine << " x" << c.cores; }
 
-class HostMemory : public ::testing::TestWithParam<Case> {};
+class HostPlans : public ::testing::TestWithParam<Case> {};
 
-TEST_P(HostMemory, PlanIsWithinFivePercentOfWhatIsHeld) {
+TEST_P(HostPlans, PlanIsWithinFivePercentOfWhatIsHeld) {
   const Case& c = GetParam();
   const Experiment e = tiny::must(make_experiment(tiny::must(load_scenario(c.scenario))));
   Sharding sharding = e.sharding;
@@ -42,7 +42,7 @@ TEST_P(HostMemory, PlanIsWithinFivePercentOfWhatIsHeld) {
       << plan.outputs << ", inputs " << plan.inputs << ", constants " << plan.constants << "), held " << held;
 }
 
-INSTANTIATE_TEST_SUITE_P(Library, HostMemory,
+INSTANTIATE_TEST_SUITE_P(Library, HostPlans,
                          ::testing::Values(Case{"digits_mlp", "cpu", 1}, Case{"digits_mlp", "tpu", 8},
                                            Case{"digits_cnn", "cpu", 1}, Case{"digits_cnn", "tpu", 8},
                                            Case{"mlp_bn", "cpu", 1}, Case{"mlp_bn", "tpu", 8},

@@ -85,6 +85,34 @@ TEST(OpTimes, SpansOfATrackAreApart) {
               categories.contains("step"));
 }
 
+// By hand: timed steps from second 100 to 101; what lies before is cut, what lies outside is left out.
+TEST(OpTimes, InputBesideTheCores) {
+  OpTimes times;
+  times.zero = 100;
+  times.steps = {{.step = 7, .begin = 0, .end = 0.5}, {.step = 8, .begin = 0.6, .end = 1}};
+  ChromeTrace trace = chrome_trace(times, "tpu");
+  const auto tracks = static_cast<int>(trace.tracks.size());
+  PipelineCounters input;
+  input.asked = {{6, 98, 1, 0}, {7, 99, 1.25, 0}, {8, 100.5, 0.1, 2}, {9, 102, 1, 0}};
+  input.made = {{9, 100.75, 100.875}};
+  add_input(trace, times, input);
+  ASSERT_EQ(trace.tracks.size(), static_cast<size_t>(tracks) + 2);
+  std::vector<TraceSpan> spans(trace.spans.begin() + 2, trace.spans.end());
+  ASSERT_EQ(spans.size(), 3U);
+  EXPECT_EQ(spans[0].name, "wait for batch 7");
+  EXPECT_EQ(spans[0].track, tracks);
+  EXPECT_NEAR(spans[0].begin, 0, 1e-3);
+  EXPECT_NEAR(spans[0].duration, 0.25e6, 1e-3);
+  EXPECT_EQ(spans[1].name, "wait for batch 8");
+  EXPECT_EQ(spans[1].words, (TraceWords{{"ready", "2"}}));
+  EXPECT_EQ(spans[2].name, "batch 9");
+  EXPECT_EQ(spans[2].track, tracks + 1);
+  EXPECT_NEAR(spans[2].begin, 0.75e6, 1e-3);
+  ChromeTrace untimed = chrome_trace({}, "tpu");
+  add_input(untimed, {}, input);
+  EXPECT_EQ(untimed.tracks.size(), 1U) << "nothing was timed";
+}
+
 // Faults stand on top of the clock and still act.
 TEST(OpTimes, FaultsAreTimedToo) {
   Timed healthy, broken;

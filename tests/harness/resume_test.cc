@@ -253,7 +253,8 @@ TEST(IterationsPerLoop, NothingIsSilent) {
 class Lines : public Progress {
  public:
   void log(const std::string& line) override { lines.push_back(line); }
-  std::vector<std::string> lines;
+  void note(const std::string& line) override { notes.push_back(line); }
+  std::vector<std::string> lines, notes;
 };
 
 // A run in loops: where it evaluates and keeps checkpoints, what it logs; its bits are those of end_of_loop alone.
@@ -276,6 +277,8 @@ TEST(IterationsPerLoop, EvaluationsCheckpointsAndLogs) {
   for (const Checkpoint& one : r.file.checkpoints) {
     EXPECT_FALSE(one.tensors.at("batch_norm1/moving_mean").replica_axis) << one.step;
   }
+  ASSERT_EQ(lines.notes.size(), 1u);
+  EXPECT_TRUE(lines.notes[0].starts_with("loops of 5 steps")) << lines.notes[0];
   ASSERT_EQ(lines.lines.size(), 4u);
   // TPUEstimator's loss: replica 0's of the loop's last step.
   const StepScalars& fifth = r.file.steps[4];

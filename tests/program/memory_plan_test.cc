@@ -108,6 +108,27 @@ TEST(MemoryPlan, StatesAreUpdatedInPlace) {
   }
 }
 
+// The L2 sums of kernels share groups with their gradients: asked for by the loss, early, they wait until the backward pass gets
+// there. Were it pulled forward for them, every activation and its gradient would be held at once.
+TEST(MemoryPlan, L2SumsDoNotPullTheBackwardPassForward) {
+  const auto arena = [](double l2) {
+    OptimizerSpec optimizer = models::momentum();
+    optimizer.l2 = l2;
+    const Planned p(
+        training_step(build_forward(Mode::kTraining, 8, {{8, 8, 4}}, 7, optimizer, [](Layers& net) {
+          for (const char* name : {"a", "b", "c", "d", "e", "f"}) {
+            net.conv2d(name, {.filters = 4, .kernel = 3, .weights = {.bias = false}});
+            net.relu(std::string("relu_") + name);
+          }
+          net.flatten("flatten");
+          net.dense("dense", 3);
+          net.softmax_cross_entropy(3, {Reducer::kMean});
+        })));
+    return static_cast<double>(p.memory.bytes);
+  };
+  EXPECT_LT(arena(1e-4), 1.1 * arena(0));
+}
+
 // Replica 0 would overwrite what replica 1 has yet to read.
 TEST(MemoryPlan, ReplicasTakeNothingInTheArena) {
   const Planned p(training_step(shard(models::cnn(16, models::momentum()), {.cores = 8})));

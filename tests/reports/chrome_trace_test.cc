@@ -12,8 +12,8 @@ namespace {
 using nlohmann::ordered_json;
 
 const ChromeTrace kTrace = {
-    "tpu \"x\"\xff",
-    {"steps", "core 0"},
+    {"tpu \"x\"\xff"},
+    {{"steps"}, {"core 0"}},
     {{"step 3", "step", 0, 0, 100.0004, {}},
      {"dense/matmul", "forward", 1, 1.00049, 10.00049, {{"kind", "dot_general"}}},
      {"dense/bias", "forward", 1, 11.00098, 5, {}}},
@@ -52,6 +52,29 @@ TEST(ChromeTrace, NeighboursStayApart) {
   EXPECT_LE(first["ts"].get<double>() + first["dur"].get<double>(),
             second["ts"].get<double>() + 1e-9);
   EXPECT_EQ(first["args"]["kind"], "dot_general");
+}
+
+// Sections are processes; spans come by track and begin, what encloses first.
+TEST(ChromeTrace, SectionsAndOrder) {
+  const ChromeTrace trace = {{"core 0", "host"},
+                             {{"step", 0}, {"op", 0}, {"read", 1}},
+                             {{"late", "", 2, 50, 10, {}},
+                              {"inner", "", 0, 0, 20, {}},
+                              {"outer", "", 0, 0, 100, {}},
+                              {"early", "", 2, 5, 10, {}}},
+                             {}};
+  const ordered_json j = ordered_json::parse(to_chrome_trace(trace));
+  std::vector<std::string> names;
+  std::map<std::string, int> sections;
+  for (const auto& event : j["traceEvents"]) {
+    if (event["ph"] == "X") names.push_back(event["name"]);
+    if (event["name"] == "process_name") sections[event["args"]["name"]] = event["pid"];
+    if (event["name"] == "late") {
+      EXPECT_EQ(event["pid"], sections["host"]);
+    }
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"outer", "inner", "early", "late"}));
+  EXPECT_LT(sections["core 0"], sections["host"]);
 }
 
 }  // namespace

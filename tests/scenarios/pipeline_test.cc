@@ -112,7 +112,7 @@ TEST_F(PipelineTest, EveryCombinationGivesTheSameBits) {
       EXPECT_EQ(data.vocabulary, plain.vocabulary);
       EXPECT_TRUE(same(data.eval.features, plain.eval.features));
       EXPECT_EQ(data.train.dtype(), plain.train.dtype());
-      for (const int64_t threads : {1, 2, 9}) {
+      for (const int64_t threads : {1, 3}) {
         for (const int64_t prefetch : {0, 1, 3}) {
           FeedOptions feeding = options;
           feeding.parallel_calls = threads, feeding.prefetch = prefetch;
@@ -245,7 +245,7 @@ TEST_F(PipelineTest, ADamagedCacheFileIsMadeAgain) {
     ASSERT_EQ(found.notes.size(), 1u);
     EXPECT_NE(found.notes[0].find("is made again: "), std::string::npos) << at << found.notes[0];
   };
-  for (size_t at = mark; at < good.size(); at += 131) {
+  for (size_t at = mark; at < good.size(); at += 397) {
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ 1);
     expect_made_again(bad, at);
@@ -314,6 +314,8 @@ TEST_F(PipelineTest, CountersOnDemand) {
     for (size_t i = 0; i < 6; ++i) {
       EXPECT_EQ(c.asked[i].step, static_cast<int64_t>(i));
       EXPECT_EQ(c.asked[i].ready, 0) << "everything is read on demand";
+      EXPECT_GE(c.made[i].begin, c.asked[i].begin);
+      EXPECT_LE(c.made[i].end, c.asked[i].begin + c.asked[i].waited + 1e-6);
     }
     EXPECT_GT(c.map.busy, 0);
     EXPECT_GE(c.map.waiting, 0);

@@ -1,0 +1,84 @@
+#include "harness/profile/ceilings.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <vector>
+
+#include "program/base/thread_pool.h"
+
+namespace twinrun {
+namespace {
+
+constexpr int64_t kLoops = 1'000'000;
+constexpr int kChains = 12;                 // more than latency times throughput on any x86-64
+constexpr int64_t kTriadFloats = 16 << 20;  // 3 arrays of 64 MiB
+constexpr int kTimes = 5;
+
+// The values stay near 1; the compiler must think that they are used.
+void fma_avx2() {
+  __m256 sum[kChains];
+  for (auto& s : sum) s = _mm256_set1_ps(1.0f);
+  const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
+  for (int64_t i = 0; i < kLoops; ++i) {
+#pragma GCC unroll 12
+    for (auto& s : sum) s = _mm256_fmadd_ps(s, a, b);
+  }
+  for (auto& s : sum) asm volatile("" : : "x"(s));
+}
+
+__attribute__((target("avx512f"))) void fma_avx512() {
+  __m512 sum[kChains];
+  for (auto& s : sum) s = _mm512_set1_ps(1.0f);
+  const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
+  for (int64_t i = 0; i < kLoops; ++i) {
+#pragma GCC unroll 12
+    for (auto& s : sum) s = _mm512_fmadd_ps(s, a, b);
+  }
+  for (auto& s : sum) asm volatile("" : : "v"(s));
+}
+
+double best_seconds(const std::function<void()>& run) {
+  double best = 0;
+  for (int i = 0; i < kTimes; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    run();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    if (i == 0 || took.count() < best) best = took.count();
+  }
+  return best;
+}
+
+}  // namespace
+
+void run_fma(Isa isa) { isa == Isa::kAvx2 ? fma_avx2() : fma_avx512(); }
+
+double fma_flop(Isa isa) {
+  return 2.0 * static_cast<double>(kLoops) * kChains * (isa == Isa::kAvx2 ? 8 : 16);
+}
+
+void run_triad(const float* a, const float* b, float* c, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) c[i] = a[i] + 3.0f * b[i];
+  asm volatile("" : : : "memory");
+}
+
+Ceilings measure_ceilings(int threads) {
+  ThreadPool pool(threads);
+  const Isa isa = __builtin_cpu_supports("avx512f") ? Isa::kAvx512 : Isa::kAvx2;
+  Ceilings found;
+  found.isa = std::string(to_string(isa));
+  found.flops = threads * fma_flop(isa) /
+                best_seconds([&] { pool.parallel_for(threads, [&](int64_t) { run_fma(isa); }); });
+  std::vector<float> a(kTriadFloats, 1), b(kTriadFloats, 2), c(kTriadFloats, 0);
+  found.bandwidth = 3.0 * kTriadFloats * sizeof(float) / best_seconds([&] {
+                      pool.parallel_for(threads, [&](int64_t piece) {
+                        run_triad(a.data(), b.data(), c.data(), kTriadFloats * piece / threads,
+                                  kTriadFloats * (piece + 1) / threads);
+                      });
+                    });
+  return found;
+}
+
+}  // namespace twinrun

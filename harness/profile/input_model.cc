@@ -1,0 +1,60 @@
+#include "harness/profile/input_model.h"
+
+#include <algorithm>
+
+#include "program/device/machine.h"
+
+namespace twinrun {
+namespace {
+
+// Bytes of the whole batch, as the cores get it.
+double fed_bytes(const Program& step) {
+  double bytes = 0;
+  for (const Input& input : step.inputs) {
+    if (input.per_core) bytes += static_cast<double>(step.graph.type(input.id).bytes());
+  }
+  return bytes * step.sharding.cores;
+}
+
+bool from_files(const std::string& source) {
+  return source != "digits" && source != "images32" && source != "text_synthetic" &&
+         source != "phrases";
+}
+
+// Images lie in files as bytes and become floats on the way.
+bool stored_as_bytes(const DataSpec& data) {
+  return data.source == "idx" || data.source == "cifar10" || data.source == "text" ||
+         (data.source == "tfrecord" && data.shape.size() >= 2);
+}
+
+}  // namespace
+
+InputAnalysis modelled_input(const Scenario& scenario, const Program& step, double device) {
+  const double fed = fed_bytes(step);
+  const int cores = step.sharding.cores;
+  const int chips = (cores + tpu::kCoresPerChip - 1) / tpu::kCoresPerChip;
+  InputAnalysis input;
+  const bool files = from_files(scenario.data.source), ahead = scenario.data.prefetch > 0;
+  const double stored = stored_as_bytes(scenario.data) ? fed / 4 : fed;
+  // A cache in memory is read from files in the first epoch alone; one in a file holds decoded samples.
+  const double read = !files || scenario.data.cache == "memory" ? 0
+                      : scenario.data.cache == "none"           ? stored
+                                                                : fed;
+  if (read > 0)
+    input.stages.push_back(
+        {ahead ? "read ahead" : "read on demand", "bytes out of files", read / kReadRate, read});
+  input.stages.push_back(
+      {"preprocess", files ? "decode, cast, choose and copy samples" : "draw samples and copy them",
+       fed / kPreprocessRate / static_cast<double>(scenario.data.parallel_calls), fed});
+  input.stages.push_back(
+      {"enqueue", "from the host to each chip", fed / chips / tpu::kHostBandwidth, fed});
+  for (const InputStage& stage : input.stages) input.host += stage.seconds;
+  input.overlapped = ahead;
+  const double waits = ahead ? std::max(0.0, input.host - device) : input.host;
+  input.share = device + waits > 0 ? waits / (device + waits) : 0;
+  input.low = input.high = input.share;
+  input.bound = input_bound(input.share);
+  return input;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,225 @@
+#include "harness/profile/measured.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "harness/engine_setup.h"
+#include "harness/environment.h"
+#include "harness/profile/ceilings.h"
+#include "harness/profile/describe.h"
+#include "harness/run.h"
+#include "program/ops/op_def.h"
+
+namespace twinrun {
+namespace {
+
+constexpr int64_t kWarmUp = 2;
+
+class Measurer {
+ public:
+  Measurer(const Scenario& scenario, const MeasuredOptions& options)
+      : scenario_(scenario), options_(options) {}
+  Result<MeasuredProfile> run();
+
+ private:
+  Result<RunResult> train_timed(bool ops, OpTimes& times);
+  void add_ops(const OpTimes& times);
+  void add_steps(const OpTimes& times, const PipelineCounters& input);
+  void add_input(const PipelineCounters& input);
+
+  const Scenario& scenario_;
+  const MeasuredOptions& options_;
+  std::optional<Experiment> experiment_;
+  Program program_;
+  int64_t steps_ = 0;
+  double all_reduce_share_ = 0;
+  MeasuredProfile out_;
+};
+
+Result<RunResult> Measurer::train_timed(bool ops, OpTimes& times) {
+  EngineSpec spec{.engine = options_.engine, .threads = options_.threads};
+  TWINRUN_ASSIGN(EngineSetup setup, set_up(*experiment_, spec, options_.progress));
+  program_ = setup.program;
+  // The step before the first that counts is timed as well: where it ends, that one begins.
+  times.first = kWarmUp - 1;
+  times.count = steps_ + 1;
+  const auto timed = with_times(std::move(setup.backend), times, ops);
+  RunOptions o;
+  o.name = fmt::format("{}{}", options_.engine, ops ? ", op by op" : "");
+  o.steps = kWarmUp + steps_;
+  o.threads = options_.threads;
+  o.evaluate = o.digest_states = false;
+  o.progress = options_.progress;
+  o.stop = options_.stop;
+  TWINRUN_ASSIGN(RunResult result, train(*experiment_, program_, *timed, o));
+  if (static_cast<int64_t>(times.steps.size()) != times.count)
+    return Error{"the run ended before its steps were timed: " + result.file.ended, options_.engine,
+                 ""};
+  return result;
+}
+
+// What an op took of the machine: on as many cores at a time as there are threads for.
+void Measurer::add_ops(const OpTimes& times) {
+  Profile& p = out_.profile;
+  const auto cores = static_cast<double>(program_.sharding.cores);
+  const double at_once = std::min<double>(cores, options_.threads);
+  std::map<std::string, double> seconds;
+  for (const TimedStep& step : times.steps) {
+    if (&step == &times.steps.front()) continue;
+    for (const auto& core : step.cores)
+      for (const TimedOp& op : core) seconds[op.name] += (op.end - op.begin) / at_once;
+    for (const TimedOp& op : step.collectives) seconds[op.name] += op.end - op.begin;
+  }
+  double all = 0;
+  for (auto& [name, s] : seconds) all += s /= static_cast<double>(steps_);
+  for (ValueId id = 0; id < program_.graph.size(); ++id) {
+    const Op& o = program_.graph.op(id);
+    const auto found = seconds.find(o.name);
+    if (found == seconds.end()) continue;
+    ProfileOp op;
+    op.category = category_of(o.kind);
+    op.layer = framework_op_of(o.name);
+    op.phase = std::string(to_string(o.phase));
+    op.name = o.name;
+    op.kind = std::string(name_of(o.kind));
+    op.expression = expression_of(program_.graph, id);
+    op.layout = to_string(o.type);
+    op.seconds = found->second;
+    op.share = all > 0 ? op.seconds / all : 0;
+    op.flops = flops(program_.graph, id) * cores;
+    op.bytes = static_cast<double>(o.type.bytes()) * cores;
+    for (ValueId operand : o.operands)
+      op.bytes += static_cast<double>(program_.graph.type(operand).bytes()) * cores;
+    if (op.seconds > 0) {
+      op.matrix_utilisation = class_of(o.kind) == OpClass::kDot
+                                  ? std::min(1.0, op.flops / op.seconds / p.peak_flops)
+                                  : 0;
+      op.utilisation =
+          std::max({op.matrix_utilisation, std::min(1.0, op.flops / op.seconds / p.peak_flops),
+                    std::min(1.0, op.bytes / op.seconds / p.peak_bandwidth)});
+    }
+    if (class_of(o.kind) == OpClass::kDot) p.matrix_flops += op.flops;
+    if (op.category == "all-reduce") all_reduce_share_ += op.share;
+    p.flops += op.flops;
+    p.bytes += op.bytes;
+    p.ops.push_back(std::move(op));
+  }
+  p.unpadded_bytes = p.bytes;
+}
+
+void Measurer::add_steps(const OpTimes& times, const PipelineCounters& input) {
+  Profile& p = out_.profile;
+  for (size_t i = 1; i < times.steps.size(); ++i) {
+    const TimedStep &before = times.steps[i - 1], &step = times.steps[i];
+    const double engine = step.end - step.begin, between = step.begin - before.end;
+    double waited = 0;
+    for (const PipelineCounters::Asked& asked : input.asked) {
+      if (asked.step == step.step) waited = asked.waited;
+    }
+    ProfileStep s{step.step, engine * (1 - all_reduce_share_), engine * all_reduce_share_,
+                  std::min(waited, between), 0};
+    s.host = between - s.input;
+    const auto n = static_cast<double>(times.steps.size() - 1);
+    p.average.compute += s.compute / n;
+    p.average.all_reduce += s.all_reduce / n;
+    p.average.input += s.input / n;
+    p.average.host += s.host / n;
+    p.steps.push_back(s);
+  }
+  p.step_seconds = p.average.seconds();
+}
+
+// Per batch, but for what is read when the source is opened.
+void Measurer::add_input(const PipelineCounters& c) {
+  Profile& p = out_.profile;
+  const auto batches = static_cast<double>(std::max<size_t>(c.asked.size(), 1));
+  const auto ready = std::ranges::count_if(c.asked, [](const auto& a) { return a.ready > 0; });
+  const auto stage = [&](const char* name, const StageCounters& s, const std::string& what) {
+    if (s.elements == 0 && s.busy == 0) return;
+    p.input.stages.push_back(
+        {name, what, s.busy / batches, static_cast<double>(s.bytes) / batches});
+    p.input.host += s.busy / batches;
+  };
+  const std::string once = ", once; its share of a batch of this run";
+  stage("read", c.read, "the source opened, files parsed or samples drawn" + once);
+  stage("cache", c.cache, "decoded samples in a file" + once);
+  stage("shuffle", c.shuffle, "which samples a batch holds");
+  stage("preprocess", c.map,
+        fmt::format("samples decoded and copied, on {} thread{}", c.parallel_calls,
+                    c.parallel_calls == 1 ? "" : "s"));
+  stage("batch", c.batch, "memory for batches, sample ids");
+  stage(ready > 0 ? "read ahead" : "read on demand", c.prefetch,
+        fmt::format("{} of {} batches were ready when asked for", ready, c.asked.size()));
+  stage("enqueue", c.enqueue, "batches cut into the cores' rows");
+  p.input.overlapped = c.depth > 0;
+  p.input.share = p.step_seconds > 0 ? p.average.input / p.step_seconds : 0;
+  p.input.low = p.input.high = p.input.share;
+  p.input.bound = input_bound(p.input.share);
+}
+
+Result<MeasuredProfile> Measurer::run() {
+  if (options_.engine != "cpu" && options_.engine != "tpu") {
+    return Error{fmt::format("the engine '{}' does not tell its ops' times; allowed: cpu, tpu",
+                             options_.engine),
+                 "--engine", "profile one of ours"};
+  }
+  if (options_.steps < 1 || scenario_.train.steps <= kWarmUp) {
+    return Error{fmt::format("{} of {} steps, {} of them to warm up: none is left to measure",
+                             options_.steps, scenario_.train.steps, kWarmUp),
+                 options_.steps < 1 ? "--steps" : scenario_.file + ": train.steps",
+                 "take more steps"};
+  }
+  steps_ = std::min(options_.steps, scenario_.train.steps - kWarmUp);
+  TWINRUN_ASSIGN(experiment_, make_experiment(scenario_));
+  const Ceilings ceilings = measure_ceilings(options_.threads);
+  OpTimes whole, by_op;
+  TWINRUN_ASSIGN(const RunResult plain, train_timed(false, whole));
+  TWINRUN_ASSIGN(const RunResult timed, train_timed(true, by_op));
+
+  Profile& p = out_.profile;
+  p.scenario = scenario_.name;
+  p.source = "measured";
+  p.machine = fmt::format("engine {}, {} thread{}", options_.engine, options_.threads,
+                          options_.threads == 1 ? "" : "s");
+  p.cores = program_.sharding.cores;
+  p.batch = scenario_.train.batch;
+  p.iterations_per_loop = scenario_.tpu.iterations_per_loop;
+  p.peak_flops = ceilings.flops;
+  p.peak_bandwidth = ceilings.bandwidth;
+  add_ops(by_op);
+  add_steps(whole, plain.pipeline);
+  add_input(plain.pipeline);
+  p.matrix_utilisation = p.matrix_flops / p.step_seconds / p.peak_flops;
+  p.memory_utilisation = p.bytes / p.step_seconds / p.peak_bandwidth;
+  p.idle_device = (p.average.input + p.average.host) / p.step_seconds;
+  p.idle_host = std::max(0.0, 1 - p.input.host / p.step_seconds);
+  double op_by_op = 0;
+  for (const ProfileOp& op : p.ops) op_by_op += op.seconds;
+  p.notes = {
+      fmt::format("measured on this machine, {} steps after {}; the peaks are its own: {} fused "
+                  "multiply-adds in "
+                  "registers, a triad over 192 MiB; bf16 products on AMX tiles may pass the first",
+                  steps_, kWarmUp, ceilings.isa),
+      fmt::format("steps ran as always; the ops' times are of another run, op by op and not fused: "
+                  "{:.3f} ms against "
+                  "{:.3f} ms of engine time a step",
+                  op_by_op * 1e3, (p.average.compute + p.average.all_reduce) * 1e3),
+      "emulated cores take turns on the threads: FLOP and bytes are of all of them, as are times",
+      "the all-reduce's part of a step is its share of the ops' times"};
+  p.environment = environment();
+  p.environment["ceiling_flops"] = fmt::format("{:.1f} GFLOP/s", p.peak_flops / 1e9);
+  p.environment["ceiling_bandwidth"] = fmt::format("{:.1f} GB/s", p.peak_bandwidth / 1e9);
+  out_.trace = chrome_trace(
+      by_op, fmt::format("{}, {} core{}", options_.engine, p.cores, p.cores == 1 ? "" : "s"));
+  return std::move(out_);
+}
+
+}  // namespace
+
+Result<MeasuredProfile> measured_profile(const Scenario& scenario, const MeasuredOptions& options) {
+  return Measurer(scenario, options).run();
+}
+
+}  // namespace twinrun

@@ -1,0 +1,157 @@
+#include "harness/profile/modelled.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "harness/engine_setup.h"
+#include "harness/environment.h"
+#include "harness/experiment.h"
+#include "harness/profile/describe.h"
+#include "harness/profile/input_model.h"
+#include "harness/profile/published.h"
+#include "program/device/core_model.h"
+#include "program/device/hbm_plan.h"
+
+namespace twinrun {
+namespace {
+
+constexpr int64_t kSteps = 20;           // of the step graph
+constexpr size_t kExpressionLines = 16;  // of a fusion
+
+int passes_of(const std::string& precision) {
+  return precision == "default" ? 1 : precision == "high" ? 3 : 6;
+}
+
+std::string category_of(const Graph& graph, const tpu::StepModel& model, const tpu::UnitModel& u) {
+  if (u.unit.group < 0) return category_of(graph.op(u.lead).kind);
+  const FusionGroup& group = model.plan.groups[static_cast<size_t>(u.unit.group)];
+  const bool reduces = std::ranges::any_of(
+      group.ops, [&](const FusedOp& op) { return graph.op(op.id).kind == OpKind::kReduce; });
+  return reduces ? "reduce fusion" : "loop fusion";
+}
+
+ProfileOp op_of(const Graph& graph, const tpu::StepModel& model, const tpu::UnitModel& u,
+                const tpu::Generation& g) {
+  const Op& lead = graph.op(u.lead);
+  ProfileOp op;
+  op.category = category_of(graph, model, u);
+  op.name = lead.name;
+  op.layer = framework_op_of(lead.name);
+  op.phase = std::string(to_string(lead.phase));
+  op.kind = std::string(name_of(lead.kind));
+  op.layout = tpu::to_string(lead.type, tpu::smallest_layout(lead.type));
+  if (u.unit.group >= 0) {
+    const FusionGroup& group = model.plan.groups[static_cast<size_t>(u.unit.group)];
+    op.ops = static_cast<int>(group.ops.size());
+    for (size_t i = 0; i < std::min(group.ops.size(), kExpressionLines); ++i)
+      op.expression += (i == 0 ? "" : "\n") + expression_of(graph, group.ops[i].id);
+    if (group.ops.size() > kExpressionLines)
+      op.expression += fmt::format("\n... {} more", group.ops.size() - kExpressionLines);
+  } else {
+    op.expression = expression_of(graph, u.lead);
+  }
+  op.seconds = u.seconds;
+  op.share = u.seconds / model.seconds;
+  op.flops = u.flops;
+  op.bytes = u.bytes;
+  op.padding = u.unpadded_bytes > 0 ? u.bytes / u.unpadded_bytes : 1;
+  op.limit = std::string(tpu::to_string(u.limit));
+  op.matrix_utilisation = std::min(1.0, u.matrix_flops / u.seconds / g.peak_flops());
+  op.utilisation = u.limit == tpu::Limit::kLinks
+                       ? u.links / u.seconds
+                       : std::max(op.matrix_utilisation,
+                                  std::min(1.0, u.unpadded_bytes / u.seconds / g.hbm_bandwidth));
+  return op;
+}
+
+// A stretch of steps around the end of a loop, or the first ones.
+std::vector<ProfileStep> steps_of(const Profile& p, const Scenario& s, const tpu::StepModel& m,
+                                  double waits) {
+  const int64_t loop = p.iterations_per_loop, count = std::min(kSteps, s.train.steps);
+  const int64_t first =
+      loop > kSteps / 2 && loop + kSteps / 2 <= s.train.steps ? loop - count / 2 : 0;
+  std::vector<ProfileStep> steps;
+  for (int64_t i = first; i < first + count; ++i) {
+    const bool ends = (i + 1) % loop == 0;
+    steps.push_back({i, m.seconds - m.all_reduce, m.all_reduce, waits, ends ? kLoopSeconds : 0});
+  }
+  return steps;
+}
+
+std::vector<std::string> notes_of(const tpu::Generation& g) {
+  return {
+      fmt::format(
+          "modelled, not measured: one {} core of {:.1f} TFLOP/s and {:.0f} GB/s; every core "
+          "does the same, so the range over cores is a point",
+          g.name, g.peak_flops() / 1e12, g.hbm_bandwidth / 1e9),
+      "fusion is this program's own (elementwise ops and their reductions): a TPU's compiler also "
+      "fuses them into convolutions and dots, which saves traffic that is counted here",
+      "rates of the host, the start of an op and the time between loops are assumptions; "
+      "docs/profile.md says how uncertain",
+      "what the program stores as f32 moves as f32"};
+}
+
+}  // namespace
+
+Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions& options) {
+  TWINRUN_ASSIGN(const tpu::Generation g, tpu::find_generation(options.generation));
+  TWINRUN_RETURN_IF_ERROR(check_cores(scenario, scenario.tpu.cores));
+  TWINRUN_ASSIGN(const Experiment e, experiment_on_paper(scenario));
+  const Program step = e.sharded(e.sharding);
+  const tpu::StepModel m =
+      tpu::model_step(step, {g, passes_of(scenario.tpu.precision), options.bf16_activations});
+
+  Profile p;
+  p.scenario = scenario.name;
+  p.source = "modelled";
+  p.cores = step.sharding.cores;
+  p.machine = fmt::format("TPU {}-{}", g.name, p.cores);
+  p.batch = scenario.train.batch;
+  p.iterations_per_loop = scenario.tpu.iterations_per_loop > 0 ? scenario.tpu.iterations_per_loop
+                                                               : scenario.train.steps;
+  p.peak_flops = g.peak_flops();
+  p.peak_bandwidth = g.hbm_bandwidth;
+  p.memory_used = static_cast<double>(
+      tpu::plan_hbm(step, {.bf16_activations = options.bf16_activations}).used());
+  p.memory_limit = static_cast<double>(g.hbm_usable());
+  p.input = modelled_input(scenario, step, m.seconds);
+  const double waits = p.input.overlapped ? std::max(0.0, p.input.host - m.seconds) : p.input.host;
+  const double loop = kLoopSeconds / static_cast<double>(p.iterations_per_loop);
+  p.average = {0, m.seconds - m.all_reduce, m.all_reduce, waits, loop};
+  p.step_seconds = p.average.seconds();
+  p.flops = m.flops;
+  p.matrix_flops = m.matrix_flops;
+  p.bytes = m.bytes;
+  p.unpadded_bytes = m.unpadded_bytes;
+  p.matrix_utilisation = m.matrix_flops / p.step_seconds / g.peak_flops();
+  p.memory_utilisation = m.bytes / p.step_seconds / g.hbm_bandwidth;
+  p.idle_device = (waits + loop) / p.step_seconds;
+  p.idle_host = std::max(0.0, 1 - (p.input.host + loop) / p.step_seconds);
+  for (const tpu::UnitModel& u : m.units) p.ops.push_back(op_of(step.graph, m, u, g));
+  p.steps = steps_of(p, scenario, m, waits);
+  p.notes = notes_of(g);
+  if (!p.fits())
+    p.notes.insert(p.notes.begin(),
+                   "this step does not fit into a core's memory: twinrun check says what fills it, "
+                   "twinrun check --fit what would fit");
+  p.environment = environment();
+  p.environment["precision"] = scenario.tpu.precision;
+  p.published = published_figures(scenario, options.generation);
+  if (options.advice) {
+    TWINRUN_ASSIGN(p.recommendations, recommendations(scenario, p, options));
+    if (!p.published.empty() && !options.bf16_activations) {
+      ModelledOptions bf16 = options;
+      bf16.bf16_activations = true;
+      bf16.advice = false;
+      TWINRUN_ASSIGN(const Profile other, modelled_profile(scenario, bf16));
+      p.notes.push_back(
+          fmt::format("the published runs store activations as bf16; so stored, the model says "
+                      "{:.0f} samples/s",
+                      other.samples_per_second()));
+    }
+  }
+  return p;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,153 @@
+#include "reports/profile.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace twinrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// XProf, op_stats_to_input_pipeline_analysis.cc.
+constexpr double kModerate = 0.05, kHigh = 0.20;
+
+Json json_of(const ProfileStep& s) {
+  return {{"step", s.step},       {"seconds", s.seconds()},
+          {"compute", s.compute}, {"all_reduce", s.all_reduce},
+          {"input", s.input},     {"host", s.host}};
+}
+
+Json json_of(const ProfileOp& op) {
+  return {{"category", op.category},
+          {"layer", op.layer},
+          {"phase", op.phase},
+          {"name", op.name},
+          {"kind", op.kind},
+          {"seconds", op.seconds},
+          {"share", op.share},
+          {"flops", op.flops},
+          {"bytes", op.bytes},
+          {"padding", op.padding},
+          {"utilisation", op.utilisation},
+          {"matrix_utilisation", op.matrix_utilisation},
+          {"limit", op.limit},
+          {"ops", op.ops},
+          {"layout", op.layout},
+          {"expression", op.expression}};
+}
+
+}  // namespace
+
+InputBound input_bound(double share) {
+  if (share < kModerate) return InputBound::kNot;
+  return share < kHigh ? InputBound::kModerately : InputBound::kHighly;
+}
+
+std::string_view to_string(InputBound bound) {
+  switch (bound) {
+    case InputBound::kNot:
+      return "not input-bound";
+    case InputBound::kModerately:
+      return "moderately input-bound";
+    case InputBound::kHighly:
+      return "highly input-bound";
+  }
+  return "";
+}
+
+std::vector<ProfileCategory> categories(const Profile& profile) {
+  return grouped(profile, &ProfileOp::category);
+}
+
+std::vector<ProfileCategory> grouped(const Profile& profile, std::string ProfileOp::*word) {
+  std::map<std::string, ProfileCategory> by_name;
+  for (const ProfileOp& op : profile.ops) {
+    ProfileCategory& c = by_name[op.*word];
+    c.name = op.*word;
+    c.seconds += op.seconds;
+    c.share += op.share;
+    c.flops += op.flops;
+    ++c.count;
+  }
+  std::vector<ProfileCategory> all;
+  for (auto& [name, category] : by_name) all.push_back(std::move(category));
+  std::ranges::stable_sort(all, std::greater{}, &ProfileCategory::seconds);
+  return all;
+}
+
+std::vector<const ProfileOp*> top_ops(const Profile& profile, size_t most) {
+  std::vector<const ProfileOp*> all;
+  for (const ProfileOp& op : profile.ops) all.push_back(&op);
+  std::ranges::stable_sort(all,
+                           [](const auto* a, const auto* b) { return a->seconds > b->seconds; });
+  if (all.size() > most) all.resize(most);
+  return all;
+}
+
+std::string to_profile_json(const Profile& p) {
+  Json j = {{"schema", 1},
+            {"scenario", p.scenario},
+            {"source", p.source},
+            {"machine", p.machine},
+            {"cores", p.cores},
+            {"batch", p.batch},
+            {"iterations_per_loop", p.iterations_per_loop},
+            {"peak_flops", p.peak_flops},
+            {"peak_bandwidth", p.peak_bandwidth},
+            {"step_seconds", p.step_seconds},
+            {"average", json_of(p.average)},
+            {"samples_per_second", p.samples_per_second()},
+            {"flops", p.flops},
+            {"matrix_flops", p.matrix_flops},
+            {"flops_per_second", p.flops_per_second()},
+            {"bytes", p.bytes},
+            {"unpadded_bytes", p.unpadded_bytes},
+            {"memory_used", p.memory_used},
+            {"memory_limit", p.memory_limit},
+            {"matrix_utilisation", p.matrix_utilisation},
+            {"memory_utilisation", p.memory_utilisation},
+            {"idle_device", p.idle_device},
+            {"idle_host", p.idle_host}};
+  j["steps"] = Json::array();
+  for (const ProfileStep& s : p.steps) j["steps"].push_back(json_of(s));
+  Json stages = Json::array();
+  for (const InputStage& s : p.input.stages)
+    stages.push_back(
+        {{"name", s.name}, {"what", s.what}, {"seconds", s.seconds}, {"bytes", s.bytes}});
+  j["input"] = {{"bound", to_string(p.input.bound)},
+                {"share", p.input.share},
+                {"lowest_core", p.input.low},
+                {"highest_core", p.input.high},
+                {"host_seconds", p.input.host},
+                {"overlapped", p.input.overlapped},
+                {"stages", stages}};
+  j["categories"] = Json::array();
+  for (const ProfileCategory& c : categories(p))
+    j["categories"].push_back({{"name", c.name},
+                               {"seconds", c.seconds},
+                               {"share", c.share},
+                               {"flops", c.flops},
+                               {"count", c.count}});
+  j["recommendations"] = Json::array();
+  for (const Recommendation& r : p.recommendations)
+    j["recommendations"].push_back({{"rule", r.rule},
+                                    {"text", r.text},
+                                    {"set", r.setting},
+                                    {"samples_per_second_before", r.before},
+                                    {"samples_per_second_after", r.after},
+                                    {"gain", r.gain()}});
+  j["published"] = Json::array();
+  for (const PublishedFigure& f : p.published)
+    j["published"].push_back(
+        {{"what", f.what},
+         {"source", f.source},
+         {"samples_per_second", f.samples_per_second},
+         {"ratio", f.samples_per_second > 0 ? p.samples_per_second() / f.samples_per_second : 0}});
+  j["notes"] = p.notes;
+  j["environment"] = p.environment;
+  j["ops"] = Json::array();
+  for (const ProfileOp& op : p.ops) j["ops"].push_back(json_of(op));
+  return j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace twinrun

@@ -1,0 +1,255 @@
+// profile.html: what a step costs on the first screen, then each op, the steps, the input, what to set.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reports/html_page.h"
+#include "reports/html_text.h"
+#include "reports/profile.h"
+#include "reports/profile_words.h"
+#include "reports/text.h"
+
+namespace twinrun {
+namespace {
+
+using words::rate;
+using words::seconds;
+
+constexpr size_t kOpsOfCategory = 300;
+
+struct Part {
+  const char *name, *title;
+  double ProfileStep::*seconds;
+};
+constexpr Part kParts[] = {{"compute", "compute", &ProfileStep::compute},
+                           {"all_reduce", "all-reduce", &ProfileStep::all_reduce},
+                           {"input", "waiting for input", &ProfileStep::input},
+                           {"host", "host loop", &ProfileStep::host}};
+
+// Sorted by `value`, shown as `shown`.
+std::string cell(double value, const std::string& shown) {
+  return fmt::format("<span data-v=\"{:.9g}\">{}</span>", value, html::text(shown));
+}
+std::string used(double fraction) {
+  return fmt::format(
+      "<span class=\"used\" aria-hidden=\"true\"><span style=\"width:{:.0f}%\"></span></span>{}",
+      100 * std::clamp(fraction, 0.0, 1.0), cell(fraction, text::percent(fraction, 0)));
+}
+std::string term(std::string_view name, const std::string& html) {
+  return html.empty() ? "" : fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, html);
+}
+
+std::string card(const ProfileOp& op) {
+  std::string out = fmt::format("<details><summary>{}</summary><div class=\"card\"><dl>\n",
+                                html::code(op.name, 120));
+  out += term("kind", html::text(op.ops > 1 ? fmt::format("fusion of {} ops", op.ops) : op.kind));
+  out += term("layer", html::code(op.layer));
+  out += term("phase", html::text(op.phase));
+  out += term("layout", html::code(op.layout));
+  if (op.bytes > 0)
+    out += term("bytes", html::text(fmt::format("{:.3f} MB, {:.2f} times those without padding",
+                                                op.bytes / 1e6, op.padding)));
+  out += term("matrix unit", html::text(text::percent(op.matrix_utilisation, 1) + " of its peak"));
+  out += term("limit", html::text(op.limit));
+  return out + "</dl>\n" + html::block(op.expression, 6000) + "</div></details>";
+}
+
+std::string table_of(const std::string& caption, const std::vector<const ProfileOp*>& ops,
+                     size_t most, bool with_category) {
+  html::Table t(caption,
+                {{"op"},
+                 {"category"},
+                 {"time", true},
+                 {"share", true},
+                 {"used", true},
+                 {"GFLOP", true},
+                 {"MB", true},
+                 {"limit"}},
+                most);
+  for (const ProfileOp* op : ops)
+    t.add({card(*op), with_category ? html::text(op->category) : "",
+           cell(op->seconds, seconds(op->seconds)), cell(op->share, text::percent(op->share, 2)),
+           used(op->utilisation), cell(op->flops, fmt::format("{:.3f}", op->flops / 1e9)),
+           cell(op->bytes, fmt::format("{:.2f}", op->bytes / 1e6)), html::text(op->limit)});
+  return t.str();
+}
+
+class Page {
+ public:
+  Page(const Profile& profile, const std::string& trace) : p_(profile), trace_(trace) {}
+
+  std::string render() {
+    sections_.add("overview", "Overview", overview());
+    sections_.add("advice", "What to set", advice());
+    sections_.add("ops", "Ops", ops());
+    sections_.add("steps", "Steps", steps());
+    sections_.add("input", "Input", input());
+    sections_.add("published", "Against the real machine", published());
+    sections_.add("trace", "Trace", trace());
+    sections_.add("notes", "Notes", html::bullets(p_.notes));
+    sections_.add("environment", "Environment", environment());
+    return html::page(
+        {.title = fmt::format("profile: {}", html::text(p_.scenario, 100)),
+         .styles = {"page.css", "profile.css"},
+         .body = header() + sections_.contents() + "<main>\n" + sections_.body() + "</main>\n",
+         .scripts = {std::string(html::page_file("profile.js"))}});
+  }
+
+ private:
+  std::string header() const {
+    std::string out = fmt::format(
+        "<header>\n<p class=\"about\">twinrun profile, {}, {}</p>\n<h1>{}: {} a step, {:.0f} "
+        "samples/s</h1>\n",
+        html::text(p_.source), html::text(p_.machine), html::text(p_.scenario, 100),
+        html::text(seconds(p_.step_seconds)), p_.samples_per_second());
+    out += "<dl class=\"answer\">\n";
+    out += term("Matrix unit", html::text(words::matrix(p_)));
+    out += term("Memory", html::text(words::memory(p_)));
+    out += term("Idle", html::text(fmt::format("device {} of a step, host {}",
+                                               text::percent(p_.idle_device, 1),
+                                               text::percent(p_.idle_host, 1))));
+    out += term("Input", html::text(words::input(p_)));
+    return out + "</dl>\n</header>\n";
+  }
+
+  std::string overview() const {
+    std::string bar, key;
+    for (const Part& part : kParts) {
+      const double s = p_.average.*part.seconds;
+      if (s > 0)
+        bar += fmt::format("<span class=\"p-{}\" style=\"width:{:.3f}%\"></span>", part.name,
+                           100 * s / p_.step_seconds);
+      key += fmt::format("<li><i class=\"swatch p-{}\" aria-hidden=\"true\"></i>{}: {}</li>\n",
+                         part.name, part.title, html::text(seconds(s)));
+    }
+    std::string out = fmt::format(
+        "<div class=\"parts\" aria-hidden=\"true\">{}</div>\n<ul class=\"key\">{}</ul>\n", bar,
+        key);
+    return out + groups("By category", categories(p_)) +
+           html::folded("By layer", groups("By layer", grouped(p_, &ProfileOp::layer))) +
+           table_of("The dearest ten", top_ops(p_, kTopOps), kTopOps, true);
+  }
+
+  static std::string groups(const std::string& caption, const std::vector<ProfileCategory>& all) {
+    html::Table by(caption,
+                   {{"name"}, {"units", true}, {"time", true}, {"share", true}, {"GFLOP", true}});
+    for (const ProfileCategory& c : all)
+      by.add({html::text(c.name), std::to_string(c.count), html::text(seconds(c.seconds)),
+              text::percent(c.share, 1), fmt::format("{:.2f}", c.flops / 1e9)});
+    return by.str();
+  }
+
+  std::string advice() const {
+    std::string out;
+    for (const Recommendation& r : p_.recommendations)
+      out += fmt::format(
+          "<li>{}{}<br><code>--set {}</code>: {:.0f} → {:.0f} samples/s, {:.2f} times</li>\n",
+          html::text(r.text), r.rule.empty() ? "" : " (rule " + html::code(r.rule) + ")",
+          html::text(r.setting), r.before, r.after, r.gain());
+    return out.empty() ? "" : "<ul class=\"advice\">\n" + out + "</ul>\n";
+  }
+
+  std::string ops() const {
+    std::string out;
+    const std::vector<const ProfileOp*> all = top_ops(p_, p_.ops.size());
+    for (const ProfileCategory& c : categories(p_)) {
+      std::vector<const ProfileOp*> mine;
+      std::ranges::copy_if(all, std::back_inserter(mine),
+                           [&](const auto* op) { return op->category == c.name; });
+      out += fmt::format(
+          "<details class=\"category\"{}><summary>{}: {}, {} of the device's time, "
+          "{}</summary>\n{}</details>\n",
+          out.empty() ? " open" : "", html::text(c.name), html::text(seconds(c.seconds)),
+          text::percent(c.share, 1), text::plural(c.count, "unit"),
+          table_of(c.name, mine, kOpsOfCategory, false));
+    }
+    return out;
+  }
+
+  std::string steps() const {
+    if (p_.steps.empty()) return "";
+    constexpr double kWidth = 760, kHeight = 220, kLeft = 90, kBottom = 30;
+    double most = 0;
+    for (const ProfileStep& s : p_.steps) most = std::max(most, s.seconds());
+    const double slot = (kWidth - kLeft) / static_cast<double>(p_.steps.size());
+    std::string out = fmt::format(
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Steps\"><svg "
+        "class=\"steps\" role=\"img\" viewBox=\"0 0 {} {}\" aria-label=\"Time of steps {} to {}, "
+        "by part; the "
+        "longest takes {}\">\n",
+        kWidth, kHeight, p_.steps.front().step, p_.steps.back().step, html::text(seconds(most)));
+    for (size_t i = 0; i < p_.steps.size(); ++i) {
+      double y = kHeight - kBottom;
+      const double x = kLeft + slot * static_cast<double>(i);
+      for (const Part& part : kParts) {
+        const double h = most > 0 ? p_.steps[i].*part.seconds / most * (kHeight - kBottom - 10) : 0;
+        if (h <= 0) continue;
+        y -= h;
+        out += fmt::format(
+            "<rect class=\"p-{}\" x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\"/>\n",
+            part.name, x + slot * 0.1, y, slot * 0.8, h);
+      }
+    }
+    out += fmt::format(
+        "<text x=\"4\" y=\"18\">{}</text><text x=\"{}\" y=\"{}\">step {}</text>"
+        "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text></svg></div>\n",
+        html::text(seconds(most)), kLeft, kHeight - 10, p_.steps.front().step, kWidth, kHeight - 10,
+        p_.steps.back().step);
+    return out +
+           html::paragraph("Parts as in the overview; a loop ends where the host's part stands.");
+  }
+
+  std::string input() const {
+    const InputAnalysis& in = p_.input;
+    std::string out = html::paragraph(words::input(p_) + ".");
+    out += html::paragraph(
+        fmt::format("Device side: waits for {} of a step on average, from {} to {} over {}.",
+                    text::percent(in.share, 1), text::percent(in.low, 1), text::percent(in.high, 1),
+                    text::plural(p_.cores, "core")));
+    html::Table t("Host side, one batch",
+                  {{"stage"}, {"what"}, {"self time", true}, {"share", true}, {"MB", true}});
+    for (const InputStage& s : in.stages)
+      t.add({html::text(s.name), html::text(s.what), html::text(seconds(s.seconds)),
+             text::percent(in.host > 0 ? s.seconds / in.host : 0, 1),
+             fmt::format("{:.2f}", s.bytes / 1e6)});
+    return out + t.str();
+  }
+
+  std::string published() const {
+    html::Table t("Samples a second",
+                  {{"run"}, {"published", true}, {p_.source, true}, {"ratio", true}, {"source"}});
+    for (const PublishedFigure& f : p_.published)
+      t.add({html::text(f.what), fmt::format("{:.0f}", f.samples_per_second),
+             fmt::format("{:.0f}", p_.samples_per_second()),
+             fmt::format("{:.2f}", p_.samples_per_second() / f.samples_per_second),
+             html::text(f.source)});
+    return t.str();
+  }
+
+  std::string trace() const {
+    if (trace_.empty()) return "";
+    return fmt::format(
+        "<p>Beside this page lies <a href=\"{0}\"><code>{0}</code></a>: steps, the framework's ops "
+        "and the program's on every "
+        "core, and the host. Open it in Perfetto (ui.perfetto.dev) or chrome://tracing.</p>\n",
+        html::text(trace_));
+  }
+
+  std::string environment() const {
+    std::string out;
+    for (const auto& [key, value] : p_.environment) out += term(html::text(key), html::text(value));
+    return out.empty() ? "" : "<dl>\n" + out + "</dl>\n";
+  }
+
+  const Profile& p_;
+  const std::string& trace_;
+  html::Sections sections_;
+};
+
+}  // namespace
+
+std::string to_profile_html(const Profile& profile, const std::string& trace) {
+  return Page(profile, trace).render();
+}
+
+}  // namespace twinrun

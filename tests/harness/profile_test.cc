@@ -1,0 +1,222 @@
+// Modelled profiles: what is known of ResNet-50, sums that must hold, advice that the model keeps.
+#include "reports/profile.h"
+
+#include <gtest/gtest.h>
+
+#include <ctime>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "harness/profile/measured.h"
+#include "harness/profile/modelled.h"
+#include "scenarios/library.h"
+#include "tests/harness/tiny.h"
+
+namespace twinrun {
+namespace {
+
+Profile modelled(const std::string& name, const Overrides& set = {},
+                 const ModelledOptions& options = {}) {
+  return tiny::must(modelled_profile(tiny::must(load_scenario(name, set)), options));
+}
+
+TEST(Profile, ResNet50AsPublished) {
+  const std::clock_t begin = std::clock();
+  const Profile p = modelled("resnet50");
+#ifndef TWINRUN_SANITIZED
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 2) << "s of processor time";
+#endif
+  // 4.09 G multiply-adds an image forward (He et al. 2015, with the stride in the 3 x 3), thrice that for a step but for the
+  // first convolution's input; 128 images a core.
+  EXPECT_NEAR(p.matrix_flops, 2 * 4.09e9 * 3 * 128, 0.05 * 2 * 4.09e9 * 3 * 128);
+  ASSERT_EQ(p.published.size(), 2U);
+  EXPECT_NEAR(p.published[0].samples_per_second, 3250, 20);
+  EXPECT_NEAR(p.published[1].samples_per_second, 4009, 20);
+  // A model within a factor of three of the machine; docs/profile.md has the ratio and its reasons.
+  for (const PublishedFigure& f : p.published) {
+    const double ratio = p.samples_per_second() / f.samples_per_second;
+    EXPECT_GT(ratio, 1.0 / 3);
+    EXPECT_LT(ratio, 3);
+  }
+}
+
+TEST(Profile, PartsMakeTheWhole) {
+  for (const LibraryFile& file : library_files()) {
+    if (file.name == "resnet50") continue;
+    const Profile p = modelled(std::string(file.name), {}, {.advice = false});
+    double ops = 0, shares = 0, flops = 0;
+    for (const ProfileOp& op : p.ops) {
+      ops += op.seconds;
+      shares += op.share;
+      flops += op.flops;
+      EXPECT_GE(op.utilisation, op.matrix_utilisation) << op.name;
+      EXPECT_LE(op.utilisation, 1) << op.name;
+      EXPECT_GE(op.padding, 1) << op.name;
+      EXPECT_FALSE(op.expression.empty() || op.layout.empty() || op.category.empty());
+    }
+    EXPECT_NEAR(shares, 1, 1e-9) << file.name;
+    EXPECT_NEAR(flops, p.flops, 1e-6 * flops) << file.name;
+    for (const ProfileStep& step : p.steps)
+      EXPECT_NEAR(step.compute + step.all_reduce, ops, 1e-9) << file.name;
+    EXPECT_GE(p.step_seconds, ops * (1 - 1e-9)) << file.name;
+    EXPECT_LE(p.matrix_utilisation, 1) << file.name;
+    double by_category = 0;
+    for (const ProfileCategory& c : categories(p)) by_category += c.seconds;
+    EXPECT_NEAR(by_category, ops, 1e-9) << file.name;
+  }
+}
+
+TEST(Profile, InputBoundByXProfsThresholds) {
+  EXPECT_EQ(input_bound(0.049), InputBound::kNot);
+  EXPECT_EQ(input_bound(0.05), InputBound::kModerately);
+  EXPECT_EQ(input_bound(0.199), InputBound::kModerately);
+  EXPECT_EQ(input_bound(0.20), InputBound::kHighly);
+}
+
+// Each piece of advice is what the model says when it is followed.
+TEST(Profile, AdviceKeepsItsWord) {
+  const Overrides bad = {{"train.batch", "200"},       {"data.prefetch", "0"},
+                         {"tpu.precision", "highest"}, {"tpu.iterations_per_loop", "1"},
+                         {"data.parallel_calls", "1"}, {"data.cache", "none"}};
+  const Profile p = modelled("digits_cnn", bad);
+  std::set<std::string> keys;
+  for (const Recommendation& r : p.recommendations) {
+    const size_t equals = r.setting.find('=');
+    keys.insert(r.setting.substr(0, equals));
+    Overrides better = bad;
+    for (auto& [key, value] : better) {
+      if (key == r.setting.substr(0, equals)) value = r.setting.substr(equals + 1);
+    }
+    EXPECT_DOUBLE_EQ(modelled("digits_cnn", better, {.advice = false}).samples_per_second(),
+                     r.after)
+        << r.setting;
+    EXPECT_DOUBLE_EQ(r.before, p.samples_per_second());
+    EXPECT_GE(r.gain(), 1.01);
+  }
+  EXPECT_TRUE(keys.contains("tpu.iterations_per_loop") && keys.contains("train.batch"));
+}
+
+// What would not fit into memory is no advice; a step that does not is said to.
+TEST(Profile, MemoryBoundsAdvice) {
+  const Overrides set = {{"train.batch", "200"}};
+  const Profile small = modelled("use_tpus", set),
+                v3 = modelled("use_tpus", set, {.generation = "v3"});
+  EXPECT_TRUE(small.fits() && v3.fits());
+  for (const Profile* p : {&small, &v3}) {
+    for (const Recommendation& r : p->recommendations) {
+      const size_t equals = r.setting.find('=');
+      const Overrides better = {{r.setting.substr(0, equals), r.setting.substr(equals + 1)}};
+      EXPECT_TRUE(
+          modelled("use_tpus", better, {.generation = p == &v3 ? "v3" : "v2", .advice = false})
+              .fits());
+    }
+  }
+  const Profile huge = modelled("use_tpus", {{"train.batch", "65536"}, {"data.train", "65536"}});
+  EXPECT_FALSE(huge.fits());
+  EXPECT_NE(huge.notes[0].find("does not fit"), std::string::npos);
+}
+
+TEST(Profile, JsonHasTheSameNumbers) {
+  const Profile p = modelled("digits_mlp");
+  const auto j = nlohmann::json::parse(to_profile_json(p));
+  EXPECT_EQ(j["schema"], 1);
+  EXPECT_EQ(j["ops"].size(), p.ops.size());
+  EXPECT_DOUBLE_EQ(j["step_seconds"], p.step_seconds);
+  EXPECT_EQ(j["input"]["bound"], std::string(to_string(p.input.bound)));
+}
+
+TEST(Profile, UnknownGeneration) {
+  const auto wrong =
+      modelled_profile(tiny::must(load_scenario("digits_mlp")), {.generation = "v4"});
+  ASSERT_FALSE(wrong);
+  EXPECT_NE(wrong.error().fix.find("did you mean"), std::string::npos);
+}
+
+// The rules of the format on a whole trace: spans of a track nest or lie apart, every track and section is named and in order, layers
+// hold their ops, a step holds its layers.
+TEST(Profile, TraceKeepsTheRules) {
+  for (const Overrides& set :
+       {Overrides{}, Overrides{{"data.prefetch", "0"}, {"tpu.iterations_per_loop", "3"}}}) {
+    const Profile p = modelled("digits_cnn", set, {.advice = false});
+    const auto j = nlohmann::json::parse(to_chrome_trace(to_profile_trace(p)));
+    std::map<std::pair<int, int>, std::string> tracks;
+    std::map<int, std::string> sections;
+    std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> spans;
+    for (const auto& event : j["traceEvents"]) {
+      const std::pair<int, int> track = {event["pid"], event["tid"]};
+      if (event["name"] == "process_name") sections[track.first] = event["args"]["name"];
+      if (event["name"] == "thread_name") tracks[track] = event["args"]["name"];
+      if (event["ph"] != "X") continue;
+      ASSERT_TRUE(tracks.contains(track) && sections.contains(track.first));
+      const double begin = event["ts"], end = begin + event["dur"].get<double>();
+      auto& open = spans[track];
+      if (!open.empty()) {
+        EXPECT_GE(begin, open.back().first) << tracks[track];
+        EXPECT_TRUE(begin >= open.back().second - 1e-3 || end <= open.back().second + 1e-3)
+            << tracks[track] << ": overlaps at " << begin;
+      }
+      open.emplace_back(begin, end);
+    }
+    ASSERT_EQ(sections.size(), static_cast<size_t>(p.cores) + 1);
+    EXPECT_EQ(sections[1], "core 0 of TPU v2-8");
+    EXPECT_EQ(sections[p.cores + 1], "host");
+    // Microseconds: two steps of a core, and the ops of both.
+    const auto& steps = spans[{1, 0}];
+    ASSERT_EQ(steps.size(), 2U);
+    const double longest = std::max(p.steps[0].seconds(), p.steps[2].seconds());
+    EXPECT_NEAR(steps[0].second - steps[0].first, longest * 1e6, 0.01);
+    const size_t waits = p.average.input > 0 ? 2 : 0;
+    EXPECT_EQ((spans[{1, 2}].size()), 2 * p.ops.size() + waits);
+    for (const int inner : {1, 2}) {
+      for (const auto& [begin, end] : spans[{1, inner}]) {
+        EXPECT_TRUE((begin >= steps[0].first - 1e-3 && end <= steps[0].second + 1e-3) ||
+                    (begin >= steps[1].first - 1e-3 && end <= steps[1].second + 1e-3));
+      }
+    }
+  }
+}
+
+TEST(Profile, MeasuredByTheClock) {
+  const Scenario s = tiny::must(load_scenario("digits_mlp"));
+  for (const char* engine : {"tpu"}) {  // cpu: tests/e2e/profile_test.cc
+    const MeasuredProfile m =
+        tiny::must(measured_profile(s, {.engine = engine, .threads = 2, .steps = 3}));
+    const Profile& p = m.profile;
+    ASSERT_EQ(p.steps.size(), 3U);
+    double sum = 0, shares = 0;
+    for (const ProfileStep& step : p.steps) {
+      EXPECT_GT(step.compute, 0);
+      EXPECT_GE(step.host, 0);
+      EXPECT_GE(step.input, 0);
+      EXPECT_EQ(step.all_reduce > 0, p.cores > 1);
+      sum += step.seconds();
+    }
+    EXPECT_NEAR(p.step_seconds, sum / 3, 1e-9);
+    for (const ProfileOp& op : p.ops) {
+      shares += op.share;
+      EXPECT_LE(op.utilisation, 1);
+    }
+    EXPECT_NEAR(shares, 1, 1e-9);
+    EXPECT_GT(p.peak_flops, 1e9);
+    EXPECT_GT(p.peak_bandwidth, 1e8);
+    // What the step's dots multiply, whoever runs them: 784 x 64 and 64 x 10, forward, and two gradients but for the first input.
+    EXPECT_DOUBLE_EQ(p.matrix_flops, 2. * s.train.batch * (2 * 784 * 64 + 3 * 64 * 10)) << engine;
+    EXPECT_FALSE(p.input.stages.empty());
+    EXPECT_EQ(m.trace.tracks.size(), static_cast<size_t>(p.cores) + 1);
+    EXPECT_TRUE(nlohmann::json::accept(to_chrome_trace(m.trace)));
+  }
+}
+
+TEST(Profile, OthersEnginesAndNoSteps) {
+  const Scenario s = tiny::must(load_scenario("digits_mlp"));
+  const auto other = measured_profile(s, {.engine = "exec:true"});
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().where, "--engine");
+  const auto none = measured_profile(s, {.steps = 0});
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().where, "--steps");
+}
+
+}  // namespace
+}  // namespace twinrun
