@@ -47,7 +47,7 @@ TEST(MemoryReport, TheLargestBatchFitsAndTheNextDoesNot) {
   EXPECT_GE(r.fit[1].batch, r.fit[0].batch);
   EXPECT_GE(r.fit[2].batch, r.fit[0].batch);
   const auto at = [](int64_t batch) {
-    return used("use_tpus", {{"train.batch", std::to_string(batch)}});
+    return used("use_tpus", {{"data.train", "1000000"}, {"train.batch", std::to_string(batch)}});
   };
   EXPECT_EQ(at(r.fit[0].batch), r.fit[0].used);
   EXPECT_LE(r.fit[0].used, r.usable());
