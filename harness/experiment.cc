@@ -20,30 +20,6 @@ SampleType sample_type(const Dataset& data) {
           data.train.weights.valid(),  data.vocabulary,    data.classes};
 }
 
-// What the scenario says of a sample; scenarios/data/ holds files to the same.
-Result<SampleType> sample_on_paper(const Scenario& s) {
-  const DataSpec& d = s.data;
-  SampleType sample;
-  sample.classes = d.classes;
-  sample.vocabulary = d.vocabulary;
-  if (d.source == "text" || d.source == "text_synthetic") {
-    // How many characters a text has, the last layer tells: it predicts one of them.
-    const bool counted = d.source == "text" && d.tokens == "characters" && !s.model.layers.empty();
-    sample.classes = sample.vocabulary = counted              ? s.model.layers.back().units
-                                         : d.source == "text" ? 256
-                                                              : data::letters_of_synthetic_text();
-    sample.labels = {d.window};
-  }
-  if (sample.vocabulary == 0 && d.shape.empty()) {
-    return Error{"the shape of a sample is known from the data alone", s.file + ": data.shape",
-                 "set data.shape"};
-  }
-  sample.dtype = sample.vocabulary > 0 ? DType::kI32 : DType::kF32;
-  sample.features = sample.vocabulary > 0 && d.window > 0 ? Dims{d.window} : d.shape;
-  sample.weighted = s.loss.weights == "tokens" || d.source == "phrases";
-  return sample;
-}
-
 Result<Experiment> assemble(const Scenario& scenario, std::shared_ptr<const Dataset> data) {
   Experiment e;
   e.scenario = scenario;
@@ -115,6 +91,29 @@ Result<Experiment> make_experiment(const Scenario& s) {
   request.where = s.file + ": [data]";
   TWINRUN_ASSIGN(Dataset data, open_dataset(request));
   return assemble(s, std::make_shared<const Dataset>(std::move(data)));
+}
+
+Result<SampleType> sample_on_paper(const Scenario& s) {
+  const DataSpec& d = s.data;
+  SampleType sample;
+  sample.classes = d.classes;
+  sample.vocabulary = d.vocabulary;
+  if (d.source == "text" || d.source == "text_synthetic") {
+    // How many characters a text has, the last layer tells: it predicts one of them.
+    const bool counted = d.source == "text" && d.tokens == "characters" && !s.model.layers.empty();
+    sample.classes = sample.vocabulary = counted              ? s.model.layers.back().units
+                                         : d.source == "text" ? 256
+                                                              : data::letters_of_synthetic_text();
+    sample.labels = {d.window};
+  }
+  if (sample.vocabulary == 0 && d.shape.empty()) {
+    return Error{"the shape of a sample is known from the data alone", s.file + ": data.shape",
+                 "set data.shape"};
+  }
+  sample.dtype = sample.vocabulary > 0 ? DType::kI32 : DType::kF32;
+  sample.features = sample.vocabulary > 0 && d.window > 0 ? Dims{d.window} : d.shape;
+  sample.weighted = s.loss.weights == "tokens" || d.source == "phrases";
+  return sample;
 }
 
 Result<Experiment> experiment_on_paper(const Scenario& scenario) {

@@ -13,6 +13,7 @@
 #include "backends/backend.h"
 #include "checkpoints/checkpoint.h"
 #include "program/base/result.h"
+#include "program/graph/layers.h"
 #include "program/graph/program.h"
 #include "scenarios/data/feed.h"
 #include "scenarios/scenario.h"
@@ -59,8 +60,10 @@ struct Experiment {
 Program as_computed_by(const Capabilities& declared, const Program& step);
 
 Result<Experiment> make_experiment(const Scenario& scenario);
-// The programs alone, without opening any data: `data` is null, `inference` empty. For what reads programs and runs nothing. An error where only the data tell
-// what a sample is. The vocabulary of a text's characters is what the last layer predicts.
+// What the scenario says of a sample. An error where only the data tell what it is. The vocabulary of a text's characters is what the
+// last layer predicts.
+Result<SampleType> sample_on_paper(const Scenario& scenario);
+// The programs alone, without opening any data: `data` is null, `inference` empty. For what reads programs and runs nothing.
 Result<Experiment> experiment_on_paper(const Scenario& scenario);
 // The same data and model from another seed: initial weights, order of samples, random ops.
 Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed);

@@ -7,18 +7,13 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "reports/html_page.h"
 #include "reports/html_text.h"
-#include "reports/page_files.h"
 #include "reports/text.h"
 
 namespace twinrun {
 namespace graph_page {
 namespace {
-
-std::string_view page_file(std::string_view name) {
-  const auto found = std::ranges::find(page_files(), name, &PageFile::name);
-  return found == page_files().end() ? std::string_view() : found->text;
-}
 
 // Points as a path: whole numbers are fine enough.
 std::string path_of(const std::vector<std::pair<double, double>>& points) {
@@ -39,18 +34,20 @@ class Page {
   }
 
   std::string render() const {
-    return fmt::format(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-        "'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-        "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{0}: on a TPU</title>\n"
-        "<style>\n{1}\n{2}</style>\n</head>\n<body class=\"graph\">\n{3}<main>\n<div "
-        "class=\"picture\">\n{4}</div>\n<aside>\n{5}</aside>\n</main>\n"
-        "<script type=\"application/json\" "
-        "id=\"data\">{6}</script>\n<script>\n{7}</script>\n</body>\n</html>\n",
-        html::text(p_.title, 100), page_file("page.css"), page_file("graph.css"), header(),
-        pictures(), side(), data(), page_file("graph.js"));
+    return html::page(
+        {.title = html::text(p_.title, 100) + ": on a TPU",
+         .styles = {"page.css", "graph.css"},
+         .body = fmt::format("{}<main>
+                                 < div class
+                             =\"picture\">
+                              {}</ div><aside>{}</ aside> "
+                                                          "</main>
+                              < script type =\"application/json\" id=\"data\">{}</script>
+                                              ",
+                             header(),
+                             pictures(), side(), data()),
+         .scripts = {std::string(html::page_file("graph.js"))},
+         .kind = "graph"});
   }
 
  private:

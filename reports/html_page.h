@@ -14,6 +14,7 @@ struct Page {
   std::vector<std::string_view> styles;   // names of page_files.h
   std::string body;                       // markup
   std::vector<std::string> scripts = {};  // texts
+  std::string_view kind = {};             // class of <body>, for styles
 };
 std::string page(const Page& page);
 

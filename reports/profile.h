@@ -100,7 +100,7 @@ struct Profile {
   double flops_per_second() const { return step_seconds > 0 ? flops / step_seconds : 0; }
 };
 
-// Ops of one category, the dearest first.
+// Ops of one category, the slowest first.
 struct ProfileCategory {
   std::string name;
   double seconds = 0, share = 0, flops = 0;

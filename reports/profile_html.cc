@@ -127,7 +127,7 @@ class Page {
         key);
     return out + groups("By category", categories(p_)) +
            html::folded("By layer", groups("By layer", grouped(p_, &ProfileOp::layer))) +
-           table_of("The dearest ten", top_ops(p_, kTopOps), kTopOps, true);
+           table_of("Top ten ops", top_ops(p_, kTopOps), kTopOps, true);
   }
 
   static std::string groups(const std::string& caption, const std::vector<ProfileCategory>& all) {

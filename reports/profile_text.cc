@@ -8,7 +8,6 @@
 namespace twinrun {
 namespace {
 
-
 using words::seconds;
 
 class Text {

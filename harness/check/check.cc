@@ -46,18 +46,17 @@ Result<Checked> check_scenario(std::string_view name_or_path, const Overrides& o
   if (read.scenario.train.batch == 0) {
     c.no_step = "without a batch there are no shapes";
   } else {
-    Result<Experiment> e = experiment_on_paper(check::buildable(read));
-    // Sizes that the data alone tell are a rule's, not an error.
-    if (!e && e.error().fix != "set data.shape") return e.error();
-    if (e) {
-      c.experiment = *std::move(e);
+    const Scenario scenario = check::buildable(read);
+    const auto sample = sample_on_paper(scenario);
+    if (sample) {
+      TWINRUN_ASSIGN(c.experiment, experiment_on_paper(scenario));
       const Experiment& made = c.experiment;
       c.step = made.sharding.cores > 1 ? made.sharded(made.sharding)
                                        : made.whole(Experiment::Stack::kTpu);
       check::check_couplings(read, made.forward, c.findings);
       check::check_collectives(*c.step, read.source.where("tpu", "cores"), c.findings);
     } else {
-      c.no_step = check::first_line(e.error());
+      c.no_step = check::first_line(sample.error());  // a rule's, not an error
     }
   }
   check::in_order(c.findings);

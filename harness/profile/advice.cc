@@ -21,7 +21,7 @@ struct Idea {
 
 std::string percent(double share) { return text::percent(share, 1); }
 
-// The dearest unit's share by its limit.
+// The slowest unit's share by its limit.
 double share_of(const Profile& p, const std::string& limit) {
   double seconds = 0, all = 0;
   for (const ProfileOp& op : p.ops) {

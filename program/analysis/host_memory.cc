@@ -20,7 +20,8 @@ HostPlan plan_host(const Program& program) {
   const int64_t cores = program.sharding.cores;
   const auto at = [](ValueId id) { return static_cast<size_t>(id); };
   const auto bytes = [&](ValueId id) {
-    return lines(static_cast<int64_t>(program.graph.type(id).bytes())) * (varies[at(id)] ? cores : 1);
+    return lines(static_cast<int64_t>(program.graph.type(id).bytes())) *
+           (varies[at(id)] ? cores : 1);
   };
   // The value whose memory it is: a reshape shows its operand's.
   const auto root = [&](ValueId id) {
@@ -38,7 +39,8 @@ HostPlan plan_host(const Program& program) {
   }
   for (const Input& input : program.inputs) {
     counted.insert(input.id);
-    plan.inputs += lines(static_cast<int64_t>(program.graph.type(input.id).bytes())) * (input.per_core ? cores : 1);
+    plan.inputs += lines(static_cast<int64_t>(program.graph.type(input.id).bytes())) *
+                   (input.per_core ? cores : 1);
   }
   for (const FusionUnit& unit : fusion.order) {
     if (unit.op == kNoValue || !constant[at(unit.op)]) continue;

@@ -9,8 +9,9 @@
 namespace twinrun {
 
 struct HostPlan {
-  int64_t arena = 0;   // of all replicas: what dies within the step
-  int64_t states = 0;  // once where all replicas have the same, and twice where the new value cannot be written over the old
+  int64_t arena = 0;  // of all replicas: what dies within the step
+  int64_t states =
+      0;  // once where all replicas have the same, and twice where the new value cannot be written over the old
   int64_t outputs = 0, inputs = 0, constants = 0;
   int64_t total() const { return arena + states + outputs + inputs + constants; }
 };

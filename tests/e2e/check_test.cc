@@ -4,7 +4,6 @@
 namespace twinrun::e2e {
 namespace {
 
-
 TEST(CheckVerb, ExitCodes) {
   const Folder folder;
   EXPECT_EQ(twinrun(folder, {"check", "digits_cnn"}).code, 0);

@@ -4,7 +4,6 @@
 namespace twinrun::e2e {
 namespace {
 
-
 nlohmann::json diagnose(const Folder& folder, const std::string& name, const Words& more,
                         int code) {
   const Outcome o = twinrun(folder, with({"diagnose", "--program", kFixtures + name + ".hlo",

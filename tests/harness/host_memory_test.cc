@@ -15,7 +15,9 @@ struct Case {
   int cores;
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.scenario << " " << c.engine << " x" << c.cores; }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.scenario << " " << c.engine << " x" << c.cores;
+}
 
 class HostPlans : public ::testing::TestWithParam<Case> {};
 
@@ -38,20 +40,22 @@ TEST_P(HostPlans, PlanIsWithinFivePercentOfWhatIsHeld) {
   // The batch was there before: the comparison is of what the engine itself holds.
   const auto held = static_cast<double>(tensor_memory().peak - before);
   EXPECT_NEAR(static_cast<double>(plan.total() - plan.inputs) / held, 1.0, 0.05)
-      << "planned " << plan.total() << " (arena " << plan.arena << ", states " << plan.states << ", outputs "
-      << plan.outputs << ", inputs " << plan.inputs << ", constants " << plan.constants << "), held " << held;
+      << "planned " << plan.total() << " (arena " << plan.arena << ", states " << plan.states
+      << ", outputs " << plan.outputs << ", inputs " << plan.inputs << ", constants "
+      << plan.constants << "), held " << held;
 }
 
-INSTANTIATE_TEST_SUITE_P(Library, HostPlans,
-                         ::testing::Values(Case{"digits_mlp", "cpu", 1}, Case{"digits_mlp", "tpu", 8},
-                                           Case{"digits_cnn", "cpu", 1}, Case{"digits_cnn", "tpu", 8},
-                                           Case{"mlp_bn", "cpu", 1}, Case{"mlp_bn", "tpu", 8},
-                                           Case{"drill_attention", "cpu", 1},
-                                           Case{"drill_attention", "tpu", 8}, Case{"drill_cnn", "tpu", 4}),
-                         [](const auto& info) {
-                           return std::string(info.param.scenario) + "_" + info.param.engine + "_" +
-                                  std::to_string(info.param.cores);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Library, HostPlans,
+    ::testing::Values(Case{"digits_mlp", "cpu", 1}, Case{"digits_mlp", "tpu", 8},
+                      Case{"digits_cnn", "cpu", 1}, Case{"digits_cnn", "tpu", 8},
+                      Case{"mlp_bn", "cpu", 1}, Case{"mlp_bn", "tpu", 8},
+                      Case{"drill_attention", "cpu", 1}, Case{"drill_attention", "tpu", 8},
+                      Case{"drill_cnn", "tpu", 4}),
+    [](const auto& info) {
+      return std::string(info.param.scenario) + "_" + info.param.engine + "_" +
+             std::to_string(info.param.cores);
+    });
 
 TEST(TensorMemory, CountsBlocksOnceAndForgetsThem) {
   const int64_t before = tensor_memory().live;
