@@ -37,15 +37,10 @@ class Page {
     return html::page(
         {.title = html::text(p_.title, 100) + ": on a TPU",
          .styles = {"page.css", "graph.css"},
-         .body = fmt::format("{}<main>
-                                 < div class
-                             =\"picture\">
-                              {}</ div><aside>{}</ aside> "
-                                                          "</main>
-                              < script type =\"application/json\" id=\"data\">{}</script>
-                                              ",
-                             header(),
-                             pictures(), side(), data()),
+         .body = fmt::format(
+             "{}<main>\n<div class=\"picture\">\n{}</div>\n<aside>\n{}</aside>\n</main>\n"
+             "<script type=\"application/json\" id=\"data\">{}</script>\n",
+             header(), pictures(), side(), data()),
          .scripts = {std::string(html::page_file("graph.js"))},
          .kind = "graph"});
   }
