@@ -103,7 +103,8 @@ class Page {
         html::text(p_.source), html::text(p_.machine), html::text(p_.scenario, 100),
         html::text(seconds(p_.step_seconds)), p_.samples_per_second());
     out += "<dl class=\"answer\">\n";
-    out += term("Matrix unit", html::text(words::matrix(p_)));
+    out +=
+        term(p_.source == "modelled" ? "Matrix unit" : "Arithmetic", html::text(words::matrix(p_)));
     out += term("Memory", html::text(words::memory(p_)));
     out += term("Idle", html::text(fmt::format("device {} of a step, host {}",
                                                text::percent(p_.idle_device, 1),

@@ -45,7 +45,7 @@ std::string to_profile_text(const Profile& p, int width) {
   t.row("of it", fmt::format("compute {}, all-reduce {}, waiting for input {}, host loop {}",
                              seconds(p.average.compute), seconds(p.average.all_reduce),
                              seconds(p.average.input), seconds(p.average.host)));
-  t.row("matrix unit", words::matrix(p));
+  t.row(p.source == "modelled" ? "matrix unit" : "arithmetic", words::matrix(p));
   t.row("memory", words::memory(p));
   t.row("idle", fmt::format("device {}, host {}", text::percent(p.idle_device, 1),
                             text::percent(p.idle_host, 1)));

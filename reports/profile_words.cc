@@ -32,9 +32,12 @@ std::string memory(const Profile& p) {
       fmt::format("{:.3f} GB {}", p.bytes / 1e9, p.source == "modelled" ? "a core" : "a step");
   if (p.bytes > p.unpadded_bytes && p.unpadded_bytes > 0)
     out += fmt::format(", {} of it padding", text::percent(1 - p.unpadded_bytes / p.bytes, 1));
-  if (p.peak_bandwidth > 0)
+  if (p.peak_bandwidth > 0 && p.memory_utilisation <= 1)
     out += fmt::format(", {} of {}", text::percent(p.memory_utilisation, 1),
                        rate(p.peak_bandwidth, "B"));
+  if (p.memory_utilisation > 1)
+    out +=
+        fmt::format(", more than the {} of memory: caches serve it", rate(p.peak_bandwidth, "B"));
   if (p.memory_limit > 0)
     out += fmt::format("; {:.2f} of {:.2f} GiB held{}", p.memory_used / (1 << 30),
                        p.memory_limit / (1 << 30), p.fits() ? "" : ", which does not fit");

@@ -11,6 +11,7 @@ namespace twinrun::check {
 namespace {
 
 constexpr std::string_view kRemote = "gs://";
+constexpr int64_t kShortLoop = 100;  // steps
 
 class KeyRules {
  public:
@@ -26,6 +27,8 @@ class KeyRules {
     files();
     cache();
     padding();
+    waits();
+    passes();
   }
 
  private:
@@ -202,6 +205,29 @@ class KeyRules {
         !eights ? fmt::format("--set train.batch={}", (s_.train.batch + step - 1) / step * step)
                 : "choose features in multiples of 128 (the last layer's are the classes': no harm "
                   "in one small layer)");
+  }
+
+  // The host's share of the time: `twinrun profile` says how much it is.
+  void waits() {
+    if (s_.data.prefetch == 0)
+      add("no-prefetch", source_.where("data", "prefetch"), "prefetch is 0",
+          "the device waits for each batch from its first byte on", "--set data.prefetch=2");
+    const int64_t loop = s_.tpu.iterations_per_loop;
+    if (loop > 0 && loop < std::min(kShortLoop, s_.train.steps))
+      add("short-loops", source_.where("tpu", "iterations_per_loop"),
+          fmt::format("the host takes over after every {} of {} steps", loop, s_.train.steps),
+          "between two loops the device is idle: session calls, infeed and the state's way to the "
+          "host and back",
+          fmt::format("--set tpu.iterations_per_loop={}", std::min(kShortLoop, s_.train.steps)));
+  }
+
+  void passes() {
+    const int passes = s_.tpu.precision == "high" ? 3 : s_.tpu.precision == "highest" ? 6 : 1;
+    if (passes == 1) return;
+    add("several-passes", source_.where("tpu", "precision"),
+        fmt::format("precision is \"{}\": {} passes of bfloat16", s_.tpu.precision, passes),
+        "the matrix unit multiplies bfloat16; more of an operand's bits take more passes",
+        "--set tpu.precision=default");
   }
 
   const ReadScenario& read_;

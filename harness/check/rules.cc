@@ -79,6 +79,12 @@ constexpr Rule kRules[] = {
      "tensorflow/tensorflow#49177: tf.data's ops run on that host"},
     {"padding", kNote, "sizes that fill the tiles of 8 x 128 badly", "",
      "cloud.google.com/tpu/docs/performance-guide"},
+    {"no-prefetch", kNote, "no batch is made while a step runs", "",
+     "tensorflow.org/guide/data_performance"},
+    {"short-loops", kNote, "the host takes over after fewer than 100 steps", "",
+     "tensorflow/estimator v1.14 tpu_config.py"},
+    {"several-passes", kNote, "matrix products in three or six passes", "",
+     "jax jax/_src/lax/lax.py"},
 };
 
 }  // namespace

@@ -40,7 +40,7 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
     if (!all.empty() && all.back().setting == fmt::format("train.batch={}", wanted)) continue;
     const double padded = p.unpadded_bytes > 0 ? 1 - p.unpadded_bytes / p.bytes : 0;
     all.push_back(
-        {"",
+        {"padding",
          fmt::format("{} samples on a core are no multiple of {}: {} of the bytes through HBM are "
                      "padding, the matrix unit reaches {} of its peak, and {} of the time is "
                      "the start of ops; a batch of {} needs another learning rate",
@@ -50,7 +50,7 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
   }
   if (s.tpu.precision != "default") {
     all.push_back(
-        {"",
+        {"several-passes",
          fmt::format("tpu.precision = \"{}\" multiplies in {} passes of bf16, and {} of the time "
                      "waits for the matrix unit",
                      s.tpu.precision, s.tpu.precision == "high" ? 3 : 6,
@@ -61,7 +61,7 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
   if (loop > 0 && loop < s.train.steps) {
     const int64_t wanted = std::min(s.train.steps, std::max<int64_t>(100, 10 * loop));
     all.push_back(
-        {"",
+        {"short-loops",
          fmt::format("the host takes over every {}: {} of the time", text::plural(loop, "step"),
                      percent(p.average.host / p.step_seconds)),
          fmt::format("tpu.iterations_per_loop={}", wanted),
@@ -69,7 +69,7 @@ std::vector<Idea> ideas(const Scenario& s, const Profile& p) {
   }
   if (s.data.prefetch == 0) {
     all.push_back(
-        {"",
+        {"no-prefetch",
          fmt::format("the device waits {} of a step for its batch, because nothing is read ahead",
                      percent(p.input.share)),
          "data.prefetch=2", [](Scenario& t) { t.data.prefetch = 2; }});

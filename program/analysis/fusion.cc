@@ -430,4 +430,15 @@ FusionPlan plan_fusion(const Program& program, const std::vector<bool>& constant
   return Planner(program, constant).plan();
 }
 
+std::vector<int> held_until(const Graph& graph, const FusionPlan& plan) {
+  std::vector<int> last = plan.last_use;
+  for (size_t i = plan.order.size(); i-- > 0;) {
+    const ValueId id = plan.order[i].op;
+    if (id == kNoValue || graph.op(id).kind != OpKind::kReshape) continue;
+    int& operand = last[static_cast<size_t>(graph.op(id).operands[0])];
+    operand = std::max(operand, last[static_cast<size_t>(id)]);
+  }
+  return last;
+}
+
 }  // namespace twinrun

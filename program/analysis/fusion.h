@@ -52,6 +52,9 @@ struct FusionPlan {
 
 FusionPlan plan_fusion(const Program& program, const std::vector<bool>& constant);
 
+// FusionPlan::last_use by memory: a reshape that is a unit of its own shows its operand's, which is held as long.
+std::vector<int> held_until(const Graph& graph, const FusionPlan& plan);
+
 // How a broadcast's or a reshape's result reads its operand; period 0 if not as an Access can say.
 Access access_of(const Graph& graph, ValueId id);
 

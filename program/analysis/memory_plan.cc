@@ -25,8 +25,7 @@ class MemoryPlanner {
         block_(n_, -1) {
     plan_.offset.assign(n_, -1);
     plan_.takes.assign(n_, kNoValue);
-    last_ = fusion.last_use;
-    prolong_what_reshapes_show();
+    last_ = held_until(program.graph, fusion);
     for (size_t i = 0; i < fusion.order.size(); ++i)
       visit(fusion.order[i], static_cast<int>(i), constant);
     place();
@@ -39,16 +38,6 @@ class MemoryPlanner {
  private:
   static size_t at(ValueId id) { return static_cast<size_t>(id); }
   const Graph& graph() const { return program_.graph; }
-
-  // A reshape that is a unit of its own shows its operand's memory.
-  void prolong_what_reshapes_show() {
-    for (size_t i = fusion_.order.size(); i-- > 0;) {
-      const ValueId id = fusion_.order[i].op;
-      if (id == kNoValue || graph().op(id).kind != OpKind::kReshape) continue;
-      int& operand = last_[at(graph().op(id).operands[0])];
-      operand = std::max(operand, last_[at(id)]);
-    }
-  }
 
   bool outlives(ValueId id) const {
     return last_[at(id)] >= static_cast<int>(fusion_.order.size());

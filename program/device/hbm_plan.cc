@@ -30,9 +30,8 @@ class HbmPlanner {
         fusion_(plan_fusion(core, constant_)),
         takes_(plan_memory(core, fusion_, constant_).takes),
         end_(static_cast<int>(fusion_.order.size())),
-        last_(fusion_.last_use),
+        last_(held_until(core_.graph, fusion_)),
         buffer_of_(n_, -1) {
-    prolong_what_reshapes_show();
     while (turn_ < end_ && phase_of(turn_) != Phase::kGradient) ++turn_;
     arguments();
     for (int unit = 0; unit < end_; ++unit) visit(unit);
@@ -52,16 +51,6 @@ class HbmPlanner {
  private:
   static size_t at(ValueId id) { return static_cast<size_t>(id); }
   const Graph& graph() const { return core_.graph; }
-
-  // A reshape that is a unit of its own shows its operand's place.
-  void prolong_what_reshapes_show() {
-    for (size_t i = fusion_.order.size(); i-- > 0;) {
-      const ValueId id = fusion_.order[i].op;
-      if (id == kNoValue || graph().op(id).kind != OpKind::kReshape) continue;
-      int& operand = last_[at(graph().op(id).operands[0])];
-      operand = std::max(operand, last_[at(id)]);
-    }
-  }
 
   TensorType stored_type(ValueId id, HbmUse use) const {
     TensorType type = graph().type(id);

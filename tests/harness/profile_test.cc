@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "harness/check/check.h"
 #include "harness/profile/measured.h"
 #include "harness/profile/modelled.h"
 #include "scenarios/library.h"
@@ -80,9 +82,14 @@ TEST(Profile, AdviceKeepsItsWord) {
                          {"tpu.precision", "highest"}, {"tpu.iterations_per_loop", "1"},
                          {"data.parallel_calls", "1"}, {"data.cache", "none"}};
   const Profile p = modelled("digits_cnn", bad);
+  const auto checked = check_scenario("digits_cnn", bad);
+  ASSERT_TRUE(checked);
   std::set<std::string> keys;
   for (const Recommendation& r : p.recommendations) {
     const size_t equals = r.setting.find('=');
+    EXPECT_TRUE(r.rule.empty() ||
+                std::ranges::count(checked->findings, r.rule, &RuleFinding::id) == 1)
+        << r.rule;
     keys.insert(r.setting.substr(0, equals));
     Overrides better = bad;
     for (auto& [key, value] : better) {
