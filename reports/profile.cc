@@ -111,9 +111,17 @@ std::string to_profile_json(const Profile& p) {
   j["steps"] = Json::array();
   for (const ProfileStep& s : p.steps) j["steps"].push_back(json_of(s));
   Json stages = Json::array();
-  for (const InputStage& s : p.input.stages)
-    stages.push_back(
-        {{"name", s.name}, {"what", s.what}, {"seconds", s.seconds}, {"bytes", s.bytes}});
+  double total = 0;
+  for (const InputStage& s : p.input.stages) {
+    total += s.seconds;
+    stages.push_back({{"name", s.name},
+                      {"what", s.what},
+                      {"seconds", s.seconds},
+                      {"total_seconds", total},
+                      {"waiting_seconds", s.waiting},
+                      {"elements", s.elements},
+                      {"bytes", s.bytes}});
+  }
   j["input"] = {{"bound", to_string(p.input.bound)},
                 {"share", p.input.share},
                 {"lowest_core", p.input.low},

@@ -43,10 +43,14 @@ enum class InputBound : uint8_t { kNot, kModerately, kHighly };
 InputBound input_bound(double share);
 std::string_view to_string(InputBound bound);
 
+// One op of the input pipeline, in the order of the data; for one batch.
 struct InputStage {
   std::string name, what;  // "preprocess", what it does
-  double seconds = 0;      // self time for one batch
-  double bytes = 0;
+  double seconds = 0;      // self time, without the ops before it; summed over its threads
+  double bytes = 0;        // of what it gave on
+  // Only of what was measured, else 0.
+  int64_t elements = 0;  // samples, over the whole run; of batch, read ahead and enqueue: batches
+  double waiting = 0;    // its threads had nothing to do, or no room for what they had done
 };
 
 struct InputAnalysis {

@@ -207,13 +207,27 @@ class Page {
         fmt::format("Device side: waits for {} of a step on average, from {} to {} over {}.",
                     text::percent(in.share, 1), text::percent(in.low, 1), text::percent(in.high, 1),
                     text::plural(p_.cores, "core")));
-    html::Table t("Host side, one batch",
-                  {{"stage"}, {"what"}, {"self time", true}, {"share", true}, {"MB", true}});
-    for (const InputStage& s : in.stages)
+    html::Table t("Host side, one batch, op by op", {{"op"},
+                                                     {"what"},
+                                                     {"self time", true},
+                                                     {"share", true},
+                                                     {"total", true},
+                                                     {"waiting", true},
+                                                     {"elements", true},
+                                                     {"MB", true}});
+    double total = 0;
+    for (const InputStage& s : in.stages) {
+      total += s.seconds;
+      const bool counted = s.elements > 0;
       t.add({html::text(s.name), html::text(s.what), html::text(seconds(s.seconds)),
-             text::percent(in.host > 0 ? s.seconds / in.host : 0, 1),
-             fmt::format("{:.2f}", s.bytes / 1e6)});
-    return out + t.str();
+             text::percent(in.host > 0 ? s.seconds / in.host : 0, 1), html::text(seconds(total)),
+             counted ? html::text(seconds(s.waiting)) : "",
+             counted ? fmt::format("{}", s.elements) : "", fmt::format("{:.2f}", s.bytes / 1e6)});
+    }
+    return out + t.str() +
+           html::paragraph(
+               "Self time is an op's own, summed over its threads; total has the ops "
+               "before it in it; elements are samples or batches of the whole run.");
   }
 
   std::string published() const {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "harness/engine_setup.h"
@@ -16,6 +17,9 @@ namespace twinrun {
 namespace {
 
 constexpr int64_t kWarmUp = 2;
+constexpr double kQuiet = 0.15;  // of a peak, between two measurements of an idle machine
+
+double difference(double a, double b) { return std::abs(a - b) / std::max(a, b); }
 
 class Measurer {
  public:
@@ -131,28 +135,34 @@ void Measurer::add_steps(const OpTimes& times, const PipelineCounters& input) {
   p.step_seconds = p.average.seconds();
 }
 
-// Per batch, but for what is read when the source is opened.
+// For one batch; a stage that works ahead has done more of them than the training loop asked for.
 void Measurer::add_input(const PipelineCounters& c) {
   Profile& p = out_.profile;
-  const auto batches = static_cast<double>(std::max<size_t>(c.asked.size(), 1));
   const auto ready = std::ranges::count_if(c.asked, [](const auto& a) { return a.ready > 0; });
-  const auto stage = [&](const char* name, const StageCounters& s, const std::string& what) {
+  const auto stage = [&](const char* name, const StageCounters& s, double batches,
+                         const std::string& what) {
     if (s.elements == 0 && s.busy == 0) return;
-    p.input.stages.push_back(
-        {name, what, s.busy / batches, static_cast<double>(s.bytes) / batches});
+    batches = std::max(batches, 1.0);
+    p.input.stages.push_back({name, what, s.busy / batches, static_cast<double>(s.bytes) / batches,
+                              s.elements, s.waiting / batches});
     p.input.host += s.busy / batches;
   };
+  const auto asked = static_cast<double>(c.asked.size());
+  const auto of_samples = [&](const StageCounters& s) {
+    return static_cast<double>(s.elements) / static_cast<double>(p.batch);
+  };
+  const auto of_batches = [](const StageCounters& s) { return static_cast<double>(s.elements); };
   const std::string once = ", once; its share of a batch of this run";
-  stage("read", c.read, "the source opened, files parsed or samples drawn" + once);
-  stage("cache", c.cache, "decoded samples in a file" + once);
-  stage("shuffle", c.shuffle, "which samples a batch holds");
-  stage("preprocess", c.map,
+  stage("read", c.read, asked, "the source opened, files parsed or samples drawn" + once);
+  stage("cache", c.cache, asked, "decoded samples in a file" + once);
+  stage("shuffle", c.shuffle, of_samples(c.shuffle), "which samples a batch holds");
+  stage("preprocess", c.map, of_samples(c.map),
         fmt::format("samples decoded and copied, on {} thread{}", c.parallel_calls,
                     c.parallel_calls == 1 ? "" : "s"));
-  stage("batch", c.batch, "memory for batches, sample ids");
-  stage(ready > 0 ? "read ahead" : "read on demand", c.prefetch,
+  stage("batch", c.batch, of_batches(c.batch), "memory for batches, sample ids");
+  stage(ready > 0 ? "read ahead" : "read on demand", c.prefetch, of_batches(c.prefetch),
         fmt::format("{} of {} batches were ready when asked for", ready, c.asked.size()));
-  stage("enqueue", c.enqueue, "batches cut into the cores' rows");
+  stage("enqueue", c.enqueue, of_batches(c.enqueue), "batches cut into the cores' rows");
   p.input.overlapped = c.depth > 0;
   p.input.share = p.step_seconds > 0 ? p.average.input / p.step_seconds : 0;
   p.input.low = p.input.high = p.input.share;
@@ -173,10 +183,11 @@ Result<MeasuredProfile> Measurer::run() {
   }
   steps_ = std::min(options_.steps, scenario_.train.steps - kWarmUp);
   TWINRUN_ASSIGN(experiment_, make_experiment(scenario_));
-  const Ceilings ceilings = measure_ceilings(options_.threads);
+  const Ceilings before = measure_ceilings(options_.threads);
   OpTimes whole, by_op;
   TWINRUN_ASSIGN(const RunResult plain, train_timed(false, whole));
   TWINRUN_ASSIGN(const RunResult timed, train_timed(true, by_op));
+  const Ceilings after = measure_ceilings(options_.threads);
 
   Profile& p = out_.profile;
   p.scenario = scenario_.name;
@@ -186,8 +197,8 @@ Result<MeasuredProfile> Measurer::run() {
   p.cores = program_.sharding.cores;
   p.batch = scenario_.train.batch;
   p.iterations_per_loop = scenario_.tpu.iterations_per_loop;
-  p.peak_flops = ceilings.flops;
-  p.peak_bandwidth = ceilings.bandwidth;
+  p.peak_flops = std::max(before.flops, after.flops);
+  p.peak_bandwidth = std::max(before.bandwidth, after.bandwidth);
   add_ops(by_op);
   add_steps(whole, plain.pipeline);
   add_input(plain.pipeline);
@@ -201,13 +212,21 @@ Result<MeasuredProfile> Measurer::run() {
       fmt::format("measured on this machine, {} steps after {}; the peaks are its own: {} fused "
                   "multiply-adds in "
                   "registers, a triad over 192 MiB; bf16 products on AMX tiles may pass the first",
-                  steps_, kWarmUp, ceilings.isa),
+                  steps_, kWarmUp, before.isa),
       fmt::format("steps ran as always; the ops' times are of another run, op by op and not fused: "
                   "{:.3f} ms against "
                   "{:.3f} ms of engine time a step",
                   op_by_op * 1e3, (p.average.compute + p.average.all_reduce) * 1e3),
       "emulated cores take turns on the threads: FLOP and bytes are of all of them, as are times",
       "the all-reduce's part of a step is its share of the ops' times"};
+  if (const double apart = std::max(difference(before.flops, after.flops),
+                                    difference(before.bandwidth, after.bandwidth));
+      apart > kQuiet) {
+    p.notes.insert(p.notes.begin(),
+                   fmt::format("this machine was not quiet: its peaks before and after the steps "
+                               "are {:.0f} % apart; the higher ones stand here",
+                               apart * 100));
+  }
   p.environment = environment();
   p.environment["ceiling_flops"] = fmt::format("{:.1f} GFLOP/s", p.peak_flops / 1e9);
   p.environment["ceiling_bandwidth"] = fmt::format("{:.1f} GB/s", p.peak_bandwidth / 1e9);

@@ -209,7 +209,12 @@ TEST(Profile, MeasuredByTheClock) {
     EXPECT_GT(p.peak_bandwidth, 1e8);
     // What the step's dots multiply, whoever runs them: 784 x 64 and 64 x 10, forward, and two gradients but for the first input.
     EXPECT_DOUBLE_EQ(p.matrix_flops, 2. * s.train.batch * (2 * 784 * 64 + 3 * 64 * 10)) << engine;
-    EXPECT_FALSE(p.input.stages.empty());
+    const auto preprocess = std::ranges::find(p.input.stages, "preprocess", &InputStage::name);
+    ASSERT_NE(preprocess, p.input.stages.end());
+    EXPECT_GE(preprocess->elements, (2 + 3) * s.train.batch);  // and what was read ahead
+    EXPECT_EQ(preprocess->elements % s.train.batch, 0);
+    EXPECT_NEAR(preprocess->bytes, s.train.batch * (784 * 4 + 4), 1);
+    EXPECT_GT(preprocess->seconds, 0);
     EXPECT_EQ(m.trace.tracks.size(), static_cast<size_t>(p.cores) + 1);
     EXPECT_TRUE(nlohmann::json::accept(to_chrome_trace(m.trace)));
   }
