@@ -30,7 +30,7 @@ std::string path_of(const std::vector<std::pair<double, double>>& points) {
 class Page {
  public:
   explicit Page(const GraphPage& page) : p_(page) {
-    for (const DrawnOp& op : p_.ops) wrong_ += op.fits ? 0 : 1;
+    for (const DrawnOp& op : p_.ops) wrong_ += op.compatible ? 0 : 1;
   }
 
   std::string render() const {
@@ -46,12 +46,12 @@ class Page {
   }
 
  private:
-  size_t fitting() const { return p_.ops.size() - wrong_; }
-  // Never "100%" where one does not fit.
+  size_t compatible() const { return p_.ops.size() - wrong_; }
+  // Never "100%" where one is not.
   std::string percent() const {
     if (p_.ops.empty()) return "–";
     if (wrong_ == 0) return "100%";
-    return fmt::format("{:.1f}%", std::floor(1000.0 * static_cast<double>(fitting()) /
+    return fmt::format("{:.1f}%", std::floor(1000.0 * static_cast<double>(compatible()) /
                                              static_cast<double>(p_.ops.size())) /
                                       10);
   }
@@ -59,23 +59,27 @@ class Page {
   std::string header() const {
     return fmt::format(
         "<header>\n<p class=\"about\">twinrun check on {}{}</p>\n<h1><span class=\"badge {}\">{} "
-        "fit</span> {} of {} ops run on a "
-        "TPU{}</h1>\n</header>\n",
+        "compatible</span> {} of {} ops run on a "
+        "TPU{}</h1>\n{}</header>\n",
         html::code(p_.title, 120), p_.about.empty() ? "" : ": " + html::text(p_.about, 300),
-        wrong_ == 0 ? "v-NOISE" : "v-ENGINE_BUG", percent(), fitting(), p_.ops.size(),
-        wrong_ == 0 ? "" : fmt::format(", {} not", wrong_));
+        wrong_ == 0 ? "v-NOISE" : "v-ENGINE_BUG", percent(), compatible(), p_.ops.size(),
+        wrong_ == 0 ? "" : fmt::format(", {} not", wrong_),
+        p_.memory.empty() ? ""
+                          : fmt::format("<p class=\"memory{}\">{}</p>\n", p_.fits ? "" : " over",
+                                        html::text(p_.memory, 300)));
   }
 
   static std::string words(size_t wrong, size_t all) {
-    if (wrong == 0) return all == 1 ? "1 op, fits" : fmt::format("{} ops, all fit", all);
+    if (wrong == 0)
+      return all == 1 ? "1 op, compatible" : fmt::format("{} ops, all compatible", all);
     if (wrong == all)
-      return all == 1 ? "1 op, does not fit" : fmt::format("{} ops, none fits", all);
-    return fmt::format("{} of {} do not fit", wrong, all);
+      return all == 1 ? "1 op, not compatible" : fmt::format("{} ops, none compatible", all);
+    return fmt::format("{} of {} not compatible", wrong, all);
   }
 
   size_t wrong_in(const DrawnGroup& g) const {
-    return static_cast<size_t>(
-        std::ranges::count_if(g.ops, [&](int i) { return !p_.ops[static_cast<size_t>(i)].fits; }));
+    return static_cast<size_t>(std::ranges::count_if(
+        g.ops, [&](int i) { return !p_.ops[static_cast<size_t>(i)].compatible; }));
   }
 
   std::string group(const DrawnGroup& g, const Drawing::Box& b, const std::string& id) const {
@@ -103,10 +107,11 @@ class Page {
 
   std::string pictures() const {
     std::string out =
-        "<p class=\"legend\"><span><i class=\"swatch good\"></i> green: fits</span> <span><i "
+        "<p class=\"legend\"><span><i class=\"swatch good\"></i> green: compatible</span> <span><i "
         "class=\"swatch bad\"></i> red, "
-        "dashed: does not fit</span> <span><i class=\"swatch mixed\"></i> red bar: the share that "
-        "does not</span></p>\n";
+        "dashed: not compatible</span> <span><i class=\"swatch mixed\"></i> red bar: the share "
+        "that "
+        "is not</span></p>\n";
     for (size_t i = 0; i < p_.phases.size(); ++i) {
       const DrawnPhase& phase = p_.phases[i];
       out += fmt::format(
@@ -139,13 +144,13 @@ class Page {
   }
 
   std::string side() const {
-    std::string out = fmt::format("<section><h2>Ops that do not fit ({})</h2>\n", wrong_);
+    std::string out = fmt::format("<section><h2>Ops that are not compatible ({})</h2>\n", wrong_);
     constexpr size_t kMost = 200;
     size_t shown = 0;
     std::string rows;
     for (size_t i = 0; i < p_.ops.size() && shown < kMost; ++i) {
       const DrawnOp& op = p_.ops[i];
-      if (op.fits) continue;
+      if (op.compatible) continue;
       ++shown;
       rows += fmt::format("<li data-op=\"{}\">{} {}: {}</li>\n", i, html::code(op.name, 120),
                           html::text(op.shape, 80), html::text(op.why, 200));
@@ -181,7 +186,7 @@ class Page {
     j["ops"] = Json::array();
     for (const DrawnOp& op : p_.ops)
       j["ops"].push_back({text::clean(op.name), text::clean(op.kind), text::clean(op.shape),
-                          text::clean(op.layout), op.fits ? 1 : 0, text::clean(op.why),
+                          text::clean(op.layout), op.compatible ? 1 : 0, text::clean(op.why),
                           op.operands});
     j["phases"] = Json::array();
     for (const DrawnPhase& phase : p_.phases) {

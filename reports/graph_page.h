@@ -24,9 +24,9 @@ struct Drawing {
 
 struct DrawnOp {
   std::string name, kind, shape, layout;  // layout: "f32[8,128]{1,0:T(8,128)}", "" of none
-  bool fits = true;
-  std::string why;            // not
-  std::vector<int> operands;  // other ops
+  bool compatible = true;                 // with a TPU
+  std::string why;                        // not
+  std::vector<int> operands;              // other ops
 };
 
 struct DrawnGroup {
@@ -43,6 +43,8 @@ struct DrawnPhase {
 
 struct GraphPage {
   std::string title, about;
+  std::string memory;  // what a core's takes of it, in a line; "" where it is not known
+  bool fits = true;    // into that memory
   std::vector<DrawnOp> ops;
   std::vector<DrawnPhase> phases;
   struct Remark {

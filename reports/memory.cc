@@ -91,11 +91,15 @@ std::string out_of_memory_text(const MemoryReport& r) {
   return out;
 }
 
+std::string memory_line(const MemoryReport& r) {
+  return fmt::format("memory of one {} core, batch {} on {}: {} of {} {}", r.generation, r.batch,
+                     r.cores == 1 ? "one core" : fmt::format("{} cores", r.cores),
+                     size_text(r.used()), size_text(r.usable()),
+                     r.fits() ? "used" : "asked for: it does not fit");
+}
+
 std::string memory_text(const MemoryReport& r) {
-  std::string out =
-      fmt::format("memory of one {} core, batch {} on {}: {} of {} {}\n", r.generation, r.batch,
-                  r.cores == 1 ? "one core" : fmt::format("{} cores", r.cores), size_text(r.used()),
-                  size_text(r.usable()), r.fits() ? "used" : "asked for: it does not fit");
+  std::string out = memory_line(r) + "\n";
   for (const MemoryUse& use : r.uses) {
     if (use.bytes == 0) continue;
     out += fmt::format("  {:<13}{:>9}", use.name, size_text(use.bytes));

@@ -71,6 +71,7 @@ struct MemoryReport {
 };
 
 // For a terminal; names of ops as they are, to be cleaned by who prints them.
+std::string memory_line(const MemoryReport& report);  // the first line of the text
 std::string memory_text(const MemoryReport& report);
 // As the compiler says it; "" where it fits. Sources of the wording: docs/memory.md.
 std::string out_of_memory_text(const MemoryReport& report);

@@ -148,7 +148,7 @@ void add_text(const HloModule& module, const std::vector<RuleFinding>& findings,
         op.layout = tpu::to_string(type, tpu::default_layout(type));
       }
       if (const auto found = wrong.find(op_id(in)); found != wrong.end()) {
-        op.fits = false;
+        op.compatible = false;
         op.why = found->second->found;
       }
       for (const int o : in.operands) op.operands.push_back(drawn[static_cast<size_t>(o)]);

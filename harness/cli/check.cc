@@ -103,13 +103,18 @@ void print(const MemoryReport& memory) {
 }
 
 // The graph page; its path.
-Result<std::string> write_page(const Checked& c, const std::string& folder) {
+Result<std::string> write_page(const Checked& c, const std::optional<MemoryReport>& memory,
+                               const std::string& folder) {
   namespace fs = std::filesystem;
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed)
     return Error{"cannot make this folder: " + failed.message(), folder, "name another with -o"};
-  TWINRUN_ASSIGN(const GraphPage page, draw(c));
+  TWINRUN_ASSIGN(GraphPage page, draw(c));
+  if (memory) {
+    page.memory = memory_line(*memory);
+    page.fits = memory->fits();
+  }
   const std::string path = folder + "/graph.html";
   TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, to_html(page)));
   return path;
@@ -158,7 +163,7 @@ int check_verb(const Args& args) {
   const std::optional<MemoryReport> memory = memory_of(*c, *generation, parsed.get<bool>("fit"));
   std::string page;
   if (parsed.has("out")) {
-    auto path = write_page(*c, parsed.get<std::string>("out"));
+    auto path = write_page(*c, memory, parsed.get<std::string>("out"));
     if (!path) return fail(path.error());
     page = *std::move(path);
   }

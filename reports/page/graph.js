@@ -5,7 +5,7 @@
   const picture = document.querySelector('.picture');
   const side = document.querySelector('aside');
   const SVG = 'http://www.w3.org/2000/svg';
-  const [NAME, KIND, SHAPE, LAYOUT, FITS, WHY, OPERANDS] = [0, 1, 2, 3, 4, 5, 6];
+  const [NAME, KIND, SHAPE, LAYOUT, COMPATIBLE, WHY, OPERANDS] = [0, 1, 2, 3, 4, 5, 6];
   const place = new Map();  // op -> [phase, group]
   data.phases.forEach((phase, p) => phase.groups.forEach((group, g) => group.ops.forEach(op => place.set(op, [p, g]))));
 
@@ -123,7 +123,7 @@
     return views.get(svg);
   }
 
-  const fits = op => data.ops[op][FITS] === 1;
+  const compatible = op => data.ops[op][COMPATIBLE] === 1;
   const line = (list, term, words) => { if (words) { make('dt', term, list); make('dd', words, list); } };
 
   function tell(op) {
@@ -132,7 +132,7 @@
     make('h2', o[NAME], card);
     const list = make('dl', '', card);
     line(list, 'Op', o[KIND]);
-    line(list, 'On a TPU', o[FITS] ? 'fits (green)' : 'does not fit (red): ' + o[WHY]);
+    line(list, 'On a TPU', o[COMPATIBLE] ? 'compatible (green)' : 'not compatible (red): ' + o[WHY]);
     line(list, 'Shape', o[SHAPE]);
     line(list, 'Layout', o[LAYOUT]);
     if (o[OPERANDS].length) {
@@ -145,18 +145,18 @@
     const { name, ops } = data.phases[p].groups[g];
     card.replaceChildren();
     make('h2', name, card);
-    const wrong = ops.filter(op => !fits(op)).length;
-    make('p', ops.length + ' ops, ' + (wrong ? wrong + ' do not fit' : 'all fit'), card);
+    const wrong = ops.filter(op => !compatible(op)).length;
+    make('p', ops.length + ' ops, ' + (wrong ? wrong + ' not compatible' : 'all compatible'), card);
   }
 
   function nodeOf(svg, op, box) {
     const o = data.ops[op], [x, y, w, h] = box;
-    const g = draw('g', { class: 'node ' + (fits(op) ? 'good' : 'bad'), 'data-op': op, tabindex: 0, role: 'button',
-      'aria-label': o[NAME] + ', ' + o[SHAPE] + (fits(op) ? ', fits' : ', does not fit') }, svg);
+    const g = draw('g', { class: 'node ' + (compatible(op) ? 'good' : 'bad'), 'data-op': op, tabindex: 0, role: 'button',
+      'aria-label': o[NAME] + ', ' + o[SHAPE] + (compatible(op) ? ', compatible' : ', not compatible') }, svg);
     draw('rect', { x: x - w / 2, y: y - h / 2, width: w, height: h, rx: 4 }, g);
     const local = o[NAME].split('/').pop();
     draw('text', { x, y: y - 4, class: 'name' }, g).textContent = short(local, 19);
-    draw('text', { x, y: y + 10 }, g).textContent = short((fits(op) ? '' : '✗ ') + o[SHAPE], 26);
+    draw('text', { x, y: y + 10 }, g).textContent = short((compatible(op) ? '' : '✗ ') + o[SHAPE], 26);
     const act = () => { if (innerView.dragged) { innerView.dragged = false; return; } choose(op); };
     g.addEventListener('click', act);
     g.addEventListener('keydown', event => { if (event.key === 'Enter' || event.key === ' ') { event.preventDefault(); choose(op); } });

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """graph.html of `twinrun check -o` as readers meet it: in a headless Chromium, wide and narrow, light and dark, by mouse and by keys.
 
-    graph.py TWINRUN                       checks pages of a scenario and of a text with ops that do not fit
+    graph.py TWINRUN                       checks pages of a scenario and of a text with ops that are not compatible
     graph.py --shots DIR TWINRUN           also leaves screenshots
 
 Exits with 77, and a word of what is missing, where there is no Chromium (./dev packages browser) or no Graphviz.
@@ -17,7 +17,7 @@ import tempfile
 import run
 import webdriver
 
-# Two layers; one op of two in the first does not fit, none of the second, and a name that would be markup.
+# Two layers; one op of two in the first is not compatible, none of the second, and a name that would be markup.
 STEP = """HloModule step
 
 ENTRY main {
@@ -99,21 +99,21 @@ class Checks(run.Checks):
             self.expect(word in card, page, f"the card lacks {word!r}: {card}")
         self.expect(browser.run(run.SHOWN, ".node.chosen") == 1, page, "the chosen op is not marked")
 
-    def tells_what_does_not_fit(self, page):
+    def tells_what_is_not_compatible(self, page):
         browser = self.browser
         browser.open(page, width=1280)
         head = browser.run("return document.querySelector('h1').textContent;")
-        self.expect("7 of 9 ops" in head and "77.7% fit" in head, page, head)
+        self.expect("7 of 9 ops" in head and "77.7% compatible" in head, page, head)
         bad, mixed, good = (browser.run(INK, kind) for kind in (".bad", ".mixed", ".good"))
         self.expect(bad == mixed != good, page, f"colours {bad} {mixed} {good}")
         labels = browser.run("return [...document.querySelectorAll('.phase .node')].map(n => n.getAttribute('aria-label'));")
-        for label in ("dense1: 1 of 2 do not fit", "qr: 1 op, does not fit", "dense2: 1 op, fits"):
+        for label in ("dense1: 1 of 2 not compatible", "qr: 1 op, not compatible", "dense2: 1 op, compatible"):
             self.expect(label in labels, page, f"no {label!r} in {labels}")
         self.expect(browser.run(run.SHOWN, ".phase rect.share") == 1, page, "the mixed layer shows no share")
         listed = browser.run("return [...document.querySelectorAll('.wrong li')].map(e => e.textContent);")
         self.expect(len(listed) == 2 and "f16" in listed[0] and "lapack_<b>x</b>" in listed[1], page, f"listed {listed}")
         browser.run("document.querySelector('.wrong button').click();")
-        self.expect("does not fit (red)" in browser.run(CARD), page, browser.run(CARD))
+        self.expect("not compatible (red)" in browser.run(CARD), page, browser.run(CARD))
 
     def without_script_or_on_paper(self, page):
         self.browser.open(page, width=1280, media="print")
@@ -150,9 +150,9 @@ def main():
             checks.looks(page)
             checks.zooms(page)
             checks.without_script_or_on_paper(page)
-        checks.opens(good, "conv2/conv", "conv2/convolution", ["f32[32,14,14,32]", "f32[32,14,14,32]{3,2,1,0:T(8,128)}", "fits (green)"])
-        checks.opens(bad, "dense1", "dense1/a", ["f16[8,300]", "does not fit (red)"])
-        checks.tells_what_does_not_fit(bad)
+        checks.opens(good, "conv2/conv", "conv2/convolution", ["f32[32,14,14,32]", "f32[32,14,14,32]{3,2,1,0:T(8,128)}", "compatible (green)"])
+        checks.opens(bad, "dense1", "dense1/a", ["f16[8,300]", "not compatible (red)"])
+        checks.tells_what_is_not_compatible(bad)
         if options.shots:
             options.shots.mkdir(parents=True, exist_ok=True)
             for page in (good, bad):
