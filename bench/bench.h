@@ -94,6 +94,9 @@ void expect_close(const std::string& name, const float* ours, const float* peer,
 
 bool machine_has_amx();
 
+// OpenBLAS 0.3.21 takes a CPU that came after it for one without AVX ("Prescott"), for us and for PyTorch: begins this program anew
+// with a name that fits, unless OPENBLAS_CORETYPE says one.
+void openblas_for_this_machine(char** argv);
 void bench_dot_f32(Suite& suite);
 void bench_dot_bf16(Suite& suite);
 void bench_convolution(Suite& suite);

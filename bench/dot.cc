@@ -5,6 +5,11 @@
 //
 //   twinrun_bench --filter '^dot'
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
 
 #include "bench/bench.h"
 #include "bench/onednn.h"
@@ -97,6 +102,26 @@ void bf16_against_onednn(Suite& suite, std::optional<double> target) {
 #endif
 
 }  // namespace
+
+void openblas_for_this_machine(char** argv) {
+#ifdef TWINRUN_OPENBLAS
+  static constexpr std::string_view kAvx512[] = {"SkylakeX", "Cooperlake", "Sapphirerapids", "Zen"};
+  static constexpr std::string_view kAvx2[] = {"Haswell", "Excavator"};
+  const auto among = [taken = std::string_view(openblas_get_corename())](const auto& names) {
+    return std::ranges::any_of(names, [&](std::string_view name) {
+      return std::ranges::equal(name, taken, {}, ::tolower, ::tolower);
+    });
+  };
+  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (among(kAvx512) || (!wide && among(kAvx2)) || std::getenv("OPENBLAS_CORETYPE") != nullptr)
+    return;
+  setenv("OPENBLAS_CORETYPE", wide ? "SkylakeX" : "Haswell", 1);
+  execv("/proc/self/exe", argv);  // its libraries read the variable when they are loaded
+#else
+  (void)argv;
+#endif
+}
 
 void bench_dot_f32(Suite& suite) {
 #ifdef TWINRUN_OPENBLAS

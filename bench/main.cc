@@ -52,6 +52,7 @@ twinrun::Suite::Options parse(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  twinrun::openblas_for_this_machine(argv);
   if (argc == 5 && std::string_view(argv[1]) == "--steps") {
     return twinrun::bench_steps_on_request(argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
   }

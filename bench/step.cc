@@ -1,5 +1,5 @@
 // Whole training steps: against PyTorch in f32 and in mixed precision, against ourselves (tpu against cpu, eight cores
-// against one, with digests against without), XLA's against ours, and their memory. Random images; the models are scenarios. PyTorch runs
+// against one, with digests against without), XLA's against ours, and their memory. Random samples; the models are scenarios. PyTorch runs
 // bench/torch_step.py in a child process, a step for every line it is sent, so that its samples alternate with ours, at
 // its best setting as far as this machine has it: channels_last, OpenBLAS built for OpenMP, an allocator that keeps its
 // pages.
@@ -38,7 +38,9 @@ std::vector<Model> models() {
   return {{"mnist_tutorial", "mnist_tutorial", 128},
           {"use_tpus", own + "use_tpus.toml", 200},
           {"mlp_bn", own + "mlp_bn.toml", 128},
-          {"mlp_bn", own + "mlp_bn.toml", 1024}};
+          {"mlp_bn", own + "mlp_bn.toml", 1024},
+          {"resnet20", "resnet20", 128},
+          {"gpt", own + "gpt.toml", 16}};
 }
 
 // An engine, prepared, with data.
@@ -57,27 +59,40 @@ struct OurStep {
   }
 };
 
+// 0, 1, .. below `end`, over and over.
+Tensor counted(Dims dims, int64_t batch, int64_t end) {
+  dims.insert(dims.begin(), batch);
+  Tensor t = Tensor::empty({DType::kI32, dims});
+  int64_t i = 0;
+  for (int32_t& v : t.as<int32_t>()) v = static_cast<int32_t>(i++ % end);
+  return t;
+}
+
+Batch random_batch(const SampleType& sample, int64_t batch) {
+  Dims features = sample.features;
+  features.insert(features.begin(), batch);
+  return {.features = sample.dtype == DType::kI32
+                          ? counted(sample.features, batch, sample.vocabulary)
+                          : random_tensor({DType::kF32, features}, 1),
+          .labels = counted(sample.labels, batch, sample.classes),
+          .weights = {},
+          .sample_ids = counted({}, batch, batch)};
+}
+
 Result<OurStep> prepare_step(const Model& model, const std::string& engine, int cores,
                              int threads) {
   OurStep ours;
   TWINRUN_ASSIGN(ours.scenario,
                  load_scenario(model.scenario, {{"train.batch", std::to_string(model.batch)},
                                                 {"tpu.cores", std::to_string(cores)}}));
-  TWINRUN_ASSIGN(const Program forward,
-                 build_training(ours.scenario, {.features = {28, 28, 1}, .classes = 10}));
-  ours.program = training_step(forward);
+  TWINRUN_ASSIGN(const SampleType sample, sample_on_paper(ours.scenario));
+  TWINRUN_ASSIGN(const Experiment experiment, experiment_on_paper(ours.scenario));
+  ours.program = cores > 1 ? experiment.sharded(experiment.sharding) : experiment.whole();
   TWINRUN_ASSIGN(ours.backend, make_engine(engine, ours.scenario, {.threads = threads}));
   TWINRUN_ASSIGN(ours.engine, ours.backend->prepare(ours.program));
   ours.states = initial_states(ours.program, ours.scenario.seed);
-  Batch batch;
-  batch.features = random_tensor({DType::kF32, {model.batch, 28, 28, 1}}, 1);
-  batch.labels = Tensor::empty({DType::kI32, {model.batch}});
-  batch.sample_ids = Tensor::empty({DType::kI32, {model.batch}});
-  for (int32_t i = 0; i < model.batch; ++i) {
-    batch.labels.as<int32_t>()[static_cast<size_t>(i)] = i % 10;
-    batch.sample_ids.as<int32_t>()[static_cast<size_t>(i)] = i;
-  }
-  TWINRUN_ASSIGN(ours.inputs, step_inputs(ours.program, ours.scenario, batch, 0));
+  TWINRUN_ASSIGN(ours.inputs,
+                 step_inputs(ours.program, ours.scenario, random_batch(sample, model.batch), 0));
   return ours;
 }
 

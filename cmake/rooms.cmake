@@ -100,6 +100,10 @@ function(twinrun_test_options target)
 endfunction()
 
 function(twinrun_discover room filter label)
+  set(cost 0)
+  if(label STREQUAL "slow")
+    set(cost 100)  # first, where ctest has not seen a run yet: no core then waits for the longest
+  endif()
   gtest_discover_tests(${room}_tests TEST_PREFIX ${room}. TEST_FILTER ${filter} TEST_LIST ${room}_tests_${label}
-    DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${label} TIMEOUT 900)
+    DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${label} TIMEOUT 900 COST ${cost})
 endfunction()

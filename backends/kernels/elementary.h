@@ -5,14 +5,14 @@
 //
 // Method: binary64 arithmetic with a bound on its error, then Ziv's test: where value and bound do
 // not decide the rounding, the quotient or series is evaluated again in binary128. Under FTZ/DAZ
-// the last conversion flushes, as the contract says.
+// the last conversion flushes, as the contract says. Vectors are AVX2's or AVX-512's, their bits the same.
 #pragma once
 
 #include <cstdint>
 
-namespace twinrun {
+#include "backends/kernels/elementary_kernels.h"
 
-inline constexpr int64_t kElementaryChunk = 256;
+namespace twinrun {
 
 void exp_array(const float* x, float* y, int64_t n);
 void log_array(const float* x, float* y, int64_t n);

@@ -56,6 +56,7 @@ namespace {
 constexpr int64_t kPackedLimit = int64_t{4} << 20;  // floats of B packed at once
 constexpr int64_t kPieceRows = 252;                 // rows of A that stay in L2
 constexpr int64_t kFewRowsBlockK = 256;             // of k, where a piece packs its own B:
+constexpr int64_t kShortRows = 192;                 // of A, that are read where they are
 constexpr int64_t kPiecePanels = 16;                // panels of B that stay in L2
 
 // Rows of A over one k block, as tiles read them.
@@ -73,8 +74,10 @@ RowBlock rows_of_a(const MatrixA& a, Term term, int64_t m0, int64_t m1, int64_t 
   auto* out = scratch<float>(Scratch::kPackedA, static_cast<size_t>((m + 32) * (kBlockK + 32)));
   if (a.k_stride == 1) {
     for (int64_t q = 0; q < k; ++q) offsets[q] = q;
-    // Rows a multiple of 1 KiB apart share few cache sets; rows that are not in a cache come faster as a stream.
-    const bool in_place = term == Term::kWhole && a.row_stride % 256 != 0 && !once;
+    // Rows a multiple of 1 KiB apart share few cache sets; rows that are not in a cache come faster as a stream, and so do
+    // short ones that follow each other.
+    const bool stream = a.row_stride == k && k <= kShortRows;
+    const bool in_place = term == Term::kWhole && a.row_stride % 256 != 0 && (!once || stream);
     if (in_place) return {a.data + m0 * a.row_stride + k0, a.row_stride};
     const int64_t pitch = (k + 15) / 16 * 16 + 16;
     for (int64_t i = 0; i < m; ++i) {

@@ -62,6 +62,7 @@ std::string_view to_string(Isa isa) {
   return "?";
 }
 
+bool vectors_of_512() { return active_isa() >= Isa::kAvx512 && best_vectors() == Isa::kAvx512; }
 Isa active_isa() { return current().load(std::memory_order_relaxed); }
 void force_isa(Isa isa) { current().store(limited(isa), std::memory_order_relaxed); }
 

@@ -35,6 +35,8 @@ std::string_view to_string(Isa isa);
 // The best that this machine has, or what TWINRUN_ISA says ("scalar|avx2|avx512|amx"); asking for more than the machine
 // has falls back to the best.
 Isa active_isa();
+// AVX-512 for what is no tile, too.
+bool vectors_of_512();
 void force_isa(Isa isa);  // tests
 // An error if TWINRUN_ISA names no instruction set. Whoever does not ask gets the best there is.
 Status check_isa_request();

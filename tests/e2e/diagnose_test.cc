@@ -315,23 +315,33 @@ TEST(Diagnose, AScenarioCanNameFaults) {
 }
 
 // The scenarios say in their first lines what to expect of them.
-TEST(DiagnoseSlow, LibraryScenariosKeepTheirWord) {
-  const std::pair<Words, int> expected[] = {
-      {{"digits_mlp"}, 0},
-      {{"litmus_dropout"}, 0},
-      {{"litmus_reduction_sum"}, 10},
-      {{"litmus_batchnorm_small"}, 10},
-      {{"litmus_clip_before_reduce"}, 10},
-      {{"mlp_bn"}, 10},
-      {{"triplet_phrases"}, 10},
-      {{"gan_digits"}, 10},
-      {{"litmus_batchnorm_small", "--set", "tpu.batchnorm=synced"}, 0}};
-  for (const auto& [words, code] : expected) {
-    const Folder folder;
-    const Outcome o = twinrun(folder, with(with({"diagnose"}, words), {"-q", "-o", "out"}));
-    EXPECT_EQ(o.code, code) << words[0] << "\n" << o.out << o.err;
-  }
+struct Word {
+  const char* scenario;
+  int code;
+  Words settings = {};
+};
+std::ostream& operator<<(std::ostream& out, const Word& w) { return out << w.scenario; }
+const Word kWords[] = {{"digits_mlp", 0},
+                       {"litmus_dropout", 0},
+                       {"litmus_reduction_sum", 10},
+                       {"litmus_batchnorm_small", 10},
+                       {"litmus_clip_before_reduce", 10},
+                       {"mlp_bn", 10},
+                       {"triplet_phrases", 10},
+                       {"gan_digits", 10},
+                       {"litmus_batchnorm_small", 0, {"--set", "tpu.batchnorm=synced"}}};
+
+class DiagnoseLibrarySlow : public testing::TestWithParam<Word> {};
+TEST_P(DiagnoseLibrarySlow, KeepsItsWord) {
+  const Folder folder;
+  const Word& word = GetParam();
+  const Outcome o =
+      twinrun(folder, with(with({"diagnose", word.scenario}, word.settings), {"-q", "-o", "out"}));
+  EXPECT_EQ(o.code, word.code) << o.out << o.err;
 }
+INSTANTIATE_TEST_SUITE_P(All, DiagnoseLibrarySlow, testing::ValuesIn(kWords), [](const auto& info) {
+  return std::string(info.param.scenario) + (info.param.settings.empty() ? "" : "_synced");
+});
 
 // Four samples a core: the demo's own scenario, its batch norm undone by syncing.
 TEST(DiagnoseSlow, SmallBatchNormNamesTheShareThatSyncingRemoves) {

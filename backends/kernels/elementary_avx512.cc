@@ -1,0 +1,8 @@
+// Elementary functions eight binary64 at a time.
+#include "backends/kernels/elementary_vectors.h"
+
+namespace twinrun {
+
+const ElementaryKernels kElementaryAvx512 = kVectors;
+
+}  // namespace twinrun

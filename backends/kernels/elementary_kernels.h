@@ -1,0 +1,27 @@
+// What an instruction set has of elementary functions. Private to elementary*.cc.
+#pragma once
+
+#include <stdint.h>
+
+namespace twinrun {
+
+constexpr int64_t kElementaryChunk = 256;
+
+// Correctly rounded; n is at most kElementaryChunk, y may be x.
+struct ElementaryKernels {
+  void (*exp)(const float* x, float* y, int64_t n);
+  void (*log)(const float* x, float* y, int64_t n);
+  void (*tanh)(const float* x, float* y, int64_t n);
+  void (*erf)(const float* x, float* y, int64_t n);
+  void (*log1p)(const float* x, float* y, int64_t n);
+};
+extern const ElementaryKernels kElementaryAvx512;
+
+// In binary128, for the few arguments that binary64 does not decide; rounded as the thread's mode flushes. tanh, erf: x >= 0.
+float exp_slow(float x);
+float log_slow(float x);
+float tanh_slow(float x);
+float erf_slow(float x);
+float log1p_slow(float x);
+
+}  // namespace twinrun
