@@ -15,10 +15,7 @@ constexpr double kLn2c = 0x1.7b57a079a1934p-111;
 constexpr double kTwoOverSqrtPib = 0x1.1ae3a914fed80p-56, kTwoOverSqrtPic = -0x1.3cbbebf65f145p-111;
 
 const ElementaryKernels& vectors() {
-#if defined(__x86_64__)
-  if (vectors_of_512()) return kElementaryAvx512;
-#endif
-  return kVectors;
+  return elementary_kernels(vectors_of_512() ? Isa::kAvx512 : Isa::kAvx2);
 }
 
 // ---- binary128, for the few values that binary64 does not decide ----
@@ -82,6 +79,13 @@ float rounded(Quad y) {
 }
 
 }  // namespace
+
+const ElementaryKernels& elementary_kernels(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return kElementaryAvx512;
+#endif
+  return kVectors;
+}
 
 float exp_slow(float x) { return rounded(exp_quad(x)); }
 float log_slow(float x) { return rounded(log_quad(x)); }

@@ -11,9 +11,14 @@
 #include <cstdint>
 
 #include "backends/kernels/elementary_kernels.h"
+#include "backends/kernels/kernels.h"
 
 namespace twinrun {
 
+// Of AVX2 (which scalar code has too), or of AVX-512, which the machine must have. The same bits.
+const ElementaryKernels& elementary_kernels(Isa isa);
+
+// Those that this machine runs.
 void exp_array(const float* x, float* y, int64_t n);
 void log_array(const float* x, float* y, int64_t n);
 void tanh_array(const float* x, float* y, int64_t n);
