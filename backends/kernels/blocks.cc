@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "backends/kernels/arithmetic.h"
+#include "backends/kernels/blocks_wide.h"
 #include "backends/kernels/elementary.h"
 #include "backends/kernels/vector_f32.h"
 
@@ -293,6 +294,26 @@ BlockKernel integer_of(OpKind kind) {
   }
 }
 
+template <WideArithmetic::Binary WideArithmetic::*kOp>
+void wide(const BlockArgs& g) {
+  (kWideArithmetic.*kOp)(static_cast<const float*>(g.in[0]), static_cast<const float*>(g.in[1]),
+                         static_cast<float*>(g.out), g.n);
+}
+BlockKernel wide_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAdd:
+      return wide<&WideArithmetic::add>;
+    case OpKind::kSubtract:
+      return wide<&WideArithmetic::subtract>;
+    case OpKind::kMultiply:
+      return wide<&WideArithmetic::multiply>;
+    case OpKind::kDivide:
+      return wide<&WideArithmetic::divide>;
+    default:
+      return nullptr;
+  }
+}
+
 template <typename T, bool kFlush>
 BlockKernel float_of(OpKind kind) {
   switch (kind) {
@@ -347,7 +368,8 @@ BlockKernel block_kernel(const Op& op, DType operand, bool flush) {
       break;
   }
   if (operand == DType::kI32) return integer_of(op.kind);
-  BlockKernel kernel = nullptr;
+  BlockKernel kernel = operand == DType::kF32 && vectors_of_512() ? wide_of(op.kind) : nullptr;
+  if (kernel != nullptr) return kernel;
   dispatch_float(operand, flush, [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
     kernel = float_of<T, kFlush>(op.kind);
   });
