@@ -21,8 +21,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   target_compile_options(twinrun_flags INTERFACE -march=x86-64-v3)
 endif()
 if(TWINRUN_SANITIZE)
+  set(sanitized $<NOT:$<BOOL:$<TARGET_PROPERTY:TWINRUN_NOT_SANITIZED>>>)
   target_compile_options(twinrun_flags INTERFACE
-    -fsanitize=${TWINRUN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    -fno-omit-frame-pointer "$<${sanitized}:-fsanitize=${TWINRUN_SANITIZE};-fno-sanitize-recover=all>")
+  if(TWINRUN_SANITIZE MATCHES "address,undefined")  # of these the address sanitizer tells, too
+    target_compile_options(twinrun_flags INTERFACE "$<${sanitized}:-fno-sanitize=null,object-size,vptr>")
+  endif()
   target_link_options(twinrun_flags INTERFACE -fsanitize=${TWINRUN_SANITIZE})
 endif()
 if(TWINRUN_COVERAGE)
@@ -87,7 +91,8 @@ function(twinrun_test room)
 endfunction()
 
 # Half of a build's time is tests: they are not optimised further, and of the sanitizers only the thread sanitizer must see
-# their code (an atomic that it does not see is a race to it).
+# their code (an atomic that it does not see is a race to it). So inline functions of headers that a test calls, too, are not
+# instrumented; the library's assertions (_GLIBCXX_ASSERTIONS) are there in both.
 function(twinrun_test_options target)
   if(TWINRUN_SANITIZE)
     target_compile_definitions(${target} PRIVATE TWINRUN_SANITIZED)
@@ -95,7 +100,7 @@ function(twinrun_test_options target)
   if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
     target_compile_options(${target} PRIVATE -O1)
   elseif(TWINRUN_SANITIZE MATCHES "address")
-    target_compile_options(${target} PRIVATE -fno-sanitize=all)
+    set_target_properties(${target} PROPERTIES TWINRUN_NOT_SANITIZED ON)
   endif()
 endfunction()
 

@@ -294,13 +294,55 @@ BlockKernel integer_of(OpKind kind) {
   }
 }
 
+// ---- binary32 by AVX-512
+
 template <WideArithmetic::Binary WideArithmetic::*kOp>
 void wide(const BlockArgs& g) {
   (kWideArithmetic.*kOp)(static_cast<const float*>(g.in[0]), static_cast<const float*>(g.in[1]),
                          static_cast<float*>(g.out), g.n);
 }
-BlockKernel wide_of(OpKind kind) {
+template <bool kFlush>
+constexpr WideArithmetic::Comparing WideArithmetic::*kComparing =
+    kFlush ? &WideArithmetic::flushed : &WideArithmetic::kept;
+template <bool kFlush, WideArithmetic::Binary WideArithmetic::Comparing::*kOp>
+void wide_extreme(const BlockArgs& g) {
+  (kWideArithmetic.*kComparing<kFlush>.*kOp)(static_cast<const float*>(g.in[0]),
+                                             static_cast<const float*>(g.in[1]),
+                                             static_cast<float*>(g.out), g.n);
+}
+template <bool kFlush, CompareKind kKind>
+void wide_compare(const BlockArgs& g) {
+  (kWideArithmetic.*kComparing<kFlush>)
+      .compare[static_cast<int>(kKind)](static_cast<const float*>(g.in[0]),
+                                        static_cast<const float*>(g.in[1]),
+                                        static_cast<uint8_t*>(g.out), g.n);
+}
+void wide_select(const BlockArgs& g) {
+  kWideArithmetic.select(static_cast<const uint8_t*>(g.in[0]),
+                         static_cast<const uint32_t*>(g.in[1]),
+                         static_cast<const uint32_t*>(g.in[2]), static_cast<uint32_t*>(g.out), g.n);
+}
+
+template <bool kFlush>
+BlockKernel wide_compare_of(CompareKind kind) {
   switch (kind) {
+    case CompareKind::kEq:
+      return wide_compare<kFlush, CompareKind::kEq>;
+    case CompareKind::kNe:
+      return wide_compare<kFlush, CompareKind::kNe>;
+    case CompareKind::kLt:
+      return wide_compare<kFlush, CompareKind::kLt>;
+    case CompareKind::kLe:
+      return wide_compare<kFlush, CompareKind::kLe>;
+    case CompareKind::kGt:
+      return wide_compare<kFlush, CompareKind::kGt>;
+    default:
+      return wide_compare<kFlush, CompareKind::kGe>;
+  }
+}
+template <bool kFlush>
+BlockKernel wide_of(const Op& op) {
+  switch (op.kind) {
     case OpKind::kAdd:
       return wide<&WideArithmetic::add>;
     case OpKind::kSubtract:
@@ -309,6 +351,14 @@ BlockKernel wide_of(OpKind kind) {
       return wide<&WideArithmetic::multiply>;
     case OpKind::kDivide:
       return wide<&WideArithmetic::divide>;
+    case OpKind::kMaximum:
+      return wide_extreme<kFlush, &WideArithmetic::Comparing::maximum>;
+    case OpKind::kMinimum:
+      return wide_extreme<kFlush, &WideArithmetic::Comparing::minimum>;
+    case OpKind::kCompare:
+      return wide_compare_of<kFlush>(op.attrs.compare);
+    case OpKind::kSelect:
+      return wide_select;
     default:
       return nullptr;
   }
@@ -353,6 +403,10 @@ BlockKernel float_of(OpKind kind) {
 }  // namespace
 
 BlockKernel block_kernel(const Op& op, DType operand, bool flush) {
+  if (operand == DType::kF32 && vectors_of_512()) {
+    const BlockKernel kernel = flush ? wide_of<true>(op) : wide_of<false>(op);
+    if (kernel != nullptr) return kernel;
+  }
   switch (op.kind) {
     case OpKind::kCompare:
       return compare(op.attrs.compare, operand, flush);
@@ -368,8 +422,7 @@ BlockKernel block_kernel(const Op& op, DType operand, bool flush) {
       break;
   }
   if (operand == DType::kI32) return integer_of(op.kind);
-  BlockKernel kernel = operand == DType::kF32 && vectors_of_512() ? wide_of(op.kind) : nullptr;
-  if (kernel != nullptr) return kernel;
+  BlockKernel kernel = nullptr;
   dispatch_float(operand, flush, [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
     kernel = float_of<T, kFlush>(op.kind);
   });

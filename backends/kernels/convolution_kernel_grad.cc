@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kSegment = 4096;
 constexpr int64_t kFewTiles = 6;
-constexpr int64_t kPartialLimit = int64_t{8} << 20;  // floats of segment sums held at once
+constexpr int64_t kPartialLimit = int64_t{2} << 20;  // floats of segment sums held at once
 
 struct Problem {
   const PatchGeometry& g;
@@ -95,14 +95,18 @@ void multiply(const GemmPlan& plan, const Problem& p, Terms terms, float* c) {
   RowTile* tiles = scratch<RowTile>(Scratch::kTiles, static_cast<size_t>(p.m));
   const int64_t tile_count = row_tiles(plan, p.g, tiles);
   const int64_t elements = p.m * p.n;
-  // As many segments side by side as memory allows; more pieces by rows where the segments are few.
-  const int64_t group = std::clamp<int64_t>(kPartialLimit / elements, 1, segments);
-  const int64_t splits =
-      segments >= 2 * threads && group >= threads ? 1 : std::min(tile_count, 2 * threads);
+  // As many segments side by side as memory allows, each thread as many as the others; more pieces by rows where the
+  // segments are few.
+  int64_t group = std::clamp<int64_t>(kPartialLimit / elements, 1, segments);
+  const bool side_by_side = segments >= 2 * threads && group >= threads;
+  if (side_by_side) group = group / threads * threads;
   float* sums =
       segments == 1 ? c : scratch<float>(Scratch::kPartials, static_cast<size_t>(group * elements));
   for (int64_t s0 = 0; s0 < segments; s0 += group) {
     const int64_t s1 = std::min(segments, s0 + group);
+    const int64_t splits = !side_by_side              ? std::min(tile_count, 2 * threads)
+                           : (s1 - s0) % threads == 0 ? 1
+                                                      : std::min(tile_count, threads);
     for_pieces(plan.context, (s1 - s0) * splits, p.m * p.n * p.k / 16, [&](int64_t piece) {
       const int64_t s = s0 + piece / splits, part = piece % splits;
       const int64_t t0 = tile_count * part / splits, t1 = tile_count * (part + 1) / splits;

@@ -47,7 +47,8 @@ void eval_dot(const Call& call) {
       const Part part = part_of(op, call.inputs, i);
       const auto n = static_cast<size_t>(part.op.type.elements());
       OracleResult result{std::vector<double>(n), std::vector<double>(n)};
-      eval_dot({call.declared, part.op, part.inputs, nullptr, result, call.wide});
+      eval_dot(
+          {call.declared, part.op, part.inputs, nullptr, result, call.wide, 0, 0, call.bounded});
       const Placement place = placement_of(op, i);
       for (size_t e = 0; e < n; ++e)
         call.set(place(static_cast<int64_t>(e)), {result.value[e], result.radius[e]});
@@ -57,9 +58,17 @@ void eval_dot(const Call& call) {
   const Product product = product_of(op, call.inputs);
   const bool bf16 = declared.precision != DotPrecision::kF32;
   const bool flush = declared.flush || bf16;  // matrix units flush whatever the vector unit does
-  const Operand a = split(call.inputs[0], declared.precision, declared.split, flush);
-  const Operand b = split(call.inputs[1], declared.precision, declared.split, flush);
-  const Sums sums = evaluate(product, a, b, call.pool);
+  const Operand a = split(call.inputs[0], declared.precision, declared.split, flush, call.pool);
+  const Operand b = split(call.inputs[1], declared.precision, declared.split, flush, call.pool);
+  const Sums sums = evaluate(product, a, b, call.pool, call.bounded);
+  const auto value_of = [&](size_t i) {
+    const bool more = !sums.rest.empty() && sums.rest[i] == sums.rest[i];
+    return more ? sums.head[i] + sums.rest[i] : sums.head[i];
+  };
+  if (!call.bounded) {
+    return for_each_element(call.pool, product.m * product.n,
+                            [&](int64_t i) { *call.value(i) = value_of(static_cast<size_t>(i)); });
+  }
 
   const int passes = passes_of(declared.precision);
   const auto k = static_cast<double>(product.k);
@@ -87,9 +96,7 @@ void eval_dot(const Call& call) {
   storage.flush = flush;
   for_each_element(call.pool, product.m * product.n, [&](int64_t i) {
     const auto u = static_cast<size_t>(i);
-    double value = sums.head[u];
-    if (!sums.rest.empty() && sums.rest[u] == sums.rest[u]) value += sums.rest[u];
-    const double size = sums.magnitude[u];
+    const double value = value_of(u), size = sums.magnitude[u];
     if (!finite(size)) {
       const bool certain = contained || (passes == 1 && value != value);
       return call.set(i, {value, !finite(value) && certain ? 0.0 : kInfinity});
@@ -113,8 +120,8 @@ double operand_residual(const Op& op, std::span<const Tensor> inputs, const Tens
     const Part part = whole ? Part{op, {inputs.begin(), inputs.end()}} : part_of(op, inputs, i);
     const Tensor result = whole ? subject : part_of_result(op, subject, i);
     const Product product = product_of(part.op, part.inputs);
-    Operand a = split(part.inputs[0], DotPrecision::kF32, DotSplit::kNearest, false);
-    Operand b = split(part.inputs[1], DotPrecision::kF32, DotSplit::kNearest, false);
+    Operand a = split(part.inputs[0], DotPrecision::kF32, DotSplit::kNearest, false, pool);
+    Operand b = split(part.inputs[1], DotPrecision::kF32, DotSplit::kNearest, false, pool);
     // With squares in the place of magnitudes, the sums of sizes become sums of (a b)^2.
     for (Operand* x : {&a, &b}) {
       x->magnitude = x->parts[0];

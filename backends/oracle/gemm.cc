@@ -2,7 +2,9 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <list>
 
 #include "backends/oracle/internal.h"
 
@@ -13,6 +15,7 @@ using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowM
 using Map = Eigen::Map<Matrix>;
 using ConstMap = Eigen::Map<const Matrix>;
 
+constexpr int64_t kStretch = 256;      // elements that are split at a time
 constexpr int64_t kChunk = 96 * 1024;  // gathered elements at a time: 768 KiB, inside L2
 
 // Copies rows [begin, end) of the gathered matrix; `columns` is its width.
@@ -74,10 +77,29 @@ class Gather {
   int64_t columns_;
 };
 
-// One pass of a scheme: the left plane, and the right plane it meets. Pass 0 is the head.
+// One pass of a scheme: the left plane, and the right plane it meets as a [k, n] matrix. Pass 0 is the head.
 struct Pass {
   const Plane* left;
-  Plane right;
+  const Plane* right;
+};
+
+// The passes, and the planes that are no operand's own.
+struct Passes {
+  std::vector<Pass> all;
+  std::list<Plane> made;
+
+  const Plane* keep(Plane plane) { return &made.emplace_back(std::move(plane)); }
+  // A right operand as a [k, n] matrix.
+  const Plane* oriented(const Product& p, const Plane& right) {
+    if (!p.right_transposed) return &right;
+    Plane out(right.size());
+    const int64_t inner = p.k / p.taps;
+    for (int64_t tap = 0; tap < p.taps; ++tap) {
+      ConstMap from(right.data() + tap * inner * p.n, p.n, inner);
+      Map(out.data() + tap * inner * p.n, inner, p.n) = from.transpose();
+    }
+    return keep(std::move(out));
+  }
 };
 
 Plane sum_of(const Plane& a, const Plane& b) {
@@ -86,69 +108,67 @@ Plane sum_of(const Plane& a, const Plane& b) {
   return out;
 }
 
-// The right operand as a [k, n] matrix.
-Plane oriented(const Product& p, const Plane& right) {
-  if (!p.right_transposed) return right;
-  Plane out(right.size());
-  const int64_t inner = p.k / p.taps;
-  for (int64_t tap = 0; tap < p.taps; ++tap) {
-    ConstMap from(right.data() + tap * inner * p.n, p.n, inner);
-    Map(out.data() + tap * inner * p.n, inner, p.n) = from.transpose();
-  }
-  return out;
-}
-
 // bf16x3 = hh + (lh + hl);  bf16x6 = hh + (mm + mh + lh + hl + hm), passes with a common left plane
 // joined.
-std::vector<Pass> passes_of(const Product& p, const Operand& a, const Operand& b) {
-  std::vector<Pass> passes;
-  passes.push_back({&a.parts[0], oriented(p, b.parts[0])});
+Passes passes_of(const Product& p, const Operand& a, const Operand& b) {
+  Passes passes;
+  const auto sum = [&](size_t i, size_t j) -> const Plane& {
+    return *passes.keep(sum_of(b.parts[i], b.parts[j]));
+  };
+  const Plane* const head = passes.oriented(p, b.parts[0]);
+  passes.all.push_back({&a.parts[0], head});
   if (a.parts.size() == 2) {
-    passes.push_back({&a.parts[1], passes[0].right});
-    passes.push_back({&a.parts[0], oriented(p, b.parts[1])});
+    passes.all.push_back({&a.parts[1], head});
+    passes.all.push_back({&a.parts[0], passes.oriented(p, b.parts[1])});
   } else if (a.parts.size() == 3) {
-    passes.push_back({&a.parts[1], oriented(p, sum_of(b.parts[0], b.parts[1]))});
-    passes.push_back({&a.parts[2], passes[0].right});
-    passes.push_back({&a.parts[0], oriented(p, sum_of(b.parts[1], b.parts[2]))});
+    passes.all.push_back({&a.parts[1], passes.oriented(p, sum(0, 1))});
+    passes.all.push_back({&a.parts[2], head});
+    passes.all.push_back({&a.parts[0], passes.oriented(p, sum(1, 2))});
   }
   return passes;
 }
 
+// Where the sums of a range of rows go; magnitude is null where sizes are not asked for.
 struct Targets {
   double* head;
   double* rest;
   double* magnitude;
 };
+Targets targets_of(Sums& sums, bool sizes) {
+  return {sums.head.data(), sums.rest.data(), sizes ? sums.magnitude.data() : nullptr};
+}
 
-// Adds the contribution of the gathered rows [begin, end) of every pass: rows of the result, or
-// (reduce_rows) terms.
+// The contribution of the gathered rows [begin, end) of every pass: rows of the result, or
+// (reduce_rows) terms, which are added.
 void accumulate(const Product& p, const Gather& gather, const std::vector<Pass>& passes,
                 const Operand& a, const Plane& right_magnitude, int64_t begin, int64_t end,
-                std::vector<double>& buffer, Targets t) {
+                Plane& buffer, Targets t) {
   const int64_t width = p.reduce_rows ? p.m : p.k;
   buffer.resize(static_cast<size_t>((end - begin) * width));
   ConstMap chunk(buffer.data(), end - begin, width);
-  auto multiply = [&](const Plane& right, double* target) {
+  auto multiply = [&](const Plane& right, double* target, bool first) {
     if (p.reduce_rows) {
       Map(target, p.m, p.n).noalias() +=
           chunk.transpose() * ConstMap(right.data() + begin * p.n, end - begin, p.n);
-    } else {
-      Map(target + begin * p.n, end - begin, p.n).noalias() +=
-          chunk * ConstMap(right.data(), p.k, p.n);
+      return;
     }
+    Map rows(target + begin * p.n, end - begin, p.n);
+    if (first) rows.setZero();
+    rows.noalias() += chunk * ConstMap(right.data(), p.k, p.n);
   };
   const Plane* gathered = nullptr;
   for (size_t i = 0; i < passes.size(); ++i) {
     if (passes[i].left != gathered) gather(*passes[i].left, begin, end, buffer.data());
     gathered = passes[i].left;
-    multiply(passes[i].right, i == 0 ? t.head : t.rest);
+    multiply(*passes[i].right, i == 0 ? t.head : t.rest, i <= 1);
   }
+  if (t.magnitude == nullptr) return;
   if (a.magnitude.empty()) {
     for (double& x : buffer) x = std::fabs(x);
   } else {
     gather(a.magnitude, begin, end, buffer.data());
   }
-  multiply(right_magnitude, t.magnitude);
+  multiply(right_magnitude, t.magnitude, true);
 }
 
 void add_to(Plane& total, const Plane& part) {
@@ -204,47 +224,72 @@ Product product_of(const Op& op, std::span<const Tensor> inputs) {
   return p;
 }
 
-Operand split(const Tensor& t, DotPrecision precision, DotSplit how, bool flush) {
-  const auto n = static_cast<size_t>(t.elements());
+Operand split(const Tensor& t, DotPrecision precision, DotSplit how, bool flush, ThreadPool* pool) {
+  const int64_t n = t.elements();
   const size_t parts = precision == DotPrecision::kBf16x3   ? 2
                        : precision == DotPrecision::kBf16x6 ? 3
                                                             : 1;
   Operand out;
-  out.parts.assign(parts, Plane(n));
-  if (parts > 1) out.magnitude.resize(n);
-  for (size_t i = 0; i < n; ++i) {
-    double rest = element(t, static_cast<int64_t>(i));
-    double size = 0;
+  out.parts.assign(parts, Plane(static_cast<size_t>(n)));
+  if (parts > 1) out.magnitude.resize(static_cast<size_t>(n));
+  // Of a stretch: the elements in part 0, which become its part, and their sizes.
+  const auto stretch = [&](int64_t at, int64_t count) {
+    double* const first = out.parts[0].data() + at;
+    double size[kStretch];
+    elements(t, at, count, first);
     if (precision == DotPrecision::kF32) {
-      out.parts[0][i] = flush ? flushed(rest) : rest;
-      size = std::fabs(out.parts[0][i]);
+      for (int64_t i = 0; flush && i < count; ++i) first[i] = flushed(first[i]);
+      for (int64_t i = 0; i < count; ++i) size[i] = std::fabs(first[i]);
     } else {
       // rest is a binary32 number throughout: a split of a binary32 number leaves one.
+      double rest[kStretch];
+      std::copy_n(first, count, rest);
+      std::fill_n(size, count, 0.0);
       for (size_t part = 0; part < parts; ++part) {
-        const auto x = twinrun::flush(static_cast<float>(rest));
         const bool cut = how == DotSplit::kTruncated && part + 1 < parts;
-        const double value = bf16_to_f32(cut ? bf16_truncate(x) : bf16_round(x));
-        out.parts[part][i] = value;
-        size += std::fabs(value);
-        rest -= value;
+        double* const to = out.parts[part].data() + at;
+        for (int64_t i = 0; i < count; ++i) {
+          const auto x = twinrun::flush(static_cast<float>(rest[i]));
+          to[i] = bf16_to_f32(cut ? bf16_truncate(x) : bf16_round(x));
+          size[i] += std::fabs(to[i]);
+          rest[i] -= to[i];
+        }
       }
     }
-    if (parts > 1) out.magnitude[i] = size;
-    if (finite(size)) out.largest = std::max(out.largest, size);
-  }
+    if (parts > 1) std::copy_n(size, count, out.magnitude.data() + at);
+    // Of numbers that are not negative the larger has the larger bits.
+    constexpr auto kInfinite = std::bit_cast<int64_t>(kInfinity);
+    int64_t largest = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const auto bits = std::bit_cast<int64_t>(size[i]);
+      largest = std::max(largest, bits < kInfinite ? bits : 0);
+    }
+    return std::bit_cast<double>(largest);
+  };
+  std::vector<double> largest(static_cast<size_t>((n + kRange - 1) / kRange));
+  in_ranges(pool, n, [&](int64_t begin, int64_t end) {
+    double& mine = largest[static_cast<size_t>(begin / kRange)];
+    for (int64_t at = begin; at < end; at += kStretch)
+      mine = std::max(mine, stretch(at, std::min(kStretch, end - at)));
+  });
+  for (const double l : largest) out.largest = std::max(out.largest, l);
   return out;
 }
 
-Sums evaluate(const Product& p, const Operand& a, const Operand& b, ThreadPool* pool) {
+Sums evaluate(const Product& p, const Operand& a, const Operand& b, ThreadPool* pool, bool sizes) {
   pin_blocking();
   const auto size = static_cast<size_t>(p.m * p.n);
-  const std::vector<Pass> passes = passes_of(p, a, b);
-  Plane right_magnitude;
-  if (b.magnitude.empty()) {
-    right_magnitude = passes[0].right;
-    for (double& x : right_magnitude) x = std::fabs(x);
-  } else {
-    right_magnitude = oriented(p, b.magnitude);
+  Passes passes = passes_of(p, a, b);
+  const Plane* right_magnitude = passes.all[0].right;
+  if (sizes && b.magnitude.empty()) {
+    Plane absolute(right_magnitude->size());
+    in_ranges(pool, static_cast<int64_t>(absolute.size()), [&](int64_t begin, int64_t end) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+        absolute[i] = std::fabs((*right_magnitude)[i]);
+    });
+    right_magnitude = passes.keep(std::move(absolute));
+  } else if (sizes) {
+    right_magnitude = passes.oriented(p, b.magnitude);
   }
   const Gather gather(p, p.reduce_rows ? p.m : p.k);
   const int64_t rows = p.reduce_rows ? p.k : p.m;
@@ -252,14 +297,16 @@ Sums evaluate(const Product& p, const Operand& a, const Operand& b, ThreadPool* 
   const int64_t chunk =
       std::clamp<int64_t>(kChunk / std::max<int64_t>(width, 1), 16, std::max<int64_t>(rows, 16));
   const int64_t chunks = (rows + chunk - 1) / chunk;
-  auto empty = [&] { return Sums{Plane(size), Plane(passes.size() > 1 ? size : 0), Plane(size)}; };
+  const auto memory = [&] {
+    return Sums{Plane(size), Plane(passes.all.size() > 1 ? size : 0), Plane(sizes ? size : 0)};
+  };
 
-  Sums total = empty();
   if (!p.reduce_rows) {
+    Sums total = memory();
     in_pieces(pool, chunks, [&](int64_t c) {
-      static thread_local std::vector<double> buffer;
-      accumulate(p, gather, passes, a, right_magnitude, c * chunk, std::min(rows, (c + 1) * chunk),
-                 buffer, {total.head.data(), total.rest.data(), total.magnitude.data()});
+      static thread_local Plane buffer;
+      accumulate(p, gather, passes.all, a, *right_magnitude, c * chunk,
+                 std::min(rows, (c + 1) * chunk), buffer, targets_of(total, sizes));
     });
     return total;
   }
@@ -269,17 +316,20 @@ Sums evaluate(const Product& p, const Operand& a, const Operand& b, ThreadPool* 
   std::vector<Sums> parts(static_cast<size_t>(groups));
   in_pieces(pool, groups, [&](int64_t g) {
     Sums& mine = parts[static_cast<size_t>(g)];
-    mine = empty();
-    std::vector<double> buffer;
+    mine = memory();
+    for (Plane* plane : {&mine.head, &mine.rest, &mine.magnitude})
+      std::fill(plane->begin(), plane->end(), 0.0);
+    Plane buffer;
     for (int64_t c = chunks * g / groups; c < chunks * (g + 1) / groups; ++c) {
-      accumulate(p, gather, passes, a, right_magnitude, c * chunk, std::min(rows, (c + 1) * chunk),
-                 buffer, {mine.head.data(), mine.rest.data(), mine.magnitude.data()});
+      accumulate(p, gather, passes.all, a, *right_magnitude, c * chunk,
+                 std::min(rows, (c + 1) * chunk), buffer, targets_of(mine, sizes));
     }
   });
-  for (const Sums& part : parts) {
-    add_to(total.head, part.head);
-    add_to(total.rest, part.rest);
-    add_to(total.magnitude, part.magnitude);
+  Sums total = std::move(parts[0]);
+  for (size_t g = 1; g < parts.size(); ++g) {
+    add_to(total.head, parts[g].head);
+    add_to(total.rest, parts[g].rest);
+    add_to(total.magnitude, parts[g].magnitude);
   }
   return total;
 }

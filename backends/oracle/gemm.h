@@ -3,10 +3,12 @@
 // planes (the bf16 parts of an operand), and evaluate() sums the passes of a scheme. Eigen does the
 // products; its order of addition is inside the radius.
 //
-//   Sums s = evaluate(product_of(op, inputs), split(a, ...), split(b, ...), pool);
+//   Sums s = evaluate(product_of(op, inputs), split(a, ..., pool), split(b, ..., pool), pool);
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <span>
 #include <vector>
 
@@ -14,7 +16,18 @@
 
 namespace twinrun::oracle {
 
-using Plane = std::vector<double>;
+// Numbers whose memory is not touched before they are written.
+struct Untouched : std::allocator<double> {
+  template <typename>
+  struct rebind {
+    using other = Untouched;
+  };
+  template <typename... Args>
+  void construct(double* at, Args... args) {
+    if constexpr (sizeof...(args) > 0) ::new (static_cast<void*>(at)) double(args...);
+  }
+};
+using Plane = std::vector<double, Untouched>;
 
 // result[m, n] = sum over k of left[m, k] * right[k, n]
 struct Product {
@@ -39,14 +52,15 @@ struct Operand {
   Plane magnitude;
   double largest = 0;  // finite magnitude
 };
-Operand split(const Tensor& t, DotPrecision precision, DotSplit how, bool flush);
+Operand split(const Tensor& t, DotPrecision precision, DotSplit how, bool flush, ThreadPool* pool);
 
 // Row-major [m, n]. Value = head + (NaN -> 0)(rest); rest is empty for one-pass schemes.
 struct Sums {
   Plane head;
   Plane rest;
-  Plane magnitude;  // sum |a| |b|
+  Plane magnitude;  // sum |a| |b|; empty where sizes are not asked for
 };
-Sums evaluate(const Product& product, const Operand& a, const Operand& b, ThreadPool* pool);
+Sums evaluate(const Product& product, const Operand& a, const Operand& b, ThreadPool* pool,
+              bool sizes = true);
 
 }  // namespace twinrun::oracle

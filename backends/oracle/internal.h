@@ -22,13 +22,14 @@ struct Call {
   bool wide = false;       // operands are binary64: cpu:f64 as an engine
   int64_t first = 0;       // the element that `out` begins with
   unsigned unrounded = 0;  // operands that may have been products before their rounding
+  bool bounded = true;     // false: values alone are asked for; `out` may then have no radii
 
   Storage storage() const { return {op.type.dtype, declared.flush, wide}; }
   double* value(int64_t i) const { return out.value.data() + (i - first); }
   double* radius(int64_t i) const { return out.radius.data() + (i - first); }
   void set(int64_t i, Estimate e) const {
     *value(i) = e.value;
-    *radius(i) = e.radius;
+    if (bounded) *radius(i) = e.radius;
   }
   void exact(int64_t begin, int64_t end) const { std::fill_n(radius(begin), end - begin, 0.0); }
 };

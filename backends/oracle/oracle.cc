@@ -118,24 +118,11 @@ void in_blocks(const Capabilities& declared, const Op& op, std::span<const Tenso
   }
 }
 
-}  // namespace
-
-OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
-                     ThreadPool* pool, unsigned unrounded) {
-  OracleResult result;
-  const auto n = static_cast<size_t>(op.type.elements());
-  result.value.resize(n);
-  result.radius.resize(n);
-  const oracle::Call call{declared, op, inputs, pool, result, any_wide(inputs), 0, unrounded};
-  if (pointwise(op.kind)) {
-    oracle::in_ranges(pool, op.type.elements(), [&](int64_t begin, int64_t end) {
-      oracle::eval_pointwise(call, begin, end);
-    });
-    return result;
-  }
-  switch (op.kind) {
+// Ops whose elements depend on each other's operands.
+void whole_op(const oracle::Call& call) {
+  switch (call.op.kind) {
     case OpKind::kParameter:  // given, not computed: nothing to hold it against
-      std::fill(result.radius.begin(), result.radius.end(), oracle::kInfinity);
+      std::ranges::fill(call.out.radius, oracle::kInfinity);
       break;
     case OpKind::kDotGeneral:
     case OpKind::kConvolution:
@@ -160,6 +147,24 @@ OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const
     default:
       break;
   }
+}
+
+}  // namespace
+
+OracleResult eval_op(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
+                     ThreadPool* pool, unsigned unrounded) {
+  OracleResult result;
+  const auto n = static_cast<size_t>(op.type.elements());
+  result.value.resize(n);
+  result.radius.resize(n);
+  const oracle::Call call{declared, op, inputs, pool, result, any_wide(inputs), 0, unrounded};
+  if (pointwise(op.kind)) {
+    oracle::in_ranges(pool, op.type.elements(), [&](int64_t begin, int64_t end) {
+      oracle::eval_pointwise(call, begin, end);
+    });
+    return result;
+  }
+  whole_op(call);
   return result;
 }
 
@@ -180,7 +185,8 @@ Tensor eval_value(const Capabilities& declared, const Op& op, std::span<const Te
     }
   };
   if (!pointwise(op.kind)) {
-    const OracleResult result = eval_op(declared, op, inputs, pool);
+    OracleResult result{std::vector<double>(static_cast<size_t>(out.elements())), {}};
+    whole_op({declared, op, inputs, pool, result, any_wide(inputs), 0, 0, false});
     oracle::in_ranges(pool, out.elements(), [&](int64_t begin, int64_t end) {
       put(result.value.data() + begin, begin, end);
     });

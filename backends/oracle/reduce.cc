@@ -1,4 +1,6 @@
 // Reductions, pooling and the all-reduce: sums of known depth. docs/bounds.md, "Sums".
+#include <bit>
+
 #include "backends/oracle/internal.h"
 
 namespace twinrun::oracle {
@@ -98,6 +100,18 @@ class Targets {
   std::vector<int64_t> strides_;
 };
 
+// Whether each is zero, or finite and at least the smallest normal number of binary32.
+bool all_ordinary(const double* x, int64_t n) {
+  constexpr auto kLeast = std::bit_cast<int64_t>(kMinNormal),
+                 kInfinite = std::bit_cast<int64_t>(kInfinity);
+  int64_t bad = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t bits = std::bit_cast<int64_t>(x[i]) & INT64_MAX;
+    bad |= (bits != 0 && bits < kLeast ? 1 : 0) | (bits >= kInfinite ? 1 : 0);
+  }
+  return bad == 0;
+}
+
 // Sums side by side.
 struct SumArray {
   std::vector<double> value, magnitude;
@@ -107,21 +121,14 @@ struct SumArray {
   void add_run(const double* x, int64_t n, int64_t at, int64_t step) {
     double* v = value.data() + at;
     double* m = magnitude.data() + at;
-    double total = 0, least = kInfinity;
-    for (int64_t i = 0; i < n; ++i) total += std::fabs(x[i]);
-    for (int64_t i = 0; i < n; ++i) {
-      const double size = std::fabs(x[i]);
-      least = size != 0 && size < least ? size : least;
-    }
-    if (!finite(total) || least < kMinNormal) {
-      for (int64_t i = 0; i < n; ++i) {
-        v[i * step] += x[i];
-        if (finite(x[i])) m[i * step] += std::fabs(x[i]);
-        if (x[i] != 0 && std::fabs(x[i]) < kMinNormal)
-          tiny_term[static_cast<size_t>(at + i * step)] = 1;
-      }
+    if (!all_ordinary(x, n)) {
+      for (int64_t i = 0; i < n; ++i) add(static_cast<size_t>(at + i * step), x[i]);
     } else if (step == 0) {
-      for (int64_t i = 0; i < n; ++i) *v += x[i];
+      double total = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        *v += x[i];
+        total += std::fabs(x[i]);
+      }
       *m += total;
     } else {
       for (int64_t i = 0; i < n; ++i) {
@@ -129,6 +136,19 @@ struct SumArray {
         m[i] += std::fabs(x[i]);
       }
     }
+  }
+  void clear() {
+    std::ranges::fill(value, 0.0);
+    std::ranges::fill(magnitude, 0.0);
+    std::ranges::fill(tiny_term, 0);
+  }
+  void add(size_t at, double x) {
+    value[at] += x;
+    if (finite(x)) magnitude[at] += std::fabs(x);
+    if (x != 0 && std::fabs(x) < kMinNormal) tiny_term[at] = 1;
+  }
+  Sum sum(size_t at, int64_t terms) const {
+    return {value[at], magnitude[at], terms, tiny_term[at] != 0};
   }
   void add(const SumArray& other) {
     for (size_t i = 0; i < value.size(); ++i) {
@@ -167,72 +187,97 @@ SumArray sums_of(const Call& call, int64_t outputs) {
 
 double larger(double a, double b) { return a != a ? a : b != b ? b : a < b ? b : a; }
 
-// The taps of one pooling window that lie inside the image, in (kh, kw) order.
+// Pooling, channels side by side: windows of an image [n, h, w, c], and the taps of one that lie inside it.
 struct Pooling {
   Pooling(const Dims& image, const Dims& grid, const Window& w)
       : image(image), grid(grid), window(w) {}
   const Dims& image;
   const Dims& grid;
   const Window& window;
+  int64_t channels() const { return image[3]; }
 
-  // f(flat image index) for window (y, x) of sample n and channel c.
+  // f(pixel of sample n) for window (y, x), in (kh, kw) order.
   template <typename F>
-  void taps(int64_t n, int64_t y, int64_t x, int64_t c, F f) const {
+  void taps(int64_t y, int64_t x, F f) const {
     for (int64_t kh = 0; kh < window.size[0]; ++kh) {
       const int64_t ih = y * window.stride[0] - window.pad_low[0] + kh;
       if (ih < 0 || ih >= image[1]) continue;
       for (int64_t kw = 0; kw < window.size[1]; ++kw) {
         const int64_t iw = x * window.stride[1] - window.pad_low[1] + kw;
-        if (iw >= 0 && iw < image[2]) f(((n * image[1] + ih) * image[2] + iw) * image[3] + c);
+        if (iw >= 0 && iw < image[2]) f(ih * image[2] + iw);
       }
     }
   }
-  // f(window's flat index, sample, y, x, channel), every window of one sample in row-major order.
+  // f(window of the sample, y, x), in row-major order.
   template <typename F>
-  void windows(int64_t n, F f) const {
-    int64_t i = n * grid[1] * grid[2] * grid[3];
+  void windows(F f) const {
     for (int64_t y = 0; y < grid[1]; ++y) {
-      for (int64_t x = 0; x < grid[2]; ++x) {
-        for (int64_t c = 0; c < grid[3]; ++c) f(i++, y, x, c);
-      }
+      for (int64_t x = 0; x < grid[2]; ++x) f(y * grid[2] + x, y, x);
     }
   }
 };
 
-// First maximum, or first NaN, of a window; -1 without taps.
-int64_t selected(const Call& call, const Pooling& pool, int64_t n, int64_t y, int64_t x,
-                 int64_t c) {
-  int64_t best = -1;
-  double most = 0;
-  pool.taps(n, y, x, c, [&](int64_t at) {
-    const double v = operand(call, 0, at);
-    if (best < 0 || (most == most && (v != v || v > most))) {
-      best = at;
-      most = v;
-    }
-  });
-  return best;
+// The channels of one pixel as an arithmetic op reads them.
+void pixel(const Call& call, size_t which, int64_t at, int64_t channels, double* to) {
+  elements(call.inputs[which], at * channels, channels, to);
+  for (int64_t c = 0; call.declared.flush && c < channels; ++c) to[c] = flushed(to[c]);
 }
 
 void eval_pooling(const Call& call) {
   const Op& op = call.op;
   const Pooling pool(call.inputs[0].dims(), op.type.dims, op.attrs.window);
+  const int64_t channels = pool.channels(), pixels = pool.image[1] * pool.image[2],
+                windows = pool.grid[1] * pool.grid[2];
+  const bool maximum = op.attrs.reducer == Reducer::kMax;
   in_pieces(call.pool, op.type.dims[0], [&](int64_t n) {
-    pool.windows(n, [&](int64_t i, int64_t y, int64_t x, int64_t c) {
-      Sum sum;
-      double most = -kInfinity;
-      pool.taps(n, y, x, c, [&](int64_t at) {
-        const double v = operand(call, 0, at);
-        sum.add(v);
-        most = larger(most, v);
+    const auto width = static_cast<size_t>(channels);
+    std::vector<double> x(width), most(width);
+    SumArray sums(width);
+    pool.windows([&](int64_t i, int64_t y, int64_t w) {
+      std::ranges::fill(most, -kInfinity);
+      if (!maximum) sums.clear();
+      int64_t terms = 0;
+      pool.taps(y, w, [&](int64_t at) {
+        pixel(call, 0, n * pixels + at, channels, x.data());
+        ++terms;
+        if (!maximum) return sums.add_run(x.data(), channels, 0, 1);
+        for (size_t c = 0; c < width; ++c) most[c] = larger(most[c], x[c]);
       });
-      if (op.attrs.reducer == Reducer::kMax) return call.set(i, {most, 0});
-      const double depth = static_cast<double>(std::max<int64_t>(sum.terms - 1, 0));
-      const Estimate e = estimate(sum, depth, call.declared.flush ? kMinNormal : 0);
-      call.set(i, divided(e, static_cast<double>(sum.terms), call.storage()));
+      for (size_t c = 0; c < width; ++c) {
+        const int64_t e = (n * windows + i) * channels + static_cast<int64_t>(c);
+        if (maximum) {
+          call.set(e, {most[c], 0});
+          continue;
+        }
+        const double depth = static_cast<double>(std::max<int64_t>(terms - 1, 0));
+        const Estimate sum =
+            estimate(sums.sum(c, terms), depth, call.declared.flush ? kMinNormal : 0);
+        call.set(e, divided(sum, static_cast<double>(terms), call.storage()));
+      }
     });
   });
 }
+
+// The first maximum, or first NaN, of each channel of a window: its pixel; -1 without taps.
+struct Selected {
+  std::vector<double> x, most;
+  std::vector<int64_t> at;
+  explicit Selected(size_t channels) : x(channels), most(channels), at(channels) {}
+
+  void find(const Call& call, const Pooling& pool, int64_t first, int64_t y, int64_t w) {
+    std::ranges::fill(at, -1);
+    std::ranges::fill(most, 0.0);
+    pool.taps(y, w, [&](int64_t pixel_of_tap) {
+      pixel(call, 0, first + pixel_of_tap, pool.channels(), x.data());
+      for (size_t c = 0; c < x.size(); ++c) {
+        const double v = x[c];
+        const bool better = at[c] < 0 || (most[c] == most[c] && (v != v || v > most[c]));
+        at[c] = better ? pixel_of_tap : at[c];
+        most[c] = better ? v : most[c];
+      }
+    });
+  }
+};
 
 // select_and_scatter and avg_pool_grad: every x collects from the windows that contain it.
 void eval_scatter(const Call& call) {
@@ -240,38 +285,50 @@ void eval_scatter(const Call& call) {
   const bool average = op.kind == OpKind::kAvgPoolGrad;
   const size_t dy = average ? 0 : 1;
   const Pooling pool(op.type.dims, call.inputs[dy].dims(), op.attrs.window);
-  const int64_t per_sample = op.type.dims[1] * op.type.dims[2] * op.type.dims[3];
+  const int64_t channels = pool.channels(), pixels = pool.image[1] * pool.image[2],
+                windows = pool.grid[1] * pool.grid[2];
+  const auto width = static_cast<size_t>(channels);
   in_pieces(call.pool, op.type.dims[0], [&](int64_t n) {
-    std::vector<Sum> sums(static_cast<size_t>(per_sample));
-    auto target = [&](int64_t at) -> Sum& {
-      return sums[static_cast<size_t>(at - n * per_sample)];
-    };
-    pool.windows(n, [&](int64_t i, int64_t y, int64_t x, int64_t c) {
+    SumArray sums(static_cast<size_t>(pixels) * width);
+    std::vector<int32_t> terms(sums.value.size());
+    Selected selected(width);
+    std::vector<double> given(width);
+    pool.windows([&](int64_t i, int64_t y, int64_t w) {
       if (!average) {
-        const int64_t at = selected(call, pool, n, y, x, c);
-        if (at >= 0) target(at).add(element(call.inputs[dy], i));
+        selected.find(call, pool, n * pixels, y, w);
+        elements(call.inputs[dy], (n * windows + i) * channels, channels, given.data());
+        for (size_t c = 0; c < width; ++c) {
+          if (selected.at[c] < 0) continue;
+          const size_t to = static_cast<size_t>(selected.at[c]) * width + c;
+          sums.add(to, given[c]);
+          ++terms[to];
+        }
         return;
       }
       int64_t count = 0;
-      pool.taps(n, y, x, c, [&](int64_t) { ++count; });
-      const double share = operand(call, dy, i) / static_cast<double>(count);
-      pool.taps(n, y, x, c, [&](int64_t at) { target(at).add(share); });
+      pool.taps(y, w, [&](int64_t) { ++count; });
+      pixel(call, dy, n * windows + i, channels, given.data());
+      for (double& share : given) share /= static_cast<double>(count);
+      pool.taps(y, w, [&](int64_t at) {
+        sums.add_run(given.data(), channels, at * channels, 1);
+        for (size_t c = 0; c < width; ++c) ++terms[static_cast<size_t>(at) * width + c];
+      });
     });
-    for (int64_t i = 0; i < per_sample; ++i) {
-      const Sum& s = sums[static_cast<size_t>(i)];
-      const auto terms = static_cast<double>(s.terms);
+    for (size_t i = 0; i < terms.size(); ++i) {
+      const Sum s = sums.sum(i, terms[i]);
+      const auto count = static_cast<double>(s.terms);
       Estimate e;
       if (!average) {
-        e = stored_sum(s, std::max(terms - 1, 0.0), call.storage());
+        e = stored_sum(s, std::max(count - 1, 0.0), call.storage());
       } else if (s.terms == 1) {
         e = store({s.value, finite(s.value) ? std::fabs(s.value) * 0x1p-52 : 0}, Final::kRounds,
                   call.storage());
       } else if (s.terms > 1) {  // quotients round too: depth = additions + 1, and each may lose a
                                  // tiny result
-        e = estimate(s, terms, call.declared.flush ? 2 * kMinNormal : 0x1p-150);
+        e = estimate(s, count, call.declared.flush ? 2 * kMinNormal : 0x1p-150);
         if (finite(e.radius)) e = store(e, Final::kIncluded, call.storage());
       }
-      call.set(n * per_sample + i, e);
+      call.set(n * pixels * channels + static_cast<int64_t>(i), e);
     }
   });
 }
@@ -310,7 +367,7 @@ void eval_reduce(const Call& call) {
   const int64_t terms = outputs == 0 ? 0 : x.elements() / outputs;
   for (int64_t i = 0; i < outputs; ++i) {
     const auto u = static_cast<size_t>(i);
-    const Sum s{sums.value[u], sums.magnitude[u], terms, sums.tiny_term[u] != 0};
+    const Sum s = sums.sum(u, terms);
     const double depth = reduce_depth(call.declared, s.terms);
     if (op.attrs.reducer == Reducer::kSum) {
       call.set(i, stored_sum(s, depth, call.storage()));

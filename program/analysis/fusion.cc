@@ -55,6 +55,9 @@ class Planner {
     merge_siblings();
     find_stored();
     drop_cheap_stores();
+    move_to_readers();
+    find_stored();
+    drop_cheap_stores();
   }
   FusionPlan plan();
 
@@ -233,6 +236,46 @@ class Planner {
       stored_[at(id)] = !candidate_[at(id)] || outlives_[at(id)] || reduces(id);
       for (ValueId reader : readers_[at(id)]) {
         if (cluster_[at(reader)] != cluster_[at(id)]) stored_[at(id)] = true;
+      }
+    }
+  }
+
+  // A value that a cluster stores for one other alone goes there, with all that only it needs, if that other reads nothing
+  // more for it: what a gradient needs of the forward pass is then computed where it is used (GELU's slope), not kept.
+  void move_to_readers() {
+    for (ValueId id = graph_.size() - 1; id >= 0; --id) {
+      if (!groups(id) || !stored_[at(id)] || outlives_[at(id)] || reduces(id)) continue;
+      const ValueId from = cluster_[at(id)], to = cluster_[at(readers_[at(id)].front())];
+      const bool one = std::ranges::all_of(readers_[at(id)], [&](ValueId reader) {
+        return groups(reader) && cluster_[at(reader)] == to && extent(reader) == elements(id);
+      });
+      if (!one || to == from || !alike(id, to)) continue;
+      std::vector<ValueId> moved{id}, kept;  // descending, ascending
+      const auto moves = [&](ValueId v) { return std::ranges::find(moved, v) != moved.end(); };
+      for (auto v = members_[at(from)].rbegin(); v != members_[at(from)].rend(); ++v) {
+        if (*v < id && !outlives_[at(*v)] && !reduces(*v) &&
+            std::ranges::all_of(readers_[at(*v)], moves))
+          moved.push_back(*v);
+      }
+      const std::vector<ValueId> read = full_reads(to);
+      const auto is_read = [&](ValueId v) { return std::ranges::find(read, v) != read.end(); };
+      const auto costs_nothing = [&](const Access& access) {
+        if (moves(access.source) || elements(access.source) != elements(id)) return true;
+        if (stored_[at(access.source)]) return is_read(access.source);
+        int ops = 0;
+        std::vector<ValueId> found;
+        return origins(access.source, ops, found) && std::ranges::all_of(found, is_read);
+      };
+      if (!std::ranges::all_of(
+              moved, [&](ValueId v) { return std::ranges::all_of(reads_[at(v)], costs_nothing); }))
+        continue;
+      for (ValueId v : members_[at(from)]) {
+        if (!moves(v)) kept.push_back(v);
+      }
+      members_[at(from)] = kept;
+      for (ValueId v : moved) {
+        cluster_[at(v)] = to;
+        members_[at(to)].insert(std::ranges::upper_bound(members_[at(to)], v), v);
       }
     }
   }

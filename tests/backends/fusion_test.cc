@@ -11,6 +11,7 @@
 #include "program/base/bits.h"
 #include "program/graph/layers.h"
 #include "tests/backends/small_programs.h"
+#include "tests/support/sanitized.h"
 
 namespace twinrun::fusion_test {
 namespace {
@@ -108,6 +109,7 @@ Program perceptron(int64_t batch, const OptimizerSpec& optimizer, bool squared) 
 
 TEST(Fusion, TrainingStepsThreads) {
   for (const OptimizerSpec& optimizer : kOptimizers) {
+    if (kSanitized && optimizer.kind != OptimizerSpec::Kind::kAdam) continue;
     const bool squared = optimizer.kind == OptimizerSpec::Kind::kMomentum;
     for (int cores : {1, 8}) {
       for (BatchNormSync sync : {BatchNormSync::kPerCore, BatchNormSync::kSynced}) {
@@ -326,7 +328,7 @@ StepInputs draw_inputs(Draw& d, const Program& p) {
 
 TEST(Fusion, RandomGraphsThreads) {
   int64_t groups = 0, fused_ops = 0, all_ops = 0;
-  for (uint64_t seed = 1; seed <= 400; ++seed) {
+  for (uint64_t seed = 1; seed <= (kSanitized ? 80 : 400); ++seed) {
     Random random(seed);
     const Program program = random.finish(3 + static_cast<int>(seed % 40));
     const StepInputs inputs = draw_inputs(random.d, program);

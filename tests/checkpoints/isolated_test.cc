@@ -7,6 +7,8 @@
 
 #include <csignal>
 
+#include "tests/support/sanitized.h"
+
 namespace twinrun {
 namespace {
 
@@ -51,14 +53,11 @@ TEST(Isolated, AnEndlessReaderIsStopped) {
 }
 
 TEST(Isolated, MemoryIsLimited) {
-#ifdef TWINRUN_SANITIZED
-  GTEST_SKIP() << "a sanitizer's own memory cannot be limited";
-#else
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory cannot be limited";
   EXPECT_NE(error_of([]() -> Answer {
               return std::vector<std::byte>(size_t{4} << 30);
             }).find("ran out of memory"),
             std::string::npos);
-#endif
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/program/models.h"
 
 namespace twinrun {
@@ -127,6 +129,32 @@ TEST(MemoryPlan, L2SumsDoNotPullTheBackwardPassForward) {
     return static_cast<double>(p.memory.bytes);
   };
   EXPECT_LT(arena(1e-4), 1.1 * arena(0));
+}
+
+// GELU's slope is computed from what its gradient reads anyway: there, and nothing of it is kept from the forward pass.
+TEST(MemoryPlan, GeluKeepsNoSlope) {
+  const Planned p(
+      training_step(build_forward(Mode::kTraining, 8, {{12}}, 7, models::adam(), [](Layers& net) {
+        net.dense("up", 40);
+        net.gelu("gelu", false);
+        net.dense("down", 3);
+        net.softmax_cross_entropy(3, {Reducer::kMean});
+      })));
+  const ValueId slope = p.program.graph.find("gelu/erf.slope"),
+                gradient = p.program.graph.find("gelu/erf.grad");
+  ASSERT_NE(slope, kNoValue);
+  ASSERT_NE(gradient, kNoValue);
+  EXPECT_EQ(p.born[static_cast<size_t>(slope)], -1) << "stored";
+  int in = 0;
+  for (const FusionGroup& group : p.fusion.groups) {
+    const auto has = [&](ValueId id) {
+      return std::ranges::any_of(group.ops, [&](const FusedOp& op) { return op.id == id; });
+    };
+    if (!has(slope)) continue;
+    ++in;
+    EXPECT_TRUE(has(gradient));
+  }
+  EXPECT_EQ(in, 1);
 }
 
 // Replica 0 would overwrite what replica 1 has yet to read.
