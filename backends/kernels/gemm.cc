@@ -54,7 +54,8 @@ void add_partial(const GemmPlan& plan, float* c, const float* t, int64_t n, bool
 namespace {
 
 constexpr int64_t kPackedLimit = int64_t{4} << 20;  // floats of B packed at once
-constexpr int64_t kPieceRows = 252;                 // rows of A that stay in L2
+constexpr int64_t kFewRows = 252;                   // of A, for which B is packed piece by piece
+constexpr int64_t kPieceRows = 504;                 // rows of A that stay in L2
 constexpr int64_t kFewRowsBlockK = 256;             // of k, where a piece packs its own B:
 constexpr int64_t kShortRows = 192;                 // of A, that are read where they are
 constexpr int64_t kPiecePanels = 16;                // panels of B that stay in L2
@@ -163,7 +164,7 @@ void dense_gemm(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
   const int64_t panels = (p.n + plan.panel() - 1) / plan.panel();
   const int64_t row_tiles = (p.m + plan.kernels.rows - 1) / plan.kernels.rows;
   const bool columns_for_all = panels >= std::min<int64_t>(threads_of(plan.context), row_tiles);
-  p.m <= kPieceRows&& columns_for_all ? few_rows(plan, p, terms) : many_rows(plan, p, terms);
+  p.m <= kFewRows && columns_for_all ? few_rows(plan, p, terms) : many_rows(plan, p, terms);
 }
 
 }  // namespace twinrun
