@@ -17,10 +17,11 @@ using Tag = dnnl::memory::format_tag;
 using Md = dnnl::memory::desc;
 constexpr auto kF32 = dnnl::memory::data_type::f32;
 
-// Square images and kernels, padding "same".
+// Square images and kernels, padding "same" or none.
 struct Shape {
   int64_t n, size, ci, kernel, co, stride = 1;
-  int64_t out() const { return (size + stride - 1) / stride; }
+  bool padded = true;
+  int64_t out() const { return ((padded ? size : size - kernel + 1) + stride - 1) / stride; }
   int64_t pad() const { return std::max<int64_t>(0, (out() - 1) * stride + kernel - size); }
   Window window() const {
     const int64_t low = pad() / 2, high = pad() - low;
@@ -36,14 +37,16 @@ struct Shape {
     return 2.0 * static_cast<double>(n * out() * out() * co * kernel * kernel * ci);
   }
   std::string text() const {
-    return fmt::format("{}x{}x{}x{} {}x{}->{}{}", n, size, size, ci, kernel, kernel, co,
-                       stride == 1 ? "" : fmt::format("/{}", stride));
+    return fmt::format("{}x{}x{}x{} {}x{}->{}{}{}", n, size, size, ci, kernel, kernel, co,
+                       stride == 1 ? "" : fmt::format("/{}", stride), padded ? "" : " valid");
   }
 };
 
+// The third has the products of the second, none of them with padding: the peer leaves those out, the contract does not.
 constexpr Shape kShapes[] = {
-    {128, 28, 1, 5, 32},  {128, 14, 32, 5, 64},  {256, 28, 16, 3, 32},
-    {200, 32, 3, 3, 256}, {32, 32, 256, 3, 256}, {128, 16, 64, 3, 128, 2},
+    {128, 28, 1, 5, 32},      {128, 14, 32, 5, 64}, {128, 18, 32, 5, 64, 1, false},
+    {256, 28, 16, 3, 32},     {200, 32, 3, 3, 256}, {32, 32, 256, 3, 256},
+    {128, 16, 64, 3, 128, 2},
 };
 
 // The peer's side of one shape: descriptors that the three directions share.

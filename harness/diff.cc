@@ -111,6 +111,7 @@ TensorDiff diff_tensors(const std::string& name, const Tensor& a, const Tensor& 
   d.elements = a.elements();
   if (a.type() != b.type()) {
     d.types += " against " + to_string(b.type());
+    d.paired = false;
     d.different = d.elements;
     d.relative = INFINITY;
     return d;
@@ -146,8 +147,12 @@ Result<Diff> diff_states(const CheckpointHeader& a, const ReadTensor& read_a,
   if (a.step != b.step) d.notes.push_back(fmt::format("after {} steps against {}", a.step, b.step));
   const auto only = [&](const std::string& name, const CheckpointHeader::Entry& entry,
                         const char* where) {
-    d.tensors.push_back(
-        {name, where, entry.type.elements(), entry.type.elements(), 0, 0, INFINITY});
+    d.tensors.push_back({.name = name,
+                         .types = where,
+                         .paired = false,
+                         .elements = entry.type.elements(),
+                         .different = entry.type.elements(),
+                         .relative = INFINITY});
   };
   for (const auto& [name, x] : a.tensors) {
     const auto y = b.tensors.find(name);
@@ -165,7 +170,9 @@ Result<Diff> diff_states(const CheckpointHeader& a, const ReadTensor& read_a,
     if (!u.same_bits(v)) d.tensors.push_back(diff_tensors(name, u, v, pool));
   }
   for (const auto& [name, y] : b.tensors) {
-    if (!a.tensors.contains(name)) only(name, y, "only in B");
+    if (a.tensors.contains(name)) continue;
+    ++d.tensors_compared;
+    only(name, y, "only in B");
   }
   std::ranges::stable_sort(d.tensors, std::greater<>(), &TensorDiff::relative);
   d.same = d.tensors.empty();

@@ -18,7 +18,8 @@ namespace twinrun {
 
 struct TensorDiff {
   std::string name;
-  std::string types;  // "f32[10]" or "f32[10] against f32[12]" or "only in A"
+  std::string types;   // "f32[10]" or "f32[10] against f32[12]" or "only in A"
+  bool paired = true;  // of one type on both sides; else no element has another to be compared with
   int64_t elements = 0, different = 0;
   int64_t max_ulps = 0;
   double max_abs = 0, relative = 0;  // |a - b| / |b|, Euclidean

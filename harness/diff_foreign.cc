@@ -119,8 +119,10 @@ Result<Diff> diff_with_ours(const std::string& ours, const std::string& theirs, 
   }
   say(theirs, static_cast<size_t>(converted), "converted", how);
   for (const Conversion::Unused& unused : matched.unused) {
-    d.tensors.push_back(
-        {unused.theirs, ours_first ? "only in B" : "only in A", 0, 0, 0, 0, INFINITY});
+    d.tensors.push_back({.name = unused.theirs,
+                         .types = ours_first ? "only in B" : "only in A",
+                         .paired = false,
+                         .relative = INFINITY});
     d.same = false;
   }
   d.notes.insert(d.notes.end(), matched.notes.begin(), matched.notes.end());

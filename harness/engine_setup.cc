@@ -27,6 +27,7 @@ Status check_cores(const Scenario& scenario, int cores) {
 Result<EngineSetup> set_up(const Experiment& e, const EngineSpec& spec, Progress* progress) {
   const int cores = cores_of(spec, e.scenario);
   TWINRUN_RETURN_IF_ERROR(check_cores(e.scenario, cores));
+  TWINRUN_RETURN_IF_ERROR(check_takes_faults(spec.engine, !spec.faults.empty()));
   BackendOptions options = backend_options(e.scenario, spec.threads);
   options.poison_memory = spec.poison_memory;
   EngineSetup out;

@@ -21,6 +21,8 @@ Result<std::unique_ptr<Backend>> make_engine(const std::string& name, const Scen
 
 // One that may not be there, not start or fail: exec:, xla.
 bool is_foreign_engine(std::string_view name);
+// Faults are put into ours but the oracle.
+Status check_takes_faults(std::string_view name, bool faults);
 // Whether the error is one of such an engine's.
 bool of_foreign_engine(const Error& error);
 

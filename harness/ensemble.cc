@@ -63,6 +63,11 @@ double apart(const std::vector<double>& a, const std::vector<double>& b) {
   return std::isnan(d) ? HUGE_VAL : d;
 }
 
+// What binary32 numbers of a curve do not tell apart: an ulp of their size.
+double resolution(const std::vector<double>& curve) {
+  return 0x1p-23 * apart(curve, std::vector<double>(curve.size()));
+}
+
 }  // namespace
 
 EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves) {
@@ -86,7 +91,9 @@ EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves) {
   row.p = static_cast<double>(std::ranges::count_if(distance, as_far)) / static_cast<double>(n);
   row.outcome = "inside";
   if (row.subject <= row.high) return row;
-  // Farther than all: a prediction interval for one more logarithm, by Student.
+  // Farther than all: a prediction interval for one more logarithm, by Student. Distances are known but for the resolution.
+  const double unknown = resolution(curves[1]);
+  for (double& d : distance) d = std::max(d, unknown);
   double mean = 0, squares = 0;
   for (size_t i = 1; i < n; ++i) mean += std::log(distance[i]) / static_cast<double>(n - 1);
   for (size_t i = 1; i < n; ++i) squares += std::pow(std::log(distance[i]) - mean, 2);
@@ -95,7 +102,8 @@ EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves) {
   const boost::math::students_t t(members - 1);
   const double limit =
       mean + boost::math::quantile(boost::math::complement(t, kFalseAlarm)) * error;
-  if (!(std::log(row.subject) <= limit)) row.outcome = "outside";
+  if (!(row.subject - unknown <= 0 || std::log(row.subject - unknown) <= limit))
+    row.outcome = "outside";
   return row;
 }
 

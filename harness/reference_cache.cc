@@ -21,18 +21,27 @@ Scenario without_questions(Scenario scenario) {
 
 void remove_oldest(const fs::path& folder, int64_t limit) {
   std::error_code ignored;
-  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  struct File {
+    fs::file_time_type time;
+    fs::path path;
+    int64_t size;
+    auto operator<=>(const File&) const = default;
+  };
+  std::vector<File> files;
   int64_t total = 0;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     if (entry.path().extension() != ".h5" || !entry.is_regular_file(ignored)) continue;
-    files.emplace_back(entry.last_write_time(ignored), entry.path());
-    total += static_cast<int64_t>(entry.file_size(ignored));
+    const auto time = entry.last_write_time(ignored);
+    const auto size = static_cast<int64_t>(entry.file_size(ignored));
+    if (ignored) continue;  // another one has just removed it
+    files.push_back({time, entry.path(), size});
+    total += size;
   }
   std::ranges::sort(files);
-  for (const auto& [time, path] : files) {
+  for (const File& file : files) {
     if (total <= limit) return;
-    total -= static_cast<int64_t>(fs::file_size(path, ignored));
-    fs::remove(path, ignored);
+    total -= file.size;
+    fs::remove(file.path, ignored);
   }
 }
 

@@ -26,6 +26,9 @@ BlockKernel block_kernel(const Op& op, DType operand, bool flush);
 
 BlockKernel convert_kernel(DType from, DType to, bool flush);
 
+// binary32 by AVX-512, for machines where vectors_of_512(). Null for kinds it does not serve.
+BlockKernel wide_kernel(const Op& op, bool flush);
+
 // Work per element, in units of a stored element.
 int64_t block_cost(OpKind kind);
 

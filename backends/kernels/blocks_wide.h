@@ -1,4 +1,4 @@
-// Elementwise ops on blocks of binary32 by AVX-512: blocks.cc takes these where vectors_of_512(). Private to it.
+// Elementwise ops on blocks of binary32 by AVX-512: blocks_wide.cc makes kernels of them.
 #pragma once
 
 #include <stdint.h>

@@ -6,112 +6,21 @@
 #include "backends/kernels/image_view.h"
 #include "backends/kernels/kernel_list.h"
 #include "backends/kernels/operands.h"
+#include "backends/kernels/patch_product.h"
 
 namespace twinrun {
 namespace {
-
-constexpr int64_t kPieceOutputs = 256;      // output pixels per piece, about
-constexpr int64_t kSlabFloats = 64 * 1024;  // a piece's slab stays in L2
-
-// How output rows are dealt to pieces: either part of one image or several whole images.
-struct Pieces {
-  int64_t rows;       // output rows per unit
-  int64_t units;      // per image
-  int64_t per_piece;  // units per piece
-  int64_t count;
-  Pieces(const PatchGeometry& g, int threads) {
-    rows = std::clamp<int64_t>(kPieceOutputs / g.out[1], 1, g.out[0]);
-    while (rows > 1 && g.slab_size(rows) > kSlabFloats) --rows;
-    units = (g.out[0] + rows - 1) / rows;
-    per_piece = 1;
-    if (units == 1) {
-      const int64_t share = std::max<int64_t>(1, g.images / threads);
-      const int64_t fit =
-          std::min(kPieceOutputs / (g.out[0] * g.out[1]), kSlabFloats / g.slab_size(rows));
-      per_piece = std::clamp<int64_t>(fit, 1, share);
-    }
-    count = (g.images * units + per_piece - 1) / per_piece;
-  }
-};
-
-struct Patches {
-  const PatchGeometry& g;
-  const float* data;
-};
-
-// One pass: c[images * out pixels, n] = patches times b.
-void multiply(const GemmPlan& plan, const Patches& patches, const MatrixB& b, int64_t n,
-              Terms terms, float* c) {
-  const PatchGeometry& g = patches.g;
-  const int64_t k = g.taps[0] * g.taps[1] * g.channels;
-  const int64_t pixels = g.out[0] * g.out[1];
-  const int64_t most_rows = plan.kernels.rows;
-  const bool poison = plan.context.arithmetic.poison;
-  const PackedB packed(plan, b, terms.b, k, 0, n);
-  const Pieces pieces(g, threads_of(plan.context));
-  const bool in_place = terms.a == Term::kWhole && g.in_place();
-  for_pieces(plan.context, pieces.count, g.images * pixels * k * n / 16, [&](int64_t piece) {
-    const int64_t u0 = piece * pieces.per_piece,
-                  u1 = std::min(u0 + pieces.per_piece, g.images * pieces.units);
-    const int64_t slab_size = g.slab_size(pieces.rows);
-    float* slabs = in_place
-                       ? nullptr
-                       : scratch<float>(Scratch::kSlab, static_cast<size_t>((u1 - u0) * slab_size));
-    const float* base = in_place ? patches.data : slabs;
-    const int64_t column_tiles = (g.out[1] + most_rows - 1) / most_rows;
-    auto* tiles = scratch<RowTile>(Scratch::kTiles,
-                                   static_cast<size_t>((u1 - u0) * pieces.rows * column_tiles));
-    int64_t count = 0;
-    for (int64_t u = u0; u < u1; ++u) {
-      const int64_t image = u / pieces.units, y0 = u % pieces.units * pieces.rows;
-      const int64_t y1 = std::min(g.out[0], y0 + pieces.rows);
-      int64_t at = (image * g.height + y0 * g.step[0]) * g.width * g.channels;
-      if (!in_place) {
-        at = (u - u0) * slab_size;
-        copy_slab(g, terms.a, patches.data, image, y0, y1, poison, slabs + at);
-      }
-      for (int64_t y = y0; y < y1; ++y) {
-        for (int64_t t = 0; t < column_tiles; ++t) {
-          const int64_t x0 = plan.cut(g.out[1], t, column_tiles),
-                        x1 = plan.cut(g.out[1], t + 1, column_tiles);
-          tiles[count++] = {at + g.position(y - y0, x0), image * pixels + y * g.out[1] + x0,
-                            static_cast<int>(x1 - x0)};
-        }
-      }
-    }
-    int64_t offsets[kBlockK];
-    for (int64_t k0 = 0; k0 < k; k0 += kBlockK) {
-      const int64_t k1 = std::min(k, k0 + kBlockK);
-      for (int64_t q = k0; q < k1; ++q) {
-        const int64_t tap = q / g.channels;
-        offsets[q - k0] = g.tap(tap / g.taps[1], tap % g.taps[1]) + q % g.channels;
-      }
-      multiply_block(plan,
-                     {base, g.step[1] * g.pitch, offsets, k1 - k0, packed.block(k0, k1, 0), c, n, n,
-                      k0 == 0, k1 == k},
-                     tiles, count);
-    }
-  });
-}
 
 // ---- input gradients of strided convolutions
 //
 // Of a pixel's taps only those hit dy whose distance is a multiple of the stride; the contract
 // multiplies the zeros between, too. Pixels of one phase (y mod stride, x mod stride) share their
 // taps, and taken alone they are the input gradient of a convolution without stride: less work by
-// the product of the strides. Leaving out a term (+-0) times a finite weight changes a chain in one
-// way only, the sign of a zero, and if the full chain ends in -0, so does the short one. So: finite
-// weights, blocks of 32 k that hold whole taps, and no -0 in the result; else the long way.
+// the product of the strides. The zeros are left out as
+// those of padding are (patch_product.h), or else all multiplied.
 
-bool phases_apply(const GemmPlan& plan, const Window& w, int64_t channels, const float* weights,
-                  int64_t count) {
-  if (w.stride[0] == 1 && w.stride[1] == 1) return false;
-  if (w.dilation[0] != 1 || w.dilation[1] != 1) return false;
-  if (plan.bf16 && channels % 32 != 0) return false;
-  uint32_t large = 0;  // a bf16 term of the largest numbers is infinite
-  for (int64_t i = 0; i < count; ++i)
-    large |= static_cast<uint32_t>((to_bits(weights[i]) & 0x7F800000u) >= 0x7F000000u);
-  return large == 0;
+bool phases_apply(const Window& w) {
+  return (w.stride[0] != 1 || w.stride[1] != 1) && w.dilation[0] == 1 && w.dilation[1] == 1;
 }
 
 // Along one axis: the pixels phase, phase + stride, .. and the taps that they share.
@@ -153,7 +62,7 @@ bool multiply_phases(const GemmPlan& plan, const Window& window, const Dims& dy_
         const Window stepless{.pad_low = {phases[0].base, phases[1].base}};
         const PatchGeometry g = input_grad_geometry(dy_dims, {x[0], rows, columns, ci},
                                                     phases[0].taps, phases[1].taps, stepless);
-        multiply(plan, {g, dy}, {taps, co, 1, co, ci * co}, ci, terms, pixels);
+        multiply_patches(plan, {g, dy, {taps, co, 1, co, ci * co}, ci, pixels}, terms, true);
       }
       for_pieces(plan.context, x[0] * rows, x[0] * rows * columns * ci, [&](int64_t piece) {
         const int64_t image = piece / rows, y = piece % rows * window.stride[0] + py;
@@ -193,7 +102,9 @@ void run_convolution(const KernelContext& context, const Op& op, Inputs inputs, 
   const bool plain = kh == 1 && kw == 1 && g.step[0] == 1 && g.step[1] == 1 && g.spread[0] == 1 &&
                      g.spread[1] == 1 && g.low[0] == 0 && g.low[1] == 0 && g.out[0] == g.height &&
                      g.out[1] == g.width;
-  const bool by_phases = !forward && phases_apply(plan, window, co, weights, inputs[1].elements());
+  const bool zeros_left_out =
+      zeros_can_be_left_out(plan, forward ? ci : co, weights, inputs[1].elements());
+  const bool by_phases = !forward && zeros_left_out && phases_apply(window);
   run_passes(plan, result.data(), output.elements(), [&](Terms terms, float* c) {
     if (by_phases &&
         multiply_phases(plan, window, inputs[0].dims(), data, w, weights, output.dims(), terms, c))
@@ -201,7 +112,7 @@ void run_convolution(const KernelContext& context, const Op& op, Inputs inputs, 
     if (plain) {
       dense_gemm(plan, {output.elements() / n, n, k, {data, k, 1}, b, c, n}, terms);
     } else {
-      multiply(plan, {g, data}, b, n, terms, c);
+      multiply_patches(plan, {g, data, b, n, c}, terms, zeros_left_out);
     }
   });
   result.finish();

@@ -27,10 +27,11 @@ void multiply_block(const GemmPlan& plan, const BlockProduct& p, const RowTile* 
   t.c_stride = p.c_stride;
   t.start = p.start;
   t.finish = p.finish;
+  const int64_t b_rows = p.b_rows > 0 ? p.b_rows : p.k;
   for (int64_t j = 0; j < p.n; j += panel) {
     t.cols = static_cast<int>(std::min(panel, p.n - j));
-    t.b = p.b_stride > 0 ? p.b + j : p.b + j * p.k;
     t.b_stride = p.b_stride > 0 ? p.b_stride : plan.packed_columns(t.cols);
+    t.b = p.b_stride > 0 ? p.b + j : p.b + j * b_rows + p.b_first * t.b_stride;
     for (int64_t i = 0; i < tile_count; ++i) {
       t.a = p.a + tiles[i].a;
       t.c = p.c + tiles[i].c_row * p.c_stride + j;
@@ -164,7 +165,8 @@ void dense_gemm(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
   const int64_t panels = (p.n + plan.panel() - 1) / plan.panel();
   const int64_t row_tiles = (p.m + plan.kernels.rows - 1) / plan.kernels.rows;
   const bool columns_for_all = panels >= std::min<int64_t>(threads_of(plan.context), row_tiles);
-  p.m <= kFewRows && columns_for_all ? few_rows(plan, p, terms) : many_rows(plan, p, terms);
+  if (p.m <= kFewRows && columns_for_all) return few_rows(plan, p, terms);
+  many_rows(plan, p, terms);
 }
 
 }  // namespace twinrun

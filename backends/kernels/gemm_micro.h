@@ -25,8 +25,9 @@ struct RowTile {
   int rows;
 };
 
-// C[tiles, n] over one k block. `b` as pack_b leaves it, or, where b_stride > 0, rows of n columns b_stride apart, n a
-// multiple of lanes (not for AMX); `offsets` one per k.
+// C[tiles, n] over one k block, or, where b_rows > 0 (not for AMX), over k of its b_rows from b_first on. `b` as pack_b
+// leaves the block, or, where b_stride > 0, rows of n columns b_stride apart, n a multiple of lanes (not for AMX); `offsets`
+// one per k.
 struct BlockProduct {
   const float* a;
   int64_t row_stride;
@@ -38,6 +39,7 @@ struct BlockProduct {
   int64_t n;
   bool start, finish;
   int64_t b_stride = 0;
+  int64_t b_first = 0, b_rows = 0;
 };
 
 struct GemmTile {

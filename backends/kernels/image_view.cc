@@ -62,6 +62,27 @@ bool PatchGeometry::in_place() const {
          (out[0] - 1) * step[0] + (taps[0] - 1) * tap_step[0] < height;
 }
 
+std::vector<Span> spans_of(const PatchGeometry& g, int axis) {
+  if (g.spread[axis] != 1) return {};
+  const int64_t size = axis == 0 ? g.height : g.width;
+  std::vector<Span> spans;
+  for (int64_t p = 0; p < g.out[axis]; ++p) {
+    const auto inside = [&](int64_t tap) {
+      const int64_t at = g.first[axis] + p * g.step[axis] + tap * g.tap_step[axis] - g.low[axis];
+      return at >= 0 && at < size;
+    };
+    int64_t tap0 = 0, tap1 = g.taps[axis];
+    while (tap0 < tap1 && !inside(tap0)) ++tap0;
+    while (tap1 > tap0 && !inside(tap1 - 1)) --tap1;
+    if (tap0 == tap1) return {};  // an output of padding alone
+    if (spans.empty() || spans.back().tap0 != tap0 || spans.back().tap1 != tap1) {
+      spans.push_back({p, p, tap0, tap1});
+    }
+    ++spans.back().end;
+  }
+  return spans;
+}
+
 void copy_slab(const PatchGeometry& g, Term term, const float* data, int64_t image, int64_t y0,
                int64_t y1, bool poison, float* slab) {
   const int64_t rows = g.slab_rows(y1 - y0), line = g.columns * g.pitch;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "backends/kernels/gemm.h"
 #include "program/graph/op.h"
@@ -48,6 +49,14 @@ PatchGeometry forward_geometry(const Dims& x, int64_t kh, int64_t kw, const Wind
 // The patches of its input gradient over dy [n,oh,ow,co]; outputs are the pixels of x.
 PatchGeometry input_grad_geometry(const Dims& dy, const Dims& x, int64_t kh, int64_t kw,
                                   const Window& window);
+
+// Neighbouring outputs of an axis (0: rows) whose taps inside the image are [tap0, tap1); their other taps meet padding.
+struct Span {
+  int64_t begin, end;
+  int64_t tap0, tap1;
+};
+// All outputs of an axis, in order. Empty: no two neighbours might share them, as with zeros between strides.
+std::vector<Span> spans_of(const PatchGeometry& g, int axis);
 
 void copy_slab(const PatchGeometry& g, Term term, const float* data, int64_t image, int64_t y0,
                int64_t y1, bool poison, float* slab);

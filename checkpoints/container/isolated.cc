@@ -59,6 +59,8 @@ void leave_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (null >= 0) ::dup2(null, stream);
   }
+  // A group of its own: what a terminal sends to ours is for us to answer.
+  ::setpgid(0, 0);
   for (const int signal : {SIGINT, SIGTERM}) ::signal(signal, SIG_DFL);
 }
 
@@ -115,7 +117,12 @@ int spawn(const std::vector<std::string>& command, int input, int output, pid_t&
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
-  const int failed = posix_spawnp(&pid, words[0], &actions, nullptr, words.data(), environ);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  const int failed = posix_spawnp(&pid, words[0], &actions, &attributes, words.data(), environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   return failed;
 }

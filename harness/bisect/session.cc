@@ -12,6 +12,8 @@
 #include <optional>
 #include <sstream>
 
+#include "checkpoints/container/atomic_file.h"
+
 namespace twinrun::bisect {
 namespace {
 
@@ -115,10 +117,8 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& folder, const 
   namespace fs = std::filesystem;
   auto session = std::make_unique<Session>();
   session->path_ = (fs::path(folder) / kSessionFile).string();
+  TWINRUN_ASSIGN(session->lock_, FolderLock::take(folder));
   std::error_code error;
-  fs::create_directories(folder, error);
-  if (error)
-    return Error{"cannot create the folder: " + error.message(), folder, "choose another with -o"};
   SessionRecord before;
   if (resume && fs::exists(session->path_, error)) {
     TWINRUN_ASSIGN(before, read_session(session->path_));
@@ -128,15 +128,15 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& folder, const 
                    session->path_, "give that search's words again, or another folder (-o)"};
     }
   }
-  // Whole lines only: what follows must begin one of its own.
-  session->file_ =
-      ::open(session->path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-  if (session->file_ < 0) return cannot("write", session->path_);
-  TWINRUN_RETURN_IF_ERROR(session->append(head_line(head)));
+  // Whole lines only, for what follows must begin one of its own; all of them or, if that fails, the file as it was.
+  std::string known = head_line(head) + "\n";
   for (Execution& e : before.executions) {
-    TWINRUN_RETURN_IF_ERROR(session->append(execution_line(++session->executions_, e)));
+    known += execution_line(++session->executions_, e) + "\n";
     session->known_[e.candidate].push_back(std::move(e));
   }
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(session->path_, known));
+  session->file_ = ::open(session->path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (session->file_ < 0) return cannot("write", session->path_);
   return session;
 }
 

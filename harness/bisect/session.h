@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "harness/folder_lock.h"
 #include "program/base/result.h"
 
 namespace twinrun::bisect {
@@ -74,6 +76,7 @@ class Session {
  private:
   Status append(const std::string& line);
   std::string path_;
+  std::optional<FolderLock> lock_;
   int file_ = -1;
   int64_t executions_ = 0;
   std::map<std::string, std::vector<Execution>> known_;

@@ -60,6 +60,8 @@ Parsed parse(const Args& args, const char* usage, const char* example,
 // Prints "twinrun: where: what" and the fix to stderr; returns the code, or kExitUnavailable where the place is an engine of
 // another process: it could not be started, or failed later.
 int fail(const Error& error, int code = kExitUsage);
+// On standard error. A terminal that is gone or a full disk behind it costs nobody a run.
+void say(const std::string& text);
 
 // Options that several verbs share.
 void add_scenario_options(po::options_description& options);  // SCENARIO, --set

@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -24,8 +26,20 @@ std::string typed;
 StopFlag stop{false};
 constexpr const char* kSurplus = "surplus words";
 
+// One press may arrive twice, from the terminal and from who forwards it: only a later one is another.
+constexpr int64_t kAnotherPress = 200'000'000;  // ns
+std::atomic<int64_t> first_press = 0;
+static_assert(std::atomic<int64_t>::is_always_lock_free);
+
 void on_signal(int) {
-  if (!stop.exchange(true)) return;
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t at = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  if (!stop.exchange(true)) {
+    first_press = at;
+    return;
+  }
+  if (at - first_press < kAnotherPress) return;
   end_sessions();
   _exit(kExitInterrupted);
 }
@@ -52,6 +66,7 @@ std::string command_line() { return typed; }
 const StopFlag& install_stop_flag() {
   struct sigaction action {};
   action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   return stop;
@@ -120,11 +135,16 @@ Parsed parse(const Args& args, const char* usage, const char* example,
   return parsed;
 }
 
+void say(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
+
 int fail(const Error& error, int code) {
   const bool color = isatty(STDERR_FILENO) != 0 && colors_wanted();
   // Engines and files have their say in it.
-  fmt::print(stderr, "{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
-             join(text::clean_lines(error.message()), "\n"));
+  say(fmt::format("{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
+                  join(text::clean_lines(error.message()), "\n")));
   return of_foreign_engine(error) ? kExitUnavailable : code;
 }
 

@@ -61,13 +61,13 @@ void print(const Converted& done, const std::string& path, bool quiet) {
 // What a user should know beyond the table.
 void print_notes(const Conversion& conversion) {
   if (!conversion.initial.empty()) {
-    fmt::print(stderr, "initial values, not in the file: {}\n", join(conversion.initial, ", "));
+    say(fmt::format("initial values, not in the file: {}\n", join(conversion.initial, ", ")));
   }
   for (const auto& unused : conversion.unused) {
-    fmt::print(stderr, "not used: '{}' (nearest of the model: '{}')\n", unused.theirs,
-               unused.nearest);
+    say(fmt::format("not used: '{}' (nearest of the model: '{}')\n", unused.theirs,
+                    unused.nearest));
   }
-  for (const std::string& note : conversion.notes) fmt::print(stderr, "{}\n", note);
+  for (const std::string& note : conversion.notes) say(fmt::format("{}\n", note));
 }
 
 }  // namespace

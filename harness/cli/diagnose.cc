@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/engines.h"
+#include "harness/folder_lock.h"
 #include "harness/imported.h"
 #include "harness/pipeline.h"
 #include "harness/reference_cache.h"
@@ -32,9 +34,32 @@ Result<std::vector<std::string>> fail_on(const Parsed& parsed) {
   return classes;
 }
 
-int dry_run(const Experiment& experiment, const DiagnoseOptions& options) {
+// A scenario comes from somewhere: its name chooses no folder.
+std::string file_name(std::string name) {
+  for (char& c : name) {
+    if (c == '/' || c == '\\' || static_cast<unsigned char>(c) < ' ') c = '_';
+  }
+  return name;
+}
+
+int dry_run(const Experiment& experiment, const DiagnoseOptions& options, bool json) {
   const auto rows = plan(experiment, options);
   if (!rows) return fail(rows.error());
+  if (json) {
+    nlohmann::ordered_json j = {{"schema", 1}, {"directory", options.directory}};
+    j["runs"] = nlohmann::ordered_json::array();
+    for (const PlanRow& row : *rows) {
+      j["runs"].push_back({{"run", row.name},
+                           {"engine", row.engine},
+                           {"settings", row.settings},
+                           {"steps", row.steps},
+                           {"flops_per_step", row.flops},
+                           {"seconds", row.seconds},
+                           {"megabytes", row.megabytes}});
+    }
+    fmt::print("{}\n", j.dump());
+    return 0;
+  }
   double seconds = 0, megabytes = 0;
   fmt::print("  {:<4} {:<4} {:<40} {:>6} {:>11} {:>12} {:>9}\n", "run", "on", "as", "steps",
              "GFLOP/step", "time", "disk");
@@ -44,8 +69,8 @@ int dry_run(const Experiment& experiment, const DiagnoseOptions& options) {
     seconds += row.seconds;
     megabytes += row.megabytes;
   }
-  fmt::print("  in all about {} and {:.1f} MB in {}\n", duration_text(seconds), megabytes,
-             options.directory);
+  fmt::print("  in all about {} and {:.1f} MB in {}, probes of ops and causes not counted\n",
+             duration_text(seconds), megabytes, options.directory);
   return 0;
 }
 
@@ -139,10 +164,12 @@ int diagnose_verb(const Args& args) {
   auto faults = faults_of(parsed);
   if (!faults) return fail(faults.error());
   o.faults = *faults;
+  const Status takes = check_takes_faults(o.subject, !o.faults.empty());
+  if (!takes) return fail(takes.error());
   const auto bad = fail_on(parsed);
   if (!bad) return fail(bad.error());
   o.directory = parsed.has("out") ? parsed.get<std::string>("out")
-                                  : fmt::format("twinrun-results/{}-{}", scenario->name,
+                                  : fmt::format("twinrun-results/{}-{}", file_name(scenario->name),
                                                 scenario_digest(*scenario).hex().substr(0, 8));
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
@@ -153,9 +180,11 @@ int diagnose_verb(const Args& args) {
   if (parsed.get<bool>("dry-run")) {
     const auto experiment = *imported ? Result<Experiment>(**imported) : make_experiment(*scenario);
     if (!experiment) return fail(experiment.error());
-    return dry_run(*experiment, o);
+    return dry_run(*experiment, o, parsed.get<bool>("json"));
   }
 
+  const auto lock = FolderLock::take(o.directory);
+  if (!lock) return fail(lock.error());
   const bool json = parsed.get<bool>("json");
   const auto diagnosis = *imported ? diagnose(**imported, o, &printer, &stop)
                                    : diagnose(*scenario, o, &printer, &stop);

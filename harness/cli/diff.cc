@@ -33,8 +33,8 @@ nlohmann::ordered_json json_of(const Diff& d) {
                             {"types", t.types},
                             {"elements", t.elements},
                             {"different", t.different},
-                            {"max_ulps", t.max_ulps},
-                            {"max_abs", t.max_abs},
+                            {"max_ulps", t.paired ? nlohmann::ordered_json(t.max_ulps) : nullptr},
+                            {"max_abs", t.paired ? nlohmann::ordered_json(t.max_abs) : nullptr},
                             {"relative", t.relative},
                             {"first", t.first}});
   }
@@ -81,9 +81,12 @@ void print(const Diff& d, const std::string& a, const std::string& b) {
                d.tensors.size(), d.tensors_compared, "tensor", "elements", "relative", "max |a-b|",
                "max ulps", "first");
     for (const auto& t : d.tensors) {
-      fmt::print("  {:<32} {:>16} {:>9.2e} {:>10.2e} {:>10}  {}\n", shown(t.name),
-                 fmt::format("{}/{}", t.different, t.elements), t.relative, t.max_abs, t.max_ulps,
-                 t.first.empty() ? t.types : t.first);
+      const auto of_pairs = [&](const std::string& text) { return t.paired ? text : "-"; };
+      fmt::print("  {:<32} {:>16} {:>9} {:>10} {:>10}  {}\n", shown(t.name),
+                 fmt::format("{}/{}", t.different, t.elements),
+                 of_pairs(fmt::format("{:.2e}", t.relative)),
+                 of_pairs(fmt::format("{:.2e}", t.max_abs)),
+                 of_pairs(fmt::format("{}", t.max_ulps)), t.first.empty() ? t.types : t.first);
     }
   }
 }

@@ -10,6 +10,7 @@
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
 #include "harness/environment.h"
+#include "harness/folder_lock.h"
 
 namespace twinrun::cli {
 namespace {
@@ -84,6 +85,8 @@ int drill_verb(const Args& args) {
 
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
+  const auto lock = FolderLock::take(o->directory);
+  if (!lock) return fail(lock.error());
   const auto drilled = drill::run_drill(*o, &printer, &stop);
   if (!drilled) return fail(drilled.error());
   if (drilled->interrupted) {

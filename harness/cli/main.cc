@@ -1,9 +1,12 @@
 // twinrun VERB ...: the table of verbs.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -101,6 +104,14 @@ int run(int argc, char** argv) {
                fmt::format("did you mean '{}'?", nearest(words[0], names))});
 }
 
+// A file that is opened must not become a standard stream that was closed. One whose writes fail stays one.
+void open_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) < 0 && errno == EBADF)
+      static_cast<void>(::open("/dev/null", stream == STDERR_FILENO ? O_WRONLY : O_RDONLY));
+  }
+}
+
 Error stdout_error() {
   return {fmt::format("cannot write: {}", std::strerror(errno)), "standard output",
           "free space, or write elsewhere"};
@@ -113,6 +124,8 @@ int main(int argc, char** argv) {
   // Steps allocate and free the same sizes over and over: keep the pages instead of giving them back each time.
   twinrun::keep_freed_pages();
   twinrun::cli::remember_command_line(argc, argv);
+  twinrun::cli::open_streams();
+  std::signal(SIGCHLD, SIG_DFL);  // one who ignores it hands that on: children would end unseen
   try {
     const int code = twinrun::cli::run(argc, argv);
     // What was printed may have stayed in the buffer until now: a full disk behind a redirection is no success.

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 
+#include "harness/cli/cli.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {
@@ -40,12 +41,12 @@ ProgressPrinter::ProgressPrinter(bool quiet, bool verbose)
     : quiet_(quiet), verbose_(verbose && !quiet), terminal_(erasable()) {}
 
 void ProgressPrinter::log(const std::string& line) {
-  if (verbose_) fmt::print(stderr, "{}    {}\n", terminal_ ? "\r\x1b[K" : "", line);
+  if (verbose_) say(fmt::format("{}    {}\n", terminal_ ? "\r\x1b[K" : "", line));
 }
 
 void ProgressPrinter::note(const std::string& line) {
   if (quiet_ || !notes_.insert(line).second) return;  // several runs of a verb have the same to say
-  fmt::print(stderr, "{}  note: {}\n", terminal_ ? "\r\x1b[K" : "", line);
+  say(fmt::format("{}  note: {}\n", terminal_ ? "\r\x1b[K" : "", line));
 }
 
 void ProgressPrinter::begin(const std::string& what, int64_t total) {
@@ -60,12 +61,11 @@ void ProgressPrinter::step(int64_t done, const std::string& detail) {
   shown_ = now;
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const double rate = static_cast<double>(done) / seconds;
-  fmt::print(stderr, "\r\x1b[K{}",
-             cut_to_terminal(
-                 fmt::format("  {}  {}/{}  {} steps/s  {} left  {}", what_, done, total_,
-                             rate < 100 ? fmt::format("{:.3g}", rate) : fmt::format("{:.0f}", rate),
-                             duration_text(static_cast<double>(total_ - done) / rate), detail)));
-  std::fflush(stderr);
+  say(fmt::format("\r\x1b[K{}",
+                  cut_to_terminal(fmt::format(
+                      "  {}  {}/{}  {} steps/s  {} left  {}", what_, done, total_,
+                      rate < 100 ? fmt::format("{:.3g}", rate) : fmt::format("{:.0f}", rate),
+                      duration_text(static_cast<double>(total_ - done) / rate), detail))));
 }
 
 // No more often than it can be read.
@@ -76,18 +76,17 @@ void ProgressPrinter::alive(const std::string& what) {
   const std::string said =
       fmt::format("  {}  the engine says: {}", what_.empty() ? "start" : what_, text::clean(what));
   if (terminal_) {
-    fmt::print(stderr, "\r\x1b[K{}", cut_to_terminal(said));
-    std::fflush(stderr);
+    say(fmt::format("\r\x1b[K{}", cut_to_terminal(said)));
   } else {
-    fmt::print(stderr, "{}\n", said);
+    say(fmt::format("{}\n", said));
   }
 }
 
 void ProgressPrinter::end(const std::string& result) {
   if (quiet_) return;
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-  fmt::print(stderr, "{}  {:<34} {:>9}  {}\n", terminal_ ? "\r\x1b[K" : "", what_,
-             duration_text(seconds), result);
+  say(fmt::format("{}  {:<34} {:>9}  {}\n", terminal_ ? "\r\x1b[K" : "", what_,
+                  duration_text(seconds), result));
 }
 
 }  // namespace twinrun::cli

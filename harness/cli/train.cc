@@ -28,13 +28,16 @@ struct Start {
 // interruption made.
 RunFile joined(RunFile before, RunFile after, const TrainSpec& train, const HostLoop& loop) {
   const int64_t step = after.first_step;
-  const auto occasional = [&](int64_t at, int64_t every) {
-    return at > step || (at == step && !loop.due(every, at));
+  const auto drop_occasional = [&](auto& list, const auto& later, int64_t every) {
+    std::erase_if(list, [&](const auto& one) {
+      const bool again =
+          std::ranges::any_of(later, [&](const auto& l) { return l.step == one.step; });
+      return again || one.step > step ||
+             (one.step == step && (step == 0 || !loop.due(every, step)));
+    });
   };
-  std::erase_if(before.evaluations,
-                [&](const Evaluation& e) { return occasional(e.step, train.eval_every); });
-  std::erase_if(before.checkpoints,
-                [&](const Checkpoint& c) { return occasional(c.step, train.checkpoint_every); });
+  drop_occasional(before.evaluations, after.evaluations, train.eval_every);
+  drop_occasional(before.checkpoints, after.checkpoints, train.checkpoint_every);
   std::erase_if(before.trace, [&](const OpTraceRow& row) { return row.step >= step; });
   const auto done = static_cast<size_t>(step - before.first_step);
   before.steps.resize(std::min(done, before.steps.size()));
@@ -242,8 +245,8 @@ int train_verb(const Args& args) {
     }
   }
   if (file.ended == "interrupted") {
-    fmt::print(stderr, "interrupted after step {}; go on with --resume {}\n",
-               file.first_step + static_cast<int64_t>(file.steps.size()), path);
+    say(fmt::format("interrupted after step {}; go on with --resume {}\n",
+                    file.first_step + static_cast<int64_t>(file.steps.size()), path));
     return kExitInterrupted;
   }
   if (result->birth) return fail({file.ended, path, "lower optimizer.lr"}, 1);

@@ -4,11 +4,13 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <map>
 
 #include "backends/faults/faults.h"
+#include "checkpoints/container/atomic_file.h"
 #include "scenarios/library.h"
 
 namespace twinrun::drill {
@@ -104,12 +106,10 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   const std::string path = (folder / "cases.jsonl").string();
   std::map<std::string, CaseRecord> done;
   if (o.resume) done = finished(path);
-  {
-    // Whole lines only: what follows must begin one of its own.
-    std::ofstream rewritten(path, std::ios::trunc);
-    for (const auto& [id, record] : done) rewritten << to_line(record) << "\n";
-    if (!rewritten.flush()) return Error{"cannot write", path, "choose another folder with --out"};
-  }
+  // Whole lines only, for what follows must begin one of its own; all of them or, if that fails, the file as it was.
+  std::string known;
+  for (const auto& [id, record] : done) known += to_line(record) + "\n";
+  TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, known));
   const Begun begun(folder / "begun");
   std::vector<std::string> todo;
   for (const std::string& id : ids) {
@@ -126,10 +126,11 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   std::mutex mutex;
   std::ofstream out(path, std::ios::app);
   int64_t count = 0;
+  std::atomic<bool> lost = false;  // records, for want of space
   if (progress != nullptr) progress->begin("drill", static_cast<int64_t>(todo.size()));
   ThreadPool pool(o.threads);
   pool.parallel_for(static_cast<int64_t>(todo.size()), [&](int64_t i) {
-    if (stop != nullptr && stop->load()) return;
+    if (lost || (stop != nullptr && stop->load())) return;
     const std::string& id = todo[static_cast<size_t>(i)];
     std::optional<CaseRecord> record;
     if (begun.times(id) >= kMostTries) {
@@ -142,6 +143,7 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
     const std::lock_guard lock(mutex);
     if (!record) return;
     out << to_line(*record) << std::endl;
+    if (!out) lost = true;
     done[id] = std::move(*record);
     if (progress != nullptr) progress->step(++count, id);
   });

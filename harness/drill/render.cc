@@ -125,10 +125,13 @@ std::string said(const DrillSummary& d, const Drilled& what) {
 
 std::string clean_text(const DrillSummary& d) {
   if (d.false_alarms.n == 0) return "";
+  // The rule of three is one of large n.
+  const std::string bound = d.false_alarms.n < 30 ? ""
+                                                  : fmt::format(": below {:.2g} % (3/n, 95 %)",
+                                                                100 * d.false_alarm_bound);
   std::string text =
       d.false_alarms.k == 0
-          ? fmt::format("No false alarm in {} clean pairs: below {} % (3/n, 95 %).",
-                        d.false_alarms.n, fmt::format("{:.2g}", 100 * d.false_alarm_bound))
+          ? fmt::format("No false alarm in {} clean pairs{}.", d.false_alarms.n, bound)
           : fmt::format("{} false alarms in {} clean pairs.", d.false_alarms.k, d.false_alarms.n);
   text += fmt::format(" {} distinct pairs of scenario and variant, in {} scenarios:", d.clusters,
                       d.clean_by_scenario.size());

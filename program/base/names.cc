@@ -1,6 +1,7 @@
 #include "program/base/names.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace twinrun {
 
@@ -30,8 +31,15 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest(std::string_view name, const std::vector<std::string>& known) {
-  const auto best =
-      std::ranges::min_element(known, {}, [&](const auto& k) { return edit_distance(name, k); });
+  const auto small = [](std::string_view text) {
+    std::string out(text);
+    for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return out;
+  };
+  // Of two that are as near but for capitals, the one with the same.
+  const auto best = std::ranges::min_element(known, {}, [&](const auto& k) {
+    return std::pair(edit_distance(small(name), small(k)), edit_distance(name, k));
+  });
   return best == known.end() ? "" : *best;
 }
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <limits>
+#include <utility>
 
 namespace twinrun {
 namespace {
@@ -23,10 +24,17 @@ std::atomic<const ThreadPool*> latest = nullptr;
 ThreadPool::ThreadPool(int threads)
     : threads_(threads < 1 ? 1 : threads),
       spins_(static_cast<unsigned>(threads_) <= std::thread::hardware_concurrency()) {
-  for (int i = 1; i < threads_; ++i) workers_.emplace_back([this] { work(); });
+  try {
+    for (int i = 1; i < threads_; ++i) workers_.emplace_back([this] { work(); });
+  } catch (...) {  // the system has no more of them
+    end();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { end(); }
+
+void ThreadPool::end() {
   stop_ = true;
   ++round_;
   round_.notify_all();
@@ -60,7 +68,11 @@ void ThreadPool::drain() {
       continue;
     }
     if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
-    (*run)(piece);
+    try {
+      (*run)(piece);
+    } catch (...) {
+      if (!failed_.exchange(true)) failure_ = std::current_exception();
+    }
     if (finished_.fetch_add(1) + 1 == pieces) finished_.notify_all();
     ticket = ticket_.load();
   }
@@ -70,8 +82,8 @@ void ThreadPool::drain() {
 void ThreadPool::work() {
   for (uint32_t seen = 0;;) {
     wait_until(round_, [&](uint32_t round) { return round != seen; });
-    if (stop_) return;
     seen = round_.load();
+    if (stop_) return;  // asked after reading round_: stop_ is set before the last round
     drain();
   }
 }
@@ -95,6 +107,7 @@ void ThreadPool::parallel_for(int64_t pieces, const std::function<void(int64_t)>
   round_.notify_all();
   drain();
   wait_until(finished_, [&](uint32_t finished) { return finished == count; });
+  if (failed_.exchange(false)) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 }  // namespace twinrun

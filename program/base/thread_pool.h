@@ -2,11 +2,13 @@
 //
 //   ThreadPool pool(2);
 //   pool.parallel_for(8, [&](int64_t i) { ... });     // the caller works too; returns when all are done
+//   What a piece throws is thrown again there, when all have ended.
 //   A parallel_for inside a piece runs in place: no oversubscription, no deadlock.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -24,6 +26,7 @@ class ThreadPool {
   void parallel_for(int64_t pieces, const std::function<void(int64_t)>& run);
 
  private:
+  void end();
   void work();
   void drain();
   template <typename F>
@@ -38,6 +41,8 @@ class ThreadPool {
   std::atomic<uint64_t> ticket_ = 0;    // round, next piece
   std::atomic<uint32_t> round_ = 0;     // what workers wait for
   std::atomic<uint32_t> finished_ = 0;  // pieces of this round; what the caller waits for
+  std::atomic<bool> failed_ = false;
+  std::exception_ptr failure_;  // of the piece that failed first; the caller's after the round
   std::atomic<bool> stop_ = false;
   std::vector<std::thread> workers_;
 };

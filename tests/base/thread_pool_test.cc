@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <set>
 #include <vector>
 
@@ -105,6 +106,34 @@ TEST(ThreadPoolThreads, TwoPoolsDoNotMix) {
 
 TEST(ThreadPoolThreads, MadeAndDestroyedIdle) {
   for (int i = 0; i < 50; ++i) ThreadPool pool(4);
+}
+
+// Who throws may be a worker or the caller, with others still at work on what the caller owns.
+TEST(ThreadPoolThreads, WhatAPieceThrowsReachesTheCaller) {
+  ThreadPool pool(4);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<int> ran(16, 0);
+    EXPECT_THROW(pool.parallel_for(16,
+                                   [&](int64_t i) {
+                                     ran[static_cast<size_t>(i)] = 1;
+                                     if (i % 5 == round % 5) throw std::bad_alloc();
+                                   }),
+                 std::bad_alloc);
+    for (int n : ran) ASSERT_EQ(n, 1);
+  }
+  std::atomic<int> after = 0;
+  pool.parallel_for(64, [&](int64_t) { ++after; });
+  EXPECT_EQ(after, 64);
+}
+
+// A worker late for its first round meets the end of the pool instead. One that took the pool's last word for that round
+// slept for ever: once in some thousand pools of four.
+TEST(ThreadPoolThreads, DestroyedRightAfterWork) {
+  for (int i = 0; i < 20000; ++i) {
+    ThreadPool pool(4);
+    int ran[4] = {};
+    pool.parallel_for(4, [&](int64_t piece) { ran[piece] = 1; });
+  }
 }
 
 }  // namespace

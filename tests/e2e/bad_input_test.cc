@@ -263,6 +263,43 @@ TEST(BadPlace, FullDiskBehindARedirection) {
   }
 }
 
+// Progress is told to nobody then; the run is kept.
+TEST(BadPlace, ProgressThatCannotBeWritten) {
+  const auto full = [] { ::dup2(::open("/dev/full", O_WRONLY), STDERR_FILENO); };
+  const auto closed = [] { ::close(STDERR_FILENO); };
+  for (const std::function<void()>& prepare : {std::function<void()>(full), {closed}}) {
+    const Folder folder;
+    const Words train{"train", "litmus_nan", "--set", "train.steps=2", "-v", "-o", "run.h5"};
+    EXPECT_EQ(Process(folder, train, {}, prepare).finish().code, 0);
+    EXPECT_TRUE(fs::exists(folder / "run.h5"));
+    const Outcome refused = Process(folder, {"train", "nosuch"}, {}, prepare).finish();
+    EXPECT_EQ(refused.code, 128);
+    EXPECT_EQ(refused.signal, 0);
+  }
+}
+
+TEST(BadPlace, FolderInUse) {
+  const Folder folder;
+  Process first(folder, {"diagnose", "digits_mlp", "--threads", "1", "-o", "out"});
+  ASSERT_TRUE(first.wait_for(folder / "out/runs"));
+  const Outcome second = twinrun(folder, {"diagnose", "digits_mlp", "-o", "out"});
+  EXPECT_EQ(second.code, 128);
+  EXPECT_TRUE(second.says("another twinrun is at work")) << second.err;
+  first.kill(SIGINT);
+  EXPECT_EQ(first.finish().code, 130);
+}
+
+// A scenario comes from somewhere.
+TEST(BadPlace, NameOfAScenarioChoosesNoFolder) {
+  const Folder folder;
+  const Outcome o = twinrun(folder, {"diagnose", "litmus_nan", "--quick", "-q", "--set",
+                                     "name=\"../x\"", "--set", "train.steps=2"});
+  EXPECT_NE(o.code, 128) << o.err;
+  for (const std::string& entry : folder.entries())
+    EXPECT_TRUE(entry.starts_with("twinrun-results"));
+  EXPECT_FALSE(folder.entries().empty());
+}
+
 TEST(BadPlace, FullFileSystem) {
   const Folder folder;
   ::mkdir((folder / "disk").c_str(), 0700);

@@ -170,7 +170,7 @@ TEST_F(Exec, ASecondSignalLeavesNothingOfAHungOne) {
                   {{"TMPDIR", folder_ / "tmp"}});
   ASSERT_TRUE(process.wait_for(folder_ / "pid"));
   process.kill(SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
   process.kill(SIGINT);
   EXPECT_EQ(process.finish().code, 130);
   const pid_t engine = std::stoi(read_text(folder_ / "pid"));

@@ -98,12 +98,23 @@ TEST(Signals, TheSecondOneEndsAtOnce) {
                    "train.steps=9", "--set", "train.checkpoint_every=1", "-o", "run.h5"});
   ASSERT_TRUE(process.wait_for(folder / "run.h5.checkpoint.h5"));
   process.kill(SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // 200 ms later it is another press
   const auto begin = Clock::now();
   process.kill(SIGTERM);
   EXPECT_EQ(process.finish().code, 130);
   EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(1000));
   EXPECT_FALSE(fs::exists(folder / "run.h5"));
+}
+
+// From the terminal and, right after it, from who forwards it: one press.
+TEST(Signals, DeliveredTwiceIsOnePress) {
+  const Folder folder;
+  Process process(folder, train({"--set", "train.checkpoint_every=1", "-o", "run.h5"}));
+  ASSERT_TRUE(process.wait_for(folder / "run.h5.checkpoint.h5"));
+  process.kill(SIGINT);
+  process.kill(SIGTERM);
+  EXPECT_EQ(process.finish().code, 130);
+  EXPECT_TRUE(fs::exists(folder / "run.h5"));
 }
 
 TEST(Signals, InterruptedDiagnosisSaysSo) {

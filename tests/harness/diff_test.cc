@@ -65,6 +65,15 @@ TEST(DiffCheckpoints, OneElementByOneUlp) {
   EXPECT_EQ(d.tensors_compared, 2);
 }
 
+// A name that one of them lacks counts once, and nothing is said of elements that have none to be compared with.
+TEST(DiffCheckpoints, NamesOfOneSideOnly) {
+  const Diff d = diff_checkpoints(checkpoint_of({{"both", {1}}, {"a", {1, 2}}}),
+                                  checkpoint_of({{"both", {1}}, {"b", {0}}, {"c", {0}}}));
+  EXPECT_EQ(d.tensors_compared, 4);
+  ASSERT_EQ(d.tensors.size(), 3u);
+  for (const TensorDiff& t : d.tensors) EXPECT_FALSE(t.paired) << t.name;
+}
+
 // -0 and 0 are equal numbers and different bits.
 TEST(DiffCheckpoints, ZerosOfTwoSignsDiffer) {
   const Diff d = diff_checkpoints(checkpoint_of({{"k", {0.0f}}}), checkpoint_of({{"k", {-0.0f}}}));

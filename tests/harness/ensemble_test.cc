@@ -33,6 +33,15 @@ TEST(Ensemble, FarFromAllIsOutsideAndSoIsNaN) {
   EXPECT_EQ(rank_of_first(curves).outcome, "outside");
 }
 
+// Short runs may have the same losses to the bit: a subject an ulp away from them is then as honest as they are.
+TEST(Ensemble, AnUlpIsNoDistance) {
+  std::vector<std::vector<double>> curves(9, {2.3, 2.2});
+  curves[0] = {std::nextafterf(2.3f, 3), 2.2};
+  EXPECT_EQ(rank_of_first(curves).outcome, "inside");
+  curves[0] = {2.31, 2.2};
+  EXPECT_EQ(rank_of_first(curves).outcome, "outside");
+}
+
 Result<std::vector<EnsembleRow>> compare(const Experiment& e, Backend& subject, int members,
                                          uint64_t seed) {
   return compare_ensemble(e, as_computed_by(subject.capabilities(), e.sharded(e.sharding)), subject,
