@@ -256,6 +256,15 @@ Status validate_optimizer(const Source& source, Scenario& s) {
   return Ok{};
 }
 
+// Who lies outside is told from the spread of the honest, and that of few says nothing.
+Status validate_ensemble(const Source& source, const Scenario& s) {
+  constexpr int kFewest = 5;
+  if (s.diagnose.ensemble == 0 || s.diagnose.ensemble >= kFewest) return Ok{};
+  return Error{
+      fmt::format("ensemble is {}; allowed: 0 (none), or {} to 1000", s.diagnose.ensemble, kFewest),
+      source.where("diagnose", "ensemble"), fmt::format("ensemble = {}", kFewest)};
+}
+
 }  // namespace
 
 Status validate(const Source& source, Scenario& s) {
@@ -265,6 +274,7 @@ Status validate(const Source& source, Scenario& s) {
   TWINRUN_RETURN_IF_ERROR(validate_layers(source, s));
   TWINRUN_RETURN_IF_ERROR(validate_schedule(source, s));
   TWINRUN_RETURN_IF_ERROR(validate_optimizer(source, s));
+  TWINRUN_RETURN_IF_ERROR(validate_ensemble(source, s));
   return validate_batch(source, s);
 }
 

@@ -120,6 +120,7 @@ Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv
   }
   environment.push_back(child->mark_.data());
   environment.push_back(nullptr);
+  child->watcher_.emplace(folder, child->mark_);
   const int failed = posix_spawnp(&child->pid_, words[0], &actions, attributes.get(), words.data(),
                                   environment.data());
   posix_spawn_file_actions_destroy(&actions);
@@ -132,7 +133,7 @@ Result<std::unique_ptr<Child>> Child::start(const std::vector<std::string>& argv
                  "the command of exec: is split as shell words, and found on PATH"};
   }
   child->last_resort_.emplace(child->pid_, folder);
-  child->watcher_.emplace(child->pid_, folder, child->mark_);
+  child->watcher_->guard(child->pid_);
   return child;
 }
 
@@ -203,7 +204,14 @@ bool Child::reap(std::chrono::milliseconds limit) {
 void Child::end(std::chrono::milliseconds patience) {
   if (pid_ <= 0) return;
   close_fd(in_fd_);
-  if (!reap(patience)) {
+  // What it still says must not keep it.
+  for (const auto late = Clock::now() + patience;
+       !reap(std::chrono::milliseconds(10)) && Clock::now() < late;) {
+    drain_errors();
+    for (std::string unread; read_some(out_fd_, unread) == Read::kSome; unread.clear()) {
+    }
+  }
+  if (!gone_) {
     kill(-pid_, SIGTERM);
     reap(std::chrono::seconds(1));
   }

@@ -13,27 +13,28 @@
 namespace twinrun {
 namespace {
 
-// Nothing is ever written: the pipe ends because we have. $1: the group, $2: the folder, $3: the mark.
+// The pipe tells of groups, and ends because we have. $1: the folder, $2: the mark.
 constexpr const char* kScript =
-    R"(read -r line
-kill -s KILL -- "-$1"
+    R"(groups=
+while read -r group; do groups="$groups -$group"; done
+[ -z "$groups" ] || kill -s KILL -- $groups
 for pass in 1 2 3; do
-  for file in $(grep -lszxF -e "$3" /proc/[0-9]*/environ); do
+  for file in $(grep -lszxF -e "$2" /proc/[0-9]*/environ); do
     pid=${file#/proc/}
     kill -s KILL "${pid%/environ}"
   done
 done
-rm -rf -- "$2")";
+rm -rf -- "$1")";
 
 }  // namespace
 
-Watcher::Watcher(pid_t group, const std::string& folder, const std::string& mark) {
+Watcher::Watcher(const std::string& folder, const std::string& mark) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return;
-  std::string script = kScript, number = std::to_string(group), to_remove = folder, of = mark;
+  std::string script = kScript, to_remove = folder, of = mark;
   std::string shell = "sh", option = "-c", name = "twinrun-watcher";
-  std::array<char*, 8> words = {shell.data(),  option.data(),    script.data(), name.data(),
-                                number.data(), to_remove.data(), of.data(),     nullptr};
+  std::array<char*, 7> words = {shell.data(),     option.data(), script.data(), name.data(),
+                                to_remove.data(), of.data(),     nullptr};
   // The bare environment: the mark must not stand in it.
   std::string path = "PATH=/usr/bin:/bin";
   std::array<char*, 2> environment = {path.data(), nullptr};
@@ -47,8 +48,14 @@ Watcher::Watcher(pid_t group, const std::string& folder, const std::string& mark
                   environment.data()) != 0)
     shell_ = -1;
   posix_spawn_file_actions_destroy(&actions);
-  ::close(ends[0]);
+  reader_ = ends[0];
   pipe_ = ends[1];
+}
+
+void Watcher::guard(pid_t group) {
+  if (pipe_ < 0) return;
+  const std::string line = std::to_string(group) + "\n";
+  [[maybe_unused]] const ssize_t told = ::write(pipe_, line.data(), line.size());
 }
 
 Watcher::~Watcher() {
@@ -57,7 +64,9 @@ Watcher::~Watcher() {
     kill(shell_, SIGKILL);
     waitpid(shell_, nullptr, 0);
   }
-  if (pipe_ >= 0) ::close(pipe_);
+  for (const int fd : {reader_, pipe_}) {
+    if (fd >= 0) ::close(fd);
+  }
 }
 
 }  // namespace twinrun

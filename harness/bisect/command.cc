@@ -10,6 +10,7 @@
 
 #include <array>
 #include <chrono>
+#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -109,6 +110,7 @@ Result<Ran> run_command(const std::vector<std::string>& words, const CommandOpti
   std::vector<std::string> argv = words, envp = environment(mark);
   pid_t pid = -1;
   const auto begin = Clock::now();
+  std::optional<Watcher> watcher(std::in_place, options.on_kill, mark);
   const int failed = posix_spawnp(&pid, argv[0].c_str(), &actions, attributes.get(),
                                   pointers(argv).data(), pointers(envp).data());
   posix_spawn_file_actions_destroy(&actions);
@@ -120,7 +122,7 @@ Result<Ran> run_command(const std::vector<std::string>& words, const CommandOpti
   Ran ran;
   {
     const LastResort last_resort(pid, options.on_kill);
-    const Watcher watcher(pid, options.on_kill, mark);
+    watcher->guard(pid);
     while (!has_ended(pid, ran)) {
       const double seconds = since(begin);
       const bool late = options.timeout_seconds > 0 && seconds > options.timeout_seconds;
@@ -134,6 +136,7 @@ Result<Ran> run_command(const std::vector<std::string>& words, const CommandOpti
     }
     kill(-pid, SIGKILL);  // what it has started and left behind
   }
+  watcher.reset();  // from now on the number may be another's
   waitpid(pid, nullptr, 0);
   ran.seconds = since(begin);
   return ran;

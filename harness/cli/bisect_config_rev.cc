@@ -26,7 +26,8 @@ void add_search_options(po::options_description& options, const char* folder, in
       "skips in a row, until a candidate counts as untestable")(
       "most", po::value<int>()->default_value(20),
       "executions of a good candidate, where bad ones answer good now and then")(
-      "confidence", po::value<double>()->default_value(0.95), "of what is said about flakiness")(
+      "confidence", po::value<double>()->default_value(0.95, "0.95"),
+      "of what is said about flakiness")(
       "timeout", po::value<double>()->default_value(0),
       "seconds of one execution; later ones are ended and count as skips (0: none)")(
       "resume", po::bool_switch(), "go on with what the folder's session.jsonl has");

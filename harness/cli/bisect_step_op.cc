@@ -50,6 +50,7 @@ Result<Pair> pair_of(const Parsed& parsed, const Scenario& scenario, Progress* p
   a.cores = b.cores = cores;
   a.stack = stack_of(b);
   TWINRUN_ASSIGN(b.faults, faults_of(parsed));
+  TWINRUN_RETURN_IF_ERROR(check_faults_begin(b.faults, scenario.train.steps));
   TWINRUN_ASSIGN(EngineSetup set_a, set_up(experiment, a, progress));
   TWINRUN_ASSIGN(EngineSetup set_b, set_up(experiment, b, progress));
   return Pair{std::move(experiment), a.engine, b.engine, std::move(set_a), std::move(set_b)};

@@ -79,6 +79,8 @@ int fail_engine(const Error& error, const std::string& engine);
 void add_fault_option(po::options_description& options, const char* what);
 std::optional<int> fault_help(const Args& args);
 Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed, const char* option = "fault");
+// A run of `steps` steps: each fault begins within it.
+Status check_faults_begin(const std::vector<FaultSpec>& faults, int64_t steps);
 
 // Whether a file can be put here, asked before hours of work rather than after.
 Status check_output(const std::string& path);

@@ -10,6 +10,7 @@
 #include "harness/imported.h"
 #include "harness/pipeline.h"
 #include "harness/reference_cache.h"
+#include "program/base/digest.h"
 #include "program/base/names.h"
 
 namespace twinrun::cli {
@@ -40,6 +41,20 @@ std::string file_name(std::string name) {
     if (c == '/' || c == '\\' || static_cast<unsigned char>(c) < ' ') c = '_';
   }
   return name;
+}
+
+// The scenario's digest, or where its engines are others or made wrong, a digest of these too: no diagnosis takes another's folder.
+std::string default_folder(const Scenario& scenario, const DiagnoseOptions& o) {
+  Digest digest = scenario_digest(scenario);
+  if (o.baseline != "cpu" || o.subject != "tpu" || !o.faults.empty()) {
+    DigestBuilder all;
+    all.add(digest);
+    all.add(o.baseline);
+    all.add(o.subject);
+    for (const FaultSpec& fault : o.faults) all.add(fault.text);
+    digest = all.finish();
+  }
+  return fmt::format("twinrun-results/{}-{}", file_name(scenario.name), digest.hex().substr(0, 8));
 }
 
 int dry_run(const Experiment& experiment, const DiagnoseOptions& options, bool json) {
@@ -166,11 +181,11 @@ int diagnose_verb(const Args& args) {
   o.faults = *faults;
   const Status takes = check_takes_faults(o.subject, !o.faults.empty());
   if (!takes) return fail(takes.error());
+  const Status begin = check_faults_begin(o.faults, scenario->train.steps);
+  if (!begin) return fail(begin.error());
   const auto bad = fail_on(parsed);
   if (!bad) return fail(bad.error());
-  o.directory = parsed.has("out") ? parsed.get<std::string>("out")
-                                  : fmt::format("twinrun-results/{}-{}", file_name(scenario->name),
-                                                scenario_digest(*scenario).hex().substr(0, 8));
+  o.directory = parsed.has("out") ? parsed.get<std::string>("out") : default_folder(*scenario, o);
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   for (const auto& engine : {o.baseline, o.subject}) {

@@ -36,4 +36,15 @@ Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed, const char* optio
   return faults;
 }
 
+Status check_faults_begin(const std::vector<FaultSpec>& faults, int64_t steps) {
+  for (const FaultSpec& fault : faults) {
+    const int64_t first = fault.step.value_or(fault.from.value_or(0));
+    if (first < steps) continue;
+    return Error{
+        fmt::format("begins at step {}, and the run has the steps 0 to {}", first, steps - 1),
+        "--fault " + fault.text, "an earlier step, or raise train.steps"};
+  }
+  return Ok{};
+}
+
 }  // namespace twinrun::cli

@@ -76,6 +76,8 @@ Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& progr
                                       const Scenario& scenario) {
   Checkpoint checkpoint;
   std::optional<RunFile> history;
+  if (parsed.has("resume") && parsed.has("init"))
+    return Error{"both --init and --resume", "", "give one of them"};
   if (parsed.has("resume")) {
     const auto path = parsed.get<std::string>("resume");
     TWINRUN_ASSIGN(const std::string kind, file_kind(path));
@@ -153,6 +155,8 @@ int train_verb(const Args& args) {
   const std::string engine = engine_of(parsed, "engine");
   const auto faults = faults_of(parsed);
   if (!faults) return fail(faults.error());
+  const Status begin = check_faults_begin(*faults, scenario->train.steps);
+  if (!begin) return fail(begin.error());
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const StopFlag& stop = install_stop_flag();
   auto experiment = make_experiment(*scenario);

@@ -75,8 +75,17 @@ TEST(Diagnose, DefaultFolderIsNameAndDigest) {
   const auto resolved =
       json_of(twinrun(folder, {"inspect", "digits_mlp", "--json", "--set", "train.steps=60"}).out);
   const std::string digest = resolved["scenario_digest"].get<std::string>().substr(0, 8);
-  EXPECT_TRUE(fs::exists(folder / ("twinrun-results/digits_mlp-" + digest + "/report.json")))
-      << o.err;
+  const std::string own = "twinrun-results/digits_mlp-" + digest;
+  EXPECT_TRUE(fs::exists(folder / (own + "/report.json"))) << o.err;
+  // Another fault, another folder: the report before stays.
+  std::set<std::string> folders{own};
+  for (const char* fault : {"scale@dense1/kernel.grad,from=5", "scale@dense1/kernel.grad,from=6"}) {
+    const auto plan = json_of(twinrun(folder, with({"diagnose", "digits_mlp", "--quick",
+                                                    "--dry-run", "--json", "--fault", fault},
+                                                   kShort))
+                                  .out);
+    EXPECT_TRUE(folders.insert(plan["directory"].get<std::string>()).second) << plan;
+  }
 }
 
 TEST(Diagnose, JsonIsOneDocumentOnStdout) {

@@ -1,5 +1,12 @@
 // Engines of others by the book, and what is said of those that are not: hello, prepare, how they end, how long they take.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
 #include "backends/exec/child.h"
+#include "backends/exec/watcher.h"
 #include "tests/exec/script.h"
 
 namespace twinrun {
@@ -167,6 +174,50 @@ TEST(Child, DoesNotReadWhatItIsSent) {
   ASSERT_TRUE(child.ok());
   ASSERT_TRUE((*child)->send("short").ok());
   EXPECT_FALSE((*child)->receive(milliseconds(300)).ok());
+}
+
+TEST(Child, WhatItStillSaysDoesNotKeepIt) {
+  const std::string done = ::testing::TempDir() + "twinrun-said-all-" + std::to_string(::getpid());
+  auto child = Child::start(
+      {"sh", "-c",
+       "cat; head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2; : > '" + done + "'"},
+      "/none", "sh");
+  ASSERT_TRUE(child.ok());
+  (*child)->end(std::chrono::seconds(60));
+  EXPECT_TRUE(std::filesystem::remove(done));
+}
+
+// Killed between the start of an engine and the moment its group is known: the mark tells.
+TEST(Watcher, WhatHasStartedUnguardedGoesToo) {
+  namespace fs = std::filesystem;
+  std::string folder = ::testing::TempDir() + "twinrun-watched-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string mark = "TWINRUN_SESSION=" + folder;
+  const std::string number = folder + ".pid";
+  const pid_t ours = ::fork();
+  if (ours == 0) {
+    const Watcher watcher(folder, mark);
+    if (::fork() == 0) {
+      ::setpgid(0, 0);
+      const std::string script = "echo $$ > '" + number + ".new'; mv '" + number + ".new' '" +
+                                 number + "'; exec sleep 1000";
+      ::execl("/usr/bin/env", "env", mark.c_str(), "sh", "-c", script.c_str(), nullptr);
+      ::_exit(127);
+    }
+    while (!fs::exists(number)) std::this_thread::sleep_for(milliseconds(2));
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ::waitpid(ours, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  for (int i = 0; i < 3000 && fs::exists(folder); ++i)
+    std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_FALSE(fs::exists(folder));
+  std::string pid, state = "gone";
+  std::ifstream(number) >> pid;
+  std::ifstream("/proc/" + pid + "/stat") >> pid >> pid >> state;
+  EXPECT_TRUE(state == "gone" || state == "Z") << state;
+  fs::remove(number);
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ const Overrides kIdle = {
     {"train.log_every", "3"},   {"train.eval_every", "5"}, {"train.checkpoint_every", "7"},
     {"diagnose.margin", "0.5"}, {"diagnose.seeds", "4"},   {"diagnose.probe", "auto"},
     {"data.prefetch", "0"},     {"tpu.poison", "true"},    {"data.eval", "100"},
-    {"diagnose.ensemble", "3"}};
+    {"diagnose.ensemble", "6"}};
 const Overrides kAtWork = {{"seed", "9"},
                            {"optimizer.lr", "0.07"},
                            {"optimizer.momentum", "0.8"},
