@@ -57,6 +57,7 @@ RunSummary summary(const std::string& name, const RunResult& run, const Program&
   s.engine = run.file.engine;
   s.settings = settings_of(program);
   s.meaning = meanings().contains(name) ? meanings().at(name) : "";
+  if (name == "T" && program.sharding.cores == 1) s.meaning = "subject";
   s.root_digest = run.file.root_digest().hex();
   s.steps = static_cast<int64_t>(run.file.steps.size());
   for (const StepScalars& step : run.file.steps) s.losses.push_back(step.loss);

@@ -147,7 +147,8 @@ Status check_emulator(Stage& stage) {
   const auto parts = first_difference(f32.file, stage.runs["S"].file);
   stage.evidence.emulator_fails = parts.has_value();
   stage.evidence.controls.push_back(
-      {"emulator at precision f32 = S, first steps", !parts, true,
+      {fmt::format("emulator at precision f32 = {}, first steps", stage.sharded() ? "S" : "R"),
+       !parts, true,
        parts ? fmt::format("states part after step {}", *parts)
              : fmt::format("{} state digests equal", f32.file.state_digests.size())});
   TWINRUN_ASSIGN(const auto cpu, baseline(stage, stage.options.threads));
