@@ -59,7 +59,8 @@ constexpr int64_t kFewRows = 252;                   // of A, for which B is pack
 constexpr int64_t kPieceRows = 504;                 // rows of A that stay in L2
 constexpr int64_t kFewRowsBlockK = 256;             // of k, where a piece packs its own B:
 constexpr int64_t kShortRows = 192;                 // of A, that are read where they are
-constexpr int64_t kPiecePanels = 16;                // panels of B that stay in L2
+constexpr int64_t kRowsAhead = 8;     // of A, that are asked for before they are copied
+constexpr int64_t kPiecePanels = 16;  // panels of B that stay in L2
 
 // Rows of A over one k block, as tiles read them.
 struct RowBlock {
@@ -76,14 +77,16 @@ RowBlock rows_of_a(const MatrixA& a, Term term, int64_t m0, int64_t m1, int64_t 
   auto* out = scratch<float>(Scratch::kPackedA, static_cast<size_t>((m + 32) * (kBlockK + 32)));
   if (a.k_stride == 1) {
     for (int64_t q = 0; q < k; ++q) offsets[q] = q;
-    // Rows a multiple of 1 KiB apart share few cache sets; rows that are not in a cache come faster as a stream, and so do
-    // short ones that follow each other.
-    const bool stream = a.row_stride == k && k <= kShortRows;
+    // Rows a multiple of 1 KiB apart share few cache sets; rows that are read once are copied, for nothing else asks memory for
+    // them ahead of time, but for a few short ones, which are in a cache.
+    const bool stream = a.row_stride == k && k <= kShortRows && m <= kFewRows;
     const bool in_place = term == Term::kWhole && a.row_stride % 256 != 0 && (!once || stream);
     if (in_place) return {a.data + m0 * a.row_stride + k0, a.row_stride};
     const int64_t pitch = (k + 15) / 16 * 16 + 16;
     for (int64_t i = 0; i < m; ++i) {
-      copy_term(term, a.data + (m0 + i) * a.row_stride + k0, out + i * pitch, k);
+      const float* row = a.data + (m0 + i) * a.row_stride + k0;
+      if (i + kRowsAhead < m) prefetch(row + kRowsAhead * a.row_stride, k);
+      copy_term(term, row, out + i * pitch, k);
     }
     return {out, pitch};
   }

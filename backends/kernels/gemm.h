@@ -32,6 +32,11 @@ struct Terms {
 // dst[i] = that term of src[i]. Vectorised; denormals are zeros in every bf16 term.
 void copy_term(Term term, const float* src, float* dst, int64_t n);
 
+// Asks for n floats that copy_term will read soon, into L2: what copies a tensor from memory otherwise waits for it.
+inline void prefetch(const float* src, int64_t n) {
+  for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(src + i, /*write=*/0, /*locality=*/2);
+}
+
 // Element (row, k) of A at data + row * row_stride + k * k_stride; one of the strides is 1.
 struct MatrixA {
   const float* data;

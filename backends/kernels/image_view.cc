@@ -5,6 +5,8 @@
 namespace twinrun {
 namespace {
 
+constexpr int64_t kRowsAhead = 2;  // of an image
+
 // Pixels whose distance is a multiple of half a page would share few cache sets.
 int64_t pitch_of(int64_t channels, int64_t step) {
   return channels * step % 512 == 0 ? channels + 16 : channels;
@@ -94,6 +96,8 @@ void copy_slab(const PatchGeometry& g, Term term, const float* data, int64_t ima
       std::memset(to, 0, static_cast<size_t>(line) * sizeof(float));
     } else {
       const float* from = source + at / g.spread[0] * g.width * g.channels;
+      const int64_t row = g.width * g.channels;
+      if (at / g.spread[0] + kRowsAhead < g.height) prefetch(from + kRowsAhead * row, row);
       // Columns of the tensor that fall inside the slab.
       const int64_t begin = g.low[1] >= 0 ? 0 : (-g.low[1] + g.spread[1] - 1) / g.spread[1];
       const int64_t reach = g.columns - 1 - g.low[1];
