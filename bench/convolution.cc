@@ -42,7 +42,7 @@ struct Shape {
   }
 };
 
-// The third has the products of the second, none of them with padding: the peer leaves those out, the contract does not.
+// The third has the products of the second, none of them with padding, which the peer always leaves out.
 constexpr Shape kShapes[] = {
     {128, 28, 1, 5, 32},      {128, 14, 32, 5, 64}, {128, 18, 32, 5, 64, 1, false},
     {256, 28, 16, 3, 32},     {200, 32, 3, 3, 256}, {32, 32, 256, 3, 256},

@@ -29,12 +29,6 @@ std::string shown(std::string_view text) {
   return fmt::format("'{}'", text::clip(text::clean(text.substr(0, 200)), 40));
 }
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return out;
-}
-
 std::string_view trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t");
   if (begin == text.npos) return "";
@@ -46,7 +40,7 @@ std::optional<size_t> first_known(const std::vector<std::string>& names,
                                   const std::array<std::string_view, N>& known) {
   for (std::string_view wanted : known) {
     for (size_t i = 0; i < names.size(); ++i) {
-      if (lower(names[i]) == wanted) return i;
+      if (lower_case(names[i]) == wanted) return i;
     }
   }
   return std::nullopt;
@@ -342,7 +336,7 @@ std::vector<Curve> curves_of(const RunFile& run) {
 }
 
 bool is_curve_path(const std::string& path) {
-  const std::string name = lower(path);
+  const std::string name = lower_case(path);
   return named_csv(name) || named_json(name) || is_event_path(path);
 }
 
@@ -356,7 +350,7 @@ Result<CurveFile> read_curve(const std::string& path, const std::string& column)
                                       text::plural(events.replaced, "value")));
     return out;
   }
-  const std::string name = lower(path);
+  const std::string name = lower_case(path);
   if (named_csv(name) || named_json(name)) {
     TWINRUN_ASSIGN(const std::vector<std::byte> bytes, read_whole_file(path, kMostBytes + 1));
     if (bytes.size() > kMostBytes)

@@ -10,8 +10,7 @@ namespace twinrun {
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& candidates) {
   if (word.size() > 64) return "";
-  std::string lower(word);
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const std::string lower = lower_case(word);
   std::string_view best;
   int least = 0;
   for (std::string_view candidate : candidates) {

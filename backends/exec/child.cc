@@ -14,7 +14,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "backends/exec/spawn.h"
+#include "program/base/spawn.h"
 
 extern char** environ;
 

@@ -8,7 +8,7 @@
 
 #include <array>
 
-#include "backends/exec/spawn.h"
+#include "program/base/spawn.h"
 
 namespace twinrun {
 namespace {

@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "checkpoints/container/open_file.h"
+#include "program/base/spawn.h"
 
 namespace twinrun {
 namespace {
@@ -117,12 +118,9 @@ int spawn(const std::vector<std::string>& command, int input, int output, pid_t&
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  const int failed = posix_spawnp(&pid, words[0], &actions, &attributes, words.data(), environ);
-  posix_spawnattr_destroy(&attributes);
+  const SpawnAttributes attributes;
+  const int failed =
+      posix_spawnp(&pid, words[0], &actions, attributes.get(), words.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   return failed;
 }

@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "backends/exec/last_resort.h"
-#include "backends/exec/spawn.h"
 #include "backends/exec/watcher.h"
+#include "program/base/spawn.h"
 
 extern char** environ;
 

@@ -140,8 +140,7 @@ class TextRules {
       stateful_.of.push_back(&in);
     } else if (in.opcode == "rng-bit-generator") {
       const auto found = in.attributes.find("algorithm");
-      std::string algorithm = found == in.attributes.end() ? "" : found->second;
-      for (char& c : algorithm) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      const std::string algorithm = found == in.attributes.end() ? "" : lower_case(found->second);
       if (algorithm.empty() || algorithm.find("default") != std::string::npos)
         default_.of.push_back(&in);
     }

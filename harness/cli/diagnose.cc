@@ -119,13 +119,6 @@ Result<std::optional<Experiment>> imported_of(const Parsed& parsed) {
   return std::optional<Experiment>(std::move(e));
 }
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::ranges::transform(out, out.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
-}
-
 }  // namespace
 
 int diagnose_verb(const Args& args) {
@@ -216,7 +209,7 @@ int diagnose_verb(const Args& args) {
     print_report(report);
   }
   const bool counts = !parsed.has("fail-on") ||
-                      std::ranges::find(*bad, lower(to_string(report.verdict))) != bad->end();
+                      std::ranges::find(*bad, lower_case(to_string(report.verdict))) != bad->end();
   return counts ? exit_code(report.verdict) : 0;
 }
 

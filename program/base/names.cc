@@ -30,15 +30,16 @@ int edit_distance(std::string_view a, std::string_view b) {
   return d[n][m];
 }
 
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
 std::string nearest(std::string_view name, const std::vector<std::string>& known) {
-  const auto small = [](std::string_view text) {
-    std::string out(text);
-    for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    return out;
-  };
   // Of two that are as near but for capitals, the one with the same.
   const auto best = std::ranges::min_element(known, {}, [&](const auto& k) {
-    return std::pair(edit_distance(small(name), small(k)), edit_distance(name, k));
+    return std::pair(edit_distance(lower_case(name), lower_case(k)), edit_distance(name, k));
   });
   return best == known.end() ? "" : *best;
 }

@@ -1,4 +1,4 @@
-// How a process of a session's is started: signals as a program expects them, whatever this one blocks or ignores, and a process group
+// How a process of ours or of a session's is started: signals as a program expects them, whatever this one blocks or ignores, and a process group
 // of its own, so that Ctrl-C is not for it.
 //
 //   SpawnAttributes attributes;
