@@ -46,6 +46,8 @@ struct Capabilities {
   bool deterministic = true;  // promises the same bits on a rerun
   bool op_trace = true;       // offers values op by op
   bool ours = true;           // false: a foreign engine
+  std::string
+      conventions;  // whose formulas a foreign engine's script has, "pytorch"; "": not declared
   bool declares_arithmetic =
       true;  // false: nothing is known of precision, order, flush, ulps (evidence level B)
 };

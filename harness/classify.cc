@@ -97,6 +97,22 @@ void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr,
           : "the cause was matched tensor by tensor, one step from the subject's own states");
 }
 
+// The subject's script computes another function, and the formula is known. Whether that matters is said; it is no fault of an
+// engine either way.
+void judge_program(const Evidence& e, Judgement& j) {
+  if (e.meaning.differs()) sharding_findings(e, j, VerdictClass::kSharding);
+  program_findings(e, j, VerdictClass::kProgram);
+  std::ranges::stable_partition(
+      j.findings, [](const Finding& f) { return f.verdict == VerdictClass::kProgram; });
+  j.verdict = VerdictClass::kProgram;
+  j.headline = fmt::format("{} and the scenario do not compute the same function: {} {}.",
+                           e.subject.name, e.subject.name, explained_by(e));
+  j.confidence = fmt::format(
+      "statistical (level C, tensors only): with the scenario changed so, every tensor of {} steps "
+      "is where honest engines put it; without, {} is not",
+      e.match->states, e.match->outside.empty() ? "one" : e.match->outside.front().tensor);
+}
+
 // The engine's last words are the evidence.
 void failed_engine(const Evidence& e, Judgement& j) {
   Finding f;
@@ -228,6 +244,10 @@ Judgement judge(const Evidence& e) {
   }
   if (e.identical) {
     identical(e, j);
+    return j;
+  }
+  if (explained && e.match->explanations.front().has_formula()) {
+    judge_program(e, j);
     return j;
   }
   if (unexplained) {

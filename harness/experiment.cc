@@ -125,6 +125,10 @@ Result<Experiment> experiment_on_paper(const Scenario& scenario) {
   return e;
 }
 
+Result<Experiment> with_scenario(const Experiment& experiment, const Scenario& scenario) {
+  return assemble(scenario, experiment.data);
+}
+
 Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed) {
   Scenario s = experiment.scenario;
   s.seed = seed;
@@ -150,7 +154,7 @@ StepFeed::StepFeed(const Experiment& experiment, const Program& program)
 
 Result<StepInputs> StepFeed::inputs(int64_t step) {
   if (feed_) {
-    TWINRUN_ASSIGN(const Batch batch, feed_->batch(step));
+    TWINRUN_ASSIGN(const Batch batch, feed_->batch(step + experiment_.scenario.data.batch_offset));
     const double begin = steady_seconds();
     auto inputs = step_inputs(program_, experiment_.scenario, batch, step);
     enqueue_ += {1, static_cast<int64_t>(batch.bytes()), steady_seconds() - begin, 0};

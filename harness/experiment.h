@@ -65,6 +65,8 @@ Result<Experiment> make_experiment(const Scenario& scenario);
 Result<SampleType> sample_on_paper(const Scenario& scenario);
 // The programs alone, without opening any data: `data` is null, `inference` empty. For what reads programs and runs nothing.
 Result<Experiment> experiment_on_paper(const Scenario& scenario);
+// The same data, and a scenario that differs in formulas only: what is computed of the samples, not where they come from.
+Result<Experiment> with_scenario(const Experiment& experiment, const Scenario& scenario);
 // The same data and model from another seed: initial weights, order of samples, random ops.
 Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed);
 

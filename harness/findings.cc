@@ -214,6 +214,10 @@ std::string spreads(double ratio, double threshold) {
                      text::number(threshold));
 }
 
+std::string subject_name(const Evidence& e) {
+  return e.subject.ours && e.subject.name == "tpu" ? "The emulated tpu" : e.subject.name;
+}
+
 const TrajectoryRow* find_row(const Evidence& e, const std::string& pair) {
   const auto it = std::ranges::find(e.trajectories, pair, &TrajectoryRow::pair);
   return it == e.trajectories.end() ? nullptr : &*it;
@@ -233,7 +237,7 @@ void engine_bug(const Evidence& e, Judgement& j) {
   j.findings.insert(j.findings.begin(), found.begin(), found.end());
   const Violation& first = e.violations.front();
   j.headline = fmt::format(
-      "{} {} {}, first {}at step {}, {} (seen in {}).", e.subject.name,
+      "{} {} {}, first {}at step {}, {} (seen in {}).", subject_name(e),
       first.what == Violation::What::kStatistic ? "rounds the results of" : "computes",
       first.what == Violation::What::kStatistic ? first.op + " with a bias" : first.op + " wrong",
       could_hide(first) ? "detectable " : "", first.step, core_text(first, e.cores),
@@ -345,10 +349,28 @@ void tensor_findings(const Evidence& e, Judgement& j) {
             : fmt::format("{} (framework or script) makes {} wrong, seen at step {} on core {}.",
                           e.subject.name, m.outside.front().tensor, m.outside.front().step,
                           m.outside.front().replica);
+  if (m.beside) {
+    j.headline += fmt::format(" Besides, its script is not the scenario's: it {}{}.",
+                              m.beside->has_formula() ? "" : "runs with ", parts_text(*m.beside));
+    Finding f;
+    f.verdict = m.beside->has_formula() ? VerdictClass::kProgram : VerdictClass::kSharding;
+    f.cause = m.beside->parts.front().formula
+                  ? m.beside->parts.front().formula->values.front().first
+                  : m.beside->parts.front().cause;
+    f.level = 'C';
+    f.sentence = fmt::format(
+        "The tensors above are held against the scenario as the script has it: it {}{}.",
+        m.beside->has_formula() ? "" : "runs with ", parts_text(*m.beside));
+    f.number = m.beside->ratio;
+    f.bound = m.threshold;
+    f.number_text = spreads(m.beside->ratio, m.threshold);
+    f.bound_source = envelope_source(m);
+    f.reproduce = e.command;
+    j.findings.push_back(std::move(f));
+  }
   j.confidence = fmt::format(
       "statistical (level C, tensors only): an honest engine is accused so with probability {}; no "
-      "known "
-      "sharding cause explains it",
+      "known formula or sharding cause explains it",
       rate(m.false_alarm));
   j.next_steps.push_back(
       "give the engine an op trace: then the op is named, and the claim is certain");

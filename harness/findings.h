@@ -10,6 +10,8 @@
 
 namespace twinrun {
 
+// The subject as a headline has it: nobody is to take the emulator for a device.
+std::string subject_name(const Evidence& evidence);
 const TrajectoryRow* find_row(const Evidence& evidence, const std::string& pair);
 
 // Number and bound of a claim that rests on held-out loss: a difference against the margin.
@@ -25,7 +27,9 @@ void engine_bug(const Evidence& evidence, Judgement& judgement);
 void sharding_findings(const Evidence& evidence, Judgement& judgement, VerdictClass as);
 // "reduction 90 %, batch norm 10 %"
 std::string named_causes(const Evidence& evidence);
-// "a missing all-reduce, or ..." of Evidence::match.
+// "a missing all-reduce and ..." of sharding causes; "adds epsilon after ..., and has ..." where a formula is among them.
+std::string parts_text(const Explanation& explanation);
+// The same of all explanations of Evidence::match, "..., or ...".
 std::string explained_by(const Evidence& evidence);
 // What the subject's script changed, told from its tensors.
 void program_findings(const Evidence& evidence, Judgement& judgement, VerdictClass as);

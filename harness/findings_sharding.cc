@@ -121,7 +121,22 @@ std::string named_causes(const Evidence& e) {
 
 namespace {
 
+// "adds epsilon after the bias correction and has per-core batch norm", of a subject that comes before it.
+std::string doings_text(const Explanation& explanation) {
+  std::string text;
+  for (const Explanation::Part& part : explanation.parts) {
+    text += text.empty() ? "" : ", and ";
+    text += part.formula ? part.formula->meaning
+                         : fmt::format("has {}{}", part.introduced ? "" : "no ",
+                                       name_of(part.cause).subject);
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string parts_text(const Explanation& explanation) {
+  if (explanation.has_formula()) return doings_text(explanation);
   std::string text;
   for (const Explanation::Part& part : explanation.parts) {
     text += fmt::format("{}{}{}", text.empty() ? "" : " and ",
@@ -130,8 +145,6 @@ std::string parts_text(const Explanation& explanation) {
   return text;
 }
 
-}  // namespace
-
 std::string explained_by(const Evidence& e) {
   std::string text;
   for (const Explanation& explanation : e.match->explanations)
@@ -139,23 +152,36 @@ std::string explained_by(const Evidence& e) {
   return text;
 }
 
+namespace {
+
+std::string formula_sentence(const Evidence& e, const FormulaChange& change) {
+  std::string text = fmt::format("{} {}.", e.subject.name, change.meaning);
+  if (!change.frameworks.empty()) text += fmt::format(" Who does so: {}.", change.frameworks);
+  return text;
+}
+
+}  // namespace
+
+// What the subject's script changed, told from its tensors.
 void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
   const MatchResult& m = *e.match;
   const TrajectoryRow* effect = find_row(e, "T - R");
   for (const Explanation& explanation : m.explanations) {
     for (const Explanation::Part& part : explanation.parts) {
       Finding f;
-      f.verdict = as;
-      f.cause = part.cause;
+      f.verdict = as == VerdictClass::kProgram && !part.formula ? VerdictClass::kSharding : as;
+      f.cause = part.formula ? part.formula->values.front().first : part.cause;
       f.level = m.read ? e.level : 'C';
       const auto known = std::ranges::find(e.known_causes, part.cause, &ShardingCause::name);
       const bool told = known != e.known_causes.end();
       f.sentence =
-          fmt::format("The training script differs from the scenario{}.",
-                      part.introduced && told
-                          ? ": " + known->meaning
-                          : fmt::format(" by {}{}", part.introduced ? "" : "the absence of ",
-                                        name_of(part.cause).subject));
+          part.formula
+              ? formula_sentence(e, *part.formula)
+              : fmt::format("The training script differs from the scenario{}.",
+                            part.introduced && told
+                                ? ": " + known->meaning
+                                : fmt::format(" by {}{}", part.introduced ? "" : "the absence of ",
+                                              name_of(part.cause).subject));
       const std::string told_by =
           m.read ? "what the ops read is bit by bit what this cause feeds"
                  : fmt::format(
@@ -179,7 +205,17 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
                                          t.pattern.empty() ? "" : " (" + t.pattern + ")"));
       }
       if (m.explanations.size() > 1)
-        f.evidence.push_back("the same tensors follow from " + explained_by(e));
+        f.evidence.push_back((explanation.has_formula()
+                                  ? "the tensors do not tell apart whether it "
+                                  : "the same tensors follow from ") +
+                             explained_by(e));
+      if (part.formula) {
+        const std::string both =
+            fmt::format("say {} in the scenario, if the script is right; else {}",
+                        part.formula->setting, part.formula->cure);
+        f.evidence.push_back("cure: " + both);
+        j.next_steps.push_back(both);
+      }
       if (e.level == 'C' && told && !known->twin.empty())
         f.evidence.push_back("an engine fault would look the same: " + known->twin +
                              "; the list of executed ops would tell");

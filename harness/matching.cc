@@ -11,6 +11,7 @@
 #include "backends/variants/variant.h"
 #include "harness/mixed_precision.h"
 #include "harness/pipeline.h"
+#include "program/analysis/liveness.h"
 
 namespace twinrun {
 namespace {
@@ -33,15 +34,35 @@ constexpr double kWorthTrying = 1000;
 constexpr size_t kMostTried = 12;
 // An explanation brings the subject nearer by as much.
 constexpr double kExplains = 2;
+// Two changes at once: each of the few that bring the subject nearest by themselves, with every other one. What trying them may
+// cost, in floating-point operations of all steps (half a minute of one core at most).
+constexpr size_t kMostOfPairs = 6;
+constexpr double kPairBudget = 5e11;
+constexpr double kTensorOverhead = 2e5;  // of a step beside its products, per op, in the same unit
 
 // A program that the subject may have run instead.
 struct Hypothesis {
   std::vector<Explanation::Part> parts;
   Program program;
-  std::vector<Observed> members;
-  double score = 0;  // the subject's largest ratio in an envelope of two
-  int64_t far = 0;   // values that two members rule out
+  std::shared_ptr<const Experiment> experiment = nullptr;  // whose feed the program reads
+  std::vector<Observed> members = {};
+  double score = 0;     // the subject's largest ratio in an envelope of two
+  int64_t far = 0;      // values that two members rule out
+  double nearness = 0;  // the sum of the ratios' logarithms: how much is wrong in all
 };
+
+double logarithms(const std::vector<Distance>& found) {
+  double sum = 0;
+  for (const Distance& d : found) sum += std::log10(1 + std::min(d.ratio, 1e12));
+  return sum;
+}
+
+bool is_single(const std::vector<Explanation::Part>& parts) { return parts.size() == 1; }
+
+bool exclude_each_other(const Explanation::Part& a, const Explanation::Part& b) {
+  if (a.formula && b.formula) return exclusive(*a.formula, *b.formula);
+  return !a.formula && !b.formula && exclusive(a.cause, b.cause);
+}
 
 class Matcher {
  public:
@@ -60,15 +81,27 @@ class Matcher {
     }
   }
 
-  Result<MatchResult> run(Backend& subject) {
-    const bool seen =
-        std::ranges::none_of(states_, [](const MatchState& s) { return s.after.empty(); });
-    std::unique_ptr<Engine> engine;
-    if (!seen) {
-      TWINRUN_ASSIGN(engine, subject.prepare(asked_));
-      result_.subject_steps = static_cast<int64_t>(states_.size());
+  // What is outside with these changes made.
+  Result<std::vector<TensorMismatch>> outside_of(Backend& subject,
+                                                 const std::vector<Explanation::Part>& parts) {
+    std::optional<Hypothesis> h = hypothesis(parts);
+    if (!h) return Error{"there is no program with these changes", "matching", ""};
+    TWINRUN_RETURN_IF_ERROR(observe_subject(subject));
+    TWINRUN_RETURN_IF_ERROR(add_members(*h, options_.few));
+    std::vector<Distance> found = distances(subject_, envelope(h->members));
+    result_.threshold = threshold(h->members.size(), found.size());
+    if (std::ranges::any_of(found, beyond)) {
+      TWINRUN_RETURN_IF_ERROR(add_members(*h, options_.many));
+      found = distances(subject_, envelope(h->members));
+      result_.threshold = threshold(h->members.size(), found.size());
     }
-    TWINRUN_ASSIGN(subject_, observe(e_, engine.get(), asked_, tensors_, states_));
+    if (count_outside(found) == 0) return std::vector<TensorMismatch>();
+    TWINRUN_RETURN_IF_ERROR(describe_outside(h->program, found, h->members, h->experiment.get()));
+    return std::move(result_.outside);
+  }
+
+  Result<MatchResult> run(Backend& subject) {
+    TWINRUN_RETURN_IF_ERROR(observe_subject(subject));
     result_.false_alarm = options_.false_alarm;
     result_.states = static_cast<int64_t>(states_.size());
 
@@ -120,7 +153,10 @@ class Matcher {
       TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
       return result_;
     }
-    TWINRUN_RETURN_IF_ERROR(explain());
+    const bool update_alone = std::ranges::none_of(found, [&](const Distance& d) {
+      return outside(d) && !tensors_[place_of(d.value)].is_state;
+    });
+    TWINRUN_RETURN_IF_ERROR(explain(update_alone));
     if (!result_.explanations.empty()) {
       result_.outcome = MatchResult::Outcome::kExplained;
       TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
@@ -133,11 +169,12 @@ class Matcher {
       return result_;
     }
     if (nearest_) {
-      TWINRUN_RETURN_IF_ERROR(add_members(nearest_->program, options_.many, nearest_->members));
+      TWINRUN_RETURN_IF_ERROR(add_members(*nearest_, options_.many));
       const std::vector<Distance> left = distances(subject_, envelope(nearest_->members));
       if (2 * count_outside(left) <= count_outside(found)) {
         result_.beside = Explanation{nearest_->parts, largest(left)};
-        TWINRUN_RETURN_IF_ERROR(describe_outside(nearest_->program, left, nearest_->members));
+        TWINRUN_RETURN_IF_ERROR(describe_outside(nearest_->program, left, nearest_->members,
+                                                 nearest_->experiment.get()));
         return result_;
       }
     }
@@ -146,6 +183,18 @@ class Matcher {
   }
 
  private:
+  Status observe_subject(Backend& subject) {
+    const bool seen =
+        std::ranges::none_of(states_, [](const MatchState& s) { return s.after.empty(); });
+    std::unique_ptr<Engine> engine;
+    if (!seen) {
+      TWINRUN_ASSIGN(engine, subject.prepare(asked_));
+      result_.subject_steps = static_cast<int64_t>(states_.size());
+    }
+    TWINRUN_ASSIGN(subject_, observe(e_, engine.get(), asked_, tensors_, states_));
+    return Ok{};
+  }
+
   Result<std::unique_ptr<Backend>> default_member(uint64_t member) const {
     return make_variant_backend(variant_within(member, declared_),
                                 backend_options(e_.scenario, options_.threads));
@@ -155,26 +204,34 @@ class Matcher {
     return envelope_of(members, slack_);
   }
 
-  Status add_members(const Program& program, int wanted, std::vector<Observed>& members) {
+  Status add_members(Hypothesis& h, int wanted) {
+    return add_members(h.program, wanted, h.members, h.experiment.get());
+  }
+  // `experiment`: whose feed the program reads; nullptr: the one asked for.
+  Status add_members(const Program& program, int wanted, std::vector<Observed>& members,
+                     const Experiment* experiment = nullptr) {
     while (static_cast<int>(members.size()) < wanted) {
       const auto number = static_cast<uint64_t>(members.size()) + 1;
       TWINRUN_ASSIGN(const auto backend, options_.make_member(number));
       TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
-      TWINRUN_ASSIGN(Observed o, observe(e_, engine.get(), asked_, tensors_, states_, number,
-                                         weight_move(asked_, declared_.precision)));
+      TWINRUN_ASSIGN(Observed o,
+                     observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_,
+                             tensors_, states_, number, weight_move(asked_, declared_.precision)));
       members.push_back(std::move(o));
       result_.member_steps += static_cast<int64_t>(states_.size());
     }
     return Ok{};
   }
 
-  Result<Observed> predict(const Program& program, const std::vector<MatchState>& states) {
+  Result<Observed> predict(const Program& program, const std::vector<MatchState>& states,
+                           const Experiment* experiment = nullptr) {
     BackendOptions o;
     o.threads = options_.threads;
     TWINRUN_ASSIGN(const auto backend, make_backend("cpu:f64", o));
     TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
     result_.exact_steps += static_cast<int64_t>(states.size());
-    return observe(e_, engine.get(), asked_, tensors_, states);
+    return observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_, tensors_,
+                   states);
   }
 
   // Is the subject, run again from the same states, nearer to itself than to what is due? Twice as near, in most tensors of those
@@ -235,42 +292,77 @@ class Matcher {
     return ratio;
   }
 
+  // nullopt: there is no such program, or it has another state than the one asked for.
   std::optional<Hypothesis> hypothesis(std::vector<Explanation::Part> parts) const {
-    Sharding s = asked_.sharding;
-    for (const Explanation::Part& part : parts)
-      s = part.introduced ? introduce(e_, s, part.cause) : restore(e_, s, part.cause);
-    if (s == asked_.sharding) return std::nullopt;
+    const Result<ChangedProgram> changed = changed_by(e_, asked_.sharding, parts);
+    if (!changed) return std::nullopt;
+    const bool formula = changed->experiment != nullptr;
+    if (!formula && changed->sharding == asked_.sharding) return std::nullopt;
     try {
-      return Hypothesis{std::move(parts), reshard(asked_, s), {}, 0, 0};
+      Hypothesis h{std::move(parts), asked_, changed->experiment};
+      if (!formula) {
+        h.program = reshard(asked_, changed->sharding);
+      } else {
+        h.program = step_of(*changed->experiment, changed->sharding);
+        if (!same_layout(h.program)) return std::nullopt;
+      }
+      return h;
     } catch (const GraphError&) {
-      return std::nullopt;  // no such program
+      return std::nullopt;
     }
   }
 
-  // Those among `candidates` whose own envelope holds the subject.
-  Status try_all(std::vector<Hypothesis> candidates) {
-    std::vector<Hypothesis> worth;
+  static Program step_of(const Experiment& e, const Sharding& sharding) {
+    const Program step =
+        sharding.cores > 1 ? e.sharded(sharding) : e.whole(Experiment::Stack::kTpu);
+    return step.sharding == sharding ? step : reshard(step, sharding);
+  }
+
+  bool same_layout(const Program& other) const {
+    return std::ranges::equal(other.state, asked_.state,
+                              [](const StateVar& a, const StateVar& b) {
+                                return a.name == b.name && a.type == b.type;
+                              }) &&
+           std::ranges::equal(other.outputs, asked_.outputs,
+                              [](const Output& a, const Output& b) { return a.name == b.name; }) &&
+           std::ranges::equal(other.inputs, asked_.inputs,
+                              [](const Input& a, const Input& b) { return a.name == b.name; });
+  }
+
+  // Two members each: how far is the subject from what they do?
+  Status look_at(std::vector<Hypothesis>& candidates) {
     for (Hypothesis& h : candidates) {
-      TWINRUN_RETURN_IF_ERROR(add_members(h.program, kFirstLook, h.members));
+      TWINRUN_RETURN_IF_ERROR(add_members(h, kFirstLook));
       const std::vector<Distance> found = distances(subject_, envelope(h.members));
       h.score = largest(found);
+      h.nearness = logarithms(found);
       h.far =
           std::ranges::count_if(found, [](const Distance& d) { return d.ratio > kWorthTrying; });
+      if (h.far > 0) h.members.clear();
+    }
+    return Ok{};
+  }
+
+  // Those among `candidates` whose own envelope holds the subject.
+  Status try_all(std::vector<Hypothesis>& candidates) {
+    TWINRUN_RETURN_IF_ERROR(look_at(candidates));
+    std::vector<Hypothesis> worth;
+    for (const Hypothesis& h : candidates) {
       if (h.far == 0) {
-        worth.push_back(std::move(h));
-      } else if (h.parts.size() == 1 && (!nearest_ || h.far < nearest_->far)) {
-        nearest_ = std::move(h);
+        worth.push_back(h);
+      } else if (is_single(h.parts) && (!nearest_ || h.far < nearest_->far)) {
+        nearest_ = h;
       }
     }
     std::ranges::stable_sort(worth, {}, &Hypothesis::score);
     if (worth.size() > kMostTried) worth.resize(kMostTried);
     for (Hypothesis& h : worth) {
-      TWINRUN_RETURN_IF_ERROR(add_members(h.program, options_.many, h.members));
+      TWINRUN_RETURN_IF_ERROR(add_members(h, options_.many));
       const std::vector<Distance> found = distances(subject_, envelope(h.members));
       // A program that means the same rounds otherwise: it holds no worse what only just is outside.
       if (count_outside(found) == 0 && kExplains * largest(found) <= result_.ratio) {
         result_.explanations.push_back({h.parts, largest(found)});
-      } else if (h.parts.size() == 1 && (!nearest_ || nearest_->far > 0)) {
+      } else if (is_single(h.parts) && (!nearest_ || nearest_->far > 0)) {
         nearest_ = h;
       }
       h.members.clear();
@@ -279,30 +371,43 @@ class Matcher {
     return Ok{};
   }
 
-  Status explain() {
-    if (asked_.sharding.cores == 1 || asked_.recipe == nullptr) return Ok{};
-    const std::vector<std::string> present = present_causes(e_, asked_.sharding);
+  // Every change by itself: causes of sharding, and formulas; of the latter those of the update alone where all that the update
+  // takes, loss and gradients, is as it should be.
+  std::vector<Explanation::Part> changes(bool update_alone) const {
     std::vector<Explanation::Part> parts;
+    const std::vector<std::string> present = present_causes(e_, asked_.sharding);
     for (const std::string& cause : possible_causes(e_)) {
       const bool has = std::ranges::find(present, cause) != present.end();
       parts.push_back({cause, !has});
     }
-    std::vector<Hypothesis> singles, pairs;
-    for (size_t a = 0; a < parts.size(); ++a) {
-      if (auto h = hypothesis({parts[a]})) singles.push_back(std::move(*h));
+    if (!options_.formulas) return parts;
+    for (FormulaChange& change : formula_changes(e_)) {
+      if (update_alone && !change.update_only) continue;
+      std::string setting = change.setting;
+      parts.push_back({std::move(setting), true, std::move(change)});
     }
-    TWINRUN_RETURN_IF_ERROR(try_all(std::move(singles)));
+    return parts;
+  }
+
+  Status explain(bool update_alone) {
+    if (asked_.recipe == nullptr) return Ok{};
+    const std::vector<Explanation::Part> parts = changes(update_alone);
+    std::vector<Hypothesis> singles;
+    for (const Explanation::Part& part : parts) {
+      if (auto h = hypothesis({part})) singles.push_back(std::move(*h));
+    }
+    TWINRUN_RETURN_IF_ERROR(try_all(singles));
     if (result_.explanations.empty() && options_.pairs) {
-      for (size_t a = 0; a < parts.size(); ++a) {
-        for (size_t b = a + 1; b < parts.size(); ++b) {
-          if (exclusive(parts[a].cause, parts[b].cause)) continue;
-          if (auto h = hypothesis({parts[a], parts[b]})) pairs.push_back(std::move(*h));
-        }
-      }
-      TWINRUN_RETURN_IF_ERROR(try_all(std::move(pairs)));
+      std::vector<Hypothesis> pairs = pairs_of(parts, singles);
+      TWINRUN_RETURN_IF_ERROR(try_all(pairs));
     }
+    // What sharding explains by itself needs no other formula.
+    const auto of_sharding = [](const Explanation& x) { return !x.has_formula(); };
+    if (std::ranges::any_of(result_.explanations, of_sharding))
+      std::erase_if(result_.explanations, [&](const Explanation& x) { return !of_sharding(x); });
     for (const Explanation& x : result_.explanations) {
       for (const Explanation::Part& part : x.parts) {
+        if (part.formula) continue;
         const std::string twin = describe(e_, part.cause).twin;
         if (part.introduced && !twin.empty() &&
             std::ranges::find(result_.twins, twin) == result_.twins.end())
@@ -312,14 +417,45 @@ class Matcher {
     return Ok{};
   }
 
+  std::vector<Hypothesis> pairs_of(const std::vector<Explanation::Part>& parts,
+                                   const std::vector<Hypothesis>& singles) const {
+    std::vector<Hypothesis> out;
+    const auto add = [&](const Explanation::Part& a, const Explanation::Part& b) {
+      if (exclude_each_other(a, b)) return;
+      if (auto h = hypothesis({a, b})) out.push_back(std::move(*h));
+    };
+    // Of two causes of sharding, each of which may hide the other, all.
+    for (size_t a = 0; a < parts.size(); ++a) {
+      for (size_t b = a + 1; b < parts.size(); ++b) {
+        if (!parts[a].formula && !parts[b].formula) add(parts[a], parts[b]);
+      }
+    }
+    std::vector<const Hypothesis*> best;
+    for (const Hypothesis& h : singles) best.push_back(&h);
+    std::ranges::stable_sort(best, {}, &Hypothesis::nearness);
+    const double each = kFirstLook * static_cast<double>(states_.size() * asked_.sharding.cores) *
+                        (step_flops(asked_) + kTensorOverhead * asked_.graph.size());
+    const auto affordable = static_cast<size_t>(kPairBudget / each);
+    for (size_t i = 0; i < std::min(best.size(), kMostOfPairs); ++i) {
+      for (size_t k = i + 1; k < best.size() && out.size() < affordable; ++k) {
+        const Explanation::Part &a = best[i]->parts[0], &b = best[k]->parts[0];
+        if (a.formula || b.formula) add(a, b);
+      }
+    }
+    return out;
+  }
+
   // ---- what is outside, and what it looks like
 
   size_t place_of(size_t value) const { return value / subject_.replicas % tensors_.size(); }
 
   // Of `program`, whose honest engines are `members`.
   Status describe_outside(const Program& program, const std::vector<Distance>& found,
-                          const std::vector<Observed>& members) {
-    TWINRUN_ASSIGN(exact_, predict(program, states_));
+                          const std::vector<Observed>& members,
+                          const Experiment* experiment = nullptr) {
+    TWINRUN_ASSIGN(exact_, predict(program, states_, experiment));
+    reach_.clear();
+    result_.outside.clear();
     const Envelope honest = envelope(members);
     for (size_t v = 0; v < exact_.values.size(); ++v) {
       double reach = 0x1p-24 * exact_.values[v].size;
@@ -332,7 +468,7 @@ class Matcher {
         program.sharding.reduce_gradients) {
       Sharding s = program.sharding;
       s.reduce_gradients = false;
-      TWINRUN_ASSIGN(parts, predict(reshard(asked_, s), states_));
+      TWINRUN_ASSIGN(parts, predict(reshard(program, s), states_, experiment));
     }
     // What one step shows by itself is told of that step; a look at all of them together, only where none does.
     const size_t stride = tensors_.size() * subject_.replicas;
@@ -430,6 +566,37 @@ class Matcher {
 };
 
 }  // namespace
+
+bool Explanation::has_formula() const {
+  return std::ranges::any_of(parts, [](const Part& part) { return part.formula.has_value(); });
+}
+
+Result<ChangedProgram> changed_by(const Experiment& e, const Sharding& sharding,
+                                  const std::vector<Explanation::Part>& parts) {
+  ChangedProgram out{nullptr, sharding};
+  for (const Explanation::Part& part : parts) {
+    if (!part.formula) continue;
+    TWINRUN_ASSIGN(Experiment changed,
+                   with_formula(out.experiment ? *out.experiment : e, *part.formula));
+    out.experiment = std::make_shared<const Experiment>(std::move(changed));
+  }
+  const Experiment& base = out.experiment ? *out.experiment : e;
+  for (const Explanation::Part& part : parts) {
+    if (part.formula) continue;
+    out.sharding = part.introduced ? introduce(base, out.sharding, part.cause)
+                                   : restore(base, out.sharding, part.cause);
+  }
+  return out;
+}
+
+Result<std::vector<TensorMismatch>> outside_of(const Experiment& e, const Program& asked,
+                                               Backend& subject,
+                                               const std::vector<MatchState>& states,
+                                               const std::vector<Explanation::Part>& parts,
+                                               const MatchOptions& options) {
+  if (states.empty()) return Error{"no state to match from", "matching", ""};
+  return Matcher(e, asked, states, options, subject.capabilities()).outside_of(subject, parts);
+}
 
 Result<MatchResult> match_subject(const Experiment& e, const Program& asked, Backend& subject,
                                   const std::vector<MatchState>& states,

@@ -17,6 +17,7 @@
 #include "backends/backend.h"
 #include "harness/causes.h"
 #include "harness/envelope.h"
+#include "harness/formulas.h"
 
 namespace twinrun {
 
@@ -30,7 +31,8 @@ struct MatchOptions {
   // Elements that are kept of one engine, of all states and replicas: 256 MiB where no two replicas agree, times `many` at worst. Of
   // larger models a sample is compared (harness/envelope.h).
   int64_t most_elements = int64_t{1} << 26;
-  bool pairs = true;  // try two causes at once where no single one explains
+  bool pairs = true;     // try two causes at once where no single one explains
+  bool formulas = true;  // try the catalogue of formulas (harness/formulas.h), too
 };
 
 // One tensor of one replica at one step, outside the envelope of honest engines.
@@ -48,15 +50,25 @@ struct TensorMismatch {
       pattern;  // "1.5 times what was due", "unchanged: an update of zero", "without core 3's part", ""
 };
 
-// Causes (one or two) that explain the subject, and whether each is introduced or undone.
+// What explains the subject: one or two causes of sharding, each introduced or undone, or formulas in their place.
 struct Explanation {
   struct Part {
     std::string cause;
     bool introduced = true;  // false: the program asked for has it, the subject's has not
+    std::optional<FormulaChange> formula = {};  // then `cause` is its setting
+    bool operator==(const Part&) const = default;
   };
   std::vector<Part> parts;
   double ratio = 0;  // the subject's largest, in this program's own envelope
+  bool has_formula() const;
 };
+// The experiment and the sharding whose program the parts describe.
+struct ChangedProgram {
+  std::shared_ptr<const Experiment> experiment;
+  Sharding sharding;
+};
+Result<ChangedProgram> changed_by(const Experiment& experiment, const Sharding& sharding,
+                                  const std::vector<Explanation::Part>& parts);
 
 struct MatchResult {
   enum class Outcome : uint8_t {
@@ -92,7 +104,14 @@ struct MatchResult {
   int64_t subject_steps = 0, member_steps = 0, exact_steps = 0;  // what it cost
 };
 
-// `asked` is a sharded or whole program of the experiment (without causes to try where it has one core).
+// The tensors that are outside what honest engines make of `asked` with these changes; none: the explanation holds on `states`.
+Result<std::vector<TensorMismatch>> outside_of(const Experiment& experiment, const Program& asked,
+                                               Backend& subject,
+                                               const std::vector<MatchState>& states,
+                                               const std::vector<Explanation::Part>& parts,
+                                               const MatchOptions& options);
+
+// `asked` is a sharded or whole program of the experiment.
 Result<MatchResult> match_subject(const Experiment& experiment, const Program& asked,
                                   Backend& subject, const std::vector<MatchState>& states,
                                   const MatchOptions& options);

@@ -15,8 +15,9 @@ Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options
                            Progress* progress, const StopFlag* stop) {
   Stage stage(options, progress, stop, std::move(experiment));
 
-  for (const auto run : {preflight, write_snapshot, run_references, run_subject, check_emulator,
-                         localise, match_program, compare_meaning, compare_trajectories}) {
+  for (const auto run :
+       {adopt_conventions, preflight, write_snapshot, run_references, run_subject, check_emulator,
+        localise, match_program, compare_meaning, compare_trajectories}) {
     if (const Status done = run(stage); !done) {
       // Before the reference has run there is nothing to report on.
       if (!of_foreign_engine(done.error()) || !stage.runs.contains("R")) return done.error();

@@ -1,5 +1,12 @@
 // What can be known to fail is said before the first step is run and before the first file is written.
-#include "harness/stages.h"
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "harness/corners.h"
+#include "harness/engines.h"
+#include "scenarios/conventions.h"
+#include "scenarios/keys.h"
+#include "scenarios/suggest.h"
 
 namespace twinrun {
 
@@ -27,6 +34,27 @@ Result<std::vector<FaultSpec>> faults_of(const Scenario& scenario) {
 }
 
 }  // namespace
+
+Status adopt_conventions(Stage& stage) {
+  Scenario scenario = stage.experiment.scenario;
+  if (scenario.conventions != "auto" || stage.experiment.imported) return Ok{};
+  if (!is_foreign_engine(stage.options.subject) && !stage.options.make_subject) return Ok{};
+  // An engine that cannot be started says so when it is to run: there is a report by then.
+  const auto engine = subject(stage);
+  if (!engine) return Ok{};
+  const std::string declared = (*engine)->capabilities().conventions;
+  if (declared.empty()) return Ok{};
+  if (!contains_name(convention_names(), declared)) {
+    const auto names = split_names(convention_names());
+    return Error{fmt::format("hello: 'conventions' is \"{}\"; allowed: {}", declared,
+                             fmt::join(names, ", ")),
+                 stage.options.subject, did_you_mean(declared, names)};
+  }
+  scenario.conventions = declared;
+  TWINRUN_ASSIGN(stage.experiment, with_scenario(stage.experiment, scenario));
+  stage.conventions_declared = true;
+  return Ok{};
+}
 
 Status preflight(Stage& stage) {
   const Experiment& e = stage.experiment;

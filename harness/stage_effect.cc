@@ -54,17 +54,19 @@ Status compare_trajectories(Stage& stage) {
   stage.t_losses = {final_loss(stage.runs["T"])};
   // What the subject's script runs, on the reference: its effect without the engine's.
   const bool scripted = e.match && e.match->outcome == MatchResult::Outcome::kExplained;
-  Sharding means = stage.experiment.sharding;
+  const auto scripts = [&](const Experiment& own) -> Result<std::pair<Experiment, Program>> {
+    if (!scripted) return std::pair{own, own.sharded(own.sharding)};
+    TWINRUN_ASSIGN(const ChangedProgram changed,
+                   changed_by(own, own.sharding, e.match->explanations.front().parts));
+    const Experiment& meant = changed.experiment ? *changed.experiment : own;
+    return std::pair{meant, stage.sharded() ? meant.sharded(changed.sharding) : meant.whole()};
+  };
   if (scripted) {
-    for (const Explanation::Part& part : e.match->explanations.front().parts) {
-      means = part.introduced ? introduce(stage.experiment, means, part.cause)
-                              : restore(stage.experiment, means, part.cause);
-    }
     if (wanted) {
       RunOptions o;
       o.digest_states = false;
-      TWINRUN_RETURN_IF_ERROR(reference(stage, "S#0", stage.experiment,
-                                        stage.experiment.sharded(means), *cpu, o, false));
+      TWINRUN_ASSIGN(const auto script, scripts(stage.experiment));
+      TWINRUN_RETURN_IF_ERROR(reference(stage, "S#0", script.first, script.second, *cpu, o, false));
       stage.s_losses = {final_loss(stage.runs["S#0"])};
       stage.runs.erase("S#0");
       if (stage.stopped()) return Ok{};
@@ -73,29 +75,30 @@ Status compare_trajectories(Stage& stage) {
   for (int i = 1; wanted && i < s.diagnose.seeds; ++i) {
     TWINRUN_ASSIGN(const Experiment other,
                    with_seed(stage.experiment, s.seed + static_cast<uint64_t>(i)));
-    const auto loss_of = [&](const std::string& name, Program program,
-                             Backend& backend) -> Result<double> {
+    const auto loss_of = [&](const std::string& name, Program program, Backend& backend,
+                             const Experiment& fed) -> Result<double> {
       RunOptions o;
       o.digest_states = false;
       const std::string key = fmt::format("{}#{}", name, i);
       const auto run = name == "T" ? corner : reference;
-      TWINRUN_RETURN_IF_ERROR(run(stage, key, other, std::move(program), backend, o, false));
+      TWINRUN_RETURN_IF_ERROR(run(stage, key, fed, std::move(program), backend, o, false));
       const double loss = final_loss(stage.runs[key]);
       if (name == "R") widen(stage, stage.runs[key].file);
       stage.runs.erase(key);
       return loss;
     };
-    TWINRUN_ASSIGN(const double r, loss_of("R", other.whole(), *cpu));
+    TWINRUN_ASSIGN(const double r, loss_of("R", other.whole(), *cpu, other));
     if (stage.stopped()) return Ok{};
     double sharded = r;
-    if (stage.sharded() && (e.meaning.differs() || scripted)) {
-      TWINRUN_ASSIGN(sharded, loss_of("S", other.sharded(means), *cpu));
+    if (scripted || (stage.sharded() && e.meaning.differs())) {
+      TWINRUN_ASSIGN(const auto script, scripts(other));
+      TWINRUN_ASSIGN(sharded, loss_of("S", script.second, *cpu, script.first));
       if (stage.stopped()) return Ok{};
     }
     TWINRUN_ASSIGN(
         const double t,
-        loss_of("T", as_computed_by(engine->capabilities(), stage.subject_program(other)),
-                *engine));
+        loss_of("T", as_computed_by(engine->capabilities(), stage.subject_program(other)), *engine,
+                other));
     if (stage.stopped()) return Ok{};
     stage.r_losses.push_back(r);
     stage.s_losses.push_back(sharded);
@@ -107,7 +110,7 @@ Status compare_trajectories(Stage& stage) {
   const Margin margin = choose_margin(s.diagnose.margin, stage.r_losses);
   e.trajectories.push_back(
       compare_paired("T - R", "what the user sees", stage.t_losses, stage.r_losses, margin));
-  if (stage.sharded() && (e.meaning.differs() || scripted)) {
+  if (scripted || (stage.sharded() && e.meaning.differs())) {
     e.trajectories.push_back(compare_paired("S - R",
                                             scripted
                                                 ? "what the script's program alone does, on cpu"

@@ -154,7 +154,29 @@ Result<MatchResult> match_steps(Stage& stage, const Program& asked, Backend& eng
   o.explain = true;
   TWINRUN_ASSIGN(MatchResult tried, match_subject(stage.experiment, asked, engine, few, o));
   // Fewer steps may leave nothing outside; what was seen stands.
-  return tried.outcome == MatchResult::Outcome::kInside ? all : tried;
+  if (tried.outcome == MatchResult::Outcome::kInside) return all;
+  if (tried.outcome != MatchResult::Outcome::kExplained) return tried;
+  // What explains three steps must explain all that were kept.
+  std::vector<Explanation> hold;
+  for (const Explanation& explanation : tried.explanations) {
+    TWINRUN_ASSIGN(
+        std::vector<TensorMismatch> left,
+        outside_of(stage.experiment, asked, engine, stage.subject_states, explanation.parts, o));
+    if (left.empty()) {
+      hold.push_back(explanation);
+    } else if (hold.empty() && !tried.beside) {
+      tried.beside = explanation;
+      tried.outside = std::move(left);
+    }
+  }
+  if (!hold.empty()) {
+    tried.explanations = std::move(hold);
+    tried.beside.reset();
+    return tried;
+  }
+  tried.explanations.clear();
+  tried.outcome = MatchResult::Outcome::kUnexplained;
+  return tried;
 }
 
 }  // namespace
@@ -239,6 +261,7 @@ Status match_program(Stage& stage) {
   TWINRUN_ASSIGN(const auto engine, subject(stage));
   MatchOptions o;
   o.threads = stage.options.threads;
+  o.formulas = e.level == 'C';
   const Program& asked = stage.programs["T"];
   // What the ops read says more than any tensor that followed from it.
   TWINRUN_ASSIGN(const std::vector<std::string> fed,
@@ -249,14 +272,15 @@ Status match_program(Stage& stage) {
     e.match.emplace();
     e.match->outcome = MatchResult::Outcome::kExplained;
     e.match->read = true;
-    for (const std::string& cause : fed) e.match->explanations.push_back({{{cause, true}}, 0});
+    for (const std::string& cause : fed) e.match->explanations.push_back({{{cause, true, {}}}, 0});
   } else {
     const LargeBlocksApart apart;
     TWINRUN_ASSIGN(e.match, match_steps(stage, asked, *engine, o));
   }
   for (const Explanation& explanation : e.match->explanations) {
-    for (const Explanation::Part& part : explanation.parts)
-      e.known_causes.push_back(describe(stage.experiment, part.cause));
+    for (const Explanation::Part& part : explanation.parts) {
+      if (!part.formula) e.known_causes.push_back(describe(stage.experiment, part.cause));
+    }
   }
   // What it was fed otherwise is the cause's doing, not the engine's.
   if (e.match->outcome == MatchResult::Outcome::kExplained) {

@@ -27,7 +27,8 @@ struct Stage {
   Evidence evidence;
   std::vector<EngineProbe> probes;
   std::optional<Lockstep> probe_t, probe_e1, probe_gap;
-  std::string running;                       // the run that was begun last
+  bool conventions_declared = false;  // the experiment's formulas are the subject's, by its hello
+  std::string running;                // the run that was begun last
   std::vector<MatchState> subject_states;    // T's own, at a few steps
   std::optional<WeightKeeper> kept_weights;  // of R2
   WeightDrift weight_drift;                  // of T
@@ -48,6 +49,7 @@ struct Stage {
   }
 };
 
+Status adopt_conventions(Stage& stage);  // the subject's formulas, where the scenario names none
 Status preflight(Stage& stage);       // what can be known to fail before anything is run or written
 Status write_snapshot(Stage& stage);  // init.h5
 Status run_references(Stage& stage);  // R, R', R1 on the baseline; S

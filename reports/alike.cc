@@ -17,6 +17,8 @@ std::string_view meaning(VerdictClass verdict) {
       return "the difference is one that a correct engine may show";
     case VerdictClass::kSharding:
       return "splitting the batch changed the result; no engine fault was found";
+    case VerdictClass::kProgram:
+      return "the two sides do not compute the same function; no engine fault was found";
     case VerdictClass::kEngineBug:
       return "the engine computed what its declared arithmetic cannot produce";
     case VerdictClass::kNondeterministic:

@@ -24,6 +24,8 @@ std::string_view sign_of(VerdictClass verdict) {
       return "≈";
     case VerdictClass::kSharding:
       return "÷";
+    case VerdictClass::kProgram:
+      return "≠";
     case VerdictClass::kEngineBug:
       return "✗";
     case VerdictClass::kNondeterministic:

@@ -166,7 +166,7 @@ class Reader {
     using enum VerdictClass;
     std::vector<std::string> known;
     for (const VerdictClass v :
-         {kIdentical, kNoise, kSharding, kEngineBug, kNondeterministic, kInconclusive}) {
+         {kIdentical, kNoise, kSharding, kProgram, kEngineBug, kNondeterministic, kInconclusive}) {
       if (found == std::string(to_string(v))) {
         value = v;
         return;

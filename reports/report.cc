@@ -12,6 +12,8 @@ std::string_view to_string(VerdictClass verdict) {
       return "NOISE";
     case VerdictClass::kSharding:
       return "SHARDING";
+    case VerdictClass::kProgram:
+      return "PROGRAM";
     case VerdictClass::kEngineBug:
       return "ENGINE_BUG";
     case VerdictClass::kNondeterministic:
@@ -29,6 +31,8 @@ int exit_code(VerdictClass verdict) {
       return 0;
     case VerdictClass::kSharding:
       return 10;
+    case VerdictClass::kProgram:
+      return 15;
     case VerdictClass::kEngineBug:
       return 20;
     case VerdictClass::kNondeterministic:

@@ -23,14 +23,15 @@ enum class VerdictClass : uint8_t {
   kIdentical,
   kNoise,
   kSharding,
+  kProgram,
   kEngineBug,
   kNondeterministic,
   kInconclusive
 };
 std::string_view to_string(
     VerdictClass
-        verdict);  // "IDENTICAL" "NOISE" "SHARDING" "ENGINE_BUG" "NONDETERMINISTIC" "INCONCLUSIVE"
-// 0 0 10 20 30 125 (interfaces.md)
+        verdict);  // "IDENTICAL" "NOISE" "SHARDING" "PROGRAM" "ENGINE_BUG" "NONDETERMINISTIC" "INCONCLUSIVE"
+// 0 0 10 15 20 30 125
 int exit_code(VerdictClass verdict);
 
 // A tensor that came out wrong, folded into at most 64 x 64 cells: elements in row-major order, the trailing dimensions across.

@@ -26,6 +26,7 @@ std::string_view badge_of(VerdictClass verdict) {
     case VerdictClass::kNoise:
       return "\x1b[1;30;42m";
     case VerdictClass::kSharding:
+    case VerdictClass::kProgram:
     case VerdictClass::kInconclusive:
       return "\x1b[1;30;43m";
     case VerdictClass::kEngineBug:

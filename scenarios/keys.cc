@@ -9,7 +9,11 @@ namespace {
 
 using namespace allowed;
 
+constexpr std::string_view kConventions = "auto|tensorflow|keras2|keras3|pytorch|optax";
 constexpr std::string_view kPrecisions = "f32|default|high|highest";
+constexpr std::string_view kDecoupling = "sgd|momentum|adam|adamw|adagrad|adadelta|rmsprop|adamax";
+constexpr std::string_view kDecaying =
+    "sgd|momentum|adam|adamw|adagrad|adadelta|rmsprop|adamax|lars|lamb";
 constexpr std::string_view kOptimizers =
     "sgd|momentum|adam|adagrad|adadelta|rmsprop|adamax|adamw|adafactor|lars|lamb";
 
@@ -24,6 +28,9 @@ const Key<Scenario> kTop[] = {
     {"description", &Scenario::description, any(), "one line for `twinrun scenarios`"},
     {"seed", &Scenario::seed, at_least(0),
      "of initial weights, sample order, dropout and procedural data"},
+    {"conventions", &Scenario::conventions, one_of(kConventions),
+     "whose formulas the keys have that are \"auto\" ([formulas.md](formulas.md)); `auto`: those "
+     "that the subject declares, else TensorFlow's"},
 };
 
 constexpr std::string_view kSources =
@@ -82,6 +89,12 @@ const Key<DataSpec> kData[] = {
     of_source(kClassSources, "classes", &DataSpec::classes, between(2, 1 << 20),
               "number of labels (at most 10: digits, cifar10, images32; 256: idx). A text has its "
               "vocabulary"),
+    {"scale", &DataSpec::scale, any(), "of the features: the model reads x * scale + offset"},
+    {"offset", &DataSpec::offset, any(), "added to the scaled features"},
+    {"channels", &DataSpec::channels, one_of("as_given|reversed"),
+     "order of an image's channels as the model reads them; `reversed`: BGR for RGB"},
+    {"batch_offset", &DataSpec::batch_offset, between(0, 1 << 20),
+     "step s trains on batch s + batch_offset"},
     {"train",
      &DataSpec::train,
      at_least(0),
@@ -132,6 +145,14 @@ const Key<LossSpec> kLoss[] = {
     {"mining", &LossSpec::mining, one_of("all|hard"),
      "the mean over all triplets of an anchor, or its hardest", "triplet"},
     {"temperature", &LossSpec::temperature, above(0), "divides similarities", "contrastive"},
+    {"over_classes", &LossSpec::over_classes, one_of("mean|sum"),
+     "of the classes' errors of one sample", "mean_squared_error|sigmoid_cross_entropy"},
+    {"input", &LossSpec::input, one_of("logits|probabilities"),
+     "`probabilities`: the softmax of the logits is taken for logits, a common mistake",
+     "softmax_cross_entropy"},
+    {"ignored", &LossSpec::ignored, between(-1, 1 << 24),
+     "samples (or tokens) of this label do not count, nor in a mean's divisor; -1: none",
+     kSmoothed},
 };
 
 const Key<OptimizerConfig> kOptimizer[] = {
@@ -149,14 +170,36 @@ const Key<OptimizerConfig> kOptimizer[] = {
      "added to what is divided by; adam, adamw: TensorFlow's \"epsilon hat\"",
      "adam|adagrad|adadelta|rmsprop|adamax|adamw|lars|lamb", false,
      "1e-8; 1e-7 (adagrad, adamw), 1e-10 (rmsprop), 1e-6 (lamb), 0 (lars)"},
+    {"epsilon_form", &OptimizerConfig::epsilon_form, one_of("auto|tf|torch|root"),
+     "where epsilon is added ([formulas.md](formulas.md))", "adam|adamw|adamax|adagrad|rmsprop"},
+    {"bias_correction", &OptimizerConfig::bias_correction, one_of("both|first|none"),
+     "which moments are divided by 1 - beta^t", "adam|adamw"},
+    {"correction_lead", &OptimizerConfig::correction_lead, between(0, 1),
+     "added to the number t of updates in the bias correction", "adam|adamw"},
+    {"amsgrad", &OptimizerConfig::amsgrad, any(), "divide by the largest second moment so far",
+     "adam|adamw"},
+    {"dampening", &OptimizerConfig::dampening, between(0, 1),
+     "the gradient joins the velocity times 1 - dampening", "momentum"},
+    {"frozen", &OptimizerConfig::frozen, any(),
+     "parameters (`conv1/bias`) or layers (`conv1`) that are not updated"},
     {"rho", &OptimizerConfig::rho, below(0, 1), "decay of the average of squares",
      "adadelta|rmsprop", false, "0.95 (adadelta), 0.9 (rmsprop)"},
     {"initial_accumulator", &OptimizerConfig::initial_accumulator, at_least(0),
      "what the sum of squares starts from", "adagrad"},
     {"centered", &OptimizerConfig::centered, any(), "divide by the variance", "rmsprop"},
     {"weight_decay", &OptimizerConfig::weight_decay, at_least(0),
-     "decoupled from the gradient (adamw), or part of the step that is scaled (lars, lamb)",
-     "adamw|lars|lamb", false, "0.004 (adamw), 1e-4 (lars), 0 (lamb)"},
+     "share of the weight that a step takes: `decay_form` says how; part of the step that is "
+     "scaled "
+     "(lars, lamb)",
+     kDecaying, false, "0.004 (adamw), 1e-4 (lars), 0"},
+    {"decay_form", &OptimizerConfig::decay_form, one_of("auto|decoupled|unscaled|coupled"),
+     "`decoupled`: the weight loses lr * weight_decay of itself; `unscaled`: weight_decay of "
+     "itself; "
+     "`coupled`: the decay joins the gradient; `auto`: decoupled (adamw, and all of Keras), else "
+     "coupled",
+     kDecoupling},
+    {"decay_of", &OptimizerConfig::decay_of, one_of("all|kernels"),
+     "which parameters decay; `kernels`: those of rank 2 and more", kDecoupling},
     {"trust_coefficient", &OptimizerConfig::trust_coefficient, above(0),
      "of the ratio of norms (\"eeta\")", "lars"},
     {"clipping_threshold", &OptimizerConfig::clipping_threshold, above(0),
@@ -245,6 +288,8 @@ const Key<OptimizerConfig> kOptimizer[] = {
      "schedule"},
     {"warmup_steps", &OptimizerConfig::warmup_steps, at_least(0),
      "steps from a rate of 0 to lr on a line; the schedule counts its steps from their end"},
+    {"schedule_offset", &OptimizerConfig::schedule_offset, between(-1048576, 1048576),
+     "added to the number of the step, but not below 0, before the rate is taken"},
     {"clip", &OptimizerConfig::clip, one_of("none|value|norm|global_norm"),
      "gradients: each element, each variable's norm, or the norm of all; see `tpu.clipping`"},
     {"clip_at",
@@ -255,8 +300,18 @@ const Key<OptimizerConfig> kOptimizer[] = {
      true,
      {},
      "clip"},
+    {"clip_form",
+     &OptimizerConfig::clip_form,
+     one_of("auto|tf|torch"),
+     "`torch`: the norm is divided by with 1e-6 added",
+     "norm|global_norm",
+     false,
+     {},
+     "clip"},
     {"l2", &OptimizerConfig::l2, at_least(0),
      "adds l2 / 2 * the sum of the kernels' squares to each core's loss"},
+    {"l2_of", &OptimizerConfig::l2_of, one_of("kernels|all"),
+     "whose squares; `all`: those of biases and normalisation, too"},
     {"ema", &OptimizerConfig::ema, below(0, 1),
      "decay of an exponential moving average of the weights; 0: none is kept"},
     {"ema_eval", &OptimizerConfig::ema_eval, any(), "evaluate the averaged weights"},

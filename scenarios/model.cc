@@ -6,6 +6,7 @@
 
 #include "program/graph/initializer.h"
 #include "program/graph/layers.h"
+#include "scenarios/conventions.h"
 
 namespace twinrun {
 namespace {
@@ -41,9 +42,14 @@ class ModelBuilder {
     const Reducer reduction =
         s_.loss.reduction == LossReduction::kMean ? Reducer::kMean : Reducer::kSum;
     if (s_.loss.kind == "gan") return gan(reduction);
-    run("", net_.features());
+    run("", input());
     line_ = 0;
-    const LossOptions loss{reduction, s_.loss.smoothing, s_.loss.weights == "tokens"};
+    const LossOptions loss{reduction,
+                           s_.loss.smoothing,
+                           s_.loss.weights == "tokens",
+                           s_.loss.over_classes == "sum" ? Reducer::kSum : Reducer::kMean,
+                           s_.loss.input == "probabilities",
+                           s_.loss.ignored};
     const int64_t classes = sample_.classes;
     if (s_.loss.kind == "softmax_cross_entropy") net_.softmax_cross_entropy(classes, loss);
     if (s_.loss.kind == "sigmoid_cross_entropy") net_.sigmoid_cross_entropy(classes, loss);
@@ -53,10 +59,19 @@ class ModelBuilder {
   }
 
  private:
+  // The features as the model reads them.
+  ValueId input() {
+    net_.set(net_.features());
+    if (sample_.dtype != DType::kF32) return net_.value();
+    if (s_.data.channels == "reversed") net_.reverse_channels();
+    net_.scale_and_offset(s_.data.scale, s_.data.offset);
+    return net_.value();
+  }
+
   void gan(Reducer reduction) {
     const ValueId fake = run("generator", net_.features());
     net_.output("samples", fake);
-    const ValueId judged = run("discriminator", net_.features());
+    const ValueId judged = run("discriminator", input());
     const ValueId deceived = run("discriminator", fake);
     line_ = 0;
     net_.gan(judged, deceived, "discriminator", "generator", reduction);
@@ -84,9 +99,13 @@ class ModelBuilder {
   }
 
   void append(const std::string& name, const LayerSpec& l, const std::vector<ValueId>& inputs) {
-    const bool same = l.padding == "same";
+    const Padding padding = padding_of(l);
     const WeightOptions weights{initializer_of(l), l.bias};
-    const ConvolutionOptions conv{l.filters, l.kernel, l.stride, l.dilation, same, weights};
+    const ConvolutionOptions conv{l.filters, l.kernel,  l.stride, l.dilation,
+                                  padding,   l.flipped, weights};
+    const PoolOptions pool{l.window, l.stride, padding, l.count_padding};
+    const NormOptions norm{l.epsilon, l.momentum, running_of(l), l.statistics == "running",
+                           l.unbiased};
     if (l.kind == "dense") return net_.dense(name, l.units, weights);
     if (l.kind == "conv2d") return net_.conv2d(name, conv);
     if (l.kind == "depthwise_conv2d") {
@@ -95,11 +114,11 @@ class ModelBuilder {
       return net_.depthwise_conv2d(name, depthwise);
     }
     if (l.kind == "conv2d_transpose") return net_.conv2d_transpose(name, conv);
-    if (l.kind == "max_pool") return net_.pool(name, l.window, l.stride, same, Reducer::kMax);
-    if (l.kind == "avg_pool") return net_.pool(name, l.window, l.stride, same, Reducer::kMean);
+    if (l.kind == "max_pool") return net_.pool(name, pool, Reducer::kMax);
+    if (l.kind == "avg_pool") return net_.pool(name, pool, Reducer::kMean);
     if (l.kind == "global_max_pool") return net_.global_pool(name, Reducer::kMax);
     if (l.kind == "global_avg_pool") return net_.global_pool(name, Reducer::kMean);
-    if (l.kind == "flatten") return net_.flatten(name);
+    if (l.kind == "flatten") return net_.flatten(name, l.order == "channels_first");
     if (l.kind == "reshape") return net_.reshape(name, l.shape);
     if (l.kind == "relu") return net_.relu(name);
     if (l.kind == "leaky_relu") return net_.leaky_relu(name, l.slope);
@@ -107,23 +126,36 @@ class ModelBuilder {
     if (l.kind == "silu") return net_.silu(name);
     if (l.kind == "sigmoid") return net_.unary(name, OpKind::kLogistic);
     if (l.kind == "tanh") return net_.unary(name, OpKind::kTanh);
-    if (l.kind == "batch_norm") return net_.batch_norm(name, l.momentum, l.epsilon);
-    if (l.kind == "layer_norm") return net_.layer_norm(name, l.epsilon);
-    if (l.kind == "group_norm") return net_.group_norm(name, l.groups, l.epsilon);
+    if (l.kind == "batch_norm") return net_.batch_norm(name, norm);
+    if (l.kind == "layer_norm") return net_.layer_norm(name, norm);
+    if (l.kind == "group_norm") return net_.group_norm(name, l.groups, norm);
     if (l.kind == "minibatch_stddev") return net_.minibatch_stddev(name, l.group);
-    if (l.kind == "dropout") return net_.dropout(name, l.rate);
+    if (l.kind == "dropout") return net_.dropout(name, {l.rate, l.scaled, l.keeps == "low"});
     if (l.kind == "embedding") {
       const int64_t rows = l.vocabulary > 0 ? l.vocabulary : sample_.vocabulary;
       return net_.embedding(name, rows, l.units, weights.kernel);
     }
     if (l.kind == "position_embedding") return net_.position_embedding(name, weights.kernel);
-    if (l.kind == "attention") return net_.attention(name, l.heads, l.causal, l.masked, weights);
+    if (l.kind == "attention")
+      return net_.attention(name, {l.heads, l.causal, l.masked, l.scaled}, weights);
     if (l.kind == "masked_mean") return net_.masked_mean(name);
     if (l.kind == "add") return net_.add(name, inputs);
     if (l.kind == "concat") return net_.concatenate(name, inputs);
     if (l.kind == "l2_normalize") return net_.l2_normalize(name, 1e-12);
     if (l.kind == "noise") return net_.noise(name, l.units);
     throw GraphError(name + ": unknown layer kind '" + l.kind + "'");
+  }
+
+  static Padding padding_of(const LayerSpec& l) {
+    if (l.padding == "same" || l.padding == "valid") return same_or_valid(l.padding == "same");
+    return {Padding::Kind::kCells, std::stoll(l.padding)};
+  }
+  NormOptions::Running running_of(const LayerSpec& l) const {
+    const std::string_view which =
+        l.variance == "auto" ? by_conventions(s_, "variance") : std::string_view(l.variance);
+    return which == "biased"     ? NormOptions::Running::kBiased
+           : which == "unbiased" ? NormOptions::Running::kUnbiased
+                                 : NormOptions::Running::kTensorFlow;
   }
 
   const Scenario& s_;

@@ -1,4 +1,5 @@
 // [optimizer] and what [train] says of updates -> OptimizerSpec; the defaults that depend on the kind.
+#include "scenarios/conventions.h"
 #include "scenarios/model.h"
 
 namespace twinrun {
@@ -14,13 +15,13 @@ struct Rule {
 };
 constexpr double kNone = kByKind;
 constexpr Rule kRules[] = {
-    {"sgd", Kind::kSgd, kNone, kNone, kNone, kNone, kNone},
-    {"momentum", Kind::kMomentum, 0.9, kNone, kNone, kNone, kNone},
-    {"adam", Kind::kAdam, kNone, 0.9, kNone, 1e-8, kNone},
-    {"adagrad", Kind::kAdagrad, kNone, kNone, kNone, 1e-7, kNone},
-    {"adadelta", Kind::kAdadelta, kNone, kNone, 0.95, 1e-8, kNone},
-    {"rmsprop", Kind::kRmsprop, 0, kNone, 0.9, 1e-10, kNone},
-    {"adamax", Kind::kAdamax, kNone, 0.9, kNone, 1e-8, kNone},
+    {"sgd", Kind::kSgd, kNone, kNone, kNone, kNone, 0},
+    {"momentum", Kind::kMomentum, 0.9, kNone, kNone, kNone, 0},
+    {"adam", Kind::kAdam, kNone, 0.9, kNone, 1e-8, 0},
+    {"adagrad", Kind::kAdagrad, kNone, kNone, kNone, 1e-7, 0},
+    {"adadelta", Kind::kAdadelta, kNone, kNone, 0.95, 1e-8, 0},
+    {"rmsprop", Kind::kRmsprop, 0, kNone, 0.9, 1e-10, 0},
+    {"adamax", Kind::kAdamax, kNone, 0.9, kNone, 1e-8, 0},
     {"adamw", Kind::kAdamw, kNone, 0.9, kNone, 1e-7, 0.004},
     {"adafactor", Kind::kAdafactor, kNone, 0, kNone, kNone, kNone},
     {"lars", Kind::kLars, 0.9, kNone, kNone, 0, 1e-4},
@@ -77,6 +78,27 @@ OptimizerSpec optimizer_of(const Scenario& s) {
   spec.accumulate = s.train.accumulate;
   spec.accumulate_mean = s.train.accumulate_reduction == LossReduction::kMean;
   spec.ema = c.ema;
+  const auto formula = [&](std::string_view key, const std::string& value) {
+    return value == "auto" ? by_conventions(s, key) : std::string_view(value);
+  };
+  const std::string_view epsilon = formula("epsilon_form", c.epsilon_form);
+  spec.epsilon_form = epsilon == "torch"  ? OptimizerSpec::Epsilon::kAfter
+                      : epsilon == "root" ? OptimizerSpec::Epsilon::kInside
+                                          : OptimizerSpec::Epsilon::kRule;
+  spec.bias_correction = c.bias_correction == "none"    ? OptimizerSpec::Correction::kNone
+                         : c.bias_correction == "first" ? OptimizerSpec::Correction::kFirst
+                                                        : OptimizerSpec::Correction::kBoth;
+  spec.correction_lead = static_cast<int>(c.correction_lead);
+  const std::string_view decay = formula("decay_form", c.decay_form);
+  spec.decay = decay == "coupled"    ? OptimizerSpec::Decay::kCoupled
+               : decay == "unscaled" ? OptimizerSpec::Decay::kUnscaled
+                                     : OptimizerSpec::Decay::kDecoupled;
+  spec.decay_kernels_only = c.decay_of == "kernels";
+  spec.dampening = c.dampening;
+  spec.amsgrad = c.amsgrad;
+  spec.clip_slack = formula("clip_form", c.clip_form) == "torch";
+  spec.l2_of_all = c.l2_of == "all";
+  spec.frozen = c.frozen;
   return spec;
 }
 

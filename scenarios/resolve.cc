@@ -13,11 +13,30 @@ bool decides_bits(std::string_view section, std::string_view key) {
   return section != "data" || !contains_name("dir|cache|parallel_calls|prefetch", key);
 }
 
+// Keys that scenarios had not always: at their defaults they leave the digest as it was.
+constexpr std::string_view kAddedKeys =
+    "conventions|scale|offset|channels|batch_offset|over_classes|input|ignored|epsilon_form|"
+    "bias_correction|correction_lead|amsgrad|dampening|frozen|decay_form|decay_of|clip_form|l2_of|"
+    "schedule_offset|count_padding|flipped|order|scaled|keeps|variance|statistics|unbiased";
+template <typename Owner>
+bool added_later(const Owner& owner, const Key<Owner>& key) {
+  static const Owner initial;
+  if constexpr (std::is_same_v<Owner, OptimizerConfig>) {
+    if (key.name == "weight_decay" && owner.weight_decay == 0)
+      return !contains_name("adamw|lars|lamb", owner.kind);
+  }
+  if constexpr (std::is_same_v<Owner, LayerSpec>) {
+    if (key.name == "input") return false;  // which layers it reads
+  }
+  return contains_name(kAddedKeys, key.name) && toml_value(owner, key) == toml_value(initial, key);
+}
+
 template <typename Owner>
 std::string lines(const Owner& owner, std::string_view section, bool all) {
   std::string out;
   for (const Key<Owner>& key : keys<Owner>()) {
-    if (!applies(owner, key) || (!all && !decides_bits(section, key.name))) continue;
+    if (!applies(owner, key)) continue;
+    if (!all && (!decides_bits(section, key.name) || added_later(owner, key))) continue;
     out += fmt::format("{} = {}\n", key.name, toml_value(owner, key));
   }
   return out;

@@ -35,8 +35,11 @@ struct DataSpec {
   int64_t vocabulary = 0;  // token ids are 0..vocabulary-1; 0: the features are numbers
   Dims shape;              // of one sample; digits: [28,28,1]
   int64_t classes = 10;
-  int64_t train = 0;  // samples; 0: all the source has, 4096 of a procedural one
-  int64_t eval = 0;   // held-out samples; 0: all, 1024 of a procedural one
+  double scale = 1, offset = 0;       // the model reads x scale + offset
+  std::string channels = "as_given";  // as_given | reversed
+  int64_t batch_offset = 0;           // step s trains on batch s + offset
+  int64_t train = 0;                  // samples; 0: all the source has, 4096 of a procedural one
+  int64_t eval = 0;                   // held-out samples; 0: all, 1024 of a procedural one
   bool shuffle = true;
   bool drop_remainder = true;
   bool repeat = true;
@@ -59,23 +62,31 @@ struct LayerSpec {
   int64_t window = 2;              // pools: square
   int64_t stride = 0;              // convolutions: 1, pools: window
   int64_t dilation = 1;            // conv2d, depthwise_conv2d
-  std::string padding = "same";    // convolutions, pools: same | valid
-  bool bias = true;                // layers with kernels
-  Dims shape;                      // reshape: of one sample
-  double slope = 0.2;              // leaky_relu
-  bool approximate = false;        // gelu: the tanh form
-  int64_t heads = 1;               // attention
-  bool causal = false;             // attention
-  bool masked = false;             // attention
-  int64_t vocabulary = 0;          // embedding; 0: the data's
-  int64_t groups = 1;              // group_norm: of channels
-  int64_t group = 4;               // minibatch_stddev: of samples
-  double rate = 0.5;               // dropout: share of zeros
-  double momentum = 0.99;          // batch_norm: of the running statistics
-  double epsilon = 1e-3;           // batch_norm, layer_norm, group_norm
-  std::string init;                // initializer of the kernel or the table; empty: the kind's
-  double init_scale = 0;           // its parameter; 0: its default
-  int line = 0;                    // in the file, for errors
+  std::string padding = "same";    // convolutions, pools: same | valid | cells on every side
+  bool count_padding = false;      // avg_pool: divide by the whole window at the border, too
+  bool flipped = false;            // conv2d: the kernel turned by 180 degrees
+  std::string order = "channels_last";  // flatten: channels_last | channels_first
+  bool bias = true;                     // layers with kernels
+  Dims shape;                           // reshape: of one sample
+  double slope = 0.2;                   // leaky_relu
+  bool approximate = false;             // gelu: the tanh form
+  int64_t heads = 1;                    // attention
+  bool causal = false;                  // attention
+  bool masked = false;                  // attention
+  bool scaled = true;      // attention: by 1 / sqrt(units of a head); dropout: by 1 / (1 - rate)
+  int64_t vocabulary = 0;  // embedding; 0: the data's
+  int64_t groups = 1;      // group_norm: of channels
+  int64_t group = 4;       // minibatch_stddev: of samples
+  double rate = 0.5;       // dropout: share of zeros
+  std::string keeps = "high";     // dropout: which uniform numbers keep an input: high | low
+  double momentum = 0.99;         // batch_norm: of the running statistics
+  double epsilon = 1e-3;          // batch_norm, layer_norm, group_norm
+  std::string variance = "auto";  // batch_norm: of the running one; auto | tf | biased | unbiased
+  std::string statistics = "batch";  // batch_norm in training: batch | running
+  bool unbiased = false;             // layer_norm, group_norm: divide by n - 1
+  std::string init;                  // initializer of the kernel or the table; empty: the kind's
+  double init_scale = 0;             // its parameter; 0: its default
+  int line = 0;                      // in the file, for errors
 };
 
 struct ModelSpec {
@@ -86,11 +97,14 @@ struct LossSpec {
   // softmax_cross_entropy | sigmoid_cross_entropy | mean_squared_error (against one-hot) | triplet | contrastive | gan
   std::string kind = "softmax_cross_entropy";
   LossReduction reduction = LossReduction::kMean;
-  double smoothing = 0;          // of labels
-  std::string weights = "none";  // none | tokens
-  double margin = 1.0;           // triplet
-  std::string mining = "all";    // triplet: all | hard
-  double temperature = 0.1;      // contrastive
+  double smoothing = 0;               // of labels
+  std::string weights = "none";       // none | tokens
+  double margin = 1.0;                // triplet
+  std::string mining = "all";         // triplet: all | hard
+  double temperature = 0.1;           // contrastive
+  std::string over_classes = "mean";  // mean_squared_error, sigmoid_cross_entropy: mean | sum
+  std::string input = "logits";       // softmax_cross_entropy: logits | probabilities
+  int64_t ignored = -1;               // the label whose samples do not count; -1: none
 };
 
 inline constexpr double kByKind = -1;  // a number whose default depends on optimizer.kind
@@ -99,36 +113,47 @@ struct OptimizerConfig {
   // sgd | momentum | adam | adagrad | adadelta | rmsprop | adamax | adamw | adafactor | lars | lamb
   std::string kind = "sgd";
   double lr = 0.01;
-  double momentum = kByKind;          // momentum, lars, rmsprop
-  bool nesterov = false;              // momentum, lars
-  double beta1 = kByKind;             // adam, adamax, adamw, adafactor, lamb
-  double beta2 = 0.999;               // adam, adamax, adamw, lamb
-  double rho = kByKind;               // adadelta, rmsprop
-  double epsilon = kByKind;           // all that divide; adam's is TF's "epsilon hat"
-  double initial_accumulator = 0.1;   // adagrad
-  bool centered = false;              // rmsprop
-  double weight_decay = kByKind;      // adamw, lars, lamb
-  double trust_coefficient = 0.001;   // lars
-  double clipping_threshold = 1;      // adafactor
-  bool relative_step = false;         // adafactor
-  bool parameter_scale = true;        // adafactor
-  std::string algebra = "auto";       // rmsprop, adamax: auto | cpu | xla
-  std::string clip = "none";          // none | value | norm | global_norm
-  double clip_at = 0;                 // unless none
-  double l2 = 0;                      // weight of the L2 term in the loss
-  double ema = 0;                     // decay of the average of weights; 0: none
-  bool ema_eval = false;              // evaluate the averaged weights
-  std::string schedule = "constant";  // constant | exponential | cosine | piecewise | polynomial
+  double momentum = kByKind;             // momentum, lars, rmsprop
+  bool nesterov = false;                 // momentum, lars
+  double beta1 = kByKind;                // adam, adamax, adamw, adafactor, lamb
+  double beta2 = 0.999;                  // adam, adamax, adamw, lamb
+  double rho = kByKind;                  // adadelta, rmsprop
+  double epsilon = kByKind;              // all that divide; adam's is TF's "epsilon hat"
+  double initial_accumulator = 0.1;      // adagrad
+  bool centered = false;                 // rmsprop
+  std::string epsilon_form = "auto";     // auto | tf | torch | root (docs/formulas.md)
+  std::string bias_correction = "both";  // adam, adamw: both | first | none
+  int64_t correction_lead = 0;           // adam, adamw: added to the number of updates
+  bool amsgrad = false;                  // adam, adamw
+  double dampening = 0;                  // momentum
+  std::vector<std::string> frozen;       // parameters or layers that are not updated
+  double weight_decay = kByKind;         // all but adafactor
+  std::string decay_form = "auto";       // auto | decoupled | unscaled | coupled
+  std::string decay_of = "all";          // all | kernels
+  double trust_coefficient = 0.001;      // lars
+  double clipping_threshold = 1;         // adafactor
+  bool relative_step = false;            // adafactor
+  bool parameter_scale = true;           // adafactor
+  std::string algebra = "auto";          // rmsprop, adamax: auto | cpu | xla
+  std::string clip = "none";             // none | value | norm | global_norm
+  double clip_at = 0;                    // unless none
+  std::string clip_form = "auto";        // auto | tf | torch
+  double l2 = 0;                         // weight of the L2 term in the loss
+  std::string l2_of = "kernels";         // kernels | all
+  double ema = 0;                        // decay of the average of weights; 0: none
+  bool ema_eval = false;                 // evaluate the averaged weights
+  std::string schedule = "constant";     // constant | exponential | cosine | piecewise | polynomial
   double decay_rate = 0.96;
   int64_t decay_steps = 100000;
-  bool staircase = false;      // exponential: whole periods only
-  double alpha = 0;            // cosine: last rate as a share of lr
-  Dims boundaries;             // piecewise: last step of each rate but the last
-  std::vector<double> values;  // piecewise: rate after each boundary; before them it is lr
-  double end_lr = 1e-4;        // polynomial
-  double power = 1;            // polynomial
-  bool cycle = false;          // polynomial
-  int64_t warmup_steps = 0;    // from 0 to lr on a line, before the schedule begins
+  bool staircase = false;       // exponential: whole periods only
+  double alpha = 0;             // cosine: last rate as a share of lr
+  Dims boundaries;              // piecewise: last step of each rate but the last
+  std::vector<double> values;   // piecewise: rate after each boundary; before them it is lr
+  double end_lr = 1e-4;         // polynomial
+  double power = 1;             // polynomial
+  bool cycle = false;           // polynomial
+  int64_t warmup_steps = 0;     // from 0 to lr on a line, before the schedule begins
+  int64_t schedule_offset = 0;  // added to the step at which the rate is taken, not below 0
 };
 
 struct TrainSpec {
@@ -167,6 +192,7 @@ struct Scenario {
   std::string description;
   std::string file;      // where it was read from, for errors; not part of the digest
   std::string imported;  // what stands in the place of data, model, loss and optimizer: TOML lines
+  std::string conventions = "auto";  // auto | a framework (scenarios/conventions.h)
   uint64_t seed = 0;
   DataSpec data;
   ModelSpec model;

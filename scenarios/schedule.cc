@@ -51,7 +51,8 @@ double scheduled(const OptimizerConfig& c, int64_t step) {
 
 }  // namespace
 
-float learning_rate(const OptimizerConfig& c, int64_t step) {
+float learning_rate(const OptimizerConfig& c, int64_t at) {
+  const int64_t step = std::max<int64_t>(0, at + c.schedule_offset);
   if (step < c.warmup_steps) {
     const double share = static_cast<double>(step) / static_cast<double>(c.warmup_steps);
     return static_cast<float>(c.lr * share);

@@ -43,6 +43,39 @@ SHARDING = {"reduction": ("mean", "sum"), "batchnorm": ("per_core", "synced"), "
             "token_mean": ("per_core", "global"), "clipping": ("after_all_reduce", "before_all_reduce")}
 
 
+# The formulas that the engines here have, TensorFlow's: section -> key -> value. A scenario that says otherwise is refused by
+# name, not computed by another formula.
+FORMULAS = {
+    "": {"conventions": ("auto", "tensorflow")},
+    "data": {"scale": (1,), "offset": (0,), "channels": ("as_given",)},
+    "loss": {"over_classes": ("mean",), "input": ("logits",), "ignored": (-1,)},
+    "optimizer": {"epsilon_form": ("auto", "tf"), "bias_correction": ("both",), "correction_lead": (0,), "amsgrad": (False,),
+                  "dampening": (0,), "frozen": ([],), "clip_form": ("auto", "tf"), "l2_of": ("kernels",)},
+    "layer": {"count_padding": (False,), "flipped": (False,), "order": ("channels_last",), "scaled": (True,), "keeps": ("high",),
+              "variance": ("auto", "tf"), "statistics": ("batch",), "unbiased": (False,)},
+}
+
+
+def other_formulas(program):
+    """Formulas of the scenario that the engines here do not have, as texts for Unsupported."""
+    def off(table, wanted, place):
+        return [f"no {place}{key} = {table[key]!r}" for key, values in wanted.items() if key in table and table[key] not in values]
+    found = off(program.scenario, FORMULAS[""], "")
+    for section in ("data", "loss", "optimizer"):
+        found += off(program.scenario.get(section, {}), FORMULAS[section], section + ".")
+    optimizer = program.optimizer
+    if optimizer.get("weight_decay", 0) > 0 and optimizer["kind"] not in ("adamw", "lars", "lamb"):
+        found.append(f"no optimizer.weight_decay of '{optimizer['kind']}'")
+    if optimizer["kind"] == "adamw" and (optimizer.get("decay_form", "auto") not in ("auto", "decoupled") or
+                                         optimizer.get("decay_of", "all") != "all"):
+        found.append("no other weight decay than AdamW's of all parameters")
+    for layer in program.layers:
+        found += off(layer, FORMULAS["layer"], layer["name"] + ": ")
+        if layer.get("padding", "same") not in ("same", "valid"):
+            found.append(f"{layer['name']}: no padding = {layer['padding']!r}")
+    return found
+
+
 def missing(program, layers, losses, optimizers):
     """What a framework's tables have not, as texts for Unsupported."""
     kinds = dict.fromkeys(layer["kind"] for layer in program.layers)
@@ -53,6 +86,7 @@ def missing(program, layers, losses, optimizers):
         found.append(f"no optimizer '{program.optimizer['kind']}'")
     if program.scenario["train"].get("accumulate", 1) > 1:
         found.append("no accumulation of gradients")
+    found += other_formulas(program)
     if program.cores > 1:
         found += [f"no {key} '{program.sharding[key]}'" for key, words in SHARDING.items()
                   if program.sharding.get(key, words[0]) not in words]

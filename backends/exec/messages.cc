@@ -163,9 +163,10 @@ Result<Capabilities> parse_hello(const std::string& line, const std::string& eng
   };
   c.name = text("name");
   if (c.name.empty() || c.name.size() > 200) return bad("name", "text of at most 200 bytes");
-  for (const char* key : {"version", "settings"}) {
+  for (const char* key : {"version", "settings", "conventions"}) {
     if (text(key).size() > 2000) return bad(key, "text of at most 2000 bytes");
   }
+  c.conventions = text("conventions");
   c.settings = text("version");
   if (const std::string more = text("settings"); !more.empty()) c.settings += " " + more;
   const auto take = [&](const char* key, auto& to, auto valid, const char* due) -> Status {

@@ -15,8 +15,9 @@ constexpr std::array<std::string_view, 9> kKindNames = {
     "sharding inside", "sharding open", "both"};
 
 VerdictClass class_of_text(const std::string& text) {
-  for (const auto v : {VerdictClass::kIdentical, VerdictClass::kNoise, VerdictClass::kSharding,
-                       VerdictClass::kEngineBug, VerdictClass::kNondeterministic}) {
+  for (const auto v :
+       {VerdictClass::kIdentical, VerdictClass::kNoise, VerdictClass::kSharding,
+        VerdictClass::kProgram, VerdictClass::kEngineBug, VerdictClass::kNondeterministic}) {
     if (to_string(v) == text) return v;
   }
   return VerdictClass::kInconclusive;

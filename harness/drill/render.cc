@@ -24,8 +24,9 @@ std::string text_of(const Rate& r) {
 }
 std::string short_text(const Rate& r) { return r.n == 0 ? "-" : fmt::format("{}/{}", r.k, r.n); }
 
-constexpr std::array<const char*, 7> kVerdicts = {
-    "IDENTICAL", "NOISE", "SHARDING", "ENGINE_BUG", "NONDETERMINISTIC", "INCONCLUSIVE", "error"};
+constexpr std::array<const char*, 8> kVerdicts = {"IDENTICAL",    "NOISE",      "SHARDING",
+                                                  "PROGRAM",      "ENGINE_BUG", "NONDETERMINISTIC",
+                                                  "INCONCLUSIVE", "error"};
 
 Table target_table(const DrillSummary& d) {
   Table t = {{"what", "measured", "target", ""}};

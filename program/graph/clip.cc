@@ -10,6 +10,13 @@ ValueId clip_by_value(GraphBuilder& b, ValueId g, double c) {
   return b.binary_scalar(OpKind::kMaximum, below, -c, "clipped");
 }
 
+// torch.nn.utils.clip_grad_norm_: min(c / (n + 1e-6), 1).
+ValueId scale_with_slack(GraphBuilder& b, ValueId n, double c) {
+  const ValueId below = b.binary_scalar(OpKind::kAdd, n, 1e-6, "norm_with_slack");
+  const ValueId share = b.div(b.constant(c, DType::kF32, "clip_at"), below, "clip_share");
+  return b.binary_scalar(OpKind::kMinimum, share, 1, "scale");
+}
+
 ValueId clip_by_norm(GraphBuilder& b, ValueId g, double c) {
   const ValueId bound = b.binary_scalar(OpKind::kMaximum, norm(b, g, "norm"), c, "clip_divisor");
   const ValueId scaled = b.binary_scalar(OpKind::kMultiply, g, c, "clip_scaled");
@@ -17,7 +24,7 @@ ValueId clip_by_norm(GraphBuilder& b, ValueId g, double c) {
 }
 
 // What every gradient is multiplied with.
-ValueId global_scale(GraphBuilder& b, const std::vector<ValueId>& grads, double c) {
+ValueId global_scale(GraphBuilder& b, const std::vector<ValueId>& grads, double c, bool slack) {
   ValueId total = kNoValue;
   for (ValueId g : grads) {
     if (g == kNoValue) continue;
@@ -26,6 +33,7 @@ ValueId global_scale(GraphBuilder& b, const std::vector<ValueId>& grads, double 
   }
   if (total == kNoValue) return kNoValue;
   const ValueId n = b.unary(OpKind::kSqrt, total, "global_norm");
+  if (slack) return scale_with_slack(b, n, c);
   const ValueId inverse = b.div(b.constant(1, DType::kF32, "one"), n, "inverse_norm");
   const ValueId smaller = b.binary_scalar(OpKind::kMinimum, inverse, 1 / c, "inverse");
   const ValueId finite = b.binary_scalar(OpKind::kMultiply, smaller, c, "scale_if_finite");
@@ -41,7 +49,7 @@ void clip_gradients(Program& program, const std::vector<std::string>& names,
   ValueId scale = kNoValue;
   if (spec.clip == OptimizerSpec::Clip::kGlobalNorm) {
     GraphBuilder b(program.graph, "clip", phase);
-    scale = global_scale(b, grads, spec.clip_at);
+    scale = global_scale(b, grads, spec.clip_at, spec.clip_slack);
   }
   for (size_t i = 0; i < grads.size(); ++i) {
     if (grads[i] == kNoValue) continue;
@@ -53,7 +61,11 @@ void clip_gradients(Program& program, const std::vector<std::string>& names,
         grads[i] = clip_by_value(b, grads[i], spec.clip_at);
         break;
       case OptimizerSpec::Clip::kNorm:
-        grads[i] = clip_by_norm(b, grads[i], spec.clip_at);
+        grads[i] = spec.clip_slack
+                       ? with_scalar(b, OpKind::kMultiply, grads[i],
+                                     scale_with_slack(b, norm(b, grads[i], "norm"), spec.clip_at),
+                                     "clipped")
+                       : clip_by_norm(b, grads[i], spec.clip_at);
         break;
       case OptimizerSpec::Clip::kGlobalNorm:
         grads[i] = with_scalar(b, OpKind::kMultiply, grads[i], scale, "clipped");

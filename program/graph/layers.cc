@@ -9,15 +9,15 @@
 namespace twinrun {
 namespace {
 
-// TF's SAME: output ceil(in / stride), the odd padding cell goes to the high side.
-Window make_window(const Dims& image, int64_t size, int64_t stride, bool same,
+Window make_window(const Dims& image, int64_t size, int64_t stride, const Padding& padding,
                    int64_t dilation = 1) {
   Window w;
   for (int i = 0; i < 2; ++i) {
     w.size[i] = size;
     w.stride[i] = stride;
     w.dilation[i] = dilation;
-    if (!same) continue;
+    if (padding.kind == Padding::Kind::kCells) w.pad_low[i] = w.pad_high[i] = padding.cells;
+    if (padding.kind != Padding::Kind::kSame) continue;
     const int64_t in = image[static_cast<size_t>(i) + 1];
     const int64_t out = (in + stride - 1) / stride;
     const int64_t total = std::max<int64_t>(0, (out - 1) * stride + dilation * (size - 1) + 1 - in);
@@ -25,6 +25,18 @@ Window make_window(const Dims& image, int64_t size, int64_t stride, bool same,
     w.pad_high[i] = total - total / 2;
   }
   return w;
+}
+
+// x in the opposite order along one axis: its slices, joined backwards.
+ValueId reversed(GraphBuilder b, ValueId x, int64_t axis) {
+  const int64_t n = b.type(x).dims[static_cast<size_t>(axis)];
+  const std::string local = "reverse" + std::to_string(axis) + "_";
+  ValueId out = kNoValue;
+  for (int64_t i = n; i-- > 0;) {
+    const ValueId one = b.slice(x, axis, i, i + 1, local + "slice" + std::to_string(i));
+    out = out == kNoValue ? one : b.concatenate(out, one, axis, local + std::to_string(i));
+  }
+  return out;
 }
 
 int64_t product(const Dims& dims, size_t from) {
@@ -127,15 +139,16 @@ void Layers::dense(const std::string& name, int64_t units, const WeightOptions& 
 }
 
 Window Layers::window_for(const ConvolutionOptions& c) const {
-  return make_window(shape(), c.kernel, c.stride, c.same, c.dilation);
+  return make_window(shape(), c.kernel, c.stride, c.padding, c.dilation);
 }
 
 void Layers::conv2d(const std::string& name, const ConvolutionOptions& c) {
   expect_image(name, "conv2d");
   const Window window = window_for(c);
   GraphBuilder b = root_.scope(name);
-  const ValueId w =
+  ValueId w =
       parameter(name + "/kernel", {c.kernel, c.kernel, shape()[3], c.filters}, c.weights.kernel);
+  if (c.flipped) w = reversed(b, reversed(b, w, 0), 1);
   x_ = b.convolution(x_, w, window);
   add_bias(name, c.filters, c.weights.bias);
 }
@@ -159,9 +172,11 @@ void Layers::conv2d_transpose(const std::string& name, const ConvolutionOptions&
   const Dims in = shape();
   Dims out{in[0], 0, 0, c.filters};
   for (size_t i : {1u, 2u}) {
-    out[i] = c.same ? in[i] * c.stride : (in[i] - 1) * c.stride + std::max(c.kernel, c.stride);
+    out[i] = c.padding.kind == Padding::Kind::kSame
+                 ? in[i] * c.stride
+                 : (in[i] - 1) * c.stride + std::max(c.kernel, c.stride) - 2 * c.padding.cells;
   }
-  const Window window = make_window(out, c.kernel, c.stride, c.same);
+  const Window window = make_window(out, c.kernel, c.stride, c.padding);
   GraphBuilder b = root_.scope(name);
   const ValueId w =
       parameter(name + "/kernel", {c.kernel, c.kernel, c.filters, in[3]}, c.weights.kernel);
@@ -171,10 +186,17 @@ void Layers::conv2d_transpose(const std::string& name, const ConvolutionOptions&
 
 // ---- shape
 
-void Layers::pool(const std::string& name, int64_t window, int64_t stride, bool same,
-                  Reducer reducer) {
+void Layers::pool(const std::string& name, const PoolOptions& pool, Reducer reducer) {
   expect_image(name, "pooling");
-  x_ = root_.scope(name).reduce_window(x_, make_window(shape(), window, stride, same), reducer);
+  Window window = make_window(shape(), pool.window, pool.stride, pool.padding);
+  GraphBuilder b = root_.scope(name);
+  if (pool.count_padding) {
+    for (int i = 0; i < 2; ++i) {
+      x_ = b.pad(x_, i + 1, window.pad_low[i], window.pad_high[i], i == 0 ? "pad_rows" : "pad");
+      window.pad_low[i] = window.pad_high[i] = 0;
+    }
+  }
+  x_ = b.reduce_window(x_, window, reducer);
 }
 
 void Layers::global_pool(const std::string& name, Reducer reducer) {
@@ -185,7 +207,9 @@ void Layers::global_pool(const std::string& name, Reducer reducer) {
   x_ = root_.scope(name).reduce(x_, inner, reducer, "pool");
 }
 
-void Layers::flatten(const std::string& name) {
+void Layers::flatten(const std::string& name, bool channels_first) {
+  if (channels_first && shape().size() == 4)
+    x_ = root_.scope(name).transpose(x_, {0, 3, 1, 2}, "channels_first");
   x_ = root_.scope(name).reshape(x_, {shape()[0], product(shape(), 1)});
 }
 
@@ -254,6 +278,19 @@ void Layers::silu(const std::string& name) {
 
 void Layers::unary(const std::string& name, OpKind kind) { x_ = root_.scope(name).unary(kind, x_); }
 
+// ---- the input
+
+void Layers::scale_and_offset(double scale, double offset) {
+  GraphBuilder b = root_.scope("input");
+  if (scale != 1) x_ = b.binary_scalar(OpKind::kMultiply, x_, scale, "scaled");
+  if (offset != 0) x_ = b.binary_scalar(OpKind::kAdd, x_, offset, "offset");
+}
+
+void Layers::reverse_channels() {
+  expect_image("data", "reversed channels");
+  x_ = reversed(root_.scope("input"), x_, 3);
+}
+
 // ---- the whole
 
 void Layers::noise(const std::string& name, int64_t units) {
@@ -263,15 +300,18 @@ void Layers::noise(const std::string& name, int64_t units) {
                        "noise");
 }
 
-void Layers::dropout(const std::string& name, double rate) {
+void Layers::dropout(const std::string& name, const DropoutOptions& dropout) {
   if (mode_ == Mode::kInference) return;
   GraphBuilder b = root_.scope(name);
   const ValueId u = b.rng_uniform(step_, sample_ids_, shape(), seed_, streams_++);
   const auto splat = [&](double v, std::string_view local) {
     return b.broadcast_scalar(b.constant(v, DType::kF32, local), x_, std::string(local) + "s");
   };
-  const ValueId keep = b.compare(CompareKind::kGe, u, splat(rate, "rate"), "keep");
-  const ValueId scaled = b.mul(x_, splat(1.0 / (1.0 - rate), "inverse_keep"), "scale");
+  const ValueId keep =
+      dropout.keeps_low ? b.compare(CompareKind::kLt, u, splat(1.0 - dropout.rate, "rate"), "keep")
+                        : b.compare(CompareKind::kGe, u, splat(dropout.rate, "rate"), "keep");
+  const ValueId scaled =
+      dropout.scaled ? b.mul(x_, splat(1.0 / (1.0 - dropout.rate), "inverse_keep"), "scale") : x_;
   x_ = b.select(keep, scaled, splat(0.0, "zero"), "select");
 }
 

@@ -35,17 +35,62 @@ struct WeightOptions {
   bool bias = true;
 };
 
+// Cells around an image. kSame: TensorFlow's, output ceil(in / stride), the odd cell on the high side. kCells: `cells` on every
+// side, as PyTorch has it.
+struct Padding {
+  enum class Kind : uint8_t { kSame, kValid, kCells } kind = Kind::kSame;
+  int64_t cells = 0;
+};
+inline Padding same_or_valid(bool same) {
+  return {same ? Padding::Kind::kSame : Padding::Kind::kValid};
+}
+
 struct ConvolutionOptions {
   int64_t filters = 0;  // depthwise: outputs per channel
   int64_t kernel = 1, stride = 1, dilation = 1;
-  bool same = true;  // TF's SAME, else VALID
+  Padding padding = {};
+  bool flipped =
+      false;  // the kernel is applied turned by 180 degrees: a convolution proper, not a cross-correlation
   WeightOptions weights = {};
+};
+
+struct PoolOptions {
+  int64_t window = 2, stride = 2;
+  Padding padding = {};
+  bool count_padding = false;  // a mean divides by the whole window at the border, too
+};
+
+// Of a layer that divides by a standard deviation.
+struct NormOptions {
+  double epsilon = 1e-3;
+  double momentum = 0.99;  // of batch norm's running statistics
+  // The running variance. kTensorFlow: Bessel corrected for images, biased for [batch, features].
+  enum class Running : uint8_t { kTensorFlow, kBiased, kUnbiased } running = Running::kTensorFlow;
+  bool by_running = false;  // batch norm trains with its running statistics, which stay as they are
+  bool unbiased = false;    // layer and group norm divide by the unbiased deviation
+};
+
+struct AttentionOptions {
+  int64_t heads = 1;
+  bool causal = false, masked = false;
+  bool scaled = true;  // scores times 1 / sqrt(units / heads)
+};
+
+struct DropoutOptions {
+  double rate = 0.5;
+  bool scaled = true;      // what is kept is divided by 1 - rate
+  bool keeps_low = false;  // keeps where uniform < 1 - rate, else where uniform >= rate
 };
 
 struct LossOptions {
   Reducer reduction = Reducer::kMean;  // over the samples (or tokens) of a core
   double smoothing = 0;                // label smoothing: (1 - s) one-hot + s / classes
   bool weighted = false;               // sum(w l) / sum(w) with the sample's weights
+  Reducer over_classes =
+      Reducer::kMean;  // of one sample's squared errors or sigmoid cross entropies
+  bool of_probabilities =
+      false;             // softmax cross entropy is given softmax(logits) as if they were logits
+  int64_t ignored = -1;  // samples of this label do not count, nor in the mean's divisor
 };
 
 class Layers {
@@ -72,14 +117,14 @@ class Layers {
   void position_embedding(const std::string& name, const Initializer& init);
   // Multi-head self-attention over [batch, tokens, units], softmax(q k' / sqrt(units / heads)) v (Vaswani et al. 2017); a
   // masked pair's score is -1e9, as Keras has it. masked: keys of weight 0 are not looked at.
-  void attention(const std::string& name, int64_t heads, bool causal, bool masked,
+  void attention(const std::string& name, const AttentionOptions& attention,
                  const WeightOptions& weights);
 
   // ---- shape
-  void pool(const std::string& name, int64_t window, int64_t stride, bool same, Reducer reducer);
+  void pool(const std::string& name, const PoolOptions& pool, Reducer reducer);
   void global_pool(const std::string& name, Reducer reducer);  // over all but batch and channels
   void masked_mean(const std::string& name);  // over tokens, by the sample's weights
-  void flatten(const std::string& name);
+  void flatten(const std::string& name, bool channels_first = false);
   void reshape(const std::string& name, const Dims& sample);
   void add(const std::string& name, const std::vector<ValueId>& values);
   void concatenate(const std::string& name, const std::vector<ValueId>& values);  // last dimension
@@ -97,14 +142,19 @@ class Layers {
   // Training: statistics of the batch (biased variance); running statistics moving -= (moving - batch) * (1 - momentum), their
   // variance Bessel corrected for images as TF's fused kernel does (tf2xla/kernels/batch_norm_op.cc), not for [batch, features].
   // Inference: running statistics.
-  void batch_norm(const std::string& name, double momentum, double epsilon);
-  void layer_norm(const std::string& name, double epsilon);                  // last dimension
-  void group_norm(const std::string& name, int64_t groups, double epsilon);  // Wu & He 2018
+  void batch_norm(const std::string& name, const NormOptions& norm);
+  void layer_norm(const std::string& name, const NormOptions& norm);  // last dimension
+  void group_norm(const std::string& name, int64_t groups,
+                  const NormOptions& norm);  // Wu & He 2018
   // Appends to images one channel: the mean over pixels and channels of the standard deviation over groups of
   // min(group, batch) samples (Karras et al. 2017; member g of group m is sample g * M + m).
   void minibatch_stddev(const std::string& name, int64_t group);
   // Training: keeps x / (1 - rate) where uniform >= rate, else +0. Inference: identity.
-  void dropout(const std::string& name, double rate);
+  void dropout(const std::string& name, const DropoutOptions& dropout);
+
+  // ---- what a script does to its input
+  void scale_and_offset(double scale, double offset);  // x scale + offset
+  void reverse_channels();                             // of images: RGB <-> BGR
 
   // ---- sources besides the sample
   void noise(const std::string& name, int64_t units);  // [batch, units], uniform in [-1, 1)
@@ -159,7 +209,7 @@ class Layers {
 
   void scale_and_shift(const std::string& name);  // by gamma and beta, per channel
   // x normalised: (x - mean) / sqrt(variance + epsilon) over `dims`.
-  ValueId normalised(GraphBuilder b, ValueId x, const Dims& dims, double epsilon);
+  ValueId normalised(GraphBuilder b, ValueId x, const Dims& dims, const NormOptions& norm);
   // Over the last dimension, shifted by the largest: exp(x - max) and their sums.
   struct Exponentials {
     ValueId shifted, each, total;
@@ -172,6 +222,8 @@ class Layers {
   ValueId one_hot(GraphBuilder b, int64_t classes);
   ValueId targets(GraphBuilder b, int64_t classes, double smoothing);
   ValueId reduce_loss(GraphBuilder b, ValueId per_item, const LossOptions& loss);
+  ValueId counted(GraphBuilder b,
+                  int64_t ignored);  // [batch]: 1, or 0 for samples of an ignored label
   void set_loss(ValueId value);
   void check_logits(const char* loss, int64_t classes);
   struct Pairs {

@@ -36,11 +36,27 @@ void Layers::set_loss(ValueId value) {
   program_.outputs.push_back({"loss", value});
 }
 
+ValueId Layers::counted(GraphBuilder b, int64_t ignored) {
+  const ValueId never =
+      b.broadcast_scalar(b.constant(static_cast<double>(ignored), DType::kI32, "ignored_label"),
+                         labels_, "ignored_labels");
+  return b.convert(b.compare(CompareKind::kNe, labels_, never, "is_counted"), DType::kF32,
+                   "counted");
+}
+
 ValueId Layers::reduce_loss(GraphBuilder b, ValueId per_item, const LossOptions& loss) {
   // Of items that every core has of the whole batch, each core sums its own: all of them would be counted once per core.
   const bool of_all = b.type(per_item).dims[0] != program_.batch;
   if (of_all && loss.reduction == Reducer::kSum) per_item = own_rows("loss", per_item);
   const Dims items = b.type(per_item).dims;
+  if (loss.ignored >= 0 && !loss.weighted && b.type(labels_).dims == items) {
+    const ValueId counts = counted(b, loss.ignored);
+    const Dims all = other_dims(static_cast<int64_t>(items.size()));
+    const ValueId total =
+        b.reduce(b.mul(per_item, counts, "not_ignored"), all, Reducer::kSum, "total");
+    if (loss.reduction == Reducer::kSum) return total;
+    return b.div(total, b.reduce(counts, all, Reducer::kSum, "count"), "value");
+  }
   if (!loss.weighted)
     return b.reduce(per_item, other_dims(static_cast<int64_t>(items.size())), loss.reduction,
                     "value");
@@ -70,7 +86,8 @@ void Layers::softmax_cross_entropy(int64_t classes, const LossOptions& loss) {
   check_logits("softmax_cross_entropy", classes);
   GraphBuilder b = root_.scope("loss");
   const auto last = static_cast<int64_t>(shape().size()) - 1;
-  const ValueId log_share = log_softmax(b, x_, "log_softmax");
+  const ValueId scores = loss.of_probabilities ? softmax(b.scope("twice"), x_) : x_;
+  const ValueId log_share = log_softmax(b, scores, "log_softmax");
   const ValueId picked = b.reduce(b.mul(log_share, targets(b, classes, loss.smoothing), "pick"),
                                   {last}, Reducer::kSum, "picked");
   set_loss(reduce_loss(b, b.unary(OpKind::kNegate, picked, "per_sample"), loss));
@@ -90,7 +107,7 @@ void Layers::sigmoid_cross_entropy(int64_t classes, const LossOptions& loss) {
   const auto last = static_cast<int64_t>(shape().size()) - 1;
   const ValueId product = b.mul(x_, targets(b, classes, loss.smoothing), "product");
   const ValueId each = b.sub(softplus(b, x_), product, "each");
-  set_loss(reduce_loss(b, b.reduce(each, {last}, Reducer::kMean, "per_sample"), loss));
+  set_loss(reduce_loss(b, b.reduce(each, {last}, loss.over_classes, "per_sample"), loss));
 }
 
 void Layers::mean_squared_error(int64_t classes, const LossOptions& loss) {
@@ -99,7 +116,7 @@ void Layers::mean_squared_error(int64_t classes, const LossOptions& loss) {
   const auto last = static_cast<int64_t>(shape().size()) - 1;
   const ValueId gap = b.sub(x_, targets(b, classes, loss.smoothing), "gap");
   const ValueId per_sample =
-      b.reduce(b.mul(gap, gap, "square"), {last}, Reducer::kMean, "per_sample");
+      b.reduce(b.mul(gap, gap, "square"), {last}, loss.over_classes, "per_sample");
   set_loss(reduce_loss(b, per_sample, loss));
 }
 

@@ -24,7 +24,7 @@ ValueId Layers::variance_of(GraphBuilder b, ValueId of_squares, ValueId mean) {
   return b.binary_scalar(OpKind::kMaximum, gap, 0.0, "variance");
 }
 
-void Layers::batch_norm(const std::string& name, double momentum, double epsilon) {
+void Layers::batch_norm(const std::string& name, const NormOptions& norm) {
   const Dims dims = shape();
   const int64_t channels = dims.back();
   GraphBuilder b = root_.scope(name);
@@ -38,7 +38,7 @@ void Layers::batch_norm(const std::string& name, double momentum, double epsilon
   const auto centre = [&] {
     return b.sub(x_, b.broadcast_trailing(mean, x_, "mean_broadcast"), "centre");
   };
-  if (mode_ == Mode::kTraining) {
+  if (mode_ == Mode::kTraining && !norm.by_running) {
     Dims reduced;
     int64_t count = 1;  // behind the statistics
     for (int64_t i = 0; i + 1 < static_cast<int64_t>(dims.size()); ++i) {
@@ -66,36 +66,43 @@ void Layers::batch_norm(const std::string& name, double momentum, double epsilon
       if (sharding_.statistics == Statistics::kGlobal)
         running = moments_of_all(b.scope("running"), running);
     }
-    update_statistic(name + "/moving_mean", running.mean, momentum);
+    update_statistic(name + "/moving_mean", running.mean, norm.momentum);
     ValueId unbiased = running.variance;
-    if (dims.size() == 4) {
+    using Running = NormOptions::Running;
+    if (norm.running == Running::kUnbiased ||
+        (norm.running == Running::kTensorFlow && dims.size() == 4)) {
       GraphBuilder u = GraphBuilder(program_.graph, name, Phase::kUpdate);
       const ValueId bessel = u.constant(bessel_factor(running.count), DType::kF32, "bessel");
       unbiased = u.mul(running.variance, u.broadcast_scalar(bessel, running.variance, "bessels"),
                        "unbiased_variance");
     }
-    update_statistic(name + "/moving_variance", unbiased, momentum);
+    update_statistic(name + "/moving_variance", unbiased, norm.momentum);
     couple("batch_norm", name);
   } else {
     centred = centre();
   }
   const ValueId inverse =
-      b.unary(OpKind::kRsqrt, b.binary_scalar(OpKind::kAdd, variance, epsilon, "add_epsilon"));
+      b.unary(OpKind::kRsqrt, b.binary_scalar(OpKind::kAdd, variance, norm.epsilon, "add_epsilon"));
   const ValueId scale = b.mul(gamma, inverse, "scale");
   const ValueId scaled =
       b.mul(centred, b.broadcast_trailing(scale, x_, "scale_broadcast"), "normalize");
   x_ = b.add(scaled, b.broadcast_trailing(beta, x_, "beta_broadcast"), "shift");
 }
 
-ValueId Layers::normalised(GraphBuilder b, ValueId x, const Dims& dims, double epsilon) {
+ValueId Layers::normalised(GraphBuilder b, ValueId x, const Dims& dims, const NormOptions& norm) {
   const Dims full = b.type(x).dims;
   const Dims kept = other_dims(static_cast<int64_t>(full.size()), dims);
   const ValueId mean = b.reduce(x, dims, Reducer::kMean, "mean");
   const ValueId centred = b.sub(x, b.broadcast(mean, full, kept, "mean_broadcast"), "centre");
-  const ValueId variance =
-      b.reduce(b.mul(centred, centred, "square"), dims, Reducer::kMean, "variance");
+  ValueId variance = b.reduce(b.mul(centred, centred, "square"), dims, Reducer::kMean, "variance");
+  if (norm.unbiased) {
+    int64_t count = 1;
+    for (const int64_t dim : dims) count *= full[static_cast<size_t>(dim)];
+    variance =
+        b.binary_scalar(OpKind::kMultiply, variance, bessel_factor(count), "unbiased_variance");
+  }
   const ValueId inverse =
-      b.unary(OpKind::kRsqrt, b.binary_scalar(OpKind::kAdd, variance, epsilon, "add_epsilon"));
+      b.unary(OpKind::kRsqrt, b.binary_scalar(OpKind::kAdd, variance, norm.epsilon, "add_epsilon"));
   return b.mul(centred, b.broadcast(inverse, full, kept, "inverse_broadcast"), "normalize");
 }
 
@@ -109,13 +116,13 @@ void Layers::scale_and_shift(const std::string& name) {
   x_ = b.add(x_, b.broadcast_trailing(beta, x_, "beta_broadcast"), "shift");
 }
 
-void Layers::layer_norm(const std::string& name, double epsilon) {
+void Layers::layer_norm(const std::string& name, const NormOptions& norm) {
   const auto last = static_cast<int64_t>(shape().size()) - 1;
-  x_ = normalised(root_.scope(name), x_, {last}, epsilon);
+  x_ = normalised(root_.scope(name), x_, {last}, norm);
   scale_and_shift(name);
 }
 
-void Layers::group_norm(const std::string& name, int64_t groups, double epsilon) {
+void Layers::group_norm(const std::string& name, int64_t groups, const NormOptions& norm) {
   expect_image(name, "group_norm");
   const Dims full = shape();
   if (full[3] % groups != 0) {
@@ -124,7 +131,7 @@ void Layers::group_norm(const std::string& name, int64_t groups, double epsilon)
   }
   GraphBuilder b = root_.scope(name);
   x_ = b.reshape(x_, {full[0], full[1], full[2], groups, full[3] / groups}, "groups");
-  x_ = b.reshape(normalised(b, x_, {1, 2, 4}, epsilon), full, "channels");
+  x_ = b.reshape(normalised(b, x_, {1, 2, 4}, norm), full, "channels");
   scale_and_shift(name);
 }
 

@@ -1,5 +1,7 @@
 #include "program/graph/optimizer.h"
 
+#include <algorithm>
+
 #include "program/graph/optimizer_rules.h"
 
 namespace twinrun {
@@ -40,6 +42,28 @@ ValueId Update::toward(GraphBuilder& b, int slot, ValueId target, double rate,
   return set(slot, b.add(old, part, local + ".update"));
 }
 
+bool Update::decays(int parameter) const {
+  const bool layerwise = spec.kind == Rule::kLars || spec.kind == Rule::kLamb;
+  return spec.weight_decay > 0 && !layerwise && spec.kind != Rule::kAdafactor &&
+         (!spec.decay_kernels_only || var(parameter).type.rank() >= 2);
+}
+
+ValueId Update::decayed_weight(GraphBuilder& b, int parameter) const {
+  const ValueId w = var(parameter).id;
+  if (!decays(parameter) || spec.decay == OptimizerSpec::Decay::kCoupled) return w;
+  const ValueId share = b.binary_scalar(OpKind::kMultiply, w, spec.weight_decay, "weight_decay");
+  if (spec.decay == OptimizerSpec::Decay::kUnscaled) return b.sub(w, share, "decayed");
+  return b.sub(w, with_scalar(b, OpKind::kMultiply, share, lr, "decay_step"), "decayed");
+}
+
+ValueId Update::decayed_gradient(int parameter, ValueId gradient) const {
+  if (!decays(parameter) || spec.decay != OptimizerSpec::Decay::kCoupled) return gradient;
+  GraphBuilder b = at(parameter);
+  const ValueId share =
+      b.binary_scalar(OpKind::kMultiply, var(parameter).id, spec.weight_decay, "weight_decay");
+  return b.add(gradient, share, "decayed_gradient");
+}
+
 ValueId Update::mix(GraphBuilder& b, int slot, ValueId target, double keep,
                     const std::string& local) const {
   const ValueId kept = b.binary_scalar(OpKind::kMultiply, var(slot).id, keep, local + "_kept");
@@ -71,9 +95,18 @@ void average(const Update& u, int parameter) {
   u.var(slot).init.source = parameter;
   GraphBuilder b = u.at(parameter);
   const ValueId old = u.var(slot).id;
-  const ValueId gap = b.sub(old, u.var(parameter).next, "ema_gap");
+  const ValueId weight =
+      u.var(parameter).next == kNoValue ? u.var(parameter).id : u.var(parameter).next;
+  const ValueId gap = b.sub(old, weight, "ema_gap");
   const ValueId part = b.binary_scalar(OpKind::kMultiply, gap, 1 - u.spec.ema, "ema_part");
   u.set(slot, b.sub(old, part, "ema.update"));
+}
+
+// Named itself, or by its layer.
+bool is_frozen(const OptimizerSpec& spec, const std::string& parameter) {
+  return std::ranges::any_of(spec.frozen, [&](const std::string& name) {
+    return parameter == name || parameter.starts_with(name + "/");
+  });
 }
 
 }  // namespace
@@ -84,13 +117,15 @@ void append_update(Program& program, const std::vector<int>& parameters,
   const Rule kind = u.spec.kind;
   // Scalars that all parameters share.
   const bool is_adam = kind == Rule::kAdam || kind == Rule::kAdamw;
-  const ValueId alpha = is_adam ? adam_alpha(u) : kind == Rule::kAdamax ? adamax_rate(u) : kNoValue;
+  const AdamScalars adam_shared = is_adam ? adam_scalars(u) : AdamScalars{};
+  const ValueId adamax_shared = kind == Rule::kAdamax ? adamax_rate(u) : kNoValue;
   const LambPowers powers = kind == Rule::kLamb ? lamb_powers(u) : LambPowers{};
   const AdafactorStep step = kind == Rule::kAdafactor ? adafactor_step(u) : AdafactorStep{};
   for (size_t i = 0; i < parameters.size(); ++i) {
     const int parameter = parameters[i];
-    const ValueId g = grads[i];
-    if (g == kNoValue) continue;
+    if (grads[i] == kNoValue) continue;
+    const size_t slots = program.state.size();
+    const ValueId g = u.decayed_gradient(parameter, grads[i]);
     switch (kind) {
       case Rule::kSgd:
         sgd(u, parameter, g);
@@ -100,7 +135,7 @@ void append_update(Program& program, const std::vector<int>& parameters,
         break;
       case Rule::kAdam:
       case Rule::kAdamw:
-        adam(u, parameter, g, alpha);
+        adam(u, parameter, g, adam_shared);
         break;
       case Rule::kAdagrad:
         adagrad(u, parameter, g);
@@ -112,7 +147,7 @@ void append_update(Program& program, const std::vector<int>& parameters,
         rmsprop(u, parameter, g);
         break;
       case Rule::kAdamax:
-        adamax(u, parameter, g, alpha);
+        adamax(u, parameter, g, adamax_shared);
         break;
       case Rule::kAdafactor:
         adafactor(u, parameter, g, step);
@@ -123,6 +158,10 @@ void append_update(Program& program, const std::vector<int>& parameters,
       case Rule::kLamb:
         lamb(u, parameter, g, powers);
         break;
+    }
+    if (is_frozen(u.spec, u.var(parameter).name)) {
+      u.set(parameter, kNoValue);
+      for (size_t s = slots; s < program.state.size(); ++s) program.state[s].next = kNoValue;
     }
     if (u.spec.ema > 0) average(u, parameter);
   }
@@ -141,6 +180,8 @@ int64_t slot_bytes(const OptimizerSpec& spec, const TensorType& parameter) {
       break;
     case Rule::kAdam:
     case Rule::kAdamw:
+      bytes = (spec.amsgrad ? 3 : 2) * whole;
+      break;
     case Rule::kAdamax:
     case Rule::kAdadelta:
     case Rule::kLamb:

@@ -2,7 +2,7 @@
 // compiler/tf2xla/kernels/training_ops.cc):
 //   adam      alpha = (lr sqrt(1 - b2^t)) / (1 - b1^t);  m += (g - m)(1 - b1);  v += (g g - v)(1 - b2);
 //             w -= (m alpha) / (sqrt(v) + epsilon): epsilon outside the bias correction ("epsilon hat");
-//             b1^t, b2^t are state, multiplied after each step
+//             b1^t, b2^t are state, multiplied after each step. OptimizerSpec::epsilon_form, bias_correction, amsgrad: other forms
 //   adamw     w -= (w wd) lr first (Keras: decay times learning rate), then adam's step from there
 //   adamax    v = max(v b2, |g|);  w -= (lr / (1 - b1^t)) (m / (v + epsilon));
 //             cpu: m += (g - m)(1 - b1);  xla: m = m b1 + g (1 - b1)
@@ -24,37 +24,62 @@ ValueId one_minus(const Update& u, GraphBuilder& b, int power, const std::string
 
 }  // namespace
 
-ValueId adam_alpha(const Update& u) {
-  const int i1 = u.counter("adam/beta1_power", u.spec.beta1);
-  const int i2 = u.counter("adam/beta2_power", u.spec.beta2);
+AdamScalars adam_scalars(const Update& u) {
+  using Correction = OptimizerSpec::Correction;
+  const OptimizerSpec& spec = u.spec;
+  const int i1 = u.counter("adam/beta1_power", spec.beta1);
+  const int i2 = u.counter("adam/beta2_power", spec.beta2);
   GraphBuilder b(u.program.graph, "adam", Phase::kUpdate);
-  const ValueId p1 = u.var(i1).id, p2 = u.var(i2).id;
+  ValueId p1 = u.var(i1).id, p2 = u.var(i2).id;
   const ValueId one = b.constant(1.0, DType::kF32, "one");
-  const ValueId root = b.unary(OpKind::kSqrt, b.sub(one, p2, "one_minus_beta2_power"), "root");
-  const ValueId alpha =
-      b.div(b.mul(u.lr, root, "lr_root"), b.sub(one, p1, "one_minus_beta1_power"), "alpha");
-  u.set(i1, b.binary_scalar(OpKind::kMultiply, p1, u.spec.beta1, "beta1_power.update"));
-  u.set(i2, b.binary_scalar(OpKind::kMultiply, p2, u.spec.beta2, "beta2_power.update"));
-  return alpha;
+  for (int lead = 0; lead < spec.correction_lead; ++lead) {
+    p1 = b.binary_scalar(OpKind::kMultiply, p1, spec.beta1, "beta1_power_ahead");
+    p2 = b.binary_scalar(OpKind::kMultiply, p2, spec.beta2, "beta2_power_ahead");
+  }
+  const ValueId rest2 = b.sub(one, p2, "one_minus_beta2_power");
+  const ValueId root = b.unary(OpKind::kSqrt, rest2, "root");
+  const ValueId rest1 = spec.bias_correction == Correction::kNone
+                            ? kNoValue
+                            : b.sub(one, p1, "one_minus_beta1_power");
+  AdamScalars out;
+  if (spec.epsilon_form == OptimizerSpec::Epsilon::kRule) {
+    out.rate = spec.bias_correction == Correction::kBoth ? b.mul(u.lr, root, "lr_root") : u.lr;
+  } else {
+    out.rate = u.lr;
+    if (spec.bias_correction == Correction::kBoth)
+      out.divisor = spec.epsilon_form == OptimizerSpec::Epsilon::kInside ? rest2 : root;
+  }
+  if (rest1 != kNoValue) out.rate = b.div(out.rate, rest1, "alpha");
+  u.set(i1, b.binary_scalar(OpKind::kMultiply, u.var(i1).id, spec.beta1, "beta1_power.update"));
+  u.set(i2, b.binary_scalar(OpKind::kMultiply, u.var(i2).id, spec.beta2, "beta2_power.update"));
+  return out;
 }
 
-void adam(const Update& u, int parameter, ValueId g, ValueId alpha) {
+void adam(const Update& u, int parameter, ValueId g, const AdamScalars& scalars) {
   const OptimizerSpec& spec = u.spec;
   const int mi = u.slot(parameter, "adam_m");
   const int vi = u.slot(parameter, "adam_v");
+  const int largest = spec.amsgrad ? u.slot(parameter, "adam_vmax") : -1;
   GraphBuilder b = u.at(parameter);
-  ValueId w = u.var(parameter).id;
-  if (spec.kind == OptimizerSpec::Kind::kAdamw && spec.weight_decay > 0) {
-    const ValueId share = b.binary_scalar(OpKind::kMultiply, w, spec.weight_decay, "weight_decay");
-    w = b.sub(w, with_scalar(b, OpKind::kMultiply, share, u.lr, "decay_step"), "decayed");
-  }
+  const ValueId w = u.decayed_weight(b, parameter);
   const ValueId m = u.toward(b, mi, g, 1 - spec.beta1, "adam_m");
-  const ValueId v = u.toward(b, vi, b.mul(g, g, "adam_square"), 1 - spec.beta2, "adam_v");
-  const ValueId root = b.binary_scalar(OpKind::kAdd, b.unary(OpKind::kSqrt, v, "adam_sqrt"),
-                                       spec.epsilon, "adam_denominator");
-  const ValueId step = b.div(b.mul(m, b.broadcast_scalar(alpha, m, "adam_alpha"), "adam_numerator"),
-                             root, "update_step");
-  u.set(parameter, b.sub(w, step, "update"));
+  ValueId v = u.toward(b, vi, b.mul(g, g, "adam_square"), 1 - spec.beta2, "adam_v");
+  if (spec.amsgrad)
+    v = u.set(largest, b.binary(OpKind::kMaximum, u.var(largest).id, v, "adam_vmax.update"));
+  const auto corrected = [&](ValueId x) {
+    return scalars.divisor == kNoValue
+               ? x
+               : with_scalar(b, OpKind::kDivide, x, scalars.divisor, "adam_corrected");
+  };
+  const auto add_epsilon = [&](ValueId x) {
+    return b.binary_scalar(OpKind::kAdd, x, spec.epsilon, "adam_denominator");
+  };
+  const ValueId below = spec.epsilon_form == OptimizerSpec::Epsilon::kInside
+                            ? b.unary(OpKind::kSqrt, add_epsilon(corrected(v)), "adam_sqrt")
+                            : add_epsilon(corrected(b.unary(OpKind::kSqrt, v, "adam_sqrt")));
+  const ValueId above =
+      b.mul(m, b.broadcast_scalar(scalars.rate, m, "adam_alpha"), "adam_numerator");
+  u.set(parameter, b.sub(w, b.div(above, below, "update_step"), "update"));
 }
 
 ValueId adamax_rate(const Update& u) {
@@ -76,12 +101,16 @@ void adamax(const Update& u, int parameter, ValueId g, ValueId rate) {
                         : u.mix(b, mi, g, spec.beta1, "adamax_m");
   const ValueId decayed =
       b.binary_scalar(OpKind::kMultiply, u.var(vi).id, spec.beta2, "adamax_v_decay");
-  const ValueId v = u.set(vi, b.binary(OpKind::kMaximum, decayed,
-                                       b.unary(OpKind::kAbs, g, "adamax_abs"), "adamax_v.update"));
-  const ValueId ratio = b.div(
-      m, b.binary_scalar(OpKind::kAdd, v, spec.epsilon, "adamax_denominator"), "adamax_ratio");
+  const bool early = spec.epsilon_form == OptimizerSpec::Epsilon::kAfter;
+  const auto add_epsilon = [&](ValueId x) {
+    return b.binary_scalar(OpKind::kAdd, x, spec.epsilon, "adamax_denominator");
+  };
+  const ValueId size = b.unary(OpKind::kAbs, g, "adamax_abs");
+  const ValueId v = u.set(
+      vi, b.binary(OpKind::kMaximum, decayed, early ? add_epsilon(size) : size, "adamax_v.update"));
+  const ValueId ratio = b.div(m, early ? v : add_epsilon(v), "adamax_ratio");
   const ValueId step = with_scalar(b, OpKind::kMultiply, ratio, rate, "update_step");
-  u.set(parameter, b.sub(u.var(parameter).id, step, "update"));
+  u.set(parameter, b.sub(u.decayed_weight(b, parameter), step, "update"));
 }
 
 void adagrad(const Update& u, int parameter, ValueId g) {
@@ -89,11 +118,15 @@ void adagrad(const Update& u, int parameter, ValueId g) {
   GraphBuilder b = u.at(parameter);
   const ValueId a =
       u.set(slot, b.add(u.var(slot).id, b.mul(g, g, "adagrad_square"), "accumulator.update"));
-  const ValueId root = b.binary_scalar(OpKind::kAdd, b.unary(OpKind::kSqrt, a, "adagrad_sqrt"),
-                                       u.spec.epsilon, "adagrad_denominator");
+  const auto add_epsilon = [&](ValueId x) {
+    return b.binary_scalar(OpKind::kAdd, x, u.spec.epsilon, "adagrad_denominator");
+  };
+  const ValueId root = u.spec.epsilon_form == OptimizerSpec::Epsilon::kInside
+                           ? b.unary(OpKind::kSqrt, add_epsilon(a), "adagrad_sqrt")
+                           : add_epsilon(b.unary(OpKind::kSqrt, a, "adagrad_sqrt"));
   const ValueId step =
       b.div(with_scalar(b, OpKind::kMultiply, g, u.lr, "adagrad_numerator"), root, "update_step");
-  u.set(parameter, b.sub(u.var(parameter).id, step, "update"));
+  u.set(parameter, b.sub(u.decayed_weight(b, parameter), step, "update"));
 }
 
 void adadelta(const Update& u, int parameter, ValueId g) {
@@ -110,7 +143,7 @@ void adadelta(const Update& u, int parameter, ValueId g) {
   const ValueId change = b.mul(b.mul(above, below, "adadelta_ratio"), g, "adadelta_change");
   u.mix(b, ui, b.mul(change, change, "adadelta_change_square"), rho, "accum_update");
   const ValueId step = with_scalar(b, OpKind::kMultiply, change, u.lr, "update_step");
-  u.set(parameter, b.sub(u.var(parameter).id, step, "update"));
+  u.set(parameter, b.sub(u.decayed_weight(b, parameter), step, "update"));
 }
 
 void rmsprop(const Update& u, int parameter, ValueId g) {
@@ -129,14 +162,20 @@ void rmsprop(const Update& u, int parameter, ValueId g) {
     const ValueId mg = average(mg_slot, g, "mg");
     d = b.sub(d, b.mul(mg, mg, "mg_square"), "rms_variance");
   }
-  d = b.binary_scalar(OpKind::kAdd, d, spec.epsilon, "rms_epsilon");
+  const auto add_epsilon = [&](ValueId x) {
+    return b.binary_scalar(OpKind::kAdd, x, spec.epsilon, "rms_epsilon");
+  };
+  const bool after = spec.epsilon_form == OptimizerSpec::Epsilon::kAfter;
+  if (!after) d = add_epsilon(d);
   const ValueId scaled = with_scalar(b, OpKind::kMultiply, g, u.lr, "rms_numerator");
-  const ValueId change = cpu ? b.div(scaled, b.unary(OpKind::kSqrt, d, "rms_root"), "rms_change")
-                             : b.mul(scaled, b.unary(OpKind::kRsqrt, d, "rms_rsqrt"), "rms_change");
+  const ValueId change =
+      after ? b.div(scaled, add_epsilon(b.unary(OpKind::kSqrt, d, "rms_root")), "rms_change")
+      : cpu ? b.div(scaled, b.unary(OpKind::kSqrt, d, "rms_root"), "rms_change")
+            : b.mul(scaled, b.unary(OpKind::kRsqrt, d, "rms_rsqrt"), "rms_change");
   const ValueId decayed =
       b.binary_scalar(OpKind::kMultiply, u.var(mom_slot).id, spec.momentum, "momentum_decay");
   const ValueId mom = u.set(mom_slot, b.add(decayed, change, "momentum.update"));
-  u.set(parameter, b.sub(u.var(parameter).id, mom, "update"));
+  u.set(parameter, b.sub(u.decayed_weight(b, parameter), mom, "update"));
 }
 
 }  // namespace twinrun

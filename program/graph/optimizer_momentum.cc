@@ -1,6 +1,6 @@
 // Gradient descent, plain and with momentum (tensorflow core/kernels/training_ops.cc):
 //   sgd       w' = w - g lr
-//   momentum  a' = a m + g;  w' = w - a' lr;  Nesterov: w' = w - (g lr + (a' m) lr)
+//   momentum  a' = a m + g;  w' = w - a' lr;  Nesterov: w' = w - (g lr + (a' m) lr);  dampened: g (1 - dampening) joins a m
 #include "program/graph/optimizer_rules.h"
 
 namespace twinrun {
@@ -8,7 +8,7 @@ namespace twinrun {
 void sgd(const Update& u, int parameter, ValueId g) {
   GraphBuilder b = u.at(parameter);
   const ValueId scaled = b.mul(g, b.broadcast_scalar(u.lr, g, "lr"), "update_step");
-  u.set(parameter, b.sub(u.var(parameter).id, scaled, "update"));
+  u.set(parameter, b.sub(u.decayed_weight(b, parameter), scaled, "update"));
 }
 
 void momentum(const Update& u, int parameter, ValueId g) {
@@ -16,7 +16,10 @@ void momentum(const Update& u, int parameter, ValueId g) {
   GraphBuilder b = u.at(parameter);
   const ValueId decayed =
       b.binary_scalar(OpKind::kMultiply, u.var(slot).id, u.spec.momentum, "momentum_decay");
-  const ValueId next = u.set(slot, b.add(decayed, g, "momentum.update"));
+  const ValueId gained = u.spec.dampening == 0 ? g
+                                               : b.binary_scalar(OpKind::kMultiply, g,
+                                                                 1 - u.spec.dampening, "dampened");
+  const ValueId next = u.set(slot, b.add(decayed, gained, "momentum.update"));
   const ValueId lrs = b.broadcast_scalar(u.lr, g, "lr");
   ValueId step = kNoValue;
   if (u.spec.nesterov) {
@@ -27,7 +30,7 @@ void momentum(const Update& u, int parameter, ValueId g) {
   } else {
     step = b.mul(next, lrs, "update_step");
   }
-  u.set(parameter, b.sub(u.var(parameter).id, step, "update"));
+  u.set(parameter, b.sub(u.decayed_weight(b, parameter), step, "update"));
 }
 
 }  // namespace twinrun

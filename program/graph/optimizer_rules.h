@@ -1,8 +1,8 @@
 // The rules by family, and what they share: appended to a program by append_update() (optimizer.h), parameter by parameter.
 //
 //   Update u{program, program.optimizer, learning_rate};
-//   const ValueId alpha = adam_alpha(u);          // once per program
-//   adam(u, parameter, gradient, alpha);          // state[parameter].next is its new value
+//   const AdamScalars scalars = adam_scalars(u);  // once per program
+//   adam(u, parameter, gradient, scalars);         // state[parameter].next is its new value
 #pragma once
 
 #include "program/graph/optimizer.h"
@@ -20,6 +20,11 @@ struct Update {
   int slot(int parameter, const std::string& suffix, Dims dims, double initial) const;
   // A scalar of the whole program.
   int counter(const std::string& name, double initial) const;
+  // The weight that the rule's step is taken from: decayed first, where the decay is decoupled from the gradient.
+  ValueId decayed_weight(GraphBuilder& b, int parameter) const;
+  // The gradient that the rule takes: with the weight's decay, where the two are coupled.
+  ValueId decayed_gradient(int parameter, ValueId gradient) const;
+  bool decays(int parameter) const;
   // Names become "<parameter>.<local>".
   GraphBuilder at(int parameter) const {
     return GraphBuilder(program.graph).derived(var(parameter).name, Phase::kUpdate);
@@ -46,8 +51,13 @@ void sgd(const Update& u, int parameter, ValueId g);
 void momentum(const Update& u, int parameter, ValueId g);
 
 // optimizer_adaptive.cc
-ValueId adam_alpha(const Update& u);
-void adam(const Update& u, int parameter, ValueId g, ValueId alpha);  // and adamw
+// What adam's parameters share: by which the first moment is multiplied, and by which the root of the second (or the second
+// itself, where epsilon lies under the root) is divided; kNoValue: it is not.
+struct AdamScalars {
+  ValueId rate = kNoValue, divisor = kNoValue;
+};
+AdamScalars adam_scalars(const Update& u);
+void adam(const Update& u, int parameter, ValueId g, const AdamScalars& scalars);  // and adamw
 ValueId adamax_rate(const Update& u);
 void adamax(const Update& u, int parameter, ValueId g, ValueId rate);
 void adagrad(const Update& u, int parameter, ValueId g);

@@ -58,7 +58,8 @@ void add_l2(Program& p, const std::vector<int>& parameters, std::vector<Objectiv
     ValueId total = kNoValue;
     for (int i : parameters) {
       const StateVar& w = p.state[static_cast<size_t>(i)];
-      if (w.type.rank() < 2 || !below(w.name, objective.scope)) continue;
+      const bool counts = p.optimizer.l2_of_all || w.type.rank() >= 2;
+      if (!counts || !below(w.name, objective.scope)) continue;
       const ValueId squares = b.reduce(b.mul(w.id, w.id, "l2_squares"), other_dims(w.type.rank()),
                                        Reducer::kSum, "l2_sum");
       total = total == kNoValue ? squares : b.add(total, squares, "l2_total");

@@ -151,7 +151,7 @@ struct OptimizerSpec {
   double rho = 0.9;                  // adadelta, rmsprop: decay of the average of squares
   double initial_accumulator = 0.1;  // adagrad
   bool centered = false;             // rmsprop
-  double weight_decay = 0;           // adamw, lars, lamb
+  double weight_decay = 0;           // where the rule takes it: `decay`
   double trust_coefficient = 0.001;  // lars
   double clipping_threshold = 1;     // adafactor: of the update's root mean square
   bool relative_step = false;        // adafactor: the rate follows the step count, not the input
@@ -160,6 +160,22 @@ struct OptimizerSpec {
     kCpu,
     kXla
   } algebra = Algebra::kCpu;  // rmsprop, adamax: whose formula
+
+  // Formulas in which frameworks differ; the defaults are TensorFlow's (docs/formulas.md).
+  // kRule: as the table of docs/optimizers.md has it. kAfter: adam, adamw and rmsprop add epsilon after the root (and
+  // after the bias correction), adamax before the maximum. kInside: adam, adamw and adagrad add it under the root.
+  enum class Epsilon : uint8_t { kRule, kAfter, kInside } epsilon_form = Epsilon::kRule;
+  // adam, adamw: which moments are divided by 1 - beta^t, and with t + `correction_lead` in the place of t.
+  enum class Correction : uint8_t { kBoth, kFirst, kNone } bias_correction = Correction::kBoth;
+  int correction_lead = 0;
+  // kDecoupled: w (1 - lr decay) before the rule. kUnscaled: w (1 - decay) before it. kCoupled: decay w joins the gradient.
+  enum class Decay : uint8_t { kDecoupled, kUnscaled, kCoupled } decay = Decay::kDecoupled;
+  bool decay_kernels_only = false;  // biases and normalisation (rank <= 1) do not decay
+  double dampening = 0;             // momentum: a' = a m + g (1 - dampening)
+  bool amsgrad = false;             // adam, adamw: divide by the largest second moment so far
+  bool clip_slack = false;  // norms are divided by with 1e-6 added, as torch.nn.utils has it
+  bool l2_of_all = false;   // the L2 term has biases and normalisation, too
+  std::vector<std::string> frozen;  // parameters, or layers, that are not updated
 
   // Around the rule.
   enum class Clip : uint8_t { kNone, kValue, kNorm, kGlobalNorm } clip = Clip::kNone;

@@ -46,8 +46,9 @@ ValueId Layers::log_softmax(GraphBuilder b, ValueId x, std::string_view local) {
   return b.sub(e.shifted, b.broadcast(log, e.full, e.rows, "log_broadcast"), local);
 }
 
-void Layers::attention(const std::string& name, int64_t heads, bool causal, bool masked,
+void Layers::attention(const std::string& name, const AttentionOptions& attention,
                        const WeightOptions& weights) {
+  const int64_t heads = attention.heads;
   expect_rank(name, "attention", 3, "[batch, tokens, units]");
   const Dims full = shape();
   const int64_t batch = full[0], tokens = full[1], units = full[2], size = units / heads;
@@ -55,7 +56,7 @@ void Layers::attention(const std::string& name, int64_t heads, bool causal, bool
     throw GraphError(name + ": " + std::to_string(units) + " units do not make " +
                      std::to_string(heads) + " heads");
   }
-  if (masked && weights_ == kNoValue) {
+  if (attention.masked && weights_ == kNoValue) {
     throw GraphError(name +
                      ": masked attention needs data with weights (sequences of unequal length)");
   }
@@ -67,20 +68,22 @@ void Layers::attention(const std::string& name, int64_t heads, bool causal, bool
     return root_.scope(name + "/" + which)
         .transpose(b.reshape(x_, {batch, tokens, heads, size}, which + "_heads"), {0, 2, 1, 3});
   };
-  const ValueId query = b.binary_scalar(OpKind::kMultiply, project("query"),
-                                        1.0 / std::sqrt(static_cast<double>(size)), "scaled_query");
+  ValueId query = project("query");
+  if (attention.scaled)
+    query = b.binary_scalar(OpKind::kMultiply, query, 1.0 / std::sqrt(static_cast<double>(size)),
+                            "scaled_query");
   const ValueId key = project("key"), value = project("value");
   ValueId scores = b.dot(query, key, 1, 1, "scores", 2);
   const Dims square{batch, heads, tokens, tokens};
   const ValueId never =
       b.broadcast_scalar(b.constant(-1e9, DType::kF32, "never"), scores, "nevers");
-  if (causal) {
+  if (attention.causal) {
     const ValueId from = b.iota({tokens, tokens}, 0, DType::kI32, "from");
     const ValueId to = b.iota({tokens, tokens}, 1, DType::kI32, "to");
     const ValueId past = b.compare(CompareKind::kGe, from, to, "past");
     scores = b.select(b.broadcast(past, square, {2, 3}, "pasts"), scores, never, "causal");
   }
-  if (masked) {
+  if (attention.masked) {
     const ValueId zero = b.broadcast_scalar(b.constant(0, DType::kF32, "zero"), weights_, "zeros");
     const ValueId real = b.compare(CompareKind::kGt, weights_, zero, "real");
     scores = b.select(b.broadcast(real, square, {0, 3}, "reals"), scores, never, "masked");

@@ -162,7 +162,7 @@ TEST(AcrossCores, MeanOverTokens) {
       kTokens,
       [](Layers& n) {
         n.embedding("e", 7, 6, {Initializer::Kind::kRandomUniform});
-        n.attention("a", 2, true, true, {});
+        n.attention("a", {2, true, true}, {});
         n.dense("out", 7);
         n.softmax_cross_entropy(7, {.weighted = true});
       },
@@ -174,7 +174,7 @@ TEST(AcrossCores, SyncedBatchNorm) {
       kImages,
       [](Layers& n) {
         small_images(n);
-        n.batch_norm("bn", 0.9, 1e-3);
+        n.batch_norm("bn", {.epsilon = 1e-3, .momentum = 0.9});
         classes(n);
       },
       {.cores = kCores, .batchnorm = BatchNormSync::kSynced}, "batch_norm");
@@ -184,7 +184,7 @@ TEST(AcrossCores, SyncedBatchNorm) {
 TEST(AcrossCores, BatchNormOverGroups) {
   const Definition define = [](Layers& n) {
     small_images(n);
-    n.batch_norm("bn", 0.9, 1e-3);
+    n.batch_norm("bn", {.epsilon = 1e-3, .momentum = 0.9});
     classes(n);
   };
   const Program whole = model(kImages, define);
@@ -210,9 +210,9 @@ TEST(AcrossCores, NothingElseChanges) {
   const Program whole = model(kTokens, [](Layers& n) {
     n.embedding("e", 7, 6, {Initializer::Kind::kRandomUniform});
     n.position_embedding("p", {Initializer::Kind::kRandomUniform});
-    n.attention("a", 2, true, true, {});
-    n.layer_norm("ln", 1e-3);
-    n.dropout("drop", 0.2);
+    n.attention("a", {2, true, true}, {});
+    n.layer_norm("ln", {.epsilon = 1e-3});
+    n.dropout("drop", {.rate = 0.2});
     n.gelu("g", false);
     n.dense("out", 7);
     n.softmax_cross_entropy(7, {});

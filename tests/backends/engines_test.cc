@@ -25,13 +25,13 @@ Program cnn(Reducer loss = Reducer::kMean, bool normalize = true, bool drop = tr
   return build_forward(Mode::kTraining, kBatch, {{12, 12, 3}}, 7,
                        OptimizerSpec{OptimizerSpec::Kind::kMomentum}, [=](Layers& net) {
                          net.conv2d("conv1", {.filters = 8, .kernel = 3});
-                         if (normalize) net.batch_norm("bn1", 0.9, 1e-3);
+                         if (normalize) net.batch_norm("bn1", {.epsilon = 1e-3, .momentum = 0.9});
                          net.relu("relu1");
-                         net.pool("pool1", 2, 2, false, Reducer::kMax);
+                         net.pool("pool1", {2, 2, {Padding::Kind::kValid}}, Reducer::kMax);
                          net.flatten("flatten1");
                          net.dense("dense1", 32);
-                         if (normalize) net.batch_norm("bn2", 0.9, 1e-3);
-                         if (drop) net.dropout("dropout1", 0.3);
+                         if (normalize) net.batch_norm("bn2", {.epsilon = 1e-3, .momentum = 0.9});
+                         if (drop) net.dropout("dropout1", {.rate = 0.3});
                          net.dense("dense2", kClasses);
                          net.softmax_cross_entropy(kClasses, {loss});
                        });
@@ -86,9 +86,9 @@ TEST(Engines, ARowHasTheSameBitsInAnyBatch) {
     const auto logits = [&](int64_t first, int64_t batch) {
       Layers net(Mode::kInference, batch, {{12, 12, 3}}, 7);
       net.conv2d("conv1", {.filters = 8, .kernel = 3});
-      net.batch_norm("bn1", 0.9, 1e-3);
+      net.batch_norm("bn1", {.epsilon = 1e-3, .momentum = 0.9});
       net.relu("relu1");
-      net.pool("pool1", 2, 2, false, Reducer::kMax);
+      net.pool("pool1", {2, 2, {Padding::Kind::kValid}}, Reducer::kMax);
       net.flatten("flatten1");
       net.dense("dense1", 32);
       net.dense("dense2", kClasses);
@@ -243,7 +243,7 @@ constexpr double kMomentum = 0.75, kEpsilon = 0.125;
 Program batch_norm_net() {
   return build_forward(Mode::kTraining, 8, {{2, 2, kChannels}}, 1, OptimizerSpec{},
                        [=](Layers& net) {
-                         net.batch_norm("bn", kMomentum, kEpsilon);
+                         net.batch_norm("bn", {.epsilon = kEpsilon, .momentum = kMomentum});
                          net.flatten("f");
                          net.softmax_cross_entropy(kPixels * kChannels, {Reducer::kMean});
                        });

@@ -21,8 +21,10 @@ Program convolutions() {
                     [](Layers& n) {
                       n.conv2d("strided", {.filters = 4, .kernel = 3, .stride = 2});
                       n.depthwise_conv2d("depthwise", {.filters = 2, .kernel = 3, .stride = 1});
-                      n.conv2d("dilated",
-                               {.filters = 5, .kernel = 2, .dilation = 2, .same = false});
+                      n.conv2d("dilated", {.filters = 5,
+                                           .kernel = 2,
+                                           .dilation = 2,
+                                           .padding = {Padding::Kind::kValid}});
                       n.flatten("flatten1");
                       n.dense("dense1", 3);
                       n.softmax_cross_entropy(3, {});

@@ -29,16 +29,16 @@ inline Program image_net() {
   const Program forward = build_forward(Mode::kTraining, 8, {{9, 9, 3}}, 1,
                                         {OptimizerSpec::Kind::kMomentum}, [](Layers& n) {
                                           n.conv2d("conv1", {.filters = 5, .kernel = 3});
-                                          n.batch_norm("bn1", 0.9, 1e-3);
+                                          n.batch_norm("bn1", {.epsilon = 1e-3, .momentum = 0.9});
                                           n.relu("relu1");
-                                          n.pool("max1", 3, 2, true, Reducer::kMax);
+                                          n.pool("max1", {3, 2}, Reducer::kMax);
                                           n.conv2d("conv2", {.filters = 4, .kernel = 3});
-                                          n.pool("avg1", 3, 2, true, Reducer::kMean);
+                                          n.pool("avg1", {3, 2}, Reducer::kMean);
                                           n.flatten("flatten1");
-                                          n.layer_norm("ln1", 1e-3);
+                                          n.layer_norm("ln1", {.epsilon = 1e-3});
                                           n.dense("dense1", 6);
                                           n.gelu("gelu1", false);
-                                          n.dropout("dropout1", 0.5);
+                                          n.dropout("dropout1", {.rate = 0.5});
                                           n.dense("dense2", 6);
                                           n.silu("silu1");
                                           n.unary("tanh1", OpKind::kTanh);
@@ -53,7 +53,7 @@ inline Program token_net() {
       build_forward(Mode::kTraining, 8, {{5}, DType::kI32, {}, false, 7, 3}, 3,
                     {OptimizerSpec::Kind::kAdam}, [](Layers& n) {
                       n.embedding("e", 7, 6, {Initializer::Kind::kRandomUniform});
-                      n.attention("a", 2, true, false, {});
+                      n.attention("a", {2, true, false}, {});
                       n.flatten("f");
                       n.dense("d", 3);
                       n.sigmoid_cross_entropy(3, {});

@@ -78,17 +78,17 @@ constexpr OptimizerSpec kOptimizers[] = {{.kind = OptimizerSpec::Kind::kSgd},
 Program convolutional(int64_t batch, const OptimizerSpec& optimizer, bool squared) {
   return build_forward(Mode::kTraining, batch, {{9, 9, 2}}, 3, optimizer, [=](Layers& net) {
     net.conv2d("conv1", {.filters = 8, .kernel = 3});
-    net.batch_norm("bn1", 0.9, 1e-3);
+    net.batch_norm("bn1", {.epsilon = 1e-3, .momentum = 0.9});
     net.relu("relu1");
-    net.pool("pool1", 2, 2, false, Reducer::kMax);
+    net.pool("pool1", {2, 2, {Padding::Kind::kValid}}, Reducer::kMax);
     net.conv2d("conv2", {.filters = 12, .kernel = 3, .weights = {.bias = false}});
-    net.batch_norm("bn2", 0.9, 1e-3);
+    net.batch_norm("bn2", {.epsilon = 1e-3, .momentum = 0.9});
     net.relu("relu2");
-    net.pool("pool2", 3, 2, true, Reducer::kMean);
+    net.pool("pool2", {3, 2}, Reducer::kMean);
     net.flatten("flatten1");
-    net.dropout("dropout1", 0.4);
+    net.dropout("dropout1", {.rate = 0.4});
     net.dense("dense1", 16);
-    net.batch_norm("bn3", 0.9, 1e-3);
+    net.batch_norm("bn3", {.epsilon = 1e-3, .momentum = 0.9});
     net.relu("relu3");
     net.dense("dense2", 5);
     squared ? net.mean_squared_error(5, {Reducer::kMean})
@@ -100,7 +100,7 @@ Program perceptron(int64_t batch, const OptimizerSpec& optimizer, bool squared) 
   return build_forward(Mode::kTraining, batch, {{11}}, 3, optimizer, [=](Layers& net) {
     net.dense("dense1", 13);
     net.relu("relu1");
-    net.dropout("dropout1", 0.5);
+    net.dropout("dropout1", {.rate = 0.5});
     net.dense("dense2", 5);
     squared ? net.mean_squared_error(5, {Reducer::kSum})
             : net.softmax_cross_entropy(5, {Reducer::kSum});
@@ -138,11 +138,11 @@ TEST(Fusion, TrainingStepsThreads) {
 TEST(Fusion, LongReductionsThreads) {
   const Program forward =
       build_forward(Mode::kTraining, 40, {{31, 17, 3}}, 3, kOptimizers[2], [=](Layers& net) {
-        net.batch_norm("bn1", 0.9, 1e-3);
+        net.batch_norm("bn1", {.epsilon = 1e-3, .momentum = 0.9});
         net.relu("relu1");
         net.conv2d("conv1", {.filters = 5, .kernel = 1});
-        net.batch_norm("bn2", 0.9, 1e-3);
-        net.pool("pool1", 31, 31, true, Reducer::kMean);
+        net.batch_norm("bn2", {.epsilon = 1e-3, .momentum = 0.9});
+        net.pool("pool1", {31, 31}, Reducer::kMean);
         net.flatten("flatten1");
         net.dense("dense1", 5);
         net.softmax_cross_entropy(5, {Reducer::kMean});
@@ -406,7 +406,7 @@ TEST(Fusion, BroadcastsAreNotStoredAndGroupsMeetReductions) {
   const Program p =
       training_step(shard(build_forward(Mode::kTraining, 8, {{6, 6, 4}}, 3, kOptimizers[2],
                                         [=](Layers& net) {
-                                          net.batch_norm("bn1", 0.9, 1e-3);
+                                          net.batch_norm("bn1", {.epsilon = 1e-3, .momentum = 0.9});
                                           net.relu("relu1");
                                           net.flatten("flatten1");
                                           net.dense("dense1", 5);

@@ -302,7 +302,7 @@ TEST(Gradients, LayersAgainstFiniteDifferences) {
         stack(6, {{4}},
               [](Layers& n) {
                 n.dense("d1", 3);
-                n.batch_norm("bn", 0.9, 1e-1);
+                n.batch_norm("bn", {.epsilon = 1e-1, .momentum = 0.9});
                 n.softmax_cross_entropy(3, {Reducer::kMean});
               }),
         {{"bn/gamma", {0.5, 1.5}}});
@@ -310,8 +310,8 @@ TEST(Gradients, LayersAgainstFiniteDifferences) {
         stack(3, {{4, 4, 2}},
               [](Layers& n) {
                 n.conv2d("c1", {.filters = 2, .kernel = 3});
-                n.batch_norm("bn", 0.9, 1e-1);
-                n.pool("p", 2, 2, false, Reducer::kMean);
+                n.batch_norm("bn", {.epsilon = 1e-1, .momentum = 0.9});
+                n.pool("p", {2, 2, {Padding::Kind::kValid}}, Reducer::kMean);
                 n.flatten("f");
                 n.dense("d1", 3);
                 n.softmax_cross_entropy(3, {Reducer::kSum});
@@ -320,9 +320,9 @@ TEST(Gradients, LayersAgainstFiniteDifferences) {
   check("dropout",
         stack(5, {{6}},
               [](Layers& n) {
-                n.dropout("in", 0.4);
+                n.dropout("in", {.rate = 0.4});
                 n.dense("d1", 6);
-                n.dropout("mid", 0.5);
+                n.dropout("mid", {.rate = 0.5});
                 n.dense("d2", 3);
                 n.mean_squared_error(3, {Reducer::kMean});
               }),
@@ -332,7 +332,7 @@ TEST(Gradients, LayersAgainstFiniteDifferences) {
               [](Layers& n) {
                 n.conv2d("c1", {.filters = 3, .kernel = 3, .stride = 2});
                 n.relu("r");
-                n.pool("p", 2, 1, true, Reducer::kMax);
+                n.pool("p", {2, 1}, Reducer::kMax);
                 n.flatten("f");
                 n.dense("d1", 3, {.bias = false});
                 n.mean_squared_error(3, {Reducer::kSum});
@@ -350,7 +350,7 @@ TEST(Gradients, MoreLayersAgainstFiniteDifferences) {
         stack(4, {{5}},
               [&](Layers& n) {
                 n.dense("d", 6);
-                n.layer_norm("ln", 1e-3);
+                n.layer_norm("ln", {.epsilon = 1e-3});
                 n.gelu("g", false);
                 classes(n);
               }),
@@ -359,7 +359,7 @@ TEST(Gradients, MoreLayersAgainstFiniteDifferences) {
         stack(2, {{3, 3, 4}},
               [&](Layers& n) {
                 n.conv2d("c", {.filters = 4, .kernel = 3});
-                n.group_norm("gn", 2, 1e-3);
+                n.group_norm("gn", 2, {.epsilon = 1e-3});
                 n.silu("s");
                 classes(n);
               }),
@@ -442,7 +442,7 @@ TEST(Gradients, MoreLayersAgainstFiniteDifferences) {
 TEST(Gradients, SyncedBatchNormAgainstFiniteDifferences) {
   Program whole = stack(6, {{4}}, [](Layers& n) {
     n.dense("d1", 3);
-    n.batch_norm("bn", 0.9, 1e-1);
+    n.batch_norm("bn", {.epsilon = 1e-1, .momentum = 0.9});
     n.softmax_cross_entropy(3, {Reducer::kMean});
   });
   Sharding s{.cores = 2,

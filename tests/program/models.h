@@ -19,13 +19,13 @@ inline Program mlp(int64_t batch = 8, OptimizerSpec optimizer = {}) {
 inline Program cnn(int64_t batch = 16, OptimizerSpec optimizer = {}, Mode mode = Mode::kTraining) {
   return build_forward(mode, batch, {{6, 6, 2}}, 7, optimizer, [=](Layers& net) {
     net.conv2d("conv1", {.filters = 4, .kernel = 3, .weights = {.bias = false}});
-    net.batch_norm("bn1", 0.9, 1e-3);
+    net.batch_norm("bn1", {.epsilon = 1e-3, .momentum = 0.9});
     net.relu("relu1");
-    net.pool("pool1", 2, 2, false, Reducer::kMax);
+    net.pool("pool1", {2, 2, {Padding::Kind::kValid}}, Reducer::kMax);
     net.flatten("flatten1");
     net.dense("dense1", 8);
-    net.batch_norm("bn2", 0.9, 1e-3);
-    net.dropout("dropout1", 0.25);
+    net.batch_norm("bn2", {.epsilon = 1e-3, .momentum = 0.9});
+    net.dropout("dropout1", {.rate = 0.25});
     net.dense("dense2", 3);
     net.softmax_cross_entropy(3, {Reducer::kMean});
   });

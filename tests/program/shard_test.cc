@@ -175,7 +175,9 @@ TEST(Layers, RefusalsSayWhatToDo) {
   net.flatten("f");
   EXPECT_EQ(refusal([&] { net.conv2d("c", {.filters = 3, .kernel = 3}); }),
             "c: conv2d needs [batch, height, width, channels], found [4,72]");
-  EXPECT_EQ(refusal([&] { net.pool("p", 2, 2, false, Reducer::kMax); }),
+  EXPECT_EQ(refusal([&] {
+              net.pool("p", {2, 2, {Padding::Kind::kValid}}, Reducer::kMax);
+            }),
             "p: pooling needs [batch, height, width, channels], found [4,72]");
   EXPECT_EQ(
       refusal([&] { net.softmax_cross_entropy(3, {Reducer::kMean}); }),

@@ -1,0 +1,41 @@
+// The catalogue of formulas: ways in which a training script computes another function than the scenario says, though every
+// engine involved is right. Frameworks differ in them, and people who port a model meet them. Each row is a setting of the
+// scenario, so what explains a subject can also be declared.
+//
+//   for (const FormulaChange& c : formula_changes(experiment)) {          // those that this experiment could have
+//     Experiment other = *with_formula(experiment, c);                    // the reference, changed so
+//     c.setting;       // optimizer.epsilon_form = "torch"
+//   }
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/experiment.h"
+
+namespace twinrun {
+
+struct FormulaChange {
+  std::vector<std::pair<std::string, std::string>> values;  // key of the scenario, value as TOML
+  std::string setting;       // the same as a line to put into the scenario
+  std::string meaning;       // what the subject does: "adds epsilon after the bias correction"
+  std::string frameworks;    // who does so, with the source; "": nobody by default
+  std::string cure;          // what to change in the script, if the scenario is to stand
+  bool update_only = false;  // neither the loss nor a gradient depends on it
+  bool operator==(const FormulaChange&) const = default;
+};
+
+// Changes from the scenario's own formulas to others, in a fixed order.
+std::vector<FormulaChange> formula_changes(const Experiment& experiment);
+
+// The experiment whose scenario has the change's values.
+Result<Experiment> with_formula(const Experiment& experiment, const FormulaChange& change);
+
+// Do both set one key?
+bool exclusive(const FormulaChange& a, const FormulaChange& b);
+
+// The table of docs/formulas.md.
+std::string formula_table_markdown();
+
+}  // namespace twinrun

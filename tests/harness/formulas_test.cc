@@ -1,0 +1,200 @@
+// The catalogue of formulas: each that an experiment could have, run in secret by an engine of its own, is named from its tensors.
+#include "harness/formulas.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "backends/variants/variant.h"
+#include "harness/matching.h"
+#include "harness/run.h"
+#include "tests/harness/tiny.h"
+
+namespace twinrun {
+namespace {
+
+// An engine that runs a program of its own, whatever it is asked for, and feeds itself by its own scenario.
+class OwnScript : public Backend {
+ public:
+  OwnScript(Experiment own, Sharding sharding)
+      : own_(std::move(own)), sharding_(sharding), inner_(make_variant_backend(variant(), {})) {}
+  Capabilities capabilities() const override {
+    Capabilities c = inner_->capabilities();
+    c.ours = c.op_trace = false;
+    return c;
+  }
+  Result<std::unique_ptr<Engine>> prepare(const Program&) override {
+    TWINRUN_ASSIGN(auto engine,
+                   inner_->prepare(sharding_.cores > 1 ? own_.sharded(sharding_) : own_.whole()));
+    return std::unique_ptr<Engine>(new Run(std::move(engine), own_));
+  }
+
+ private:
+  class Run : public Engine {
+   public:
+    Run(std::unique_ptr<Engine> inner, const Experiment& own)
+        : inner_(std::move(inner)), own_(own) {}
+    const Program& program() const override { return inner_->program(); }
+    Status step(int64_t step, States& states, const StepInputs&, StepOutputs& outputs,
+                TraceSink* sink, OpHooks* hooks) override {
+      StepFeed feed(own_, inner_->program());
+      TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
+      return inner_->step(step, states, inputs, outputs, sink, hooks);
+    }
+
+   private:
+    std::unique_ptr<Engine> inner_;
+    const Experiment& own_;
+  };
+  static Variant variant() {
+    Capabilities declared;
+    declared.contracts = true;
+    declared.elementary_ulps = 4;
+    declared.max_cores = 8;
+    return variant_within(77, declared);
+  }
+  Experiment own_;
+  Sharding sharding_;
+  std::unique_ptr<Backend> inner_;
+};
+
+MatchResult match(const Experiment& e, Backend& subject) {
+  const Program asked = e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole();
+  class Keeper : public StepObserver {
+   public:
+    TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
+      if (step == 0 || step == 5 || step == 11) states.push_back({step, before});
+      return nullptr;
+    }
+    std::vector<MatchState> states;
+  } keeper;
+  RunOptions options;
+  options.observer = &keeper;
+  options.evaluate = false;
+  options.steps = 12;
+  tiny::must(train(e, asked, subject, options));
+  return tiny::must(match_subject(e, asked, subject, keeper.states, {}));
+}
+
+std::string told(const MatchResult& m) {
+  std::string out = "outcome " + std::to_string(static_cast<int>(m.outcome)) + ", ratio " +
+                    std::to_string(m.ratio);
+  for (const Explanation& x : m.explanations) {
+    for (const auto& part : x.parts) out += "\n  " + part.cause + " " + std::to_string(x.ratio);
+  }
+  for (const TensorMismatch& t : m.outside)
+    out += "\n  " + t.tensor + " at " + std::to_string(t.step) + ": " + std::to_string(t.ratio) +
+           " " + t.pattern;
+  return out;
+}
+
+bool named(const MatchResult& m, const std::string& setting) {
+  return std::ranges::any_of(m.explanations, [&](const Explanation& x) {
+    return x.parts.size() == 1 && x.parts[0].cause == setting;
+  });
+}
+
+Experiment experiment(const char* layers, Overrides overrides) {
+  overrides.emplace_back("tpu.cores", "1");
+  return tiny::experiment(layers, overrides);
+}
+
+// Each change of the experiment, planted: named, or inside where the run cannot show it. How many of each.
+void expect_all_named(const Experiment& e, size_t at_least) {
+  size_t names = 0;
+  for (const FormulaChange& change : formula_changes(e)) {
+    const Result<Experiment> own = with_formula(e, change);
+    if (!own) continue;  // this model cannot have it: another padding, other shapes
+    bool fits = own->forward.state.size() == e.forward.state.size();
+    for (size_t i = 0; fits && i < e.forward.state.size(); ++i)
+      fits = own->forward.state[i].type == e.forward.state[i].type;
+    if (!fits) continue;
+    OwnScript subject(*own, e.sharding);
+    const MatchResult m = match(e, subject);
+    if (m.outcome == MatchResult::Outcome::kInside) continue;
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << change.setting << ": " << told(m);
+    EXPECT_TRUE(named(m, change.setting)) << change.setting << ": " << told(m);
+    names += named(m, change.setting) ? 1 : 0;
+  }
+  EXPECT_GE(names, at_least);
+}
+
+TEST(Formulas, OfAdamAreNamed) {
+  expect_all_named(experiment(tiny::kDense, {{"optimizer.kind", "adam"},
+                                             {"optimizer.epsilon", "1e-5"},
+                                             {"optimizer.weight_decay", "0.01"},
+                                             {"optimizer.schedule", "cosine"},
+                                             {"optimizer.decay_steps", "20"}}),
+                   30);
+}
+TEST(Formulas, OfMomentumAndClippingAreNamed) {
+  expect_all_named(experiment(tiny::kDense, {{"optimizer.kind", "momentum"},
+                                             {"optimizer.clip", "global_norm"},
+                                             {"optimizer.clip_at", "0.5"},
+                                             {"optimizer.l2", "0.01"}}),
+                   25);
+}
+TEST(Formulas, OfConvolutionsAndBatchNormAreNamed) {
+  expect_all_named(experiment(tiny::kConvolutional, {{"loss.smoothing", "0.1"}}), 30);
+}
+TEST(Formulas, OfDropoutAreNamed) { expect_all_named(experiment(tiny::kNormalized, {}), 30); }
+
+TEST(Formulas, AnHonestEngineIsInside) {
+  const Experiment e = experiment(tiny::kConvolutional, {});
+  OwnScript subject(e, e.sharding);
+  EXPECT_EQ(match(e, subject).outcome, MatchResult::Outcome::kInside);
+}
+
+// One tensor's fault is no formula's doing.
+TEST(Formulas, AFaultOfOneOpIsNotExplainedAway) {
+  const Experiment e = experiment(tiny::kConvolutional, {{"optimizer.kind", "momentum"}});
+  for (const char* fault :
+       {"scale@dense1/kernel.grad,factor=2", "scale@conv1/kernel.update,factor=0.5",
+        "zero@conv1/bias.grad", "sign_flip@dense1/bias.grad"}) {
+    const Result<FaultSpec> parsed = parse_fault(fault);
+    if (!parsed) continue;
+    class Hidden : public Backend {
+     public:
+      explicit Hidden(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+      Capabilities capabilities() const override {
+        Capabilities c = inner_->capabilities();
+        c.ours = c.op_trace = false;
+        return c;
+      }
+      Result<std::unique_ptr<Engine>> prepare(const Program& p) override {
+        return inner_->prepare(p);
+      }
+
+     private:
+      std::unique_ptr<Backend> inner_;
+    } subject(with_faults(tiny::backend("cpu"), {*parsed}, 3, nullptr));
+    const MatchResult m = match(e, subject);
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << fault << ": " << told(m);
+  }
+}
+
+TEST(Formulas, TwoAtOnceAreBothNamed) {
+  const Experiment e =
+      experiment(tiny::kConvolutional, {{"optimizer.kind", "adam"}, {"optimizer.epsilon", "1e-4"}});
+  Experiment own = e;
+  std::vector<std::string> settings;
+  for (const FormulaChange& change : formula_changes(e)) {
+    if (change.setting != "optimizer.epsilon_form = \"torch\"" &&
+        change.setting != "epsilon = 1e-5 in layers of kind batch_norm")
+      continue;
+    own = tiny::must(with_formula(own, change));
+    settings.push_back(change.setting);
+  }
+  ASSERT_EQ(settings.size(), 2u);
+  OwnScript subject(own, e.sharding);
+  const MatchResult m = match(e, subject);
+  ASSERT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told(m);
+  EXPECT_EQ(m.explanations.front().parts.size(), 2u) << told(m);
+}
+
+TEST(Formulas, TheTableOfTheDocsIsTheCatalogue) {
+  EXPECT_GT(std::ranges::count(formula_table_markdown(), '\n'), 60);
+}
+
+}  // namespace
+}  // namespace twinrun
