@@ -126,13 +126,14 @@ def matched(variables, units):
 
 def unsettled(due, units, pairs, fits, found):
     """The text of Ambiguous: what was not settled, and all that is thought, ready to be corrected and pasted."""
-    said, used = [], set(pairs.values())
+    said, used, choice = [], set(pairs.values()), False
     for p in due:
         if p in pairs:
             continue
         free = [i for i in fits[p] if i not in used]
         shapes = ", ".join(f"{leaf} {list(v.shape)}" for leaf, v in due[p].items())
         if free:
+            choice = True
             said.append(f"'{p}' ({shapes}) may be {' or '.join(units[i].path for i in free)}")
             used.add(free[0])
             for leaf, pair in assigned(due[p], p, units[free[0]]).items():
@@ -142,6 +143,9 @@ def unsettled(due, units, pairs, fits, found):
     names = [v.name for unit in due.values() for v in unit.values()]
     lines = [f'"{n}": {found[n][0].path if n in found else "..."}' for n in names]
     rest = [f"{c.path} {list(c.forms[0].shape)}" for i, u in enumerate(units) if i not in used for c in u.tensors]
+    if not choice:
+        more = f"; it has, in the program's layout, {', '.join(rest)}" if rest else ""
+        return "; ".join(said) + more + ". Is the scenario's model the script's?"
     return ("; ".join(said) + ". Say which is which with a dictionary, of which this is a draft to correct: {" + ", ".join(lines) + "}"
             + (f". Not used in it, with shapes in the program's layout: {', '.join(rest)}" if rest else ""))
 

@@ -28,8 +28,8 @@ def role_of(name):
     return "counter" if name.endswith("_power") else "slot" if "." in name else "statistic" if "moving" in name else "parameter"
 
 
-def session(optimizer="momentum", l2=0.0):
-    """(program, state, inputs) of one small network, drawn from a seed."""
+def session(optimizer="momentum", l2=0.0, dense=False):
+    """(program, state, inputs) of one small network, drawn from a seed. dense: of its dense layers alone."""
     draw, f = np.random.default_rng(1), np.float32
     state = {k: draw.normal(0, 0.2, s).astype(f) for k, s in SHAPES.items()}
     state["batch_norm1/moving_variance"] = draw.random(4).astype(f) + 1
@@ -37,9 +37,10 @@ def session(optimizer="momentum", l2=0.0):
         state |= {f"{name}.{slot}": draw.random(SHAPES[name]).astype(f) for slot in SLOTS[optimizer]}
     if optimizer in ("adam", "adamax"):
         state |= {f"{optimizer}/beta{i}_power": np.asarray(f(b) * f(b)) for i, b in ((1, 0.9), (2, 0.999)) if optimizer == "adam" or i == 1}
+    state = {k: v for k, v in state.items() if not dense or not k.startswith(("conv", "batch"))}
     inputs = {"images": draw.random((8, 8, 8, 1)).astype(f), "labels": draw.integers(0, 10, 8).astype(np.int32),
               "learning_rate": np.asarray(f(0.05))}
-    layers = "".join(f'[[model.layers]]\nkind = "{kind}"\nname = "{name}"\n{keys}\n' for kind, name, keys in LAYERS)
+    layers = "".join(f'[[model.layers]]\nkind = "{kind}"\nname = "{name}"\n{keys}\n' for kind, name, keys in LAYERS[4 if dense else 0:])
     outputs = {"loss": np.zeros((), f)} | {f"{k}.grad": v for k, v in state.items() if role_of(k) == "parameter"}
     program = {"protocol": 1, "cores": 1, "batch": 8, "sharding": {"reduction": "mean"}, "random": [],
                "scenario": layers + f'[loss]\nkind = "softmax_cross_entropy"\n[optimizer]\nkind = "{optimizer}"\nmomentum = 0.9\n'
@@ -48,10 +49,10 @@ def session(optimizer="momentum", l2=0.0):
     return program, state, inputs
 
 
-def steps(framework, what, optimizer="momentum", l2=0.0, count=3, marked=True, more=()):
+def steps(framework, what, optimizer="momentum", l2=0.0, count=3, marked=True, more=(), dense=False):
     """([the results of some steps], what was said on standard error, hello). The last step is the second, from its state, once more."""
     script = HERE / {"pytorch": "torch_scripts.py", "jax": "jax_scripts.py"}[framework]
-    program, state, inputs = session(optimizer, l2)
+    program, state, inputs = session(optimizer, l2, dense)
     with Harness([interpreter(framework), script, what, *more], marked=marked) as h:
         hello = h.hello()
         name = h.prepare(program)
@@ -195,6 +196,77 @@ class PyTorch(Scripts):
             due = momentum * state["dense2/kernel.momentum"] + 0.05 * g / (np.sqrt(rms) + 1e-8)
             np.testing.assert_allclose(found["state/dense2/kernel.momentum"], due, atol=2e-6)
             np.testing.assert_allclose(found["state/dense2/kernel"], state["dense2/kernel"] - due, atol=2e-6)
+
+
+def by_hand(state, inputs):
+    """Loss and gradients of the dense layers, in binary64."""
+    w = {k: v.astype(np.float64) for k, v in state.items()}
+    x, kept, rows = inputs["images"].reshape(8, -1).astype(np.float64), [], np.arange(8)
+    for i in (1, 2, 3):
+        kept.append(x)
+        x = x @ w[f"dense{i}/kernel"] + w[f"dense{i}/bias"]
+        x = np.maximum(x, 0) if i < 3 else x
+    share = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    loss, g = -np.log(share[rows, inputs["labels"]]).mean(), share.copy()
+    g[rows, inputs["labels"]] -= 1
+    g, found = g / 8, {}
+    for i in (3, 2, 1):
+        found |= {f"dense{i}/kernel.grad": kept[i - 1].T @ g, f"dense{i}/bias.grad": g.sum(0)}
+        g = (g @ w[f"dense{i}/kernel"].T) * (kept[i - 1] > 0)
+    return loss, found
+
+
+class Jax(Scripts):
+    framework = "jax"
+
+    def right(self, what, optimizer="momentum", **more):
+        """A script of the dense layers: gradients by hand, momentum, and going on as from the state."""
+        found, said, hello = steps("jax", what, optimizer, dense=True, **more)
+        _, state, inputs = session(optimizer, dense=True)
+        loss, gradients = by_hand(state, inputs)
+        self.assertAlmostEqual(float(found[0]["output/loss"]), loss, delta=1e-5)
+        for name, due in gradients.items():
+            np.testing.assert_allclose(found[0][f"output/{name}"], due, atol=2e-6, err_msg=name)
+        self.close(found[1:2], found[3:])
+        if optimizer == "momentum":
+            for name in [n for n in state if "." not in n]:
+                due = 0.9 * state[f"{name}.momentum"] + gradients[f"{name}.grad"]
+                np.testing.assert_allclose(found[0][f"state/{name}.momentum"], due, atol=5e-6)
+                np.testing.assert_allclose(found[0][f"state/{name}"], state[name] - 0.05 * due, atol=5e-6)
+        return said, hello
+
+    def test_parameters_and_optimizer_state_of_optax(self):
+        said, hello = self.right("optax")
+        self.assertEqual((hello["conventions"], hello["precision"]), ("optax", "f32"))
+        self.assertIn("dense1/kernel = 0/0", said)
+
+    def test_an_optimizer_of_the_script_s_own(self):
+        self.right("own")
+
+    def test_a_loss_alone(self):
+        self.right("loss")
+
+    def test_adam_whose_gradients_are_watched(self):
+        self.right("adam", "adam")
+
+    def test_dictionaries(self):
+        self.right("numbered")
+        with self.assertRaisesRegex(Failed, 'dense1, dense2 are of one shape.*between, hidden do not.*names={"dense1/kernel": "between/w"'):
+            self.right("lettered")
+        self.right("named")
+        with self.assertRaisesRegex(Failed, "'dense3/bias': the state has no 'last/b'; is it 'output/b' .10."):
+            self.right("misnamed")
+
+    def test_flax(self):
+        found, said, _ = steps("jax", "flax")
+        self.assertIn("batch_norm1/moving_mean = batch_stats/BatchNorm_0/mean", said)
+        # flax's running variance has no Bessel's factor.
+        due = [{k: v for k, v in result.items() if "moving_variance" not in k} for result in plain()]
+        self.close(found, due, 5e-6)
+
+    def test_no_gradients(self):
+        with self.assertRaisesRegex(Failed, "no gradient of 'dense1/kernel': let train_step return its gradients"):
+            self.right("silent")
 
 
 if __name__ == "__main__":

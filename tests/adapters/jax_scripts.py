@@ -1,0 +1,99 @@
+"""Training scripts of JAX as people write them, for scripts_test.py: jax_scripts.py WHAT. They make the step of torch_scripts.py's network
+(flax), or of its dense layers."""
+import argparse
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import optax
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "adapters"))
+from twinrun_engine.jax import serve_script, watch  # noqa: E402
+
+SIZES = [64, 64, 64, 10]
+
+
+def flax_script():
+    from flax import linen as nn
+    from flax.training import train_state
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x, train=True):
+            x = nn.BatchNorm(use_running_average=not train, momentum=0.9, epsilon=0.001)(nn.Conv(4, (3, 3))(x))
+            x = nn.max_pool(nn.relu(x), (2, 2), (2, 2)).reshape(len(x), -1)
+            for _ in range(2):
+                x = nn.relu(nn.Dense(64)(x))
+            return nn.Dense(10)(x)
+
+    class State(train_state.TrainState):
+        batch_stats: dict
+
+    model = Net()
+    variables = model.init(jax.random.PRNGKey(0), jnp.ones((1, 8, 8, 1)))
+    state = State.create(apply_fn=model.apply, params=variables["params"], batch_stats=variables["batch_stats"],
+                         tx=optax.sgd(0.05, momentum=0.9))
+
+    @jax.jit
+    def train_step(state, images, labels):
+        def loss_fn(params):
+            logits, updates = state.apply_fn({"params": params, "batch_stats": state.batch_stats}, images, mutable=["batch_stats"])
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), updates
+
+        (loss, updates), gradients = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
+        return state.apply_gradients(grads=gradients, batch_stats=updates["batch_stats"]), {"loss": loss}, gradients
+
+    serve_script(train_step, state)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what")
+    what = parser.parse_args().what
+    if what == "flax":
+        flax_script()
+    keys = jax.random.split(jax.random.PRNGKey(0), 3)
+    params = [(jax.random.normal(k, (n, m)) * 0.1, jnp.zeros(m)) for k, n, m in zip(keys, SIZES, SIZES[1:])]
+    words = {"numbered": ("layer1", "layer2", "layer10")}.get(what, ("hidden", "between", "output"))
+    if what in ("numbered", "lettered", "named", "misnamed"):
+        params = {word: {"w": w, "b": b} for word, (w, b) in zip(words, params)}
+
+    def predict(params, images):
+        x = images.reshape(len(images), -1)
+        layers = [(params[word]["w"], params[word]["b"]) for word in words] if isinstance(params, dict) else params
+        for w, b in layers[:-1]:
+            x = jax.nn.relu(x @ w + b)
+        w, b = layers[-1]
+        return x @ w + b
+
+    def loss_fn(params, images, labels):
+        return -jnp.mean(jnp.sum(jax.nn.log_softmax(predict(params, images)) * jax.nn.one_hot(labels, 10), axis=1))
+
+    if what == "loss":
+        serve_script(loss_fn=loss_fn, optimizer=optax.sgd(0.05, momentum=0.9), params=params)
+    optimizer = watch(optax.adam(0.05)) if what == "adam" else optax.sgd(0.05, momentum=0.9)
+
+    @jax.jit
+    def step(params, opt_state, images, labels):
+        loss, gradients = jax.value_and_grad(loss_fn)(params, images, labels)
+        changes, opt_state = optimizer.update(gradients, opt_state, params)
+        params = optax.apply_updates(params, changes)
+        return (loss, params, opt_state) if what in ("adam", "silent") else (params, opt_state, loss, gradients)
+
+    @jax.jit
+    def own_step(params, velocity, images, labels):
+        loss, gradients = jax.value_and_grad(loss_fn)(params, images, labels)
+        velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, gradients)
+        return jax.tree.map(lambda p, v: p - 0.05 * v, params, velocity), velocity, loss, gradients
+
+    if what == "own":
+        serve_script(own_step, (params, jax.tree.map(jnp.zeros_like, params)))
+    names = None
+    if what in ("named", "misnamed"):
+        names = {f"dense{i}/{ours}": f"{word}/{theirs}" for i, word in enumerate(words, 1) for ours, theirs in (("kernel", "w"), ("bias", "b"))}
+        names["dense3/bias"] = "last/b" if what == "misnamed" else "output/b"
+    serve_script(step, (params, optimizer.init(params)), names)
+
+
+main()
