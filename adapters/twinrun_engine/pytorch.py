@@ -434,6 +434,19 @@ def serve_script(train_step, optimizer, tensors=None, flattened=None, **hello):
     flattened  {"dense1/kernel": (height, width, channels)} for a dense layer that reads a flattened image, channels first; {}: the
                script flattens height, width, channels; None: as the script's graph shows
     hello      what the engine declares, where it is not precision="f32", conventions="pytorch" (docs/engine-protocol.md)
+
+    Where torch.distributed has several processes, each is a replica: every one calls serve_script(), and the first answers twinrun.
     """
-    serve(Script(train_step, optimizer, tensors, flattened, hello))
+    script = Script(train_step, optimizer, tensors, flattened, hello)
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1):
+        serve(script)
+        sys.exit(0)
+    from .ranks import Ranks
+    ranks = Ranks(script)
+    if ranks.rank == 0:
+        serve(ranks)
+        ranks.end()
+    else:
+        ranks.follow()
+    torch.distributed.destroy_process_group()
     sys.exit(0)

@@ -33,10 +33,12 @@ def described(arrays, roles=None):
 
 
 class Harness:
-    def __init__(self, command, limit=300, marked=True):
-        """marked: whether the session folder is named in the environment, too, as twinrun does."""
+    def __init__(self, command, limit=300, marked=True, more=None):
+        """marked: whether the session folder is named in the environment, too, as twinrun does. more: further environment."""
         self.folder = tempfile.mkdtemp(prefix="twinrun-engine-test-")
-        environment = {k: v for k, v in os.environ.items() if k != "TWINRUN_SESSION"} | ({"TWINRUN_SESSION": self.folder} if marked else {})
+        environment = {k: v for k, v in os.environ.items() if k != "TWINRUN_SESSION"} | (more or {})
+        if marked:
+            environment["TWINRUN_SESSION"] = self.folder
         self.limit, self.alive, self.programs = limit, [], 0
         self.errors = open(os.path.join(self.folder, "stderr"), "w+", encoding="utf-8")
         self.process = subprocess.Popen([*map(str, command), self.folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

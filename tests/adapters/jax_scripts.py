@@ -1,12 +1,16 @@
 """Training scripts of JAX as people write them, for scripts_test.py: jax_scripts.py WHAT. They make the step of torch_scripts.py's network
 (flax), or of its dense layers."""
 import argparse
+import os
 import pathlib
 import sys
 
-import jax
-import jax.numpy as jnp
-import optax
+if "pmapped" in sys.argv:
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import optax  # noqa: E402
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "adapters"))
 from twinrun_engine.jax import serve_script, watch  # noqa: E402
@@ -87,11 +91,21 @@ def main():
         velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, gradients)
         return jax.tree.map(lambda p, v: p - 0.05 * v, params, velocity), velocity, loss, gradients
 
+    def shared_step(params, opt_state, images, labels):
+        loss, gradients = jax.value_and_grad(loss_fn)(params, images, labels)
+        gradients = jax.lax.pmean(gradients, "devices")
+        changes, opt_state = optimizer.update(gradients, opt_state, params)
+        return optax.apply_updates(params, changes), opt_state, loss, gradients
+
+    if what == "pmapped":
+        state = jax.tree.map(lambda x: jnp.stack([x, x]), (params, optimizer.init(params)))
+        serve_script(jax.pmap(shared_step, "devices"), state, cores=2)
     if what == "own":
         serve_script(own_step, (params, jax.tree.map(jnp.zeros_like, params)))
     names = None
     if what in ("named", "misnamed"):
-        names = {f"dense{i}/{ours}": f"{word}/{theirs}" for i, word in enumerate(words, 1) for ours, theirs in (("kernel", "w"), ("bias", "b"))}
+        names = {f"dense{i}/{ours}": f"{word}/{theirs}" for i, word in enumerate(words, 1)
+                 for ours, theirs in (("kernel", "w"), ("bias", "b"))}
         names["dense3/bias"] = "last/b" if what == "misnamed" else "output/b"
     serve_script(step, (params, optimizer.init(params)), names)
 

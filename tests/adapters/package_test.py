@@ -249,7 +249,8 @@ class Parts(unittest.TestCase):
 
         window = {"stride": 0, "padding": "same"}
         layers = [layer("conv2d", "conv1", filters=8, kernel=3, **window), layer("max_pool", "pool", window=4, **window),
-                  layer("flatten", "flat"), layer("dropout", "dropout1"), layer("dense", "dense1", units=64), layer("dense", "dense2", units=10)]
+                  layer("flatten", "flat"), layer("dropout", "dropout1"), layer("dense", "dense1", units=64),
+                  layer("dense", "dense2", units=10)]
         self.assertEqual(flattened_images(layers, (28, 28, 1)), {"dropout1": (7, 7, 8), "dense1": (7, 7, 8)})
         layers[1] |= {"stride": 3, "padding": "valid"}
         self.assertEqual(flattened_images(layers, (29, 28, 3))["dense1"], (9, 9, 8))

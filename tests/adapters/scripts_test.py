@@ -67,6 +67,12 @@ def plain(what="plain", optimizer="momentum"):
     return steps("pytorch", what, optimizer)[0]
 
 
+def halves_of(program, inputs):
+    """The program of half a batch, and what two replicas are fed."""
+    half = {**program, "batch": 4, "inputs": described({k: v[:4] if v.ndim else v for k, v in inputs.items()})}
+    return half, {k: np.stack([v[:4], v[4:]]) if v.ndim else np.stack([v, v]) for k, v in inputs.items()}
+
+
 class Scripts(unittest.TestCase):
     framework = "pytorch"
 
@@ -173,11 +179,40 @@ class PyTorch(Scripts):
         with self.assertRaisesRegex(Failed, "train_step is called as train_step.images, labels., and may take learning_rate, step"):
             steps("pytorch", "asks_too_much")
 
+    def test_processes_that_share_a_batch(self):
+        program, state, inputs = session()
+        half, shared = halves_of(program, inputs)
+        several = {**half, "cores": 2}
+        environment = {"PYTHONPATH": str(HERE.parents[1] / "adapters")}
+        command = [interpreter("pytorch"), "-m", "twinrun_engine.launch", "--cores", "2", HERE / "torch_scripts.py", "replicas"]
+        with Harness(command, more=environment) as h:
+            self.assertEqual(h.hello()["max_cores"], 2)
+            one, two = h.prepare(program), h.prepare(several)
+            whole = h.step(one, 1, 0, inputs, {}, state)
+            self.same([whole], plain()[:1])
+            found = h.step(two, 2, 0, shared, {}, {k: np.stack([v, v]) for k, v in state.items()})
+            again = h.step(one, 1, 0, inputs, {}, state)
+            self.same([again], [whole])
+            self.assertEqual(h.end(), 0)
+        np.testing.assert_array_equal(found["output/dense1/kernel.grad"][0], found["output/dense1/kernel.grad"][1])
+        np.testing.assert_array_equal(found["state/dense1/kernel"][0], found["state/dense1/kernel"][1])
+        self.assertNotEqual(*found["output/loss"])    # each of its own samples
+        self.assertGreater(np.abs(np.subtract(*found["state/batch_norm1/moving_mean"])).max(), 0)
+        # The mean of what each half gives alone.
+        with Harness([interpreter("pytorch"), HERE / "torch_scripts.py", "plain"]) as h:
+            h.hello()
+            name = h.prepare(half)
+            halves = [h.step(name, 1, i, {k: v[i] for k, v in shared.items()}, {}, state) for i in range(2)]
+        for key in ("output/dense1/kernel.grad", "output/conv1/kernel.grad"):
+            np.testing.assert_allclose(found[key][0], (halves[0][key] + halves[1][key]) / 2, atol=1e-6)
+        np.testing.assert_allclose(found["output/loss"], [half["output/loss"] for half in halves], atol=1e-6)
+
     def test_precision_may_be_left_open(self):
         self.assertIsNone(steps("pytorch", "no_precision")[2]["precision"])
 
     def test_a_wrong_name(self):
-        with self.assertRaisesRegex(Failed, "given no 'dense3/bias' .10.; is it 'dense9/bias' .10..; the program has no 'dense9/bias'"):
+        said = "given no 'dense3/bias' .10.; is it 'dense9/bias' .10..; the program has no 'dense9/bias'"
+        with self.assertRaisesRegex(Failed, said):
             steps("pytorch", "misnamed")
 
     def test_optimizers(self):
@@ -263,6 +298,23 @@ class Jax(Scripts):
         # flax's running variance has no Bessel's factor.
         due = [{k: v for k, v in result.items() if "moving_variance" not in k} for result in plain()]
         self.close(found, due, 5e-6)
+
+    def test_devices_that_share_a_batch(self):
+        program, state, inputs = session(dense=True)
+        half, shared = halves_of(program, inputs)
+        with Harness([interpreter("jax"), HERE / "jax_scripts.py", "pmapped"]) as h:
+            self.assertEqual(h.hello()["max_cores"], 2)
+            one, two = h.prepare(program), h.prepare({**half, "cores": 2})
+            found = [h.step(two, 2, 0, shared, {}, {k: np.stack([v, v]) for k, v in state.items()}), h.step(two, 2, 1, shared, {})]
+            whole = h.step(one, 1, 0, inputs, {}, state)
+        loss, gradients = by_hand(state, inputs)
+        self.assertAlmostEqual(float(whole["output/loss"]), loss, delta=1e-5)
+        self.assertAlmostEqual(float(found[0]["output/loss"].mean()), loss, delta=1e-5)
+        self.assertNotEqual(*found[0]["output/loss"])
+        for name, due in gradients.items():
+            for row in found[0][f"output/{name}"]:
+                np.testing.assert_allclose(row, due, atol=2e-6, err_msg=name)
+        self.assertGreater(np.abs(found[1]["state/dense1/kernel"] - found[0]["state/dense1/kernel"]).max(), 1e-4)
 
     def test_no_gradients(self):
         with self.assertRaisesRegex(Failed, "no gradient of 'dense1/kernel': let train_step return its gradients"):

@@ -11,8 +11,8 @@ from torch import nn
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "adapters"))
 from twinrun_engine.pytorch import serve_script  # noqa: E402
 
-NAMES = ("conv1/kernel", "conv1/bias", "batch_norm1/gamma", "batch_norm1/beta", "dense1/kernel", "dense1/bias", "dense2/kernel", "dense2/bias",
-         "dense3/kernel", "dense3/bias")
+NAMES = ("conv1/kernel", "conv1/bias", "batch_norm1/gamma", "batch_norm1/beta", "dense1/kernel", "dense1/bias", "dense2/kernel",
+         "dense2/bias", "dense3/kernel", "dense3/bias")
 
 
 class Net(nn.Module):
@@ -45,7 +45,12 @@ def main():
     model = Net(turned=what in ("turned", "turned_last"), last="last" in what)
     if what == "frozen":
         model.conv.bias.requires_grad_(False)
-    kind = {"adam": lambda p: torch.optim.Adam(p, lr=options.lr, amsgrad=False), "amsgrad": lambda p: torch.optim.Adam(p, options.lr, amsgrad=True),
+    replica = model
+    if what == "replicas":
+        torch.distributed.init_process_group("gloo")
+        replica = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+    kind = {"adam": lambda p: torch.optim.Adam(p, lr=options.lr),
+            "amsgrad": lambda p: torch.optim.Adam(p, options.lr, amsgrad=True),
             "rmsprop": lambda p: torch.optim.RMSprop(p, options.lr, alpha=0.9, momentum=0.9),
             "rmsprop_plain": lambda p: torch.optim.RMSprop(p, options.lr, alpha=0.9),
             "adamax": lambda p: torch.optim.Adamax(p, options.lr)}.get(
@@ -54,7 +59,7 @@ def main():
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1000) if what == "scheduled" else None
 
     def forward(images, labels):
-        return F.cross_entropy(model(images), labels)
+        return F.cross_entropy(replica(images), labels)
 
     def train_step(images, labels):
         if what == "zero_after":
@@ -92,7 +97,7 @@ def main():
 
     tensors = dict(zip(NAMES, model.parameters()))
     tensors |= {"batch_norm1/moving_mean": model.norm.running_mean, "batch_norm1/moving_variance": model.norm.running_var}
-    if what == "no_model":
+    if what in ("no_model", "replicas"):
         serve_script(train_step, optimizer)
     elif what == "asks":
         serve_script(named_step, optimizer, model)
