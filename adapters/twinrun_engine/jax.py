@@ -217,14 +217,15 @@ class Script:
         places, wrong = {}, []
         by_path = {"/".join(p): i for i, p in enumerate(self.tree.paths)} | {"/".join(p): i for i, p in self.tree.params.items()}
         shapes = {p: self.tree.shapes[i] for p, i in by_path.items()}
+        own = {"/".join(p) for p in self.tree.params.values()} | {"/".join(p) for p in self.tree.paths if p and p[-1] in STATISTICS}
+        free = {p: s for p, s in shapes.items() if p in own and p not in self.names.values()}
         for v in variables:
             path = self.names.get(v.name)
             if path is None:
-                free = [p for p in map("/".join, self.tree.params.values()) if p not in self.names.values()]
-                near = nearest(v.name, v.shape, {p: shapes[p] for p in free})
+                near = nearest(v.name, v.shape, free)
                 wrong.append(f"names has no '{v.name}' {list(v.shape)}" + (f"; is it {near}?" if near else ""))
             elif path not in by_path:
-                near = nearest(path, v.shape, shapes)
+                near = nearest(path, v.shape, free)
                 wrong.append(f"'{v.name}': the state has no '{path}'" + (f"; is it {near}?" if near else ""))
             elif np.prod(shapes[path]) != np.prod(v.shape):
                 wrong.append(f"'{v.name}' is {list(shapes[path])}, due is {list(v.shape)}")
