@@ -4,11 +4,13 @@
     serve_script(train_step, (params, opt_state))                  # train_step(params, opt_state, images, labels)
                                                                    #     -> params, opt_state, loss, gradients
     serve_script(train_step, train_state)                          # train_step(state, images, labels) -> state, loss, gradients
+    serve_script(train_step, (model, optimizer))                   # of flax.nnx: train_step(model, optimizer, images, labels) -> loss
     serve_script(loss_fn=loss_fn, optimizer=optimizer, params=params)    # loss_fn(params, images, labels) -> loss
 
 A train_step that keeps its gradients to itself is asked for them by its optimizer: watch(optax.adam(1e-3)).
 """
 import inspect
+import json
 import os
 import re
 import sys
@@ -98,16 +100,29 @@ def forms(label, shape):
     return [Form(leaves, shape if "bias" not in leaves or len(shape) < 2 else (int(np.prod(shape)),))]
 
 
+def is_float(leaf):
+    return jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.floating)
+
+
+def is_object(part):
+    """Whether something is a module or an optimizer of flax.nnx: changed in place, not returned."""
+    return any(c.__module__.startswith("flax.nnx") and c.__name__ in ("Pytree", "Object", "Module") for c in type(part).__mro__)
+
+
 class Tree:
     """A script's state: which of its leaves is what."""
 
-    def __init__(self, state, stacked):
+    def __init__(self, state, parts, stacked):
+        """parts: whether the state is several arguments. stacked: whether its arrays have an axis in front, of devices."""
         found, self.structure = jax.tree_util.tree_flatten_with_path(state)
         self.paths, self.leaves = [words(path) for path, _ in found], [leaf for _, leaf in found]
+        if self.paths and all(p[-1:] == ("value",) for p in self.paths):    # flax.nnx: each variable is an object
+            self.paths = [p[:-1] for p in self.paths]
         self.shapes = [np.shape(leaf)[1:] if stacked else np.shape(leaf) for leaf in self.leaves]
         named = [p[:p.index("params") + 1] for p in self.paths if "params" in p]
-        self.prefix = min(named, key=len) if named else ("0",) if isinstance(state, tuple) else ()
-        self.params = {i: p[len(self.prefix):] for i, p in enumerate(self.paths) if p[:len(self.prefix)] == self.prefix}
+        self.prefix = min(named, key=len) if named else ("0",) if parts else ()
+        self.params = {i: p[len(self.prefix):] for i, p in enumerate(self.paths)
+                       if p[:len(self.prefix)] == self.prefix and is_float(self.leaves[i])}    # not keys and counts of random numbers
 
     def units(self):
         """A Unit for each layer: what stands in one dictionary or tuple, with the batch statistics of the same path."""
@@ -118,7 +133,7 @@ class Tree:
             if i not in self.params:    # batch_stats/BatchNorm_0/mean belongs to params/BatchNorm_0
                 unit = max((p[:-1] for p in self.params.values() if len(p) > 1 and unit[-len(p[:-1]):] == p[:-1]), key=len, default=unit)
             number = re.findall(r"\d+$", label) if not label.isdigit() else []
-            tensor = Candidate("/".join(path), i, forms("" if label.isdigit() else label, self.shapes[i]))
+            tensor = Candidate(json.dumps("/".join(path)), i, forms("" if label.isdigit() else label, self.shapes[i]))
             units.setdefault((unit, *number), []).append(tensor)
         return [Unit("/".join((*unit, *number)), tensors, unit[-1] if unit else "") for (unit, *number), tensors in units.items()]
 
@@ -148,10 +163,18 @@ class Script:
     def __init__(self, train_step, state, names, cores, hello):
         self.train_step, self.state, self.names, self.cores = train_step, state, names, cores
         self.count = len(state) if type(state) is tuple else 1    # arguments that are state
-        self.tree = Tree(state, cores is not None)
+        self.objects = any(map(is_object, state if type(state) is tuple else (state,)))
+        self.tree = Tree(self.inside(state), type(state) is tuple, cores is not None)
         self.wanted = self.asked()
         self.hello = {"name": os.path.basename(sys.argv[0]), "version": f"jax {jax.__version__}", "precision": "f32",
                       "conventions": "optax", "max_cores": cores or 1, **hello}
+
+    def inside(self, state):
+        """The arrays of a state: of modules and optimizers of flax.nnx, what they contain."""
+        if not self.objects:
+            return state
+        from flax import nnx
+        return nnx.state(state)
 
     def asked(self):
         try:
@@ -205,7 +228,7 @@ class Script:
             leaves = [next(i for n, i in places.items() if n.rpartition("/")[0] == unit) for unit in alike]
             paths = [self.tree.params.get(i, self.tree.paths[i]) for i in leaves]
             if len({numberless(p) for p in paths}) > 1:
-                draft = ", ".join(f'"{n}": "{pairs[n][0].path}"' for n in places)
+                draft = ", ".join(f'"{n}": {pairs[n][0].path}' for n in places)
                 wrong.append(f"{', '.join(alike)} are of one shape, and the names {', '.join('/'.join(p[:-1]) for p in paths)} do not tell "
                              f"their order. Say which is which: serve_script(.., names={{{draft}}})")
         wrong += [f"the program has nothing for {'/'.join(path)} {list(self.tree.shapes[i])}" for i, path in self.tree.params.items()
@@ -261,7 +284,10 @@ class Script:
         leaves = []
         for i, leaf in enumerate(self.tree.leaves):
             number = {"count": updates, "step": step}.get(self.tree.paths[i][-1] if self.tree.paths[i] else "")
-            if number is not None and self.tree.shapes[i] == ():
+            below = self.tree.paths[i][:len(self.tree.prefix)] == self.tree.prefix    # a count of random numbers is not one of updates
+            if self.objects and not is_float(leaf) and (below or number is None):
+                leaves.append(leaf)
+            elif number is not None and self.tree.shapes[i] == ():
                 dtype = jnp.asarray(leaf).dtype
                 leaves.append(jnp.asarray(number, dtype) if self.cores is None else jnp.full(rows, number, dtype))
             else:
@@ -281,6 +307,9 @@ class Script:
 
     def returned(self, result):
         """(leaves of the state, loss, gradients or None) of what train_step returned."""
+        if self.objects:
+            rest = list(result) if isinstance(result, (tuple, list)) else [result]
+            return jax.tree_util.tree_leaves(self.inside(self.state)), self.loss(rest[0]), rest[1] if len(rest) > 1 else None
         due = jax.tree_util.tree_structure(self.state)
         said = f"{self.count} part(s) of state, the loss, and perhaps the gradients"
         if not isinstance(result, (tuple, list)) or len(result) < self.count + 1:
@@ -295,13 +324,16 @@ class Script:
         if first is None:
             raise TypeError(f"train_step returned a state of another structure than the one that serve_script() was given; due are {said}")
         parts, rest = result[first:first + self.count], result[:first] + result[first + self.count:]
-        loss = rest[0]
+        leaves = jax.tree_util.tree_leaves(tuple(parts) if type(self.state) is tuple else parts[0])
+        return leaves, self.loss(rest[0]), rest[1] if len(rest) > 1 else None
+
+    @staticmethod
+    def loss(loss):
         while isinstance(loss, (tuple, list, dict)):    # value_and_grad(.., has_aux=True), or metrics
             loss = loss.get("loss") if isinstance(loss, dict) else loss[0]
         if loss is None or np.asarray(loss).dtype.kind not in "fiuV":
-            raise TypeError("train_step returned no loss after its state: a number is due")
-        leaves = jax.tree_util.tree_leaves(tuple(parts) if type(self.state) is tuple else parts[0])
-        return leaves, np.asarray(loss, np.float32), rest[1] if len(rest) > 1 else None
+            raise TypeError("train_step returned no loss: a number is due, beside the state")
+        return np.asarray(loss, np.float32)
 
     def step(self, program, step, state, inputs, random):
         run = program.own
@@ -322,6 +354,10 @@ class Script:
                  "weights": per_core(inputs["weights"]) if "weights" in inputs else None,
                  "random": {k: per_core(v) for k, v in random.items()}}
         own = jax.tree_util.tree_unflatten(self.tree.structure, run.leaves)
+        if self.objects:
+            from flax import nnx
+            nnx.update(self.state, own)
+            own = self.state
         arguments = own if type(self.state) is tuple else (own,)
         batch = per_core(features_of(inputs)), per_core(inputs["labels"])
         result = self.train_step(*arguments, *batch, **{k: named[k] for k in self.wanted})
@@ -362,7 +398,7 @@ def serve_script(train_step=None, state=None, names=None, cores=None, *, loss_fn
                 their own: (params, opt_state, images, labels) -> (params, opt_state, loss[, gradients]). Images are NHWC. It may also
                 take, by these names, learning_rate, step, weights, and random: {name: uniform numbers} for dropout
     state       what it begins from: a pytree such as flax's TrainState, or a tuple of them; parameters are what is called `params`, or
-                its first part
+                its first part. A module and an optimizer of flax.nnx are changed in place: train_step returns the loss alone
     names       {the program's name: path below the parameters}, 'Dense_0/kernel'; None: told from shapes, numbers and words
     cores       of a step under jax.pmap: how many devices it has. All arrays then have an axis more, in front
     loss_fn, optimizer, params  in the place of train_step and state: loss_fn(params, images, labels) and an optax optimizer

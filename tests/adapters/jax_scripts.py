@@ -51,12 +51,44 @@ def flax_script():
     serve_script(train_step, state)
 
 
+def nnx_script():
+    from flax import nnx
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.conv = nnx.Conv(1, 4, (3, 3), rngs=rngs)
+            self.norm = nnx.BatchNorm(4, momentum=0.9, epsilon=0.001, rngs=rngs)
+            self.dropout = nnx.Dropout(0.0, rngs=rngs)
+            self.linear1, self.linear2 = nnx.Linear(64, 64, rngs=rngs), nnx.Linear(64, 64, rngs=rngs)
+            self.head = nnx.Linear(64, 10, rngs=rngs)
+
+        def __call__(self, x):
+            x = nnx.max_pool(nnx.relu(self.norm(self.conv(x))), (2, 2), strides=(2, 2)).reshape(len(x), -1)
+            return self.head(self.dropout(nnx.relu(self.linear2(nnx.relu(self.linear1(x))))))
+
+    model = Net(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, watch(optax.sgd(0.05, momentum=0.9)), wrt=nnx.Param)
+
+    @nnx.jit
+    def train_step(model, optimizer, images, labels):
+        def loss_fn(model):
+            return optax.softmax_cross_entropy_with_integer_labels(model(images), labels).mean()
+
+        loss, gradients = nnx.value_and_grad(loss_fn)(model)
+        optimizer.update(model, gradients)
+        return loss
+
+    serve_script(train_step, (model, optimizer))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("what")
     what = parser.parse_args().what
     if what == "flax":
         flax_script()
+    if what == "nnx":
+        nnx_script()
     keys = jax.random.split(jax.random.PRNGKey(0), 3)
     params = [(jax.random.normal(k, (n, m)) * 0.1, jnp.zeros(m)) for k, n, m in zip(keys, SIZES, SIZES[1:])]
     words = {"numbered": ("layer1", "layer2", "layer10")}.get(what, ("hidden", "between", "output"))
