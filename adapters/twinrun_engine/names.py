@@ -49,12 +49,18 @@ class Unit:
     name: str = ""   # the last word of the path, for the projections of an attention
 
 
+def word_of(label):
+    return re.sub(r"[_.]?\d+$", "", label.lower())
+
+
+def means_something(label):
+    """Whether a tensor's name says what it is in its layer."""
+    return word_of(label) in LEAVES
+
+
 def leaves_of(label, rank):
     """What the program may call a tensor whose author calls it `label`."""
-    word = re.sub(r"[_.]?\d+$", "", label.lower())
-    if word in LEAVES:
-        return LEAVES[word]
-    return ANY.get(rank, ("kernel", "embeddings"))
+    return LEAVES.get(word_of(label)) or ANY.get(rank, ("kernel", "embeddings"))
 
 
 def units_of(variables):

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import torch
 
-from .names import Ambiguous, Candidate, Form, Unit, leaves_of, matched, nearest
+from .names import Ambiguous, Candidate, Form, Unit, leaves_of, matched, means_something, nearest
 
 TO_TORCH = {2: (1, 0), 4: (3, 2, 0, 1)}     # kernels, by rank
 FROM_TORCH = {2: (1, 0), 4: (2, 3, 1, 0)}
@@ -148,11 +148,14 @@ def units_of_module(model, variables):
             units += joined((attribute(path, "weight"), attribute(path, "bias"), path), weight.shape[1], weight, bias, module)
         elif weight is not None:
             units.append(Unit(attribute(path), [candidate(attribute(path, n), n, t, module) for n, t in own.items()], path))
-        else:    # parameters of the author's own: w1, b1, w2, b2 are two units
-            numbered = {}
+        else:    # parameters of the author's own: w1, b1, w2, b2 are two units; what has a name of no meaning is one by itself
+            grouped = {}
             for n, t in own.items():
-                numbered.setdefault((re.findall(r"\d+$", n) or [""])[0], []).append(candidate(attribute(path, n), n, t, None))
-            units += [Unit(attribute(path), tensors, path) for tensors in numbered.values()]
+                known = means_something(n)
+                if known or isinstance(t, torch.nn.Parameter):    # not masks and the like
+                    group = (re.findall(r"\d+$", n) or [""])[0] if known else n
+                    grouped.setdefault((known, group), []).append(candidate(attribute(path, n), n, t, None))
+            units += [Unit(attribute(path), tensors, path) for tensors in grouped.values()]
     return units
 
 
