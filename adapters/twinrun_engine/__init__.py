@@ -13,7 +13,6 @@
 
 Standard library and numpy only, Python 3.11.
 """
-import os
 import pathlib
 import sys
 
@@ -27,8 +26,3 @@ __all__ = ["Damaged", "Program", "Unsupported", "Variable", "alive", "load", "sa
 beside = pathlib.Path(__file__).resolve().parent.parent
 if (beside / "jax" / "engine.py").exists():
     sys.path[:] = [entry for entry in sys.path if not entry or pathlib.Path(entry).resolve() != beside]
-
-# twinrun adds the session folder to an engine's arguments and says it in TWINRUN_SESSION, too. A script that reads its arguments itself
-# knows nothing of one more: it is taken away here, when this package is imported.
-if os.environ.get("TWINRUN_SESSION") and sys.argv[1:] and sys.argv[-1] == os.environ["TWINRUN_SESSION"]:
-    del sys.argv[-1]

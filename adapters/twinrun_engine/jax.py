@@ -22,7 +22,7 @@ import numpy as np
 
 from .model import Counters, features_of
 from .names import Ambiguous, Candidate, Form, Unit, leaves_of, matched, nearest
-from .protocol import Unsupported, alive, serve
+from .protocol import Unsupported, alive, serve, take_session
 
 # The program's slot -> the field of optax's state that holds the same numbers, and their sign there: what optax keeps after the
 # learning rate is what is added to weights, ours is what is taken from them.
@@ -41,6 +41,7 @@ SLOTS = {
 }
 STATISTICS = ("mean", "var", "running_mean", "running_var", "moving_mean", "moving_variance")
 OFFERED = ("learning_rate", "step", "weights", "random")
+take_session()    # before the script reads its arguments
 
 
 def largest_dims(shape):

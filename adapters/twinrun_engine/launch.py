@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 
+from .protocol import take_session
+
 
 def free_port():
     with socket.socket() as s:
@@ -24,6 +26,7 @@ def main():
     parser.add_argument("--cores", type=int, required=True, help="processes, one for each core")
     parser.add_argument("script", help="a script that calls serve_script() after init_process_group()")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
+    take_session()
     options = parser.parse_args()
     world = {"WORLD_SIZE": str(options.cores), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     children = []

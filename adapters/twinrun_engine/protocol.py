@@ -196,6 +196,13 @@ def error_text(error):
     return (kind + str(error))[:MOST_TEXT]
 
 
+def take_session():
+    """Takes the session folder off the command line, where TWINRUN_SESSION names it, too: a script that reads its arguments itself knows
+    nothing of one more. The modules that serve scripts do so when they are imported."""
+    if sys.argv[1:] and sys.argv[-1] == os.environ.get("TWINRUN_SESSION"):
+        del sys.argv[-1]
+
+
 def serve(engine, folder=None):
     """Answers twinrun until it closes our standard input. folder: the session folder; default: what the environment variable
     TWINRUN_SESSION names, else the last argument of the command line. Whatever is printed meanwhile goes to

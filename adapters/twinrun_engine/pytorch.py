@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from .model import Counters, features_of, flattened_images
-from .protocol import Unsupported, serve
+from .protocol import Unsupported, serve, take_session
 from .autograd_graph import Graph
 from .pytorch_names import FROM_TORCH, TO_TORCH, given, is_kernel, told
 
@@ -39,6 +39,7 @@ CLASSES = {"sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "a
 OFFERED = ("learning_rate", "step", "weights", "random")    # what a train_step may ask for by name, beside images and labels
 
 MOST_EXTRAS = 16    # states whose extras are kept
+take_session()      # before the script reads its arguments
 
 
 def to_torch(name, value, device="cpu"):
@@ -184,9 +185,10 @@ class Script:
                 if len(places[name].shape) == 0 or places[name].shape[0] != np.prod(image):
                     raise Unsupported([f"flattened: '{name}' is {list(places[name].shape)}, which has no rows for {image}"])
                 places[name].image = tuple(image)
-            return {name.rpartition("/")[0]: tuple(image) for name, image in self.flattened.items()}
         sample = next((v.shape[1:] for v in program.inputs if v.name == "images"), ())
         images = flattened_images(program.layers, sample)
+        if self.flattened is not None:
+            return {layer: image for layer, image in images.items() if image in map(tuple, self.flattened.values())}
         self.permute(places, images)
         return images
 
@@ -386,6 +388,7 @@ class Script:
             return value.reshape(len(value), -1) if image else value
 
         features, labels = tensor(features_of(inputs)), tensor(inputs["labels"]).long()
+        features = features if features.is_floating_point() else features.long()    # tokens
         if not run.seen and features_of(inputs).shape[1:] in run.images.values():
             features = features.requires_grad_().clone()    # so that the graph shows how the image itself is flattened
         named = {"learning_rate": float(inputs["learning_rate"]), "step": step}
@@ -400,12 +403,12 @@ class Script:
         if state is None and self.last is not program:    # another program has used the model in between
             state = run.after
         before = run.after if state is None else state
-        for _ in range(4):
+        for attempt in range(3):
             if state is not None:
                 self.load(program, step, state)
             self.run, self.gradients, self.updates = run, None, 0
             try:
-                with contextlib.nullcontext() if run.seen else watched(lambda roots: self.evidence(run, roots)):
+                with contextlib.nullcontext() if run.seen or attempt == 2 else watched(lambda roots: self.evidence(run, roots)):
                     loss = number(self.ask(program, step, inputs, random))
                 break
             except Again:

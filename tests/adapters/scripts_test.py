@@ -5,6 +5,7 @@ or says in a sentence why it cannot.
 """
 import functools
 import pathlib
+import subprocess
 import unittest
 
 import numpy as np
@@ -206,6 +207,17 @@ class PyTorch(Scripts):
         for key in ("output/dense1/kernel.grad", "output/conv1/kernel.grad"):
             np.testing.assert_allclose(found[key][0], (halves[0][key] + halves[1][key]) / 2, atol=1e-6)
         np.testing.assert_allclose(found["output/loss"], [half["output/loss"] for half in halves], atol=1e-6)
+
+    def test_a_transformer_is_told(self):
+        for what, query, output in (("joined", "c_attn.weight", "c_proj.weight"),
+                                    ("apart", "attention.in_proj_weight", "attention.out_proj.weight")):
+            done = subprocess.run([interpreter("pytorch"), HERE / "torch_names.py", what], capture_output=True, text=True, check=True)
+            found = dict(line.split(" = ") for line in done.stdout.splitlines())
+            self.assertEqual(found["attention2/key/kernel"], f"model.blocks[1].{query}[8:16] (8, 8)")
+            self.assertEqual(found["attention2/output/kernel"], f"model.blocks[1].{output} (8, 8)")
+            self.assertEqual(found["position_embedding1/embeddings"], "model.positions (5, 8)")
+            self.assertEqual(found["dense4/kernel"], "model.blocks[1].down.weight (16, 8)")
+            self.assertEqual(found["layer_norm3/beta"], "model.blocks[1].norm1.bias (8,)")
 
     def test_precision_may_be_left_open(self):
         self.assertIsNone(steps("pytorch", "no_precision")[2]["precision"])
