@@ -36,8 +36,7 @@ def main():
         optimizer.step()
         return loss
 
-    names = ("conv1/kernel", "conv1/bias", "dense1/kernel", "dense1/bias", "dense2/kernel", "dense2/bias")
-    serve_script(train_step, optimizer, dict(zip(names, model.parameters())), flattened={"dense1/kernel": (7, 7, 8)})
+    serve_script(train_step, optimizer, model)
     images, labels = read(sys.argv[1])
     for step in range(1000):
         rows = torch.randint(len(images), (64,))

@@ -21,7 +21,7 @@ def arguments():
     parser.add_argument("--platform", default="cpu", help="cpu, or what JAX_PLATFORMS takes: tpu, cuda (untested)")
     parser.add_argument("--precision", choices=("default", "high", "highest"), default="highest",
                         help="of products, elsewhere than on a CPU, where they are of 32 bits")
-    parser.add_argument("folder", help="session folder; given by twinrun")
+    parser.add_argument("folder", nargs="?", help="session folder; given by twinrun, if not in TWINRUN_SESSION")
     return parser.parse_args()
 
 

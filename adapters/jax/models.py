@@ -4,14 +4,16 @@
     loss, gradients = training.step(inputs, random)
     state = training.state()
 
-A new layer is an entry of LAYERS, an optimizer one of OPTIMIZERS and SLOTS. Several cores are as many devices, each with a state of
-its own, gradients reduced by psum. JAX_PLATFORMS and XLA_FLAGS (devices of a host) are for who imports this to set.
+A new layer is an entry of LAYERS, an optimizer one of OPTIMIZERS and of SLOTS in twinrun_engine/jax.py. Several cores are as many
+devices, each with a state of its own, gradients reduced by psum. JAX_PLATFORMS and XLA_FLAGS (devices of a host) are for who imports this
+to set.
 """
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
+from twinrun_engine.jax import SLOTS, field_of, largest_dims
 from twinrun_engine.model import Counters, features_of, missing, of_cores, stride_of, walk
 
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -306,35 +308,6 @@ def adafactor(o):
 
 
 OPTIMIZERS = {f.__name__: f for f in (sgd, momentum, adam, adamw, adagrad, adadelta, rmsprop, adamax, lars, lamb, adafactor)}
-
-
-# The program's slot -> the field of optax's state that holds the same numbers, and their sign there: what optax keeps after the
-# learning rate is what is added to weights, ours is what is taken from them.
-MOMENTS = {"adam_m": ("mu", 1), "adam_v": ("nu", 1)}
-SLOTS = {
-    "momentum": {"momentum": ("trace", 1)},
-    "adam": MOMENTS, "adamw": MOMENTS,
-    "lamb": {"lamb_m": ("mu", 1), "lamb_v": ("nu", 1)},
-    "adamax": {"adamax_m": ("mu", 1), "adamax_v": ("nu", 1)},
-    "adagrad": {"accumulator": ("sum_of_squares", 1)},
-    "adadelta": {"accum": ("e_g", 1), "accum_update": ("e_x", 1)},
-    "rmsprop": {"rms": ("nu", 1), "mg": ("mu", 1), "momentum": ("trace", -1)},
-    "lars": {"momentum": ("trace", -1)},
-    "adafactor": {"vr": ("v_row", 1), "vc": ("v_col", 1), "v": ("v", 1), "m": ("ema", 1)},
-}
-
-
-def largest_dims(shape):
-    """(second, first) of a shape's largest dimensions, as optax's adafactor factors them."""
-    return tuple(int(i) for i in np.argsort(shape)[-2:])
-
-
-def field_of(kind, slot, shape):
-    """(field, sign) of a slot of a parameter. optax's row of a matrix is the mean over its larger dimension."""
-    field, sign = SLOTS[kind][slot]
-    if kind == "adafactor" and len(shape) >= 2 and largest_dims(shape)[1] != len(shape) - 1:
-        field = {"v_row": "v_col", "v_col": "v_row"}.get(field, field)
-    return field, sign
 
 
 def unsupported(program):

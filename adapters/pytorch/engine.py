@@ -25,7 +25,7 @@ def arguments():
     parser.add_argument("--device", default="cpu", help="torch.device: cpu, cuda:0 (untested)")
     parser.add_argument("--autocast-bf16", action="store_true", help="the forward pass under torch.autocast, declared \"default\"")
     parser.add_argument("--undeclared", action="store_true", help="declare no precision")
-    parser.add_argument("folder", help="session folder; given by twinrun")
+    parser.add_argument("folder", nargs="?", help="session folder; given by twinrun, if not in TWINRUN_SESSION")
     return parser.parse_args()
 
 

@@ -21,7 +21,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cores", type=int, default=8, help="logical CPUs (8)")
     parser.add_argument("--threads", type=int, default=1, help="of TensorFlow's kernels (1)")
-    parser.add_argument("folder", help="session folder; given by twinrun")
+    parser.add_argument("folder", nargs="?", help="session folder; given by twinrun, if not in TWINRUN_SESSION")
     return parser.parse_args()
 
 

@@ -142,3 +142,62 @@ class Counters:
         if not (0 < one <= 1 and 0 < two <= 1):
             return 1.0
         return math.sqrt(two / correction2) * (correction1 / one)
+
+
+# ---- images that are flattened ------------------------------------------------------------------------------------------------
+
+def convolved(size, window, layer):
+    """Height or width after a convolution or a pool."""
+    stride, reach = stride_of(layer), layer.get("dilation", 1) * (window - 1) + 1
+    return -(-size // stride) if layer["padding"] == "same" else (size - reach) // stride + 1
+
+
+def shape_after(layer, shape):
+    """One sample's shape after a layer of one input; None where that is not known here."""
+    kind = layer["kind"]
+    if kind in ("conv2d", "depthwise_conv2d", "max_pool", "avg_pool"):
+        height, width = (convolved(n, layer.get("kernel") or layer["window"], layer) for n in shape[:2])
+        channels = layer.get("filters") or shape[2] * layer.get("multiplier", 1)
+        return (height, width, channels)
+    if kind == "conv2d_transpose":
+        stride, size = stride_of(layer), layer["kernel"]
+        return (*(n * stride if layer["padding"] == "same" else (n - 1) * stride + max(size, stride) for n in shape[:2]), layer["filters"])
+    if kind in ("dense", "embedding"):
+        return (*(shape[:-1] if kind == "dense" else shape), layer["units"])
+    if kind == "minibatch_stddev":
+        return (*shape[:-1], shape[-1] + 1)
+    if kind in ("global_max_pool", "global_avg_pool", "masked_mean"):
+        return shape[-1:]
+    if kind in ("flatten", "reshape"):
+        return tuple(layer["shape"]) if kind == "reshape" else (math.prod(shape),)
+    if kind == "noise":
+        return (layer["units"],)
+    return shape
+
+
+KEEP_ORDER = ("relu", "leaky_relu", "gelu", "silu", "sigmoid", "tanh", "batch_norm", "layer_norm", "dropout", "l2_normalize", "flatten")
+
+
+def flattened_images(layers, sample):
+    """{layer: (height, width, channels)} of the layers that read, or keep, an image that was flattened, where the order of its numbers
+    matters: several channels of several pixels. sample: the shape of one."""
+    known, previous, found = {"data": (tuple(sample), None)}, {"": "data"}, {}
+    for layer in layers:
+        part = layer.get("part", "")
+        names = layer.get("input") or [previous.get(part, "data")]
+        reads = [known.get(name, (None, None)) for name in names]
+        shape, image = reads[0]
+        if layer["kind"] == "concat":
+            shape, image = None if any(s is None for s, _ in reads) else (*shape[:-1], sum(s[-1] for s, _ in reads)), None
+        elif shape is not None:
+            if layer["kind"] == "flatten" and len(shape) == 3 and shape[2] > 1 and shape[0] * shape[1] > 1:
+                image = shape
+            elif image is not None:
+                found[f"{part}/{layer['name']}" if part else layer["name"]] = image
+            try:
+                shape = shape_after(layer, shape)
+            except (KeyError, IndexError, TypeError):
+                shape = None
+            image = image if layer["kind"] in KEEP_ORDER or (layer["kind"] == "add" and all(r == reads[0] for r in reads)) else None
+        known[layer["name"]], previous[part] = (shape, image), layer["name"]
+    return found

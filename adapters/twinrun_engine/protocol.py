@@ -196,13 +196,22 @@ def error_text(error):
     return (kind + str(error))[:MOST_TEXT]
 
 
+def take_session():
+    """Takes the session folder off the command line, where TWINRUN_SESSION names it, too: a script that reads its arguments itself knows
+    nothing of one more. The modules that serve scripts do so when they are imported."""
+    if sys.argv[1:] and sys.argv[-1] == os.environ.get("TWINRUN_SESSION"):
+        del sys.argv[-1]
+
+
 def serve(engine, folder=None):
-    """Answers twinrun until it closes our standard input. folder: the session folder; default: the last argument of the
-    command line. Whatever is printed meanwhile goes to standard error, that of libraries in C included: standard output is
-    the protocol's. An exception is told to twinrun in a line; its traceback stands on standard error."""
+    """Answers twinrun until it closes our standard input. folder: the session folder; default: what the environment variable
+    TWINRUN_SESSION names, else the last argument of the command line. Whatever is printed meanwhile goes to
+    standard error, that of libraries in C included: standard output is the protocol's. An exception is told to twinrun in a line; its
+    traceback stands on standard error."""
     global channel
     if folder is None:
-        folder = sys.argv[-1]
+        folder = os.environ.get("TWINRUN_SESSION", "")
+        folder = folder if os.path.isdir(folder) else sys.argv[-1]
     if not os.path.isdir(folder):
         sys.exit(f"{folder}: is no folder. An engine is started by twinrun: twinrun diagnose .. --subject 'exec:COMMAND'")
     sys.stdout.flush()

@@ -1,21 +1,26 @@
 """A training script of PyTorch as an engine: docs/own-engine.md. Unlike the rest of the package this needs torch.
 
     from twinrun_engine.pytorch import serve_script
-    serve_script(train_step, optimizer, {"dense1/kernel": model[1].weight, "dense1/bias": model[1].bias})
+    serve_script(train_step, optimizer, model)
 
 train_step(images, labels) is the script's own: forward, backward, optimizer.step(); it returns the loss.
 """
+import contextlib
+import functools
+import hashlib
+import inspect
+import numbers
 import os
 import sys
+import types
 
 import numpy as np
 import torch
 
-from .model import Counters, features_of
-from .protocol import Unsupported, serve
-
-TO_TORCH = {2: (1, 0), 4: (3, 2, 0, 1)}     # kernels, by rank
-FROM_TORCH = {2: (1, 0), 4: (2, 3, 1, 0)}
+from .model import Counters, features_of, flattened_images
+from .protocol import Unsupported, serve, take_session
+from .autograd_graph import Graph
+from .pytorch_names import FROM_TORCH, TO_TORCH, given, is_kernel, told
 
 # Of each of the program's optimizers: its slot -> torch.optim's. All of them hold the same numbers, so that loading and saving move
 # bits. RMSprop's momentum does not: it has no learning rate in it.
@@ -29,12 +34,12 @@ SLOTS = {
     "rmsprop": {"rms": "square_avg", "mg": "grad_avg"},
     "adamax": {"adamax_m": "exp_avg", "adamax_v": "exp_inf"},
 }
-CLASSES = {"sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "adadelta": "Adadelta"}
+CLASSES = {"sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "adadelta": "Adadelta",
+           "rmsprop": "RMSprop", "adamax": "Adamax"}
+OFFERED = ("learning_rate", "step", "weights", "random")    # what a train_step may ask for by name, beside images and labels
 
-
-def is_kernel(name):
-    """Of a parameter, its slots and its average: conv1/kernel, conv1/kernel.adam_m."""
-    return name.rsplit("/", 1)[-1].split(".")[0] == "kernel"
+MOST_EXTRAS = 16    # states whose extras are kept
+take_session()      # before the script reads its arguments
 
 
 def to_torch(name, value, device="cpu"):
@@ -58,78 +63,393 @@ def unflattened(value, image):
     return np.ascontiguousarray(value.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(value.shape))
 
 
+def say(text):
+    print(f"twinrun_engine: {text}", file=sys.stderr, flush=True)
+
+
+def kind_of(optimizer):
+    """The class of torch.optim that an optimizer is, or is derived from."""
+    return next((c.__name__ for c in type(optimizer).__mro__ if c.__name__ in CLASSES.values()), type(optimizer).__name__)
+
+
+def wanted_by(train_step):
+    """Of OFFERED, what a train_step names. Raises TypeError for one that cannot be called with images and labels."""
+    try:
+        parameters = inspect.signature(train_step).parameters.values()
+    except (TypeError, ValueError):    # compiled code has none
+        return ()
+    names = [p.name for p in parameters if p.name in OFFERED and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    try:
+        inspect.signature(train_step).bind(None, None, **dict.fromkeys(names))
+    except TypeError as error:
+        raise TypeError(f"train_step is called as train_step(images, labels), and may take {', '.join(OFFERED)} by these names: {error}") \
+            from None
+    return names
+
+
+def number(loss):
+    """The loss that a train_step returned, as binary32."""
+    if torch.is_tensor(loss) and loss.numel() == 1:
+        return np.asarray(loss.detach().float().cpu().numpy(), np.float32).reshape(())
+    if isinstance(loss, (numbers.Real, np.generic, np.ndarray)) and np.size(loss) == 1 and np.asarray(loss).dtype.kind in "fiu":
+        return np.asarray(loss, np.float32).reshape(())
+    what = f"a tensor of shape {list(loss.shape)}" if torch.is_tensor(loss) else "None" if loss is None else f"a {type(loss).__name__}"
+    raise TypeError(f"train_step returned {what}. It must return the loss of its batch: a tensor of one element, or a number such as "
+                    "loss.item(). Add 'return loss' to its end")
+
+
+@contextlib.contextmanager
+def watched(look):
+    """look(tensors) is called before the first backward pass in its body."""
+    backward, grad, calls = torch.autograd.backward, torch.autograd.grad, []
+
+    def before(function):
+        @functools.wraps(function)
+        def call(roots, *arguments, **named):
+            if not calls:
+                calls.append(function)
+                look([roots] if torch.is_tensor(roots) else list(roots))
+            return function(roots, *arguments, **named)
+        return call
+
+    torch.autograd.backward, torch.autograd.grad = before(backward), before(grad)
+    try:
+        yield
+    finally:
+        torch.autograd.backward, torch.autograd.grad = backward, grad
+
+
+class Again(BaseException):
+    """The graph shows that the weights were put where they do not belong: the step begins anew, before anything was updated."""
+
+
+def digest(state):
+    found = hashlib.blake2b()
+    for name in sorted(state):
+        found.update(name.encode() + np.ascontiguousarray(state[name]).tobytes())
+    return found.digest()
+
+
+class Run:
+    """One program, as the script computes it."""
+
+    def __init__(self, places, close, images):
+        self.places, self.close, self.images, self.seen = places, close, images, False
+        self.after, self.counters = None, None
+        self.extras = {}    # of a state that this gave: what the optimizer kept beside it, such as AMSGrad's maximum
+
+
 class Script:
     """The engine that serve_script() serves."""
 
     def __init__(self, train_step, optimizer, tensors, flattened, hello):
-        self.train_step, self.optimizer, self.tensors, self.flattened, self.last = train_step, optimizer, tensors, flattened, None
-        self.hello = {"name": os.path.basename(sys.argv[0]), "version": f"torch {torch.__version__}", "precision": "f32", **hello}
+        self.train_step, self.optimizer, self.tensors, self.flattened = train_step, optimizer, tensors, flattened
+        self.last, self.run, self.gradients, self.updates = None, None, None, 0
+        try:
+            self.wanted, self.wrong = wanted_by(train_step), []
+        except TypeError as error:
+            self.wanted, self.wrong = (), [str(error)]
+        self.watch()
+        self.hello = {"name": os.path.basename(sys.argv[0]), "version": f"torch {torch.__version__}", "precision": "f32",
+                      "conventions": "pytorch", **hello}
 
-    def into(self, name, value):
-        """The program's array as the script has it."""
-        image = self.flattened.get(name.split(".")[0])
-        if image is not None:    # rows are height, width, channel here, and channel, height, width there
-            value = value.reshape(*image, -1).transpose(2, 0, 1, 3).reshape(value.shape)
-        return to_torch(name, value)
-
-    def out(self, name, tensor):
-        return unflattened(from_torch(name, tensor), self.flattened.get(name.split(".")[0]))
+    # ---- what the program asks for
 
     def prepare(self, program):
         kind, reasons = program.optimizer["kind"], []
         if program.cores > 1:
             reasons.append("one core only")
-        if CLASSES.get(kind) != type(self.optimizer).__name__:
+        if CLASSES.get(kind) != kind_of(self.optimizer):
             reasons.append(f"no optimizer '{kind}': the script has {type(self.optimizer).__name__}")
-        due = {v.name: v.shape for v in program.state if v.role in ("parameter", "statistic")}
-        for name, shape in due.items():
-            if name not in self.tensors:
-                reasons.append(f"serve_script() was given no '{name}'")
-            elif (found := from_torch(name, self.tensors[name]).shape) != shape:
-                reasons.append(f"'{name}' is {list(found)}, due is {list(shape)}")
-        reasons += [f"the program has no '{name}'" for name in self.tensors if name not in due]
-        if reasons:
+        if program.scenario["train"].get("accumulate", 1) > 1:
+            reasons.append("no accumulation of gradients: one call of train_step is one update")
+        if program.optimizer.get("ema", 0) > 0:
+            reasons.append("no averaged weights: set optimizer.ema to 0")
+        variables = [v for v in program.state if v.role in ("parameter", "statistic")]
+        if isinstance(self.tensors, dict):
+            (places, wrong), close = given(self.tensors, variables), []
+        else:
+            places, close, wrong = told(self.tensors, self.optimizer, variables)
+        if reasons := self.wrong + reasons + wrong:
             raise Unsupported(reasons)
+        if not isinstance(self.tensors, dict):
+            say("told from the model: " + ", ".join(f"{name} = {place.path}" for name, place in places.items()))
+        program.own = Run(places, close, self.images_of(program, places))
 
-    def slots(self, program):
-        """{the program's name of a slot: (the parameter, PyTorch's name of the slot)}."""
-        names = SLOTS[program.optimizer["kind"]]
-        return {v.name: (v.name.rsplit(".", 1)[0], names[v.name.rsplit(".", 1)[1]]) for v in program.state if v.role == "slot"}
+    def images_of(self, program, places):
+        """{layer: (height, width, channels)} that reads an image which was flattened channels first."""
+        if self.flattened is not None:
+            for name, image in self.flattened.items():
+                if name not in places:
+                    raise Unsupported([f"flattened: the program has no '{name}'"])
+                if len(places[name].shape) == 0 or places[name].shape[0] != np.prod(image):
+                    raise Unsupported([f"flattened: '{name}' is {list(places[name].shape)}, which has no rows for {image}"])
+                places[name].image = tuple(image)
+        sample = next((v.shape[1:] for v in program.inputs if v.name == "images"), ())
+        images = flattened_images(program.layers, sample)
+        if self.flattened is not None:
+            return {layer: image for layer, image in images.items() if image in map(tuple, self.flattened.values())}
+        self.permute(places, images)
+        return images
 
-    def load(self, program, state):
-        counters = Counters(program.optimizer, program.of_role("counter", state))
+    @staticmethod
+    def permute(places, images):
+        """Says of each variable whether its rows are those of an image in the other order."""
+        for name, place in places.items():
+            layer, _, leaf = name.rpartition("/")
+            image = images.get(layer)
+            place.image = image if image and leaf != "bias" and place.shape[0] == np.prod(image) else None
+
+    # ---- the optimizer's step, at whose beginning gradients are what it takes
+
+    def watch(self):
+        """Puts a look at the gradients before optimizer.step(), on this instance; schedulers that have wrapped it, or will, are kept."""
+        inner = self.optimizer.step
+
+        @functools.wraps(inner)
+        def step(_, *arguments, **named):
+            closure = arguments[0] if arguments else named.get("closure")
+            if closure is None:
+                self.look()
+                return inner(*arguments, **named)
+
+            def looked():
+                found = closure()
+                self.look()
+                return found
+            return inner(looked)
+
+        self.optimizer.step = types.MethodType(step, self.optimizer)
+
+    def look(self):
+        """Reads the gradients as the optimizer takes them: after clipping, with the weight decay that is a part of the gradient."""
+        if self.run is None:
+            return    # the script's own business
+        self.updates += 1
+        decay = {}
+        if kind_of(self.optimizer) != "AdamW":
+            decay = {id(p): group["weight_decay"] for group in self.optimizer.param_groups if group.get("weight_decay")
+                     for p in group["params"]}
+        self.gradients = {}
         with torch.no_grad():
-            for name, tensor in self.tensors.items():
-                tensor.copy_(self.into(name, state[name]))
-        for name, (parameter, slot) in self.slots(program).items():
-            tensor = self.tensors[parameter]
-            self.optimizer.state[tensor].update(
-                {slot: self.into(name, state[name]).to(tensor.device), "step": torch.tensor(float(counters.updates()))})
-        return counters
+            for name, place in self.run.places.items():
+                tensor, gradient = place.tensor, place.tensor.grad
+                gradient = torch.zeros_like(tensor) if gradient is None else gradient.to_dense() if gradient.is_sparse else gradient
+                if id(tensor) in decay:
+                    gradient = gradient.add(tensor, alpha=decay[id(tensor)])
+                self.gradients[f"{name}.grad"] = place.read(gradient)
 
-    def step(self, program, _step, state, inputs, _random):
+    # ---- state
+
+    def slots(self, program, places):
+        """{the program's name of a slot: (its place, PyTorch's name of the slot)}, for parameters that the optimizer has."""
+        names = {**SLOTS[program.optimizer["kind"]], **({"momentum": "momentum_buffer"} if program.optimizer["kind"] == "rmsprop" else {})}
+        return {v.name: (places[v.name.rsplit(".", 1)[0]], names[v.name.rsplit(".", 1)[1]]) for v in program.state if v.role == "slot"}
+
+    def groups(self):
+        return {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
+
+    def load(self, program, number_of_step, state):
+        """Puts a state of the program into the script's model and optimizer."""
+        run, groups = program.own, self.groups()
+        run.counters = Counters(program.optimizer, program.of_role("counter", state))
+        updates = run.counters.updates() if run.counters.values else number_of_step
+        kept, fresh = run.extras.get(digest(state), {}) if run.extras else {}, {}
+        with torch.no_grad():
+            for name, place in run.places.items():
+                place.write(place.tensor, state[name])
+            for name, (place, slot) in self.slots(program, run.places).items():
+                tensor, group = place.tensor, groups.get(id(place.tensor))
+                if group is None:
+                    continue    # frozen: its slots stay as they are
+                value = state[name]
+                if program.optimizer["kind"] == "rmsprop" and slot == "momentum_buffer":
+                    if not group["momentum"]:
+                        continue
+                    value = value / np.float32(group["lr"])
+                if slot == "momentum_buffer" and group.get("dampening") and not value.any():
+                    continue    # PyTorch's first step has no dampening
+                its = fresh.setdefault(id(tensor), {})
+                if slot not in its:
+                    its[slot] = torch.zeros_like(tensor, memory_format=torch.preserve_format).detach()
+                place.write(its[slot], value)
+        for tensor in {id(p.tensor): p.tensor for p in run.places.values()}.values():
+            group = groups.get(id(tensor))
+            if group is None:
+                continue
+            its = {**kept.get(id(tensor), {}), **fresh.get(id(tensor), {})}
+            if its and kind_of(self.optimizer) != "SGD":
+                its["step"] = torch.tensor(float(updates), device=tensor.device if group.get("capturable") or group.get("fused") else "cpu")
+            if group.get("amsgrad"):
+                its.setdefault("max_exp_avg_sq", its["exp_avg_sq"].clone())
+            self.optimizer.state[tensor] = its
+
+    def collect(self, program, before):
+        """The program's state out of the script's model and optimizer, and what the optimizer keeps beside it."""
+        run, groups = program.own, self.groups()
+        after = {name: place.read(place.tensor) for name, place in run.places.items()}
+        mapped = {"step"}
+        for name, (place, slot) in self.slots(program, run.places).items():
+            group, its = groups.get(id(place.tensor)), self.optimizer.state.get(place.tensor, {})
+            mapped.add(slot)
+            if group is None or (its.get(slot) is None and not (slot == "momentum_buffer" and "square_avg" in its)):
+                after[name] = before[name]
+            elif program.optimizer["kind"] == "rmsprop" and slot == "momentum_buffer":
+                after[name] = self.rmsprop_step(name, place, its, group)
+            else:
+                after[name] = place.read(its[slot])
+        after.update(run.counters.values)
+        if extras := {id(t): own for t, its in self.optimizer.state.items()
+                      if (own := {k: v.clone() if torch.is_tensor(v) else v for k, v in its.items() if k not in mapped})}:
+            run.extras[digest(after)] = extras
+            for oldest in list(run.extras)[:-MOST_EXTRAS]:
+                del run.extras[oldest]
+        return after
+
+    def rmsprop_step(self, name, place, its, group):
+        """The program's momentum has the learning rate in it; without momentum it is the step itself."""
+        if group["momentum"]:
+            return place.read(its["momentum_buffer"] * group["lr"])
+        mean = its["square_avg"] - its["grad_avg"] ** 2 if group["centered"] else its["square_avg"]
+        return self.gradients[f"{name.rsplit('.', 1)[0]}.grad"] * np.float32(group["lr"]) / place.read(mean.sqrt() + group["eps"])
+
+    def decay_term(self, program, before):
+        """Where the scenario has an L2 term, its loss has it, too. PyTorch's weight decay is that term's gradient, without the term."""
+        if program.optimizer.get("l2", 0) <= 0 or kind_of(self.optimizer) == "AdamW":
+            return np.float32(0)
+        groups = self.groups()
+        terms = [groups[id(p.tensor)].get("weight_decay", 0) / 2 * np.sum(np.square(before[name], dtype=np.float64))
+                 for name, p in program.own.places.items() if id(p.tensor) in groups]
+        return np.float32(sum(terms))
+
+    # ---- what the first step's graph shows
+
+    def evidence(self, run, roots):
+        """Corrects what was only likely: the order of layers of one shape, the layout of square kernels, how images are flattened.
+        Raises Again where that changes anything: nothing was updated yet."""
+        graph, moved = Graph(roots), False
+        for alike in run.close:
+            leaves = {unit: {n: p for n, p in run.places.items() if n.rpartition("/")[0] == unit} for unit in alike}
+            first = [next(iter(leaves[unit].values())) for unit in alike]
+            if any(p.rows is not None for p in first):
+                continue
+            tensors = [p.tensor for p in first]
+            order = [next(i for i, t in enumerate(tensors) if t is found) for found in graph.in_order(tensors)]
+            for unit, i in zip(alike, order):
+                for name, place in leaves[alike[i]].items():
+                    run.places[f"{unit}/{name.rpartition('/')[2]}"] = place
+            moved = moved or order != list(range(len(order)))
+        if moved:
+            say("the graph has layers of one shape in another order: "
+                + ", ".join(f"{n} = {run.places[n].path}" for alike in run.close for n in run.places if n.rpartition("/")[0] in alike))
+        for place in run.places.values():
+            shown = graph.transposed(place.tensor) if place.unsure else None
+            if shown is not None and shown != bool(place.axes):
+                place.axes, moved = (1, 0) if shown else None, True
+        if self.flattened is None:
+            moved = self.flattening(run, graph) or moved
+        if moved:
+            raise Again
+
+    def flattening(self, run, graph):
+        """Whether an image turns out to be flattened in the other order; says on standard error what is taken."""
+        self.permute(run.places, run.images)
+        moved = False
+        for layer, image in list(run.images.items()):
+            read = [(n, p) for n, p in run.places.items() if n.rpartition("/")[0] == layer and p.image]
+            if not read:
+                continue
+            name, place = read[0]
+            first = graph.channels_first(place.tensor, image)
+            shown = "height, width, channels" if first is False else "channels first, as PyTorch has images"
+            say(f"'{name}' reads a flattened image of {image} (height, width, channels). The script's order of its numbers is taken to be "
+                f"{shown}" + (": its graph shows that." if first is not None else ", which the script's graph did not show.")
+                + f" To say otherwise: serve_script(.., flattened={{}}) for height, width, channels; flattened={{'{name}': {image}}} for "
+                "channels first.")
+            if first is False:
+                moved = True
+                for other in [n for n, i in run.images.items() if i == image]:
+                    del run.images[other]
+                self.permute(run.places, run.images)
+        return moved
+
+    # ---- one step
+
+    def ask(self, program, step, inputs, random):
+        """Calls the script's train_step."""
+        run = program.own
+        device = next((p.tensor.device for p in run.places.values()), "cpu")
+
+        def tensor(value, image=None):
+            value = torch.from_numpy(np.array(value, order="C")).to(device)
+            if image:
+                value = value.reshape(len(value), *image)
+            value = value.permute(0, 3, 1, 2) if value.dim() == 4 else value
+            return value.reshape(len(value), -1) if image else value
+
+        features, labels = tensor(features_of(inputs)), tensor(inputs["labels"]).long()
+        features = features if features.is_floating_point() else features.long()    # tokens
+        if not run.seen and features_of(inputs).shape[1:] in run.images.values():
+            features = features.requires_grad_().clone()    # so that the graph shows how the image itself is flattened
+        named = {"learning_rate": float(inputs["learning_rate"]), "step": step}
+        if "weights" in self.wanted:
+            named["weights"] = tensor(inputs["weights"]) if "weights" in inputs else None
+        if "random" in self.wanted:
+            named["random"] = {k: tensor(v, run.images.get(k.rpartition("/")[0]) if v.ndim == 2 else None) for k, v in random.items()}
+        return self.train_step(features, labels, **{k: named[k] for k in self.wanted})
+
+    def step(self, program, step, state, inputs, random):
+        run = program.own
         if state is None and self.last is not program:    # another program has used the model in between
-            state = program.own[0]
-        counters = self.load(program, state) if state is not None else program.own[1]
-        features, labels = torch.from_numpy(features_of(inputs)), torch.from_numpy(inputs["labels"]).long()
-        loss = self.train_step(features.permute(0, 3, 1, 2) if features.dim() == 4 else features, labels)
-        counters.advance()
-        after = {name: self.out(name, tensor) for name, tensor in self.tensors.items()}
-        after.update({name: self.out(name, self.optimizer.state[self.tensors[parameter]][slot])
-                      for name, (parameter, slot) in self.slots(program).items()})
-        after.update(counters.values)
-        gradients = {f"{name}.grad": self.out(name, self.tensors[name].grad) for name in program.of_role("parameter", after)}
-        program.own, self.last = (after, counters), program
-        return after, {"loss": loss.detach().cpu().numpy(), **gradients}
+            state = run.after
+        before = run.after if state is None else state
+        for attempt in range(3):
+            if state is not None:
+                self.load(program, step, state)
+            self.run, self.gradients, self.updates = run, None, 0
+            try:
+                with contextlib.nullcontext() if run.seen or attempt == 2 else watched(lambda roots: self.evidence(run, roots)):
+                    loss = number(self.ask(program, step, inputs, random))
+                break
+            except Again:
+                continue
+            finally:
+                self.run = None
+        run.seen = True
+        if self.updates != 1:
+            raise RuntimeError(f"train_step called optimizer.step() {self.updates} times, of the optimizer that serve_script() was given; "
+                               "due is once: one call of train_step is one whole step, with forward, backward and update")
+        loss = loss + self.decay_term(program, before)
+        run.counters.advance()
+        after = self.collect(program, before)
+        run.after, self.last = after, program
+        parameters = program.of_role("parameter", after)
+        return after, {"loss": loss, **{f"{name}.grad": self.gradients[f"{name}.grad"] for name in parameters}}
 
 
-def serve_script(train_step, optimizer, tensors, flattened=None, **hello):
+def serve_script(train_step, optimizer, tensors=None, flattened=None, **hello):
     """Answers twinrun with a script's own training step, until it ends; does not return.
 
-    train_step(images, labels): images NCHW, labels int64; does one whole step and returns the loss
-    tensors    {the program's name: the script's parameter or buffer}, in PyTorch's layout
-    flattened  {"dense1/kernel": (height, width, channels)} for a dense layer that reads a flattened image
-    hello      what the engine declares, where it is not precision="f32" (docs/engine-protocol.md)
+    train_step(images, labels): images NCHW, labels int64; does one whole step and returns the loss. It may also take, by these names,
+               learning_rate (of this step), step, weights, and random: {name: uniform numbers} for dropout
+    tensors    the script's model, a torch.nn.Module; or {the program's name: the script's parameter or buffer}, in PyTorch's layout;
+               None: the module that has the optimizer's parameters
+    flattened  {"dense1/kernel": (height, width, channels)} for a dense layer that reads a flattened image, channels first; {}: the
+               script flattens height, width, channels; None: as the script's graph shows
+    hello      what the engine declares, where it is not precision="f32", conventions="pytorch" (docs/engine-protocol.md)
+
+    Where torch.distributed has several processes, each is a replica: every one calls serve_script(), and the first answers twinrun.
     """
-    serve(Script(train_step, optimizer, tensors, flattened or {}, hello))
+    script = Script(train_step, optimizer, tensors, flattened, hello)
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1):
+        serve(script)
+        sys.exit(0)
+    from .ranks import Ranks
+    ranks = Ranks(script)
+    if ranks.rank == 0:
+        serve(ranks)
+        ranks.end()
+    else:
+        ranks.follow()
+    torch.distributed.destroy_process_group()
     sys.exit(0)

@@ -33,12 +33,16 @@ def described(arrays, roles=None):
 
 
 class Harness:
-    def __init__(self, command, limit=300):
+    def __init__(self, command, limit=300, marked=True, more=None):
+        """marked: whether the session folder is named in the environment, too, as twinrun does. more: further environment."""
         self.folder = tempfile.mkdtemp(prefix="twinrun-engine-test-")
+        environment = {k: v for k, v in os.environ.items() if k != "TWINRUN_SESSION"} | (more or {})
+        if marked:
+            environment["TWINRUN_SESSION"] = self.folder
         self.limit, self.alive, self.programs = limit, [], 0
         self.errors = open(os.path.join(self.folder, "stderr"), "w+", encoding="utf-8")
         self.process = subprocess.Popen([*map(str, command), self.folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=self.errors)
+                                        stderr=self.errors, env=environment)
         self.buffer = b""
 
     def __enter__(self):

@@ -13,8 +13,9 @@ import numpy as np
 from harness import Failed, Harness, described
 
 from twinrun_engine import Damaged, Program, load, save
-from twinrun_engine.model import Counters, missing, same_padding, walk
-from twinrun_engine.protocol import Refused, Unsupported
+from twinrun_engine.model import Counters, flattened_images, missing, same_padding, walk
+from twinrun_engine.names import Ambiguous, Candidate, Form, Unit, leaves_of, matched
+from twinrun_engine.protocol import Refused, Unsupported, Variable
 
 HERE = pathlib.Path(__file__).resolve().parent
 SCENARIO = """
@@ -241,6 +242,44 @@ class Parts(unittest.TestCase):
         with self.assertRaisesRegex(Unsupported, "no layer kind 'sum'"):
             walk(layers, {"twice": table["twice"]}, None, 5)
         self.assertEqual([same_padding(7, 3, 2), same_padding(8, 3, 2), same_padding(5, 3, 1, 2)], [(1, 1), (0, 1), (2, 2)])
+
+    def test_images_that_are_flattened(self):
+        def layer(kind, name, **keys):
+            return {"kind": kind, "name": name, **keys}
+
+        window = {"stride": 0, "padding": "same"}
+        layers = [layer("conv2d", "conv1", filters=8, kernel=3, **window), layer("max_pool", "pool", window=4, **window),
+                  layer("flatten", "flat"), layer("dropout", "dropout1"), layer("dense", "dense1", units=64),
+                  layer("dense", "dense2", units=10)]
+        self.assertEqual(flattened_images(layers, (28, 28, 1)), {"dropout1": (7, 7, 8), "dense1": (7, 7, 8)})
+        layers[1] |= {"stride": 3, "padding": "valid"}
+        self.assertEqual(flattened_images(layers, (29, 28, 3))["dense1"], (9, 9, 8))
+        self.assertEqual(flattened_images(layers[2:], (28, 28, 1)), {})    # one channel: both orders are the same
+        self.assertEqual(flattened_images(layers[2:], (2, 2, 3))["dense1"], (2, 2, 3))
+        self.assertEqual(flattened_images([layer("dense", "wide", units=3), layer("odd", "odd"), *layers[2:]], (5, 4)), {})
+
+    def test_names_that_are_told(self):
+        def variables(**shapes):
+            return [Variable(name.replace("_", "/"), np.dtype(np.float32), shape, "parameter") for name, shape in shapes.items()]
+
+        def unit(path, **shapes):
+            return Unit(path, [Candidate(f"{path}.{n}", n, [Form(leaves_of(n, len(s)), s)]) for n, s in shapes.items()], path)
+
+        due = variables(a_kernel=(3, 4), a_bias=(4,), b_kernel=(4, 4), b_bias=(4,), c_kernel=(4, 4), c_bias=(4,))
+        one, two, three = (unit(n, weight=s, bias=(4,)) for n, s in (("one", (3, 4)), ("two", (4, 4)), ("three", (4, 4))))
+        found, close = matched(due, [one, two, three])
+        self.assertEqual({name: candidate.path for name, (candidate, _) in found.items()}["c/bias"], "three.bias")
+        self.assertEqual(close, [["b", "c"]])
+        found, close = matched(due, [two, one, three])    # not in the program's order, and still only one for `a`
+        self.assertEqual((found["a/kernel"][0].path, found["b/kernel"][0].path, close), ("one.weight", "two.weight", [["b", "c"]]))
+        with self.assertRaisesRegex(Ambiguous, r"'b' .kernel .4, 4., bias .4.. may be two or three or four; .*draft to correct: "
+                                               '{"a/kernel": one.weight, "a/bias": one.bias, "b/kernel": two.weight'):
+            matched(due, [one, two, three, unit("four", weight=(4, 4), bias=(4,))])
+        with self.assertRaisesRegex(Ambiguous, "the script has nothing of the shapes of 'a'.*Is the scenario's model the script's"):
+            matched(due, [unit("one", weight=(5, 4), bias=(4,)), two, three])
+        heads = [Variable(f"x/{w}/kernel", np.dtype(np.float32), (4, 4)) for w in ("query", "key")]
+        found, _ = matched(heads, [unit("k_proj", weight=(4, 4)), unit("q_proj", weight=(4, 4))])
+        self.assertEqual(found["x/query/kernel"][0].path, "q_proj.weight")
 
     def test_a_sharding_in_other_words(self):
         p = Program("program-1.json", program(2))
