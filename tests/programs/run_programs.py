@@ -29,7 +29,8 @@ import healthy  # noqa: E402
 import variants  # noqa: E402
 from diagnosis import interpreter, twinrun  # noqa: E402
 
-PYTHONS = {}
+PYTHONS, WARM = {}, {}    # by framework: its interpreter; the socket of the process that has imported it
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
 ACCUSED = ("PROGRAM", "ENGINE_BUG", "SHARDING", "NONDETERMINISTIC")
 
 
@@ -43,7 +44,8 @@ def python_of(framework):
 def diagnose(scenario, settings, framework, options, data, arguments):
     """(report or None, exit code, seconds, last words)"""
     script = HERE / "engine_faults.py" if "--fault" in options else HERE / f"{framework}_engine.py"
-    words = [python_of(framework), str(script), *(["--framework", framework] if "--fault" in options else []), *options]
+    words = [str(script), *(["--framework", framework] if "--fault" in options else []), *options]
+    words = [python_of(framework), *(["-I", "-S", str(HERE / "warm.py"), "start", WARM[framework]] if framework in WARM else []), *words]
     if arguments.conventions:
         words += ["--conventions", {"torch": "pytorch", "jax": "optax"}[framework]]
     path = HERE / "scenarios" / f"{scenario}.toml"
@@ -56,7 +58,7 @@ def diagnose(scenario, settings, framework, options, data, arguments):
         if arguments.verbose:
             print("+", shlex.join(command), file=sys.stderr)
         done = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parents[1],
-                              env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
+                              env=ENVIRONMENT)
     try:
         report = json.loads(done.stdout)
     except ValueError:
@@ -130,6 +132,20 @@ def write_data(folder):
     np.save(pathlib.Path(folder) / "labels.npy", labels)
 
 
+def warm(framework, folder):
+    """Starts the process that forks a framework's engines (warm.py)."""
+    path = pathlib.Path(folder) / f"{framework}.socket"
+    # What XLA has compiled for one process of a diagnosis is there for the next.
+    cache = {"JAX_COMPILATION_CACHE_DIR": f"{folder}/compiled", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    process = subprocess.Popen([python_of(framework), str(HERE / "warm.py"), "serve", framework, str(path)], stdin=subprocess.PIPE,
+                               env={**ENVIRONMENT, **cache})
+    while not path.exists() and process.poll() is None:
+        time.sleep(0.05)
+    WARM[framework] = str(path)
+    return process
+
+
 def share(rows, results):
     return f"{sum(row['result'] in results for row in rows)} of {len(rows)}"
 
@@ -144,6 +160,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="no further seeds: a healthy engine is then INCONCLUSIVE")
     parser.add_argument("--conventions", action="store_true", help="engines declare the conventions of their framework")
     parser.add_argument("--settings", nargs="*", default=[], help="further KEY=VALUE for all")
+    parser.add_argument("--cold", action="store_true", help="start every engine as a user would: slower by some seconds each")
     parser.add_argument("--json", help="where the rows are written")
     parser.add_argument("--verbose", action="store_true", help="command lines, and all findings")
     parser.add_argument("--list", action="store_true")
@@ -169,6 +186,7 @@ def main():
         usable = [task for task in tasks if python_of(task[2])]
         for framework in {task[2] for task in tasks} - {task[2] for task in usable}:
             print(f"no {framework}: its rows are left out")
+        processes = [] if chosen.cold else [warm(framework, data) for framework in sorted({task[2] for task in usable})]
         with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
             for row in pool.map(run, usable):
                 rows.append(row)
@@ -178,6 +196,9 @@ def main():
                     print(row["text"])
                 if chosen.json:
                     pathlib.Path(chosen.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        for process in processes:
+            process.stdin.close()
+            process.wait()
     of = {kind: [row for row in rows if row["kind"] == kind] for kind in ("variant", "healthy", "fault")}
     print()
     if of["variant"]:
