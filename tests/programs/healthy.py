@@ -43,7 +43,7 @@ def all_runs():
         for i, (optimizer, settings) in enumerate(OPTIMIZERS.items()):
             for j, model in enumerate(MODELS):
                 framework = ("torch", "jax")[(i + j + again) % 2]
-                cores, order = CORES[(i * 5 + j * 3 + again) % 4], ORDERS[(i + 2 * j + again) % 4]
+                cores, order = CORES[(i + j // 2 + again) % 4], ORDERS[(i + 2 * j + again) % 4]
                 found.append(Run(model, optimizer, cores, framework, order, tuple(settings.split())))
     return found[:100]
 

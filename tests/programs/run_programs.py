@@ -125,9 +125,9 @@ def write_data(folder):
     """features.npy and labels.npy: ten clouds of 18 numbers, the same on every machine."""
     import numpy as np
     random = np.random.default_rng(20261124)
-    labels = random.integers(0, 10, 284).astype(np.int32)
+    labels = random.integers(0, 10, 285).astype(np.int32)
     clouds = random.normal(size=(10, 18))
-    features = (clouds[labels] + 0.7 * random.normal(size=(284, 18))).astype(np.float32)
+    features = (clouds[labels] + 0.7 * random.normal(size=(285, 18))).astype(np.float32)
     np.save(pathlib.Path(folder) / "features.npy", features)
     np.save(pathlib.Path(folder) / "labels.npy", labels)
 

@@ -67,7 +67,7 @@ class Forward:
             return x.flip(-1) @ w.flip(0)
         if order == "split" and k > 1:
             return x[..., : k // 2] @ w[: k // 2] + x[..., k // 2:] @ w[k // 2:]
-        if order == "tree" and k > 32:
+        if order == "tree" and k > 128:
             return self.product(x[..., : k // 2], w[: k // 2]) + self.product(x[..., k // 2:], w[k // 2:])
         return x @ w
 
