@@ -11,7 +11,7 @@ import sys
 import types
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1").strip()
+os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0").strip()
 sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 
 from shared import Base, arguments, first_layer, last_bias, same_pads, updates_made  # noqa: E402
@@ -410,7 +410,8 @@ class Engine(Base):
         fed, random = self.feed(program, step, inputs, random)
         before = own.state
         # A step with a fault in its forward pass is compiled by itself.
-        compute = self.compiled(program, f"gradients{self.masked_at(step)}", lambda: lambda *a: self.over_cores(program, self.gradients(program, step), *a))
+        compute = self.compiled(program, f"gradients{self.masked_at(step)}",
+                                lambda: lambda *a: self.over_cores(program, self.gradients(program, step), *a))
         losses, parts, moved = compute(before, fed, random, 0)
         if self.on_parts:
             parts = self.on_parts(program, step, {k: np.array(v) for k, v in parts.items()})
@@ -503,7 +504,8 @@ class Engine(Base):
                 if name in out:
                     continue
                 slots = {k.rsplit(".", 1)[1]: v for k, v in state.items() if k.startswith(name + ".")}
-                w, new = by_optax(o, state[name], g, slots, now) if self.has("optax") else RULES[o["kind"]](self, o, state[name], g, slots, now)
+                w = state[name]
+                w, new = by_optax(o, w, g, slots, now) if self.has("optax") else RULES[o["kind"]](self, o, w, g, slots, now)
                 after.update({name: w, **{f"{name}.{k}": v for k, v in new.items()}})
                 if f"{name}.ema" in state:
                     kept = self.number("ema_decay_", o["ema"])

@@ -42,7 +42,8 @@ EPSILON = (r"epsilon",)
 LOSS_MEAN = (r"(loss|batch|samples).{0,80}\b(sum|mean|average|added)", r"\b(sum|mean|average)[a-z]*.{0,60}(loss|batch|samples)")
 RATE = (r"\brate\b",)
 UNBIASED = (r"\b(un)?biased", r"bessel", r"n ?[-−] ?1\b")
-SHIFTED = (r"(schedule|rate).{0,80}\b(late|early|earlier|later|ahead|behind|off by|next|before|after)\b", r"\b(late|early|ahead|behind)\b.{0,80}(schedule|rate)")
+SHIFTED = (r"(schedule|rate).{0,80}\b(late|early|earlier|later|ahead|behind|off by|next|before|after)\b",
+        r"\b(late|early|ahead|behind)\b.{0,80}(schedule|rate)")
 FROZEN = (r"frozen|not trained|left out|freez|not updated|never|detach|stop_?gradient|stopped",)
 
 # ---- Adam and AdamW -------------------------------------------------------------------------------------------------------------
@@ -120,7 +121,8 @@ variant("adadelta_epsilon_outside_roots", "Adadelta adds epsilon beside both roo
 LAMB = "optimizer.kind=lamb optimizer.lr=0.004 optimizer.weight_decay=0.01"
 variant("no_bias_correction_lamb", "LAMB without corrections of the bias", "mlp", LAMB, (r"bias.{0,20}correct", r"correct.{0,30}bias"),
         r"optimizer\.bias_correction")
-variant("lamb_epsilon_inside_root", "LAMB adds epsilon inside the root", "mlp", LAMB, (r"epsilon.{0,80}(inside|under|within)", r"root"), FORM, **TORCH)
+variant("lamb_epsilon_inside_root", "LAMB adds epsilon inside the root", "mlp", LAMB, (r"epsilon.{0,80}(inside|under|within)", r"root"),
+        FORM, **TORCH)
 variant("lamb_epsilon_1e-8", "LAMB's epsilon is 1e-8 instead of 1e-6", "mlp", LAMB, EPSILON, r"optimizer\.epsilon", **JAX)
 variant("lamb_norm_without_decay", "LAMB's trust ratio is of the step before weight decay", "mlp", LAMB + " optimizer.weight_decay=0.1",
         (r"trust", r"ratio", r"norm.{0,60}decay", r"decay"), r"optimizer\.(trust|weight_decay)", **TORCH)
@@ -160,13 +162,15 @@ FOURS = "train.accumulate=4"
 variant("accumulation_summed", "gradients of four steps are added up where a mean is asked for", "mlp", FOURS, (r"accumul",), r"\w+\.\w*(accumulate)")
 variant("accumulation_averaged", "a mean of the gradients of four steps where a sum is asked for", "mlp", FOURS + " train.accumulate_reduction=sum",
         (r"accumul",), r"\w+\.\w*(accumulate)", **TORCH)
-variant("accumulation_ignored", "every step makes an update, where gradients of four are due", "mlp", FOURS, (r"accumul",), r"\w+\.\w*(accumulate)", **TORCH)
+variant("accumulation_ignored", "every step makes an update, where gradients of four are due", "mlp", FOURS, (r"accumul",),
+        r"\w+\.\w*(accumulate)", **TORCH)
 variant("loss_scale_left_in", "gradients still have the 1024 of a scaled loss", "mlp", "", (r"1,?024", r"\bscale", r"factor"), r"loss\.\w+", **TORCH)
 variant("loss_summed", "the loss is a sum over the batch where a mean is asked for", "mlp", "", LOSS_MEAN, r"loss\.reduction")
 variant("loss_averaged", "the loss is a mean where a sum over the batch is asked for", "mlp", "loss.reduction=sum optimizer.lr=0.003",
         LOSS_MEAN, r"loss\.reduction", **JAX)
 variant("loss_mean_over_classes", "cross entropy is a mean over the classes too", "mlp", "", (r"\bclasses\b",), r"loss\.\w+")
-variant("loss_summed_over_classes", "squared errors are added up over the classes where a mean is asked for", "features", "", (r"\bclasses\b",), r"loss\.\w+")
+variant("loss_summed_over_classes", "squared errors are added up over the classes where a mean is asked for", "features", "",
+        (r"\bclasses\b",), r"loss\.\w+")
 variant("loss_summed_over_classes_sigmoid", "binary cross entropies are added up over the classes", "mlp", "loss.kind=sigmoid_cross_entropy",
         (r"\bclasses\b",), r"loss\.\w+", **TORCH)
 variant("squared_error_halved", "half the squared error", "features", "", (r"half|0\.5|factor|1/2",), r"loss\.\w+", **JAX)
@@ -174,13 +178,16 @@ variant("label_smoothing_missing", "there is no label smoothing", "mlp", "loss.s
 variant("label_smoothing_0.1", "label smoothing of 0.1 that nobody asked for", "cnn", "", (r"smooth",), r"loss\.smoothing", **TORCH)
 variant("label_smoothing_on_the_others", "label smoothing is spread over the other classes only", "mlp", "loss.smoothing=0.1", (r"smooth",),
         r"loss\.smoothing")
-variant("softmax_twice", "probabilities are given to a cross entropy of logits", "mlp", "", (r"softmax", r"probabilit", r"twice"), r"loss\.\w*softmax")
-variant("loss_weights_ignored", "samples are not weighted", "phrases", "", (r"loss.{0,60}weight|weight.{0,40}(ignored|sample|token)",), r"loss\.weights")
+variant("softmax_twice", "probabilities are given to a cross entropy of logits", "mlp", "", (r"softmax", r"probabilit", r"twice"),
+        r"loss\.\w*softmax")
+variant("loss_weights_ignored", "samples are not weighted", "phrases", "", (r"loss.{0,60}weight|weight.{0,40}(ignored|sample|token)",),
+        r"loss\.weights")
 variant("label_zero_ignored", "the loss ignores label 0, as if it were padding", "letters", "", (r"label 0|ignor",), r"loss\.ignore\w*")
 variant("labels_off_by_one", "labels are one too small", "mlp", "", (r"label",), r"data\.\w*label", **TORCH)
 variant("l2_missing", "there is no L2 term", "cnn", "optimizer.l2=0.01", (r"\bl2",), r"optimizer\.l2")
 variant("l2_doubled", "L2 is the sum of squares times l2, not half of it", "mlp", "optimizer.l2=0.01", (r"\bl2",), r"optimizer\.l2")
-variant("l2_on_all_parameters", "L2 is over biases, too", "cnn", "optimizer.l2=0.1", (r"\bl2.{0,80}(bias|all|param|kernel)", r"bias"), r"optimizer\.l2")
+variant("l2_on_all_parameters", "L2 is over biases, too", "cnn", "optimizer.l2=0.1", (r"\bl2.{0,80}(bias|all|param|kernel)", r"bias"),
+        r"optimizer\.l2")
 variant("l2_in_the_optimizer", "L2 is the optimizer's weight_decay, as torch.optim.SGD's: loss and gradient do not show it", "mlp",
         "optimizer.l2=0.05", (r"\bl2", r"weight.?decay"), r"optimizer\.l2", **TORCH)
 NORM = "optimizer.clip=norm optimizer.clip_at=0.05"
@@ -208,15 +215,18 @@ variant("batch_norm_running_variance_unbiased", "the running variance of [batch,
         UNBIASED, r"\w+\.\w*(variance)")
 variant("batch_norm_in_eval_mode", "batch norm is in evaluation mode while it trains", "cnn", "", (r"eval", r"running|moving", r"inference"),
         r"batch_norm")
-variant("batch_norm_statistics_frozen", "running statistics never move", "features", "", (r"running|moving|statistic",), r"\w+\.\w*(batch_norm)", **TORCH)
+variant("batch_norm_statistics_frozen", "running statistics never move", "features", "", (r"running|moving|statistic",),
+        r"\w+\.\w*(batch_norm)", **TORCH)
 variant("layer_norm_epsilon_1e-5", "layer norm's epsilon is PyTorch's 1e-5 instead of 1e-3", "phrases", "", EPSILON, r"layer_norm\d?\.epsilon")
 variant("layer_norm_epsilon_1e-6", "layer norm's epsilon is Flax's 1e-6 instead of 1e-3", "phrases", "", EPSILON, r"layer_norm\d?\.epsilon", **JAX)
-variant("layer_norm_epsilon_1e-12", "layer norm's epsilon is BERT's 1e-12 instead of 1e-5", "letters", "", EPSILON, r"layer_norm\d?\.epsilon", **TORCH)
+variant("layer_norm_epsilon_1e-12", "layer norm's epsilon is BERT's 1e-12 instead of 1e-5", "letters", "", EPSILON,
+        r"layer_norm\d?\.epsilon", **TORCH)
 variant("layer_norm_epsilon_1e-3", "layer norm's epsilon is Keras's 1e-3 instead of 1e-5", "letters", "", EPSILON, r"layer_norm\d?\.epsilon", **JAX)
 variant("layer_norm_variance_unbiased", "layer norm divides by the unbiased deviation", "phrases", "", UNBIASED, r"\w+\.\w*(variance|layer_norm)")
 variant("layer_norm_epsilon_outside", "layer norm adds epsilon to the deviation, outside the root", "phrases", "",
         (r"epsilon.{0,80}(outside|beside|deviation)", r"root"), r"\w+\.\w*(layer_norm)", **TORCH)
-variant("layer_norm_over_tokens_too", "layer norm is over tokens and features", "letters", "", (r"token|axes|axis|dimension|layer.?norm",), r"\w+\.\w*(layer_norm)", **TORCH)
+variant("layer_norm_over_tokens_too", "layer norm is over tokens and features", "letters", "", (r"token|axes|axis|dimension|layer.?norm",),
+        r"\w+\.\w*(layer_norm)", **TORCH)
 variant("group_norm_epsilon_1e-5", "group norm's epsilon is PyTorch's 1e-5 instead of 1e-3", "groups", "", EPSILON, r"group_norm\d?\.epsilon")
 variant("group_norm_group_size_for_groups", "the number of groups is taken for their size", "groups", "", (r"group",), r"\w+\.\w*(groups)")
 variant("dropout_not_scaled", "what dropout keeps is not divided by the share kept", "features", "", (r"dropout",), r"\w+\.\w*(dropout)")
@@ -234,9 +244,12 @@ variant("avg_for_max_pool", "average in the place of max pooling", "cnn", "", (r
 variant("max_for_avg_pool", "max in the place of average pooling", "cnn", "", (r"pool",), r"\w+\.\w*(pool)", **TORCH)
 variant("global_max_for_avg_pool", "a global maximum in the place of the mean", "groups", "", (r"pool",), r"\w+\.\w*(pool)", **JAX)
 variant("flatten_channels_first", "flattened channels first", "cnn", "", (r"channel", r"flatten", r"nchw"), r"\w+\.\w*(flatten)")
-variant("kernels_flipped", "kernels are flipped: true convolutions", "cnn", "", (r"flip", r"true convolution", r"cross-?correlation"), r"\w+\.\w*(conv)")
-variant("kernels_transposed", "height and width of kernels are exchanged", "cnn", "", (r"transpos", r"height", r"exchang"), r"\w+\.\w*(conv)", **TORCH)
-variant("gelu_tanh", "GELU by tanh where erf is asked for", "phrases", "model.layers.gelu1.approximate=false", (r"gelu", r"tanh"), r"\w+\.\w*(gelu|approximate)")
+variant("kernels_flipped", "kernels are flipped: true convolutions", "cnn", "", (r"flip", r"true convolution", r"cross-?correlation"),
+        r"\w+\.\w*(conv)")
+variant("kernels_transposed", "height and width of kernels are exchanged", "cnn", "", (r"transpos", r"height", r"exchang"),
+        r"\w+\.\w*(conv)", **TORCH)
+variant("gelu_tanh", "GELU by tanh where erf is asked for", "phrases", "model.layers.gelu1.approximate=false", (r"gelu", r"tanh"),
+        r"\w+\.\w*(gelu|approximate)")
 variant("gelu_erf", "GELU by erf where tanh is asked for", "letters", "", (r"gelu", r"\berf"), r"\w+\.\w*(gelu|approximate)", **JAX)
 variant("gelu_quick", "x sigmoid(1.702 x) in the place of GELU", "cnn", "", (r"gelu", r"1\.702"), r"\w+\.\w*(gelu|approximate)", **TORCH)
 variant("leaky_relu_slope_0.01", "leaky relu's slope is PyTorch's 0.01 instead of 0.2", "cnn", "", (r"slope",), r"\w+\.\w*(slope)")
@@ -246,12 +259,15 @@ variant("hard_sigmoid", "a hard sigmoid in the place of the sigmoid", "groups", 
 variant("bias_missing", "the first layer has no bias", "mlp", "", (r"bias",), r"dense1\.bias", **TORCH)
 
 # ---- sequences ------------------------------------------------------------------------------------------------------------------
-variant("attention_unscaled", "attention scores are not divided by the root of the head's size", "phrases", "", (r"\bscal", r"\broot\b"), r"\w+\.\w*(attention)")
-variant("attention_scaled_by_all_units", "scores are divided by the root of all units", "letters", "", (r"\bscal", r"\broot\b", r"head"), r"\w+\.\w*(attention)", **TORCH)
+variant("attention_unscaled", "attention scores are not divided by the root of the head's size", "phrases", "", (r"\bscal", r"\broot\b"),
+        r"\w+\.\w*(attention)")
+variant("attention_scaled_by_all_units", "scores are divided by the root of all units", "letters", "", (r"\bscal", r"\broot\b", r"head"),
+        r"\w+\.\w*(attention)", **TORCH)
 variant("padding_mask_missing", "attention sees padding", "phrases", "", (r"mask",), r"\w+\.\w*(mask)")
 variant("causal_mask_missing", "attention sees the future", "letters", "", (r"causal", r"mask"), r"\w+\.\w*(causal)")
 variant("heads_interleaved", "heads take units in turns", "letters", "", (r"head",), r"\w+\.\w*(head)", **JAX)
-variant("mean_over_padding_too", "the mean over tokens counts padding", "phrases", "", (r"padding", r"mask", r"weight"), r"\w+\.\w*(mask|mean)", **TORCH)
+variant("mean_over_padding_too", "the mean over tokens counts padding", "phrases", "", (r"padding", r"mask", r"weight"),
+        r"\w+\.\w*(mask|mean)", **TORCH)
 variant("residual_missing", "there is no residual connection", "letters", "", (r"residual", r"skip connection"), r"\w+\.\w*(add|sum|input)", **TORCH)
 variant("position_embedding_missing", "there is no position embedding", "letters", "", (r"position",), r"\w+\.\w*(position|stream)", **JAX)
 variant("embedding_times_root_of_units", "embeddings are times the root of the units", "letters", "", (r"embedding",), r"\w+\.\w*(embedding)")
@@ -261,11 +277,15 @@ variant("embedding_padding_row_frozen", "the embedding of token 0 never learns (
 # ---- what is fed, what learns ---------------------------------------------------------------------------------------------------
 variant("input_times_255", "pixels are 0 to 255", "mlp", "optimizer.lr=1e-4", (r"255",), r"data\.\w*(scale|range|shift|layout)")
 variant("input_over_255", "pixels are divided by 255 once more", "cnn", "", (r"255",), r"data\.\w*(scale|range|shift|layout)", **TORCH)
-variant("input_mnist_standardised", "images are standardised by MNIST's mean and deviation", "mlp", "", (r"standardi|0\.1307|shift|normali",), r"data\.\w*(scale|range|shift|layout)")
-variant("input_minus_one_to_one", "pixels are -1 to 1", "groups", "", (r"[-−]1 to 1|\[[-−]1|shift|range|scale",), r"data\.\w*(scale|range|shift|layout)", **JAX)
+variant("input_mnist_standardised", "images are standardised by MNIST's mean and deviation", "mlp", "",
+        (r"standardi|0\.1307|shift|normali",), r"data\.\w*(scale|range|shift|layout)")
+variant("input_minus_one_to_one", "pixels are -1 to 1", "groups", "", (r"[-−]1 to 1|\[[-−]1|shift|range|scale",),
+        r"data\.\w*(scale|range|shift|layout)", **JAX)
 variant("input_channels_reversed", "blue, green, red", "groups", "", (r"channel", r"bgr", r"rgb", r"revers"), r"data\.\w*(channel|order)")
-variant("input_transposed", "height and width of images are exchanged", "cnn", "", (r"transpos|height|exchang",), r"data\.\w*(scale|range|shift|layout)", **TORCH)
-variant("next_batch", "the batch of the next step", "features", "", (r"batch.{0,60}(next|step)", r"next.{0,60}batch", r"(step|batch).{0,30}(ahead|early)"),
+variant("input_transposed", "height and width of images are exchanged", "cnn", "", (r"transpos|height|exchang",),
+        r"data\.\w*(scale|range|shift|layout)", **TORCH)
+variant("next_batch", "the batch of the next step", "features", "", (r"batch.{0,60}(next|step)", r"next.{0,60}batch",
+        r"(step|batch).{0,30}(ahead|early)"),
         r"data\.\w*(shift|offset|batch)", **TORCH)
 variant("layer_frozen", "the first layer is frozen: its gradient is zero", "mlp", "", FROZEN, r"dense1\.(trainable|frozen)")
 variant("layer_left_out_of_optimizer", "the first layer is not among the optimizer's parameters", "cnn", "",
@@ -275,7 +295,8 @@ variant("bias_left_out_of_optimizer", "the last bias is not among the optimizer'
 variant("gradient_stopped", "the gradient stops behind the first layer", "mlp", "", FROZEN, r"dense1\.(trainable|frozen)", **JAX)
 variant("ema_of_weights_before_update", "averaged weights take the weights before the update", "mlp", "optimizer.ema=0.9",
         (r"averag|ema",), r"\w+\.\w*(ema)", **TORCH)
-variant("ema_decay_0.99", "the decay of averaged weights is 0.99 instead of 0.9", "mlp", "optimizer.ema=0.9", (r"averag|ema",), r"\w+\.\w*(ema)", **JAX)
+variant("ema_decay_0.99", "the decay of averaged weights is 0.99 instead of 0.9", "mlp", "optimizer.ema=0.9", (r"averag|ema",),
+        r"\w+\.\w*(ema)", **JAX)
 
 # What an engine is told: the entry's name, unless the same mistake is tried on another optimizer or loss.
 ASKED = {"no_bias_correction_adamax": "no_bias_correction", "no_bias_correction_lamb": "no_bias_correction",
