@@ -41,7 +41,7 @@ def python_of(framework):
     return PYTHONS[framework]
 
 
-def diagnose(scenario, settings, framework, options, data, arguments):
+def diagnose(scenario, settings, framework, options, data, arguments, quick):
     """(report or None, exit code, seconds, last words)"""
     script = HERE / "engine_faults.py" if "--fault" in options else HERE / f"{framework}_engine.py"
     words = [str(script), *(["--framework", framework] if "--fault" in options else []), *options]
@@ -53,7 +53,7 @@ def diagnose(scenario, settings, framework, options, data, arguments):
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="twinrun-programs-") as folder:
         command = [twinrun(), "diagnose", str(path) if path.exists() else scenario, "--subject", "exec:" + shlex.join(words), "--json", "-q",
-                   "-o", folder, "--threads", str(arguments.threads), *(["--quick"] if arguments.quick else [])]
+                   "-o", folder, "--threads", str(arguments.threads), *(["--quick"] if quick else [])]
         command += [word for setting in settings for word in ("--set", setting)]
         if arguments.verbose:
             print("+", shlex.join(command), file=sys.stderr)
@@ -114,7 +114,7 @@ def tasks_of(chosen):
             options = ["--order", run.order] + (["--cores", str(run.cores)] if run.cores > 1 else [])
             found.append(("healthy", run.name, run.framework, "healthy", run.scenario, [*run.settings, f"tpu.cores={run.cores}"], options,
                           lambda row: "failed" if row["class"] == "failed" or row["cause"] == "engine_failed"
-                          else "accused" if row["class"] in ACCUSED else "right"))
+                          else "accused" if row["class"] in ACCUSED or "another program" in row["text"] else "right"))
     if chosen.set in ("faults", "all"):
         for fault in engine_faults.FAULTS.values():
             options = ["--fault", fault.name] + (["--cores", str(fault.cores)] if fault.cores > 1 else [])
@@ -161,7 +161,7 @@ def main():
     parser.add_argument("--framework", choices=("torch", "jax"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="of twinrun")
-    parser.add_argument("--quick", action="store_true", help="no further seeds: a healthy engine is then INCONCLUSIVE")
+    parser.add_argument("--quick", action="store_true", help="no further seeds, but for healthy engines: a quick look says nothing of a known cause")
     parser.add_argument("--conventions", action="store_true", help="engines declare the conventions of their framework")
     parser.add_argument("--settings", nargs="*", default=[], help="further KEY=VALUE for all")
     parser.add_argument("--cold", action="store_true", help="start every engine as a user would: slower by some seconds each")
@@ -182,7 +182,7 @@ def main():
 
         def run(task):
             kind, name, framework, what, scenario, settings, options, judge = task
-            row = row_of(kind, name, framework, what, *diagnose(scenario, settings, framework, options, data, chosen))
+            row = row_of(kind, name, framework, what, *diagnose(scenario, settings, framework, options, data, chosen, chosen.quick and kind != "healthy"))
             row["scenario"] = scenario
             row["result"] = judge(row)
             return row

@@ -276,8 +276,8 @@ class Forward:
         return (x * w[..., None]).sum(1) / w.sum(1, keepdim=True)
 
 
-def loss_of(e, program, logits, labels, weights):
-    """A core's loss, without the L2 term."""
+def loss_of(e, program, logits, labels, weights, divisor):
+    """A core's loss, without the L2 term. divisor: of a weighted mean."""
     loss, classes = program.loss, logits.shape[-1]
     smoothing = e.number("label_smoothing_", loss.get("smoothing", 0))
     if e.has("label_smoothing_missing"):
@@ -305,7 +305,7 @@ def loss_of(e, program, logits, labels, weights):
     mean = (loss["reduction"] == "mean" and not e.has("loss_summed")) or e.has("loss_averaged")
     if loss.get("weights", "none") != "none" and not e.has("loss_weights_ignored"):
         w = weights if per_item.dim() == 2 else weights.sum(1)
-        return (w * per_item).sum() / w.sum() if mean else (w * per_item).sum()
+        return (w * per_item).sum() / divisor if mean else (w * per_item).sum()
     return per_item.mean() if mean else per_item.sum()
 
 
@@ -370,8 +370,12 @@ class Engine(Base):
         params = [{k: v.clone().requires_grad_() for k, v in program.of_role("parameter", own).items()} for own in before]
         forward = Forward(self, program, step, params, before, fed, random)
         outputs = forward.run()
-        losses = [loss_of(self, program, outputs[r], fed["labels"][r].long(), fed["weights"][r] if "weights" in fed else None)
-                  + l2_term(self, program, params[r]) for r in range(program.cores)]
+        weights = fed.get("weights", [None] * program.cores)
+        divisors = [None if w is None else w.sum() for w in weights]
+        if program.cores > 1 and "weights" in fed and program.sharding["token_mean"] == "global":
+            divisors = [sum(divisors) / program.cores] * program.cores
+        losses = [loss_of(self, program, outputs[r], fed["labels"][r].long(), weights[r], divisors[r]) + l2_term(self, program, params[r])
+                  for r in range(program.cores)]
         scale = 1 / program.cores if program.sharding["reduction"] == "mean" else 1
         total = sum(losses) * scale * (1024 if self.has("loss_scale_left_in") else 1)
         names = list(params[0])
