@@ -92,7 +92,7 @@ class Base:
             fed["labels"] = np.maximum(fed["labels"] - 1, 0)
         if self.order == "reversed":
             fed, random = ({k: v[:, ::-1] for k, v in part.items()} for part in (fed, random))
-        return ({k: np.ascontiguousarray(v) for k, v in fed.items()}, {k: np.ascontiguousarray(v) for k, v in random.items()})
+        return {k: v.copy() for k, v in fed.items()}, {k: v.copy() for k, v in random.items()}
 
     @staticmethod
     def read_next(program, ids):
