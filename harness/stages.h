@@ -11,6 +11,7 @@
 #include "backends/faults/faulty_backend.h"
 #include "harness/classify.h"
 #include "harness/pipeline.h"
+#include "harness/screen_steps.h"
 #include "harness/weight_drift.h"
 
 namespace twinrun {
@@ -29,6 +30,7 @@ struct Stage {
   std::optional<Lockstep> probe_t, probe_e1, probe_gap;
   std::string running;                       // the run that was begun last
   std::vector<MatchState> subject_states;    // T's own, at a few steps
+  ScreenSummary screened;                    // of T, where tensors are all that is shown
   std::optional<WeightKeeper> kept_weights;  // of R2
   WeightDrift weight_drift;                  // of T
   LossBand loss_band;                        // of R over the seeds

@@ -24,12 +24,13 @@ using Keys = std::vector<std::string>;
 TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   Report r = examples::sharding();
   const ordered_json j = ordered_json::parse(to_json(r));
-  EXPECT_EQ(keys_of(j), (Keys{"schema",      "verdict",         "scenario",     "command",
-                              "asked",       "injected",        "findings",     "runs",
-                              "loss_band",   "state_partings",  "weight_drift", "controls",
-                              "probes",      "switches",        "trajectories", "ensembles",
-                              "unexplained", "smallest_effect", "ruled_out",    "next_steps",
-                              "notes",       "program",         "environment",  "directory"}));
+  EXPECT_EQ(
+      keys_of(j),
+      (Keys{"schema",       "verdict",       "scenario",    "command",         "asked",
+            "injected",     "findings",      "runs",        "loss_band",       "state_partings",
+            "weight_drift", "step_coverage", "controls",    "probes",          "switches",
+            "trajectories", "ensembles",     "unexplained", "smallest_effect", "ruled_out",
+            "next_steps",   "notes",         "program",     "environment",     "directory"}));
   EXPECT_EQ(keys_of(j["verdict"]),
             (Keys{"class", "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));
