@@ -240,6 +240,13 @@ Judgement judge(const Evidence& e) {
   if (unexplained && e.level == 'C') {
     if (e.meaning.differs()) sharding_findings(e, j, VerdictClass::kSharding);
     tensor_findings(e, j);
+    step_findings(e, j);
+    if (e.replica_split) split_finding(e, j);
+    return j;
+  }
+  if (e.replica_split) {
+    if (e.meaning.differs()) sharding_findings(e, j, VerdictClass::kSharding);
+    split_finding(e, j);
     return j;
   }
   if (e.identical) {
@@ -390,6 +397,7 @@ Judgement judge(const Evidence& e) {
 
 Judgement classify(const Evidence& e) {
   Judgement j = judge(e);
+  if (e.hidden_state) hidden_state_finding(e, j);
   tell_resolution(e, j);
   return j;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "harness/judge_steps.h"
 #include "harness/lockstep.h"
 #include "harness/matching.h"
 #include "harness/run.h"
@@ -41,6 +42,11 @@ struct Evidence {
   bool other_program =
       false;  // T's ops, or what they were fed, are not those of the program asked for
   std::optional<MatchResult> match;  // ... or its ops were not shown
+  // Of an engine that shows tensors only, beside the match.
+  StepCoverage step_coverage;
+  std::optional<OtherStart> other_start;
+  std::optional<HiddenState> hidden_state;
+  std::optional<ReplicaSplit> replica_split;
   std::vector<ShardingCause>
       known_causes;       // what each cause of an explanation means and what cures it
   bool localised = true;  // the first violation follows a clean probed step directly

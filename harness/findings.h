@@ -35,6 +35,14 @@ std::string explained_by(const Evidence& evidence);
 void program_findings(const Evidence& evidence, Judgement& judgement, VerdictClass as);
 // Tensors that neither honest engines nor a sharding cause explain; headline and confidence of an ENGINE_BUG.
 void tensor_findings(const Evidence& evidence, Judgement& judgement);
+// Beside tensor_findings: at how many steps, and whether the first of them began from another state than the engine had reported.
+void step_findings(const Evidence& evidence, Judgement& judgement);
+// Cores that part in one step by more than rounding; headline and confidence of an ENGINE_BUG unless there is another one.
+void split_finding(const Evidence& evidence, Judgement& judgement);
+// Resuming from the subject's own state gives another step than its run did: told beside any verdict.
+void hidden_state_finding(const Evidence& evidence, Judgement& judgement);
+// "200 of 200 steps were taken again by the reference, 24 of them ..."; "" where the subject's ops were seen.
+std::string coverage_text(const StepCoverage& coverage);
 // Tensors of a subject that is as far from itself, run again, as from what is due.
 void unrepeatable_finding(const Evidence& evidence, Judgement& judgement);
 void identical(const Evidence& evidence, Judgement& judgement);

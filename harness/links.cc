@@ -240,10 +240,14 @@ void Links::check_partings(const States& after) {
       partings_.push_back({asked_.state[i].name, step_, static_cast<int>(r), must});
       // An op that was found wrong in this step is cause enough.
       if (must && deterministic_ && reported_ == 0) {
-        broken(static_cast<int>(r), var->next,
-               fmt::format("core {}'s {} parts from core 0's, although the program computes the "
+        // Where all the others agree, core 0 is the odd one.
+        const bool first = after.size() > 2 && std::ranges::all_of(after, [&](const auto& core) {
+                             return &core == &after[0] || core.vars[i].same_bits(after[1].vars[i]);
+                           });
+        broken(first ? 0 : static_cast<int>(r), var->next,
+               fmt::format("core {}'s {} parts from {}, although the program computes the "
                            "same on all cores",
-                           r, var->name));
+                           first ? 0 : r, var->name, first ? "all others'" : "core 0's"));
       }
       break;
     }

@@ -205,6 +205,8 @@ Report make_report(Stage& stage, const Judgement& j) {
   if (!r.injected.empty())
     std::ranges::replace(r.next_steps, std::string(kFileIt), std::string(kNothingToFile));
   r.notes = j.notes;
+  if (const std::string coverage = coverage_text(e.step_coverage); !coverage.empty())
+    r.notes.push_back(coverage);
   for (const char* name : {"R", "R2", "R1", "E1", "S", "T"}) {
     const auto run = stage.runs.find(name);
     if (run != stage.runs.end() && (stage.own_s() || run->first != "S")) {
@@ -214,6 +216,7 @@ Report make_report(Stage& stage, const Judgement& j) {
   r.loss_band = stage.loss_band;
   r.state_partings = state_partings(stage);
   r.weight_drift = stage.weight_drift;
+  r.step_coverage = e.step_coverage;
   r.controls = e.controls;
   const auto add_probe = [&](const auto& probe, const char* run) {
     const auto done = stage.runs.find(run);

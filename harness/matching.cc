@@ -494,6 +494,7 @@ class Matcher {
       m.distance = std::fabs(d.distance);
       m.spread = d.spread;
       m.ratio = d.ratio;
+      m.all_steps = of_all_steps(d.look);
       const double size = norm2(*honest.values[d.value].mean);
       m.relative = d.look != Look::kDistance ? m.distance : size > 0 ? d.distance / size : 0;
       m.pattern = pattern(d.value, c, parts ? &*parts : nullptr);

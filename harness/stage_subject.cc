@@ -8,6 +8,7 @@
 #include "harness/corners.h"
 #include "harness/feeding.h"
 #include "harness/heap.h"
+#include "harness/judge_steps.h"
 #include "program/analysis/liveness.h"
 
 namespace twinrun {
@@ -35,14 +36,13 @@ ProbePolicy policy_of(const Stage& stage, const Program& program) {
   return policy;
 }
 
-// Keeps the states that some steps start from, for a later look at the subject's tensors alone.
+// Keeps the states that the first, the middle and the last step start from: for another program than asked for, of an engine that shows
+// its ops.
 class StateKeeper : public StepObserver {
  public:
-  // Of an engine that shows no ops, as many steps as fit; else the first, the middle and the last one.
-  StateKeeper(StepObserver& inner, int64_t steps, bool shows_ops)
-      : inner_(inner), steps_(steps), shows_ops_(shows_ops) {}
+  StateKeeper(StepObserver& inner, int64_t steps)
+      : inner_(inner), wanted_(spread_steps(steps, 3)) {}
   TraceSink* begin_step(int64_t step, const States& before, const StepInputs& inputs) override {
-    if (wanted_.empty()) choose(before);
     if (std::ranges::find(wanted_, step) != wanted_.end()) states.push_back({step, before});
     return inner_.begin_step(step, before, inputs);
   }
@@ -56,20 +56,7 @@ class StateKeeper : public StepObserver {
   std::vector<MatchState> states;
 
  private:
-  void choose(const States& states) {
-    int64_t bytes = 1;
-    for (const ReplicaState& replica : states) {
-      for (const Tensor& var : replica.vars) bytes += 2 * static_cast<int64_t>(var.bytes());
-    }
-    constexpr int64_t kMost = 24, kMemory = int64_t{512} << 20;
-    const int64_t room = std::clamp<int64_t>(kMemory / bytes, 3, kMost);
-    const int64_t count = shows_ops_ ? 3 : room;
-    wanted_ = spread_steps(steps_, count);
-  }
-
   StepObserver& inner_;
-  int64_t steps_;
-  bool shows_ops_;
   std::vector<int64_t> wanted_;
 };
 
@@ -138,45 +125,26 @@ Status rerun(Stage& stage, const Program& program, const Lockstep& probe) {
   return Ok{};
 }
 
-// All kept steps are looked at; causes are tried on three: the first that is outside, the first and the last.
-Result<MatchResult> match_steps(Stage& stage, const Program& asked, Backend& engine,
-                                MatchOptions o) {
-  o.explain = false;
-  TWINRUN_ASSIGN(MatchResult all,
-                 match_subject(stage.experiment, asked, engine, stage.subject_states, o));
-  if (all.outcome != MatchResult::Outcome::kUnexplained || all.outside.empty()) return all;
-  std::vector<MatchState> few;
-  for (const MatchState& state : stage.subject_states) {
-    if (state.step == all.outside.front().step || &state == &stage.subject_states.front() ||
-        &state == &stage.subject_states.back())
-      few.push_back(state);
+// What tensors alone show of the steps that were kept, beside the ensemble: the state that a step began with, what the state does not
+// hold, replicas that part.
+Status judge_more(Stage& stage, StepsJudge& judge) {
+  Evidence& e = stage.evidence;
+  TWINRUN_ASSIGN(e.other_start, judge.other_start(*e.match, stage.subject_states));
+  const bool repeats = e.subject.deterministic && !e.subject_parts;
+  TWINRUN_ASSIGN(e.hidden_state,
+                 judge.reload(*e.match, stage.subject_states, stage.screened.sampled, repeats));
+  // Where bits are promised, every step's are compared as they come (harness/links.h); a cause may explain what parts.
+  if (!e.subject.deterministic && e.match->outcome != MatchResult::Outcome::kExplained) {
+    TWINRUN_ASSIGN(e.replica_split, judge.split_replicas(stage.subject_states));
   }
-  o.explain = true;
-  TWINRUN_ASSIGN(MatchResult tried, match_subject(stage.experiment, asked, engine, few, o));
-  // Fewer steps may leave nothing outside; what was seen stands.
-  if (tried.outcome == MatchResult::Outcome::kInside) return all;
-  if (tried.outcome != MatchResult::Outcome::kExplained) return tried;
-  // What explains three steps must explain all that were kept.
-  std::vector<Explanation> hold;
-  for (const Explanation& explanation : tried.explanations) {
-    TWINRUN_ASSIGN(
-        std::vector<TensorMismatch> left,
-        outside_of(stage.experiment, asked, engine, stage.subject_states, explanation.parts, o));
-    if (left.empty()) {
-      hold.push_back(explanation);
-    } else if (hold.empty() && !tried.beside) {
-      tried.beside = explanation;
-      tried.outside = std::move(left);
-    }
-  }
-  if (!hold.empty()) {
-    tried.explanations = std::move(hold);
-    tried.beside.reset();
-    return tried;
-  }
-  tried.explanations.clear();
-  tried.outcome = MatchResult::Outcome::kUnexplained;
-  return tried;
+  StepCoverage& told = e.step_coverage;
+  told.steps = static_cast<int64_t>(stage.runs["T"].file.steps.size());
+  told.screened = stage.screened.screened;
+  told.judged = static_cast<int64_t>(stage.subject_states.size()) + judge.set_aside();
+  told.set_aside = judge.set_aside();
+  told.outside = judge.outside();
+  told.not_exercised = stage.screened.not_exercised;
+  return Ok{};
 }
 
 }  // namespace
@@ -203,14 +171,25 @@ Status run_subject(Stage& stage) {
   const Program program = as_computed_by(declared, stage.programs["S"]);
   stage.programs["T"] = program;
   stage.probe_t.emplace(stage.programs["T"], declared, policy_of(stage, program), &stage.pool);
-  StateKeeper keeper(*stage.probe_t, e.scenario.train.steps, declared.op_trace);
-  WeightWatch watch(keeper, *stage.kept_weights, program, "T - R");
+  StateKeeper keeper(*stage.probe_t, e.scenario.train.steps);
+  std::unique_ptr<StepScreen> screen;
+  if (!declared.op_trace) {
+    TWINRUN_ASSIGN(screen, StepScreen::make(*stage.probe_t, e, program, declared,
+                                            e.scenario.train.steps, stage.options.threads));
+  }
+  WeightWatch watch(screen ? static_cast<StepObserver&>(*screen) : keeper, *stage.kept_weights,
+                    program, "T - R");
   RunOptions o;
   o.observer = &watch;
   TWINRUN_RETURN_IF_ERROR(corner(stage, "T", e, program, *engine, o));
   stage.weight_drift = watch.drift();
   stage.kept_weights.reset();
   stage.subject_states = std::move(keeper.states);
+  if (screen) {
+    TWINRUN_RETURN_IF_ERROR(screen->status());
+    stage.screened = screen->summary();
+    stage.subject_states = screen->take_states();
+  }
   if (stage.stopped()) return Ok{};
   const RunResult& t = stage.runs["T"];
   if (t.birth) stage.evidence.subject_birth = t.birth;
@@ -275,7 +254,9 @@ Status match_program(Stage& stage) {
     for (const std::string& cause : fed) e.match->explanations.push_back({{{cause, true, {}}}, 0});
   } else {
     const LargeBlocksApart apart;
-    TWINRUN_ASSIGN(e.match, match_steps(stage, asked, *engine, o));
+    StepsJudge judge(stage.experiment, asked, *engine, o);
+    TWINRUN_ASSIGN(e.match, judge.match(stage.subject_states, stage.screened.screened));
+    if (e.level == 'C') TWINRUN_RETURN_IF_ERROR(judge_more(stage, judge));
   }
   for (const Explanation& explanation : e.match->explanations) {
     for (const Explanation::Part& part : explanation.parts) {

@@ -11,6 +11,7 @@
 #include "backends/faults/faulty_backend.h"
 #include "harness/classify.h"
 #include "harness/pipeline.h"
+#include "harness/screen_steps.h"
 #include "harness/weight_drift.h"
 
 namespace twinrun {
@@ -30,6 +31,7 @@ struct Stage {
   bool conventions_declared = false;  // the experiment's formulas are the subject's, by its hello
   std::string running;                // the run that was begun last
   std::vector<MatchState> subject_states;    // T's own, at a few steps
+  ScreenSummary screened;                    // of T, where tensors are all that is shown
   std::optional<WeightKeeper> kept_weights;  // of R2
   WeightDrift weight_drift;                  // of T
   LossBand loss_band;                        // of R over the seeds

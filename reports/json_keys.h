@@ -50,6 +50,16 @@ void keys(A& a, Of<A, WeightDrift>& w) {
 }
 
 template <typename A>
+void keys(A& a, Of<A, StepCoverage>& s) {
+  a("steps", s.steps);
+  a("screened", s.screened);
+  a("judged", s.judged);
+  a("set_aside", s.set_aside);
+  a("outside", s.outside);
+  a("not_exercised", s.not_exercised);
+}
+
+template <typename A>
 void keys(A& a, Of<A, LossBand>& b) {
   a("source", b.source);
   a("low", b.low);
@@ -210,6 +220,7 @@ void keys(A& a, Of<A, Report>& r) {
   a("loss_band", r.loss_band);
   a("state_partings", r.state_partings);
   a("weight_drift", r.weight_drift);
+  a("step_coverage", r.step_coverage);
   a("controls", r.controls);
   a("probes", r.probes);
   a("switches", r.switches);

@@ -111,6 +111,14 @@ struct LossBand {
   std::vector<float> low, high;  // per step
 };
 
+// Of a subject that shows tensors only: how many of its steps were looked at, and what no step has shown. No steps: its ops were seen.
+struct StepCoverage {
+  int64_t steps = 0, screened = 0, judged = 0;
+  int64_t set_aside = 0;  // of those judged: a decision that hangs on a rounding explains them
+  std::vector<int64_t> outside;            // of those judged, the steps with a tensor outside
+  std::vector<std::string> not_exercised;  // parts of the scenario, in words
+};
+
 struct Control {
   std::string name;  // "R = R' (2 threads, poisoned memory)"
   bool passed = true;
@@ -206,6 +214,7 @@ struct Report {
   LossBand loss_band;
   std::vector<StateParting> state_partings;
   WeightDrift weight_drift;
+  StepCoverage step_coverage;
   std::vector<Control> controls;
   std::vector<EngineProbe> probes;
   std::vector<SwitchRow> switches;

@@ -55,6 +55,82 @@ TEST_F(Exec, AWrongOneIsFoundByItsTensors) {
   EXPECT_EQ(report["findings"][0]["step"], 0);
 }
 
+// A proxy in Python before a served engine of several cores, which at one step of a run hands it another state than it had reported
+// ("flip"), or reports that one core's weights did not change ("lose").
+std::string with_mishap(const Folder& folder, const std::string& what, int step) {
+  write_text(folder / "mishap.py", R"(import json, os, subprocess, sys
+sys.path.insert(0, ")" TWINRUN_SOURCE_DIR R"(/adapters")
+from twinrun_engine import load, save
+import numpy
+what, when, folder = sys.argv[1], int(sys.argv[2]), sys.argv[-1]
+engine = subprocess.Popen(sys.argv[3:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+cores, last = {}, {}
+for line in sys.stdin:
+    request = json.loads(line)
+    program = request.get("program")
+    if request["do"] == "prepare":
+        cores[program] = json.load(open(os.path.join(folder, program)))["cores"]
+    # The first time that the run itself comes to that step: a later question about it is answered as it should be.
+    struck = request["do"] == "step" and request["step"] == when and request["state"] is None and cores[program] > 1
+    if struck and what == "flip":
+        state = {key: array for key, array in last[program].items() if key.startswith("state/")}
+        key = "state/dense1/kernel"
+        state[key] = state[key].copy()
+        state[key].view(numpy.uint32).reshape(-1)[77] ^= 1 << 29
+        save(os.path.join(folder, "flipped.safetensors"), state)
+        request["state"] = "flipped.safetensors"
+    # What it said it had lost, it goes on without.
+    if what == "lose" and request["do"] == "step" and request["step"] == when + 1 and request["state"] is None and cores[program] > 1:
+        save(os.path.join(folder, "lost.safetensors"), {key: array for key, array in last[program].items() if key.startswith("state/")})
+        request["state"] = "lost.safetensors"
+    engine.stdin.write(json.dumps(request) + "\n")
+    engine.stdin.flush()
+    reply = json.loads(engine.stdout.readline())
+    if "result" in reply and cores[program] > 1:
+        path = os.path.join(folder, reply["result"])
+        result = load(path)
+        if struck and what == "lose":
+            key = "state/dense1/kernel"
+            due, old = result.pop(key), last[program][key]
+            for core in range(cores[program]):
+                result[f"{key}@{core}"] = old if core == 1 else due
+            os.remove(path)
+            save(path, result)
+        last[program] = result
+    print(json.dumps(reply), flush=True)
+)");
+  return "exec:/usr/bin/python3 '" + folder / "mishap.py" + "' " + what + " " +
+         std::to_string(step) + " '" + TWINRUN_BINARY + "' serve --engine cpu";
+}
+
+// One step of sixty, wherever it is.
+TEST_F(Exec, AFaultOfOneStepIsFoundWithItsStep) {
+  const Words longer = {"--set", "train.steps=60", "--set", "tpu.cores=2", "--quick"};
+  const auto diagnosed = [&](const std::string& subject) {
+    const Outcome r = twinrun(folder_, with({"diagnose", "drill_mlp", "--subject", subject,
+                                             "--json", "-q", "-o", "out"},
+                                            longer));
+    EXPECT_EQ(r.code, 20) << r.out.substr(0, 2000) << r.err;
+    return json_of(r.out);
+  };
+  const auto turned =
+      diagnosed(served("cpu", "scale@dense1/kernel.grad.all_reduce,magnitude=-1,step=11"));
+  EXPECT_EQ(turned["findings"][0]["op"], "dense1/kernel.grad") << turned["findings"];
+  EXPECT_EQ(turned["findings"][0]["step"], 11);
+  EXPECT_EQ(turned["step_coverage"]["screened"], 60);
+  EXPECT_EQ(turned["step_coverage"]["outside"], nlohmann::json::array({11}));
+
+  if (std::system("/usr/bin/python3 -c 'import numpy' 2>/dev/null") != 0)
+    GTEST_SKIP() << "needs python3-numpy";
+  const Folder aside;
+  const auto flipped = diagnosed(with_mishap(aside, "flip", 6));
+  EXPECT_EQ(flipped["findings"][0]["cause"], "other_start") << flipped["findings"];
+  EXPECT_EQ(flipped["findings"][0]["step"], 6);
+  const auto lost = diagnosed(with_mishap(aside, "lose", 9));
+  EXPECT_EQ(lost["findings"][0]["step"], 9) << lost["findings"];
+  EXPECT_EQ(lost["findings"][0]["core"], 1) << lost["findings"];
+}
+
 // Killed with SIGKILL, nothing of ours is left to end the engine, what it has started, or its folder.
 TEST_F(Exec, AKilledRunLeavesNoEngine) {
   fs::create_directory(folder_ / "sessions");

@@ -24,12 +24,13 @@ using Keys = std::vector<std::string>;
 TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   Report r = examples::sharding();
   const ordered_json j = ordered_json::parse(to_json(r));
-  EXPECT_EQ(keys_of(j), (Keys{"schema",      "verdict",         "scenario",     "command",
-                              "asked",       "injected",        "findings",     "runs",
-                              "loss_band",   "state_partings",  "weight_drift", "controls",
-                              "probes",      "switches",        "trajectories", "ensembles",
-                              "unexplained", "smallest_effect", "ruled_out",    "next_steps",
-                              "notes",       "program",         "environment",  "directory"}));
+  EXPECT_EQ(
+      keys_of(j),
+      (Keys{"schema",       "verdict",       "scenario",    "command",         "asked",
+            "injected",     "findings",      "runs",        "loss_band",       "state_partings",
+            "weight_drift", "step_coverage", "controls",    "probes",          "switches",
+            "trajectories", "ensembles",     "unexplained", "smallest_effect", "ruled_out",
+            "next_steps",   "notes",         "program",     "environment",     "directory"}));
   EXPECT_EQ(keys_of(j["verdict"]),
             (Keys{"class", "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));
@@ -47,6 +48,8 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   EXPECT_TRUE(j["state_partings"][0]["first_step"].is_null());
   EXPECT_EQ(keys_of(j["weight_drift"]), (Keys{"pair", "steps", "rows"}));
   EXPECT_EQ(keys_of(j["weight_drift"]["rows"][0]), (Keys{"variable", "distance"}));
+  EXPECT_EQ(keys_of(j["step_coverage"]),
+            (Keys{"steps", "screened", "judged", "set_aside", "outside", "not_exercised"}));
   EXPECT_TRUE(j["findings"][0]["picture"].is_null());
   const ordered_json bug = ordered_json::parse(to_json(examples::engine_bug()));
   EXPECT_EQ(keys_of(bug["findings"][0]["picture"]), (Keys{"dims", "across", "cells"}));

@@ -1,0 +1,87 @@
+// The steps that harness/screen_steps.h has kept, judged: against the ensemble of honest engines, against themselves when the subject
+// is handed its own state again, and the replicas against each other. For an engine that shows tensors only (level C).
+//
+//   StepsJudge judge(experiment, asked, *engine, options);
+//   auto match = judge.match(states, screened);            // takes those out of `states` that a decision explains
+//   judge.other_start(*match, states);  judge.reload(*match, states, sampled, repeats);  judge.split_replicas(states);
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/matching.h"
+
+namespace twinrun {
+
+// Resuming from the subject's own state before a step gives another step than its run did.
+struct HiddenState {
+  int64_t step = 0;
+  std::string tensor;  // the first that differs, in the order of computation
+  int replica = 0;
+  double relative = 0;  // by so much of itself
+  bool promised =
+      true;  // the engine promises equal bits; else it is beyond what honest engines differ by
+  int64_t probed = 0;  // steps that were asked for again
+};
+
+// A step that is outside from the state that the engine reported before it, and inside from another one, which its results give.
+struct OtherStart {
+  int64_t step = 0;
+  std::string variable;  // that differs most
+  int replica = 0;
+  std::string elements;  // "1 of 640 elements, [12,3]: 0.73 in use where 0.0498 was reported"
+};
+
+// Replicas of what the program computes alike, which part in one step by more than rounding.
+struct ReplicaSplit {
+  std::string variable;
+  int64_t step = 0;
+  int replica = 0;      // the odd one
+  double relative = 0;  // how far its change is from another replica's, as a share of what is due
+  double distance = 0, allowed = 0;
+  bool for_good = false;  // the replicas still differ at the last step that was kept
+};
+
+class StepsJudge {
+ public:
+  StepsJudge(const Experiment& experiment, const Program& asked, Backend& engine,
+             MatchOptions options);
+
+  // The ensemble on all kept steps; causes are tried on three: the first that is outside, the first and the last. `screened`: of how
+  // many steps these were chosen, which all count in the probability of a false alarm. A step that is outside alone, and where honest
+  // engines fall either way from weights that are moved further, hangs on a decision (a relu, a maximum): it is set aside.
+  Result<MatchResult> match(std::vector<MatchState>& states, int64_t screened);
+  int64_t set_aside() const { return set_aside_; }
+  const std::vector<int64_t>& outside() const {
+    return outside_;
+  }  // steps, of all that were judged
+
+  Result<std::optional<OtherStart>> other_start(const MatchResult& match,
+                                                const std::vector<MatchState>& states);
+  // `repeats`: the engine promises its bits, and has kept to that.
+  Result<std::optional<HiddenState>> reload(const MatchResult& match,
+                                            const std::vector<MatchState>& states,
+                                            const std::vector<int64_t>& sampled, bool repeats);
+  Result<std::optional<ReplicaSplit>> split_replicas(const std::vector<MatchState>& states);
+
+ private:
+  Result<std::vector<Observed>> members(const std::vector<MatchState>& states,
+                                        const std::vector<Compared>& tensors, int count,
+                                        double further, const Capabilities& declared,
+                                        bool narrow) const;
+  Status keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states);
+  Result<std::vector<int64_t>> decided(const MatchResult& match,
+                                       const std::vector<MatchState>& states) const;
+
+  const Experiment& e_;
+  const Program& asked_;
+  Backend& engine_;
+  MatchOptions o_;
+  Capabilities declared_;
+  SettingsSlack slack_;
+  int64_t set_aside_ = 0;
+  std::vector<int64_t> outside_;
+};
+
+}  // namespace twinrun
