@@ -42,6 +42,8 @@ constexpr Row kRows[] = {
      "TensorFlow (training_ops.cc) and Keras (optimizers/adam.py)", kUpdate},
     {"optimizer.epsilon_form = root", "", kAdams,
      "adds epsilon under the root of the corrected second moment", "optax's eps_root", kUpdate},
+    {"optimizer.epsilon_form = tf_root", "", kAdams,
+     "adds epsilon under the root of the second moment, before the bias correction", "", kUpdate},
     {"optimizer.epsilon_form = torch", "", "rmsprop",
      "adds epsilon after the root of the average of squares", "PyTorch (torch/optim/rmsprop.py)",
      kUpdate},

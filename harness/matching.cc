@@ -45,6 +45,9 @@ struct Hypothesis {
   std::vector<Explanation::Part> parts;
   Program program;
   std::shared_ptr<const Experiment> experiment = nullptr;  // whose feed the program reads
+  // Where its decays are others: the powers of them that the states hold, taken anew, and not compared: a script may well keep
+  // the protocol's counters as they are.
+  std::optional<std::vector<MatchState>> states = std::nullopt;
   std::vector<Observed> members = {};
   double score = 0;     // the subject's largest ratio in an envelope of two
   int64_t far = 0;      // values that two members rule out
@@ -205,18 +208,30 @@ class Matcher {
   }
 
   Status add_members(Hypothesis& h, int wanted) {
-    return add_members(h.program, wanted, h.members, h.experiment.get());
+    const size_t had = h.members.size();
+    TWINRUN_RETURN_IF_ERROR(add_members(h.program, wanted, h.members, h.experiment.get(),
+                                        h.states ? &*h.states : nullptr));
+    for (size_t m = had; h.states && m < h.members.size(); ++m) {
+      for (size_t v = 0; v < subject_.values.size(); ++v) {
+        const Compared& c = tensors_[place_of(v)];
+        if (c.is_state && asked_.state[c.index].role == StateRole::kCounter)
+          h.members[m].values[v] = subject_.values[v];
+      }
+    }
+    return Ok{};
   }
   // `experiment`: whose feed the program reads; nullptr: the one asked for.
   Status add_members(const Program& program, int wanted, std::vector<Observed>& members,
-                     const Experiment* experiment = nullptr) {
+                     const Experiment* experiment = nullptr,
+                     const std::vector<MatchState>* states = nullptr) {
     while (static_cast<int>(members.size()) < wanted) {
       const auto number = static_cast<uint64_t>(members.size()) + 1;
       TWINRUN_ASSIGN(const auto backend, options_.make_member(number));
       TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
       TWINRUN_ASSIGN(Observed o,
                      observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_,
-                             tensors_, states_, number, weight_move(asked_, declared_.precision)));
+                             tensors_, states != nullptr ? *states : states_, number,
+                             weight_move(asked_, declared_.precision)));
       members.push_back(std::move(o));
       result_.member_steps += static_cast<int64_t>(states_.size());
     }
@@ -305,11 +320,38 @@ class Matcher {
       } else {
         h.program = step_of(*changed->experiment, changed->sharding);
         if (!same_layout(h.program)) return std::nullopt;
+        h.states = with_own_powers(h.program.optimizer);
       }
       return h;
     } catch (const GraphError&) {
       return std::nullopt;
     }
+  }
+
+  // The states, with the powers of other decays at the same number of updates; nullopt: the decays are the same.
+  std::optional<std::vector<MatchState>> with_own_powers(const OptimizerSpec& own) const {
+    const OptimizerSpec& due = asked_.optimizer;
+    if (own.beta1 == due.beta1 && own.beta2 == due.beta2) return std::nullopt;
+    std::vector<MatchState> out = states_;
+    bool any = false;
+    for (size_t i = 0; i < asked_.state.size(); ++i) {
+      const bool first = asked_.state[i].name.ends_with("beta1_power");
+      if (!first && !asked_.state[i].name.ends_with("beta2_power")) continue;
+      const double was = first ? due.beta1 : due.beta2, is = first ? own.beta1 : own.beta2;
+      for (MatchState& state : out) {
+        for (ReplicaState& replica : state.states) {
+          const double power = as_doubles(replica.vars[i])[0];
+          if (!(was > 0 && was < 1 && power > 0 && power < 1)) return std::nullopt;
+          const auto updates = static_cast<int64_t>(std::lround(std::log(power) / std::log(was)));
+          float own_power = 1;
+          for (int64_t k = 0; k < std::min<int64_t>(updates, 100000); ++k)
+            own_power *= static_cast<float>(is);
+          replica.vars[i] = Tensor::scalar(own_power);
+          any = true;
+        }
+      }
+    }
+    return any ? std::optional(std::move(out)) : std::nullopt;
   }
 
   static Program step_of(const Experiment& e, const Sharding& sharding) {

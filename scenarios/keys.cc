@@ -170,7 +170,7 @@ const Key<OptimizerConfig> kOptimizer[] = {
      "added to what is divided by; adam, adamw: TensorFlow's \"epsilon hat\"",
      "adam|adagrad|adadelta|rmsprop|adamax|adamw|lars|lamb", false,
      "1e-8; 1e-7 (adagrad, adamw), 1e-10 (rmsprop), 1e-6 (lamb), 0 (lars)"},
-    {"epsilon_form", &OptimizerConfig::epsilon_form, one_of("auto|tf|torch|root"),
+    {"epsilon_form", &OptimizerConfig::epsilon_form, one_of("auto|tf|torch|root|tf_root"),
      "where epsilon is added ([formulas.md](formulas.md))", "adam|adamw|adamax|adagrad|rmsprop"},
     {"bias_correction", &OptimizerConfig::bias_correction, one_of("both|first|none"),
      "which moments are divided by 1 - beta^t", "adam|adamw"},

@@ -83,7 +83,8 @@ OptimizerSpec optimizer_of(const Scenario& s) {
   };
   const std::string_view epsilon = formula("epsilon_form", c.epsilon_form);
   spec.epsilon_form = epsilon == "torch"  ? OptimizerSpec::Epsilon::kAfter
-                      : epsilon == "root" ? OptimizerSpec::Epsilon::kInside
+                      : epsilon == "root"    ? OptimizerSpec::Epsilon::kInside
+                      : epsilon == "tf_root" ? OptimizerSpec::Epsilon::kRuleInside
                                           : OptimizerSpec::Epsilon::kRule;
   spec.bias_correction = c.bias_correction == "none"    ? OptimizerSpec::Correction::kNone
                          : c.bias_correction == "first" ? OptimizerSpec::Correction::kFirst

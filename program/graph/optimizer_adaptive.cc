@@ -42,7 +42,8 @@ AdamScalars adam_scalars(const Update& u) {
                             ? kNoValue
                             : b.sub(one, p1, "one_minus_beta1_power");
   AdamScalars out;
-  if (spec.epsilon_form == OptimizerSpec::Epsilon::kRule) {
+  if (spec.epsilon_form == OptimizerSpec::Epsilon::kRule ||
+      spec.epsilon_form == OptimizerSpec::Epsilon::kRuleInside) {
     out.rate = spec.bias_correction == Correction::kBoth ? b.mul(u.lr, root, "lr_root") : u.lr;
   } else {
     out.rate = u.lr;
@@ -74,7 +75,9 @@ void adam(const Update& u, int parameter, ValueId g, const AdamScalars& scalars)
   const auto add_epsilon = [&](ValueId x) {
     return b.binary_scalar(OpKind::kAdd, x, spec.epsilon, "adam_denominator");
   };
-  const ValueId below = spec.epsilon_form == OptimizerSpec::Epsilon::kInside
+  const bool inside = spec.epsilon_form == OptimizerSpec::Epsilon::kInside ||
+                      spec.epsilon_form == OptimizerSpec::Epsilon::kRuleInside;
+  const ValueId below = inside
                             ? b.unary(OpKind::kSqrt, add_epsilon(corrected(v)), "adam_sqrt")
                             : add_epsilon(corrected(b.unary(OpKind::kSqrt, v, "adam_sqrt")));
   const ValueId above =

@@ -163,8 +163,9 @@ struct OptimizerSpec {
 
   // Formulas in which frameworks differ; the defaults are TensorFlow's (docs/formulas.md).
   // kRule: as the table of docs/optimizers.md has it. kAfter: adam, adamw and rmsprop add epsilon after the root (and
-  // after the bias correction), adamax before the maximum. kInside: adam, adamw and adagrad add it under the root.
-  enum class Epsilon : uint8_t { kRule, kAfter, kInside } epsilon_form = Epsilon::kRule;
+  // after the bias correction), adamax before the maximum. kInside: adam, adamw and adagrad add it under the root; kRuleInside:
+  // the same, without the bias correction of the second moment there.
+  enum class Epsilon : uint8_t { kRule, kAfter, kInside, kRuleInside } epsilon_form = Epsilon::kRule;
   // adam, adamw: which moments are divided by 1 - beta^t, and with t + `correction_lead` in the place of t.
   enum class Correction : uint8_t { kBoth, kFirst, kNone } bias_correction = Correction::kBoth;
   int correction_lead = 0;
