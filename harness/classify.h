@@ -45,6 +45,7 @@ struct Evidence {
   // Of an engine that shows tensors only, beside the match.
   StepCoverage step_coverage;
   std::optional<OtherStart> other_start;
+  std::optional<bool> inside_again;  // the first step outside, resumed from the reported state
   std::optional<HiddenState> hidden_state;
   std::optional<ReplicaSplit> replica_split;
   std::vector<ShardingCause>

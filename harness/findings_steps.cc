@@ -39,6 +39,15 @@ void step_findings(const Evidence& e, Judgement& j) {
     first.evidence.push_back(fmt::format("outside at {} of the {} steps that were judged: {}",
                                          told.outside.size(), told.judged - told.set_aside,
                                          listed(told.outside)));
+  if (e.inside_again) {
+    first.evidence.push_back(
+        !*e.inside_again ? "run again from the state that the engine reported: outside again"
+        : told.outside.size() > 1
+            ? "run again from the state that the engine reported, the step is inside: the script "
+              "or engine keeps something that the state does not hold, or the fault comes and goes"
+            : "run again from the state that the engine reported, the step is inside: what made "
+              "it wrong is not in that state, or does not repeat");
+  }
   if (!e.other_start) return;
   const OtherStart& other = *e.other_start;
   Finding f = finding_at(e, "other_start", other.step, other.variable, other.replica);

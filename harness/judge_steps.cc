@@ -248,6 +248,21 @@ Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& mat
   return std::optional(out);
 }
 
+Result<std::optional<bool>> StepsJudge::inside_again(const MatchResult& match,
+                                                     const std::vector<MatchState>& states) {
+  std::optional<bool> none;
+  if (match.outcome != MatchResult::Outcome::kUnexplained || match.outside.empty() ||
+      match.outside.front().all_steps || !match.undeclared.empty())
+    return none;
+  const auto found = std::ranges::find(states, match.outside.front().step, &MatchState::step);
+  if (found == states.end()) return none;
+  MatchOptions o = o_;
+  o.explain = false;
+  TWINRUN_ASSIGN(const MatchResult again,
+                 match_subject(e_, asked_, engine_, {{found->step, found->states}}, o));
+  return std::optional(again.outcome == MatchResult::Outcome::kInside);
+}
+
 Result<std::optional<HiddenState>> StepsJudge::reload(const MatchResult& match,
                                                       const std::vector<MatchState>& states,
                                                       const std::vector<int64_t>& sampled,

@@ -59,6 +59,10 @@ class StepsJudge {
 
   Result<std::optional<OtherStart>> other_start(const MatchResult& match,
                                                 const std::vector<MatchState>& states);
+  // The first step that is outside, run again on the subject from the state that it reported: is it inside then? Nothing where no
+  // single step is outside.
+  Result<std::optional<bool>> inside_again(const MatchResult& match,
+                                           const std::vector<MatchState>& states);
   // `repeats`: the engine promises its bits, and has kept to that.
   Result<std::optional<HiddenState>> reload(const MatchResult& match,
                                             const std::vector<MatchState>& states,

@@ -94,6 +94,8 @@ void StepScreen::choose(const States& states) {
   for (const ReplicaState& replica : states) {
     for (const Tensor& var : replica.vars) bytes += 2 * static_cast<int64_t>(var.bytes());
   }
+  for (const Output& output : program_.outputs)
+    bytes += static_cast<int64_t>(program_.graph.type(output.id).bytes() * states.size());
   const int64_t room = std::clamp<int64_t>(kMemory / bytes, 3, std::max<int64_t>(3, most_));
   const int64_t drawn = room >= steps_ ? steps_ : std::min(kSampled, (room - 2) / 3);
   sampled_ = sampled_steps(steps_, drawn, seed_);

@@ -130,6 +130,7 @@ Status rerun(Stage& stage, const Program& program, const Lockstep& probe) {
 Status judge_more(Stage& stage, StepsJudge& judge) {
   Evidence& e = stage.evidence;
   TWINRUN_ASSIGN(e.other_start, judge.other_start(*e.match, stage.subject_states));
+  TWINRUN_ASSIGN(e.inside_again, judge.inside_again(*e.match, stage.subject_states));
   const bool repeats = e.subject.deterministic && !e.subject_parts;
   TWINRUN_ASSIGN(e.hidden_state,
                  judge.reload(*e.match, stage.subject_states, stage.screened.sampled, repeats));

@@ -74,9 +74,14 @@ struct Setting {
   uint64_t variant = 7;  // of an honest engine with sums in an order of its own
   const char* layers = tiny::kDense;
   int seed = 3;
+  const char* named = nullptr;  // a scenario of the library, in the place of `layers`
 };
 
 Scenario scenario_of(const Setting& s) {
+  if (s.named != nullptr)
+    return must(load_scenario(s.named, {{"tpu.cores", std::to_string(s.cores)},
+                                        {"train.steps", std::to_string(s.steps)},
+                                        {"seed", std::to_string(s.seed)}}));
   return tiny::scenario(s.layers, {{"tpu.cores", std::to_string(s.cores)},
                                    {"train.steps", std::to_string(s.steps)},
                                    {"optimizer.kind", s.optimizer},
@@ -238,6 +243,7 @@ TEST(Steps, AStateThatChangesBetweenTheStepsIsTold) {
   s.optimizer = "momentum";
   const Program p = asked_of(s);
   for (const int bit : {29, 22}) {
+    SCOPED_TRACE(bit);
     const Report r = diagnosed(s, bit_flipped(p, 6, bit));
     expect_found(r, 6, "dense1/kernel");
     EXPECT_EQ(r.findings[0].cause, "other_start") << told(r);
@@ -386,6 +392,24 @@ TEST(StepsSlowClean, HonestRunsOfTwoHundredStepsAreClean) {
     }
   }
   RecordProperty("set_aside", static_cast<int>(aside));
+}
+
+// Thousands of relus and maxima a step: in hundreds of steps some lie within the rounding of binary32, and one engine alone falls
+// to its side.
+TEST(StepsSlowClean, DecisionsThatFallTheOtherWayAreNoFault) {
+  int64_t aside = 0;
+  for (uint64_t variant = 40; variant < 52; ++variant) {
+    Setting s;
+    s.steps = 200;
+    s.named = "drill_cnn";
+    s.variant = variant;
+    s.seed = static_cast<int>(variant);
+    const Report r = diagnosed(s, {});
+    SCOPED_TRACE(variant);
+    expect_clean(r, 200);
+    aside += r.step_coverage.set_aside;
+  }
+  std::cout << "set aside: " << aside << "\n";
 }
 
 TEST(Steps, TheSampleIsOfTheWholeRun) {
