@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/precision.h"
 #include "program/base/result.h"
 #include "program/base/tensor.h"
 #include "program/base/thread_pool.h"
@@ -35,6 +36,11 @@ struct Capabilities {
   std::string name;      // "cpu", "tpu", ...
   std::string settings;  // "precision=default threads=2", for reports
   DotPrecision precision = DotPrecision::kF32;
+  // Of a foreign engine, its word (backends/precision.h); `precision` is then the coarsest handling of operands that the word
+  // allows. Without: `precision` says all.
+  std::optional<Precision> vocabulary;
+  int reduced_bits = kF32Bits;  // significand of what an all-reduce of gradients may send
+  bool stochastic = false;      // a rounding may go to either neighbour
   DotSplit split = DotSplit::kNearest;
   bool block32_order = false;    // dots accumulate in the AMX order: depth 17 + K/32 instead of K
   bool flush = false;            // denormals are zero, in and out, in arithmetic

@@ -266,7 +266,7 @@ Judgement judge(const Evidence& e) {
         {"compare the list of its ops with `twinrun inspect SCENARIO --program`"});
     return j;
   }
-  if (e.quick && e.held_out) {
+  if (e.quick && e.held_out && !explained) {
     undecided_finding(
         e, j, find_row(e, "T - R"),
         fmt::format("{}; whether the remaining difference matters takes several seeds.",

@@ -37,7 +37,7 @@ Result<DoctorRow> same_bits(const std::string& engine) {
 std::string declaration(const Capabilities& c) {
   return fmt::format("{}{}{}, {}, up to {} core{}", c.name, c.settings.empty() ? "" : " ",
                      c.settings,
-                     c.declares_arithmetic ? fmt::format("precision {}", to_string(c.precision))
+                     c.declares_arithmetic ? fmt::format("precision {}", declared_word(c))
                                            : "precision not declared",
                      c.max_cores, c.max_cores == 1 ? "" : "s");
 }

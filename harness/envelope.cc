@@ -238,14 +238,15 @@ std::vector<Compared> compared_tensors(const Program& program, int64_t most) {
   return out;
 }
 
-double weight_move(const Program& program, DotPrecision precision) {
-  constexpr double kFourUlps = 0x1p-22, kOfBf16 = 0x1p-9;
-  if (precision != DotPrecision::kBf16) return kFourUlps;
+double weight_move(const Program& program, int operand_bits) {
+  constexpr double kFourUlps = 0x1p-22;
+  if (operand_bits >= kF32Bits) return kFourUlps;
   double weights = 0;
   for (const StateVar& var : program.state) {
     if (var.role == StateRole::kParameter) weights += static_cast<double>(var.type.elements());
   }
-  return std::clamp(8 / (85 * weights), kFourUlps, kOfBf16);
+  const double crosses = 85 * std::exp2(operand_bits - kBf16Bits);
+  return std::clamp(8 / (crosses * weights), kFourUlps, std::exp2(-1 - operand_bits));
 }
 
 SettingsSlack settings_slack(const Experiment& e) {

@@ -54,11 +54,11 @@ struct Observed {
   std::vector<Value> values;  // [state][tensor][replica]
 };
 
-// By how much of itself, at most, a member's weight is moved: four ulps of binary32. Where operands are rounded to bf16 once,
-// that changes hardly any of them, and yet two engines may round one apart: there, by what rounds about eight weights of all
-// otherwise. (A weight moved by u d, u uniform in (-1, 1), crosses a midpoint of bf16, 2^-8 to 2^-7 of it apart, with
-// probability d / 2 / 2^-7.4 = 85 d.)
-double weight_move(const Program& program, DotPrecision precision);
+// By how much of itself, at most, a member's weight is moved: four ulps of binary32. Where operands are rounded to so many bits
+// of significand, that changes hardly any of them, and yet two engines may round one apart: there, by what rounds about eight
+// weights of all otherwise. (A weight moved by u d, u uniform in (-1, 1), crosses a midpoint of bf16, 2^-8 to 2^-7 of it
+// apart, with probability d / 2 / 2^-7.4 = 85 d; of a format of one more bit, with twice that.)
+double weight_move(const Program& program, int operand_bits);
 
 // member 0: from the states as they are; odd ones: from weights moved by up to `move`.
 // Without an engine: what the states' run made of them.

@@ -298,14 +298,13 @@ void undeclared_finding(const Evidence& e, Judgement& j) {
   f.cause = "undeclared_precision";
   f.fingerprint = m.undeclared;
   f.sentence = fmt::format(
-      "Its arithmetic is not the declared one ({}): this looks like {}. {} tensors of {} steps "
-      "show "
-      "it, first {} on core {} at step {}, {} off.",
-      to_string(e.subject.precision), m.undeclared, m.outside.size(), m.states, t.tensor, t.replica,
-      t.step, text::relative(t.relative));
-  j.headline =
-      fmt::format("{} (framework or script) computes in bfloat16, which it does not declare: {}.",
-                  e.subject.name, m.undeclared);
+      "Its arithmetic is coarser than the declared one ({}): it computes as \"{}\" would, {}. {} "
+      "tensors of {} steps show it, first {} on core {} at step {}, {} off.",
+      declared_word(e.subject), m.computes_as, m.undeclared, m.outside.size(), m.states, t.tensor,
+      t.replica, t.step, text::relative(t.relative));
+  j.headline = fmt::format(
+      "{} (framework or script) computes as \"{}\" would, which it does not declare: {}.",
+      e.subject.name, m.computes_as, m.undeclared);
   j.findings.push_back(std::move(f));
 }
 
@@ -370,8 +369,9 @@ void tensor_findings(const Evidence& e, Judgement& j) {
   }
   j.confidence = fmt::format(
       "statistical (level C, tensors only): an honest engine is accused so with probability {}; no "
-      "known formula or sharding cause explains it",
-      rate(m.false_alarm));
+      "known formula or sharding cause explains it{}",
+      rate(m.false_alarm),
+      declared_precision(e.subject) ? "" : ", and no precision that an engine can declare does");
   j.next_steps.push_back(
       "give the engine an op trace: then the op is named, and the claim is certain");
 }
@@ -411,9 +411,13 @@ void noise(const Evidence& e, Judgement& j) {
   f.level = e.level;
   f.reproduce = e.command;
   const bool tensors = e.level == 'C' && e.match;
-  const std::string inside = tensors
-                                 ? "every tensor is where honest engines of this declaration put it"
-                                 : "every op is inside its bound";
+  const std::string as = tensors ? e.match->computes_as : "";
+  const auto declared = declared_precision(e.subject);
+  const std::string inside =
+      !tensors ? "every op is inside its bound"
+      : as.empty() || as == declared_word(e.subject)
+          ? "every tensor is where honest engines of this declaration put it"
+          : fmt::format("every tensor is where honest engines that compute as \"{}\" put it", as);
   // Where sharding has a part of its own, the engine's is what is left.
   const TrajectoryRow* whole = find_row(e, "T - R");
   const TrajectoryRow* effect =
@@ -421,16 +425,18 @@ void noise(const Evidence& e, Judgement& j) {
   const bool only_algebra = e.algebra_drift >= 0 && e.t_equals_s && e.cores == 1;
   f.cause = only_algebra                                ? "update_algebra"
             : e.t_equals_s                              ? "rounding"
+            : as == "f32"                               ? "rounding"
             : e.subject.precision == DotPrecision::kF32 ? "rounding"
                                                         : "precision";
   const std::string part = effect == whole ? "The drift" : "The engine's own part (T - S)";
   if (f.cause == "precision") {
-    f.sentence = fmt::format("{} is what {} explains: {}.", part,
-                             e.subject.precision == DotPrecision::kBf16
-                                 ? "rounding the operands of products to bfloat16"
-                                 : fmt::format("the declared precision of products ({})",
-                                               to_string(e.subject.precision)),
-                             inside);
+    const std::string rounds = tensors && !e.match->computes.empty()
+                                   ? fmt::format("computing as \"{}\", {},", as, e.match->computes)
+                               : declared && *declared == Precision::kDefault
+                                   ? std::string("rounding the operands of products to bfloat16")
+                                   : fmt::format("the declared precision of products ({})",
+                                                 to_string(e.subject.precision));
+    f.sentence = fmt::format("{} is what {} explains: {}.", part, rounds, inside);
     if (e.highest_drift >= 0 && e.highest_drift < e.default_drift / 2) {
       f.evidence.push_back(
           fmt::format("one step's {} differs from the float32 reference by {} at precision "
@@ -448,11 +454,17 @@ void noise(const Evidence& e, Judgement& j) {
   }
   if (effect != nullptr) set_effect(*effect, f);
   if (effect != whole && whole != nullptr) f.evidence.push_back("in all, " + effect_text(*whole));
-  if (tensors && e.match->bf16_results)
+  if (tensors && !as.empty() && as != declared_word(e.subject)) {
     f.evidence.push_back(
-        "its loss and gradients are bfloat16 numbers: it was held against engines that round "
-        "results, "
-        "too, not operands alone");
+        !declared ? fmt::format("it declares no precision, and computes as \"{}\" would: {}", as,
+                                e.match->computes)
+        : allows(*declared, find_precision(as)->precision)
+            ? fmt::format("it computes as \"{}\" would ({}), no coarser than the declared \"{}\"",
+                          as, e.match->computes, declared_word(e.subject))
+            : fmt::format("it declares \"{}\" and computes as \"{}\" would: {}; the word for that "
+                          "is \"{}\"",
+                          declared_word(e.subject), as, e.match->computes, as));
+  }
   if (tensors) {
     f.evidence.push_back(fmt::format(
         "the farthest tensor is {} from the mean of honest engines; allowed {} ({})",
@@ -463,7 +475,7 @@ void noise(const Evidence& e, Judgement& j) {
   j.headline = fmt::format(
       "What differs is noise, from {}{}: no {}{}.",
       only_algebra             ? "the update's algebra"
-      : f.cause == "precision" ? "the declared precision"
+      : f.cause == "precision" ? (declared ? "the declared precision" : "the precision")
                                : "rounding",
       also_algebra ? " and the update's algebra" : "",
       tensors ? "tensor is outside what honest engines do" : "op is outside its bound",

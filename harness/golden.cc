@@ -98,7 +98,7 @@ std::string declaration(const Capabilities& c) {
   return fmt::format(
       "precision={} split={} order={} denormals={} elementary_ulps={} contracts={} "
       "one_pass_variance={} deterministic={}",
-      to_string(c.precision), c.split == DotSplit::kNearest ? "nearest" : "truncated", order,
+      declared_word(c), c.split == DotSplit::kNearest ? "nearest" : "truncated", order,
       c.flush ? "zero" : "kept", c.elementary_ulps, c.contracts, c.one_pass_variance,
       c.deterministic);
 }

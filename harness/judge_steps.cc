@@ -8,7 +8,6 @@
 
 #include "backends/variants/variant.h"
 #include "harness/links.h"
-#include "harness/mixed_precision.h"
 #include "harness/one_step.h"
 #include "harness/pattern.h"
 #include "harness/pipeline.h"
@@ -63,20 +62,18 @@ StepsJudge::StepsJudge(const Experiment& e, const Program& asked, Backend& engin
   if (!declared_.ours) slack_ = settings_slack(e);
 }
 
-// Of honest engines within `declared`, each from weights that are moved `further` than the ensemble's.
+// Of honest engines of one class of precision, each from weights that are moved `further` than the ensemble's.
 Result<std::vector<Observed>> StepsJudge::members(const std::vector<MatchState>& states,
                                                   const std::vector<Compared>& tensors, int count,
-                                                  double further, const Capabilities& declared,
-                                                  bool narrow) const {
+                                                  double further, const PrecisionClass& of) const {
   std::vector<Observed> out;
-  const double move = further * weight_move(asked_, declared.precision);
+  const double move = further * weight_move(asked_, of);
   for (int k = 0; k < count; ++k) {
     // Odd numbers are those that are moved; of the ensemble's own, every second one is.
     const uint64_t number =
         further > 1 ? 2 * static_cast<uint64_t>(k) + 1001 : static_cast<uint64_t>(k) + 1;
-    std::unique_ptr<Backend> backend = make_variant_backend(
-        variant_within(number, declared), backend_options(e_.scenario, o_.threads));
-    if (narrow) backend = rounding_results(std::move(backend), number);
+    const auto backend =
+        member_of(of, number, declared_, backend_options(e_.scenario, o_.threads));
     TWINRUN_ASSIGN(const auto engine, backend->prepare(asked_));
     TWINRUN_ASSIGN(Observed o, observe(e_, engine.get(), asked_, tensors, states, number, move));
     out.push_back(std::move(o));
@@ -99,7 +96,7 @@ Result<std::vector<int64_t>> StepsJudge::decided(const MatchResult& match,
   const std::vector<Compared> tensors = compared_tensors(
       asked_, o_.most_elements / static_cast<int64_t>(alone.size()) / asked_.sharding.cores);
   TWINRUN_ASSIGN(const std::vector<Observed> further,
-                 members(alone, tensors, kDeciders, kFurther, declared_, match.bf16_results));
+                 members(alone, tensors, kDeciders, kFurther, match.held));
   TWINRUN_ASSIGN(const Observed subject, observe(e_, nullptr, asked_, tensors, alone));
   std::set<int64_t> stand;
   for (const Distance& d : distances(subject, envelope_of(further, slack_))) {
@@ -299,7 +296,7 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const MatchResult& match,
   if (!repeats) {
     TWINRUN_ASSIGN(const Observed two, observe(e_, engine.get(), asked_, tensors, again));
     TWINRUN_ASSIGN(const std::vector<Observed> honest,
-                   members(probed, tensors, o_.many, 1, declared_, match.bf16_results));
+                   members(probed, tensors, o_.many, 1, match.held));
     const Envelope around = envelope_of(honest, slack_);
     std::erase_if(other, [&](size_t v) {
       const Envelope::Around& there = around.values[v];
@@ -331,8 +328,7 @@ Result<std::optional<ReplicaSplit>> StepsJudge::split_replicas(
   if (asked_.sharding.cores < 2) return none;
   const std::vector<bool> alike = uniform_values(asked_);
   // What one gradient gives is computed in binary32, whatever the operands of products are rounded to.
-  Capabilities whole = declared_;
-  whole.precision = DotPrecision::kF32;
+  const PrecisionClass whole;
   for (const MatchState& state : states) {
     if (state.after.empty()) continue;
     const std::vector<MatchState> one{state};
@@ -368,7 +364,7 @@ Result<std::optional<ReplicaSplit>> StepsJudge::split_replicas(
       const double rounding = kOfUpdate * norm(as_doubles(state.after[odd].vars[c.index]));
       if (apart <= rounding) continue;
       if (honest.empty()) {
-        TWINRUN_ASSIGN(honest, members(one, tensors, o_.few, 1, whole, false));
+        TWINRUN_ASSIGN(honest, members(one, tensors, o_.few, 1, whole));
       }
       double largest = 0, due = 0;
       for (const Observed& a : honest) {

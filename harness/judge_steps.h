@@ -72,8 +72,7 @@ class StepsJudge {
  private:
   Result<std::vector<Observed>> members(const std::vector<MatchState>& states,
                                         const std::vector<Compared>& tensors, int count,
-                                        double further, const Capabilities& declared,
-                                        bool narrow) const;
+                                        double further, const PrecisionClass& of) const;
   Status keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states);
   Result<std::vector<int64_t>> decided(const MatchResult& match,
                                        const std::vector<MatchState>& states) const;

@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
+#include <deque>
+#include <deque>
 #include <map>
 #include <optional>
 
-#include "backends/variants/variant.h"
-#include "harness/mixed_precision.h"
 #include "harness/pipeline.h"
+#include "harness/precision_class.h"
 #include "program/analysis/liveness.h"
 
 namespace twinrun {
@@ -32,6 +33,12 @@ bool of_all_steps(Look look) { return look == Look::kSizes || look == Look::kSto
 constexpr int kFirstLook = 2;
 constexpr double kWorthTrying = 1000;
 constexpr size_t kMostTried = 12;
+// The class that a subject is said to compute as is one in which its gradients are no farther off than this, in units of what
+// members are: about one is what they are themselves.
+constexpr double kTypical = 1.5;
+// ... and beyond this it is not the class that it belongs to, though it may lie inside: those whose operands round the other
+// way now and then are wide.
+constexpr double kOwn = 2;
 // An explanation brings the subject nearer by as much.
 constexpr double kExplains = 2;
 // Two changes at once: each of the few that bring the subject nearest by themselves, with every other one. What trying them may
@@ -39,6 +46,16 @@ constexpr double kExplains = 2;
 constexpr size_t kMostOfPairs = 6;
 constexpr double kPairBudget = 5e11;
 constexpr double kTensorOverhead = 2e5;  // of a step beside its products, per op, in the same unit
+
+// The subject in the envelope of one class of precision.
+struct Fit {
+  PrecisionClass of;
+  std::vector<Observed> members;
+  std::vector<Distance> found;
+  double threshold = 0;
+  int64_t outside = 0;           // distances
+  std::vector<bool> values_out;  // by value: is it outside, by its norm
+};
 
 // A program that the subject may have run instead.
 struct Hypothesis {
@@ -79,9 +96,6 @@ class Matcher {
       result_.elements_kept += c.kept;
     }
     if (!declared.ours) slack_ = settings_slack(e);
-    if (!options_.make_member) {
-      options_.make_member = [this](uint64_t member) { return default_member(member); };
-    }
   }
 
   // What is outside with these changes made.
@@ -90,6 +104,7 @@ class Matcher {
     std::optional<Hypothesis> h = hypothesis(parts);
     if (!h) return Error{"there is no program with these changes", "matching", ""};
     TWINRUN_RETURN_IF_ERROR(observe_subject(subject));
+    TWINRUN_RETURN_IF_ERROR(find_class());
     TWINRUN_RETURN_IF_ERROR(add_members(*h, options_.few));
     std::vector<Distance> found = distances(subject_, envelope(h->members));
     result_.threshold = threshold(h->members.size(), found.size());
@@ -108,40 +123,22 @@ class Matcher {
     result_.false_alarm = options_.false_alarm;
     result_.states = static_cast<int64_t>(states_.size());
 
-    // Few members show that all is well; more are asked before anything is said against the subject.
-    std::vector<Observed> members;
-    TWINRUN_RETURN_IF_ERROR(add_members(asked_, options_.few, members));
-    std::vector<Distance> found = distances(subject_, envelope(members));
-    result_.comparisons = static_cast<int64_t>(found.size());
-    if (found.empty()) {
+    TWINRUN_RETURN_IF_ERROR(find_class());
+    if (fits_.front().found.empty()) {
       result_.outcome = MatchResult::Outcome::kUntestable;
       result_.why = "honest engines end this step in NaN or Inf themselves";
       return result_;
     }
-    if (std::ranges::any_of(found, beyond)) {
-      TWINRUN_RETURN_IF_ERROR(add_members(asked_, options_.many, members));
-    }
-    const Envelope honest = envelope(members);
-    found = distances(subject_, honest);
-    result_.threshold = threshold(members.size(), found.size());
-    result_.ratio = largest(found);
-    if (count_outside(found) == 0) return result_;
-    // Who declares products of bf16 operands, or nothing, and gives bf16 numbers, keeps results in bf16 as well.
-    const bool narrow = !declared_.ours && results_in_bf16(subject_, tensors_);
-    if (narrow && declared_.precision == DotPrecision::kBf16) {
-      result_.bf16_results = true;
-      const auto make = options_.make_member;
-      options_.make_member = [make](uint64_t member) -> Result<std::unique_ptr<Backend>> {
-        TWINRUN_ASSIGN(auto backend, make(member));
-        return rounding_results(std::move(backend), member);
-      };
-      members.clear();
-      TWINRUN_RETURN_IF_ERROR(add_members(asked_, options_.many, members));
-      found = distances(subject_, envelope(members));
-      result_.threshold = threshold(members.size(), found.size());
-      result_.ratio = largest(found);
-      if (count_outside(found) == 0) return result_;
-    }
+    const Fit& held = fits_[held_];
+    result_.computes_as = row_of(held.of.precision).word;
+    result_.computes = held.of.does;
+    result_.held = held.of;
+    result_.comparisons = static_cast<int64_t>(held.found.size());
+    result_.threshold = held.threshold;
+    result_.ratio = largest(held.found);
+    if (held.outside == 0) return result_;
+    const std::vector<Distance>& found = held.found;
+    const std::vector<Observed>& members = held.members;
 
     if (options_.explain && !declared_.deterministic) {
       TWINRUN_ASSIGN(const bool repeats, repeatable(subject, found, envelope(members)));
@@ -166,7 +163,7 @@ class Matcher {
       return result_;
     }
     result_.outcome = MatchResult::Outcome::kUnexplained;
-    TWINRUN_ASSIGN(result_.undeclared, undeclared_precision(narrow));
+    TWINRUN_RETURN_IF_ERROR(undeclared_precision());
     if (!result_.undeclared.empty()) {
       TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
       return result_;
@@ -198,19 +195,182 @@ class Matcher {
     return Ok{};
   }
 
-  Result<std::unique_ptr<Backend>> default_member(uint64_t member) const {
-    return make_variant_backend(variant_within(member, declared_),
-                                backend_options(e_.scenario, options_.threads));
+  // ---- of which precision
+
+  // The class that holds the subject; if none does, the one that it is held against: fits_[held_].
+  Status find_class() {
+    const auto declared = declared_precision(declared_);
+    std::vector<PrecisionClass> classes =
+        !declared ? all_classes(declared_, asked_) : classes_within(*declared, declared_, asked_);
+    if (declared_.ours) classes.resize(1);
+    for (const PrecisionClass& c : classes) {
+      if (!c.tight) continue;
+      TWINRUN_RETURN_IF_ERROR(try_class(c));
+      if (holds(fits_.size() - 1) || fits_.front().found.empty()) return Ok{};
+    }
+    // Most tensors are where one way of rounding operands puts them, to the last of its flips: that is the subject's, and the rest is
+    // held against it.
+    const bool narrow = !declared_.ours && results_in_bf16(subject_, tensors_);
+    if (const auto most = in_most_tensors()) {
+      held_ = *most;
+      TWINRUN_RETURN_IF_ERROR(settle());
+      const bool own = fits_.size() == 1 || typical_ratio(fits_[held_]) <= kOwn;
+      if (own && !(narrow && declared == Precision::kDefault)) return Ok{};
+    }
+    // Results in bf16 were declared as "default" before there was a word for them.
+    if (declared == Precision::kDefault && !declared_.ours) {
+      for (PrecisionClass& c : classes_within(Precision::kAutocast, declared_, asked_)) {
+        if (c.results != Rounded::kNone) classes.push_back(std::move(c));
+      }
+    }
+    const bool drawn = !declared || row_of(*declared).results != Rounded::kNone ||
+                       declared_.reduced_bits < kF32Bits || declared_.stochastic;
+    if (declared) {  // its own first
+      std::ranges::stable_partition(
+          classes, [&](const PrecisionClass& c) { return c.precision == *declared; });
+    }
+    const size_t tight = fits_.size();
+    std::optional<size_t> holding;
+    for (const PrecisionClass& c : classes) {
+      if (c.tight) continue;
+      TWINRUN_RETURN_IF_ERROR(try_class(c));
+      // Who declares how operands are rounded is believed to have rounded otherwise only where all of a step shows it.
+      if (!drawn && !(narrow && c.results != Rounded::kNone) && !looks_rounded(fits_.back())) {
+        fits_.pop_back();
+        continue;
+      }
+      if (!holds(fits_.size() - 1)) continue;
+      holding = held_;
+      // One that holds it and is as far off as its members are names it best.
+      if (declared == c.precision || typical_ratio(fits_.back()) <= kTypical) return Ok{};
+    }
+    if (holding) {
+      held_ = *holding;
+      return Ok{};
+    }
+    if (fits_.size() == tight) return settle();
+    size_t nearest = tight;
+    for (size_t f = tight; f < fits_.size(); ++f) {
+      if (fits_[f].outside < fits_[nearest].outside) nearest = f;
+    }
+    if (drawn || 2 * fits_[nearest].outside <= fits_[held_].outside) held_ = nearest;
+    return settle();
+  }
+
+  bool holds(size_t fit) {
+    if (fit >= fits_.size() || fits_[fit].outside > 0) return false;
+    held_ = fit;
+    return true;
+  }
+
+  // What is said against the subject is said by all members of the class that it is held against.
+  Status settle() {
+    Fit& held = fits_[held_];
+    TWINRUN_RETURN_IF_ERROR(look(held, options_.many));
+    held.outside = std::ranges::count_if(
+        held.found, [&](const Distance& d) { return outside(d, held.threshold); });
+    return Ok{};
+  }
+
+  Status look(Fit& fit, int members) {
+    TWINRUN_RETURN_IF_ERROR(add_members(fit.of, asked_, members, fit.members));
+    fit.found = distances(subject_, envelope(fit.members));
+    fit.threshold = threshold(fit.members.size(), fit.found.size());
+    return Ok{};
+  }
+
+  // As the last one of fits_. Nothing found: its members are not finite.
+  Status try_class(const PrecisionClass& of) {
+    Fit fit;
+    fit.of = of;
+    // Few members show that all is well; more are asked before anything is said against the subject. After the first class two
+    // tell whether there is any use in that: where they rule out a quarter of what is looked at, there is none.
+    double most = 0;  // the ratio beyond which a value is out
+    if (!fits_.empty() && of.tight) {
+      TWINRUN_RETURN_IF_ERROR(look(fit, kFirstLook));
+      const auto far = std::ranges::count_if(
+          fit.found, [](const Distance& d) { return d.ratio > kWorthTrying; });
+      if (4 * far > static_cast<int64_t>(fit.found.size())) most = kWorthTrying / 10;
+    }
+    if (most == 0) {
+      TWINRUN_RETURN_IF_ERROR(look(fit, options_.few));
+      if (std::ranges::any_of(fit.found, beyond)) TWINRUN_RETURN_IF_ERROR(look(fit, options_.many));
+      most = fit.threshold;
+    }
+    fit.values_out.assign(subject_.values.size(), false);
+    if (fit.found.empty()) fit.outside = 1;
+    for (const Distance& d : fit.found) {
+      if (!outside(d, most)) continue;
+      ++fit.outside;
+      if (d.look == Look::kDistance) fit.values_out[d.value] = true;
+    }
+    if (!fits_.empty() && fit.outside > 0) fit.members.clear();  // made again if need be
+    fits_.push_back(std::move(fit));
+    return Ok{};
+  }
+
+  // The tight class that holds most of the tensors that tell classes apart: those that not all of them hold.
+  std::optional<size_t> in_most_tensors() const {
+    if (fits_.size() < 2) return fits_.empty() ? std::nullopt : std::optional<size_t>(0);
+    int64_t told = 0;
+    std::vector<int64_t> out(fits_.size());
+    for (size_t v = 0; v < subject_.values.size(); ++v) {
+      const auto has = [&](const Fit& f) { return f.values_out[v]; };
+      if (std::ranges::none_of(fits_, has)) continue;
+      ++told;
+      for (size_t f = 0; f < fits_.size(); ++f) out[f] += fits_[f].values_out[v] ? 1 : 0;
+    }
+    const auto best = std::ranges::min_element(out);
+    return 2 * *best <= told ? std::optional<size_t>(best - out.begin()) : std::nullopt;
+  }
+
+  // How far gradients are off, in units of what the members of a class are: the middle one.
+  double typical_ratio(const Fit& fit) const {
+    std::vector<double> ratios;
+    for (const Distance& d : fit.found) {
+      if (is_gradient(d)) ratios.push_back(d.ratio);
+    }
+    if (ratios.empty()) return 0;
+    const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
+    std::ranges::nth_element(ratios, middle);
+    return *middle;
+  }
+  bool is_gradient(const Distance& d) const {
+    const Compared& c = tensors_[place_of(d.value)];
+    return d.look == Look::kDistance && !c.is_state && c.elements > 1 && d.known;
+  }
+
+  // Is every gradient of every step off by what such a rounding makes of it? No tight class that was tried holds more than a tenth
+  // of them, and half of them are off by a sixteenth or more of what members of this class are.
+  bool looks_rounded(const Fit& loose) const {
+    constexpr double kOfMembers = 1.0 / 16;
+    std::vector<int64_t> gradients(subject_.states), held(subject_.states);
+    const size_t stride = tensors_.size() * subject_.replicas;
+    for (const Distance& d : loose.found) {
+      if (!is_gradient(d)) continue;
+      ++gradients[d.value / stride];
+      const bool tight = std::ranges::any_of(
+          fits_, [&](const Fit& f) { return f.of.tight && !f.values_out[d.value]; });
+      held[d.value / stride] += tight ? 1 : 0;
+    }
+    for (size_t s = 0; s < subject_.states; ++s) {
+      if (gradients[s] == 0 || 10 * held[s] > gradients[s]) return false;
+    }
+    return typical_ratio(loose) >= kOfMembers;
   }
 
   Envelope envelope(const std::vector<Observed>& members) const {
     return envelope_of(members, slack_);
   }
 
+  // Of the class that the subject is held against.
+  Status add_members(const Program& program, int wanted, std::vector<Observed>& members) {
+    return add_members(fits_[held_].of, program, wanted, members);
+  }
   Status add_members(Hypothesis& h, int wanted) {
     const size_t had = h.members.size();
-    TWINRUN_RETURN_IF_ERROR(add_members(h.program, wanted, h.members, h.experiment.get(),
-                                        h.states ? &*h.states : nullptr));
+    TWINRUN_RETURN_IF_ERROR(add_members(fits_[held_].of, h.program, wanted, h.members,
+                                        h.experiment.get(), h.states ? &*h.states : nullptr));
     for (size_t m = had; h.states && m < h.members.size(); ++m) {
       for (size_t v = 0; v < subject_.values.size(); ++v) {
         const Compared& c = tensors_[place_of(v)];
@@ -220,18 +380,19 @@ class Matcher {
     }
     return Ok{};
   }
-  // `experiment`: whose feed the program reads; nullptr: the one asked for.
-  Status add_members(const Program& program, int wanted, std::vector<Observed>& members,
-                     const Experiment* experiment = nullptr,
+  // `experiment`: whose feed the program reads; nullptr: the one asked for. `states`: where it starts, if not from the subject's.
+  Status add_members(const PrecisionClass& of, const Program& program, int wanted,
+                     std::vector<Observed>& members, const Experiment* experiment = nullptr,
                      const std::vector<MatchState>* states = nullptr) {
     while (static_cast<int>(members.size()) < wanted) {
       const auto number = static_cast<uint64_t>(members.size()) + 1;
-      TWINRUN_ASSIGN(const auto backend, options_.make_member(number));
+      const auto backend =
+          member_of(of, number, declared_, backend_options(e_.scenario, options_.threads));
       TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
       TWINRUN_ASSIGN(Observed o,
                      observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_,
                              tensors_, states != nullptr ? *states : states_, number,
-                             weight_move(asked_, declared_.precision)));
+                             weight_move(asked_, of)));
       members.push_back(std::move(o));
       result_.member_steps += static_cast<int64_t>(states_.size());
     }
@@ -277,16 +438,38 @@ class Matcher {
     return far <= near;
   }
 
-  // What would explain a subject that declares more than it has: "" or what it does.
-  Result<std::string> undeclared_precision(bool narrow) {
-    if (declared_.ours || declared_.precision == DotPrecision::kBf16) return std::string();
-    if (narrow) return std::string("results rounded to bfloat16");
-    declared_.precision = DotPrecision::kBf16;  // weights are moved as for bf16 operands
-    options_.make_member = [this](uint64_t member) { return default_member(member); };
-    std::vector<Observed> members;
-    TWINRUN_RETURN_IF_ERROR(add_members(asked_, options_.many, members));
-    const std::vector<Distance> left = distances(subject_, envelope(members));
-    return std::string(count_outside(left) == 0 ? "operands of products rounded to bfloat16" : "");
+  // What would explain a subject that declares more than it has.
+  Status undeclared_precision() {
+    const auto declared = declared_precision(declared_);
+    if (declared_.ours || !declared) return Ok{};
+    const bool narrow = results_in_bf16(subject_, tensors_);
+    // A precision is that of a whole step: where most of it is as declared, the rest is no precision's doing.
+    int64_t known = 0, out = 0;
+    for (const Distance& d : fits_[held_].found) {
+      if (d.look != Look::kDistance || !d.known) continue;
+      ++known;
+      out += outside(d) ? 1 : 0;
+    }
+    if (!narrow && 2 * out < known) return Ok{};
+    const auto say = [&](Precision precision, const std::string& does) {
+      result_.computes_as = row_of(precision).word;
+      result_.undeclared = result_.computes = does;
+    };
+    // Its numbers say so, whatever else is wrong with it.
+    if (narrow && row_of(*declared).result_bits > kBf16Bits) {
+      say(Precision::kAutocast, std::string(row_of(Precision::kAutocast).does));
+      return Ok{};
+    }
+    const size_t tried = fits_.size();
+    for (const PrecisionClass& c : classes_beyond(*declared, declared_, asked_)) {
+      TWINRUN_RETURN_IF_ERROR(try_class(c));
+      const Fit& fit = fits_.back();
+      if (fit.outside > 0 || (!c.tight && !looks_rounded(fit))) continue;
+      say(c.precision, c.does);
+      break;
+    }
+    fits_.resize(tried);
+    return Ok{};
   }
 
   // Student's quantile: the distance of one more draw from the mean of n, in units of their spread, is at most that of a single
@@ -296,7 +479,10 @@ class Matcher {
     return boost::math::quantile(boost::math::complement(
         student, options_.false_alarm / 2 / static_cast<double>(comparisons)));
   }
-  bool outside(const Distance& d) const { return d.ratio > result_.threshold && beyond(d); }
+  static bool outside(const Distance& d, double threshold) {
+    return d.ratio > threshold && beyond(d);
+  }
+  bool outside(const Distance& d) const { return outside(d, result_.threshold); }
 
   int64_t count_outside(const std::vector<Distance>& found) const {
     return std::ranges::count_if(found, [&](const Distance& d) { return outside(d); });
@@ -603,6 +789,8 @@ class Matcher {
   std::vector<Compared> tensors_;
   SettingsSlack slack_;
   Observed subject_, exact_;
+  std::deque<Fit> fits_;  // classes tried, in that order
+  size_t held_ = 0;       // the one that the subject is held against
   std::optional<Hypothesis> nearest_;
   std::vector<double> reach_;  // per value: how far honest engines are from binary64
   MatchResult result_;

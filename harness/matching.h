@@ -8,8 +8,6 @@
 //   m->outside.front();       // the tensor computed first among those outside: name, core, ratio, pattern
 #pragma once
 
-#include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,13 +16,12 @@
 #include "harness/causes.h"
 #include "harness/envelope.h"
 #include "harness/formulas.h"
+#include "harness/precision_class.h"
 
 namespace twinrun {
 
 struct MatchOptions {
   int threads = 1;
-  // An honest engine of the declared arithmetic, another one for each member; default: variant_within(member, declared), with the scenario's settings.
-  std::function<Result<std::unique_ptr<Backend>>(uint64_t member)> make_member;
   int few = 8, many = 24;     // members: to see that all is well; to say that it is not
   double false_alarm = 1e-6;  // of one call, all its tensors together, where rounding is Gaussian
   bool explain = true;        // false: only whether it is inside
@@ -93,12 +90,17 @@ struct MatchResult {
   // Unexplained: the cause that leaves half of the tensors outside at most, if there is one; `outside` are then those that it
   // leaves. A cause and a fault together.
   std::optional<Explanation> beside;
-  // The precision that would explain what is outside, where it is not the declared one: "operands of products rounded to bfloat16".
+  // The class of precision (harness/precision_class.h) that it was held against: its word and what that rounds. Inside: the one
+  // that holds it, the declared one if that does, else the finest.
+  std::string computes_as, computes;
+  PrecisionClass held;
+  // What is outside is explained by a precision that the declaration does not allow: what that rounds, "operands of products rounded
+  // to bfloat16".
   std::string undeclared;
-  bool bf16_results = false;  // held against engines that round results to bfloat16, as its own are
   // Unrepeatable: a step run twice from the same state, the distance between the runs as a share of what was due.
   double apart = 0;
   int64_t states = 0;              // steps looked at
+  int64_t skipped = 0;             // steps left out: the script skipped them (a loss scale that was too large)
   bool draws = false;              // the program has random ops
   std::vector<std::string> twins;  // engine faults that predict the same tensors as an explanation
   std::string why;                 // untestable: what is missing

@@ -194,15 +194,18 @@ Result<Capabilities> parse_hello(const std::string& line, const std::string& eng
   c.declares_arithmetic = h.contains("precision") && !h["precision"].is_null();
   c.precision = DotPrecision::kBf16;
   if (c.declares_arithmetic) {
-    bool known = false;
-    for (const auto p :
-         {DotPrecision::kF32, DotPrecision::kBf16, DotPrecision::kBf16x3, DotPrecision::kBf16x6}) {
-      if (h["precision"] != std::string(to_string(p))) continue;
-      c.precision = p;
-      known = true;
-    }
-    if (!known) return bad("precision", "\"f32\", \"default\", \"high\", \"highest\" or null");
+    const PrecisionRow* row =
+        h["precision"].is_string() ? find_precision(h["precision"].get<std::string>()) : nullptr;
+    if (row == nullptr) return bad("precision", precision_words() + " or null");
+    c.precision = row->dots;
+    c.vocabulary = row->precision;
   }
+  if (h.contains("gradients") && !h["gradients"].is_null() && h["gradients"] != "f32") {
+    if (h["gradients"] != "bf16" && h["gradients"] != "float16")
+      return bad("gradients", "\"f32\", \"bf16\", \"float16\" or null");
+    c.reduced_bits = h["gradients"] == "bf16" ? kBf16Bits : kF16Bits;
+  }
+  TWINRUN_RETURN_IF_ERROR(take("stochastic", c.stochastic, any, "true or false"));
   return c;
 }
 

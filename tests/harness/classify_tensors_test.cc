@@ -52,11 +52,12 @@ TEST(Classify, PrecisionThatIsNotDeclared) {
   e.level = 'C';
   e.match = matched(MatchResult::Outcome::kUnexplained);
   e.match->undeclared = "results rounded to bfloat16";
+  e.match->computes_as = "autocast";
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kEngineBug, 20);
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].cause, "undeclared_precision");
-  EXPECT_TRUE(contains(j.headline, "bfloat16, which it does not declare")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "as \"autocast\" would, which it does not declare")) << j.headline;
 }
 
 }  // namespace
