@@ -158,6 +158,12 @@ Result<StepInputs> StepFeed::inputs(int64_t step) {
     const double begin = steady_seconds();
     auto inputs = step_inputs(program_, experiment_.scenario, batch, step);
     enqueue_ += {1, static_cast<int64_t>(batch.bytes()), steady_seconds() - begin, 0};
+    if (const auto rate = experiment_.rates.find(step); inputs && rate != experiment_.rates.end()) {
+      for (size_t i = 0; i < program_.inputs.size(); ++i) {
+        if (program_.inputs[i].name != "learning_rate") continue;
+        for (auto& replica : *inputs) replica[i] = Tensor::scalar(static_cast<float>(rate->second));
+      }
+    }
     return inputs;
   }
   const auto& batches = experiment_.imported->batches;

@@ -5,6 +5,7 @@
 //   Program t = e->sharded(e->sharding);         // S's and T's
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +36,8 @@ struct Experiment {
   Program inference;  // logits and loss of min(256, eval samples) held-out samples
   Sharding sharding;  // what the scenario asks for
   std::shared_ptr<const ImportedRun> imported = nullptr;  // then forward and inference are empty
+  // Learning rates of single steps in the place of the schedule's: what a subject was seen to take.
+  std::map<int64_t, double> rates = {};
 
   // Whose update algebra a program has under optimizer.algebra = "auto" (docs/optimizers.md). A sharded program is the TPU's.
   enum class Stack : uint8_t { kCpu, kTpu };

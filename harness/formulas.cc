@@ -9,6 +9,7 @@
 
 #include "scenarios/conventions.h"
 #include "scenarios/keys.h"
+#include "scenarios/schedule.h"
 
 namespace twinrun {
 namespace {
@@ -21,6 +22,7 @@ namespace {
 //   *F, 1-               the scenario's own number times F, or its complement
 //   cells                of a layer with a kernel or a window: (size - 1) / 2 cells on every side
 //   layer                the name of each layer that has parameters, in turn
+//   others               of label smoothing: what spreads it over the other classes only
 // `meaning` has {0} for the value of the first key and {1} for what the scenario has. `kinds`: only where optimizer.kind (of an
 // optimizer's key) or loss.kind (of a loss's) is one of these.
 struct Row {
@@ -65,7 +67,11 @@ constexpr Row kRows[] = {
      "has {0} as the optimizer's epsilon where the scenario has {1}",
      "1e-8: PyTorch, optax; 1e-7: Keras; 1e-10: RMSprop of TensorFlow 1; 1e-3: for Inception",
      kUpdate},
-    {"optimizer.bias_correction = #", "none|first|both", kAdams,
+    {"optimizer.velocity = steps", "", "momentum", "has the learning rate in the velocity",
+     "Keras (optimizers/sgd.py), Caffe", kUpdate},
+    {"optimizer.velocity = gradients", "", "rmsprop", "has no learning rate in the velocity",
+     "PyTorch (torch/optim/rmsprop.py), optax", kUpdate},
+    {"optimizer.bias_correction = #", "none|first|both", "adam|adamw|adamax|lamb",
      "has the bias correction of {0} moments where the scenario has that of {1}",
      "none: BERT's AdamWeightDecayOptimizer", kUpdate},
     {"optimizer.correction_lead = 1", "", kAdams,
@@ -124,6 +130,8 @@ constexpr Row kRows[] = {
     {"optimizer.lr = *#", "10|0.1|2|0.5|100|0.01|4|0.25|5|0.2|8|0.125", "",
      "has {0} as the learning rate where the scenario has {1}", "", kUpdate},
     {"optimizer.schedule = constant", "", "", "has no schedule of the learning rate", "", kUpdate},
+    {"optimizer.staircase = #", "true|false", "",
+     "has staircase = {0} in the schedule where the scenario has {1}", "", kUpdate},
     {"optimizer.warmup_steps = 0", "", "", "has no warm-up of the learning rate", "", kUpdate},
     {"optimizer.schedule_offset = #", "1|-1|0", "", "takes the learning rate of step s + ({0})",
      "-1: a scheduler stepped once too late; 1: a schedule that counts from 1, or is stepped "
@@ -155,6 +163,10 @@ constexpr Row kRows[] = {
      "mean: PyTorch, Keras; sum: reduction = \"sum\""},
     {"loss.smoothing = #", "0|0.05|0.1|0.2", "", "smooths labels by {0} where the scenario has {1}",
      ""},
+    {"loss.smoothing = others", "", "",
+     "spreads label smoothing over the other classes only, which is a smoothing of {0} over all of "
+     "them where the scenario has {1}",
+     "fairseq, and scripts that write 1 - s and s / (classes - 1)"},
     {"loss.weights = #", "none|tokens", "", "weights samples by {0} where the scenario has {1}",
      ""},
     {"loss.over_classes = #", "sum|mean", "mean_squared_error|sigmoid_cross_entropy",
@@ -170,7 +182,7 @@ constexpr Row kRows[] = {
     {"batch_norm.epsilon = #", "1e-3|1e-5|1e-6|1e-4|2e-5|1e-7|1e-8|1e-2", "",
      "has {0} as batch norm's epsilon where the scenario has {1}",
      "1e-5: PyTorch, Flax; 1e-3: Keras"},
-    {"batch_norm.momentum = #", "0.9|0.99|0.999|0.997|0.9997|0.95|0.1|0.01", "",
+    {"batch_norm.momentum = #", "0.9|0.99|0.999|0.997|0.9997|0.95|0.1|0.01|1|0", "",
      "keeps {0} of the old running statistics where the scenario keeps {1}",
      "0.9: PyTorch (whose momentum is 0.1); 0.99: Keras, Flax", kUpdate},
     {"batch_norm.momentum = 1-", "", "",
@@ -397,6 +409,11 @@ std::vector<std::string> split(std::string_view text, std::string_view by) {
 std::string resolved(const Experiment& e, const std::string& key, std::string value) {
   const std::string now = value_of(e, key);
   if (now.empty()) return "";
+  if (value == "others") {
+    const auto classes = static_cast<double>(e.data ? e.data->classes : 0);
+    const double spread = number_of(now) * classes / (classes - 1);
+    return classes > 1 && spread > 0 && spread < 1 ? toml_number(spread) : "";
+  }
   if (value == "1-") return toml_number(1 - number_of(now));
   if (value.starts_with("*")) return toml_number(number_of(now) * number_of(value.substr(1)));
   if (value.starts_with("@")) return value_of(e, value.substr(1));
@@ -502,7 +519,70 @@ std::vector<FormulaChange> formula_changes(const Experiment& e) {
   return out;
 }
 
+namespace {
+
+// The shortest number that is within a hundred thousandth: 0.1 for 0.10000003, one over an integer where it is one.
+std::string short_number(double value) {
+  const double over = std::round(1 / value);
+  if (value < 1 && over > 1 && std::fabs(value * over - 1) < 1e-5) value = 1 / over;
+  for (int digits = 1; digits < 9; ++digits) {
+    std::string text = fmt::format("{:.{}g}", value, digits);
+    if (std::fabs(number_of(text) - value) <= 1e-5 * std::fabs(value) && digits > 2) return text;
+    if (number_of(text) == value) return text;
+  }
+  return fmt::format("{:.9g}", value);
+}
+
+}  // namespace
+
+FormulaChange fitted_number(const Experiment& e, const std::string& key, double value) {
+  FormulaChange c;
+  const std::string text = short_number(value), now = value_of(e, key);
+  c.values = {{key, text}};
+  c.setting = fmt::format("{} = {}", key, text);
+  c.update_only = key == "optimizer.lr";
+  if (key == "loss.scale") {
+    c.meaning = fmt::format("has a loss that is {} times the scenario's", text);
+    c.frameworks =
+        "a mean over something else: over classes, tokens or the whole batch; 0.5: half of a "
+        "squared error";
+  } else if (key == "optimizer.gradient_scale") {
+    c.meaning = fmt::format("takes gradients that are {} times those of its loss", text);
+    c.frameworks =
+        "a loss scale that is left in, gradients that were added up or divided once more";
+  } else {
+    c.meaning = fmt::format("has {} as the learning rate where the scenario has {}", text, now);
+  }
+  c.cure = fmt::format("give the script the scenario's number ({} = {})", key, now);
+  return c;
+}
+
+FormulaChange fitted_rates(const Experiment& e, const std::map<int64_t, double>& rates) {
+  FormulaChange c;
+  c.rates = rates;
+  c.update_only = true;
+  std::string steps;
+  int told = 0;
+  for (const auto& [step, rate] : rates) {
+    const double due = static_cast<double>(learning_rate(e.scenario.optimizer, step));
+    if (std::fabs(rate - due) <= 1e-5 * due || told++ >= 3) continue;
+    steps += fmt::format("{}{:.4g} at step {} (the scenario: {:.4g})", steps.empty() ? "" : ", ",
+                         rate, step, due);
+  }
+  c.values = {{"optimizer.schedule", ""}};
+  c.setting = "the script's schedule of the learning rate (optimizer.schedule, optimizer.lr)";
+  c.meaning = fmt::format("takes other learning rates than the scenario's schedule: {}", steps);
+  c.frameworks = "a schedule that is stepped elsewhere, counts otherwise, or is another one";
+  c.cure = "give the script the scenario's schedule";
+  return c;
+}
+
 Result<Experiment> with_formula(const Experiment& e, const FormulaChange& change) {
+  if (!change.rates.empty()) {
+    Experiment out = e;
+    out.rates = change.rates;
+    return out;
+  }
   Scenario s = e.scenario;
   for (const auto& [key, value] : change.values) {
     if (!set(s, key, plain(value))) return Error{"no such setting here", key, ""};

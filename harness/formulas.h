@@ -8,6 +8,7 @@
 //   }
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,16 +19,22 @@ namespace twinrun {
 
 struct FormulaChange {
   std::vector<std::pair<std::string, std::string>> values;  // key of the scenario, value as TOML
-  std::string setting;       // the same as a line to put into the scenario
-  std::string meaning;       // what the subject does: "adds epsilon after the bias correction"
-  std::string frameworks;    // who does so, with the source; "": nobody by default
-  std::string cure;          // what to change in the script, if the scenario is to stand
-  bool update_only = false;  // neither the loss nor a gradient depends on it
+  std::string setting;     // the same as a line to put into the scenario
+  std::string meaning;     // what the subject does: "adds epsilon after the bias correction"
+  std::string frameworks;  // who does so, with the source; "": nobody by default
+  std::string cure;        // what to change in the script, if the scenario is to stand
+  std::map<int64_t, double> rates = {};  // learning rates that the subject took at single steps
+  bool update_only = false;              // neither the loss nor a gradient depends on it
   bool operator==(const FormulaChange&) const = default;
 };
 
 // Changes from the scenario's own formulas to others, in a fixed order.
 std::vector<FormulaChange> formula_changes(const Experiment& experiment);
+
+// Of numbers that no list has, taken from the subject: a factor of the loss ("loss.scale"), of the gradients
+// ("optimizer.gradient_scale"), a rate ("optimizer.lr"); or the rates of single steps.
+FormulaChange fitted_number(const Experiment& experiment, const std::string& key, double value);
+FormulaChange fitted_rates(const Experiment& experiment, const std::map<int64_t, double>& rates);
 
 // The experiment whose scenario has the change's values.
 Result<Experiment> with_formula(const Experiment& experiment, const FormulaChange& change);

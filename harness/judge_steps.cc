@@ -72,8 +72,7 @@ Result<std::vector<Observed>> StepsJudge::members(const std::vector<MatchState>&
     // Odd numbers are those that are moved; of the ensemble's own, every second one is.
     const uint64_t number =
         further > 1 ? 2 * static_cast<uint64_t>(k) + 1001 : static_cast<uint64_t>(k) + 1;
-    const auto backend =
-        member_of(of, number, declared_, backend_options(e_.scenario, o_.threads));
+    const auto backend = member_of(of, number, declared_, backend_options(e_.scenario, o_.threads));
     TWINRUN_ASSIGN(const auto engine, backend->prepare(asked_));
     TWINRUN_ASSIGN(Observed o, observe(e_, engine.get(), asked_, tensors, states, number, move));
     out.push_back(std::move(o));

@@ -12,6 +12,7 @@
 #include "harness/stages.h"
 #include "program/base/digest.h"
 #include "reports/text.h"
+#include "scenarios/conventions.h"
 
 namespace twinrun {
 namespace {
@@ -190,10 +191,14 @@ Report make_report(Stage& stage, const Judgement& j) {
   r.scenario_description = s.description;
   r.scenario_digest = scenario_digest(s).hex();
   r.scenario_toml = resolved_toml(s);
-  r.subject = fmt::format(
-      "{}, {} core{}{}{}{}", stage.options.subject, stage.experiment.sharding.cores,
-      stage.experiment.sharding.cores == 1 ? "" : "s", e.subject.settings.empty() ? "" : ", ",
-      e.subject.ours ? "" : e.subject.name + " ", e.subject.settings);
+  r.subject =
+      fmt::format("{}, {} core{}{}{}{}", stage.options.subject, stage.experiment.sharding.cores,
+                  stage.experiment.sharding.cores == 1 ? "" : "s",
+                  e.subject.settings.empty() && e.subject.ours ? "" : ", ",
+                  e.subject.ours               ? ""
+                  : e.subject.settings.empty() ? e.subject.name
+                                               : e.subject.name + " ",
+                  e.subject.settings);
   r.command = stage.options.command;
   r.asked = asked_of(stage);
   r.injected = injected(stage);
@@ -243,6 +248,11 @@ Report make_report(Stage& stage, const Judgement& j) {
           on_losses && e.held_out ? untrained(r.runs.front(), stage.experiment.data->classes) : "";
       !note.empty())
     r.notes.push_back(note);
+  if (stage.conventions_declared)
+    r.notes.push_back(
+        fmt::format("Formulas are those of {}, as the engine declares: conventions = "
+                    "\"{}\" (docs/formulas.md).",
+                    framework_of(s.conventions), s.conventions));
   if (stage.experiment.imported) {
     for (const std::string& note : stage.experiment.imported->notes)
       r.notes.push_back("Imported: " + note + ".");

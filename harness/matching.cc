@@ -6,7 +6,6 @@
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 #include <deque>
-#include <deque>
 #include <map>
 #include <optional>
 
@@ -101,10 +100,17 @@ class Matcher {
   // What is outside with these changes made.
   Result<std::vector<TensorMismatch>> outside_of(Backend& subject,
                                                  const std::vector<Explanation::Part>& parts) {
-    std::optional<Hypothesis> h = hypothesis(parts);
-    if (!h) return Error{"there is no program with these changes", "matching", ""};
     TWINRUN_RETURN_IF_ERROR(observe_subject(subject));
     TWINRUN_RETURN_IF_ERROR(find_class());
+    // Rates of single steps are those of these steps.
+    std::vector<Explanation::Part> own = parts;
+    for (Explanation::Part& part : own) {
+      if (!part.formula || part.formula->rates.empty()) continue;
+      TWINRUN_ASSIGN(const std::vector<Explanation::Part> again, fitted(true));
+      if (!again.empty()) part = again.front();
+    }
+    std::optional<Hypothesis> h = hypothesis(own);
+    if (!h) return Error{"there is no program with these changes", "matching", ""};
     TWINRUN_RETURN_IF_ERROR(add_members(*h, options_.few));
     std::vector<Distance> found = distances(subject_, envelope(h->members));
     result_.threshold = threshold(h->members.size(), found.size());
@@ -389,10 +395,9 @@ class Matcher {
       const auto backend =
           member_of(of, number, declared_, backend_options(e_.scenario, options_.threads));
       TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
-      TWINRUN_ASSIGN(Observed o,
-                     observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_,
-                             tensors_, states != nullptr ? *states : states_, number,
-                             weight_move(asked_, of)));
+      TWINRUN_ASSIGN(Observed o, observe(experiment != nullptr ? *experiment : e_, engine.get(),
+                                         asked_, tensors_, states != nullptr ? *states : states_,
+                                         number, weight_move(asked_, of)));
       members.push_back(std::move(o));
       result_.member_steps += static_cast<int64_t>(states_.size());
     }
@@ -617,6 +622,62 @@ class Matcher {
     return parts;
   }
 
+  // Along what is due, over all tensors of a kind on replica 0 of one state.
+  double along(const Observed& due, size_t state, bool of_parameters) const {
+    double product = 0, squares = 0;
+    for (size_t t = 0; t < tensors_.size(); ++t) {
+      const Compared& c = tensors_[t];
+      const bool gradient = c.tensor.ends_with(".grad");
+      const bool parameter = c.is_state && asked_.state[c.index].role == StateRole::kParameter;
+      if (of_parameters ? !parameter : !gradient) continue;
+      const size_t v = (state * tensors_.size() + t) * subject_.replicas;
+      const std::vector<float>&x = *subject_.values[v].data, &p = *due.values[v].data;
+      for (size_t i = 0; i < x.size(); ++i) {
+        product += static_cast<double>(x[i]) * static_cast<double>(p[i]);
+        squares += static_cast<double>(p[i]) * static_cast<double>(p[i]);
+      }
+    }
+    return squares > 0 ? product / squares : 0;
+  }
+
+  // Numbers that no list has, as the subject shows them.
+  Result<std::vector<Explanation::Part>> fitted(bool update_alone) {
+    std::vector<Explanation::Part> out;
+    const auto add = [&](FormulaChange change) {
+      std::string setting = change.setting;
+      out.push_back({std::move(setting), true, std::move(change)});
+    };
+    if (e_.imported) return out;
+    if (!update_alone) {
+      TWINRUN_ASSIGN(const Observed due, predict(asked_, states_));
+      const double factor = along(due, 0, false);
+      if (!(factor > 0 && std::isfinite(factor)) || std::fabs(factor - 1) < 1e-6) return out;
+      add(fitted_number(e_, "loss.scale", factor));
+      add(fitted_number(e_, "optimizer.gradient_scale", factor));
+      return out;
+    }
+    Experiment unit = e_;
+    for (const MatchState& state : states_) unit.rates[state.step] = 1;
+    TWINRUN_ASSIGN(const Observed due, predict(asked_, states_, &unit));
+    std::map<int64_t, double> rates;
+    double least = HUGE_VAL, most = 0;
+    for (size_t s = 0; s < states_.size(); ++s) {
+      const double rate = along(due, s, true);
+      if (!(rate >= 0 && std::isfinite(rate))) return out;
+      rates[states_[s].step] = rate;
+      least = std::min(least, rate);
+      most = std::max(most, rate);
+    }
+    const OptimizerConfig& o = e_.scenario.optimizer;
+    const bool constant = o.schedule == "constant" && o.warmup_steps == 0;
+    if (constant && most > 0 && most - least <= 1e-5 * most) {
+      add(fitted_number(e_, "optimizer.lr", most));
+    } else {
+      add(fitted_rates(e_, rates));
+    }
+    return out;
+  }
+
   Status explain(bool update_alone) {
     if (asked_.recipe == nullptr) return Ok{};
     const std::vector<Explanation::Part> parts = changes(update_alone);
@@ -625,6 +686,14 @@ class Matcher {
       if (auto h = hypothesis({part})) singles.push_back(std::move(*h));
     }
     TWINRUN_RETURN_IF_ERROR(try_all(singles));
+    if (result_.explanations.empty() && options_.formulas) {
+      TWINRUN_ASSIGN(const std::vector<Explanation::Part> numbers, fitted(update_alone));
+      std::vector<Hypothesis> more;
+      for (const Explanation::Part& part : numbers) {
+        if (auto h = hypothesis({part})) more.push_back(std::move(*h));
+      }
+      TWINRUN_RETURN_IF_ERROR(try_all(more));
+    }
     if (result_.explanations.empty() && options_.pairs) {
       std::vector<Hypothesis> pairs = pairs_of(parts, singles);
       TWINRUN_RETURN_IF_ERROR(try_all(pairs));

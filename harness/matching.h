@@ -43,7 +43,8 @@ struct TensorMismatch {
   double spread = 0;    // what that is for an honest engine, root mean square
   double ratio = 0;     // distance / spread
   double relative = 0;  // distance as a share of what was due
-  bool all_steps = false;  // all states together show it, and none by itself; `step` is then the first
+  bool all_steps =
+      false;  // all states together show it, and none by itself; `step` is then the first
   std::string
       pattern;  // "1.5 times what was due", "unchanged: an update of zero", "without core 3's part", ""
 };
@@ -99,9 +100,9 @@ struct MatchResult {
   std::string undeclared;
   // Unrepeatable: a step run twice from the same state, the distance between the runs as a share of what was due.
   double apart = 0;
-  int64_t states = 0;              // steps looked at
-  int64_t skipped = 0;             // steps left out: the script skipped them (a loss scale that was too large)
-  bool draws = false;              // the program has random ops
+  int64_t states = 0;   // steps looked at
+  int64_t skipped = 0;  // steps left out: the script skipped them (a loss scale that was too large)
+  bool draws = false;   // the program has random ops
   std::vector<std::string> twins;  // engine faults that predict the same tensors as an explanation
   std::string why;                 // untestable: what is missing
   int64_t subject_steps = 0, member_steps = 0, exact_steps = 0;  // what it cost

@@ -49,6 +49,7 @@ class ModelBuilder {
                            s_.loss.weights == "tokens",
                            s_.loss.over_classes == "sum" ? Reducer::kSum : Reducer::kMean,
                            s_.loss.input == "probabilities",
+                           s_.loss.scale,
                            s_.loss.ignored};
     const int64_t classes = sample_.classes;
     if (s_.loss.kind == "softmax_cross_entropy") net_.softmax_cross_entropy(classes, loss);

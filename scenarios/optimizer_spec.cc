@@ -82,10 +82,10 @@ OptimizerSpec optimizer_of(const Scenario& s) {
     return value == "auto" ? by_conventions(s, key) : std::string_view(value);
   };
   const std::string_view epsilon = formula("epsilon_form", c.epsilon_form);
-  spec.epsilon_form = epsilon == "torch"  ? OptimizerSpec::Epsilon::kAfter
+  spec.epsilon_form = epsilon == "torch"     ? OptimizerSpec::Epsilon::kAfter
                       : epsilon == "root"    ? OptimizerSpec::Epsilon::kInside
                       : epsilon == "tf_root" ? OptimizerSpec::Epsilon::kRuleInside
-                                          : OptimizerSpec::Epsilon::kRule;
+                                             : OptimizerSpec::Epsilon::kRule;
   spec.bias_correction = c.bias_correction == "none"    ? OptimizerSpec::Correction::kNone
                          : c.bias_correction == "first" ? OptimizerSpec::Correction::kFirst
                                                         : OptimizerSpec::Correction::kBoth;
@@ -96,6 +96,10 @@ OptimizerSpec optimizer_of(const Scenario& s) {
                                      : OptimizerSpec::Decay::kDecoupled;
   spec.decay_kernels_only = c.decay_of == "kernels";
   spec.dampening = c.dampening;
+  spec.velocity = c.velocity == "steps"       ? OptimizerSpec::Velocity::kSteps
+                  : c.velocity == "gradients" ? OptimizerSpec::Velocity::kGradients
+                                              : OptimizerSpec::Velocity::kByKind;
+  spec.gradient_scale = c.gradient_scale;
   spec.amsgrad = c.amsgrad;
   spec.clip_slack = formula("clip_form", c.clip_form) == "torch";
   spec.l2_of_all = c.l2_of == "all";

@@ -15,7 +15,8 @@ bool decides_bits(std::string_view section, std::string_view key) {
 
 // Keys that scenarios had not always: at their defaults they leave the digest as it was.
 constexpr std::string_view kAddedKeys =
-    "conventions|scale|offset|channels|batch_offset|over_classes|input|ignored|epsilon_form|"
+    "conventions|scale|offset|channels|batch_offset|over_classes|input|ignored|velocity|gradient_"
+    "scale|epsilon_form|"
     "bias_correction|correction_lead|amsgrad|dampening|frozen|decay_form|decay_of|clip_form|l2_of|"
     "schedule_offset|count_padding|flipped|order|scaled|keeps|variance|statistics|unbiased";
 template <typename Owner>

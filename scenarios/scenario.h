@@ -102,6 +102,7 @@ struct LossSpec {
   double margin = 1.0;                // triplet
   std::string mining = "all";         // triplet: all | hard
   double temperature = 0.1;           // contrastive
+  double scale = 1;                   // of the loss, and with it of all gradients
   std::string over_classes = "mean";  // mean_squared_error, sigmoid_cross_entropy: mean | sum
   std::string input = "logits";       // softmax_cross_entropy: logits | probabilities
   int64_t ignored = -1;               // the label whose samples do not count; -1: none
@@ -126,6 +127,8 @@ struct OptimizerConfig {
   int64_t correction_lead = 0;           // adam, adamw: added to the number of updates
   bool amsgrad = false;                  // adam, adamw
   double dampening = 0;                  // momentum
+  std::string velocity = "auto";         // momentum, rmsprop: auto | gradients | steps
+  double gradient_scale = 1;             // of all gradients, not of the loss
   std::vector<std::string> frozen;       // parameters or layers that are not updated
   double weight_decay = kByKind;         // all but adafactor
   std::string decay_form = "auto";       // auto | decoupled | unscaled | coupled

@@ -133,8 +133,8 @@ def digest(state):
 class Run:
     """One program, as the script computes it."""
 
-    def __init__(self, places, close, images):
-        self.places, self.close, self.images, self.seen = places, close, images, False
+    def __init__(self, places, close, images, l2):
+        self.places, self.close, self.images, self.l2, self.seen = places, close, images, l2, False
         self.after, self.counters = None, None
         self.extras = {}    # of a state that this gave: what the optimizer kept beside it, such as AMSGrad's maximum
 
@@ -174,7 +174,7 @@ class Script:
             raise Unsupported(reasons)
         if not isinstance(self.tensors, dict):
             say("told from the model: " + ", ".join(f"{name} = {place.path}" for name, place in places.items()))
-        program.own = Run(places, close, self.images_of(program, places))
+        program.own = Run(places, close, self.images_of(program, places), program.optimizer.get("l2", 0) > 0)
 
     def images_of(self, program, places):
         """{layer: (height, width, channels)} that reads an image which was flattened channels first."""
@@ -222,12 +222,13 @@ class Script:
         self.optimizer.step = types.MethodType(step, self.optimizer)
 
     def look(self):
-        """Reads the gradients as the optimizer takes them: after clipping, with the weight decay that is a part of the gradient."""
+        """Reads the gradients as step() finds them, after clipping. Where the scenario has an L2 term in its loss, PyTorch's weight decay
+        is that term's gradient, and counts as a part of it."""
         if self.run is None:
             return    # the script's own business
         self.updates += 1
         decay = {}
-        if kind_of(self.optimizer) != "AdamW":
+        if kind_of(self.optimizer) != "AdamW" and self.run.l2:
             decay = {id(p): group["weight_decay"] for group in self.optimizer.param_groups if group.get("weight_decay")
                      for p in group["params"]}
         self.gradients = {}

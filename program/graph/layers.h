@@ -90,6 +90,7 @@ struct LossOptions {
       Reducer::kMean;  // of one sample's squared errors or sigmoid cross entropies
   bool of_probabilities =
       false;             // softmax cross entropy is given softmax(logits) as if they were logits
+  double scale = 1;      // of the whole, in training
   int64_t ignored = -1;  // samples of this label do not count, nor in the mean's divisor
 };
 
@@ -222,6 +223,7 @@ class Layers {
   ValueId one_hot(GraphBuilder b, int64_t classes);
   ValueId targets(GraphBuilder b, int64_t classes, double smoothing);
   ValueId reduce_loss(GraphBuilder b, ValueId per_item, const LossOptions& loss);
+  ValueId over_items(GraphBuilder b, ValueId per_item, const LossOptions& loss);
   ValueId counted(GraphBuilder b,
                   int64_t ignored);  // [batch]: 1, or 0 for samples of an ignored label
   void set_loss(ValueId value);

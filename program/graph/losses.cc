@@ -45,6 +45,12 @@ ValueId Layers::counted(GraphBuilder b, int64_t ignored) {
 }
 
 ValueId Layers::reduce_loss(GraphBuilder b, ValueId per_item, const LossOptions& loss) {
+  const ValueId value = over_items(b, per_item, loss);
+  if (loss.scale == 1 || mode_ == Mode::kInference) return value;
+  return b.binary_scalar(OpKind::kMultiply, value, loss.scale, "scaled_value");
+}
+
+ValueId Layers::over_items(GraphBuilder b, ValueId per_item, const LossOptions& loss) {
   // Of items that every core has of the whole batch, each core sums its own: all of them would be counted once per core.
   const bool of_all = b.type(per_item).dims[0] != program_.batch;
   if (of_all && loss.reduction == Reducer::kSum) per_item = own_rows("loss", per_item);

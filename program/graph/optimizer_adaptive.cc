@@ -77,9 +77,8 @@ void adam(const Update& u, int parameter, ValueId g, const AdamScalars& scalars)
   };
   const bool inside = spec.epsilon_form == OptimizerSpec::Epsilon::kInside ||
                       spec.epsilon_form == OptimizerSpec::Epsilon::kRuleInside;
-  const ValueId below = inside
-                            ? b.unary(OpKind::kSqrt, add_epsilon(corrected(v)), "adam_sqrt")
-                            : add_epsilon(corrected(b.unary(OpKind::kSqrt, v, "adam_sqrt")));
+  const ValueId below = inside ? b.unary(OpKind::kSqrt, add_epsilon(corrected(v)), "adam_sqrt")
+                               : add_epsilon(corrected(b.unary(OpKind::kSqrt, v, "adam_sqrt")));
   const ValueId above =
       b.mul(m, b.broadcast_scalar(scalars.rate, m, "adam_alpha"), "adam_numerator");
   u.set(parameter, b.sub(w, b.div(above, below, "update_step"), "update"));
@@ -88,7 +87,9 @@ void adam(const Update& u, int parameter, ValueId g, const AdamScalars& scalars)
 ValueId adamax_rate(const Update& u) {
   const int power = u.counter("adamax/beta1_power", u.spec.beta1);
   GraphBuilder b(u.program.graph, "adamax", Phase::kUpdate);
-  const ValueId rate = b.div(u.lr, one_minus(u, b, power, "one_minus_beta1_power"), "rate");
+  const ValueId rate = u.spec.bias_correction == OptimizerSpec::Correction::kNone
+                           ? u.lr
+                           : b.div(u.lr, one_minus(u, b, power, "one_minus_beta1_power"), "rate");
   u.set(power,
         b.binary_scalar(OpKind::kMultiply, u.var(power).id, u.spec.beta1, "beta1_power.update"));
   return rate;
@@ -170,7 +171,8 @@ void rmsprop(const Update& u, int parameter, ValueId g) {
   };
   const bool after = spec.epsilon_form == OptimizerSpec::Epsilon::kAfter;
   if (!after) d = add_epsilon(d);
-  const ValueId scaled = with_scalar(b, OpKind::kMultiply, g, u.lr, "rms_numerator");
+  const bool steps = spec.velocity_of_steps();
+  const ValueId scaled = steps ? with_scalar(b, OpKind::kMultiply, g, u.lr, "rms_numerator") : g;
   const ValueId change =
       after ? b.div(scaled, add_epsilon(b.unary(OpKind::kSqrt, d, "rms_root")), "rms_change")
       : cpu ? b.div(scaled, b.unary(OpKind::kSqrt, d, "rms_root"), "rms_change")
@@ -178,7 +180,8 @@ void rmsprop(const Update& u, int parameter, ValueId g) {
   const ValueId decayed =
       b.binary_scalar(OpKind::kMultiply, u.var(mom_slot).id, spec.momentum, "momentum_decay");
   const ValueId mom = u.set(mom_slot, b.add(decayed, change, "momentum.update"));
-  u.set(parameter, b.sub(u.decayed_weight(b, parameter), mom, "update"));
+  const ValueId step = steps ? mom : with_scalar(b, OpKind::kMultiply, mom, u.lr, "rms_step");
+  u.set(parameter, b.sub(u.decayed_weight(b, parameter), step, "update"));
 }
 
 }  // namespace twinrun

@@ -72,8 +72,13 @@ void lamb(const Update& u, int parameter, ValueId g, const LambPowers& powers) {
   GraphBuilder b = u.at(parameter);
   const ValueId m = u.mix(b, mi, g, spec.beta1, "lamb_m");
   const ValueId v = u.mix(b, vi, b.mul(g, g, "lamb_square"), spec.beta2, "lamb_v");
-  const ValueId m_hat = with_scalar(b, OpKind::kDivide, m, powers.rest1, "lamb_m_hat");
-  const ValueId v_hat = with_scalar(b, OpKind::kDivide, v, powers.rest2, "lamb_v_hat");
+  using Correction = OptimizerSpec::Correction;
+  const ValueId m_hat = spec.bias_correction == Correction::kNone
+                            ? m
+                            : with_scalar(b, OpKind::kDivide, m, powers.rest1, "lamb_m_hat");
+  const ValueId v_hat = spec.bias_correction != Correction::kBoth
+                            ? v
+                            : with_scalar(b, OpKind::kDivide, v, powers.rest2, "lamb_v_hat");
   const ValueId root = b.binary_scalar(OpKind::kAdd, b.unary(OpKind::kSqrt, v_hat, "lamb_sqrt"),
                                        spec.epsilon, "lamb_denominator");
   ValueId change = b.div(m_hat, root, "lamb_change");

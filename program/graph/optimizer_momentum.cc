@@ -16,9 +16,21 @@ void momentum(const Update& u, int parameter, ValueId g) {
   GraphBuilder b = u.at(parameter);
   const ValueId decayed =
       b.binary_scalar(OpKind::kMultiply, u.var(slot).id, u.spec.momentum, "momentum_decay");
-  const ValueId gained = u.spec.dampening == 0 ? g
-                                               : b.binary_scalar(OpKind::kMultiply, g,
-                                                                 1 - u.spec.dampening, "dampened");
+  ValueId gained = g;
+  if (u.spec.dampening != 0)
+    gained = b.binary_scalar(OpKind::kMultiply, gained, 1 - u.spec.dampening, "dampened");
+  if (u.spec.velocity_of_steps()) {
+    gained = with_scalar(b, OpKind::kMultiply, gained, u.lr, "velocity_step");
+    const ValueId v = u.set(slot, b.add(decayed, gained, "momentum.update"));
+    const ValueId step =
+        u.spec.nesterov
+            ? b.add(gained,
+                    b.binary_scalar(OpKind::kMultiply, v, u.spec.momentum, "nesterov_decay"),
+                    "update_step")
+            : v;
+    u.set(parameter, b.sub(u.decayed_weight(b, parameter), step, "update"));
+    return;
+  }
   const ValueId next = u.set(slot, b.add(decayed, gained, "momentum.update"));
   const ValueId lrs = b.broadcast_scalar(u.lr, g, "lr");
   ValueId step = kNoValue;

@@ -109,6 +109,8 @@ Program training_step(const Program& forward) {
       scaled = b.binary_scalar(OpKind::kMultiply, scaled, 1.0 / cores, "scale_by_cores");
     if (cores > 1 && scaling == Scaling::kOnceMore)
       scaled = b.binary_scalar(OpKind::kMultiply, scaled, 1.0 / cores, "scale_by_cores_again");
+    if (p.optimizer.gradient_scale != 1)
+      scaled = b.binary_scalar(OpKind::kMultiply, scaled, p.optimizer.gradient_scale, "loss_scale");
     const std::vector<ValueId> found = differentiate(p.graph, scaled, wrt);
     for (size_t i = 0; i < mine.size(); ++i) grads[mine[i]] = found[i];
   }

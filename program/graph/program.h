@@ -165,17 +165,28 @@ struct OptimizerSpec {
   // kRule: as the table of docs/optimizers.md has it. kAfter: adam, adamw and rmsprop add epsilon after the root (and
   // after the bias correction), adamax before the maximum. kInside: adam, adamw and adagrad add it under the root; kRuleInside:
   // the same, without the bias correction of the second moment there.
-  enum class Epsilon : uint8_t { kRule, kAfter, kInside, kRuleInside } epsilon_form = Epsilon::kRule;
-  // adam, adamw: which moments are divided by 1 - beta^t, and with t + `correction_lead` in the place of t.
+  enum class Epsilon : uint8_t {
+    kRule,
+    kAfter,
+    kInside,
+    kRuleInside
+  } epsilon_form = Epsilon::kRule;
+  // adam, adamw, adamax, lamb: which moments are divided by 1 - beta^t, and with t + `correction_lead` in the place of t.
   enum class Correction : uint8_t { kBoth, kFirst, kNone } bias_correction = Correction::kBoth;
   int correction_lead = 0;
   // kDecoupled: w (1 - lr decay) before the rule. kUnscaled: w (1 - decay) before it. kCoupled: decay w joins the gradient.
   enum class Decay : uint8_t { kDecoupled, kUnscaled, kCoupled } decay = Decay::kDecoupled;
   bool decay_kernels_only = false;  // biases and normalisation (rank <= 1) do not decay
   double dampening = 0;             // momentum: a' = a m + g (1 - dampening)
-  bool amsgrad = false;             // adam, adamw: divide by the largest second moment so far
-  bool clip_slack = false;  // norms are divided by with 1e-6 added, as torch.nn.utils has it
-  bool l2_of_all = false;   // the L2 term has biases and normalisation, too
+  // momentum, rmsprop: what the velocity adds up. kSteps have the learning rate in them; kByKind: rmsprop's have.
+  enum class Velocity : uint8_t { kByKind, kGradients, kSteps } velocity = Velocity::kByKind;
+  bool velocity_of_steps() const {
+    return velocity == Velocity::kByKind ? kind == Kind::kRmsprop : velocity == Velocity::kSteps;
+  }
+  double gradient_scale = 1;  // of all gradients, not of the loss
+  bool amsgrad = false;       // adam, adamw: divide by the largest second moment so far
+  bool clip_slack = false;    // norms are divided by with 1e-6 added, as torch.nn.utils has it
+  bool l2_of_all = false;     // the L2 term has biases and normalisation, too
   std::vector<std::string> frozen;  // parameters, or layers, that are not updated
 
   // Around the rule.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "backends/variants/variant.h"
 #include "harness/matching.h"
@@ -192,8 +193,12 @@ TEST(Formulas, TwoAtOnceAreBothNamed) {
   EXPECT_EQ(m.explanations.front().parts.size(), 2u) << told(m);
 }
 
+// docs/formulas.md ends with the table; where this fails, what is printed is to take its place.
 TEST(Formulas, TheTableOfTheDocsIsTheCatalogue) {
-  EXPECT_GT(std::ranges::count(formula_table_markdown(), '\n'), 60);
+  std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/formulas.md");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::string table = formula_table_markdown();
+  EXPECT_TRUE(text.ends_with(table)) << table;
 }
 
 }  // namespace
