@@ -44,7 +44,8 @@ struct TensorMismatch {
   double spread = 0;    // what that is for an honest engine, root mean square
   double ratio = 0;     // distance / spread
   double relative = 0;  // distance as a share of what was due
-  bool all_steps = false;  // all states together show it, and none by itself; `step` is then the first
+  bool all_steps =
+      false;  // all states together show it, and none by itself; `step` is then the first
   std::string
       pattern;  // "1.5 times what was due", "unchanged: an update of zero", "without core 3's part", ""
 };
