@@ -107,9 +107,9 @@ for line in sys.stdin:
 TEST_F(Exec, AFaultOfOneStepIsFoundWithItsStep) {
   const Words longer = {"--set", "train.steps=60", "--set", "tpu.cores=2", "--quick"};
   const auto diagnosed = [&](const std::string& subject) {
-    const Outcome r = twinrun(folder_, with({"diagnose", "drill_mlp", "--subject", subject,
-                                             "--json", "-q", "-o", "out"},
-                                            longer));
+    const Outcome r = twinrun(
+        folder_,
+        with({"diagnose", "drill_mlp", "--subject", subject, "--json", "-q", "-o", "out"}, longer));
     EXPECT_EQ(r.code, 20) << r.out.substr(0, 2000) << r.err;
     return json_of(r.out);
   };
