@@ -241,6 +241,7 @@ Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& mat
                       index_text(dims, static_cast<int64_t>(at[0])), used[at[0]], reported[at[0]]);
     }
   }
+  if (out.variable.empty()) return none;  // the same state, but for what the pieces of it do not tell
   return std::optional(out);
 }
 

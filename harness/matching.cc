@@ -39,7 +39,7 @@ constexpr double kTypical = 1.5;
 // way now and then are wide.
 constexpr double kOwn = 2;
 // An explanation brings the subject nearer by as much.
-constexpr double kExplains = 2;
+constexpr double kExplains = 1.5;
 // Two changes at once: each of the few that bring the subject nearest by themselves, with every other one. What trying them may
 // cost, in floating-point operations of all steps (half a minute of one core at most).
 constexpr size_t kMostOfPairs = 6;
@@ -683,7 +683,14 @@ class Matcher {
     const std::vector<Explanation::Part> parts = changes(update_alone);
     std::vector<Hypothesis> singles;
     for (const Explanation::Part& part : parts) {
-      if (auto h = hypothesis({part})) singles.push_back(std::move(*h));
+      std::optional<Hypothesis> h = hypothesis({part});
+      if (!h) continue;
+      // Who goes on from the powers as they are given has other ones than who counts updates.
+      if (h->states) {
+        singles.push_back(*h);
+        singles.back().states.reset();
+      }
+      singles.push_back(std::move(*h));
     }
     TWINRUN_RETURN_IF_ERROR(try_all(singles));
     if (result_.explanations.empty() && options_.formulas) {

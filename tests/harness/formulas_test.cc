@@ -120,7 +120,7 @@ void expect_all_named(const Experiment& e, size_t at_least) {
   EXPECT_GE(names, at_least);
 }
 
-TEST(Formulas, OfAdamAreNamed) {
+TEST(FormulasSlow, OfAdamAreNamed) {
   expect_all_named(experiment(tiny::kDense, {{"optimizer.kind", "adam"},
                                              {"optimizer.epsilon", "1e-5"},
                                              {"optimizer.weight_decay", "0.01"},
@@ -128,17 +128,17 @@ TEST(Formulas, OfAdamAreNamed) {
                                              {"optimizer.decay_steps", "20"}}),
                    30);
 }
-TEST(Formulas, OfMomentumAndClippingAreNamed) {
+TEST(FormulasSlow, OfMomentumAndClippingAreNamed) {
   expect_all_named(experiment(tiny::kDense, {{"optimizer.kind", "momentum"},
                                              {"optimizer.clip", "global_norm"},
                                              {"optimizer.clip_at", "0.5"},
                                              {"optimizer.l2", "0.01"}}),
                    25);
 }
-TEST(Formulas, OfConvolutionsAndBatchNormAreNamed) {
+TEST(FormulasSlow, OfConvolutionsAndBatchNormAreNamed) {
   expect_all_named(experiment(tiny::kConvolutional, {{"loss.smoothing", "0.1"}}), 30);
 }
-TEST(Formulas, OfDropoutAreNamed) { expect_all_named(experiment(tiny::kNormalized, {}), 30); }
+TEST(FormulasSlow, OfDropoutAreNamed) { expect_all_named(experiment(tiny::kNormalized, {}), 30); }
 
 TEST(Formulas, AnHonestEngineIsInside) {
   const Experiment e = experiment(tiny::kConvolutional, {});
