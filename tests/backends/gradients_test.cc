@@ -386,7 +386,7 @@ TEST(Gradients, MoreLayersAgainstFiniteDifferences) {
                 const Initializer init{Initializer::Kind::kRandomUniform};
                 n.embedding("e", 3, 4, init);
                 n.position_embedding("p", init);
-                n.attention("a", 2, /*causal=*/true, /*masked=*/true, {});
+                n.attention("a", {.heads = 2, .causal = true, .masked = true}, {});
                 n.gelu("g", true);
                 n.dense("out", 3);
                 n.softmax_cross_entropy(3, {.smoothing = 0.1, .weighted = true});
