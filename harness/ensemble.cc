@@ -113,11 +113,11 @@ Result<std::vector<EnsembleRow>> compare_ensemble(const Experiment& e, const Pro
   for (int member = 0; member <= o.members; ++member) {
     std::unique_ptr<Backend> honest;
     if (member > 0) {
-      const Variant variant =
-          variant_within(o.seed + static_cast<uint64_t>(member), subject.capabilities());
+      const uint64_t number = o.seed + static_cast<uint64_t>(member);
       BackendOptions options;
       options.threads = o.threads;
-      honest = make_variant_backend(variant, options);
+      honest = o.as ? member_of(*o.as, number, subject.capabilities(), options)
+                    : make_variant_backend(variant_within(number, subject.capabilities()), options);
     }
     TWINRUN_ASSIGN(Curves curves, first_steps(e, program, honest ? *honest : subject, o,
                                               static_cast<uint32_t>(member)));

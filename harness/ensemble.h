@@ -6,9 +6,11 @@
 //   rows->front().p;          // share of all, the subject too, that are as far away or farther
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "harness/experiment.h"
+#include "harness/precision_class.h"
 #include "reports/report.h"
 
 namespace twinrun {
@@ -18,6 +20,8 @@ struct EnsembleOptions {
   int64_t steps = 20;
   int threads = 1;
   uint64_t seed = 0;  // of the members and of the ulps
+  // Of which precision the members are (harness/precision_class.h); without: of the declared one.
+  std::optional<PrecisionClass> as;
 };
 
 // Two rows: "loss curve" and "weights".

@@ -11,6 +11,7 @@
 
 #include "harness/pipeline.h"
 #include "harness/precision_class.h"
+#include "harness/run.h"
 #include "program/analysis/liveness.h"
 
 namespace twinrun {
@@ -45,6 +46,11 @@ constexpr double kExplains = 1.5;
 constexpr size_t kMostOfPairs = 6;
 constexpr double kPairBudget = 5e11;
 constexpr double kTensorOverhead = 2e5;  // of a step beside its products, per op, in the same unit
+
+bool divides_by_size(OptimizerSpec::Kind kind) {
+  using Kind = OptimizerSpec::Kind;
+  return kind != Kind::kSgd && kind != Kind::kMomentum && kind != Kind::kLars;
+}
 
 // The subject in the envelope of one class of precision.
 struct Fit {
@@ -130,7 +136,7 @@ class Matcher {
     result_.states = static_cast<int64_t>(states_.size());
 
     TWINRUN_RETURN_IF_ERROR(find_class());
-    if (fits_.front().found.empty()) {
+    if (untestable_) {
       result_.outcome = MatchResult::Outcome::kUntestable;
       result_.why = "honest engines end this step in NaN or Inf themselves";
       return result_;
@@ -212,7 +218,7 @@ class Matcher {
     for (const PrecisionClass& c : classes) {
       if (!c.tight) continue;
       TWINRUN_RETURN_IF_ERROR(try_class(c));
-      if (holds(fits_.size() - 1) || fits_.front().found.empty()) return Ok{};
+      if (holds(fits_.size() - 1) || untestable_) return Ok{};
     }
     // Most tensors are where one way of rounding operands puts them, to the last of its flips: that is the subject's, and the rest is
     // held against it.
@@ -280,33 +286,70 @@ class Matcher {
 
   Status look(Fit& fit, int members) {
     TWINRUN_RETURN_IF_ERROR(add_members(fit.of, asked_, members, fit.members));
-    fit.found = distances(subject_, envelope(fit.members));
+    fit.found = distances(subject_, envelope(fit.members, fit.of));
     fit.threshold = threshold(fit.members.size(), fit.found.size());
     return Ok{};
+  }
+
+  // Two members and three steps tell whether there is any use in a class that is not the declared one: where they rule out a quarter of what
+  // is looked at, there is none, and fit.outside is what they rule out. Of the steps, fit.values_out are then those.
+  Result<bool> worth_trying(Fit& fit) {
+    constexpr size_t kSteps = 3;
+    std::vector<MatchState> few;
+    Observed seen;
+    seen.replicas = subject_.replicas;
+    const size_t stride = tensors_.size() * subject_.replicas;
+    std::vector<size_t> places;
+    for (const int64_t at : spread_steps(static_cast<int64_t>(states_.size()), kSteps)) {
+      const auto s = static_cast<size_t>(at);
+      few.push_back(states_[s]);
+      for (size_t v = s * stride; v < (s + 1) * stride; ++v) {
+        seen.values.push_back(subject_.values[v]);
+        places.push_back(v);
+      }
+    }
+    seen.states = few.size();
+    std::vector<Observed> members;
+    TWINRUN_RETURN_IF_ERROR(add_members(fit.of, asked_, few, kFirstLook, members));
+    int64_t looked = 0, far = 0;
+    for (const Distance& d : distances(seen, envelope(members, fit.of))) {
+      ++looked;
+      far += d.ratio > kWorthTrying ? 1 : 0;
+      if (outside(d, kWorthTrying / 10)) {
+        ++fit.outside;
+      } else if (d.look == Look::kDistance) {
+        fit.values_out[places[d.value]] = false;
+      }
+    }
+    if (4 * far <= looked) fit.outside = 0;
+    return 4 * far <= looked;
   }
 
   // As the last one of fits_. Nothing found: its members are not finite.
   Status try_class(const PrecisionClass& of) {
     Fit fit;
     fit.of = of;
-    // Few members show that all is well; more are asked before anything is said against the subject. After the first class two
-    // tell whether there is any use in that: where they rule out a quarter of what is looked at, there is none.
-    double most = 0;  // the ratio beyond which a value is out
-    if (!fits_.empty() && of.tight) {
-      TWINRUN_RETURN_IF_ERROR(look(fit, kFirstLook));
-      const auto far = std::ranges::count_if(
-          fit.found, [](const Distance& d) { return d.ratio > kWorthTrying; });
-      if (4 * far > static_cast<int64_t>(fit.found.size())) most = kWorthTrying / 10;
+    fit.values_out.assign(subject_.values.size(), true);
+    const auto declared = declared_precision(declared_);
+    const bool own = declared_.ours || (fits_.empty() && declared == of.precision);
+    if (of.tight && !own) {
+      TWINRUN_ASSIGN(const bool worth, worth_trying(fit));
+      if (!worth) {
+        fit.outside = std::max<int64_t>(fit.outside, 1);
+        fits_.push_back(std::move(fit));
+        return Ok{};
+      }
     }
-    if (most == 0) {
-      TWINRUN_RETURN_IF_ERROR(look(fit, options_.few));
-      if (std::ranges::any_of(fit.found, beyond)) TWINRUN_RETURN_IF_ERROR(look(fit, options_.many));
-      most = fit.threshold;
-    }
+    // Few members show that all is well; more are asked before anything is said against the subject.
+    TWINRUN_RETURN_IF_ERROR(look(fit, options_.few));
+    if (std::ranges::any_of(fit.found, beyond)) TWINRUN_RETURN_IF_ERROR(look(fit, options_.many));
     fit.values_out.assign(subject_.values.size(), false);
-    if (fit.found.empty()) fit.outside = 1;
+    if (fit.found.empty()) {
+      untestable_ = true;
+      fit.outside = 1;
+    }
     for (const Distance& d : fit.found) {
-      if (!outside(d, most)) continue;
+      if (!outside(d, fit.threshold)) continue;
       ++fit.outside;
       if (d.look == Look::kDistance) fit.values_out[d.value] = true;
     }
@@ -321,6 +364,8 @@ class Matcher {
     int64_t told = 0;
     std::vector<int64_t> out(fits_.size());
     for (size_t v = 0; v < subject_.values.size(); ++v) {
+      const size_t first = v - v % subject_.replicas;
+      if (v != first && subject_.values[v].data == subject_.values[first].data) continue;
       const auto has = [&](const Fit& f) { return f.values_out[v]; };
       if (std::ranges::none_of(fits_, has)) continue;
       ++told;
@@ -346,27 +391,42 @@ class Matcher {
     return d.look == Look::kDistance && !c.is_state && c.elements > 1 && d.known;
   }
 
-  // Is every gradient of every step off by what such a rounding makes of it? No tight class that was tried holds more than a tenth
-  // of them, and half of them are off by a sixteenth or more of what members of this class are.
+  // Are gradients of every step off by what such a rounding makes of them? At no step does a tight class that could be the subject's
+  // own hold half of them, and half of all are off by an eighth or more of what members of this class are.
   bool looks_rounded(const Fit& loose) const {
-    constexpr double kOfMembers = 1.0 / 16;
-    std::vector<int64_t> gradients(subject_.states), held(subject_.states);
+    constexpr double kOfMembers = 1.0 / 8;
     const size_t stride = tensors_.size() * subject_.replicas;
-    for (const Distance& d : loose.found) {
-      if (!is_gradient(d)) continue;
-      ++gradients[d.value / stride];
-      const bool tight = std::ranges::any_of(
-          fits_, [&](const Fit& f) { return f.of.tight && !f.values_out[d.value]; });
-      held[d.value / stride] += tight ? 1 : 0;
-    }
-    for (size_t s = 0; s < subject_.states; ++s) {
-      if (gradients[s] == 0 || 10 * held[s] > gradients[s]) return false;
+    std::vector<int64_t> gradients(subject_.states);
+    for (const Distance& d : loose.found) gradients[d.value / stride] += is_gradient(d) ? 1 : 0;
+    if (std::ranges::find(gradients, 0) != gradients.end()) return false;
+    for (const Fit& f : fits_) {
+      if (!f.of.tight || typical_ratio(f) > kOwn) continue;
+      std::vector<int64_t> held(subject_.states);
+      for (const Distance& d : loose.found)
+        held[d.value / stride] += is_gradient(d) && !f.values_out[d.value] ? 1 : 0;
+      for (size_t s = 0; s < subject_.states; ++s) {
+        if (2 * held[s] >= gradients[s]) return false;
+      }
     }
     return typical_ratio(loose) >= kOfMembers;
   }
 
   Envelope envelope(const std::vector<Observed>& members) const {
-    return envelope_of(members, slack_);
+    return envelope(members, fits_[held_].of);
+  }
+  // An optimizer that divides a gradient by its own size moves a weight by a whole step whatever the gradient's size: where that is
+  // zero but for the rounding of results, honest engines move it either way, and all members may have moved it the same way.
+  // Such is one weight of a tensor, by twice the largest change.
+  Envelope envelope(const std::vector<Observed>& members, const PrecisionClass& of) const {
+    Envelope out = envelope_of(members, slack_);
+    if (of.tight || !divides_by_size(e_.forward.optimizer.kind)) return out;
+    for (Envelope::Around& around : out.values) {
+      if (!around.stored) continue;
+      float largest = 0;
+      for (const float x : *around.mean) largest = std::max(largest, std::fabs(x));
+      around.allowed += 2 * static_cast<double>(largest);
+    }
+    return out;
   }
 
   // Of the class that the subject is held against.
@@ -375,8 +435,8 @@ class Matcher {
   }
   Status add_members(Hypothesis& h, int wanted) {
     const size_t had = h.members.size();
-    TWINRUN_RETURN_IF_ERROR(add_members(fits_[held_].of, h.program, wanted, h.members,
-                                        h.experiment.get(), h.states ? &*h.states : nullptr));
+    TWINRUN_RETURN_IF_ERROR(add_members(fits_[held_].of, h.program, h.states ? *h.states : states_,
+                                        wanted, h.members, h.experiment.get()));
     for (size_t m = had; h.states && m < h.members.size(); ++m) {
       for (size_t v = 0; v < subject_.values.size(); ++v) {
         const Compared& c = tensors_[place_of(v)];
@@ -386,20 +446,24 @@ class Matcher {
     }
     return Ok{};
   }
-  // `experiment`: whose feed the program reads; nullptr: the one asked for. `states`: where it starts, if not from the subject's.
+  // `experiment`: whose feed the program reads; nullptr: the one asked for.
   Status add_members(const PrecisionClass& of, const Program& program, int wanted,
-                     std::vector<Observed>& members, const Experiment* experiment = nullptr,
-                     const std::vector<MatchState>* states = nullptr) {
+                     std::vector<Observed>& members, const Experiment* experiment = nullptr) {
+    return add_members(of, program, states_, wanted, members, experiment);
+  }
+  Status add_members(const PrecisionClass& of, const Program& program,
+                     const std::vector<MatchState>& states, int wanted,
+                     std::vector<Observed>& members, const Experiment* experiment = nullptr) {
     while (static_cast<int>(members.size()) < wanted) {
       const auto number = static_cast<uint64_t>(members.size()) + 1;
       const auto backend =
           member_of(of, number, declared_, backend_options(e_.scenario, options_.threads));
       TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
-      TWINRUN_ASSIGN(Observed o, observe(experiment != nullptr ? *experiment : e_, engine.get(),
-                                         asked_, tensors_, states != nullptr ? *states : states_,
-                                         number, weight_move(asked_, of)));
+      TWINRUN_ASSIGN(Observed o,
+                     observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_,
+                             tensors_, states, number, weight_move(asked_, of)));
       members.push_back(std::move(o));
-      result_.member_steps += static_cast<int64_t>(states_.size());
+      result_.member_steps += static_cast<int64_t>(states.size());
     }
     return Ok{};
   }
@@ -866,7 +930,8 @@ class Matcher {
   SettingsSlack slack_;
   Observed subject_, exact_;
   std::deque<Fit> fits_;  // classes tried, in that order
-  size_t held_ = 0;       // the one that the subject is held against
+  bool untestable_ = false;
+  size_t held_ = 0;  // the one that the subject is held against
   std::optional<Hypothesis> nearest_;
   std::vector<double> reach_;  // per value: how far honest engines are from binary64
   MatchResult result_;

@@ -14,7 +14,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backends/backend.h"
@@ -49,6 +51,10 @@ std::vector<PrecisionClass> all_classes(const Capabilities& declared, const Prog
 // Those that `precision` does not allow.
 std::vector<PrecisionClass> classes_beyond(Precision precision, const Capabilities& declared,
                                            const Program& program);
+
+// The one of that word that rounds so; nullopt: there is none.
+std::optional<PrecisionClass> class_of(std::string_view word, std::string_view does,
+                                       const Capabilities& declared, const Program& program);
 
 std::unique_ptr<Backend> member_of(const PrecisionClass& of, uint64_t member,
                                    const Capabilities& declared, const BackendOptions& options);

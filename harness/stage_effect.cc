@@ -41,6 +41,9 @@ Status compare_trajectories(Stage& stage) {
     o.steps = std::min<int64_t>(o.steps, s.train.steps);
     o.threads = stage.options.threads;
     o.seed = s.seed;
+    if (e.level == 'C' && e.match)
+      o.as = class_of(e.match->computes_as, e.match->computes, engine->capabilities(),
+                      stage.programs["T"]);
     if (stage.progress != nullptr) stage.progress->begin("ensemble: is it one of the honest", 1);
     TWINRUN_ASSIGN(e.ensembles,
                    compare_ensemble(stage.experiment, stage.programs["T"], *engine, o));

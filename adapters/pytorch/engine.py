@@ -23,7 +23,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch's kernels (1)")
     parser.add_argument("--device", default="cpu", help="torch.device: cpu, cuda:0 (untested)")
-    parser.add_argument("--autocast-bf16", action="store_true", help="the forward pass under torch.autocast, declared \"default\"")
+    parser.add_argument("--autocast-bf16", action="store_true", help="the forward pass under torch.autocast, declared \"autocast\"")
     parser.add_argument("--undeclared", action="store_true", help="declare no precision")
     parser.add_argument("folder", nargs="?", help="session folder; given by twinrun, if not in TWINRUN_SESSION")
     return parser.parse_args()
@@ -36,7 +36,7 @@ class Engine:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.benchmark = False
         self.device, self.bf16 = options.device, options.autocast_bf16
-        declared = None if options.undeclared else "default" if self.bf16 else "f32"
+        declared = None if options.undeclared else "autocast" if self.bf16 else "f32"
         self.hello = {"name": "pytorch", "version": str(torch.__version__), "precision": declared, "max_cores": 1,
                       "settings": f"threads={options.threads} device={self.device}" + (" autocast=bf16" if self.bf16 else ""),
                       "elementary_ulps": 6, "flush": False, "contracts": True, "deterministic": True}

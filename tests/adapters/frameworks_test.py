@@ -158,7 +158,7 @@ class PyTorch(Engine):
         self.assertEqual((self.hello["name"], self.hello["precision"], self.hello["max_cores"]), ("pytorch", "f32", 1))
 
     def test_bf16(self):
-        for more, declared in (([], "default"), (["--undeclared"], None)):
+        for more, declared in (([], "autocast"), (["--undeclared"], None)):
             with Harness([interpreter("pytorch"), ROOT / "adapters/pytorch/engine.py", "--autocast-bf16", *more]) as h:
                 self.assertEqual(h.hello()["precision"], declared)
                 dump = Dump(dumped("mlp"), "R")

@@ -126,8 +126,8 @@ def pytorch(o):
         def gradients_of(self, r, inputs, random):
             params = self.params
             kept = params
-            if o.precision in ("bf16", "bf16_params"):
-                kept = {k: v.to(torch.bfloat16) for k, v in params.items()}
+            if o.precision in ("bf16", "bf16_params"):    # norms keep theirs beside float32 statistics, as frameworks do
+                kept = {k: v if "batch_norm" in k else v.to(torch.bfloat16) for k, v in params.items()}
             c = types.SimpleNamespace(params=kept, stats=self.each[r], random=random, weights=inputs.get("weights"))
             context, scale = contextlib.nullcontext(), 1.0
             if o.precision in ("autocast", "bf16_params"):

@@ -108,6 +108,8 @@ def diagnose(run):
     except ValueError:
         return {**row, "verdict": "FAILED", "why": done.stderr.strip()[-600:]}
     finding = report["findings"][0] if report["findings"] else {}
+    if finding.get("cause") == "engine_failed":
+        return {**row, "verdict": "FAILED", "why": finding["sentence"]}
     return {**row, "verdict": report["verdict"]["class"], "headline": report["verdict"]["headline"],
             "why": finding.get("sentence", ""), "notes": report.get("notes", [])}
 

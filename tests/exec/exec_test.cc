@@ -48,6 +48,21 @@ TEST_F(Script, WhatIsNotDeclaredIsNotHeldAgainstIt) {
   EXPECT_TRUE((*backend)->capabilities().contracts);
 }
 
+TEST_F(Script, DeclaresItsMixedPrecision) {
+  auto backend = make_exec_backend(
+      engine(
+          say(R"({"hello":{"protocol":1,"name":"script","precision":"autocast","gradients":"bf16",)"
+              R"("stochastic":true}})"),
+          "", ""),
+      1);
+  ASSERT_TRUE(backend.ok()) << backend.error().message();
+  const Capabilities c = (*backend)->capabilities();
+  EXPECT_EQ(declared_precision(c), Precision::kAutocast);
+  EXPECT_EQ(declared_word(c), "autocast");
+  EXPECT_EQ(c.reduced_bits, kBf16Bits);
+  EXPECT_TRUE(c.stochastic);
+}
+
 TEST_F(Script, HelloOfAnotherKind) {
   const auto hello = [&](const std::string& text) {
     return step_error(engine(say(text), prepared(), ""));
@@ -60,7 +75,9 @@ TEST_F(Script, HelloOfAnotherKind) {
   expect_says(hello(R"({"hello":{"protocol":1,"name":"s","flush":"no"}})"),
               {"'flush' is \"no\"", "true or false"});
   expect_says(hello(R"({"hello":{"protocol":1,"name":"s","precision":"f16"}})"),
-              {"f16", "\"default\""});
+              {"f16", "\"default\"", "\"autocast\""});
+  expect_says(hello(R"({"hello":{"protocol":1,"name":"s","gradients":"int8"}})"),
+              {"'gradients' is \"int8\"", "\"bf16\""});
   expect_says(hello("Loading model..."), {"no message", "Loading model..."});
   expect_says(hello("[]"), {"no message"});
   expect_says(hello(R"({"prepared":1})"), {"expected the answer 'hello'"});

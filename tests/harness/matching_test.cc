@@ -7,6 +7,7 @@
 
 #include "backends/faults/other_program.h"
 #include "backends/variants/variant.h"
+#include "harness/precision_class.h"
 #include "harness/run.h"
 #include "tests/harness/tiny.h"
 
@@ -287,6 +288,114 @@ TEST(Matching, AnOperandRoundedTheOtherWayIsHonest) {
   const MatchResult m = match(e, *subject, {0, 2, 5});
   EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << told(m);
 }
+// ---- precision
+
+// An engine that computes as a class's member does, and declares something else.
+class Declaring : public Backend {
+ public:
+  Declaring(std::unique_ptr<Backend> backend, std::optional<Precision> declares)
+      : backend_(std::move(backend)), declares_(declares) {}
+  Capabilities capabilities() const override {
+    Capabilities c = backend_->capabilities();
+    c.ours = c.op_trace = false;
+    c.declares_arithmetic = declares_.has_value();
+    c.vocabulary = declares_;
+    c.precision = declares_ ? row_of(*declares_).dots : DotPrecision::kBf16;
+    return c;
+  }
+  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+    return backend_->prepare(program);
+  }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::optional<Precision> declares_;
+};
+
+// A number that no matching uses for a member.
+constexpr uint64_t kSubject = 9001;
+std::unique_ptr<Backend> computing_as(Precision precision, std::optional<Precision> declares,
+                                      const Experiment& e, const std::string& fault = "") {
+  const Capabilities declared = draw_variant(kSubject, DotPrecision::kF32).declared;
+  const Program program = e.sharded(e.sharding);
+  const std::vector<PrecisionClass> classes = classes_within(precision, declared, program);
+  const auto own = std::ranges::find(classes, precision, &PrecisionClass::precision);
+  PrecisionClass c = *own;
+  if (c.how == PrecisionClass::How::kDrawn) c.how = PrecisionClass::How::kNearest;  // as engines do
+  auto backend = member_of(c, kSubject, declared, {});
+  if (!fault.empty()) backend = tiny::faulty(std::move(backend), fault);
+  return std::make_unique<Declaring>(std::move(backend), declares);
+}
+
+// Exact is within every precision, and so is whatever is finer than what is declared.
+TEST(Matching, FinerThanDeclaredIsInside) {
+  const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.cores", "2"}});
+  using P = Precision;
+  struct Case {
+    P computes;
+    std::optional<P> declares;
+  };
+  for (const Case c :
+       {Case{P::kF32, std::nullopt}, Case{P::kF32, P::kDefault}, Case{P::kF32, P::kAutocast},
+        Case{P::kTf32, P::kDefault}, Case{P::kTf32, std::nullopt}, Case{P::kDefault, P::kBf16}}) {
+    const MatchResult m = match(e, *computing_as(c.computes, c.declares, e), {0, 2});
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << told(m);
+    EXPECT_EQ(m.computes_as, row_of(c.computes).word);
+  }
+}
+
+// Whatever their penalties and all-reduces make of the numbers.
+TEST(Matching, MixedPrecisionIsInside) {
+  const Experiment e = rich(2);
+  using P = Precision;
+  for (const P precision : {P::kAutocast, P::kBf16, P::kFloat16}) {
+    for (const std::optional<P> declares : {std::optional<P>(precision), std::optional<P>()}) {
+      const MatchResult m = match(e, *computing_as(precision, declares, e), {0, 2});
+      EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside)
+          << row_of(precision).word << ": " << told(m);
+    }
+  }
+}
+
+TEST(Matching, AFaultUnderMixedPrecisionIsFound) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
+  const std::string fault = "scale@dense1/kernel.grad.all_reduce,magnitude=1.05";
+  for (const std::optional<Precision> declares :
+       {std::optional(Precision::kAutocast), std::optional<Precision>()}) {
+    const MatchResult m =
+        match(e, *computing_as(Precision::kAutocast, declares, e, fault), {0, 1, 2, 3});
+    ASSERT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
+    EXPECT_EQ(m.outside[0].tensor, "dense1/kernel.grad") << told(m);
+  }
+}
+
+// An engine that rounds operands alone is held to that, whatever else would be allowed.
+TEST(Matching, TheClassOfMostTensorsIsHeldAgainstTheRest) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
+  const std::string fault = "scale@dense1/kernel.grad.all_reduce,magnitude=1.003";
+  for (const std::optional<Precision> declares :
+       {std::optional(Precision::kAutocast), std::optional<Precision>()}) {
+    const MatchResult m =
+        match(e, *computing_as(Precision::kF32, declares, e, fault), {0, 1, 2, 3});
+    ASSERT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
+    EXPECT_EQ(m.computes_as, "f32");
+    EXPECT_EQ(m.outside[0].tensor, "dense1/kernel.grad") << told(m);
+  }
+}
+
+TEST(Matching, CoarserThanDeclaredIsNamed) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
+  using P = Precision;
+  for (const P precision : {P::kTf32, P::kDefault, P::kAutocast}) {
+    const MatchResult m = match(e, *computing_as(precision, P::kF32, e), {0, 2});
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
+    EXPECT_FALSE(m.undeclared.empty()) << row_of(precision).word << ": " << told(m);
+    if (precision != P::kAutocast) {
+      EXPECT_EQ(m.computes_as, row_of(precision).word);
+    }
+  }
+}
+
 TEST(MatchingSlowClean, ManyHonestEnginesAreInside) {
   EXPECT_EQ(outside_of(4, 44, rich(2)), 0);
   EXPECT_EQ(outside_of(44, 64, tiny::experiment(tiny::kConvolutional)), 0);
