@@ -59,12 +59,12 @@ class OwnScript : public Backend {
   std::unique_ptr<Backend> inner_;
 };
 
-MatchResult match(const Experiment& e, Backend& subject) {
+MatchResult match(const Experiment& e, Backend& subject, const MatchOptions& how = {}) {
   const Program asked = e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole();
   class Keeper : public StepObserver {
    public:
     TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
-      if (step == 0 || step == 5 || step == 11) states.push_back({step, before});
+      if (step == 0 || step == 7) states.push_back({step, before});
       return nullptr;
     }
     std::vector<MatchState> states;
@@ -72,9 +72,9 @@ MatchResult match(const Experiment& e, Backend& subject) {
   RunOptions options;
   options.observer = &keeper;
   options.evaluate = false;
-  options.steps = 12;
+  options.steps = 8;
   tiny::must(train(e, asked, subject, options));
-  return tiny::must(match_subject(e, asked, subject, keeper.states, {}));
+  return tiny::must(match_subject(e, asked, subject, keeper.states, how));
 }
 
 std::string told(const MatchResult& m) {
@@ -111,7 +111,7 @@ void expect_all_named(const Experiment& e, size_t at_least) {
       fits = own->forward.state[i].type == e.forward.state[i].type;
     if (!fits) continue;
     OwnScript subject(*own, e.sharding);
-    const MatchResult m = match(e, subject);
+    const MatchResult m = match(e, subject, {.pairs = false});
     if (m.outcome == MatchResult::Outcome::kInside) continue;
     EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << change.setting << ": " << told(m);
     EXPECT_TRUE(named(m, change.setting)) << change.setting << ": " << told(m);
