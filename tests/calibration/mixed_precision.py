@@ -1,6 +1,6 @@
 """Healthy engines of mixed precision in the subject's chair: how many are accused, and how small a planted fault is still found.
 
-    python3 tests/calibration/mixed_precision.py healthy            # 216 runs; a line each, and the table of docs/precision.md
+    python3 tests/calibration/mixed_precision.py healthy            # 234 runs: those that are accused, and a table
     python3 tests/calibration/mixed_precision.py faults             # the smallest fault found, by precision
     python3 tests/calibration/mixed_precision.py healthy --first 20 --jobs 2 --json rows.jsonl
 
