@@ -7,272 +7,13 @@
 #include <charconv>
 #include <cmath>
 
+#include "harness/formula_rows.h"
 #include "scenarios/conventions.h"
 #include "scenarios/keys.h"
 #include "scenarios/schedule.h"
 
 namespace twinrun {
 namespace {
-
-// One family of changes. `change` lists what is set, "KEY = VALUE; KEY = VALUE": a key is a section's ("optimizer.epsilon") or
-// that of every layer of a kind ("batch_norm.epsilon"). A VALUE is
-//   a word or a number   set as it stands
-//   #                    each of `values` in turn
-//   @KEY                 what the scenario has for that key
-//   *F, 1-               the scenario's own number times F, or its complement
-//   cells                of a layer with a kernel or a window: (size - 1) / 2 cells on every side
-//   layer                the name of each layer that has parameters, in turn
-//   others               of label smoothing: what spreads it over the other classes only
-// `meaning` has {0} for the value of the first key and {1} for what the scenario has. `kinds`: only where optimizer.kind (of an
-// optimizer's key) or loss.kind (of a loss's) is one of these.
-struct Row {
-  std::string_view change, values, kinds;
-  std::string_view meaning, frameworks;
-  bool update_only = false;
-};
-
-constexpr bool kUpdate = true;
-constexpr std::string_view kAdams = "adam|adamw";
-
-constexpr Row kRows[] = {
-    // ---- optimizers
-    {"optimizer.epsilon_form = torch", "", kAdams,
-     "adds epsilon to the root of the second moment after its bias correction",
-     "PyTorch (torch/optim/adam.py) and optax (scale_by_adam)", kUpdate},
-    {"optimizer.epsilon_form = tf", "", kAdams,
-     "adds epsilon before the bias correction (\"epsilon hat\")",
-     "TensorFlow (training_ops.cc) and Keras (optimizers/adam.py)", kUpdate},
-    {"optimizer.epsilon_form = root", "", kAdams,
-     "adds epsilon under the root of the corrected second moment", "optax's eps_root", kUpdate},
-    {"optimizer.epsilon_form = tf_root", "", kAdams,
-     "adds epsilon under the root of the second moment, before the bias correction", "", kUpdate},
-    {"optimizer.epsilon_form = torch", "", "rmsprop",
-     "adds epsilon after the root of the average of squares", "PyTorch (torch/optim/rmsprop.py)",
-     kUpdate},
-    {"optimizer.epsilon_form = tf", "", "rmsprop",
-     "adds epsilon under the root of the average of squares",
-     "TensorFlow, Keras (optimizers/rmsprop.py) and optax", kUpdate},
-    {"optimizer.epsilon_form = root", "", "adagrad",
-     "adds epsilon under the root of the sum of squares",
-     "Keras (optimizers/adagrad.py) and optax (scale_by_rss)", kUpdate},
-    {"optimizer.epsilon_form = tf", "", "adagrad",
-     "adds epsilon after the root of the sum of squares",
-     "TensorFlow and PyTorch (torch/optim/adagrad.py)", kUpdate},
-    {"optimizer.epsilon_form = torch", "", "adamax",
-     "adds epsilon to the gradient's size before the maximum",
-     "PyTorch (torch/optim/adamax.py) and optax (scale_by_adamax)", kUpdate},
-    {"optimizer.epsilon_form = tf", "", "adamax", "adds epsilon to the maximum",
-     "TensorFlow and Keras (optimizers/adamax.py)", kUpdate},
-    {"optimizer.epsilon = #", "1e-10|1e-9|1e-8|1e-7|1e-6|1e-5|1e-4|1e-3|1e-2|0.1|1|0", "",
-     "has {0} as the optimizer's epsilon where the scenario has {1}",
-     "1e-8: PyTorch, optax; 1e-7: Keras; 1e-10: RMSprop of TensorFlow 1; 1e-3: for Inception",
-     kUpdate},
-    {"optimizer.velocity = steps", "", "momentum", "has the learning rate in the velocity",
-     "Keras (optimizers/sgd.py), Caffe", kUpdate},
-    {"optimizer.velocity = gradients", "", "rmsprop", "has no learning rate in the velocity",
-     "PyTorch (torch/optim/rmsprop.py), optax", kUpdate},
-    {"optimizer.bias_correction = #", "none|first|both", "adam|adamw|adamax|lamb",
-     "has the bias correction of {0} moments where the scenario has that of {1}",
-     "none: BERT's AdamWeightDecayOptimizer", kUpdate},
-    {"optimizer.correction_lead = 1", "", kAdams,
-     "counts updates from 2 in the bias correction: one step ahead", "", kUpdate},
-    {"optimizer.correction_lead = 0", "", kAdams, "counts updates from 1 in the bias correction",
-     "", kUpdate},
-    {"optimizer.beta1 = #", "0|0.5|0.8|0.9|0.95|0.99", "",
-     "has {0} as beta1 where the scenario has {1}", "0.9: all frameworks; 0.5: GANs", kUpdate},
-    {"optimizer.beta2 = #", "0.9|0.95|0.98|0.99|0.995|0.9999|0.999", "",
-     "has {0} as beta2 where the scenario has {1}",
-     "0.999: all frameworks; 0.98, 0.95: transformers", kUpdate},
-    {"optimizer.rho = #", "0.9|0.95|0.99|0.999", "",
-     "has {0} as the decay of squares where the scenario has {1}",
-     "0.99: PyTorch's RMSprop; 0.9: Keras, optax, PyTorch's Adadelta; 0.95: Keras's Adadelta",
-     kUpdate},
-    {"optimizer.rho = 1-", "", "", "has the complement, {0}, of the decay of squares {1}", "",
-     kUpdate},
-    {"optimizer.momentum = #", "0|0.5|0.8|0.9|0.95|0.99|0.999", "",
-     "has a momentum of {0} where the scenario has {1}", "", kUpdate},
-    {"optimizer.momentum = 1-", "", "", "has the complement, {0}, of the momentum {1}", "",
-     kUpdate},
-    {"optimizer.nesterov = #", "true|false", "", "has nesterov = {0} where the scenario has {1}",
-     "", kUpdate},
-    {"optimizer.dampening = @optimizer.momentum", "", "momentum",
-     "lets the gradient join the velocity times 1 - momentum, as an average does",
-     "PyTorch with dampening = momentum, optax.ema", kUpdate},
-    {"optimizer.dampening = 0", "", "momentum", "lets the gradient join the velocity undamped",
-     "TensorFlow, Keras, optax.sgd, PyTorch by default", kUpdate},
-    {"optimizer.weight_decay = #", "0|1e-6|1e-5|1e-4|5e-4|1e-3|0.004|5e-3|1e-2|0.05|0.1", "",
-     "has a weight decay of {0} where the scenario has {1}",
-     "0.01: PyTorch's AdamW; 0.004: Keras's; 1e-4: optax's", kUpdate},
-    {"optimizer.weight_decay = *0.5", "", "", "has half the weight decay, {0}", "", kUpdate},
-    {"optimizer.weight_decay = *2", "", "", "has twice the weight decay, {0}", "", kUpdate},
-    {"optimizer.decay_form = #", "decoupled|unscaled|coupled", "",
-     "has {0} weight decay where the scenario has {1}",
-     "decoupled: AdamW of PyTorch, Keras and optax; coupled: weight_decay of PyTorch's SGD and "
-     "Adam; "
-     "unscaled: TensorFlow Addons' AdamW",
-     kUpdate},
-    {"optimizer.decay_of = #", "kernels|all", "",
-     "decays {0} parameters where the scenario decays {1}",
-     "all: PyTorch and Keras by default; kernels: the common recipe, without biases and "
-     "normalisation",
-     kUpdate},
-    {"optimizer.l2 = 0; optimizer.weight_decay = @optimizer.l2; optimizer.decay_form = coupled", "",
-     "sgd|momentum|adam|adagrad|adadelta|rmsprop|adamax",
-     "has the L2 term as the optimizer's weight decay of all parameters: neither the loss nor the "
-     "gradients that are reported have it",
-     "PyTorch's weight_decay"},
-    {"optimizer.l2 = 0; optimizer.weight_decay = @optimizer.l2; optimizer.decay_form = coupled; "
-     "optimizer.decay_of = kernels",
-     "", "sgd|momentum|adam|adagrad|adadelta|rmsprop|adamax",
-     "has the L2 term as the optimizer's weight decay of the kernels: neither the loss nor the "
-     "gradients that are reported have it",
-     "PyTorch's weight_decay in a group of its own"},
-    {"optimizer.lr = *#", "10|0.1|2|0.5|100|0.01|4|0.25|5|0.2|8|0.125", "",
-     "has {0} as the learning rate where the scenario has {1}", "", kUpdate},
-    {"optimizer.schedule = constant", "", "", "has no schedule of the learning rate", "", kUpdate},
-    {"optimizer.staircase = #", "true|false", "",
-     "has staircase = {0} in the schedule where the scenario has {1}", "", kUpdate},
-    {"optimizer.warmup_steps = 0", "", "", "has no warm-up of the learning rate", "", kUpdate},
-    {"optimizer.schedule_offset = #", "1|-1|0", "", "takes the learning rate of step s + ({0})",
-     "-1: a scheduler stepped once too late; 1: a schedule that counts from 1, or is stepped "
-     "before the update",
-     kUpdate},
-    {"optimizer.frozen = layer", "", "", "does not update {0}",
-     "requires_grad = False, trainable = False, a parameter group left out, optax.masked", kUpdate},
-    {"optimizer.clip = #", "none|value|norm|global_norm", "",
-     "clips by {0} where the scenario clips by {1}",
-     "norm: Keras's clipnorm; global_norm: torch.nn.utils.clip_grad_norm_, Keras's "
-     "global_clipnorm, "
-     "optax.clip_by_global_norm"},
-    {"optimizer.clip_form = #", "torch|tf", "",
-     "divides by the norm as {0} does where the scenario has {1}",
-     "torch: clip_grad_norm_ adds 1e-6 to the norm"},
-    {"optimizer.clip_at = *#", "2|0.5|10|0.1", "", "clips at {0} where the scenario clips at {1}",
-     ""},
-    {"optimizer.l2 = *#", "2|0.5|0", "",
-     "has {0} as the weight of the L2 term where the scenario has {1}",
-     "twice: l2 * sum of squares (Keras's regularizers.L2); half of it: tf.nn.l2_loss"},
-    {"optimizer.l2_of = #", "all|kernels", "",
-     "has the L2 term of {0} parameters where the scenario has {1}", ""},
-    {"train.accumulate_reduction = #", "sum|mean", "",
-     "takes the {0} of the gradients it accumulates where the scenario takes the {1}",
-     "sum: loss.backward() again and again in PyTorch; mean: optax.MultiSteps"},
-    // ---- losses
-    {"loss.reduction = #", "mean|sum", "",
-     "takes the {0} of the samples' losses where the scenario takes the {1}",
-     "mean: PyTorch, Keras; sum: reduction = \"sum\""},
-    {"loss.smoothing = #", "0|0.05|0.1|0.2", "", "smooths labels by {0} where the scenario has {1}",
-     ""},
-    {"loss.smoothing = others", "", "",
-     "spreads label smoothing over the other classes only, which is a smoothing of {0} over all of "
-     "them where the scenario has {1}",
-     "fairseq, and scripts that write 1 - s and s / (classes - 1)"},
-    {"loss.weights = #", "none|tokens", "", "weights samples by {0} where the scenario has {1}",
-     ""},
-    {"loss.over_classes = #", "sum|mean", "mean_squared_error|sigmoid_cross_entropy",
-     "takes the {0} over the classes where the scenario takes the {1}",
-     "mean: MSELoss, BCEWithLogitsLoss, Keras; sum: optax's losses summed by hand"},
-    {"loss.input = #", "probabilities|logits", "softmax_cross_entropy",
-     "gives {0} to the softmax cross entropy where the scenario gives {1}",
-     "probabilities: a softmax layer before CrossEntropyLoss, or from_logits = True after one"},
-    {"loss.ignored = #", "0|-1", "softmax_cross_entropy",
-     "ignores label {0} where the scenario ignores {1} (-1: none)",
-     "CrossEntropyLoss(ignore_index = 0)"},
-    // ---- normalisation
-    {"batch_norm.epsilon = #", "1e-3|1e-5|1e-6|1e-4|2e-5|1e-7|1e-8|1e-2", "",
-     "has {0} as batch norm's epsilon where the scenario has {1}",
-     "1e-5: PyTorch, Flax; 1e-3: Keras"},
-    {"batch_norm.momentum = #", "0.9|0.99|0.999|0.997|0.9997|0.95|0.1|0.01|1|0", "",
-     "keeps {0} of the old running statistics where the scenario keeps {1}",
-     "0.9: PyTorch (whose momentum is 0.1); 0.99: Keras, Flax", kUpdate},
-    {"batch_norm.momentum = 1-", "", "",
-     "keeps {0} of the old running statistics where the scenario keeps {1}: the complement",
-     "PyTorch's momentum is the share of the new statistics, Keras's and Flax's that of the old",
-     kUpdate},
-    {"batch_norm.variance = #", "unbiased|biased|tf", "",
-     "has the {0} running variance where the scenario has {1}",
-     "unbiased: PyTorch; biased: Keras 3, Flax; tf: TensorFlow's fused kernel, unbiased for images "
-     "only",
-     kUpdate},
-    {"batch_norm.statistics = #", "running|batch", "",
-     "normalises by {0} statistics where the scenario has {1}",
-     "running: model.eval() while training, training = False, use_running_average = True"},
-    {"layer_norm.epsilon = #", "1e-3|1e-5|1e-6|1e-12|1e-7|1e-8|1e-4", "",
-     "has {0} as layer norm's epsilon where the scenario has {1}",
-     "1e-5: PyTorch; 1e-6: Flax; 1e-3: Keras; 1e-12: BERT"},
-    {"layer_norm.unbiased = #", "true|false", "",
-     "has unbiased = {0} in layer norm where the scenario has {1}", "true: x.std() of PyTorch"},
-    {"group_norm.epsilon = #", "1e-3|1e-5|1e-6|1e-7", "",
-     "has {0} as group norm's epsilon where the scenario has {1}",
-     "1e-5: PyTorch; 1e-6: Flax; 1e-3: Keras"},
-    {"group_norm.unbiased = #", "true|false", "",
-     "has unbiased = {0} in group norm where the scenario has {1}", ""},
-    // ---- activations and dropout
-    {"gelu.approximate = #", "true|false", "",
-     "has approximate = {0} in GELU where the scenario has {1}",
-     "true (tanh): jax.nn.gelu, GPT-2; false (erf): PyTorch, Keras"},
-    {"leaky_relu.slope = #", "0.01|0.1|0.2|0.3|0", "",
-     "has a slope of {0} below zero where the scenario has {1}",
-     "0.01: PyTorch, Flax; 0.2: tf.nn; 0.3: Keras"},
-    {"dropout.scaled = #", "false|true", "",
-     "has scaled = {0} in dropout where the scenario has {1}",
-     "false: the original paper, which scales at inference"},
-    {"dropout.keeps = #", "low|high", "",
-     "keeps inputs of {0} uniform numbers where the scenario keeps {1}",
-     "low: jax.random.bernoulli(keep); high: TensorFlow"},
-    {"dropout.rate = 1-", "", "",
-     "drops a share of {0} where the scenario drops {1}: keep and drop exchanged",
-     "TensorFlow 1's keep_prob"},
-    {"dropout.rate = 0", "", "", "has no dropout", "model.eval() while training"},
-    {"attention.scaled = #", "false|true", "",
-     "has scaled = {0} in attention where the scenario has {1}", "false: T5"},
-    {"attention.causal = #", "false|true", "",
-     "has causal = {0} in attention where the scenario has {1}", ""},
-    {"attention.masked = #", "false|true", "",
-     "has masked = {0} in attention where the scenario has {1}", ""},
-    // ---- windows and layouts
-    {"conv2d.padding = cells", "", "",
-     "pads convolutions by {0} on every side where the scenario has {1}",
-     "PyTorch's padding = k // 2, which TensorFlow's SAME differs from at stride 2"},
-    {"conv2d.padding = #", "valid|same", "",
-     "has {0} padding in convolutions where the scenario has {1}",
-     "same: Flax; valid: Keras and PyTorch by default"},
-    {"max_pool.padding = #", "valid|same", "",
-     "has {0} padding in max pooling where the scenario has {1}",
-     "valid: Keras, PyTorch and Flax by default"},
-    {"max_pool.padding = cells", "", "",
-     "pads max pooling by {0} on every side where the scenario has {1}", "PyTorch's ResNets"},
-    {"avg_pool.padding = #", "valid|same", "",
-     "has {0} padding in average pooling where the scenario has {1}", ""},
-    {"avg_pool.count_padding = #", "true|false", "",
-     "has count_padding = {0} in average pooling where the scenario has {1}",
-     "true: PyTorch, Flax; false: TensorFlow, Keras"},
-    {"avg_pool.padding = cells; avg_pool.count_padding = true", "", "",
-     "pads average pooling by {0} on every side, and counts the padding", "PyTorch's AvgPool2d"},
-    {"max_pool.kind = avg_pool", "", "", "has average pooling for max pooling", ""},
-    {"avg_pool.kind = max_pool", "", "", "has max pooling for average pooling", ""},
-    {"conv2d.flipped = #", "true|false", "",
-     "has flipped = {0} in convolutions where the scenario has {1}",
-     "true: scipy.signal.convolve2d, Theano"},
-    {"flatten.order = #", "channels_first|channels_last", "",
-     "flattens images in {0} order where the scenario has {1}",
-     "channels_first: PyTorch's nn.Flatten; where serve_script() is to exchange the rows, say "
-     "flattened="},
-    // ---- the input
-    {"data.scale = #", "255|0.00392156862745098|2|0.5", "", "multiplies its input by {0}",
-     "255: pixels of 0 to 255"},
-    {"data.scale = 2; data.offset = -1", "", "", "reads its input scaled to [-1, 1]",
-     "Normalize((0.5,), (0.5,)), x / 127.5 - 1"},
-    {"data.scale = 3.245699448; data.offset = -0.4242129179", "", "",
-     "reads its input standardised by MNIST's mean and deviation (0.1307, 0.3081)",
-     "Normalize((0.1307,), (0.3081,))"},
-    {"data.scale = 1; data.offset = 0", "", "", "reads its input as it is given", ""},
-    {"data.channels = #", "reversed|as_given", "", "reads channels {0} where the scenario has {1}",
-     "reversed: OpenCV's BGR"},
-    {"data.batch_offset = 1", "", "", "trains step s on the batch of step s + 1", ""},
-    {"data.batch_offset = 0", "", "", "trains step s on the batch of step s", ""},
-    {"data.shuffle = false", "", "", "does not shuffle", ""},
-};
 
 std::string quoted(std::string_view text) { return fmt::format("\"{}\"", text); }
 
@@ -432,7 +173,7 @@ std::string plain(std::string text) {
   return text;
 }
 
-bool belongs(const Experiment& e, const Row& row) {
+bool belongs(const Experiment& e, const FormulaRow& row) {
   if (row.kinds.empty()) return true;
   const bool loss = row.change.starts_with("loss.");
   return contains_name(row.kinds, loss ? e.scenario.loss.kind : e.scenario.optimizer.kind);
@@ -457,7 +198,7 @@ bool is_idle(const Experiment& e, const std::string& key, const std::string& val
 std::vector<FormulaChange> formula_changes(const Experiment& e) {
   std::vector<FormulaChange> out;
   if (e.imported) return out;
-  for (const Row& row : kRows) {
+  for (const FormulaRow& row : kFormulaRows) {
     if (!belongs(e, row)) continue;
     const bool layers = row.change.ends_with("= layer");
     std::vector<std::string> values = layers ? layers_with_parameters(e) : split(row.values, "|");
@@ -600,7 +341,7 @@ std::string formula_table_markdown() {
   std::string out =
       "| setting | values tried | only with | the subject … | who does so "
       "|\n|---|---|---|---|---|\n";
-  for (const Row& row : kRows) {
+  for (const FormulaRow& row : kFormulaRows) {
     out += fmt::format(
         "| `{}` | {} | {} | {} | {} |\n", row.change,
         row.values.empty() ? "" : fmt::format("`{}`", fmt::join(split(row.values, "|"), "`, `")),

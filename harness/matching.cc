@@ -3,64 +3,31 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
-#include <deque>
 #include <map>
 #include <optional>
 
-#include "harness/pipeline.h"
-#include "harness/precision_class.h"
-#include "harness/run.h"
+#include "harness/matching_fit.h"
 #include "program/analysis/liveness.h"
 
 namespace twinrun {
 namespace {
 
-// Beyond Student's quantile a distance must also be this many times the largest of any member: a decision that hangs on a
-// rounding (relu, max) makes distances that no normal law has, but it falls either way among the members as well.
-constexpr double kBeyondMembers = 2;
-// What is rounding alone (a gradient that cancels) has engine by engine another size, tenfold; Adam squares it.
-constexpr double kBeyondRounding = 100;
-bool beyond(const Distance& d) {
-  return d.of_largest > (d.known ? kBeyondMembers : kBeyondRounding);
-}
 // Of what a state holds; more is no rounding of binary32 (an update's constants may be as far off).
 constexpr double kRoundingToOneSide = 0x1p-16;
-bool of_all_steps(Look look) { return look == Look::kSizes || look == Look::kStoreds; }
-// Two members choose which causes are worth an envelope of their own: far from both, in units of how far they lie apart, there
-// is none. (The Student's t of one degree of freedom exceeds this with probability 6e-4.)
-constexpr int kFirstLook = 2;
-constexpr double kWorthTrying = 1000;
+
 constexpr size_t kMostTried = 12;
-// The class that a subject is said to compute as is one in which its gradients are no farther off than this, in units of what
-// members are: about one is what they are themselves.
-constexpr double kTypical = 1.5;
-// ... and beyond this it is not the class that it belongs to, though it may lie inside: those whose operands round the other
-// way now and then are wide.
-constexpr double kOwn = 2;
+
 // An explanation brings the subject nearer by as much.
 constexpr double kExplains = 1.5;
+
 // Two changes at once: each of the few that bring the subject nearest by themselves, with every other one. What trying them may
 // cost, in floating-point operations of all steps (half a minute of one core at most).
 constexpr size_t kMostOfPairs = 6;
+
 constexpr double kPairBudget = 5e11;
+
 constexpr double kTensorOverhead = 2e5;  // of a step beside its products, per op, in the same unit
-
-bool divides_by_size(OptimizerSpec::Kind kind) {
-  using Kind = OptimizerSpec::Kind;
-  return kind != Kind::kSgd && kind != Kind::kMomentum && kind != Kind::kLars;
-}
-
-// The subject in the envelope of one class of precision.
-struct Fit {
-  PrecisionClass of;
-  std::vector<Observed> members;
-  std::vector<Distance> found;
-  double threshold = 0;
-  int64_t outside = 0;           // distances
-  std::vector<bool> values_out;  // by value: is it outside, by its norm
-};
 
 // A program that the subject may have run instead.
 struct Hypothesis {
@@ -89,20 +56,11 @@ bool exclude_each_other(const Explanation::Part& a, const Explanation::Part& b) 
   return !a.formula && !b.formula && exclusive(a.cause, b.cause);
 }
 
-class Matcher {
+class Matcher : public SubjectFit {
  public:
   Matcher(const Experiment& e, const Program& asked, const std::vector<MatchState>& states,
           const MatchOptions& options, const Capabilities& declared)
-      : e_(e), asked_(asked), states_(states), options_(options), declared_(declared) {
-    tensors_ = compared_tensors(
-        asked, options.most_elements / static_cast<int64_t>(states.size()) / asked.sharding.cores);
-    for (const Compared& c : tensors_) {
-      result_.elements += c.elements;
-      result_.elements_kept += c.kept;
-    }
-    if (!declared.ours) slack_ = settings_slack(e);
-  }
-
+      : SubjectFit(e, asked, states, options, declared) {}
   // What is outside with these changes made.
   Result<std::vector<TensorMismatch>> outside_of(Backend& subject,
                                                  const std::vector<Explanation::Part>& parts) {
@@ -195,244 +153,7 @@ class Matcher {
   }
 
  private:
-  Status observe_subject(Backend& subject) {
-    const bool seen =
-        std::ranges::none_of(states_, [](const MatchState& s) { return s.after.empty(); });
-    std::unique_ptr<Engine> engine;
-    if (!seen) {
-      TWINRUN_ASSIGN(engine, subject.prepare(asked_));
-      result_.subject_steps = static_cast<int64_t>(states_.size());
-    }
-    TWINRUN_ASSIGN(subject_, observe(e_, engine.get(), asked_, tensors_, states_));
-    return Ok{};
-  }
-
-  // ---- of which precision
-
-  // The class that holds the subject; if none does, the one that it is held against: fits_[held_].
-  Status find_class() {
-    const auto declared = declared_precision(declared_);
-    std::vector<PrecisionClass> classes =
-        !declared ? all_classes(declared_, asked_) : classes_within(*declared, declared_, asked_);
-    if (declared_.ours) classes.resize(1);
-    for (const PrecisionClass& c : classes) {
-      if (!c.tight) continue;
-      TWINRUN_RETURN_IF_ERROR(try_class(c));
-      if (holds(fits_.size() - 1) || untestable_) return Ok{};
-    }
-    // Most tensors are where one way of rounding operands puts them, to the last of its flips: that is the subject's, and the rest is
-    // held against it.
-    const bool narrow = !declared_.ours && results_in_bf16(subject_, tensors_);
-    if (const auto most = in_most_tensors()) {
-      held_ = *most;
-      TWINRUN_RETURN_IF_ERROR(settle());
-      const bool own = fits_.size() == 1 || typical_ratio(fits_[held_]) <= kOwn;
-      if (own && !(narrow && declared == Precision::kDefault)) return Ok{};
-    }
-    // Results in bf16 were declared as "default" before there was a word for them.
-    if (declared == Precision::kDefault && !declared_.ours) {
-      for (PrecisionClass& c : classes_within(Precision::kAutocast, declared_, asked_)) {
-        if (c.results != Rounded::kNone) classes.push_back(std::move(c));
-      }
-    }
-    const bool drawn = !declared || row_of(*declared).results != Rounded::kNone ||
-                       declared_.reduced_bits < kF32Bits || declared_.stochastic;
-    if (declared) {  // its own first
-      std::ranges::stable_partition(
-          classes, [&](const PrecisionClass& c) { return c.precision == *declared; });
-    }
-    const size_t tight = fits_.size();
-    std::optional<size_t> holding;
-    for (const PrecisionClass& c : classes) {
-      if (c.tight) continue;
-      TWINRUN_RETURN_IF_ERROR(try_class(c));
-      // Who declares how operands are rounded is believed to have rounded otherwise only where all of a step shows it.
-      if (!drawn && !(narrow && c.results != Rounded::kNone) && !looks_rounded(fits_.back())) {
-        fits_.pop_back();
-        continue;
-      }
-      if (!holds(fits_.size() - 1)) continue;
-      holding = held_;
-      // One that holds it and is as far off as its members are names it best.
-      if (declared == c.precision || typical_ratio(fits_.back()) <= kTypical) return Ok{};
-    }
-    if (holding) {
-      held_ = *holding;
-      return Ok{};
-    }
-    if (fits_.size() == tight) return settle();
-    size_t nearest = tight;
-    for (size_t f = tight; f < fits_.size(); ++f) {
-      if (fits_[f].outside < fits_[nearest].outside) nearest = f;
-    }
-    if (drawn || 2 * fits_[nearest].outside <= fits_[held_].outside) held_ = nearest;
-    return settle();
-  }
-
-  bool holds(size_t fit) {
-    if (fit >= fits_.size() || fits_[fit].outside > 0) return false;
-    held_ = fit;
-    return true;
-  }
-
-  // What is said against the subject is said by all members of the class that it is held against.
-  Status settle() {
-    Fit& held = fits_[held_];
-    TWINRUN_RETURN_IF_ERROR(look(held, options_.many));
-    held.outside = std::ranges::count_if(
-        held.found, [&](const Distance& d) { return outside(d, held.threshold); });
-    return Ok{};
-  }
-
-  Status look(Fit& fit, int members) {
-    TWINRUN_RETURN_IF_ERROR(add_members(fit.of, asked_, members, fit.members));
-    fit.found = distances(subject_, envelope(fit.members, fit.of));
-    fit.threshold = threshold(fit.members.size(), fit.found.size());
-    return Ok{};
-  }
-
-  // Two members and three steps tell whether there is any use in a class that is not the declared one: where they rule out a quarter of what
-  // is looked at, there is none, and fit.outside is what they rule out. Of the steps, fit.values_out are then those.
-  Result<bool> worth_trying(Fit& fit) {
-    constexpr size_t kSteps = 3;
-    std::vector<MatchState> few;
-    Observed seen;
-    seen.replicas = subject_.replicas;
-    const size_t stride = tensors_.size() * subject_.replicas;
-    std::vector<size_t> places;
-    for (const int64_t at : spread_steps(static_cast<int64_t>(states_.size()), kSteps)) {
-      const auto s = static_cast<size_t>(at);
-      few.push_back(states_[s]);
-      for (size_t v = s * stride; v < (s + 1) * stride; ++v) {
-        seen.values.push_back(subject_.values[v]);
-        places.push_back(v);
-      }
-    }
-    seen.states = few.size();
-    std::vector<Observed> members;
-    TWINRUN_RETURN_IF_ERROR(add_members(fit.of, asked_, few, kFirstLook, members));
-    int64_t looked = 0, far = 0;
-    for (const Distance& d : distances(seen, envelope(members, fit.of))) {
-      ++looked;
-      far += d.ratio > kWorthTrying ? 1 : 0;
-      if (outside(d, kWorthTrying / 10)) {
-        ++fit.outside;
-      } else if (d.look == Look::kDistance) {
-        fit.values_out[places[d.value]] = false;
-      }
-    }
-    if (4 * far <= looked) fit.outside = 0;
-    return 4 * far <= looked;
-  }
-
-  // As the last one of fits_. Nothing found: its members are not finite.
-  Status try_class(const PrecisionClass& of) {
-    Fit fit;
-    fit.of = of;
-    fit.values_out.assign(subject_.values.size(), true);
-    const auto declared = declared_precision(declared_);
-    const bool own = declared_.ours || (fits_.empty() && declared == of.precision);
-    if (of.tight && !own) {
-      TWINRUN_ASSIGN(const bool worth, worth_trying(fit));
-      if (!worth) {
-        fit.outside = std::max<int64_t>(fit.outside, 1);
-        fits_.push_back(std::move(fit));
-        return Ok{};
-      }
-    }
-    // Few members show that all is well; more are asked before anything is said against the subject.
-    TWINRUN_RETURN_IF_ERROR(look(fit, options_.few));
-    if (std::ranges::any_of(fit.found, beyond)) TWINRUN_RETURN_IF_ERROR(look(fit, options_.many));
-    fit.values_out.assign(subject_.values.size(), false);
-    if (fit.found.empty()) {
-      untestable_ = true;
-      fit.outside = 1;
-    }
-    for (const Distance& d : fit.found) {
-      if (!outside(d, fit.threshold)) continue;
-      ++fit.outside;
-      if (d.look == Look::kDistance) fit.values_out[d.value] = true;
-    }
-    if (!fits_.empty() && fit.outside > 0) fit.members.clear();  // made again if need be
-    fits_.push_back(std::move(fit));
-    return Ok{};
-  }
-
-  // The tight class that holds most of the tensors that tell classes apart: those that not all of them hold.
-  std::optional<size_t> in_most_tensors() const {
-    if (fits_.size() < 2) return fits_.empty() ? std::nullopt : std::optional<size_t>(0);
-    int64_t told = 0;
-    std::vector<int64_t> out(fits_.size());
-    for (size_t v = 0; v < subject_.values.size(); ++v) {
-      const size_t first = v - v % subject_.replicas;
-      if (v != first && subject_.values[v].data == subject_.values[first].data) continue;
-      const auto has = [&](const Fit& f) { return f.values_out[v]; };
-      if (std::ranges::none_of(fits_, has)) continue;
-      ++told;
-      for (size_t f = 0; f < fits_.size(); ++f) out[f] += fits_[f].values_out[v] ? 1 : 0;
-    }
-    const auto best = std::ranges::min_element(out);
-    return 2 * *best <= told ? std::optional<size_t>(best - out.begin()) : std::nullopt;
-  }
-
-  // How far gradients are off, in units of what the members of a class are: the middle one.
-  double typical_ratio(const Fit& fit) const {
-    std::vector<double> ratios;
-    for (const Distance& d : fit.found) {
-      if (is_gradient(d)) ratios.push_back(d.ratio);
-    }
-    if (ratios.empty()) return 0;
-    const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
-    std::ranges::nth_element(ratios, middle);
-    return *middle;
-  }
-  bool is_gradient(const Distance& d) const {
-    const Compared& c = tensors_[place_of(d.value)];
-    return d.look == Look::kDistance && !c.is_state && c.elements > 1 && d.known;
-  }
-
-  // Are gradients of every step off by what such a rounding makes of them? At no step does a tight class that could be the subject's
-  // own hold half of them, and half of all are off by an eighth or more of what members of this class are.
-  bool looks_rounded(const Fit& loose) const {
-    constexpr double kOfMembers = 1.0 / 8;
-    const size_t stride = tensors_.size() * subject_.replicas;
-    std::vector<int64_t> gradients(subject_.states);
-    for (const Distance& d : loose.found) gradients[d.value / stride] += is_gradient(d) ? 1 : 0;
-    if (std::ranges::find(gradients, 0) != gradients.end()) return false;
-    for (const Fit& f : fits_) {
-      if (!f.of.tight || typical_ratio(f) > kOwn) continue;
-      std::vector<int64_t> held(subject_.states);
-      for (const Distance& d : loose.found)
-        held[d.value / stride] += is_gradient(d) && !f.values_out[d.value] ? 1 : 0;
-      for (size_t s = 0; s < subject_.states; ++s) {
-        if (2 * held[s] >= gradients[s]) return false;
-      }
-    }
-    return typical_ratio(loose) >= kOfMembers;
-  }
-
-  Envelope envelope(const std::vector<Observed>& members) const {
-    return envelope(members, fits_[held_].of);
-  }
-  // An optimizer that divides a gradient by its own size moves a weight by a whole step whatever the gradient's size: where that is
-  // zero but for the rounding of results, honest engines move it either way, and all members may have moved it the same way.
-  // Such is one weight of a tensor, by twice the largest change.
-  Envelope envelope(const std::vector<Observed>& members, const PrecisionClass& of) const {
-    Envelope out = envelope_of(members, slack_);
-    if (of.tight || !divides_by_size(e_.forward.optimizer.kind)) return out;
-    for (Envelope::Around& around : out.values) {
-      if (!around.stored) continue;
-      float largest = 0;
-      for (const float x : *around.mean) largest = std::max(largest, std::fabs(x));
-      around.allowed += 2 * static_cast<double>(largest);
-    }
-    return out;
-  }
-
-  // Of the class that the subject is held against.
-  Status add_members(const Program& program, int wanted, std::vector<Observed>& members) {
-    return add_members(fits_[held_].of, program, wanted, members);
-  }
+  using SubjectFit::add_members;
   Status add_members(Hypothesis& h, int wanted) {
     const size_t had = h.members.size();
     TWINRUN_RETURN_IF_ERROR(add_members(fits_[held_].of, h.program, h.states ? *h.states : states_,
@@ -445,121 +166,6 @@ class Matcher {
       }
     }
     return Ok{};
-  }
-  // `experiment`: whose feed the program reads; nullptr: the one asked for.
-  Status add_members(const PrecisionClass& of, const Program& program, int wanted,
-                     std::vector<Observed>& members, const Experiment* experiment = nullptr) {
-    return add_members(of, program, states_, wanted, members, experiment);
-  }
-  Status add_members(const PrecisionClass& of, const Program& program,
-                     const std::vector<MatchState>& states, int wanted,
-                     std::vector<Observed>& members, const Experiment* experiment = nullptr) {
-    while (static_cast<int>(members.size()) < wanted) {
-      const auto number = static_cast<uint64_t>(members.size()) + 1;
-      const auto backend =
-          member_of(of, number, declared_, backend_options(e_.scenario, options_.threads));
-      TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
-      TWINRUN_ASSIGN(Observed o,
-                     observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_,
-                             tensors_, states, number, weight_move(asked_, of)));
-      members.push_back(std::move(o));
-      result_.member_steps += static_cast<int64_t>(states.size());
-    }
-    return Ok{};
-  }
-
-  Result<Observed> predict(const Program& program, const std::vector<MatchState>& states,
-                           const Experiment* experiment = nullptr) {
-    BackendOptions o;
-    o.threads = options_.threads;
-    TWINRUN_ASSIGN(const auto backend, make_backend("cpu:f64", o));
-    TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
-    result_.exact_steps += static_cast<int64_t>(states.size());
-    return observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_, tensors_,
-                   states);
-  }
-
-  // Is the subject, run again from the same states, nearer to itself than to what is due? Twice as near, in most tensors of those
-  // that are outside; a single number may repeat by chance.
-  Result<bool> repeatable(Backend& subject, const std::vector<Distance>& found,
-                          const Envelope& honest) {
-    std::vector<MatchState> again = states_;
-    for (MatchState& state : again) state.after.clear();
-    TWINRUN_ASSIGN(const auto engine, subject.prepare(asked_));
-    TWINRUN_ASSIGN(const Observed one, observe(e_, engine.get(), asked_, tensors_, again));
-    TWINRUN_ASSIGN(const Observed two, observe(e_, engine.get(), asked_, tensors_, again));
-    result_.subject_steps += 2 * static_cast<int64_t>(again.size());
-    result_.draws = std::ranges::any_of(
-        asked_.graph.ops(), [](const Op& op) { return class_of(op.kind) == OpClass::kRandom; });
-    int64_t near = 0, far = 0;
-    for (const Distance& d : found) {
-      const std::vector<float>& x = *subject_.values[d.value].data;
-      if (d.look != Look::kDistance || !outside(d) || x.size() < 2) continue;
-      const double apart = gap2(*one.values[d.value].data, *two.values[d.value].data);
-      if (2 * apart < gap2(x, *honest.values[d.value].mean)) {
-        ++near;
-        continue;
-      }
-      ++far;
-      const double size = norm2(*honest.values[d.value].mean);
-      if (size > 0) result_.apart = std::max(result_.apart, apart / size);
-    }
-    return far <= near;
-  }
-
-  // What would explain a subject that declares more than it has.
-  Status undeclared_precision() {
-    const auto declared = declared_precision(declared_);
-    if (declared_.ours || !declared) return Ok{};
-    const bool narrow = results_in_bf16(subject_, tensors_);
-    // A precision is that of a whole step: where most of it is as declared, the rest is no precision's doing.
-    int64_t known = 0, out = 0;
-    for (const Distance& d : fits_[held_].found) {
-      if (d.look != Look::kDistance || !d.known) continue;
-      ++known;
-      out += outside(d) ? 1 : 0;
-    }
-    if (!narrow && 2 * out < known) return Ok{};
-    const auto say = [&](Precision precision, const std::string& does) {
-      result_.computes_as = row_of(precision).word;
-      result_.undeclared = result_.computes = does;
-    };
-    // Its numbers say so, whatever else is wrong with it.
-    if (narrow && row_of(*declared).result_bits > kBf16Bits) {
-      say(Precision::kAutocast, std::string(row_of(Precision::kAutocast).does));
-      return Ok{};
-    }
-    const size_t tried = fits_.size();
-    for (const PrecisionClass& c : classes_beyond(*declared, declared_, asked_)) {
-      TWINRUN_RETURN_IF_ERROR(try_class(c));
-      const Fit& fit = fits_.back();
-      if (fit.outside > 0 || (!c.tight && !looks_rounded(fit))) continue;
-      say(c.precision, c.does);
-      break;
-    }
-    fits_.resize(tried);
-    return Ok{};
-  }
-
-  // Student's quantile: the distance of one more draw from the mean of n, in units of their spread, is at most that of a single
-  // number (all its rounding errors in step); a tensor with many independent ones stays closer.
-  double threshold(size_t members, size_t comparisons) const {
-    const boost::math::students_t student(static_cast<double>(members - 1));
-    return boost::math::quantile(boost::math::complement(
-        student, options_.false_alarm / 2 / static_cast<double>(comparisons)));
-  }
-  static bool outside(const Distance& d, double threshold) {
-    return d.ratio > threshold && beyond(d);
-  }
-  bool outside(const Distance& d) const { return outside(d, result_.threshold); }
-
-  int64_t count_outside(const std::vector<Distance>& found) const {
-    return std::ranges::count_if(found, [&](const Distance& d) { return outside(d); });
-  }
-  static double largest(const std::vector<Distance>& found) {
-    double ratio = 0;
-    for (const Distance& d : found) ratio = std::max(ratio, d.ratio);
-    return ratio;
   }
 
   // nullopt: there is no such program, or it has another state than the one asked for.
@@ -815,8 +421,6 @@ class Matcher {
 
   // ---- what is outside, and what it looks like
 
-  size_t place_of(size_t value) const { return value / subject_.replicas % tensors_.size(); }
-
   // Of `program`, whose honest engines are `members`.
   Status describe_outside(const Program& program, const std::vector<Distance>& found,
                           const std::vector<Observed>& members,
@@ -921,20 +525,9 @@ class Matcher {
     return "";
   }
 
-  const Experiment& e_;
-  const Program& asked_;
-  const std::vector<MatchState>& states_;
-  MatchOptions options_;
-  Capabilities declared_;
-  std::vector<Compared> tensors_;
-  SettingsSlack slack_;
-  Observed subject_, exact_;
-  std::deque<Fit> fits_;  // classes tried, in that order
-  bool untestable_ = false;
-  size_t held_ = 0;  // the one that the subject is held against
+  Observed exact_;
   std::optional<Hypothesis> nearest_;
   std::vector<double> reach_;  // per value: how far honest engines are from binary64
-  MatchResult result_;
 };
 
 }  // namespace

@@ -70,9 +70,9 @@ def other_formulas(program):
                                          optimizer.get("decay_of", "all") != "all"):
         found.append("no other weight decay than AdamW's of all parameters")
     for layer in program.layers:
-        found += off(layer, FORMULAS["layer"], layer["name"] + ": ")
+        found += off(layer, FORMULAS["layer"], layer.get("name", layer["kind"]) + ": ")
         if layer.get("padding", "same") not in ("same", "valid"):
-            found.append(f"{layer['name']}: no padding = {layer['padding']!r}")
+            found.append(f"{layer.get('name', layer['kind'])}: no padding = {layer['padding']!r}")
     return found
 
 

@@ -29,18 +29,17 @@ class Planted(unittest.TestCase):
 
     def test_momentum_of_an_engine(self):
         verdict, headline, findings = self.found("pytorch", "momentum", "drill_mlp", ["tpu.cores=1"])
-        self.assertEqual(verdict, "ENGINE_BUG")
-        self.assertIn("pytorch (framework or script)", headline)
-        # At the first step the buffer is empty: the constant shows at the second one, in the update and not in the gradient.
-        self.assertEqual((findings[0]["step"], findings[0]["phase"]), (1, "update"))
-        self.assertTrue(all(f["phase"] == "update" for f in findings), findings)
+        self.assertEqual((verdict, findings[0]["cause"]), ("PROGRAM", "optimizer.momentum"))
+        self.assertIn("pytorch has a momentum of 0.8 where the scenario has 0.9", headline)
+        # At the first step the buffer is empty: the constant shows at the second one.
+        self.assertEqual(findings[0]["step"], 1)
 
     def test_momentum_of_a_script(self):
         verdict, headline, findings = self.found("pytorch", "momentum_of_script", "adapters/examples/mnist.toml",
                                                  ["train.steps=12", "data.train=768", "data.eval=128"])
-        self.assertEqual(verdict, "ENGINE_BUG")
-        self.assertIn("mnist_twinrun.py (framework or script)", headline)
-        self.assertEqual((findings[0]["step"], findings[0]["phase"]), (1, "update"))
+        self.assertEqual((verdict, findings[0]["cause"]), ("PROGRAM", "optimizer.momentum"))
+        self.assertIn("mnist_twinrun.py has a momentum of 0.8 where the scenario has 0.9", headline)
+        self.assertEqual(findings[0]["step"], 1)
 
     def cause(self, findings):
         return {f["cause"] for f in findings if f["class"] == "SHARDING"}
@@ -104,7 +103,7 @@ class Planted(unittest.TestCase):
 
     def test_a_fault_of_one_that_rounds_anew_each_time(self):
         verdict, _, findings = self.found("pytorch", "shuffled_momentum", "drill_mlp", ["tpu.cores=1"])
-        self.assertEqual((verdict, findings[0]["phase"]), ("ENGINE_BUG", "update"))
+        self.assertEqual((verdict, findings[0]["cause"]), ("PROGRAM", "optimizer.momentum"))
 
 
 if __name__ == "__main__":
