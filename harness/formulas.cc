@@ -15,7 +15,7 @@
 namespace twinrun {
 namespace {
 
-std::string quoted(std::string_view text) { return fmt::format("\"{}\"", text); }
+std::string in_quotes(std::string_view text) { return fmt::format("\"{}\"", text); }
 
 // f(Key, Owner) for the named key of every part of the scenario that the section names: a section, or a kind of layer.
 template <typename F>
@@ -165,7 +165,7 @@ std::string resolved(const Experiment& e, const std::string& key, std::string va
 std::string effective(const Experiment& e, const std::string& key) {
   const std::string now = value_of(e, key);
   if (now != "\"auto\"") return now;
-  return quoted(by_conventions(e.scenario, std::string_view(key).substr(key.find('.') + 1)));
+  return in_quotes(by_conventions(e.scenario, std::string_view(key).substr(key.find('.') + 1)));
 }
 
 std::string plain(std::string text) {
@@ -233,7 +233,7 @@ std::vector<FormulaChange> formula_changes(const Experiment& e) {
         }
         const bool word = value.find_first_not_of("0123456789.eE+-") != std::string::npos &&
                           value != "true" && value != "false" && value.front() != '"';
-        c.values.emplace_back(key, word ? quoted(value) : value);
+        c.values.emplace_back(key, word ? in_quotes(value) : value);
       }
       if (!possible || resolved_toml(changed) == resolved_toml(e.scenario)) continue;
       for (const auto& [key, value] : c.values) {

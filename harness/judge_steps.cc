@@ -20,7 +20,7 @@ namespace {
 // decision lies within the subject's own rounding then falls the other way in about half of them.
 constexpr double kFurther = 16;
 constexpr int kDeciders = 16;  // none of so many falls so with probability 2^-16
-constexpr double kBeyondMembers = 2, kBeyondRounding = 100;  // as in matching.cc
+constexpr double kOutOfRange = 2, kOutOfRounding = 100;  // as in matching_fit.h
 constexpr int64_t kReloads = 2;
 constexpr int kTowardsStart = 6;
 // What a replica's own update may round: two roundings of what is stored, either way.
@@ -106,7 +106,7 @@ Result<std::vector<int64_t>> StepsJudge::decided(const MatchResult& match,
       return m.step == step && m.tensor == tensor &&
              m.replica == static_cast<int>(d.value % subject.replicas);
     });
-    if (accused && d.of_largest > (d.known ? kBeyondMembers : kBeyondRounding)) stand.insert(step);
+    if (accused && d.of_largest > (d.known ? kOutOfRange : kOutOfRounding)) stand.insert(step);
   }
   for (const MatchState& state : alone) {
     if (!stand.contains(state.step)) out.push_back(state.step);
@@ -241,7 +241,8 @@ Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& mat
                       index_text(dims, static_cast<int64_t>(at[0])), used[at[0]], reported[at[0]]);
     }
   }
-  if (out.variable.empty()) return none;  // the same state, but for what the pieces of it do not tell
+  if (out.variable.empty())
+    return none;  // the same state, but for what the pieces of it do not tell
   return std::optional(out);
 }
 
@@ -303,7 +304,7 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const MatchResult& match,
       const Envelope::Range& range = there.looks[static_cast<size_t>(Look::kDistance)];
       const double apart = gap2(*run.values[v].data, *one.values[v].data);
       // Two honest runs are each as far from the mean; and a subject that differs from itself every time has no state that is hidden.
-      return !there.finite || !there.known(0.5) || apart <= 2 * kBeyondMembers * range.largest ||
+      return !there.finite || !there.known(0.5) || apart <= 2 * kOutOfRange * range.largest ||
              apart <= match.threshold * range.spread ||
              apart <= 2 * gap2(*one.values[v].data, *two.values[v].data);
     });
@@ -373,7 +374,7 @@ Result<std::optional<ReplicaSplit>> StepsJudge::split_replicas(
         for (const Observed& b : honest)
           largest = std::max(largest, gap2(x, *b.values[t * b.replicas + odd].data));
       }
-      const double allowed = kBeyondMembers * largest + rounding;
+      const double allowed = kOutOfRange * largest + rounding;
       if (!(apart > allowed)) continue;
       if (changes.size() == 2) {
         // Of two, the one that is farther from what honest engines do.

@@ -59,9 +59,9 @@ class OwnScript : public Backend {
   std::unique_ptr<Backend> inner_;
 };
 
-MatchResult match(const Experiment& e, Backend& subject, const MatchOptions& how = {}) {
+MatchResult match_script(const Experiment& e, Backend& subject, const MatchOptions& how = {}) {
   const Program asked = e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole();
-  class Keeper : public StepObserver {
+  class ScriptKeeper : public StepObserver {
    public:
     TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
       if (step == 0 || step == 7) states.push_back({step, before});
@@ -77,7 +77,7 @@ MatchResult match(const Experiment& e, Backend& subject, const MatchOptions& how
   return tiny::must(match_subject(e, asked, subject, keeper.states, how));
 }
 
-std::string told(const MatchResult& m) {
+std::string told_of_script(const MatchResult& m) {
   std::string out = "outcome " + std::to_string(static_cast<int>(m.outcome)) + ", ratio " +
                     std::to_string(m.ratio);
   for (const Explanation& x : m.explanations) {
@@ -89,13 +89,13 @@ std::string told(const MatchResult& m) {
   return out;
 }
 
-bool named(const MatchResult& m, const std::string& setting) {
+bool is_named(const MatchResult& m, const std::string& setting) {
   return std::ranges::any_of(m.explanations, [&](const Explanation& x) {
     return x.parts.size() == 1 && x.parts[0].cause == setting;
   });
 }
 
-Experiment experiment(const char* layers, Overrides overrides) {
+Experiment on_one_core(const char* layers, Overrides overrides) {
   overrides.emplace_back("tpu.cores", "1");
   return tiny::experiment(layers, overrides);
 }
@@ -111,44 +111,45 @@ void expect_all_named(const Experiment& e, size_t at_least) {
       fits = own->forward.state[i].type == e.forward.state[i].type;
     if (!fits) continue;
     OwnScript subject(*own, e.sharding);
-    const MatchResult m = match(e, subject, {.pairs = false});
+    const MatchResult m = match_script(e, subject, {.pairs = false});
     if (m.outcome == MatchResult::Outcome::kInside) continue;
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << change.setting << ": " << told(m);
-    EXPECT_TRUE(named(m, change.setting)) << change.setting << ": " << told(m);
-    names += named(m, change.setting) ? 1 : 0;
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained)
+        << change.setting << ": " << told_of_script(m);
+    EXPECT_TRUE(is_named(m, change.setting)) << change.setting << ": " << told_of_script(m);
+    names += is_named(m, change.setting) ? 1 : 0;
   }
   EXPECT_GE(names, at_least);
 }
 
 TEST(FormulasSlow, OfAdamAreNamed) {
-  expect_all_named(experiment(tiny::kDense, {{"optimizer.kind", "adam"},
-                                             {"optimizer.epsilon", "1e-5"},
-                                             {"optimizer.weight_decay", "0.01"},
-                                             {"optimizer.schedule", "cosine"},
-                                             {"optimizer.decay_steps", "20"}}),
+  expect_all_named(on_one_core(tiny::kDense, {{"optimizer.kind", "adam"},
+                                              {"optimizer.epsilon", "1e-5"},
+                                              {"optimizer.weight_decay", "0.01"},
+                                              {"optimizer.schedule", "cosine"},
+                                              {"optimizer.decay_steps", "20"}}),
                    30);
 }
 TEST(FormulasSlow, OfMomentumAndClippingAreNamed) {
-  expect_all_named(experiment(tiny::kDense, {{"optimizer.kind", "momentum"},
-                                             {"optimizer.clip", "global_norm"},
-                                             {"optimizer.clip_at", "0.5"},
-                                             {"optimizer.l2", "0.01"}}),
+  expect_all_named(on_one_core(tiny::kDense, {{"optimizer.kind", "momentum"},
+                                              {"optimizer.clip", "global_norm"},
+                                              {"optimizer.clip_at", "0.5"},
+                                              {"optimizer.l2", "0.01"}}),
                    25);
 }
 TEST(FormulasSlow, OfConvolutionsAndBatchNormAreNamed) {
-  expect_all_named(experiment(tiny::kConvolutional, {{"loss.smoothing", "0.1"}}), 30);
+  expect_all_named(on_one_core(tiny::kConvolutional, {{"loss.smoothing", "0.1"}}), 30);
 }
-TEST(FormulasSlow, OfDropoutAreNamed) { expect_all_named(experiment(tiny::kNormalized, {}), 30); }
+TEST(FormulasSlow, OfDropoutAreNamed) { expect_all_named(on_one_core(tiny::kNormalized, {}), 30); }
 
 TEST(Formulas, AnHonestEngineIsInside) {
-  const Experiment e = experiment(tiny::kConvolutional, {});
+  const Experiment e = on_one_core(tiny::kConvolutional, {});
   OwnScript subject(e, e.sharding);
-  EXPECT_EQ(match(e, subject).outcome, MatchResult::Outcome::kInside);
+  EXPECT_EQ(match_script(e, subject).outcome, MatchResult::Outcome::kInside);
 }
 
 // One tensor's fault is no formula's doing.
 TEST(Formulas, AFaultOfOneOpIsNotExplainedAway) {
-  const Experiment e = experiment(tiny::kConvolutional, {{"optimizer.kind", "momentum"}});
+  const Experiment e = on_one_core(tiny::kConvolutional, {{"optimizer.kind", "momentum"}});
   for (const char* fault :
        {"scale@dense1/kernel.grad,factor=2", "scale@conv1/kernel.update,factor=0.5",
         "zero@conv1/bias.grad", "sign_flip@dense1/bias.grad"}) {
@@ -169,14 +170,14 @@ TEST(Formulas, AFaultOfOneOpIsNotExplainedAway) {
      private:
       std::unique_ptr<Backend> inner_;
     } subject(with_faults(tiny::backend("cpu"), {*parsed}, 3, nullptr));
-    const MatchResult m = match(e, subject);
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << fault << ": " << told(m);
+    const MatchResult m = match_script(e, subject);
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << fault << ": " << told_of_script(m);
   }
 }
 
 TEST(Formulas, TwoAtOnceAreBothNamed) {
-  const Experiment e =
-      experiment(tiny::kConvolutional, {{"optimizer.kind", "adam"}, {"optimizer.epsilon", "1e-4"}});
+  const Experiment e = on_one_core(tiny::kConvolutional,
+                                   {{"optimizer.kind", "adam"}, {"optimizer.epsilon", "1e-4"}});
   Experiment own = e;
   std::vector<std::string> settings;
   for (const FormulaChange& change : formula_changes(e)) {
@@ -188,9 +189,9 @@ TEST(Formulas, TwoAtOnceAreBothNamed) {
   }
   ASSERT_EQ(settings.size(), 2u);
   OwnScript subject(own, e.sharding);
-  const MatchResult m = match(e, subject);
-  ASSERT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told(m);
-  EXPECT_EQ(m.explanations.front().parts.size(), 2u) << told(m);
+  const MatchResult m = match_script(e, subject);
+  ASSERT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told_of_script(m);
+  EXPECT_EQ(m.explanations.front().parts.size(), 2u) << told_of_script(m);
 }
 
 // docs/formulas.md ends with the table; where this fails, what is printed is to take its place.
