@@ -282,6 +282,13 @@ Status read_table(const Source& source, const Node& table, const std::string& pa
                    fmt::format("remove it, or set {} to {}", key.selector,
                                fmt::join(split_names(key.only), " or "))};
     }
+    if constexpr (std::is_same_v<Owner, OptimizerConfig>) {
+      // --set changed the kind: the decay of a rule that has its own is not meant for one that has none by default.
+      const Node* kind = table.find("kind");
+      if (key.name == "weight_decay" && node != nullptr && !node->overridden() && kind != nullptr &&
+          kind->overridden() && !contains_name("adamw|lars|lamb", owner.kind))
+        owner.weight_decay = OptimizerConfig{}.weight_decay;
+    }
     if (node == nullptr && key.required && applies(owner, key)) {
       const std::string where =
           table.overridden() ? fmt::format("{}: {}", source.file, path) : source.where(table, path);
