@@ -1,3 +1,4 @@
+// The table of precisions that an engine may declare, and how its words are read.
 #include "backends/precision.h"
 
 #include <algorithm>

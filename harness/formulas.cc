@@ -1,3 +1,4 @@
+// Rows of the catalogue (formula_rows.h) -> changes of one scenario; and numbers that a subject shows.
 #include "harness/formulas.h"
 
 #include <fmt/format.h>
@@ -18,11 +19,12 @@ namespace {
 std::string in_quotes(std::string_view text) { return fmt::format("\"{}\"", text); }
 
 // f(Key, Owner) for the named key of every part of the scenario that the section names: a section, or a kind of layer.
-template <typename F>
-void each_key(Scenario& s, std::string_view path, F f) {
+template <typename S, typename F>
+void each_key(S& s, std::string_view path, F f) {
   const size_t dot = path.find('.');
   const std::string_view section = path.substr(0, dot), name = path.substr(dot + 1);
-  const auto in = [&]<typename Owner>(Owner& owner) {
+  const auto in = [&](auto& owner) {
+    using Owner = std::remove_cvref_t<decltype(owner)>;
     for (const Key<Owner>& key : keys<Owner>()) {
       if (key.name == name) f(key, owner);
     }
@@ -35,7 +37,7 @@ void each_key(Scenario& s, std::string_view path, F f) {
     return false;
   });
   if (found) return;
-  for (LayerSpec& layer : s.model.layers) {
+  for (auto& layer : s.model.layers) {
     if (layer.kind == section) in(layer);
   }
 }
@@ -43,8 +45,7 @@ void each_key(Scenario& s, std::string_view path, F f) {
 // "" where there is no such key here.
 std::string value_of(const Experiment& e, std::string_view path) {
   std::string out;
-  Scenario s = e.scenario;
-  each_key(s, path, [&](const auto& key, const auto& owner) {
+  each_key(e.scenario, path, [&](const auto& key, const auto& owner) {
     if (out.empty() && applies(owner, key)) out = toml_value(owner, key);
   });
   return out;
@@ -56,6 +57,12 @@ double number_of(std::string_view text) {
   return value;
 }
 
+// Without the quotes of a TOML string.
+std::string plain(std::string_view text) {
+  if (text.size() >= 2 && text.front() == '"') text = text.substr(1, text.size() - 2);
+  return std::string(text);
+}
+
 // Puts a TOML value into the member; false: not a value of this key.
 template <typename Owner>
 struct Put {
@@ -65,9 +72,6 @@ struct Put {
   bool name_fits(std::string_view name) const {
     return key.allowed.has(name) ||
            (key.allowed.or_count && name.find_first_not_of("0123456789") == name.npos);
-  }
-  std::string_view plain() const {
-    return text.size() >= 2 && text.front() == '"' ? text.substr(1, text.size() - 2) : text;
   }
   bool operator()(bool Owner::*m) const {
     if (text != "true" && text != "false") return false;
@@ -84,18 +88,18 @@ struct Put {
   bool operator()(uint64_t Owner::*m) const { return number(owner.*m); }
   bool operator()(double Owner::*m) const { return number(owner.*m); }
   bool operator()(std::string Owner::*m) const {
-    if (!name_fits(plain())) return false;
-    owner.*m = plain();
+    if (!name_fits(plain(text))) return false;
+    owner.*m = plain(text);
     return true;
   }
   bool operator()(std::vector<std::string> Owner::*m) const {
-    owner.*m = {std::string(plain())};
+    owner.*m = {plain(text)};
     return true;
   }
   bool operator()(Dims Owner::*) const { return false; }
   bool operator()(LossReduction Owner::*m) const {
-    if (!key.allowed.has(plain())) return false;
-    owner.*m = plain() == "sum" ? LossReduction::kSum : LossReduction::kMean;
+    if (!key.allowed.has(plain(text))) return false;
+    owner.*m = plain(text) == "sum" ? LossReduction::kSum : LossReduction::kMean;
     return true;
   }
   bool operator()(std::vector<double> Owner::*) const { return false; }
@@ -136,7 +140,9 @@ std::vector<std::string> layers_with_parameters(const Experiment& e) {
   return names;
 }
 
-std::vector<std::string> split(std::string_view text, std::string_view by) {
+// "KEY = VALUE; KEY = VALUE" -> its parts.
+std::vector<std::string> parts_of(std::string_view text) {
+  constexpr std::string_view by = "; ";
   std::vector<std::string> out;
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(by, at), text.size());
@@ -168,11 +174,6 @@ std::string effective(const Experiment& e, const std::string& key) {
   return in_quotes(by_conventions(e.scenario, std::string_view(key).substr(key.find('.') + 1)));
 }
 
-std::string plain(std::string text) {
-  if (text.size() >= 2 && text.front() == '"') return text.substr(1, text.size() - 2);
-  return text;
-}
-
 bool belongs(const Experiment& e, const FormulaRow& row) {
   if (row.kinds.empty()) return true;
   const bool loss = row.change.starts_with("loss.");
@@ -198,10 +199,13 @@ bool is_idle(const Experiment& e, const std::string& key, const std::string& val
 std::vector<FormulaChange> formula_changes(const Experiment& e) {
   std::vector<FormulaChange> out;
   if (e.imported) return out;
+  const std::string asked = resolved_toml(e.scenario);
   for (const FormulaRow& row : kFormulaRows) {
     if (!belongs(e, row)) continue;
     const bool layers = row.change.ends_with("= layer");
-    std::vector<std::string> values = layers ? layers_with_parameters(e) : split(row.values, "|");
+    std::vector<std::string> values;
+    if (layers) values = layers_with_parameters(e);
+    for (const std::string_view value : split_names(row.values)) values.emplace_back(value);
     if (values.empty()) values = {""};
     for (const std::string& each : values) {
       FormulaChange c;
@@ -210,7 +214,7 @@ std::vector<FormulaChange> formula_changes(const Experiment& e) {
       Scenario changed = e.scenario;
       bool possible = true;
       std::string first_new, first_old;
-      for (const std::string& part : split(row.change, "; ")) {
+      for (const std::string& part : parts_of(row.change)) {
         const size_t equals = part.find(" = ");
         const std::string key = part.substr(0, equals);
         std::string value = part.substr(equals + 3);
@@ -225,7 +229,6 @@ std::vector<FormulaChange> formula_changes(const Experiment& e) {
         if (c.values.empty()) {
           first_old = plain(now);
           first_new = plain(value);
-          if (key == "optimizer.schedule_offset" && value == "0" && now == "0") possible = false;
           const bool number = now.find_first_not_of("0123456789.eE+-") == std::string::npos;
           const bool same =
               number ? number_of(now) == number_of(value) : plain(now) == plain(value);
@@ -235,15 +238,12 @@ std::vector<FormulaChange> formula_changes(const Experiment& e) {
                           value != "true" && value != "false" && value.front() != '"';
         c.values.emplace_back(key, word ? in_quotes(value) : value);
       }
-      if (!possible || resolved_toml(changed) == resolved_toml(e.scenario)) continue;
+      if (!possible || resolved_toml(changed) == asked) continue;
       for (const auto& [key, value] : c.values) {
         const size_t dot = key.find('.');
         const std::string name = key.substr(dot + 1);
-        const bool of_layers = value_of(e, key).empty()
-                                   ? false
-                                   : e.scenario.model.layers.end() !=
-                                         std::ranges::find(e.scenario.model.layers,
-                                                           key.substr(0, dot), &LayerSpec::kind);
+        const bool of_layers = std::ranges::find(e.scenario.model.layers, key.substr(0, dot),
+                                                 &LayerSpec::kind) != e.scenario.model.layers.end();
         c.setting += c.setting.empty() ? "" : ", ";
         c.setting +=
             of_layers ? fmt::format("{} = {} in layers of kind {}", name, value, key.substr(0, dot))
@@ -344,8 +344,8 @@ std::string formula_table_markdown() {
   for (const FormulaRow& row : kFormulaRows) {
     out += fmt::format(
         "| `{}` | {} | {} | {} | {} |\n", row.change,
-        row.values.empty() ? "" : fmt::format("`{}`", fmt::join(split(row.values, "|"), "`, `")),
-        row.kinds.empty() ? "" : fmt::format("{}", fmt::join(split(row.kinds, "|"), ", ")),
+        row.values.empty() ? "" : fmt::format("`{}`", fmt::join(split_names(row.values), "`, `")),
+        row.kinds.empty() ? "" : fmt::format("{}", fmt::join(split_names(row.kinds), ", ")),
         row.meaning, row.frameworks);
   }
   return out;

@@ -1,3 +1,4 @@
+// The judgement of kept steps: decisions, other starts, resumed steps, replicas.
 #include "harness/judge_steps.h"
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 
 #include "backends/variants/variant.h"
 #include "harness/links.h"
+#include "harness/matching_fit.h"
 #include "harness/one_step.h"
 #include "harness/pattern.h"
 #include "harness/pipeline.h"
@@ -20,7 +22,6 @@ namespace {
 // decision lies within the subject's own rounding then falls the other way in about half of them.
 constexpr double kFurther = 16;
 constexpr int kDeciders = 16;  // none of so many falls so with probability 2^-16
-constexpr double kOutOfRange = 2, kOutOfRounding = 100;  // as in matching_fit.h
 constexpr int64_t kReloads = 2;
 constexpr int kTowardsStart = 6;
 // What a replica's own update may round: two roundings of what is stored, either way.
@@ -106,7 +107,7 @@ Result<std::vector<int64_t>> StepsJudge::decided(const MatchResult& match,
       return m.step == step && m.tensor == tensor &&
              m.replica == static_cast<int>(d.value % subject.replicas);
     });
-    if (accused && d.of_largest > (d.known ? kOutOfRange : kOutOfRounding)) stand.insert(step);
+    if (accused && beyond(d)) stand.insert(step);
   }
   for (const MatchState& state : alone) {
     if (!stand.contains(state.step)) out.push_back(state.step);
@@ -304,7 +305,7 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const MatchResult& match,
       const Envelope::Range& range = there.looks[static_cast<size_t>(Look::kDistance)];
       const double apart = gap2(*run.values[v].data, *one.values[v].data);
       // Two honest runs are each as far from the mean; and a subject that differs from itself every time has no state that is hidden.
-      return !there.finite || !there.known(0.5) || apart <= 2 * kOutOfRange * range.largest ||
+      return !there.finite || !there.known(0.5) || apart <= 2 * kBeyondMembers * range.largest ||
              apart <= match.threshold * range.spread ||
              apart <= 2 * gap2(*one.values[v].data, *two.values[v].data);
     });
@@ -374,7 +375,7 @@ Result<std::optional<ReplicaSplit>> StepsJudge::split_replicas(
         for (const Observed& b : honest)
           largest = std::max(largest, gap2(x, *b.values[t * b.replicas + odd].data));
       }
-      const double allowed = kOutOfRange * largest + rounding;
+      const double allowed = kBeyondMembers * largest + rounding;
       if (!(apart > allowed)) continue;
       if (changes.size() == 2) {
         // Of two, the one that is farther from what honest engines do.

@@ -100,9 +100,8 @@ struct MatchResult {
   std::string undeclared;
   // Unrepeatable: a step run twice from the same state, the distance between the runs as a share of what was due.
   double apart = 0;
-  int64_t states = 0;   // steps looked at
-  int64_t skipped = 0;  // steps left out: the script skipped them (a loss scale that was too large)
-  bool draws = false;   // the program has random ops
+  int64_t states = 0;              // steps looked at
+  bool draws = false;              // the program has random ops
   std::vector<std::string> twins;  // engine faults that predict the same tensors as an explanation
   std::string why;                 // untestable: what is missing
   int64_t subject_steps = 0, member_steps = 0, exact_steps = 0;  // what it cost

@@ -1,5 +1,5 @@
 // The subject of matching.cc, held against the honest engines of each class of precision that its declaration allows
-// (harness/precision_class.h): which of them it belongs to, and what lies outside of those. For matching.cc alone.
+// (harness/precision_class.h): which of them it belongs to, and what lies outside of those. For matching.cc; its bounds for judge_steps.cc, too.
 #pragma once
 
 #include <algorithm>

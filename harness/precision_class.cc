@@ -1,3 +1,4 @@
+// The classes of honest engines, and their members: engines of ours with roundings put around their ops.
 #include "harness/precision_class.h"
 
 #include <algorithm>

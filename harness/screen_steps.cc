@@ -1,3 +1,4 @@
+// The screen: every step taken again by the reference, scored, and the highest scores kept.
 #include "harness/screen_steps.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// The table of conventions: which formula an "auto" key has, by framework.
 #include "scenarios/conventions.h"
 
 #include "scenarios/keys.h"
