@@ -175,6 +175,22 @@ const Row kRows[] = {
      [](E) -> std::string { return "average the running statistics over the cores"; },
      "the running statistics after the step, or held-out samples evaluated by them",
      "an engine that leaves out the all-reduce of batch statistics that the program has"},
+    {"averaged_statistics", "statistics", has_batch_norm,
+     [](E e, S s) { return has_batch_norm(e) && s.statistics == Statistics::kAveraged; },
+     [](E, Sharding& s) { s.statistics = Statistics::kGlobal; },
+     [](E, Sharding& s) { s.statistics = Statistics::kAveraged; },
+     [](E e) {
+       return fmt::format(
+           "running statistics are averaged over the cores, each core's being of its own {}, so "
+           "that "
+           "the variance leaves out how far the cores' means lie apart",
+           samples(per_core(e)));
+     },
+     [](E) -> std::string {
+       return "nothing, if held-out samples are evaluated as well as they should be; else take the "
+              "variance over all cores' samples, or let each core keep its own statistics";
+     },
+     "the running statistics after the step, or held-out samples evaluated by them", ""},
     {"batch_wise", "batchwise", [](E e) { return !coupled_by(e, "batch_wise").empty(); },
      [](E e, S s) {
        return !coupled_by(e, "batch_wise").empty() && s.batchwise == Scope::kPerCore;

@@ -398,6 +398,7 @@ Judgement judge(const Evidence& e) {
 Judgement classify(const Evidence& e) {
   Judgement j = judge(e);
   if (e.hidden_state) hidden_state_finding(e, j);
+  if (e.match && e.match->harmless) harmless_notes(e, j);
   tell_resolution(e, j);
   return j;
 }

@@ -158,6 +158,8 @@ Result<StepInputs> StepFeed::inputs(int64_t step) {
     const double begin = steady_seconds();
     auto inputs = step_inputs(program_, experiment_.scenario, batch, step);
     enqueue_ += {1, static_cast<int64_t>(batch.bytes()), steady_seconds() - begin, 0};
+    if (const auto deal = experiment_.deals.find(step); inputs && deal != experiment_.deals.end())
+      deal_rows(program_, deal->second, *inputs);
     if (const auto rate = experiment_.rates.find(step); inputs && rate != experiment_.rates.end()) {
       for (size_t i = 0; i < program_.inputs.size(); ++i) {
         if (program_.inputs[i].name != "learning_rate") continue;

@@ -38,6 +38,8 @@ struct Experiment {
   std::shared_ptr<const ImportedRun> imported = nullptr;  // then forward and inference are empty
   // Learning rates of single steps in the place of the schedule's: what a subject was seen to take.
   std::map<int64_t, double> rates = {};
+  // Rows of the batch that cores had at single steps: the same.
+  std::map<int64_t, Deal> deals = {};
 
   // Whose update algebra a program has under optimizer.algebra = "auto" (docs/optimizers.md). A sharded program is the TPU's.
   enum class Stack : uint8_t { kCpu, kTpu };

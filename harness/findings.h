@@ -29,6 +29,8 @@ void sharding_findings(const Evidence& evidence, Judgement& judgement, VerdictCl
 std::string named_causes(const Evidence& evidence);
 // "a missing all-reduce and ..." of sharding causes; "adds epsilon after ..., and has ..." where a formula is among them.
 std::string parts_text(const Explanation& explanation);
+// What the subject does otherwise, though the batch means the same.
+void harmless_notes(const Evidence& evidence, Judgement& judgement);
 // The same of all explanations of Evidence::match, "..., or ...".
 std::string explained_by(const Evidence& evidence);
 // What the subject's script changed, told from its tensors.

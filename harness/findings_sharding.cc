@@ -30,6 +30,7 @@ constexpr CauseName kCauseNames[] = {
     {"rate_over_cores", "a learning rate over the cores", "learning rate"},
     {"one_stream", "one random stream on all cores", "one random stream"},
     {"stream_per_core", "a random stream of each core", "random streams"},
+    {"averaged_statistics", "running statistics averaged over the cores", "averaged statistics"},
     {"same_shard", "the same shard on every core", "unsharded data"},
     {"shard_twice", "one shard on two cores", "duplicate shard"},
     {"remainder_padded", "padding that counts", "padded remainder"},
@@ -121,14 +122,17 @@ std::string named_causes(const Evidence& e) {
 
 namespace {
 
+std::string subject_of(const Explanation::Part& part) {
+  return part.sharding ? part.sharding->subject : std::string(name_of(part.cause).subject);
+}
+
 // "adds epsilon after the bias correction and has per-core batch norm", of a subject that comes before it.
 std::string doings_text(const Explanation& explanation) {
   std::string text;
   for (const Explanation::Part& part : explanation.parts) {
     text += text.empty() ? "" : ", and ";
     text += part.formula ? part.formula->meaning
-                         : fmt::format("has {}{}", part.introduced ? "" : "no ",
-                                       name_of(part.cause).subject);
+                         : fmt::format("has {}{}", part.introduced ? "" : "no ", subject_of(part));
   }
   return text;
 }
@@ -140,7 +144,7 @@ std::string parts_text(const Explanation& explanation) {
   std::string text;
   for (const Explanation::Part& part : explanation.parts) {
     text += fmt::format("{}{}{}", text.empty() ? "" : " and ",
-                        part.introduced ? "" : "the absence of ", name_of(part.cause).subject);
+                        part.introduced ? "" : "the absence of ", subject_of(part));
   }
   return text;
 }
@@ -172,8 +176,11 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
       f.verdict = as == VerdictClass::kProgram && !part.formula ? VerdictClass::kSharding : as;
       f.cause = part.formula ? part.formula->values.front().first : part.cause;
       f.level = m.read ? e.level : 'C';
-      const auto known = std::ranges::find(e.known_causes, part.cause, &ShardingCause::name);
-      const bool told = known != e.known_causes.end();
+      const auto found = std::ranges::find(e.known_causes, part.cause, &ShardingCause::name);
+      const ShardingCause* known = part.sharding                   ? &part.sharding->cause
+                                   : found == e.known_causes.end() ? nullptr
+                                                                   : &*found;
+      const bool told = known != nullptr;
       f.sentence =
           part.formula
               ? formula_sentence(e, *part.formula)
@@ -181,7 +188,7 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
                             part.introduced && told
                                 ? ": " + known->meaning
                                 : fmt::format(" by {}{}", part.introduced ? "" : "the absence of ",
-                                              name_of(part.cause).subject));
+                                              subject_of(part)));
       const std::string told_by =
           m.read ? "what the ops read is bit by bit what this cause feeds"
                  : fmt::format(
@@ -226,6 +233,17 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
       f.reproduce = e.command;
       j.findings.push_back(std::move(f));
     }
+  }
+}
+
+void harmless_notes(const Evidence& e, Judgement& j) {
+  for (const Explanation::Part& part : e.match->harmless->parts) {
+    const ShardingCause& cause = part.sharding->cause;
+    j.notes.push_back(fmt::format(
+        "{} differs from the scenario in a way that changes nothing of what the batch "
+        "means ({}): {}. It was judged as such, and every tensor is where honest engines put "
+        "it. {}.",
+        e.subject.name, cause.name, cause.meaning, capitalized(cause.cure)));
   }
 }
 

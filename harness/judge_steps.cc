@@ -151,6 +151,16 @@ Result<MatchResult> StepsJudge::match(std::vector<MatchState>& states, int64_t s
   if (tried.outcome == MatchResult::Outcome::kInside) return all;
   if (tried.outcome == MatchResult::Outcome::kExplained)
     TWINRUN_RETURN_IF_ERROR(keep_what_holds(tried, states));
+  if (tried.outcome == MatchResult::Outcome::kExplained && tried.explanations.front().harmless()) {
+    tried.outcome = MatchResult::Outcome::kInside;
+    tried.harmless = tried.explanations.front();
+    tried.ratio = tried.harmless->ratio;
+    tried.states = static_cast<int64_t>(states.size());
+    tried.explanations.clear();
+    tried.outside.clear();
+    tried.twins.clear();
+    outside_.clear();
+  }
   return tried;
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 
+#include "harness/assignment_fit.h"
 #include "harness/matching_fit.h"
 #include "program/analysis/liveness.h"
 
@@ -28,6 +29,9 @@ constexpr size_t kMostOfPairs = 6;
 constexpr double kPairBudget = 5e11;
 
 constexpr double kTensorOverhead = 2e5;  // of a step beside its products, per op, in the same unit
+
+// Of causes that no catalogue has, as many are tried with every other cause.
+constexpr size_t kDealsInPairs = 3, kGroupsInPairs = 2;
 
 // A program that the subject may have run instead.
 struct Hypothesis {
@@ -51,11 +55,6 @@ double logarithms(const std::vector<Distance>& found) {
 
 bool is_single(const std::vector<Explanation::Part>& parts) { return parts.size() == 1; }
 
-bool exclude_each_other(const Explanation::Part& a, const Explanation::Part& b) {
-  if (a.formula && b.formula) return exclusive(*a.formula, *b.formula);
-  return !a.formula && !b.formula && exclusive(a.cause, b.cause);
-}
-
 class Matcher : public SubjectFit {
  public:
   Matcher(const Experiment& e, const Program& asked, const std::vector<MatchState>& states,
@@ -69,6 +68,10 @@ class Matcher : public SubjectFit {
     // Rates of single steps are those of these steps.
     std::vector<Explanation::Part> own = parts;
     for (Explanation::Part& part : own) {
+      if (part.sharding && !part.sharding->deals.empty()) {
+        TWINRUN_ASSIGN(const auto again, counted());
+        if (again) part = part_of(*again);
+      }
       if (!part.formula || part.formula->rates.empty()) continue;
       TWINRUN_ASSIGN(const std::vector<Explanation::Part> again, fitted(true));
       if (!again.empty()) part = again.front();
@@ -76,11 +79,11 @@ class Matcher : public SubjectFit {
     std::optional<Hypothesis> h = hypothesis(own);
     if (!h) return Error{"there is no program with these changes", "matching", ""};
     TWINRUN_RETURN_IF_ERROR(add_members(*h, options_.few));
-    std::vector<Distance> found = distances(subject_, envelope(h->members));
+    std::vector<Distance> found = distances_from(*h);
     result_.threshold = threshold(h->members.size(), found.size());
     if (std::ranges::any_of(found, beyond)) {
       TWINRUN_RETURN_IF_ERROR(add_members(*h, options_.many));
-      found = distances(subject_, envelope(h->members));
+      found = distances_from(*h);
       result_.threshold = threshold(h->members.size(), found.size());
     }
     if (count_outside(found) == 0) return std::vector<TensorMismatch>();
@@ -140,7 +143,7 @@ class Matcher : public SubjectFit {
     }
     if (nearest_) {
       TWINRUN_RETURN_IF_ERROR(add_members(*nearest_, options_.many));
-      const std::vector<Distance> left = distances(subject_, envelope(nearest_->members));
+      const std::vector<Distance> left = distances_from(*nearest_);
       if (2 * count_outside(left) <= count_outside(found)) {
         result_.beside = Explanation{nearest_->parts, largest(left)};
         TWINRUN_RETURN_IF_ERROR(describe_outside(nearest_->program, left, nearest_->members,
@@ -158,6 +161,8 @@ class Matcher : public SubjectFit {
     const size_t had = h.members.size();
     TWINRUN_RETURN_IF_ERROR(add_members(fits_[held_].of, h.program, h.states ? *h.states : states_,
                                         wanted, h.members, h.experiment.get()));
+    for (size_t m = had; losses_together(h.parts) && m < h.members.size(); ++m)
+      h.members[m] = with_mean_losses(h.members[m], tensors_);
     for (size_t m = had; h.states && m < h.members.size(); ++m) {
       for (size_t v = 0; v < subject_.values.size(); ++v) {
         const Compared& c = tensors_[place_of(v)];
@@ -172,8 +177,11 @@ class Matcher : public SubjectFit {
   std::optional<Hypothesis> hypothesis(std::vector<Explanation::Part> parts) const {
     const Result<ChangedProgram> changed = changed_by(e_, asked_.sharding, parts);
     if (!changed) return std::nullopt;
-    const bool formula = changed->experiment != nullptr;
-    if (!formula && changed->sharding == asked_.sharding) return std::nullopt;
+    const bool formula = std::ranges::any_of(
+        parts, [](const Explanation::Part& part) { return part.formula.has_value(); });
+    if (changed->experiment == nullptr && changed->sharding == asked_.sharding &&
+        !losses_together(parts))
+      return std::nullopt;
     try {
       Hypothesis h{std::move(parts), asked_, changed->experiment};
       if (!formula) {
@@ -187,6 +195,11 @@ class Matcher : public SubjectFit {
     } catch (const GraphError&) {
       return std::nullopt;
     }
+  }
+
+  std::vector<Distance> distances_from(const Hypothesis& h) const {
+    return distances(losses_together(h.parts) ? with_mean_losses(subject_, tensors_) : subject_,
+                     envelope(h.members));
   }
 
   // The states, with the powers of other decays at the same number of updates; nullopt: the decays are the same.
@@ -236,7 +249,7 @@ class Matcher : public SubjectFit {
   Status look_at(std::vector<Hypothesis>& candidates) {
     for (Hypothesis& h : candidates) {
       TWINRUN_RETURN_IF_ERROR(add_members(h, kFirstLook));
-      const std::vector<Distance> found = distances(subject_, envelope(h.members));
+      const std::vector<Distance> found = distances_from(h);
       h.score = largest(found);
       h.nearness = logarithms(found);
       h.far =
@@ -253,7 +266,7 @@ class Matcher : public SubjectFit {
     for (const Hypothesis& h : candidates) {
       if (h.far == 0) {
         worth.push_back(h);
-      } else if (is_single(h.parts) && (!nearest_ || h.far < nearest_->far)) {
+      } else if (may_stand_beside(h) && (!nearest_ || h.far < nearest_->far)) {
         nearest_ = h;
       }
     }
@@ -261,16 +274,62 @@ class Matcher : public SubjectFit {
     if (worth.size() > kMostTried) worth.resize(kMostTried);
     for (Hypothesis& h : worth) {
       TWINRUN_RETURN_IF_ERROR(add_members(h, options_.many));
-      const std::vector<Distance> found = distances(subject_, envelope(h.members));
+      const std::vector<Distance> found = distances_from(h);
       // A program that means the same rounds otherwise: it holds no worse what only just is outside.
       if (count_outside(found) == 0 && kExplains * largest(found) <= result_.ratio) {
         result_.explanations.push_back({h.parts, largest(found)});
-      } else if (is_single(h.parts) && (!nearest_ || nearest_->far > 0)) {
+      } else if (may_stand_beside(h) && (!nearest_ || nearest_->far > 0)) {
         nearest_ = h;
       }
       h.members.clear();
     }
     std::ranges::stable_sort(result_.explanations, {}, &Explanation::ratio);
+    return Ok{};
+  }
+
+  static bool may_stand_beside(const Hypothesis& h) {
+    return is_single(h.parts) && !losses_together(h.parts);
+  }
+
+  // ---- causes of sharding that no catalogue has
+
+  bool any_outside(const std::vector<Distance>& found, auto&& which) const {
+    return std::ranges::any_of(
+        found, [&](const Distance& d) { return outside(d) && which(tensors_[place_of(d.value)]); });
+  }
+
+  // How often each sample counts, by the gradients.
+  Result<std::optional<ShardingChange>> counted() {
+    TWINRUN_ASSIGN(const Observed due, predict(asked_, states_));
+    return deal_by_gradients(e_, asked_, states_, tensors_, subject_, due, options_.threads);
+  }
+
+  // What no catalogue has. Of what explains nothing by itself, the likeliest are left for `parts`.
+  Status try_sharding(std::vector<Explanation::Part>& parts) {
+    if (asked_.sharding.cores < 2) return Ok{};
+    const std::vector<Distance> found = fits_[held_].found;
+    const auto try_these = [&](const std::vector<ShardingChange>& these, size_t keep) -> Status {
+      std::vector<Hypothesis> candidates;
+      for (const ShardingChange& change : these) {
+        if (auto h = hypothesis({part_of(change)})) candidates.push_back(std::move(*h));
+      }
+      TWINRUN_RETURN_IF_ERROR(try_all(candidates));
+      std::ranges::stable_sort(candidates, {}, &Hypothesis::nearness);
+      for (size_t i = 0; i < std::min(keep, candidates.size()); ++i)
+        parts.push_back(candidates[i].parts.front());
+      return Ok{};
+    };
+    TWINRUN_RETURN_IF_ERROR(try_these(groups_like(e_, asked_, tensors_, subject_), kGroupsInPairs));
+    if (result_.explanations.empty() && any_outside(found, is_loss)) {
+      TWINRUN_ASSIGN(const std::vector<ShardingChange> fed,
+                     deals_by_losses(e_, asked_, states_, tensors_, subject_, options_.threads));
+      TWINRUN_RETURN_IF_ERROR(try_these(fed, kDealsInPairs));
+    }
+    if (result_.explanations.empty() &&
+        any_outside(found, [](const Compared& c) { return c.tensor.ends_with(".grad"); })) {
+      TWINRUN_ASSIGN(const auto change, counted());
+      if (change) TWINRUN_RETURN_IF_ERROR(try_these({*change}, 0));
+    }
     return Ok{};
   }
 
@@ -350,7 +409,7 @@ class Matcher : public SubjectFit {
 
   Status explain(bool update_alone) {
     if (asked_.recipe == nullptr) return Ok{};
-    const std::vector<Explanation::Part> parts = changes(update_alone);
+    std::vector<Explanation::Part> parts = changes(update_alone);
     std::vector<Hypothesis> singles;
     for (const Explanation::Part& part : parts) {
       std::optional<Hypothesis> h = hypothesis({part});
@@ -363,6 +422,7 @@ class Matcher : public SubjectFit {
       singles.push_back(std::move(*h));
     }
     TWINRUN_RETURN_IF_ERROR(try_all(singles));
+    if (result_.explanations.empty()) TWINRUN_RETURN_IF_ERROR(try_sharding(parts));
     if (result_.explanations.empty() && options_.formulas) {
       TWINRUN_ASSIGN(const std::vector<Explanation::Part> numbers, fitted(update_alone));
       std::vector<Hypothesis> more;
@@ -375,19 +435,8 @@ class Matcher : public SubjectFit {
       std::vector<Hypothesis> pairs = pairs_of(parts, singles);
       TWINRUN_RETURN_IF_ERROR(try_all(pairs));
     }
-    // What sharding explains by itself needs no other formula.
-    const auto of_sharding = [](const Explanation& x) { return !x.has_formula(); };
-    if (std::ranges::any_of(result_.explanations, of_sharding))
-      std::erase_if(result_.explanations, [&](const Explanation& x) { return !of_sharding(x); });
-    for (const Explanation& x : result_.explanations) {
-      for (const Explanation::Part& part : x.parts) {
-        if (part.formula) continue;
-        const std::string twin = describe(e_, part.cause).twin;
-        if (part.introduced && !twin.empty() &&
-            std::ranges::find(result_.twins, twin) == result_.twins.end())
-          result_.twins.push_back(twin);
-      }
-    }
+    keep_preferred(result_.explanations);
+    result_.twins = twins_of(e_, result_.explanations);
     return Ok{};
   }
 
@@ -531,28 +580,6 @@ class Matcher : public SubjectFit {
 };
 
 }  // namespace
-
-bool Explanation::has_formula() const {
-  return std::ranges::any_of(parts, [](const Part& part) { return part.formula.has_value(); });
-}
-
-Result<ChangedProgram> changed_by(const Experiment& e, const Sharding& sharding,
-                                  const std::vector<Explanation::Part>& parts) {
-  ChangedProgram out{nullptr, sharding};
-  for (const Explanation::Part& part : parts) {
-    if (!part.formula) continue;
-    TWINRUN_ASSIGN(Experiment changed,
-                   with_formula(out.experiment ? *out.experiment : e, *part.formula));
-    out.experiment = std::make_shared<const Experiment>(std::move(changed));
-  }
-  const Experiment& base = out.experiment ? *out.experiment : e;
-  for (const Explanation::Part& part : parts) {
-    if (part.formula) continue;
-    out.sharding = part.introduced ? introduce(base, out.sharding, part.cause)
-                                   : restore(base, out.sharding, part.cause);
-  }
-  return out;
-}
 
 Result<std::vector<TensorMismatch>> outside_of(const Experiment& e, const Program& asked,
                                                Backend& subject,

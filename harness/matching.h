@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "harness/causes.h"
+#include "harness/assignment.h"
 #include "harness/envelope.h"
 #include "harness/formulas.h"
 #include "harness/precision_class.h"
@@ -55,11 +55,14 @@ struct Explanation {
     std::string cause;
     bool introduced = true;  // false: the program asked for has it, the subject's has not
     std::optional<FormulaChange> formula = {};  // then `cause` is its setting
+    std::optional<ShardingChange> sharding =
+        {};  // then `cause` is its name, and no catalogue has it
     bool operator==(const Part&) const = default;
   };
   std::vector<Part> parts;
   double ratio = 0;  // the subject's largest, in this program's own envelope
   bool has_formula() const;
+  bool harmless() const;  // all it changes leaves the meaning of the batch as it is
 };
 // The experiment and the sharding whose program the parts describe.
 struct ChangedProgram {
@@ -91,6 +94,8 @@ struct MatchResult {
   // Unexplained: the cause that leaves half of the tensors outside at most, if there is one; `outside` are then those that it
   // leaves. A cause and a fault together.
   std::optional<Explanation> beside;
+  // Inside: what the subject does otherwise than the program asked for, without any change of what the batch means.
+  std::optional<Explanation> harmless;
   // The class of precision (harness/precision_class.h) that it was held against: its word and what that rounds. Inside: the one
   // that holds it, the declared one if that does, else the finest.
   std::string computes_as, computes;
@@ -106,6 +111,17 @@ struct MatchResult {
   std::string why;                 // untestable: what is missing
   int64_t subject_steps = 0, member_steps = 0, exact_steps = 0;  // what it cost
 };
+
+Explanation::Part part_of(ShardingChange change);
+// Of what explains a subject alike: what sharding explains by itself needs no other formula; what does no harm comes first; then what
+// leaves each core's loss to be compared.
+void keep_preferred(std::vector<Explanation>& explanations);
+// Engine faults that predict the same tensors.
+std::vector<std::string> twins_of(const Experiment& experiment,
+                                  const std::vector<Explanation>& explanations);
+bool exclude_each_other(const Explanation::Part& a, const Explanation::Part& b);
+// Is the mean of the cores' losses compared, not each?
+bool losses_together(const std::vector<Explanation::Part>& parts);
 
 // The tensors that are outside what honest engines make of `asked` with these changes; none: the explanation holds on `states`.
 Result<std::vector<TensorMismatch>> outside_of(const Experiment& experiment, const Program& asked,

@@ -60,7 +60,8 @@ Status compare_trajectories(Stage& stage) {
   const bool scripted =
       e.match && e.match->outcome == MatchResult::Outcome::kExplained &&
       std::ranges::none_of(e.match->explanations.front().parts, [](const Explanation::Part& part) {
-        return part.formula && !part.formula->rates.empty();
+        return (part.formula && !part.formula->rates.empty()) ||
+               (part.sharding && !part.sharding->deals.empty());
       });
   const auto scripts = [&](const Experiment& own) -> Result<std::pair<Experiment, Program>> {
     if (!scripted) return std::pair{own, own.sharded(own.sharding)};

@@ -248,10 +248,23 @@ Status match_program(Stage& stage) {
                  stage.probe_t->executed_program() == nullptr && e.level != 'C'
                      ? feeding_causes(stage.experiment, asked, e.violations)
                      : std::vector<std::string>());
-  if (!fed.empty()) {
+  std::optional<ShardingChange> dealt;
+  if (fed.empty() && stage.probe_t->executed_program() == nullptr && e.level != 'C') {
+    TWINRUN_ASSIGN(dealt, deal_that_was_read(stage.experiment, asked, e.violations));
+  }
+  if (!fed.empty() || dealt) {
     e.match.emplace();
     e.match->outcome = MatchResult::Outcome::kExplained;
     e.match->read = true;
+    if (dealt) {
+      const Explanation only{{{dealt->cause.name, true, {}, dealt}}, 0};
+      if (dealt->harmless) {
+        e.match->outcome = MatchResult::Outcome::kInside;
+        e.match->harmless = only;
+      } else {
+        e.match->explanations.push_back(only);
+      }
+    }
     for (const std::string& cause : fed) e.match->explanations.push_back({{{cause, true, {}}}, 0});
   } else {
     const LargeBlocksApart apart;
@@ -261,11 +274,12 @@ Status match_program(Stage& stage) {
   }
   for (const Explanation& explanation : e.match->explanations) {
     for (const Explanation::Part& part : explanation.parts) {
-      if (!part.formula) e.known_causes.push_back(describe(stage.experiment, part.cause));
+      if (!part.formula && !part.sharding)
+        e.known_causes.push_back(describe(stage.experiment, part.cause));
     }
   }
   // What it was fed otherwise is the cause's doing, not the engine's.
-  if (e.match->outcome == MatchResult::Outcome::kExplained) {
+  if (e.match->outcome == MatchResult::Outcome::kExplained || e.match->harmless) {
     std::erase_if(e.violations, [&](const Violation& v) {
       // Without its ops, that replicas part is all that links can say, and the cause says why.
       return misfed(v) || (e.level == 'C' && v.what == Violation::What::kLink);

@@ -2,6 +2,7 @@
 // rows stand in zeros at its own place, so the sum is the gathering (TF's TPU models do it the same way:
 // tpu/models, cross_replica_concat), and a group's statistics stand in the group's row. Gradients follow from those of
 // scatter_add, all_reduce and gather.
+#include "program/graph/core_groups.h"
 #include "program/graph/layers.h"
 
 namespace twinrun {
@@ -25,19 +26,20 @@ ValueId Layers::mean_over_cores(ValueId statistic) {
     throw GraphError(name + ": " + std::to_string(sharding_.cores) +
                      " cores do not make groups of " + std::to_string(group));
   }
-  // Group of replica r: r / group rounded down, by (r + 1/2) / group and truncation.
-  const ValueId r = b.convert(replica_id(), DType::kF32, "replica");
-  const ValueId middle = b.binary_scalar(OpKind::kAdd, r, 0.5, "middle");
-  const ValueId row = b.reshape(
-      b.convert(b.binary_scalar(OpKind::kDivide, middle, group, "quotient"), DType::kI32, "group"),
-      {1}, "row");
-  const Dims dims = b.type(statistic).dims;
-  Dims one = dims, all = dims;
-  one.insert(one.begin(), 1);
-  all.insert(all.begin(), sharding_.cores / group);
-  const ValueId placed = b.scatter_add(row, b.reshape(statistic, one, "as_row"), all, "placed");
-  const ValueId own = b.reshape(b.gather(b.all_reduce(placed), row, "own_group"), dims, "of_group");
+  const CoreGroups groups{group, sharding_.batchnorm_strided};
+  const ValueId own = sum_over_group(b, statistic, replica_id(), sharding_.cores, groups);
   return b.binary_scalar(OpKind::kDivide, own, group, "mean_over_group");
+}
+
+// What core 0 holds of a state: the sum of what all hold, each but the first times zero.
+ValueId Layers::first_cores(ValueId held) {
+  GraphBuilder b =
+      GraphBuilder(program_.graph).derived(program_.graph.op(held).name, Phase::kUpdate);
+  const ValueId r = b.convert(replica_id(), DType::kF32, "replica");
+  const ValueId other = b.binary_scalar(OpKind::kMinimum, r, 1.0, "is_other");
+  const ValueId first = b.binary_scalar(
+      OpKind::kAdd, b.binary_scalar(OpKind::kMultiply, other, -1.0, "minus"), 1.0, "is_first");
+  return b.all_reduce(b.mul(held, b.broadcast_scalar(first, held, "firsts"), "of_first"));
 }
 
 ValueId Layers::mean_over_all_cores(ValueId statistic) {

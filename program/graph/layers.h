@@ -194,6 +194,7 @@ class Layers {
   ValueId replica_id();
   ValueId mean_over_cores(ValueId statistic);  // batch norm's, over its group
   ValueId mean_over_all_cores(ValueId statistic);
+  ValueId first_cores(ValueId held);
   // The mean and the biased variance of the core's own rows; of all cores'.
   struct Moments {
     ValueId mean, variance;

@@ -8,8 +8,9 @@ namespace twinrun {
 void Layers::update_statistic(const std::string& name, ValueId batch_value, double momentum) {
   StateVar& var = program_.state[static_cast<size_t>(program_.state_index(name))];
   GraphBuilder b = GraphBuilder(program_.graph, "", Phase::kUpdate).derived(name, Phase::kUpdate);
-  const ValueId old =
-      var.next == kNoValue ? var.id : var.next;  // a layer applied twice moves twice
+  ValueId old = var.next == kNoValue ? var.id : var.next;  // a layer applied twice moves twice
+  if (var.next == kNoValue && sharding_.cores > 1 && sharding_.statistics == Statistics::kFromFirst)
+    old = first_cores(old);
   const ValueId gap = b.sub(old, batch_value, "gap");
   var.next = b.sub(old, b.binary_scalar(OpKind::kMultiply, gap, 1.0 - momentum, "part"), "update");
 }
@@ -65,6 +66,9 @@ void Layers::batch_norm(const std::string& name, const NormOptions& norm) {
       if (!alone) running = own_moments(b.scope("running"), reduced, own_mean, own_count);
       if (sharding_.statistics == Statistics::kGlobal)
         running = moments_of_all(b.scope("running"), running);
+      if (sharding_.statistics == Statistics::kAveraged)
+        running = {mean_over_all_cores(running.mean), mean_over_all_cores(running.variance),
+                   running.count};
     }
     update_statistic(name + "/moving_mean", running.mean, norm.momentum);
     ValueId unbiased = running.variance;

@@ -5,6 +5,7 @@
 #include "program/analysis/liveness.h"
 #include "program/graph/accumulate.h"
 #include "program/graph/clip.h"
+#include "program/graph/core_groups.h"
 #include "program/graph/optimizer.h"
 
 namespace twinrun {
@@ -106,7 +107,8 @@ Program training_step(const Program& forward) {
     GraphBuilder b(p.graph, "loss", Phase::kForward);
     const Scaling scaling = p.sharding.scaling;
     if (cores > 1 && p.sharding.reduction == Reduction::kMean && scaling != Scaling::kNever)
-      scaled = b.binary_scalar(OpKind::kMultiply, scaled, 1.0 / cores, "scale_by_cores");
+      scaled =
+          b.binary_scalar(OpKind::kMultiply, scaled, 1.0 / scaled_by(p.sharding), "scale_by_cores");
     if (cores > 1 && scaling == Scaling::kOnceMore)
       scaled = b.binary_scalar(OpKind::kMultiply, scaled, 1.0 / cores, "scale_by_cores_again");
     if (p.optimizer.gradient_scale != 1)
@@ -131,8 +133,15 @@ Program training_step(const Program& forward) {
   if (clip_first) clip_gradients(p, names, grads, Phase::kGradient);
   for (size_t i = 0; i < grads.size(); ++i) {
     if (grads[i] == kNoValue || cores == 1 || !p.sharding.reduce_gradients) continue;
-    grads[i] =
-        GraphBuilder(p.graph).derived(names[i] + ".grad", Phase::kCollective).all_reduce(grads[i]);
+    GraphBuilder b = GraphBuilder(p.graph).derived(names[i] + ".grad", Phase::kCollective);
+    if (std::ranges::find(p.sharding.unreduced, names[i]) != p.sharding.unreduced.end()) {
+      if (p.sharding.reduction == Reduction::kMean && p.sharding.scaling != Scaling::kNever)
+        grads[i] = b.binary_scalar(OpKind::kMultiply, grads[i], scaled_by(p.sharding), "unscaled");
+    } else if (p.sharding.reduction_groups.size > 0) {
+      grads[i] = sum_over_group(b, grads[i], replica_id_of(p), cores, p.sharding.reduction_groups);
+    } else {
+      grads[i] = b.all_reduce(grads[i]);
+    }
   }
   const Accumulation accumulation = begin_accumulation(p, parameters, grads);
   if (!clip_first) clip_gradients(p, names, grads, Phase::kUpdate);

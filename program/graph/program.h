@@ -78,19 +78,36 @@ enum class Reduction : uint8_t { kMean, kSum };
 // kAveraged: synced means, but the variance is the mean of the cores' own, without the variance of their means
 // (tensorflow/tpu issue 321).
 enum class BatchNormSync : uint8_t { kPerCore, kSynced, kAveraged };
-// What batch norm's running statistics are moved by: what the layer normalised by, the core's own, or those of all cores.
-enum class Statistics : uint8_t { kAsNormalised, kPerCore, kGlobal };
+// What batch norm's running statistics are moved by: what the layer normalised by, the core's own, or those of all cores;
+// kAveraged: the mean over the cores of what each has moved by its own; kFromFirst: the core's own, but from where core 0's stand.
+enum class Statistics : uint8_t { kAsNormalised, kPerCore, kGlobal, kAveraged, kFromFirst };
 enum class Scope : uint8_t { kPerCore, kGlobal };
 
 // Where gradients are clipped on several cores. Before the all-reduce each core clips its own, with a mean reduction already
 // scaled by 1/cores.
 enum class Clipping : uint8_t { kAfterAllReduce, kBeforeAllReduce };
 
-// How often a gradient is scaled by 1/cores: as `reduction` says, once more than that, or never.
-enum class Scaling : uint8_t { kByReduction, kOnceMore, kNever };
+// How often a gradient is scaled by 1/cores: as `reduction` says, once more than that, or never. kByGroup: under a mean, by the
+// size of the group that it is reduced over.
+enum class Scaling : uint8_t { kByReduction, kOnceMore, kNever, kByGroup };
+
+// Cores that reduce among themselves: so many neighbours, or with `strided` every (cores / size)-th. 0: all cores.
+struct CoreGroups {
+  int size = 0;
+  bool strided = false;
+  bool operator==(const CoreGroups&) const = default;
+};
+
+// Which row of the whole batch stands in each of its places, core after core: of features, of labels and their weights, and of
+// the numbers by which random ops draw. Empty: each place has its own row.
+struct Deal {
+  std::vector<int32_t> features, labels, draws;
+  bool operator==(const Deal&) const = default;
+};
 
 // What the cores are fed; the defaults are what the whole batch means. No other value changes the program (shard_plan.h).
 struct Feeding {
+  Deal deal = {};  // before all others
   // Core i gets shard i, every core the first one, or core 1 the first one as well.
   enum class Shards : uint8_t { kOwn, kFirst, kFirstTwice } shards = Shards::kOwn;
   // The last core's last rows: real ones; zeros that count; the batch's first rows again; not there.
@@ -113,10 +130,14 @@ struct Sharding {
       Reduction::kMean;  // kMean scales each replica's loss by 1/cores before autodiff
   BatchNormSync batchnorm = BatchNormSync::kPerCore;
   int batchnorm_group = 0;  // kSynced: over groups of so many neighbouring cores; 0: all of them
+  bool batchnorm_strided = false;  // such groups are of every (cores / batchnorm_group)-th core
   Scope batchwise =
       Scope::kPerCore;  // layers and losses that look across samples: at a core's, or at all
   Scope token_mean = Scope::kPerCore;  // weighted means: over a core's weights, or over all
-  bool reduce_gradients = true;  // false: the all-reduce is missing (a cause to be told apart)
+  bool reduce_gradients = true;      // false: the all-reduce is missing (a cause to be told apart)
+  CoreGroups reduction_groups = {};  // gradients are reduced within these
+  // Parameters whose gradient each core keeps to itself: that of its own loss, not scaled by 1/cores.
+  std::vector<std::string> unreduced = {};
   Clipping clipping = Clipping::kAfterAllReduce;
   bool l2_once =
       false;  // under a sum, each core's L2 term is 1/cores of the whole (a cause to be told apart)

@@ -19,6 +19,24 @@ Tensor rows_at(const Tensor& from, const std::vector<int64_t>& rows) {
   return out;
 }
 
+// What each core gets of one input where the places of the batch have other rows.
+std::vector<Tensor> dealt(const std::vector<std::vector<Tensor>>& inputs, size_t input,
+                          const std::vector<int32_t>& rows) {
+  std::vector<Tensor> out;
+  const auto n = static_cast<size_t>(inputs[0][input].dims()[0]);
+  for (size_t core = 0; core < inputs.size(); ++core) {
+    const Tensor& own = inputs[core][input];
+    const size_t bytes = own.bytes() / n;
+    Tensor t = Tensor::zeros(own.type());
+    for (size_t i = 0; i < n; ++i) {
+      const auto row = static_cast<size_t>(rows[core * n + i]);
+      std::memcpy(t.raw() + i * bytes, inputs[row / n][input].raw() + (row % n) * bytes, bytes);
+    }
+    out.push_back(std::move(t));
+  }
+  return out;
+}
+
 // The last core's rows of one input; `first`: the first core's.
 Tensor with_remainder(Feeding::Remainder how, const Tensor& last, const Tensor& first,
                       bool is_weights) {
@@ -63,10 +81,27 @@ int64_t real_rows(int64_t per_core) {
   return 0;
 }
 
+void deal_rows(const Program& program, const Deal& deal, std::vector<std::vector<Tensor>>& inputs) {
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const std::string& name = program.inputs[i].name;
+    const std::vector<int32_t>* rows = name == "images" || name == "tokens"    ? &deal.features
+                                       : name == "labels" || name == "weights" ? &deal.labels
+                                       : name == "sample_ids"                  ? &deal.draws
+                                                                               : nullptr;
+    // Rows of another batch than the one that they were made for are left alone.
+    if (rows == nullptr ||
+        rows->size() != inputs.size() * static_cast<size_t>(inputs[0][i].dims()[0]))
+      continue;
+    const std::vector<Tensor> theirs = dealt(inputs, i, *rows);
+    for (size_t core = 0; core < inputs.size(); ++core) inputs[core][i] = theirs[core];
+  }
+}
+
 void misfeed(const Program& program, std::vector<std::vector<Tensor>>& inputs) {
   const Feeding& how = program.sharding.feeding;
   const auto cores = static_cast<int64_t>(inputs.size());
   if (how == Feeding{} || cores < 2) return;
+  deal_rows(program, how.deal, inputs);
   const auto all = static_cast<double>(cores);
   const std::vector<Tensor> first = inputs.front();  // the last may be the second
   for (size_t i = 0; i < program.inputs.size(); ++i) {

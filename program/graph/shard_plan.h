@@ -21,8 +21,12 @@ struct ShardPlan {
 };
 
 // Changes what the cores would be fed, each its own rows, to what program.sharding.feeding says. inputs[core] are in the order
-// of program.inputs. What is drawn at random stays with the core: only data is fed twice, padded, repeated or dropped.
+// of program.inputs. What is drawn at random stays with the core, unless a deal says otherwise: only data is fed twice, padded,
+// repeated or dropped.
 void misfeed(const Program& program, std::vector<std::vector<Tensor>>& inputs);
+
+// The same for a deal alone.
+void deal_rows(const Program& program, const Deal& deal, std::vector<std::vector<Tensor>>& inputs);
 
 // How many of the last core's rows are real under a remainder: half, or the largest part that divides them (a core whose rest
 // is dropped sees what is left several times, all equally often); none of one.

@@ -65,9 +65,11 @@ std::string attributes(const Op& op) {
 // What hardly any program has is named only where it is set: a program's digest is of this text.
 std::string rare_settings(const Sharding& s) {
   static constexpr const char* kScaling[] = {"", "scaled by 1/cores once more\n",
-                                             "never scaled by 1/cores\n"};
-  static constexpr const char* kStatistics[] = {"", "running statistics are each core's\n",
-                                                "running statistics are of all cores\n"};
+                                             "never scaled by 1/cores\n",
+                                             "scaled by the groups' size\n"};
+  static constexpr const char* kStatistics[] = {
+      "", "running statistics are each core's\n", "running statistics are of all cores\n",
+      "running statistics are averaged over cores\n", "running statistics go on from core 0's\n"};
   static constexpr const char* kShards[] = {"", "fed: every core the first shard\n",
                                             "fed: the first shard twice\n"};
   static constexpr const char* kRemainder[] = {"", "fed: the remainder padded\n",
@@ -78,6 +80,19 @@ std::string rare_settings(const Sharding& s) {
   static constexpr const char* kRate[] = {"", "fed: learning rate times cores\n",
                                           "fed: learning rate over cores\n"};
   std::string out = s.l2_every_core ? "every core's L2 term is the whole one\n" : "";
+  const auto rows = [&](const char* what, const std::vector<int32_t>& of) {
+    if (!of.empty()) out += fmt::format("fed: {} of rows {}\n", what, fmt::join(of, " "));
+  };
+  rows("features", s.feeding.deal.features);
+  rows("labels", s.feeding.deal.labels);
+  rows("draws", s.feeding.deal.draws);
+  if (s.reduction_groups.size > 0) {
+    out += fmt::format("gradients are reduced in {}groups of {} cores\n",
+                       s.reduction_groups.strided ? "strided " : "", s.reduction_groups.size);
+  }
+  if (s.batchnorm_strided) out += "batchnorm groups are strided\n";
+  if (!s.unreduced.empty())
+    out += fmt::format("gradients kept by each core: {}\n", fmt::join(s.unreduced, " "));
   out += kScaling[static_cast<size_t>(s.scaling)];
   out += kStatistics[static_cast<size_t>(s.statistics)];
   out += kShards[static_cast<size_t>(s.feeding.shards)];

@@ -53,6 +53,22 @@ class Planted(unittest.TestCase):
         self.assertIn("script runs another program", headline)
         self.assertIn("a missing all-reduce", headline)
 
+    def test_shards_that_are_dealt_in_strides(self):
+        verdict, headline, findings = self.found("jax", "strided", "drill_mlp", SEEDS)
+        self.assertEqual((verdict, self.cause(findings)), ("NOISE", set()), headline)
+        self.assertTrue(any("as DistributedSampler deals" in note for note in self.notes), self.notes)
+
+    def test_a_shard_that_is_fed_twice(self):
+        verdict, headline, findings = self.found("jax", "first_shard_again", "drill_mlp", SEEDS)
+        self.assertNotEqual(verdict, "ENGINE_BUG", headline)
+        self.assertEqual(findings[0]["cause"], "missing_samples", headline)
+        self.assertRegex(findings[0]["sentence"], r"core \d shard 0")
+
+    def test_labels_of_another_shard(self):
+        verdict, headline, findings = self.found("jax", "labels_of_the_next", "drill_mlp", SEEDS)
+        self.assertEqual((verdict, self.cause(findings)), ("SHARDING", {"labels_apart"}), headline)
+        self.assertIn("core 0: inputs of shard 0, labels of shard 1", findings[0]["sentence"])
+
     def test_batch_norm_that_is_not_synced(self):
         verdict, headline, findings = self.found("tensorflow", "batch_norm_per_device", "drill_dropout", SEEDS)
         self.assertEqual((verdict, self.cause(findings)), ("SHARDING", {"batch_norm"}), headline)

@@ -69,7 +69,7 @@ struct Fed {
   }
 };
 
-using Rows = std::vector<int>;
+using Rows = std::vector<int32_t>;
 
 TEST(Feeding, EachCoreItsOwnRows) {
   const Fed fed({});
@@ -115,6 +115,23 @@ TEST(Feeding, StreamsAndRates) {
   EXPECT_EQ(Fed({.rate = Feeding::Rate::kOverCores}).rate(), 0.125F);
 }
 
+// Any rows in any places; labels and draws have rows of their own.
+TEST(Feeding, ADeal) {
+  Rows strided;
+  for (int place = 0; place < kCores * kRows; ++place)
+    strided.push_back(place % kRows * kCores + place / kRows);
+  const Fed fed({.deal = {.features = strided, .labels = {}, .draws = {}}});
+  EXPECT_EQ(fed.of(1, "images"), (Rows{2, 102, 202, 302}));
+  EXPECT_EQ(fed.of(1, "labels"), (Rows{101, 102, 103, 104}));
+  EXPECT_EQ(fed.of(1, "sample_ids"), (Rows{4, 5, 6, 7}));
+  const Fed along({.deal = {.features = strided, .labels = strided, .draws = strided}});
+  EXPECT_EQ(along.of(2, "labels"), (Rows{3, 103, 203, 303}));
+  EXPECT_EQ(along.of(1, "sample_ids"), (Rows{1, 5, 9, 13}));
+  // Of another batch: left alone.
+  const Fed other({.deal = {.features = {1, 0}, .labels = {}, .draws = {}}});
+  EXPECT_EQ(other.of(0, "images"), (Rows{1, 2, 3, 4}));
+}
+
 // Rare settings are named where they are set only; what is fed changes no op.
 TEST(Feeding, TextsAndDigests) {
   const Program plain = training_step(shard(models::cnn(16), {.cores = kCores}));
@@ -126,6 +143,13 @@ TEST(Feeding, TextsAndDigests) {
   EXPECT_NE(fed.find("fed: every core the first shard\n"), std::string::npos);
   const auto ops = [](const std::string& text) { return text.substr(text.find("\n%")); };
   EXPECT_EQ(ops(fed), ops(to_text(plain)));
+  s = plain.sharding;
+  s.feeding.deal.labels = {1, 0};
+  EXPECT_NE(to_text(reshard(plain, s)).find("fed: labels of rows 1 0\n"), std::string::npos);
+  s = plain.sharding;
+  s.reduction_groups = {2, true};
+  EXPECT_NE(to_text(reshard(plain, s)).find("reduced in strided groups of 2 cores\n"),
+            std::string::npos);
   s = plain.sharding;
   s.scaling = Scaling::kOnceMore;
   EXPECT_NE(ops(to_text(reshard(plain, s))), ops(to_text(plain)));
