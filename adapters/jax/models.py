@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jax import lax
 from twinrun_engine.jax import SLOTS, field_of, largest_dims
-from twinrun_engine.model import Counters, features_of, missing, of_cores, stride_of, walk
+from twinrun_engine.model import Counters, features_of, missing, of_cores, pads_of, stride_of, walk
 
 jax.config.update("jax_default_matmul_precision", "highest")
 
@@ -31,7 +31,7 @@ def dense(c, layer, x):
 
 def convolve(c, layer, x, groups):
     strides, dilations = (stride_of(layer),) * 2, (layer.get("dilation", 1),) * 2
-    y = lax.conv_general_dilated(x, c.params[layer["name"] + "/kernel"], strides, layer["padding"].upper(),
+    y = lax.conv_general_dilated(x, c.params[layer["name"] + "/kernel"], strides, pads_of(layer, x.shape[1:3]),
                                  rhs_dilation=dilations, dimension_numbers=("NHWC", "HWIO", "NHWC"),
                                  feature_group_count=groups)
     return with_bias(c, layer, y)
@@ -53,7 +53,7 @@ def conv2d_transpose(c, layer, x):
 
 def window(layer, x, start, reducer):
     w, s = layer["window"], stride_of(layer)
-    return lax.reduce_window(x, start, reducer, (1, w, w, 1), (1, s, s, 1), layer["padding"].upper())
+    return lax.reduce_window(x, start, reducer, (1, w, w, 1), (1, s, s, 1), ((0, 0), *pads_of(layer, x.shape[1:3]), (0, 0)))
 
 
 def max_pool(_, layer, x):

@@ -13,16 +13,13 @@ import types
 import numpy as np
 import torch
 import torch.nn.functional as F
-from twinrun_engine.model import Counters, features_of, missing, same_padding, stride_of, walk
+from twinrun_engine.model import Counters, features_of, missing, pads_of, same_padding, stride_of, walk
 from twinrun_engine.pytorch import SLOTS, from_torch, to_torch
 
 
 def padding(layer, x):
     """F.pad's list for NCHW: left, right, top, bottom."""
-    if layer["padding"] == "valid":
-        return [0, 0, 0, 0]
-    size, stride, dilation = layer.get("kernel") or layer["window"], stride_of(layer), layer.get("dilation", 1)
-    return [p for axis in (3, 2) for p in same_padding(x.shape[axis], size, stride, dilation)]
+    return [p for axis in pads_of(layer, (x.shape[3], x.shape[2])) for p in axis]
 
 
 def channels_last(function, x):

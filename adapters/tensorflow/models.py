@@ -16,7 +16,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
-from twinrun_engine.model import Counters, features_of, missing, of_cores, stride_of, walk  # noqa: E402
+from twinrun_engine.model import Counters, features_of, missing, of_cores, pads_of, stride_of, walk  # noqa: E402
 
 
 # ---- layers: function(context, layer, x..) --------------------------------------------------------------------------------
@@ -29,15 +29,21 @@ def dense(c, layer, x):
     return with_bias(c, layer, tf.matmul(x, c.params[layer["name"] + "/kernel"]))
 
 
+def padding_of(layer, x):
+    """TensorFlow's word for a layer's padding, or its list of cells on every side."""
+    word = layer["padding"].upper()
+    return word if word in ("SAME", "VALID") else [[0, 0], *pads_of(layer, x.shape[1:3]), [0, 0]]
+
+
 def conv2d(c, layer, x):
-    return with_bias(c, layer, tf.nn.conv2d(x, c.params[layer["name"] + "/kernel"], stride_of(layer), layer["padding"].upper(),
+    return with_bias(c, layer, tf.nn.conv2d(x, c.params[layer["name"] + "/kernel"], stride_of(layer), padding_of(layer, x),
                                            dilations=layer.get("dilation", 1)))
 
 
 def depthwise_conv2d(c, layer, x):
     h, w, _, outputs = c.params[layer["name"] + "/kernel"].shape
     kernel = tf.reshape(c.params[layer["name"] + "/kernel"], [h, w, x.shape[3], outputs // x.shape[3]])
-    y = tf.nn.depthwise_conv2d(x, kernel, [1, stride_of(layer), stride_of(layer), 1], layer["padding"].upper(),
+    y = tf.nn.depthwise_conv2d(x, kernel, [1, stride_of(layer), stride_of(layer), 1], padding_of(layer, x),
                                dilations=[layer["dilation"]] * 2)
     return with_bias(c, layer, y)
 
@@ -51,11 +57,15 @@ def conv2d_transpose(c, layer, x):
 
 
 def max_pool(_, layer, x):
-    return tf.nn.max_pool2d(x, layer["window"], stride_of(layer), layer["padding"].upper())
+    return tf.nn.max_pool2d(x, layer["window"], stride_of(layer), padding_of(layer, x))
 
 
 def avg_pool(_, layer, x):
-    return tf.nn.avg_pool2d(x, layer["window"], stride_of(layer), layer["padding"].upper())
+    pads = padding_of(layer, x)
+    if isinstance(pads, str):
+        return tf.nn.avg_pool2d(x, layer["window"], stride_of(layer), pads)
+    total, inside = (tf.nn.avg_pool2d(tf.pad(y, pads), layer["window"], stride_of(layer), "VALID") for y in (x, tf.ones_like(x[:1])))
+    return total / inside
 
 
 def flatten(_c, _layer, x):

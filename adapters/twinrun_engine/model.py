@@ -38,6 +38,16 @@ def stride_of(layer):
     return layer["stride"] or layer.get("window", 1)
 
 
+def pads_of(layer, sizes):
+    """What a convolution or a pool pads of each axis, of these sizes: ((low, high), ..). Its padding is "same", "valid" or a number
+    of cells on every side."""
+    if layer["padding"] == "same":
+        window = layer.get("kernel") or layer["window"]
+        return tuple(same_padding(n, window, stride_of(layer), layer.get("dilation", 1)) for n in sizes)
+    cells = 0 if layer["padding"] == "valid" else int(layer["padding"])
+    return ((cells, cells),) * len(sizes)
+
+
 # What several replicas may mean (docs/engine-protocol.md, `sharding`). Of another word nothing is assumed.
 SHARDING = {"reduction": ("mean", "sum"), "batchnorm": ("per_core", "synced"), "batchwise": ("per_core", "gathered"),
             "token_mean": ("per_core", "global"), "clipping": ("after_all_reduce", "before_all_reduce")}
@@ -71,7 +81,7 @@ def other_formulas(program):
         found.append("no other weight decay than AdamW's of all parameters")
     for layer in program.layers:
         found += off(layer, FORMULAS["layer"], layer.get("name", layer["kind"]) + ": ")
-        if layer.get("padding", "same") not in ("same", "valid"):
+        if layer["kind"] == "conv2d_transpose" and layer["padding"] not in ("same", "valid"):
             found.append(f"{layer.get('name', layer['kind'])}: no padding = {layer['padding']!r}")
     return found
 
@@ -148,8 +158,7 @@ class Counters:
 
 def convolved(size, window, layer):
     """Height or width after a convolution or a pool."""
-    stride, reach = stride_of(layer), layer.get("dilation", 1) * (window - 1) + 1
-    return -(-size // stride) if layer["padding"] == "same" else (size - reach) // stride + 1
+    return (size + sum(pads_of(layer, (size,))[0]) - layer.get("dilation", 1) * (window - 1) - 1) // stride_of(layer) + 1
 
 
 def shape_after(layer, shape):

@@ -385,7 +385,8 @@ class Script:
             value = torch.from_numpy(np.array(value, order="C")).to(device)
             if image:
                 value = value.reshape(len(value), *image)
-            value = value.permute(0, 3, 1, 2) if value.dim() == 4 else value
+            # In memory as a script's own loader has it: layers of PyTorch add up in another order where channels lie last.
+            value = value.permute(0, 3, 1, 2).contiguous() if value.dim() == 4 else value
             return value.reshape(len(value), -1) if image else value
 
         features, labels = tensor(features_of(inputs)), tensor(inputs["labels"]).long()

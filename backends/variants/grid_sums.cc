@@ -118,6 +118,85 @@ float operand(const Tensor* t, const Side& side, int64_t part, int64_t row, int6
   return at < 0 ? 0.0f : number(*t, at);
 }
 
+// One operand's factors, of eight rows at one term or of eight terms of one row at a time: packing costs more than the sums do,
+// unless indices are computed that way.
+class Factors {
+ public:
+  Factors(const Tensor* t, const Side& side) : t_(t), side_(side) {
+    constexpr int64_t kMost = int64_t{1} << 31;
+    by_eight_ = t != nullptr && t->dtype() == DType::kF32 && side.stride_y == 1 &&
+                side.stride_x == 1 && t->elements() < kMost;
+    if (!by_eight_) return;
+    image_ = side.pixel > 0;
+    rows_ = indices(side.rows);
+    terms_ = indices(side.terms);
+  }
+  // Of `count` rows at term k.
+  void of_rows(int64_t part, int64_t row, int64_t count, int64_t k, float* to) const {
+    along(rows_, row, count, terms_, k, part, to,
+          [&](int64_t i) { return operand(t_, side_, part, i, k); });
+  }
+  // Of all terms of a row.
+  void of_terms(int64_t part, int64_t row, int64_t count, float* to) const {
+    along(terms_, 0, count, rows_, row, part, to,
+          [&](int64_t i) { return operand(t_, side_, part, row, i); });
+  }
+
+ private:
+  // Places as flat indices, with the pixel's coordinates where an image has a border.
+  struct Indices {
+    std::vector<int32_t> at, y, x;
+  };
+  Indices indices(const std::vector<Side::Place>& places) const {
+    Indices out;
+    for (const Side::Place& p : places) {
+      out.at.push_back(static_cast<int32_t>(p.offset + (p.y * side_.width + p.x) * side_.pixel));
+      out.y.push_back(static_cast<int32_t>(p.y));
+      out.x.push_back(static_cast<int32_t>(p.x));
+    }
+    return out;
+  }
+  template <typename OneByOne>
+  void along(const Indices& several, int64_t from, int64_t count, const Indices& other,
+             int64_t fixed, int64_t part, float* to, OneByOne one_by_one) const {
+    int64_t i = 0;
+    if (by_eight_) {
+      const auto f = static_cast<size_t>(fixed);
+      const float* data = t_->as<float>().data();
+      const __m256i at = _mm256_set1_epi32(other.at[f] + static_cast<int32_t>(part * side_.part));
+      const __m256i y = _mm256_set1_epi32(other.y[f]), x = _mm256_set1_epi32(other.x[f]);
+      const __m256i before = _mm256_set1_epi32(-1),
+                    height = _mm256_set1_epi32(static_cast<int32_t>(side_.height)),
+                    width = _mm256_set1_epi32(static_cast<int32_t>(side_.width));
+      for (; i + 8 <= count; i += 8) {
+        const auto load = [&](const std::vector<int32_t>& v) {
+          return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(v.data() + from + i));
+        };
+        const __m256i index = _mm256_add_epi32(load(several.at), at);
+        if (!image_) {
+          _mm256_storeu_ps(to + i, _mm256_i32gather_ps(data, index, 4));
+          continue;
+        }
+        const __m256i row = _mm256_add_epi32(load(several.y), y),
+                      column = _mm256_add_epi32(load(several.x), x);
+        const auto inside = [&](__m256i v, __m256i size) {
+          return _mm256_and_si256(_mm256_cmpgt_epi32(v, before), _mm256_cmpgt_epi32(size, v));
+        };
+        const __m256 mask =
+            _mm256_castsi256_ps(_mm256_and_si256(inside(row, height), inside(column, width)));
+        _mm256_storeu_ps(to + i,
+                         _mm256_mask_i32gather_ps(_mm256_setzero_ps(), data, index, mask, 4));
+      }
+    }
+    for (; i < count; ++i) to[i] = one_by_one(from + i);
+  }
+
+  const Tensor* t_;
+  const Side& side_;
+  Indices rows_, terms_;
+  bool by_eight_ = false, image_ = false;
+};
+
 void contract(const Job& job) {
   const Contraction& c = job.c;
   // The longer side of the result lies across the lanes.
@@ -128,18 +207,22 @@ void contract(const Job& job) {
   const auto planes = static_cast<int64_t>(job.scheme.planes());
   Floats left(static_cast<size_t>(rows * planes * c.k));
   Floats right(static_cast<size_t>(planes * c.k * kLanes));
+  Floats factors(static_cast<size_t>(std::max<int64_t>(c.k, kLanes)));
+  const Factors narrow_factors(narrow_values, narrow), wide_factors(wide_values, wide);
   for (int64_t p = 0; p < c.parts; ++p) {
     for (int64_t row = 0; row < rows; ++row) {
       float* to = left.data() + row * planes * c.k;
+      narrow_factors.of_terms(p, row, c.k, factors.data());
       for (int64_t k = 0; k < c.k; ++k)
-        job.scheme.split(operand(narrow_values, narrow, p, row, k), to + k, c.k);
+        job.scheme.split(factors[static_cast<size_t>(k)], to + k, c.k);
     }
     for (int64_t from = 0; from < columns; from += kLanes) {
       const int64_t lanes = std::min<int64_t>(kLanes, columns - from);
       for (int64_t k = 0; k < c.k; ++k) {
         float* to = right.data() + k * kLanes;
+        wide_factors.of_rows(p, from, lanes, k, factors.data());
         for (int64_t l = 0; l < lanes; ++l)
-          job.scheme.split(operand(wide_values, wide, p, from + l, k), to + l, c.k * kLanes);
+          job.scheme.split(factors[static_cast<size_t>(l)], to + l, c.k * kLanes);
       }
       for (int64_t row = 0; row < rows; ++row) {
         const Lanes sums = products<true>(job.v, job.order, job.scheme, c.k,

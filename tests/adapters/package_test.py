@@ -13,7 +13,7 @@ import numpy as np
 from harness import Failed, Harness, described
 
 from twinrun_engine import Damaged, Program, load, save
-from twinrun_engine.model import Counters, flattened_images, missing, same_padding, walk
+from twinrun_engine.model import Counters, flattened_images, missing, pads_of, same_padding, walk
 from twinrun_engine.names import Ambiguous, Candidate, Form, Unit, leaves_of, matched
 from twinrun_engine.protocol import Refused, Unsupported, Variable
 
@@ -242,6 +242,9 @@ class Parts(unittest.TestCase):
         with self.assertRaisesRegex(Unsupported, "no layer kind 'sum'"):
             walk(layers, {"twice": table["twice"]}, None, 5)
         self.assertEqual([same_padding(7, 3, 2), same_padding(8, 3, 2), same_padding(5, 3, 1, 2)], [(1, 1), (0, 1), (2, 2)])
+        layer = {"kernel": 3, "stride": 2, "padding": "same"}
+        self.assertEqual([pads_of(layer | {"padding": p}, (8, 7)) for p in ("same", "valid", "2")],
+                         [((0, 1), (1, 1)), ((0, 0), (0, 0)), ((2, 2), (2, 2))])
 
     def test_images_that_are_flattened(self):
         def layer(kind, name, **keys):
@@ -254,6 +257,8 @@ class Parts(unittest.TestCase):
         self.assertEqual(flattened_images(layers, (28, 28, 1)), {"dropout1": (7, 7, 8), "dense1": (7, 7, 8)})
         layers[1] |= {"stride": 3, "padding": "valid"}
         self.assertEqual(flattened_images(layers, (29, 28, 3))["dense1"], (9, 9, 8))
+        layers[0] |= {"kernel": 5, "padding": "1"}    # cells on every side, as PyTorch pads
+        self.assertEqual(flattened_images(layers, (28, 28, 1))["dense1"], (8, 8, 8))
         self.assertEqual(flattened_images(layers[2:], (28, 28, 1)), {})    # one channel: both orders are the same
         self.assertEqual(flattened_images(layers[2:], (2, 2, 3))["dense1"], (2, 2, 3))
         self.assertEqual(flattened_images([layer("dense", "wide", units=3), layer("odd", "odd"), *layers[2:]], (5, 4)), {})

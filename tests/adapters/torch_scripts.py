@@ -62,6 +62,7 @@ def main():
         return F.cross_entropy(replica(images), labels)
 
     def train_step(images, labels):
+        assert images.is_contiguous(), "images lie in memory as no loader of PyTorch gives them"
         if what == "zero_after":
             loss = forward(images, labels)
             loss.backward()
