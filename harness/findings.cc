@@ -329,6 +329,7 @@ void unrepeatable_finding(const Evidence& e, Judgement& j) {
 void tensor_findings(const Evidence& e, Judgement& j) {
   const MatchResult& m = *e.match;
   j.verdict = VerdictClass::kEngineBug;
+  const size_t before = j.findings.size();
   for (size_t i = 0; m.undeclared.empty() && i < std::min<size_t>(m.outside.size(), 8); ++i) {
     const TensorMismatch& t = m.outside[i];
     Finding f = tensor_finding(e, t);
@@ -348,6 +349,12 @@ void tensor_findings(const Evidence& e, Judgement& j) {
             : fmt::format("{} (framework or script) makes {} wrong, seen at step {} on core {}.",
                           e.subject.name, m.outside.front().tensor, m.outside.front().step,
                           m.outside.front().replica);
+  if (m.likeness && j.findings.size() > before) {
+    j.findings[before].evidence.push_back(fmt::format(
+        "nearest of the known formulas, which does not explain it: {} {}; {} of {} tensors are "
+        "outside with it, too",
+        e.subject.name, parts_text(m.likeness->explanation), m.likeness->outside, m.likeness->of));
+  }
   if (m.beside) {
     j.headline += fmt::format(" Besides, its script is not the scenario's: it {}{}.",
                               m.beside->has_formula() ? "" : "runs with ", parts_text(*m.beside));

@@ -18,9 +18,14 @@ namespace {
 
 std::string in_quotes(std::string_view text) { return fmt::format("\"{}\"", text); }
 
-// f(Key, Owner) for the named key of every part of the scenario that the section names: a section, or a kind of layer.
+constexpr std::string_view kOneLayer = "model.layers.";
+
+// f(Key, Owner) for the named key of every part of the scenario that the section names: a section, a kind of layer, or
+// model.layers.NAME.
 template <typename S, typename F>
 void each_key(S& s, std::string_view path, F f) {
+  const bool one = path.starts_with(kOneLayer);
+  if (one) path.remove_prefix(kOneLayer.size());
   const size_t dot = path.find('.');
   const std::string_view section = path.substr(0, dot), name = path.substr(dot + 1);
   const auto in = [&](auto& owner) {
@@ -31,30 +36,24 @@ void each_key(S& s, std::string_view path, F f) {
   };
   bool found = false;
   each_section(s, [&](std::string_view title, auto& part) {
-    if (title != section || section == "model") return true;
+    if (one || title != section || section == "model") return true;
     found = true;
     in(part);
     return false;
   });
   if (found) return;
   for (auto& layer : s.model.layers) {
-    if (layer.kind == section) in(layer);
+    if ((one ? layer.name : layer.kind) == section) in(layer);
   }
 }
 
 // "" where there is no such key here.
-std::string value_of(const Experiment& e, std::string_view path) {
+std::string value_of(const Scenario& s, std::string_view path) {
   std::string out;
-  each_key(e.scenario, path, [&](const auto& key, const auto& owner) {
+  each_key(s, path, [&](const auto& key, const auto& owner) {
     if (out.empty() && applies(owner, key)) out = toml_value(owner, key);
   });
   return out;
-}
-
-double number_of(std::string_view text) {
-  double value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
 }
 
 // Without the quotes of a TOML string.
@@ -79,8 +78,8 @@ struct Put {
     return true;
   }
   bool number(auto& value) const {
-    if (!key.allowed.has(number_of(text))) return false;
-    value = static_cast<std::remove_reference_t<decltype(value)>>(number_of(text));
+    if (!key.allowed.has(number_in(text))) return false;
+    value = static_cast<std::remove_reference_t<decltype(value)>>(number_in(text));
     return true;
   }
   bool operator()(int Owner::*m) const { return number(owner.*m); }
@@ -93,7 +92,9 @@ struct Put {
     return true;
   }
   bool operator()(std::vector<std::string> Owner::*m) const {
-    owner.*m = {plain(text)};
+    const std::string names = plain(text);
+    (owner.*m).clear();
+    for (const std::string_view name : split_names(names)) (owner.*m).emplace_back(name);
     return true;
   }
   bool operator()(Dims Owner::*) const { return false; }
@@ -110,8 +111,17 @@ bool assign(Owner& owner, const Key<Owner>& key, std::string_view text) {
   return applies(owner, key) && std::visit(Put<Owner>{owner, key, text}, key.member);
 }
 
-// Sets a key in all its places; "cells" means another number in each. False: nowhere to set it.
-bool set(Scenario& s, const std::string& path, const std::string& value) {
+// Of a layer: the channels that its norm scales.
+int64_t channels_of(const Experiment& e, const LayerSpec& layer) {
+  const StateVar* gamma = e.forward.find_state(layer.name + "/gamma");
+  return gamma != nullptr ? gamma->type.elements() : 0;
+}
+
+// Values that are another number in each layer.
+constexpr std::string_view kByLayer = "cells|size|root";
+
+// Sets a key in all its places. False: nowhere to set it.
+bool set(const Experiment& e, Scenario& s, const std::string& path, const std::string& value) {
   bool any = false, all = true;
   each_key(s, path, [&]<typename Owner>(const Key<Owner>& key, Owner& owner) {
     std::string text = value;
@@ -121,23 +131,14 @@ bool set(Scenario& s, const std::string& path, const std::string& value) {
         text = size > 1 ? fmt::format("{}", (size - 1) / 2) : owner.padding;
         if (text == "0") text = "valid";
       }
+      if (value == "size") text = fmt::format("{}", channels_of(e, owner) / owner.groups);
+      if (value == "root") text = toml_number(std::sqrt(static_cast<double>(owner.units)));
     }
     const bool done = assign(owner, key, text);
     any = any || done;
     all = all && done;
   });
   return any && all;
-}
-
-// The layers that have parameters, as names of the program say.
-std::vector<std::string> layers_with_parameters(const Experiment& e) {
-  std::vector<std::string> names;
-  for (const StateVar& var : e.forward.state) {
-    if (var.role != StateRole::kParameter) continue;
-    const std::string layer = var.name.substr(0, var.name.find('/'));
-    if (std::ranges::find(names, layer) == names.end()) names.push_back(layer);
-  }
-  return names;
 }
 
 // "KEY = VALUE; KEY = VALUE" -> its parts.
@@ -152,24 +153,25 @@ std::vector<std::string> parts_of(std::string_view text) {
   return out;
 }
 
-// What a value of a row stands for in this experiment; "": nothing.
-std::string resolved(const Experiment& e, const std::string& key, std::string value) {
-  const std::string now = value_of(e, key);
+// What a value of a row stands for in this scenario; "": nothing.
+std::string resolved(const Experiment& e, const Scenario& s, const std::string& key,
+                     std::string value) {
+  const std::string now = value_of(s, key);
   if (now.empty()) return "";
   if (value == "others") {
     const auto classes = static_cast<double>(e.data ? e.data->classes : 0);
-    const double spread = number_of(now) * classes / (classes - 1);
+    const double spread = number_in(now) * classes / (classes - 1);
     return classes > 1 && spread > 0 && spread < 1 ? toml_number(spread) : "";
   }
-  if (value == "1-") return toml_number(1 - number_of(now));
-  if (value.starts_with("*")) return toml_number(number_of(now) * number_of(value.substr(1)));
-  if (value.starts_with("@")) return value_of(e, value.substr(1));
+  if (value == "1-") return toml_number(1 - number_in(now));
+  if (value.starts_with("*")) return toml_number(number_in(now) * number_in(value.substr(1)));
+  if (value.starts_with("@")) return value_of(e.scenario, value.substr(1));
   return value;
 }
 
 // An "auto" is what the conventions make of it.
 std::string effective(const Experiment& e, const std::string& key) {
-  const std::string now = value_of(e, key);
+  const std::string now = value_of(e.scenario, key);
   if (now != "\"auto\"") return now;
   return in_quotes(by_conventions(e.scenario, std::string_view(key).substr(key.find('.') + 1)));
 }
@@ -182,19 +184,42 @@ bool belongs(const Experiment& e, const FormulaRow& row) {
 
 // Rows that mean nothing where the scenario has none of it: half of no weight decay.
 bool is_idle(const Experiment& e, const std::string& key, const std::string& value) {
-  const std::string now = value_of(e, key);
-  if (value.starts_with("*") && number_of(now) == 0) return true;
+  const std::string now = value_of(e.scenario, key);
+  if (value.starts_with("*") && number_in(now) == 0) return true;
   const OptimizerConfig& o = e.scenario.optimizer;
   if (key == "optimizer.decay_form" || key == "optimizer.decay_of") return o.weight_decay == 0;
   if (key == "optimizer.clip") return o.clip == "none" && value != "none";
   if (key.starts_with("optimizer.clip_")) return o.clip == "none";
-  if (key == "optimizer.l2" || key == "optimizer.l2_of") return o.l2 == 0;
+  if (key == "optimizer.l2_of") return o.l2 == 0;
   if (key == "optimizer.schedule_offset") return o.schedule == "constant" && o.warmup_steps == 0;
-  if (key == "train.accumulate_reduction") return e.scenario.train.accumulate == 1;
+  if (key.starts_with("train.accumulate")) return e.scenario.train.accumulate == 1;
+  if (key.starts_with("optimizer.ema")) return o.ema == 0;
   return false;
 }
 
+// As lines to put into the scenario.
+std::string setting_of(const Experiment& e,
+                       const std::vector<std::pair<std::string, std::string>>& values) {
+  std::string out;
+  for (const auto& [key, value] : values) {
+    const size_t dot = key.find('.');
+    const std::string kind = key.substr(0, dot);
+    const bool of_layers = std::ranges::find(e.scenario.model.layers, kind, &LayerSpec::kind) !=
+                           e.scenario.model.layers.end();
+    out += out.empty() ? "" : ", ";
+    out += of_layers ? fmt::format("{} = {} in layers of kind {}", key.substr(dot + 1), value, kind)
+                     : fmt::format("{} = {}", key, value);
+  }
+  return out;
+}
+
 }  // namespace
+
+double number_in(std::string_view text) {
+  double value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
 
 std::vector<FormulaChange> formula_changes(const Experiment& e) {
   std::vector<FormulaChange> out;
@@ -202,9 +227,7 @@ std::vector<FormulaChange> formula_changes(const Experiment& e) {
   const std::string asked = resolved_toml(e.scenario);
   for (const FormulaRow& row : kFormulaRows) {
     if (!belongs(e, row)) continue;
-    const bool layers = row.change.ends_with("= layer");
     std::vector<std::string> values;
-    if (layers) values = layers_with_parameters(e);
     for (const std::string_view value : split_names(row.values)) values.emplace_back(value);
     if (values.empty()) values = {""};
     for (const std::string& each : values) {
@@ -214,42 +237,35 @@ std::vector<FormulaChange> formula_changes(const Experiment& e) {
       Scenario changed = e.scenario;
       bool possible = true;
       std::string first_new, first_old;
+      std::vector<std::pair<std::string, std::string>> shown;  // as a user would write it
       for (const std::string& part : parts_of(row.change)) {
         const size_t equals = part.find(" = ");
         const std::string key = part.substr(0, equals);
         std::string value = part.substr(equals + 3);
         if (const size_t at = value.find('#'); at != std::string::npos) value.replace(at, 1, each);
-        if (value == "layer") value = each;
         if (c.values.empty() && is_idle(e, key, value)) possible = false;
-        value = resolved(e, key, value);
-        possible = possible && !value.empty() && set(changed, key, value);
+        value = resolved(e, changed, key, value);
+        possible = possible && !value.empty() && set(e, changed, key, value);
         if (!possible) break;
         const std::string now = effective(e, key);
         // The first key must change; the others say how.
         if (c.values.empty()) {
           first_old = plain(now);
-          first_new = plain(value);
+          first_new = plain(contains_name(kByLayer, value) ? value_of(changed, key) : value);
           const bool number = now.find_first_not_of("0123456789.eE+-") == std::string::npos;
           const bool same =
-              number ? number_of(now) == number_of(value) : plain(now) == plain(value);
+              number ? number_in(now) == number_in(value) : plain(now) == plain(value);
           if (same && row.change.find("; ") == std::string_view::npos) possible = false;
         }
         const bool word = value.find_first_not_of("0123456789.eE+-") != std::string::npos &&
                           value != "true" && value != "false" && value.front() != '"';
         c.values.emplace_back(key, word ? in_quotes(value) : value);
+        shown.push_back(c.values.back());
+        if (contains_name(kByLayer, value)) shown.back().second = value_of(changed, key);
+        if (now.starts_with("[")) shown.back().second = "[" + shown.back().second + "]";
       }
       if (!possible || resolved_toml(changed) == asked) continue;
-      for (const auto& [key, value] : c.values) {
-        const size_t dot = key.find('.');
-        const std::string name = key.substr(dot + 1);
-        const bool of_layers = std::ranges::find(e.scenario.model.layers, key.substr(0, dot),
-                                                 &LayerSpec::kind) != e.scenario.model.layers.end();
-        c.setting += c.setting.empty() ? "" : ", ";
-        c.setting +=
-            of_layers ? fmt::format("{} = {} in layers of kind {}", name, value, key.substr(0, dot))
-            : layers  ? fmt::format("{} = [{}]", key, value)
-                      : fmt::format("{} = {}", key, value);
-      }
+      c.setting = setting_of(e, shown);
       c.meaning = fmt::format(fmt::runtime(row.meaning), first_new, first_old);
       c.cure = fmt::format("give the script the scenario's formula ({} = {})",
                            c.values.front().first, effective(e, c.values.front().first));
@@ -268,8 +284,8 @@ std::string short_number(double value) {
   if (value < 1 && over > 1 && std::fabs(value * over - 1) < 1e-5) value = 1 / over;
   for (int digits = 1; digits < 9; ++digits) {
     std::string text = fmt::format("{:.{}g}", value, digits);
-    if (std::fabs(number_of(text) - value) <= 1e-5 * std::fabs(value) && digits > 2) return text;
-    if (number_of(text) == value) return text;
+    if (std::fabs(number_in(text) - value) <= 1e-5 * std::fabs(value) && digits > 2) return text;
+    if (number_in(text) == value) return text;
   }
   return fmt::format("{:.9g}", value);
 }
@@ -278,9 +294,9 @@ std::string short_number(double value) {
 
 FormulaChange fitted_number(const Experiment& e, const std::string& key, double value) {
   FormulaChange c;
-  const std::string text = short_number(value), now = value_of(e, key);
+  const std::string text = short_number(value), now = value_of(e.scenario, key);
   c.values = {{key, text}};
-  c.setting = fmt::format("{} = {}", key, text);
+  c.setting = setting_of(e, c.values);
   c.update_only = key == "optimizer.lr";
   if (key == "loss.scale") {
     c.meaning = fmt::format("has a loss that is {} times the scenario's", text);
@@ -291,8 +307,15 @@ FormulaChange fitted_number(const Experiment& e, const std::string& key, double 
     c.meaning = fmt::format("takes gradients that are {} times those of its loss", text);
     c.frameworks =
         "a loss scale that is left in, gradients that were added up or divided once more";
-  } else {
+  } else if (key == "optimizer.lr") {
     c.meaning = fmt::format("has {} as the learning rate where the scenario has {}", text, now);
+  } else {
+    for (const FormulaRow& row : kFormulaRows) {
+      if (!row.change.starts_with(key + " = ") || !belongs(e, row) || !c.meaning.empty()) continue;
+      c.meaning = fmt::format(fmt::runtime(row.meaning), text, now);
+      c.frameworks = row.frameworks;
+      c.update_only = row.update_only;
+    }
   }
   c.cure = fmt::format("give the script the scenario's number ({} = {})", key, now);
   return c;
@@ -318,6 +341,141 @@ FormulaChange fitted_rates(const Experiment& e, const std::map<int64_t, double>&
   return c;
 }
 
+namespace {
+
+// "conv1" where all of a layer's parameters are among them, else "conv1/bias".
+std::vector<std::string> by_layer(const Experiment& e, const std::set<std::string>& parameters) {
+  const auto layer_of = [](const std::string& name) { return name.substr(0, name.find('/')); };
+  std::vector<std::string> out;
+  for (const std::string& name : parameters) {
+    const std::string layer = layer_of(name);
+    const bool whole = std::ranges::all_of(e.forward.state, [&](const StateVar& var) {
+      return var.role != StateRole::kParameter || layer_of(var.name) != layer ||
+             parameters.contains(var.name);
+    });
+    const std::string& found = whole ? layer : name;
+    if (std::ranges::find(out, found) == out.end()) out.push_back(found);
+  }
+  return out;
+}
+
+// "conv1, the bias of dense3"
+std::string in_words(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names) {
+    const size_t slash = name.find('/');
+    out += out.empty() ? "" : ", ";
+    out += slash == std::string::npos
+               ? name
+               : fmt::format("the {} of {}", name.substr(slash + 1), name.substr(0, slash));
+  }
+  return out;
+}
+
+std::string as_list(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + in_quotes(name);
+  return "[" + out + "]";
+}
+
+}  // namespace
+
+FormulaChange of_parameters(const Experiment& e, const std::string& key,
+                            const std::set<std::string>& parameters,
+                            const std::set<std::string>& frozen) {
+  FormulaChange c;
+  const std::vector<std::string> names = by_layer(e, parameters), still = by_layer(e, frozen);
+  const auto value = [](const std::vector<std::string>& of) {
+    return in_quotes(fmt::format("{}", fmt::join(of, "|")));
+  };
+  c.setting = fmt::format("{} = {}", key, as_list(names));
+  if (key == "unused") {
+    std::map<std::string, std::vector<std::string>> parts;  // by layer
+    for (const std::string& name : parameters)
+      parts[name.substr(0, name.find('/'))].push_back(name.substr(name.find('/') + 1));
+    c.setting.clear();
+    for (const auto& [layer, of] : parts) {
+      const std::string path = fmt::format("{}{}.unused", kOneLayer, layer);
+      c.values.emplace_back(path, value(of));
+      c.setting += fmt::format("{}{} = {}", c.setting.empty() ? "" : ", ", path, as_list(of));
+    }
+    c.meaning = fmt::format("does not use {}, and reads zeros in the place",
+                            in_words({parameters.begin(), parameters.end()}));
+    c.frameworks = "a layer without its bias, or that is not applied";
+    c.cure = "use them in the script";
+    return c;
+  }
+  c.values = {{key, value(names)}};
+  c.update_only = key == "optimizer.frozen";
+  c.cure = "let the script train what the scenario trains";
+  if (c.update_only) {
+    c.meaning = "does not update " + in_words(names);
+    c.frameworks =
+        "a parameter group left out, optax.masked, trainable = False (an engine that does not "
+        "write this update would look the same: "
+        "the list of executed ops would tell)";
+    return c;
+  }
+  c.meaning =
+      fmt::format("has no gradient for {}: frozen, or the gradient is stopped", in_words(names));
+  c.frameworks =
+      "requires_grad = False, detach(), jax.lax.stop_gradient, trainable = False (an engine that "
+      "does not compute this gradient would look "
+      "the same: the list of executed ops would tell)";
+  if (!still.empty()) {
+    c.values.emplace_back("optimizer.frozen", value(still));
+    c.setting += fmt::format(", optimizer.frozen = {}", as_list(still));
+  }
+  return c;
+}
+
+bool NumberKey::takes(double value) const {
+  return scale == Scale::kLinear ||
+         (scale == Scale::kLogarithm ? value > 0 : value > 0 && value < 1);
+}
+
+std::vector<NumberKey> number_keys(const Experiment& e) {
+  std::vector<NumberKey> out;
+  if (e.imported) return out;
+  for (const FormulaRow& row : kFormulaRows) {
+    const size_t equals = row.change.find(" = ");
+    const std::string key(row.change.substr(0, equals));
+    const std::string_view to = row.change.substr(equals + 3);
+    if ((to != "#" && to != "*#") || !belongs(e, row) || is_idle(e, key, std::string(to))) continue;
+    // Numbers are written with a point or an exponent; what is counted is not solved for.
+    const std::string now = value_of(e.scenario, key);
+    const bool number = now.find_first_of(".e") != std::string::npos &&
+                        now.find_first_not_of("0123456789.e+-") == std::string::npos;
+    if (!number || key == "optimizer.lr" ||
+        std::ranges::find(out, key, &NumberKey::key) != out.end())
+      continue;
+    using Scale = NumberKey::Scale;
+    const double own = number_in(now);
+    const Scale scale = key.ends_with("epsilon") || key.ends_with("clip_at") ? Scale::kLogarithm
+                        : own > 0.5 && own < 1                               ? Scale::kComplement
+                                                                             : Scale::kLinear;
+    out.push_back({scale, key, own, row.update_only});
+  }
+  return out;
+}
+
+std::optional<double> plain_number(double value) {
+  constexpr double kNear = 1e-3;
+  const auto plain = [&](double x) -> std::optional<double> {
+    for (int digits = 1; digits <= 2; ++digits) {
+      const double rounded = number_in(fmt::format("{:.{}g}", x, digits));
+      if (std::fabs(rounded - x) <= kNear * std::fabs(x)) return rounded;
+    }
+    return std::nullopt;
+  };
+  if (!std::isfinite(value)) return std::nullopt;
+  if (value > 0.5 && value < 1) {
+    const auto rest = plain(1 - value);
+    return rest ? std::optional<double>(1 - *rest) : std::nullopt;
+  }
+  return plain(value);
+}
+
 Result<Experiment> with_formula(const Experiment& e, const FormulaChange& change) {
   if (!change.rates.empty()) {
     Experiment out = e;
@@ -326,7 +484,7 @@ Result<Experiment> with_formula(const Experiment& e, const FormulaChange& change
   }
   Scenario s = e.scenario;
   for (const auto& [key, value] : change.values) {
-    if (!set(s, key, plain(value))) return Error{"no such setting here", key, ""};
+    if (!set(e, s, key, plain(value))) return Error{"no such setting here", key, ""};
   }
   return with_scenario(e, s);
 }

@@ -9,6 +9,8 @@
 #pragma once
 
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +37,28 @@ std::vector<FormulaChange> formula_changes(const Experiment& experiment);
 // ("optimizer.gradient_scale"), a rate ("optimizer.lr"); or the rates of single steps.
 FormulaChange fitted_number(const Experiment& experiment, const std::string& key, double value);
 FormulaChange fitted_rates(const Experiment& experiment, const std::map<int64_t, double>& rates);
+
+// Parameters that do not learn: `key` is optimizer.frozen, optimizer.stopped (of which `frozen` are not updated, either) or unused.
+FormulaChange of_parameters(const Experiment& experiment, const std::string& key,
+                            const std::set<std::string>& parameters,
+                            const std::set<std::string>& frozen);
+
+// A number of the catalogue's formulas that a subject may have otherwise, and how it is solved for.
+struct NumberKey {
+  enum class Scale : uint8_t {
+    kLinear,
+    kLogarithm,  // of what lies over decades
+    kComplement  // ... of 1 - x: decays
+  } scale = Scale::kLinear;
+  std::string key;
+  double start = 0;
+  bool update_only = false;
+  bool takes(double value) const;  // it has a place on the scale
+};
+std::vector<NumberKey> number_keys(const Experiment& experiment);
+double number_in(std::string_view toml);
+// The number of one or two digits, or one less such a number, that lies within a thousandth: what somebody may have set.
+std::optional<double> plain_number(double value);
 
 // The experiment whose scenario has the change's values.
 Result<Experiment> with_formula(const Experiment& experiment, const FormulaChange& change);

@@ -18,14 +18,18 @@
 namespace twinrun {
 namespace {
 
-// Where a step alone is outside, honest engines are asked once more, from weights that are moved this many times further: whatever
-// decision lies within the subject's own rounding then falls the other way in about half of them.
-constexpr double kFurther = 16;
-constexpr int kDeciders = 16;  // none of so many falls so with probability 2^-16
 constexpr int64_t kReloads = 2;
 constexpr int kTowardsStart = 6;
 // What a replica's own update may round: two roundings of what is stored, either way.
 constexpr double kOfUpdate = 0x1p-22;
+
+// Of setting steps aside: each leaves fewer steps, and what is then compared together may still be outside.
+constexpr int kTurns = 3;
+
+void erase_steps(std::vector<MatchState>& states, const std::vector<int64_t>& steps) {
+  std::erase_if(
+      states, [&](const MatchState& s) { return std::ranges::find(steps, s.step) != steps.end(); });
+}
 
 const MatchState& at_step(const std::vector<MatchState>& states, int64_t step) {
   return *std::ranges::find(states, step, &MatchState::step);
@@ -63,16 +67,14 @@ StepsJudge::StepsJudge(const Experiment& e, const Program& asked, Backend& engin
   if (!declared_.ours) slack_ = settings_slack(e);
 }
 
-// Of honest engines of one class of precision, each from weights that are moved `further` than the ensemble's.
+// Of honest engines of one class of precision.
 Result<std::vector<Observed>> StepsJudge::members(const std::vector<MatchState>& states,
                                                   const std::vector<Compared>& tensors, int count,
-                                                  double further, const PrecisionClass& of) const {
+                                                  const PrecisionClass& of) const {
   std::vector<Observed> out;
-  const double move = further * weight_move(asked_, of);
+  const double move = weight_move(asked_, of);
   for (int k = 0; k < count; ++k) {
-    // Odd numbers are those that are moved; of the ensemble's own, every second one is.
-    const uint64_t number =
-        further > 1 ? 2 * static_cast<uint64_t>(k) + 1001 : static_cast<uint64_t>(k) + 1;
+    const uint64_t number = static_cast<uint64_t>(k) + 1;
     const auto backend = member_of(of, number, declared_, backend_options(e_.scenario, o_.threads));
     TWINRUN_ASSIGN(const auto engine, backend->prepare(asked_));
     TWINRUN_ASSIGN(Observed o, observe(e_, engine.get(), asked_, tensors, states, number, move));
@@ -81,34 +83,23 @@ Result<std::vector<Observed>> StepsJudge::members(const std::vector<MatchState>&
   return out;
 }
 
-// Steps that are outside but for a decision that falls either way.
-Result<std::vector<int64_t>> StepsJudge::decided(const MatchResult& match,
-                                                 const std::vector<MatchState>& states) const {
+// Steps that are outside of the program with these changes, but for a decision that falls either way.
+Result<std::vector<int64_t>> StepsJudge::decided(const std::vector<TensorMismatch>& outside,
+                                                 const PrecisionClass& held,
+                                                 const std::vector<MatchState>& states,
+                                                 const std::vector<Explanation::Part>& parts,
+                                                 const MatchOptions& options) const {
   std::vector<MatchState> alone;
-  for (const int64_t step : steps_of(match.outside)) {
+  for (const int64_t step : steps_of(outside)) {
     const bool together = std::ranges::any_of(
-        match.outside, [&](const TensorMismatch& m) { return m.step == step && m.all_steps; });
+        outside, [&](const TensorMismatch& m) { return m.step == step && m.all_steps; });
     if (!together) alone.push_back(at_step(states, step));
   }
   // What is outside at most steps does not hang on any decision.
   std::vector<int64_t> out;
   if (alone.empty() || 2 * alone.size() > states.size()) return out;
-  const std::vector<Compared> tensors = compared_tensors(
-      asked_, o_.most_elements / static_cast<int64_t>(alone.size()) / asked_.sharding.cores);
-  TWINRUN_ASSIGN(const std::vector<Observed> further,
-                 members(alone, tensors, kDeciders, kFurther, match.held));
-  TWINRUN_ASSIGN(const Observed subject, observe(e_, nullptr, asked_, tensors, alone));
-  std::set<int64_t> stand;
-  for (const Distance& d : distances(subject, envelope_of(further, slack_))) {
-    if (d.look == Look::kSizes || d.look == Look::kStoreds) continue;
-    const int64_t step = alone[d.value / subject.replicas / tensors.size()].step;
-    const std::string& tensor = tensors[d.value / subject.replicas % tensors.size()].tensor;
-    const bool accused = std::ranges::any_of(match.outside, [&](const TensorMismatch& m) {
-      return m.step == step && m.tensor == tensor &&
-             m.replica == static_cast<int>(d.value % subject.replicas);
-    });
-    if (accused && beyond(d)) stand.insert(step);
-  }
+  TWINRUN_ASSIGN(const std::set<int64_t> stand,
+                 steps_that_stand(e_, asked_, engine_, alone, parts, outside, held, options));
   for (const MatchState& state : alone) {
     if (!stand.contains(state.step)) out.push_back(state.step);
   }
@@ -117,19 +108,18 @@ Result<std::vector<int64_t>> StepsJudge::decided(const MatchResult& match,
 
 Result<MatchResult> StepsJudge::match(std::vector<MatchState>& states, int64_t screened) {
   MatchOptions o = o_;
+  const std::vector<MatchState> kept = states;  // also those that are set aside
+  o.history = &kept;
   const auto judged = static_cast<double>(states.size());
   o.false_alarm *= std::min(1.0, judged / static_cast<double>(std::max<int64_t>(1, screened)));
   o.explain = false;
   TWINRUN_ASSIGN(MatchResult all, match_subject(e_, asked_, engine_, states, o));
   const bool seen =
       std::ranges::none_of(states, [](const MatchState& s) { return s.after.empty(); });
-  // Each turn leaves fewer steps; what is then compared together may still be outside.
-  for (int turn = 0; turn < 3 && seen && !all.outside.empty(); ++turn) {
-    TWINRUN_ASSIGN(const std::vector<int64_t> aside, decided(all, states));
+  for (int turn = 0; turn < kTurns && seen && !all.outside.empty(); ++turn) {
+    TWINRUN_ASSIGN(const std::vector<int64_t> aside, decided(all.outside, all.held, states, {}, o));
     if (aside.empty() || aside.size() == states.size()) break;
-    std::erase_if(states, [&](const MatchState& s) {
-      return std::ranges::find(aside, s.step) != aside.end();
-    });
+    erase_steps(states, aside);
     set_aside_ += static_cast<int64_t>(aside.size());
     TWINRUN_ASSIGN(all, match_subject(e_, asked_, engine_, states, o));
   }
@@ -150,7 +140,7 @@ Result<MatchResult> StepsJudge::match(std::vector<MatchState>& states, int64_t s
   // Fewer steps may leave nothing outside; what was seen stands.
   if (tried.outcome == MatchResult::Outcome::kInside) return all;
   if (tried.outcome == MatchResult::Outcome::kExplained)
-    TWINRUN_RETURN_IF_ERROR(keep_what_holds(tried, states));
+    TWINRUN_RETURN_IF_ERROR(keep_what_holds(tried, states, kept));
   if (tried.outcome == MatchResult::Outcome::kExplained && tried.explanations.front().harmless()) {
     tried.outcome = MatchResult::Outcome::kInside;
     tried.harmless = tried.explanations.front();
@@ -165,11 +155,22 @@ Result<MatchResult> StepsJudge::match(std::vector<MatchState>& states, int64_t s
 }
 
 // What explains three steps must explain all that were judged. Of an explanation that does not, what it leaves is told beside it.
-Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states) {
+Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states,
+                                   const std::vector<MatchState>& history) {
+  MatchOptions o = o_;
+  o.history = &history;
   std::vector<Explanation> hold;
   for (const Explanation& explanation : tried.explanations) {
     TWINRUN_ASSIGN(std::vector<TensorMismatch> left,
-                   outside_of(e_, asked_, engine_, states, explanation.parts, o_));
+                   outside_of(e_, asked_, engine_, states, explanation.parts, o));
+    std::vector<MatchState> undecided = states;
+    for (int turn = 0; turn < kTurns && !left.empty(); ++turn) {
+      TWINRUN_ASSIGN(const std::vector<int64_t> aside,
+                     decided(left, tried.held, undecided, explanation.parts, o));
+      if (aside.empty()) break;
+      erase_steps(undecided, aside);
+      TWINRUN_ASSIGN(left, outside_of(e_, asked_, engine_, undecided, explanation.parts, o));
+    }
     if (left.empty()) {
       hold.push_back(explanation);
     } else if (!tried.beside) {
@@ -308,7 +309,7 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const MatchResult& match,
   if (!repeats) {
     TWINRUN_ASSIGN(const Observed two, observe(e_, engine.get(), asked_, tensors, again));
     TWINRUN_ASSIGN(const std::vector<Observed> honest,
-                   members(probed, tensors, o_.many, 1, match.held));
+                   members(probed, tensors, o_.many, match.held));
     const Envelope around = envelope_of(honest, slack_);
     std::erase_if(other, [&](size_t v) {
       const Envelope::Around& there = around.values[v];
@@ -376,7 +377,7 @@ Result<std::optional<ReplicaSplit>> StepsJudge::split_replicas(
       const double rounding = kOfUpdate * norm(as_doubles(state.after[odd].vars[c.index]));
       if (apart <= rounding) continue;
       if (honest.empty()) {
-        TWINRUN_ASSIGN(honest, members(one, tensors, o_.few, 1, whole));
+        TWINRUN_ASSIGN(honest, members(one, tensors, o_.few, whole));
       }
       double largest = 0, due = 0;
       for (const Observed& a : honest) {

@@ -72,10 +72,14 @@ class StepsJudge {
  private:
   Result<std::vector<Observed>> members(const std::vector<MatchState>& states,
                                         const std::vector<Compared>& tensors, int count,
-                                        double further, const PrecisionClass& of) const;
-  Status keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states);
-  Result<std::vector<int64_t>> decided(const MatchResult& match,
-                                       const std::vector<MatchState>& states) const;
+                                        const PrecisionClass& of) const;
+  Status keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states,
+                         const std::vector<MatchState>& history);
+  Result<std::vector<int64_t>> decided(const std::vector<TensorMismatch>& outside,
+                                       const PrecisionClass& held,
+                                       const std::vector<MatchState>& states,
+                                       const std::vector<Explanation::Part>& parts,
+                                       const MatchOptions& options) const;
 
   const Experiment& e_;
   const Program& asked_;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct MatchOptions {
   int64_t most_elements = int64_t{1} << 26;
   bool pairs = true;     // try two causes at once where no single one explains
   bool formulas = true;  // try the catalogue of formulas (harness/formulas.h), too
+  // Steps of the run from its first on, which need not be all: what a script keeps to itself is replayed over them.
+  const std::vector<MatchState>* history = nullptr;
 };
 
 // One tensor of one replica at one step, outside the envelope of honest engines.
@@ -96,6 +99,13 @@ struct MatchResult {
   std::optional<Explanation> beside;
   // Inside: what the subject does otherwise than the program asked for, without any change of what the batch means.
   std::optional<Explanation> harmless;
+  // Unexplained, and nothing is beside: the formula that brings the subject nearest, if the tensors outside are clearly fewer with it;
+  // of how many. It explains nothing.
+  struct Likeness {
+    Explanation explanation;
+    int64_t outside = 0, of = 0;
+  };
+  std::optional<Likeness> likeness;
   // The class of precision (harness/precision_class.h) that it was held against: its word and what that rounds. Inside: the one
   // that holds it, the declared one if that does, else the finest.
   std::string computes_as, computes;
@@ -129,6 +139,18 @@ Result<std::vector<TensorMismatch>> outside_of(const Experiment& experiment, con
                                                const std::vector<MatchState>& states,
                                                const std::vector<Explanation::Part>& parts,
                                                const MatchOptions& options);
+
+// Honest engines of one class, as many as decide whether a step hangs on a decision within the subject's own rounding (a relu, a
+// maximum): from weights that are moved kFurther times as far as the ensemble's, each falls its way in about half of all cases.
+inline constexpr double kFurther = 16;
+inline constexpr int kDeciders = 16;  // none of so many falls so with probability 2^-16
+// Of these `states`, the steps at which one of the tensors `outside` is beyond all of those engines, too. `parts`: changes of the
+// program that they run.
+Result<std::set<int64_t>> steps_that_stand(const Experiment& experiment, const Program& asked,
+                                           Backend& subject, const std::vector<MatchState>& states,
+                                           const std::vector<Explanation::Part>& parts,
+                                           const std::vector<TensorMismatch>& outside,
+                                           const PrecisionClass& of, const MatchOptions& options);
 
 // `asked` is a sharded or whole program of the experiment.
 Result<MatchResult> match_subject(const Experiment& experiment, const Program& asked,

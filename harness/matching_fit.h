@@ -7,6 +7,7 @@
 #include <cmath>
 #include <deque>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "harness/pipeline.h"
 #include "harness/precision_class.h"
 #include "harness/run.h"
+#include "harness/script_engine.h"
 
 namespace twinrun {
 
@@ -309,14 +311,16 @@ class SubjectFit {
                      std::vector<Observed>& members, const Experiment* experiment = nullptr) {
     return add_members(of, program, states_, wanted, members, experiment);
   }
+  // `map`: how the program's state goes together with the one asked for; nullptr: they are one.
   Status add_members(const PrecisionClass& of, const Program& program,
                      const std::vector<MatchState>& states, int wanted,
-                     std::vector<Observed>& members, const Experiment* experiment = nullptr) {
+                     std::vector<Observed>& members, const Experiment* experiment = nullptr,
+                     const StateMap* map = nullptr) {
     while (static_cast<int>(members.size()) < wanted) {
       const auto number = static_cast<uint64_t>(members.size()) + 1;
       const auto backend =
           member_of(of, number, declared_, backend_options(e_.scenario, options_.threads));
-      TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
+      TWINRUN_ASSIGN(const auto engine, engine_of(*backend, program, states, experiment, map));
       TWINRUN_ASSIGN(Observed o,
                      observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_,
                              tensors_, states, number, weight_move(asked_, of)));
@@ -326,12 +330,43 @@ class SubjectFit {
     return Ok{};
   }
 
+  // Odd numbers are those that are moved; of the ensemble's own, every second one is.
+  Status add_deciders(const PrecisionClass& of, const Program& program,
+                      std::vector<Observed>& members, const Experiment* experiment,
+                      const StateMap* map) {
+    for (int k = 0; k < kDeciders; ++k) {
+      const uint64_t number = 2 * static_cast<uint64_t>(k) + 1001;
+      const auto backend =
+          member_of(of, number, declared_, backend_options(e_.scenario, options_.threads));
+      TWINRUN_ASSIGN(const auto engine, engine_of(*backend, program, states_, experiment, map));
+      TWINRUN_ASSIGN(Observed o,
+                     observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_,
+                             tensors_, states_, number, kFurther * weight_move(asked_, of)));
+      members.push_back(std::move(o));
+      result_.member_steps += static_cast<int64_t>(states_.size());
+    }
+    return Ok{};
+  }
+
+  // Behind the state of the program asked for.
+  Result<std::unique_ptr<Engine>> engine_of(Backend& backend, const Program& program,
+                                            const std::vector<MatchState>& states,
+                                            const Experiment* experiment, const StateMap* map) {
+    TWINRUN_ASSIGN(auto inner, backend.prepare(program));
+    if (map == nullptr || map->is_same()) return inner;
+    auto script = std::make_unique<ScriptEngine>(std::move(inner), asked_, *map);
+    if (map->hides() && options_.history != nullptr)
+      TWINRUN_RETURN_IF_ERROR(
+          script->replay(experiment != nullptr ? *experiment : e_, *options_.history, states));
+    return std::unique_ptr<Engine>(std::move(script));
+  }
+
   Result<Observed> predict(const Program& program, const std::vector<MatchState>& states,
-                           const Experiment* experiment = nullptr) {
+                           const Experiment* experiment = nullptr, const StateMap* map = nullptr) {
     BackendOptions o;
     o.threads = options_.threads;
     TWINRUN_ASSIGN(const auto backend, make_backend("cpu:f64", o));
-    TWINRUN_ASSIGN(const auto engine, backend->prepare(program));
+    TWINRUN_ASSIGN(const auto engine, engine_of(*backend, program, states, experiment, map));
     result_.exact_steps += static_cast<int64_t>(states.size());
     return observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_, tensors_,
                    states);
@@ -413,6 +448,14 @@ class SubjectFit {
 
   int64_t count_outside(const std::vector<Distance>& found) const {
     return std::ranges::count_if(found, [&](const Distance& d) { return outside(d); });
+  }
+  // Tensors of a step on a replica.
+  int64_t tensors_outside(const std::vector<Distance>& found) const {
+    std::set<size_t> values;
+    for (const Distance& d : found) {
+      if (outside(d)) values.insert(d.value);
+    }
+    return static_cast<int64_t>(values.size());
   }
   static double largest(const std::vector<Distance>& found) {
     double ratio = 0;

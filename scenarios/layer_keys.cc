@@ -9,12 +9,17 @@ using namespace allowed;
 
 constexpr std::string_view kKinds =
     "dense|conv2d|depthwise_conv2d|conv2d_transpose|max_pool|avg_pool|global_max_pool|"
-    "global_avg_pool|flatten|reshape|relu|leaky_relu|gelu|silu|sigmoid|tanh|batch_norm|layer_norm|"
+    "global_avg_pool|flatten|reshape|relu|relu6|leaky_relu|gelu|quick_gelu|silu|sigmoid|hard_"
+    "sigmoid|"
+    "tanh|batch_norm|layer_norm|"
     "group_norm|minibatch_stddev|dropout|embedding|position_embedding|attention|masked_mean|add|"
     "concat|l2_normalize|noise";
 constexpr std::string_view kConvolutions = "conv2d|depthwise_conv2d|conv2d_transpose";
 constexpr std::string_view kWindows = "conv2d|depthwise_conv2d|conv2d_transpose|max_pool|avg_pool";
 constexpr std::string_view kWeighted = "dense|conv2d|depthwise_conv2d|conv2d_transpose|attention";
+constexpr std::string_view kWithParts =
+    "dense|conv2d|depthwise_conv2d|conv2d_transpose|attention|batch_norm|layer_norm|group_norm|"
+    "embedding|position_embedding";
 constexpr std::string_view kInitialised =
     "dense|conv2d|depthwise_conv2d|conv2d_transpose|attention|embedding|position_embedding";
 
@@ -59,11 +64,22 @@ const Key<LayerSpec> kLayer[] = {
      "divide by the whole window at the border, too (PyTorch's `count_include_pad`)", "avg_pool"},
     {"flipped", &LayerSpec::flipped, any(),
      "apply the kernel turned by 180 degrees: a convolution, not a cross-correlation", "conv2d"},
+    {"transposed", &LayerSpec::transposed, any(),
+     "apply the kernel with its height and width exchanged", "conv2d"},
+    {"fill", &LayerSpec::fill, one_of("least|zeros"),
+     "what a maximum takes its padding for: less than everything, or zeros", "max_pool"},
     {"order", &LayerSpec::order, one_of("channels_last|channels_first"),
      "of the features that an image becomes; `channels_first`: channel, height, width", "flatten"},
     {"bias", &LayerSpec::bias, any(), "add a learned bias", kWeighted},
+    {"unused", &LayerSpec::unused, any(),
+     "parts (`bias`, `gamma`, `embeddings`) that the layer has and does not use: it reads zeros, "
+     "and their gradient is zero",
+     kWithParts},
     {"shape", &LayerSpec::shape, at_least(1), "of one sample's result", "reshape", true},
-    {"slope", &LayerSpec::slope, between(0, 1), "below zero", "leaky_relu"},
+    {"slope", &LayerSpec::slope, between(0, 1),
+     "`leaky_relu`: below zero; `hard_sigmoid`: of its "
+     "line: 0.2 (Keras 2), 1/6 (PyTorch, Keras 3)",
+     "leaky_relu|hard_sigmoid"},
     {"approximate", &LayerSpec::approximate, any(), "the tanh form instead of erf", "gelu"},
     {"heads", &LayerSpec::heads, between(1, 1024), "that share the units", "attention"},
     {"causal", &LayerSpec::causal, any(), "a token sees none after it", "attention"},
@@ -73,6 +89,15 @@ const Key<LayerSpec> kLayer[] = {
      "`attention`: scores are divided by the root of a head's units; `dropout`: what is kept is "
      "divided by 1 - rate",
      "attention|dropout"},
+    {"scaled_by", &LayerSpec::scaled_by, one_of("head|units"),
+     "the root by which scores are divided: of a head's units, or of all units", "attention"},
+    {"head_units", &LayerSpec::head_units, one_of("blocks|turns"),
+     "which units a head has: neighbouring ones, or every `heads`th", "attention"},
+    {"terms", &LayerSpec::terms, one_of("all|first|last"),
+     "which of its inputs are added; `first`, `last`: that one alone, without the others", "add"},
+    {"factor", &LayerSpec::factor, any(), "of what is looked up", "embedding"},
+    {"padding_index", &LayerSpec::padding_index, between(-1, 1 << 24),
+     "the token whose row never learns (PyTorch's `padding_idx`); -1: none", "embedding"},
     {"vocabulary", &LayerSpec::vocabulary, between(0, 1 << 24), "rows; 0: the data's", "embedding"},
     {"groups", &LayerSpec::groups, between(1, 1 << 16), "of channels", "group_norm"},
     {"group", &LayerSpec::group, between(1, 1 << 16), "samples that are compared",
@@ -93,6 +118,10 @@ const Key<LayerSpec> kLayer[] = {
      "batch_norm"},
     {"unbiased", &LayerSpec::unbiased, any(), "the variance divides by n - 1",
      "layer_norm|group_norm"},
+    {"epsilon_to", &LayerSpec::epsilon_to, one_of("variance|deviation"),
+     "what epsilon is added to: under the root, or beside it", "layer_norm|group_norm"},
+    {"axes", &LayerSpec::axes, one_of("features|sample"),
+     "what is normalised together: the last dimension, or all of a sample", "layer_norm"},
     {"init", &LayerSpec::init, one_of(kInitializerNames),
      "how the kernel (or the table) is drawn, by Keras's names: numerics.md, \"Initial state\"",
      kInitialised, false, "`glorot_uniform`; `random_uniform` (embeddings)"},

@@ -41,6 +41,7 @@ class ModelBuilder {
   void operator()() {
     const Reducer reduction =
         s_.loss.reduction == LossReduction::kMean ? Reducer::kMean : Reducer::kSum;
+    net_.shift_labels(s_.data.label_offset);
     if (s_.loss.kind == "gan") return gan(reduction);
     run("", input());
     line_ = 0;
@@ -65,6 +66,7 @@ class ModelBuilder {
     net_.set(net_.features());
     if (sample_.dtype != DType::kF32) return net_.value();
     if (s_.data.channels == "reversed") net_.reverse_channels();
+    if (s_.data.transposed) net_.exchange_sides();
     net_.scale_and_offset(s_.data.scale, s_.data.offset);
     return net_.value();
   }
@@ -102,11 +104,14 @@ class ModelBuilder {
   void append(const std::string& name, const LayerSpec& l, const std::vector<ValueId>& inputs) {
     const Padding padding = padding_of(l);
     const WeightOptions weights{initializer_of(l), l.bias};
-    const ConvolutionOptions conv{l.filters, l.kernel,  l.stride, l.dilation,
-                                  padding,   l.flipped, weights};
-    const PoolOptions pool{l.window, l.stride, padding, l.count_padding};
-    const NormOptions norm{l.epsilon, l.momentum, running_of(l), l.statistics == "running",
-                           l.unbiased};
+    const ConvolutionOptions conv{l.filters, l.kernel,  l.stride,     l.dilation,
+                                  padding,   l.flipped, l.transposed, weights};
+    const PoolOptions pool{l.window, l.stride, padding, l.count_padding, l.fill == "zeros"};
+    const NormOptions norm{l.epsilon,         l.momentum,
+                           running_of(l),     l.statistics == "running",
+                           l.unbiased,        l.epsilon_to == "deviation",
+                           l.axes == "sample"};
+    for (const std::string& part : l.unused) net_.leave_out(name + "/" + part);
     if (l.kind == "dense") return net_.dense(name, l.units, weights);
     if (l.kind == "conv2d") return net_.conv2d(name, conv);
     if (l.kind == "depthwise_conv2d") {
@@ -125,6 +130,9 @@ class ModelBuilder {
     if (l.kind == "leaky_relu") return net_.leaky_relu(name, l.slope);
     if (l.kind == "gelu") return net_.gelu(name, l.approximate);
     if (l.kind == "silu") return net_.silu(name);
+    if (l.kind == "quick_gelu") return net_.quick_gelu(name);
+    if (l.kind == "hard_sigmoid") return net_.hard_sigmoid(name, l.slope);
+    if (l.kind == "relu6") return net_.relu6(name);
     if (l.kind == "sigmoid") return net_.unary(name, OpKind::kLogistic);
     if (l.kind == "tanh") return net_.unary(name, OpKind::kTanh);
     if (l.kind == "batch_norm") return net_.batch_norm(name, norm);
@@ -134,12 +142,19 @@ class ModelBuilder {
     if (l.kind == "dropout") return net_.dropout(name, {l.rate, l.scaled, l.keeps == "low"});
     if (l.kind == "embedding") {
       const int64_t rows = l.vocabulary > 0 ? l.vocabulary : sample_.vocabulary;
-      return net_.embedding(name, rows, l.units, weights.kernel);
+      return net_.embedding(name, rows, l.units, weights.kernel, {l.factor, l.padding_index});
     }
     if (l.kind == "position_embedding") return net_.position_embedding(name, weights.kernel);
     if (l.kind == "attention")
-      return net_.attention(name, {l.heads, l.causal, l.masked, l.scaled}, weights);
+      return net_.attention(
+          name,
+          {l.heads, l.causal, l.masked, l.scaled, l.scaled_by == "units", l.head_units == "turns"},
+          weights);
     if (l.kind == "masked_mean") return net_.masked_mean(name);
+    if (l.kind == "add" && l.terms != "all") {
+      net_.set(l.terms == "first" ? inputs.front() : inputs.back());
+      return;
+    }
     if (l.kind == "add") return net_.add(name, inputs);
     if (l.kind == "concat") return net_.concatenate(name, inputs);
     if (l.kind == "l2_normalize") return net_.l2_normalize(name, 1e-12);

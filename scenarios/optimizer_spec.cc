@@ -48,6 +48,7 @@ void fill_optimizer_defaults(OptimizerConfig& c) {
   fill(c.rho, rule.rho);
   fill(c.epsilon, rule.epsilon);
   fill(c.weight_decay, rule.weight_decay);
+  fill(c.initial_accumulator, c.kind == "rmsprop" ? 1 : 0.1);
 }
 
 OptimizerSpec optimizer_of(const Scenario& s) {
@@ -61,7 +62,7 @@ OptimizerSpec optimizer_of(const Scenario& s) {
   spec.beta2 = c.beta2;
   spec.epsilon = c.epsilon;
   spec.rho = c.rho;
-  spec.initial_accumulator = c.initial_accumulator;
+  spec.initial_accumulator = spec.initial_square = c.initial_accumulator;
   spec.centered = c.centered;
   spec.weight_decay = c.weight_decay;
   spec.trust_coefficient = c.trust_coefficient;
@@ -88,6 +89,7 @@ OptimizerSpec optimizer_of(const Scenario& s) {
                                              : OptimizerSpec::Epsilon::kRule;
   spec.bias_correction = c.bias_correction == "none"    ? OptimizerSpec::Correction::kNone
                          : c.bias_correction == "first" ? OptimizerSpec::Correction::kFirst
+                         : c.bias_correction == "stuck" ? OptimizerSpec::Correction::kStuck
                                                         : OptimizerSpec::Correction::kBoth;
   spec.correction_lead = static_cast<int>(c.correction_lead);
   const std::string_view decay = formula("decay_form", c.decay_form);
@@ -104,6 +106,11 @@ OptimizerSpec optimizer_of(const Scenario& s) {
   spec.clip_slack = formula("clip_form", c.clip_form) == "torch";
   spec.l2_of_all = c.l2_of == "all";
   spec.frozen = c.frozen;
+  spec.stopped = c.stopped;
+  spec.trust = c.trust == "undecayed" ? OptimizerSpec::Trust::kUndecayed
+               : c.trust == "none"    ? OptimizerSpec::Trust::kOne
+                                      : OptimizerSpec::Trust::kDecayed;
+  spec.ema_before = c.ema_of == "before";
   return spec;
 }
 

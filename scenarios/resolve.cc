@@ -18,13 +18,19 @@ constexpr std::string_view kAddedKeys =
     "conventions|scale|offset|channels|batch_offset|over_classes|input|ignored|velocity|gradient_"
     "scale|epsilon_form|"
     "bias_correction|correction_lead|amsgrad|dampening|frozen|decay_form|decay_of|clip_form|l2_of|"
-    "schedule_offset|count_padding|flipped|order|scaled|keeps|variance|statistics|unbiased";
+    "schedule_offset|count_padding|flipped|order|scaled|keeps|variance|statistics|unbiased|"
+    "transposed|label_offset|fill|unused|scaled_by|head_units|terms|factor|padding_index|epsilon_"
+    "to|"
+    "axes|stopped|trust|ema_of";
 template <typename Owner>
 bool added_later(const Owner& owner, const Key<Owner>& key) {
   static const Owner initial;
   if constexpr (std::is_same_v<Owner, OptimizerConfig>) {
     if (key.name == "weight_decay" && owner.weight_decay == 0)
       return !contains_name("adamw|lars|lamb", owner.kind);
+    if (key.name == "nesterov" && !owner.nesterov) return owner.kind.starts_with("adam");
+    if (key.name == "initial_accumulator")
+      return owner.kind == "rmsprop" && owner.initial_accumulator == 1;
   }
   if constexpr (std::is_same_v<Owner, LayerSpec>) {
     if (key.name == "input") return false;  // which layers it reads

@@ -37,6 +37,8 @@ struct DataSpec {
   int64_t classes = 10;
   double scale = 1, offset = 0;       // the model reads x scale + offset
   std::string channels = "as_given";  // as_given | reversed
+  bool transposed = false;            // height and width of images are exchanged
+  int64_t label_offset = 0;           // added to the labels, not below 0
   int64_t batch_offset = 0;           // step s trains on batch s + offset
   int64_t train = 0;                  // samples; 0: all the source has, 4096 of a procedural one
   int64_t eval = 0;                   // held-out samples; 0: all, 1024 of a procedural one
@@ -65,14 +67,22 @@ struct LayerSpec {
   std::string padding = "same";    // convolutions, pools: same | valid | cells on every side
   bool count_padding = false;      // avg_pool: divide by the whole window at the border, too
   bool flipped = false;            // conv2d: the kernel turned by 180 degrees
+  bool transposed = false;         // conv2d: the kernel's height and width exchanged
+  std::string fill = "least";      // max_pool: what padding is taken for; least | zeros
   std::string order = "channels_last";  // flatten: channels_last | channels_first
   bool bias = true;                     // layers with kernels
+  std::vector<std::string> unused;      // parts (bias) that the layer has and does not use
   Dims shape;                           // reshape: of one sample
-  double slope = 0.2;                   // leaky_relu
+  double slope = 0.2;                   // leaky_relu, hard_sigmoid
   bool approximate = false;             // gelu: the tanh form
   int64_t heads = 1;                    // attention
   bool causal = false;                  // attention
   bool masked = false;                  // attention
+  std::string scaled_by = "head";       // attention: by the root of a head's units | of all units
+  std::string head_units = "blocks";    // attention: which units a head has; blocks | turns
+  std::string terms = "all";            // add: which of its inputs; all | first | last
+  double factor = 1;                    // embedding: of what is looked up
+  int64_t padding_index = -1;           // embedding: the token whose row never learns; -1: none
   bool scaled = true;      // attention: by 1 / sqrt(units of a head); dropout: by 1 / (1 - rate)
   int64_t vocabulary = 0;  // embedding; 0: the data's
   int64_t groups = 1;      // group_norm: of channels
@@ -82,11 +92,13 @@ struct LayerSpec {
   double momentum = 0.99;         // batch_norm: of the running statistics
   double epsilon = 1e-3;          // batch_norm, layer_norm, group_norm
   std::string variance = "auto";  // batch_norm: of the running one; auto | tf | biased | unbiased
-  std::string statistics = "batch";  // batch_norm in training: batch | running
-  bool unbiased = false;             // layer_norm, group_norm: divide by n - 1
-  std::string init;                  // initializer of the kernel or the table; empty: the kind's
-  double init_scale = 0;             // its parameter; 0: its default
-  int line = 0;                      // in the file, for errors
+  std::string statistics = "batch";     // batch_norm in training: batch | running
+  bool unbiased = false;                // layer_norm, group_norm: divide by n - 1
+  std::string epsilon_to = "variance";  // layer_norm, group_norm: what it is added to
+  std::string axes = "features";        // layer_norm: features | sample
+  std::string init;                     // initializer of the kernel or the table; empty: the kind's
+  double init_scale = 0;                // its parameter; 0: its default
+  int line = 0;                         // in the file, for errors
 };
 
 struct ModelSpec {
@@ -115,21 +127,23 @@ struct OptimizerConfig {
   std::string kind = "sgd";
   double lr = 0.01;
   double momentum = kByKind;             // momentum, lars, rmsprop
-  bool nesterov = false;                 // momentum, lars
+  bool nesterov = false;                 // momentum, lars, adam, adamw
   double beta1 = kByKind;                // adam, adamax, adamw, adafactor, lamb
   double beta2 = 0.999;                  // adam, adamax, adamw, lamb
   double rho = kByKind;                  // adadelta, rmsprop
   double epsilon = kByKind;              // all that divide; adam's is TF's "epsilon hat"
-  double initial_accumulator = 0.1;      // adagrad
+  double initial_accumulator = kByKind;  // adagrad, rmsprop
   bool centered = false;                 // rmsprop
   std::string epsilon_form = "auto";     // auto | tf | torch | root (docs/formulas.md)
-  std::string bias_correction = "both";  // adam, adamw: both | first | none
+  std::string bias_correction = "both";  // adam, adamw: both | first | none | stuck
   int64_t correction_lead = 0;           // adam, adamw: added to the number of updates
   bool amsgrad = false;                  // adam, adamw
   double dampening = 0;                  // momentum
   std::string velocity = "auto";         // momentum, rmsprop: auto | gradients | steps
   double gradient_scale = 1;             // of all gradients, not of the loss
   std::vector<std::string> frozen;       // parameters or layers that are not updated
+  std::vector<std::string> stopped;      // ... whose gradient is zero
+  std::string trust = "decayed";         // lamb: the trust ratio's step; decayed | undecayed | none
   double weight_decay = kByKind;         // all but adafactor
   std::string decay_form = "auto";       // auto | decoupled | unscaled | coupled
   std::string decay_of = "all";          // all | kernels
@@ -145,6 +159,7 @@ struct OptimizerConfig {
   std::string l2_of = "kernels";         // kernels | all
   double ema = 0;                        // decay of the average of weights; 0: none
   bool ema_eval = false;                 // evaluate the averaged weights
+  std::string ema_of = "updated";        // updated | before
   std::string schedule = "constant";     // constant | exponential | cosine | piecewise | polynomial
   double decay_rate = 0.96;
   int64_t decay_steps = 100000;

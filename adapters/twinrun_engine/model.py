@@ -57,12 +57,15 @@ SHARDING = {"reduction": ("mean", "sum"), "batchnorm": ("per_core", "synced"), "
 # name, not computed by another formula.
 FORMULAS = {
     "": {"conventions": ("auto", "tensorflow")},
-    "data": {"scale": (1,), "offset": (0,), "channels": ("as_given",)},
+    "data": {"scale": (1,), "offset": (0,), "channels": ("as_given",), "transposed": (False,), "label_offset": (0,)},
     "loss": {"over_classes": ("mean",), "input": ("logits",), "ignored": (-1,)},
     "optimizer": {"epsilon_form": ("auto", "tf"), "bias_correction": ("both",), "correction_lead": (0,), "amsgrad": (False,),
-                  "dampening": (0,), "frozen": ([],), "clip_form": ("auto", "tf"), "l2_of": ("kernels",)},
+                  "dampening": (0,), "frozen": ([],), "clip_form": ("auto", "tf"), "l2_of": ("kernels",), "stopped": ([],),
+                  "trust": ("decayed",), "ema_of": ("updated",)},
     "layer": {"count_padding": (False,), "flipped": (False,), "order": ("channels_last",), "scaled": (True,), "keeps": ("high",),
-              "variance": ("auto", "tf"), "statistics": ("batch",), "unbiased": (False,)},
+              "variance": ("auto", "tf"), "statistics": ("batch",), "unbiased": (False,), "transposed": (False,),
+              "fill": ("least",), "unused": ([],), "scaled_by": ("head",), "head_units": ("blocks",), "terms": ("all",), "factor": (1,),
+              "padding_index": (-1,), "epsilon_to": ("variance",), "axes": ("features",)},
 }
 
 
@@ -79,6 +82,8 @@ def other_formulas(program):
     if optimizer["kind"] == "adamw" and (optimizer.get("decay_form", "auto") not in ("auto", "decoupled") or
                                          optimizer.get("decay_of", "all") != "all"):
         found.append("no other weight decay than AdamW's of all parameters")
+    if optimizer["kind"].startswith("adam") and optimizer.get("nesterov", False):
+        found.append(f"no optimizer.nesterov of '{optimizer['kind']}'")
     for layer in program.layers:
         found += off(layer, FORMULAS["layer"], layer.get("name", layer["kind"]) + ": ")
         if layer["kind"] == "conv2d_transpose" and layer["padding"] not in ("same", "valid"):

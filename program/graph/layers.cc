@@ -69,8 +69,15 @@ Layers::Layers(Mode mode, int64_t batch, const SampleType& sample, uint64_t seed
 
 const Dims& Layers::shape() const { return program_.graph.type(x_).dims; }
 
-// A layer that is applied twice has its state once.
 ValueId Layers::state(const std::string& name, Dims dims, StateRole role, Initializer init) {
+  const ValueId own = declared(name, std::move(dims), role, init);
+  if (std::ranges::find(left_out_, name) == left_out_.end()) return own;
+  GraphBuilder b = root_.scope(name);
+  return b.broadcast_scalar(b.constant(0, DType::kF32, "unused"), own, "unused_zeros");
+}
+
+// A layer that is applied twice has its state once.
+ValueId Layers::declared(const std::string& name, Dims dims, StateRole role, Initializer init) {
   if (const StateVar* known = program_.find_state(name)) {
     if (known->type.dims != dims) {
       throw GraphError(name + ": applied to other shapes it would be " + to_string(dims) +
@@ -149,6 +156,7 @@ void Layers::conv2d(const std::string& name, const ConvolutionOptions& c) {
   ValueId w =
       parameter(name + "/kernel", {c.kernel, c.kernel, shape()[3], c.filters}, c.weights.kernel);
   if (c.flipped) w = reversed(b, reversed(b, w, 0), 1);
+  if (c.transposed) w = b.transpose(w, {1, 0, 2, 3}, "sides_exchanged");
   x_ = b.convolution(x_, w, window);
   add_bias(name, c.filters, c.weights.bias);
 }
@@ -190,7 +198,7 @@ void Layers::pool(const std::string& name, const PoolOptions& pool, Reducer redu
   expect_image(name, "pooling");
   Window window = make_window(shape(), pool.window, pool.stride, pool.padding);
   GraphBuilder b = root_.scope(name);
-  if (pool.count_padding) {
+  if (pool.count_padding || (pool.zeros && reducer == Reducer::kMax)) {
     for (int i = 0; i < 2; ++i) {
       x_ = b.pad(x_, i + 1, window.pad_low[i], window.pad_high[i], i == 0 ? "pad_rows" : "pad");
       window.pad_low[i] = window.pad_high[i] = 0;
@@ -276,6 +284,26 @@ void Layers::silu(const std::string& name) {
   x_ = b.mul(x_, b.unary(OpKind::kLogistic, x_), "silu");
 }
 
+void Layers::quick_gelu(const std::string& name) {
+  GraphBuilder b = root_.scope(name);
+  const ValueId inner = b.binary_scalar(OpKind::kMultiply, x_, 1.702, "scaled");
+  x_ = b.mul(x_, b.unary(OpKind::kLogistic, inner), "quick_gelu");
+}
+
+void Layers::hard_sigmoid(const std::string& name, double slope) {
+  GraphBuilder b = root_.scope(name);
+  const ValueId line = b.binary_scalar(
+      OpKind::kAdd, b.binary_scalar(OpKind::kMultiply, x_, slope, "slope"), 0.5, "line");
+  x_ = b.binary_scalar(OpKind::kMinimum, b.binary_scalar(OpKind::kMaximum, line, 0.0, "at_least_0"),
+                       1.0, "at_most_1");
+}
+
+void Layers::relu6(const std::string& name) {
+  GraphBuilder b = root_.scope(name);
+  x_ = b.binary_scalar(OpKind::kMinimum, b.binary_scalar(OpKind::kMaximum, x_, 0.0, "at_least_0"),
+                       6.0, "at_most_6");
+}
+
 void Layers::unary(const std::string& name, OpKind kind) { x_ = root_.scope(name).unary(kind, x_); }
 
 // ---- the input
@@ -289,6 +317,19 @@ void Layers::scale_and_offset(double scale, double offset) {
 void Layers::reverse_channels() {
   expect_image("data", "reversed channels");
   x_ = reversed(root_.scope("input"), x_, 3);
+}
+
+void Layers::exchange_sides() {
+  expect_image("data", "height and width exchanged");
+  x_ = root_.scope("input").transpose(x_, {0, 2, 1, 3}, "sides_exchanged");
+}
+
+void Layers::shift_labels(int64_t offset) {
+  if (offset == 0) return;
+  GraphBuilder b = root_.scope("input");
+  const ValueId shifted =
+      b.binary_scalar(OpKind::kAdd, labels_, static_cast<double>(offset), "shifted_labels");
+  labels_ = b.binary_scalar(OpKind::kMaximum, shifted, 0, "labels_from_0");
 }
 
 // ---- the whole
@@ -317,6 +358,8 @@ void Layers::dropout(const std::string& name, const DropoutOptions& dropout) {
 
 Program Layers::finish(const OptimizerSpec& optimizer) {
   program_.optimizer = optimizer;
+  std::vector<std::string>& stopped = program_.optimizer.stopped;
+  stopped.insert(stopped.end(), left_out_.begin(), left_out_.end());
   return std::move(program_);
 }
 

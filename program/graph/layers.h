@@ -51,6 +51,7 @@ struct ConvolutionOptions {
   Padding padding = {};
   bool flipped =
       false;  // the kernel is applied turned by 180 degrees: a convolution proper, not a cross-correlation
+  bool transposed = false;  // ... with its height and width exchanged
   WeightOptions weights = {};
 };
 
@@ -58,6 +59,7 @@ struct PoolOptions {
   int64_t window = 2, stride = 2;
   Padding padding = {};
   bool count_padding = false;  // a mean divides by the whole window at the border, too
+  bool zeros = false;          // a maximum takes the padding for zeros
 };
 
 // Of a layer that divides by a standard deviation.
@@ -68,12 +70,23 @@ struct NormOptions {
   enum class Running : uint8_t { kTensorFlow, kBiased, kUnbiased } running = Running::kTensorFlow;
   bool by_running = false;  // batch norm trains with its running statistics, which stay as they are
   bool unbiased = false;    // layer and group norm divide by the unbiased deviation
+  bool beside_root =
+      false;  // layer and group norm add epsilon to the deviation, not to the variance
+  bool over_tokens =
+      false;  // layer norm is over all of a sample, not over its last dimension alone
 };
 
 struct AttentionOptions {
   int64_t heads = 1;
   bool causal = false, masked = false;
-  bool scaled = true;  // scores times 1 / sqrt(units / heads)
+  bool scaled = true;         // scores times 1 / sqrt(units / heads)
+  bool by_all_units = false;  // ... times 1 / sqrt(units)
+  bool interleaved = false;   // unit u belongs to head u % heads, else to head u / (units / heads)
+};
+
+struct EmbeddingOptions {
+  double factor = 1;           // of what is looked up
+  int64_t padding_index = -1;  // the token whose row never learns; -1: none
 };
 
 struct DropoutOptions {
@@ -113,7 +126,7 @@ class Layers {
   void conv2d_transpose(const std::string& name, const ConvolutionOptions& c);
   // i32 [batch, tokens] -> [batch, tokens, units]
   void embedding(const std::string& name, int64_t vocabulary, int64_t units,
-                 const Initializer& init);
+                 const Initializer& init, const EmbeddingOptions& embedding = {});
   // Adds a learned row per position.
   void position_embedding(const std::string& name, const Initializer& init);
   // Multi-head self-attention over [batch, tokens, units], softmax(q k' / sqrt(units / heads)) v (Vaswani et al. 2017); a
@@ -137,7 +150,10 @@ class Layers {
   void gelu(const std::string& name,
             bool tanh_form);  // x/2 (1 + erf(x/sqrt 2)), Hendrycks & Gimpel 2016, or its tanh form
   void silu(const std::string& name);
-  void unary(const std::string& name, OpKind kind);  // logistic, tanh
+  void quick_gelu(const std::string& name);                  // x / (1 + exp(-1.702 x))
+  void hard_sigmoid(const std::string& name, double slope);  // min(max(slope x + 1/2, 0), 1)
+  void relu6(const std::string& name);                       // min(max(x, 0), 6)
+  void unary(const std::string& name, OpKind kind);          // logistic, tanh
 
   // ---- normalisation
   // Training: statistics of the batch (biased variance); running statistics moving -= (moving - batch) * (1 - momentum), their
@@ -156,6 +172,10 @@ class Layers {
   // ---- what a script does to its input
   void scale_and_offset(double scale, double offset);  // x scale + offset
   void reverse_channels();                             // of images: RGB <-> BGR
+  void exchange_sides();                               // of images: height <-> width
+  void shift_labels(int64_t offset);                   // labels below 0 become 0
+  // A parameter that is there, of a layer that does not use it: it is read as zero, and its gradient is zero.
+  void leave_out(const std::string& parameter) { left_out_.push_back(parameter); }
 
   // ---- sources besides the sample
   void noise(const std::string& name, int64_t units);  // [batch, units], uniform in [-1, 1)
@@ -181,6 +201,7 @@ class Layers {
 
  private:
   ValueId state(const std::string& name, Dims dims, StateRole role, Initializer init);
+  ValueId declared(const std::string& name, Dims dims, StateRole role, Initializer init);
   // Fans are Keras's of `dims` unless the initializer has its own.
   ValueId parameter(const std::string& name, const Dims& dims, Initializer init);
   void add_bias(const std::string& name, int64_t units, bool wanted);
@@ -237,6 +258,7 @@ class Layers {
   Pairs pairs(GraphBuilder b, const char* loss);
 
   Mode mode_;
+  std::vector<std::string> left_out_;
   uint64_t seed_;
   Sharding sharding_;
   uint32_t streams_ = 0;

@@ -105,6 +105,11 @@ ValueId Layers::normalised(GraphBuilder b, ValueId x, const Dims& dims, const No
     variance =
         b.binary_scalar(OpKind::kMultiply, variance, bessel_factor(count), "unbiased_variance");
   }
+  if (norm.beside_root) {
+    const ValueId below = b.binary_scalar(
+        OpKind::kAdd, b.unary(OpKind::kSqrt, variance, "deviation"), norm.epsilon, "add_epsilon");
+    return b.div(centred, b.broadcast(below, full, kept, "deviation_broadcast"), "normalize");
+  }
   const ValueId inverse =
       b.unary(OpKind::kRsqrt, b.binary_scalar(OpKind::kAdd, variance, norm.epsilon, "add_epsilon"));
   return b.mul(centred, b.broadcast(inverse, full, kept, "inverse_broadcast"), "normalize");
@@ -122,7 +127,9 @@ void Layers::scale_and_shift(const std::string& name) {
 
 void Layers::layer_norm(const std::string& name, const NormOptions& norm) {
   const auto last = static_cast<int64_t>(shape().size()) - 1;
-  x_ = normalised(root_.scope(name), x_, {last}, norm);
+  Dims dims{last};
+  if (norm.over_tokens) dims = other_dims(last + 1, {0});
+  x_ = normalised(root_.scope(name), x_, dims, norm);
   scale_and_shift(name);
 }
 

@@ -95,21 +95,20 @@ void average(const Update& u, int parameter) {
   u.var(slot).init.source = parameter;
   GraphBuilder b = u.at(parameter);
   const ValueId old = u.var(slot).id;
-  const ValueId weight =
-      u.var(parameter).next == kNoValue ? u.var(parameter).id : u.var(parameter).next;
+  const bool before = u.spec.ema_before || u.var(parameter).next == kNoValue;
+  const ValueId weight = before ? u.var(parameter).id : u.var(parameter).next;
   const ValueId gap = b.sub(old, weight, "ema_gap");
   const ValueId part = b.binary_scalar(OpKind::kMultiply, gap, 1 - u.spec.ema, "ema_part");
   u.set(slot, b.sub(old, part, "ema.update"));
 }
 
-// Named itself, or by its layer.
-bool is_frozen(const OptimizerSpec& spec, const std::string& parameter) {
-  return std::ranges::any_of(spec.frozen, [&](const std::string& name) {
+}  // namespace
+
+bool is_among(const std::vector<std::string>& names, const std::string& parameter) {
+  return std::ranges::any_of(names, [&](const std::string& name) {
     return parameter == name || parameter.starts_with(name + "/");
   });
 }
-
-}  // namespace
 
 void append_update(Program& program, const std::vector<int>& parameters,
                    const std::vector<ValueId>& grads, ValueId learning_rate) {
@@ -159,7 +158,7 @@ void append_update(Program& program, const std::vector<int>& parameters,
         lamb(u, parameter, g, powers);
         break;
     }
-    if (is_frozen(u.spec, u.var(parameter).name)) {
+    if (is_among(u.spec.frozen, u.var(parameter).name)) {
       u.set(parameter, kNoValue);
       for (size_t s = slots; s < program.state.size(); ++s) program.state[s].next = kNoValue;
     }

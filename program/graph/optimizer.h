@@ -11,6 +11,9 @@
 
 namespace twinrun {
 
+// Does a list of parameters and layers have this parameter, or its layer?
+bool is_among(const std::vector<std::string>& names, const std::string& parameter);
+
 // Appends the update of parameter state[i] by gradient grads[i] (kNoValue: no update) for every i; adds slots to the state,
 // and "<parameter>.ema" where the optimizer averages weights.
 void append_update(Program& program, const std::vector<int>& parameters,

@@ -31,6 +31,12 @@ AdamScalars adam_scalars(const Update& u) {
   const int i2 = u.counter("adam/beta2_power", spec.beta2);
   GraphBuilder b(u.program.graph, "adam", Phase::kUpdate);
   ValueId p1 = u.var(i1).id, p2 = u.var(i2).id;
+  const bool stuck = spec.bias_correction == Correction::kStuck;
+  const bool both = stuck || spec.bias_correction == Correction::kBoth;
+  if (stuck) {
+    p1 = b.constant(spec.beta1, DType::kF32, "beta1");
+    p2 = b.constant(spec.beta2, DType::kF32, "beta2");
+  }
   const ValueId one = b.constant(1.0, DType::kF32, "one");
   for (int lead = 0; lead < spec.correction_lead; ++lead) {
     p1 = b.binary_scalar(OpKind::kMultiply, p1, spec.beta1, "beta1_power_ahead");
@@ -44,11 +50,10 @@ AdamScalars adam_scalars(const Update& u) {
   AdamScalars out;
   if (spec.epsilon_form == OptimizerSpec::Epsilon::kRule ||
       spec.epsilon_form == OptimizerSpec::Epsilon::kRuleInside) {
-    out.rate = spec.bias_correction == Correction::kBoth ? b.mul(u.lr, root, "lr_root") : u.lr;
+    out.rate = both ? b.mul(u.lr, root, "lr_root") : u.lr;
   } else {
     out.rate = u.lr;
-    if (spec.bias_correction == Correction::kBoth)
-      out.divisor = spec.epsilon_form == OptimizerSpec::Epsilon::kInside ? rest2 : root;
+    if (both) out.divisor = spec.epsilon_form == OptimizerSpec::Epsilon::kInside ? rest2 : root;
   }
   if (rest1 != kNoValue) out.rate = b.div(out.rate, rest1, "alpha");
   u.set(i1, b.binary_scalar(OpKind::kMultiply, u.var(i1).id, spec.beta1, "beta1_power.update"));
@@ -79,17 +84,27 @@ void adam(const Update& u, int parameter, ValueId g, const AdamScalars& scalars)
                       spec.epsilon_form == OptimizerSpec::Epsilon::kRuleInside;
   const ValueId below = inside ? b.unary(OpKind::kSqrt, add_epsilon(corrected(v)), "adam_sqrt")
                                : add_epsilon(corrected(b.unary(OpKind::kSqrt, v, "adam_sqrt")));
+  ValueId ahead = m;
+  if (spec.nesterov) {
+    const ValueId kept = b.binary_scalar(OpKind::kMultiply, m, spec.beta1, "nesterov_kept");
+    const ValueId part = b.binary_scalar(OpKind::kMultiply, g, 1 - spec.beta1, "nesterov_part");
+    ahead = b.add(kept, part, "nesterov_ahead");
+  }
   const ValueId above =
-      b.mul(m, b.broadcast_scalar(scalars.rate, m, "adam_alpha"), "adam_numerator");
+      b.mul(ahead, b.broadcast_scalar(scalars.rate, m, "adam_alpha"), "adam_numerator");
   u.set(parameter, b.sub(w, b.div(above, below, "update_step"), "update"));
 }
 
 ValueId adamax_rate(const Update& u) {
   const int power = u.counter("adamax/beta1_power", u.spec.beta1);
   GraphBuilder b(u.program.graph, "adamax", Phase::kUpdate);
-  const ValueId rate = u.spec.bias_correction == OptimizerSpec::Correction::kNone
-                           ? u.lr
-                           : b.div(u.lr, one_minus(u, b, power, "one_minus_beta1_power"), "rate");
+  using Correction = OptimizerSpec::Correction;
+  ValueId rate = u.lr;
+  if (u.spec.bias_correction == Correction::kStuck) {
+    rate = b.div(u.lr, b.constant(1 - u.spec.beta1, DType::kF32, "one_minus_beta1"), "rate");
+  } else if (u.spec.bias_correction != Correction::kNone) {
+    rate = b.div(u.lr, one_minus(u, b, power, "one_minus_beta1_power"), "rate");
+  }
   u.set(power,
         b.binary_scalar(OpKind::kMultiply, u.var(power).id, u.spec.beta1, "beta1_power.update"));
   return rate;
@@ -139,12 +154,24 @@ void adadelta(const Update& u, int parameter, ValueId g) {
   const int ui = u.slot(parameter, "accum_update");
   GraphBuilder b = u.at(parameter);
   const ValueId a = u.mix(b, ai, b.mul(g, g, "adadelta_square"), rho, "accum");
-  const ValueId above = b.unary(
-      OpKind::kSqrt, b.binary_scalar(OpKind::kAdd, u.var(ui).id, epsilon, "accum_update_epsilon"),
-      "adadelta_sqrt");
-  const ValueId below = b.unary(
-      OpKind::kRsqrt, b.binary_scalar(OpKind::kAdd, a, epsilon, "accum_epsilon"), "adadelta_rsqrt");
-  const ValueId change = b.mul(b.mul(above, below, "adadelta_ratio"), g, "adadelta_change");
+  ValueId ratio = kNoValue;
+  if (u.spec.epsilon_form == OptimizerSpec::Epsilon::kAfter) {
+    const auto root = [&](ValueId x, const std::string& local) {
+      return b.binary_scalar(OpKind::kAdd, b.unary(OpKind::kSqrt, x, local), epsilon,
+                             local + "_epsilon");
+    };
+    const ValueId above = root(u.var(ui).id, "accum_update_sqrt");
+    ratio = b.div(above, root(a, "accum_sqrt"), "adadelta_ratio");
+  } else {
+    const ValueId above = b.unary(
+        OpKind::kSqrt, b.binary_scalar(OpKind::kAdd, u.var(ui).id, epsilon, "accum_update_epsilon"),
+        "adadelta_sqrt");
+    const ValueId below =
+        b.unary(OpKind::kRsqrt, b.binary_scalar(OpKind::kAdd, a, epsilon, "accum_epsilon"),
+                "adadelta_rsqrt");
+    ratio = b.mul(above, below, "adadelta_ratio");
+  }
+  const ValueId change = b.mul(ratio, g, "adadelta_change");
   u.mix(b, ui, b.mul(change, change, "adadelta_change_square"), rho, "accum_update");
   const ValueId step = with_scalar(b, OpKind::kMultiply, change, u.lr, "update_step");
   u.set(parameter, b.sub(u.decayed_weight(b, parameter), step, "update"));
@@ -153,7 +180,7 @@ void adadelta(const Update& u, int parameter, ValueId g) {
 void rmsprop(const Update& u, int parameter, ValueId g) {
   const OptimizerSpec& spec = u.spec;
   const bool cpu = spec.algebra == OptimizerSpec::Algebra::kCpu;
-  const int ms_slot = u.slot(parameter, "rms", 1);
+  const int ms_slot = u.slot(parameter, "rms", spec.initial_square);
   const int mom_slot = u.slot(parameter, "momentum");
   const int mg_slot = spec.centered ? u.slot(parameter, "mg") : -1;
   GraphBuilder b = u.at(parameter);

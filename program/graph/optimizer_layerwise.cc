@@ -57,8 +57,12 @@ LambPowers lamb_powers(const Update& u) {
   GraphBuilder b(u.program.graph, "lamb", Phase::kUpdate);
   const ValueId one = b.constant(1.0, DType::kF32, "one");
   const ValueId p1 = u.var(i1).id, p2 = u.var(i2).id;
-  const LambPowers powers{b.sub(one, p1, "one_minus_beta1_power"),
-                          b.sub(one, p2, "one_minus_beta2_power")};
+  const bool stuck = u.spec.bias_correction == OptimizerSpec::Correction::kStuck;
+  const ValueId first = stuck ? b.constant(u.spec.beta1, DType::kF32, "beta1") : p1;
+  const ValueId second = stuck ? b.constant(u.spec.beta2, DType::kF32, "beta2") : p2;
+  LambPowers powers;
+  powers.rest1 = b.sub(one, first, "one_minus_beta1_power");
+  powers.rest2 = b.sub(one, second, "one_minus_beta2_power");
   u.set(i1, b.binary_scalar(OpKind::kMultiply, p1, u.spec.beta1, "beta1_power.update"));
   u.set(i2, b.binary_scalar(OpKind::kMultiply, p2, u.spec.beta2, "beta2_power.update"));
   return powers;
@@ -76,19 +80,30 @@ void lamb(const Update& u, int parameter, ValueId g, const LambPowers& powers) {
   const ValueId m_hat = spec.bias_correction == Correction::kNone
                             ? m
                             : with_scalar(b, OpKind::kDivide, m, powers.rest1, "lamb_m_hat");
-  const ValueId v_hat = spec.bias_correction != Correction::kBoth
-                            ? v
-                            : with_scalar(b, OpKind::kDivide, v, powers.rest2, "lamb_v_hat");
-  const ValueId root = b.binary_scalar(OpKind::kAdd, b.unary(OpKind::kSqrt, v_hat, "lamb_sqrt"),
-                                       spec.epsilon, "lamb_denominator");
+  const bool first_alone =
+      spec.bias_correction == Correction::kNone || spec.bias_correction == Correction::kFirst;
+  const ValueId v_hat =
+      first_alone ? v : with_scalar(b, OpKind::kDivide, v, powers.rest2, "lamb_v_hat");
+  const auto add_epsilon = [&](ValueId x) {
+    return b.binary_scalar(OpKind::kAdd, x, spec.epsilon, "lamb_denominator");
+  };
+  const ValueId root = spec.epsilon_form == OptimizerSpec::Epsilon::kInside
+                           ? b.unary(OpKind::kSqrt, add_epsilon(v_hat), "lamb_sqrt")
+                           : add_epsilon(b.unary(OpKind::kSqrt, v_hat, "lamb_sqrt"));
   ValueId change = b.div(m_hat, root, "lamb_change");
+  const ValueId undecayed = change;
   if (spec.weight_decay > 0) {
     change = b.add(change, b.binary_scalar(OpKind::kMultiply, w, spec.weight_decay, "weight_decay"),
                    "decayed_change");
   }
-  const ValueId wn = norm(b, w, "weight_norm"), un = norm(b, change, "change_norm");
-  const ValueId trust = trusted(b, wn, un, b.div(wn, un, "trust_ratio"));
-  const ValueId rate = b.mul(trust, u.lr, "scaled_lr");
+  using Trust = OptimizerSpec::Trust;
+  ValueId rate = u.lr;
+  if (spec.trust != Trust::kOne) {
+    const ValueId wn = norm(b, w, "weight_norm");
+    const ValueId un = norm(b, spec.trust == Trust::kUndecayed ? undecayed : change, "change_norm");
+    const ValueId trust = trusted(b, wn, un, b.div(wn, un, "trust_ratio"));
+    rate = b.mul(trust, u.lr, "scaled_lr");
+  }
   const ValueId step = with_scalar(b, OpKind::kMultiply, change, rate, "update_step");
   u.set(parameter, b.sub(w, step, "update"));
 }

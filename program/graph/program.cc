@@ -116,6 +116,12 @@ Program training_step(const Program& forward) {
     const std::vector<ValueId> found = differentiate(p.graph, scaled, wrt);
     for (size_t i = 0; i < mine.size(); ++i) grads[mine[i]] = found[i];
   }
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (!is_among(p.optimizer.stopped, names[i])) continue;
+    const ValueId own = p.state[static_cast<size_t>(parameters[i])].id;
+    GraphBuilder b = GraphBuilder(p.graph).derived(names[i], Phase::kGradient);
+    grads[i] = b.broadcast_scalar(b.constant(0, DType::kF32, "stopped"), own, "grad");
+  }
   const std::vector<ValueId> raw = grads;
 
   for (size_t i = 0; i < grads.size(); ++i) {

@@ -171,6 +171,7 @@ struct OptimizerSpec {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double rho = 0.9;                  // adadelta, rmsprop: decay of the average of squares
   double initial_accumulator = 0.1;  // adagrad
+  double initial_square = 1;         // rmsprop: what the average of squares starts from
   bool centered = false;             // rmsprop
   double weight_decay = 0;           // where the rule takes it: `decay`
   double trust_coefficient = 0.001;  // lars
@@ -184,7 +185,8 @@ struct OptimizerSpec {
 
   // Formulas in which frameworks differ; the defaults are TensorFlow's (docs/formulas.md).
   // kRule: as the table of docs/optimizers.md has it. kAfter: adam, adamw and rmsprop add epsilon after the root (and
-  // after the bias correction), adamax before the maximum. kInside: adam, adamw and adagrad add it under the root; kRuleInside:
+  // after the bias correction), adadelta after both roots, adamax before the maximum. kInside: adam, adamw, adagrad and lamb add it
+  // under the root; kRuleInside:
   // the same, without the bias correction of the second moment there.
   enum class Epsilon : uint8_t {
     kRule,
@@ -192,8 +194,14 @@ struct OptimizerSpec {
     kInside,
     kRuleInside
   } epsilon_form = Epsilon::kRule;
-  // adam, adamw, adamax, lamb: which moments are divided by 1 - beta^t, and with t + `correction_lead` in the place of t.
-  enum class Correction : uint8_t { kBoth, kFirst, kNone } bias_correction = Correction::kBoth;
+  // adam, adamw, adamax, lamb: which moments are divided by 1 - beta^t, and with t + `correction_lead` in the place of t. kStuck:
+  // both, with t = 1 at every update.
+  enum class Correction : uint8_t {
+    kBoth,
+    kFirst,
+    kNone,
+    kStuck
+  } bias_correction = Correction::kBoth;
   int correction_lead = 0;
   // kDecoupled: w (1 - lr decay) before the rule. kUnscaled: w (1 - decay) before it. kCoupled: decay w joins the gradient.
   enum class Decay : uint8_t { kDecoupled, kUnscaled, kCoupled } decay = Decay::kDecoupled;
@@ -208,7 +216,11 @@ struct OptimizerSpec {
   bool amsgrad = false;       // adam, adamw: divide by the largest second moment so far
   bool clip_slack = false;    // norms are divided by with 1e-6 added, as torch.nn.utils has it
   bool l2_of_all = false;     // the L2 term has biases and normalisation, too
-  std::vector<std::string> frozen;  // parameters, or layers, that are not updated
+  std::vector<std::string> frozen;   // parameters, or layers, that are not updated
+  std::vector<std::string> stopped;  // ... whose gradient is zero
+  // lamb: the trust ratio's step; kDecayed: with its weight decay. kOne: there is no ratio.
+  enum class Trust : uint8_t { kDecayed, kUndecayed, kOne } trust = Trust::kDecayed;
+  bool ema_before = false;  // the average of weights takes those that the update begins with
 
   // Around the rule.
   enum class Clip : uint8_t { kNone, kValue, kNorm, kGlobalNorm } clip = Clip::kNone;

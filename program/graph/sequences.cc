@@ -6,13 +6,28 @@
 namespace twinrun {
 
 void Layers::embedding(const std::string& name, int64_t vocabulary, int64_t units,
-                       const Initializer& init) {
+                       const Initializer& init, const EmbeddingOptions& embedding) {
   if (program_.graph.type(x_).dtype != DType::kI32) {
     throw GraphError(name + ": embedding needs token ids, i32 [batch, tokens], found " +
                      to_string(program_.graph.type(x_)));
   }
   const ValueId table = parameter(name + "/embeddings", {vocabulary, units}, init);
-  x_ = root_.scope(name).gather(table, x_);
+  GraphBuilder b = root_.scope(name);
+  const ValueId tokens = x_;
+  x_ = b.gather(table, tokens);
+  if (embedding.padding_index >= 0) {
+    // The same numbers, of which no gradient goes back to the table.
+    const ValueId kept = b.reduce(b.reshape(table, {vocabulary, units, 1}, "rows"), {2},
+                                  Reducer::kMax, "kept_rows", /*stop_gradient=*/true);
+    const ValueId index = b.broadcast_scalar(
+        b.constant(static_cast<double>(embedding.padding_index), DType::kI32, "padding_index"),
+        tokens, "padding_indices");
+    const ValueId is_padding = b.broadcast(b.compare(CompareKind::kEq, tokens, index, "is_padding"),
+                                           shape(), {0, 1}, "is_padding_broadcast");
+    x_ = b.select(is_padding, b.gather(kept, tokens, "kept_gather"), x_, "padding_kept");
+  }
+  if (embedding.factor != 1)
+    x_ = b.binary_scalar(OpKind::kMultiply, x_, embedding.factor, "scaled");
 }
 
 void Layers::position_embedding(const std::string& name, const Initializer& init) {
@@ -65,13 +80,18 @@ void Layers::attention(const std::string& name, const AttentionOptions& attentio
   const auto project = [&](const std::string& which) {  // [batch, heads, tokens, size]
     x_ = input;
     dense(name + "/" + which, units, weights);
+    if (attention.interleaved)
+      return root_.scope(name + "/" + which)
+          .transpose(b.reshape(x_, {batch, tokens, size, heads}, which + "_heads"), {0, 3, 1, 2});
     return root_.scope(name + "/" + which)
         .transpose(b.reshape(x_, {batch, tokens, heads, size}, which + "_heads"), {0, 2, 1, 3});
   };
   ValueId query = project("query");
   if (attention.scaled)
-    query = b.binary_scalar(OpKind::kMultiply, query, 1.0 / std::sqrt(static_cast<double>(size)),
-                            "scaled_query");
+    query =
+        b.binary_scalar(OpKind::kMultiply, query,
+                        1.0 / std::sqrt(static_cast<double>(attention.by_all_units ? units : size)),
+                        "scaled_query");
   const ValueId key = project("key"), value = project("value");
   ValueId scores = b.dot(query, key, 1, 1, "scores", 2);
   const Dims square{batch, heads, tokens, tokens};
@@ -89,7 +109,8 @@ void Layers::attention(const std::string& name, const AttentionOptions& attentio
     scores = b.select(b.broadcast(real, square, {0, 3}, "reals"), scores, never, "masked");
   }
   const ValueId mixed = b.dot(softmax(b, scores), value, 1, 0, "mixed", 2);
-  x_ = b.reshape(b.transpose(mixed, {0, 2, 1, 3}, "by_token"), full, "joined");
+  const Dims by_token = attention.interleaved ? Dims{0, 2, 3, 1} : Dims{0, 2, 1, 3};
+  x_ = b.reshape(b.transpose(mixed, by_token, "by_token"), full, "joined");
   dense(name + "/output", units, weights);
 }
 

@@ -340,19 +340,20 @@ TEST(Gradients, LayersAgainstFiniteDifferences) {
         {});
 }
 
+const auto to_classes = [](Layers& n) {
+  n.flatten("f");
+  n.dense("out", 3);
+  n.softmax_cross_entropy(3, {});
+};
+
 TEST(Gradients, MoreLayersAgainstFiniteDifferences) {
-  const auto classes = [](Layers& n) {
-    n.flatten("f");
-    n.dense("out", 3);
-    n.softmax_cross_entropy(3, {});
-  };
   check("layer norm and GELU",
         stack(4, {{5}},
               [&](Layers& n) {
                 n.dense("d", 6);
                 n.layer_norm("ln", {.epsilon = 1e-3});
                 n.gelu("g", false);
-                classes(n);
+                to_classes(n);
               }),
         {{"ln/gamma", {0.5, 1.5}}}, 0x1p-24);
   check("group norm, SiLU",
@@ -361,7 +362,7 @@ TEST(Gradients, MoreLayersAgainstFiniteDifferences) {
                 n.conv2d("c", {.filters = 4, .kernel = 3});
                 n.group_norm("gn", 2, {.epsilon = 1e-3});
                 n.silu("s");
-                classes(n);
+                to_classes(n);
               }),
         {{"gn/gamma", {0.5, 1.5}}});
   check("depthwise, dilated, transposed, concatenated, added",
@@ -376,7 +377,7 @@ TEST(Gradients, MoreLayersAgainstFiniteDifferences) {
                 n.conv2d_transpose("up", {.filters = 2, .kernel = 3, .stride = 2});
                 n.unary("t", OpKind::kTanh);
                 n.global_pool("p", Reducer::kMean);
-                classes(n);
+                to_classes(n);
               }),
         {});
   const SampleType tokens{{4}, DType::kI32, {4}, true, 3, 3};
@@ -423,7 +424,7 @@ TEST(Gradients, MoreLayersAgainstFiniteDifferences) {
         {});
   check("sigmoid cross-entropy",
         stack(4, {{5}},
-              [&](Layers& n) {
+              [](Layers& n) {
                 n.dense("out", 3);
                 n.sigmoid_cross_entropy(3, {.smoothing = 0.2});
               }),
@@ -433,9 +434,37 @@ TEST(Gradients, MoreLayersAgainstFiniteDifferences) {
               [&](Layers& n) {
                 n.conv2d("c", {.filters = 2, .kernel = 3});
                 n.minibatch_stddev("m", 2);
-                classes(n);
+                to_classes(n);
               }),
         {});
+}
+
+// What formulas.md lists of layers.
+TEST(Gradients, FormulasOfLayersAgainstFiniteDifferences) {
+  check("activations, transposed kernels, padding that counts as zeros",
+        stack(2, {{4, 4, 2}},
+              [&](Layers& n) {
+                n.exchange_sides();
+                n.conv2d("c", {.filters = 3, .kernel = 3, .transposed = true});
+                n.quick_gelu("q");
+                n.pool("p", {3, 2, {}, false, true}, Reducer::kMax);
+                n.hard_sigmoid("h", 0.2);
+                n.relu6("r");
+                to_classes(n);
+              }),
+        {});
+  const SampleType tokens{{4}, DType::kI32, {4}, true, 3, 3};
+  check("layer norm over a sample, epsilon beside the root, heads in turns",
+        stack(2, tokens,
+              [&](Layers& n) {
+                const Initializer init{Initializer::Kind::kRandomUniform};
+                n.embedding("e", 3, 4, init, {.factor = 2});
+                n.layer_norm("ln", {.epsilon = 1e-2, .beside_root = true, .over_tokens = true});
+                n.attention("a", {.heads = 2, .by_all_units = true, .interleaved = true}, {});
+                n.dense("out", 3);
+                n.softmax_cross_entropy(3, {});
+              }),
+        {{"ln/gamma", {0.5, 1.5}}});
 }
 
 // The same through the all-reduces of synced batch norm: each core's parameters move alone.

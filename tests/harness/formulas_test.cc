@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "backends/variants/variant.h"
+#include "harness/judge_steps.h"
 #include "harness/matching.h"
 #include "harness/run.h"
 #include "tests/harness/tiny.h"
@@ -145,6 +146,161 @@ TEST(Formulas, AnHonestEngineIsInside) {
   const Experiment e = on_one_core(tiny::kConvolutional, {});
   OwnScript subject(e, e.sharding);
   EXPECT_EQ(match_script(e, subject).outcome, MatchResult::Outcome::kInside);
+}
+
+// ---- what no list has
+
+// A script of another program that keeps its own state from step to step, and shows what the scenario asks for.
+class Stateful : public Backend {
+ public:
+  Stateful(const Experiment& own, const Program& asked) : own_(own), asked_(asked) {}
+  Capabilities capabilities() const override {
+    Capabilities c = tiny::backend("cpu")->capabilities();
+    c.ours = c.op_trace = false;
+    return c;
+  }
+  Result<std::unique_ptr<Engine>> prepare(const Program&) override {
+    TWINRUN_ASSIGN(auto inner, tiny::backend("cpu")->prepare(own_.whole()));
+    return std::unique_ptr<Engine>(new Run(std::move(inner), own_, asked_));
+  }
+
+ private:
+  class Run : public Engine {
+   public:
+    Run(std::unique_ptr<Engine> inner, const Experiment& own, const Program& asked)
+        : inner_(std::move(inner)),
+          asked_(asked),
+          states_(initial_states(own, inner_->program())) {}
+    const Program& program() const override { return inner_->program(); }
+    Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+                TraceSink*, OpHooks*) override {
+      const Program& own = inner_->program();
+      TWINRUN_RETURN_IF_ERROR(inner_->step(step, states_, inputs, outputs));
+      for (size_t i = 0; i < asked_.state.size(); ++i) {
+        const int place = own.state_index(asked_.state[i].name);
+        if (place >= 0) states[0].vars[i] = states_[0].vars[static_cast<size_t>(place)];
+      }
+      return Ok{};
+    }
+
+   private:
+    std::unique_ptr<Engine> inner_;
+    const Program& asked_;
+    States states_;
+  };
+  const Experiment& own_;
+  const Program& asked_;
+};
+
+// All steps of a run, judged as a diagnosis judges them.
+MatchResult match_run(const Experiment& e, const Program& asked, Backend& subject) {
+  class Keeper : public StepObserver {
+   public:
+    TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
+      states.push_back({step, before});
+      return nullptr;
+    }
+    void end_step(int64_t, const States& after, const StepOutputs& outputs) override {
+      states.back().after = after;
+      states.back().outputs = outputs;
+    }
+    std::vector<MatchState> states;
+  } keeper;
+  RunOptions options;
+  options.observer = &keeper;
+  options.evaluate = false;
+  options.steps = 8;
+  tiny::must(train(e, asked, subject, options));
+  StepsJudge judge(e, asked, subject, {});
+  return tiny::must(judge.match(keeper.states, 8));
+}
+
+MatchResult match_stateful(const Experiment& e, const Overrides& own) {
+  Experiment other = e;
+  for (const auto& [key, value] : own) {
+    FormulaChange change;
+    change.values = {{key, value}};
+    other = tiny::must(with_formula(other, change));
+  }
+  const Program asked = e.whole();
+  Stateful subject(other, asked);
+  return match_run(e, asked, subject);
+}
+
+// AMSGrad's maximum is nowhere in the state that is reported: it is replayed.
+TEST(Formulas, WhatAScriptKeepsToItselfIsReplayed) {
+  const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "adam"}});
+  const MatchResult m = match_stateful(e, {{"optimizer.amsgrad", "true"}});
+  EXPECT_TRUE(is_named(m, "optimizer.amsgrad = true")) << told_of_script(m);
+}
+
+TEST(Formulas, AVelocityThatTheScenarioDoesNotHaveIsReplayed) {
+  const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "sgd"}});
+  const MatchResult m = match_stateful(e, {{"optimizer.kind", "momentum"}});
+  EXPECT_TRUE(is_named(m, "optimizer.kind = \"momentum\"")) << told_of_script(m);
+}
+
+TEST(Formulas, AnotherStartOfASlotIsNamed) {
+  const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "adagrad"}});
+  const MatchResult m = match_stateful(e, {{"optimizer.initial_accumulator", "0"}});
+  EXPECT_TRUE(is_named(m, "optimizer.initial_accumulator = 0")) << told_of_script(m);
+}
+
+TEST(Formulas, AccumulationThatIsLeftOutIsNamed) {
+  const Experiment e = on_one_core(tiny::kDense, {{"train.accumulate", "4"}});
+  const MatchResult m = match_stateful(e, {{"train.accumulate", "1"}});
+  EXPECT_TRUE(is_named(m, "train.accumulate = 1")) << told_of_script(m);
+}
+
+// ---- numbers
+
+MatchResult match_number(const Experiment& e, const std::string& key, const std::string& value) {
+  FormulaChange change;
+  change.values = {{key, value}};
+  OwnScript subject(tiny::must(with_formula(e, change)), e.sharding);
+  return match_script(e, subject);
+}
+
+TEST(Formulas, ANumberOfNoListIsSolvedFor) {
+  const Experiment dense =
+      on_one_core(tiny::kDense, {{"optimizer.kind", "adam"}, {"optimizer.epsilon", "1e-5"}});
+  EXPECT_TRUE(
+      is_named(match_number(dense, "optimizer.epsilon", "0.00035"), "optimizer.epsilon = 0.00035"));
+  EXPECT_TRUE(is_named(match_number(dense, "optimizer.beta1", "0.87"), "optimizer.beta1 = 0.87"));
+  EXPECT_TRUE(is_named(match_number(dense, "loss.smoothing", "0.07"), "loss.smoothing = 0.07"));
+  const Experiment norm = on_one_core(tiny::kNormalized, {});
+  EXPECT_TRUE(is_named(match_number(norm, "batch_norm.epsilon", "0.0007"),
+                       "epsilon = 0.0007 in layers of kind batch_norm"));
+}
+
+// A constant that an engine's compiler got wrong is any number, and nobody's setting.
+TEST(Formulas, ANumberThatNobodySetsIsNotExplained) {
+  const Experiment norm = on_one_core(tiny::kNormalized, {});
+  const MatchResult m = match_number(norm, "batch_norm.epsilon", "0.001037");
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told_of_script(m);
+  EXPECT_EQ(plain_number(0.0101), std::nullopt);
+  EXPECT_EQ(plain_number(0.997001), 1 - 0.003);
+  EXPECT_EQ(plain_number(0.00349997), 0.0035);
+}
+
+// ---- what does not learn
+
+TEST(Formulas, LayersThatDoNotLearnAreNamedTogether) {
+  const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "momentum"}});
+  EXPECT_TRUE(is_named(match_number(e, "optimizer.frozen", "\"dense1|dense2/bias\""),
+                       "optimizer.frozen = [\"dense1\", \"dense2/bias\"]"));
+  EXPECT_TRUE(is_named(match_number(e, "optimizer.stopped", "\"dense1\""),
+                       "optimizer.stopped = [\"dense1\"]"));
+  EXPECT_TRUE(is_named(match_number(e, "model.layers.dense2.unused", "\"bias\""),
+                       "model.layers.dense2.unused = [\"bias\"]"));
+}
+
+TEST(Formulas, AKernelThatDoesNotLearnBesideItsBiasIsNoFormula) {
+  const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "momentum"}});
+  for (const char* key : {"optimizer.frozen", "optimizer.stopped"}) {
+    const MatchResult m = match_number(e, key, "\"dense1/kernel\"");
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told_of_script(m);
+  }
 }
 
 // One tensor's fault is no formula's doing.
