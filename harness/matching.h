@@ -30,6 +30,8 @@ struct MatchOptions {
   int64_t most_elements = int64_t{1} << 26;
   bool pairs = true;     // try two causes at once where no single one explains
   bool formulas = true;  // try the catalogue of formulas (harness/formulas.h), too
+  // Held against this class of precision alone, whatever is declared; nullopt: against those that the declaration allows.
+  std::optional<PrecisionClass> only = std::nullopt;
 };
 
 // One tensor of one replica at one step, outside the envelope of honest engines.
