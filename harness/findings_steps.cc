@@ -126,8 +126,17 @@ void hidden_state_finding(const Evidence& e, Judgement& j) {
 }
 
 std::string coverage_text(const StepCoverage& c) {
-  if (c.screened == 0) return "";
-  std::string out = fmt::format(
+  std::string out;
+  if (!c.left_out.empty())
+    out = fmt::format(
+        "The update of {} was left out by the script (loss scaler skipped step{} {}): the loss or "
+        "a "
+        "gradient was not finite, and the state stayed as it was. {}",
+        c.left_out.size() == 1 ? "one step" : fmt::format("{} steps", c.left_out.size()),
+        c.left_out.size() == 1 ? "" : "s", listed(c.left_out),
+        c.screened == 0 ? "No other step was seen." : "");
+  if (c.screened == 0) return out;
+  out += fmt::format(
       "{} of {} steps were taken again by the reference from the subject's own states, and {} of "
       "them, the most unlike and a sample, were held against honest engines.",
       c.screened, c.steps, c.judged);

@@ -4,15 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/math/distributions/binomial.hpp>
 #include <cmath>
 #include <set>
 
 #include "backends/variants/variant.h"
 #include "harness/links.h"
 #include "harness/matching_fit.h"
+#include "harness/members.h"
 #include "harness/one_step.h"
 #include "harness/pattern.h"
-#include "harness/pipeline.h"
 #include "harness/screen_steps.h"
 
 namespace twinrun {
@@ -41,6 +42,29 @@ std::vector<int64_t> steps_of(const std::vector<TensorMismatch>& outside) {
   return {steps.begin(), steps.end()};
 }
 
+// What the subject does otherwise without any change of what the batch means: it is inside.
+void take_as_harmless(MatchResult& tried, size_t states) {
+  if (tried.outcome != MatchResult::Outcome::kExplained || !tried.explanations.front().harmless())
+    return;
+  tried.outcome = MatchResult::Outcome::kInside;
+  tried.harmless = tried.explanations.front();
+  tried.ratio = tried.harmless->ratio;
+  tried.states = static_cast<int64_t>(states);
+  tried.explanations.clear();
+  tried.outside.clear();
+  tried.twins.clear();
+}
+
+// The step of that number, the first and the last.
+std::vector<MatchState> three_of(const std::vector<MatchState>& states, int64_t step) {
+  std::vector<MatchState> out;
+  for (const MatchState& state : states) {
+    if (state.step == step || &state == &states.front() || &state == &states.back())
+      out.push_back(state);
+  }
+  return out;
+}
+
 double distance(const std::vector<double>& a, const std::vector<double>& b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
@@ -67,17 +91,25 @@ StepsJudge::StepsJudge(const Experiment& e, const Program& asked, Backend& engin
   if (!declared_.ours) slack_ = settings_slack(e);
 }
 
-// Of honest engines of one class of precision.
+bool may_hang_on_decisions(int64_t outside, int64_t steps, bool rounds_operands,
+                           double false_alarm) {
+  // In binary32 decisions are rare.
+  if (!rounds_operands) return 2 * outside <= steps;
+  constexpr double kOfSteps = 1.0 / 3;
+  const boost::math::binomial_distribution<double> decided(static_cast<double>(steps), kOfSteps);
+  return boost::math::cdf(boost::math::complement(decided, static_cast<double>(outside) - 1)) >
+         false_alarm;
+}
+
+// Of honest engines of one class of precision, each with the update of its own gradients.
 Result<std::vector<Observed>> StepsJudge::members(const std::vector<MatchState>& states,
                                                   const std::vector<Compared>& tensors, int count,
                                                   const PrecisionClass& of) const {
   std::vector<Observed> out;
-  const double move = weight_move(asked_, of);
+  const HonestMembers honest{e_, asked_, declared_, tensors, states, o_.threads};
   for (int k = 0; k < count; ++k) {
-    const uint64_t number = static_cast<uint64_t>(k) + 1;
-    const auto backend = member_of(of, number, declared_, backend_options(e_.scenario, o_.threads));
-    TWINRUN_ASSIGN(const auto engine, backend->prepare(asked_));
-    TWINRUN_ASSIGN(Observed o, observe(e_, engine.get(), asked_, tensors, states, number, move));
+    TWINRUN_ASSIGN(Observed o, honest.member(of, static_cast<uint64_t>(k) + 1,
+                                             {asked_, states, nullptr, 1, false}));
     out.push_back(std::move(o));
   }
   return out;
@@ -95,9 +127,11 @@ Result<std::vector<int64_t>> StepsJudge::decided(const std::vector<TensorMismatc
         outside, [&](const TensorMismatch& m) { return m.step == step && m.all_steps; });
     if (!together) alone.push_back(at_step(states, step));
   }
-  // What is outside at most steps does not hang on any decision.
   std::vector<int64_t> out;
-  if (alone.empty() || 2 * alone.size() > states.size()) return out;
+  if (alone.empty() || !may_hang_on_decisions(static_cast<int64_t>(alone.size()),
+                                              static_cast<int64_t>(states.size()),
+                                              rounds_operands(held), o_.false_alarm))
+    return out;
   TWINRUN_ASSIGN(const std::set<int64_t> stand,
                  steps_that_stand(e_, asked_, engine_, alone, parts, outside, held, options));
   for (const MatchState& state : alone) {
@@ -106,10 +140,33 @@ Result<std::vector<int64_t>> StepsJudge::decided(const std::vector<TensorMismatc
   return out;
 }
 
-Result<MatchResult> StepsJudge::match(std::vector<MatchState>& states, int64_t screened) {
+Result<MatchResult> StepsJudge::match(std::vector<MatchState>& states, int64_t screened,
+                                      const std::vector<MatchState>& left_out) {
+  if (!states.empty()) {
+    TWINRUN_ASSIGN(MatchResult made, match_made(states, screened));
+    if (left_out.empty() || has_loss_scale(made)) return made;
+  }
+  states.insert(states.end(), left_out.begin(), left_out.end());
+  std::ranges::sort(states, {}, &MatchState::step);
+  return match_made(states, screened);
+}
+
+// Numbers that overflow where binary32 does not: results are rounded, as was declared or as was found.
+bool StepsJudge::has_loss_scale(const MatchResult& match) const {
+  const auto declared = declared_precision(declared_);
+  if (declared && row_of(*declared).results != Rounded::kNone) return true;
+  if (!match.held.tight) return true;
+  const PrecisionRow* found =
+      match.undeclared.empty() ? nullptr : find_precision(match.computes_as);
+  return found != nullptr && found->results != Rounded::kNone;
+}
+
+Result<MatchResult> StepsJudge::match_made(std::vector<MatchState>& states, int64_t screened) {
   MatchOptions o = o_;
   const std::vector<MatchState> kept = states;  // also those that are set aside
   o.history = &kept;
+  MatchOptions with_history = o_;
+  with_history.history = &kept;
   const auto judged = static_cast<double>(states.size());
   o.false_alarm *= std::min(1.0, judged / static_cast<double>(std::max<int64_t>(1, screened)));
   o.explain = false;
@@ -118,20 +175,27 @@ Result<MatchResult> StepsJudge::match(std::vector<MatchState>& states, int64_t s
       std::ranges::none_of(states, [](const MatchState& s) { return s.after.empty(); });
   for (int turn = 0; turn < kTurns && seen && !all.outside.empty(); ++turn) {
     TWINRUN_ASSIGN(const std::vector<int64_t> aside, decided(all.outside, all.held, states, {}, o));
-    if (aside.empty() || aside.size() == states.size()) break;
+    if (aside.empty()) break;
     erase_steps(states, aside);
     set_aside_ += static_cast<int64_t>(aside.size());
+    if (states.empty()) {
+      all.outcome = MatchResult::Outcome::kInside;
+      all.outside.clear();
+      break;
+    }
     TWINRUN_ASSIGN(all, match_subject(e_, asked_, engine_, states, o));
   }
   all.false_alarm = o_.false_alarm;
   outside_ = steps_of(all.outside);
-  if (all.outcome != MatchResult::Outcome::kUnexplained || all.outside.empty()) return all;
-  std::vector<MatchState> few;
-  for (const MatchState& state : states) {
-    if (state.step == all.outside.front().step || &state == &states.front() ||
-        &state == &states.back())
-      few.push_back(state);
+  if (all.outcome == MatchResult::Outcome::kInside && !all.held.tight && o_.formulas) {
+    TWINRUN_ASSIGN(std::optional<MatchResult> exact, by_formula(states));
+    if (exact) {
+      outside_ = steps_of(exact->outside);
+      return std::move(*exact);
+    }
   }
+  if (all.outcome != MatchResult::Outcome::kUnexplained || all.outside.empty()) return all;
+  const std::vector<MatchState> few = three_of(states, all.outside.front().step);
   o.explain = true;
   // A program of two causes is another one at most steps.
   o.pairs = o_.pairs && 4 * outside_.size() >= states.size();
@@ -140,36 +204,49 @@ Result<MatchResult> StepsJudge::match(std::vector<MatchState>& states, int64_t s
   // Fewer steps may leave nothing outside; what was seen stands.
   if (tried.outcome == MatchResult::Outcome::kInside) return all;
   if (tried.outcome == MatchResult::Outcome::kExplained)
-    TWINRUN_RETURN_IF_ERROR(keep_what_holds(tried, states, kept));
-  if (tried.outcome == MatchResult::Outcome::kExplained && tried.explanations.front().harmless()) {
-    tried.outcome = MatchResult::Outcome::kInside;
-    tried.harmless = tried.explanations.front();
-    tried.ratio = tried.harmless->ratio;
-    tried.states = static_cast<int64_t>(states.size());
-    tried.explanations.clear();
-    tried.outside.clear();
-    tried.twins.clear();
-    outside_.clear();
-  }
+    TWINRUN_RETURN_IF_ERROR(keep_what_holds(tried, states, with_history));
+  take_as_harmless(tried, states.size());
+  if (tried.harmless) outside_.clear();
   return tried;
+}
+
+// Rounded results leave room for a formula that is off by less. But an engine that computes in binary32, or in the precision that it
+// declares, is then inside the narrow envelope of that formula, where no rounding of results would put it.
+Result<std::optional<MatchResult>> StepsJudge::by_formula(
+    const std::vector<MatchState>& states) const {
+  MatchOptions o = o_;
+  o.pairs = false;
+  o.history = &states;
+  const std::vector<MatchState> few = three_of(states, states[states.size() / 2].step);
+  const auto declared = declared_precision(declared_);
+  for (PrecisionClass& c : all_classes(declared_, asked_)) {
+    const bool whole = c.precision == Precision::kF32;
+    if (!c.tight || !(whole || c.precision == declared)) continue;
+    o.only = std::move(c);
+    TWINRUN_ASSIGN(MatchResult tried, match_subject(e_, asked_, engine_, few, o));
+    if (tried.outcome != MatchResult::Outcome::kExplained) continue;
+    TWINRUN_RETURN_IF_ERROR(keep_what_holds(tried, states, o));
+    if (tried.outcome != MatchResult::Outcome::kExplained) continue;
+    take_as_harmless(tried, states.size());
+    return std::optional(std::move(tried));
+  }
+  return std::optional<MatchResult>();
 }
 
 // What explains three steps must explain all that were judged. Of an explanation that does not, what it leaves is told beside it.
 Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states,
-                                   const std::vector<MatchState>& history) {
-  MatchOptions o = o_;
-  o.history = &history;
+                                   const MatchOptions& options) const {
   std::vector<Explanation> hold;
   for (const Explanation& explanation : tried.explanations) {
     TWINRUN_ASSIGN(std::vector<TensorMismatch> left,
-                   outside_of(e_, asked_, engine_, states, explanation.parts, o));
+                   outside_of(e_, asked_, engine_, states, explanation.parts, options));
     std::vector<MatchState> undecided = states;
     for (int turn = 0; turn < kTurns && !left.empty(); ++turn) {
       TWINRUN_ASSIGN(const std::vector<int64_t> aside,
-                     decided(left, tried.held, undecided, explanation.parts, o));
-      if (aside.empty()) break;
+                     decided(left, tried.held, undecided, explanation.parts, options));
+      if (aside.empty() || aside.size() == undecided.size()) break;
       erase_steps(undecided, aside);
-      TWINRUN_ASSIGN(left, outside_of(e_, asked_, engine_, undecided, explanation.parts, o));
+      TWINRUN_ASSIGN(left, outside_of(e_, asked_, engine_, undecided, explanation.parts, options));
     }
     if (left.empty()) {
       hold.push_back(explanation);
@@ -300,7 +377,19 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const MatchResult& match,
   TWINRUN_ASSIGN(const auto engine, engine_.prepare(asked_));
   TWINRUN_ASSIGN(const Observed run, observe(e_, nullptr, asked_, tensors, probed));
   TWINRUN_ASSIGN(const Observed one, observe(e_, engine.get(), asked_, tensors, again));
-  const auto differs = [&](size_t v) { return *run.values[v].data != *one.values[v].data; };
+  const size_t stride = tensors.size() * run.replicas;
+  // A fresh loss scale may be too large for the step: that it is left out then says nothing.
+  const auto left_out = [&](size_t state) {
+    return std::ranges::any_of(
+        one.values.begin() + static_cast<std::ptrdiff_t>(state * stride),
+        one.values.begin() + static_cast<std::ptrdiff_t>((state + 1) * stride),
+        [](const Value& value) {
+          return !std::ranges::all_of(*value.data, [](float x) { return std::isfinite(x); });
+        });
+  };
+  const auto differs = [&](size_t v) {
+    return *run.values[v].data != *one.values[v].data && !left_out(v / stride);
+  };
   std::vector<size_t> other;
   for (size_t v = 0; v < run.values.size(); ++v) {
     if (differs(v)) other.push_back(v);

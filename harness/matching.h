@@ -33,6 +33,8 @@ struct MatchOptions {
   bool formulas = true;  // try the catalogue of formulas (harness/formulas.h), too
   // Steps of the run from its first on, which need not be all: what a script keeps to itself is replayed over them.
   const std::vector<MatchState>* history = nullptr;
+  // Held against this class of precision alone, whatever is declared; nullopt: against those that the declaration allows.
+  std::optional<PrecisionClass> only = std::nullopt;
 };
 
 // One tensor of one replica at one step, outside the envelope of honest engines.

@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "harness/matching.h"
-#include "harness/pipeline.h"
+#include "harness/members.h"
+#include "harness/one_step.h"
 #include "harness/precision_class.h"
 #include "harness/run.h"
 #include "harness/script_engine.h"
@@ -38,11 +39,6 @@ inline constexpr double kTypical = 1.5;
 // ... and beyond this it is not the class that it belongs to, though it may lie inside: those whose operands round the other
 // way now and then are wide.
 inline constexpr double kOwn = 2;
-
-inline bool divides_by_size(OptimizerSpec::Kind kind) {
-  using Kind = OptimizerSpec::Kind;
-  return kind != Kind::kSgd && kind != Kind::kMomentum && kind != Kind::kLars;
-}
 
 // The subject in the envelope of one class of precision.
 struct Fit {
@@ -71,12 +67,17 @@ class SubjectFit {
   Status observe_subject(Backend& subject) {
     const bool seen =
         std::ranges::none_of(states_, [](const MatchState& s) { return s.after.empty(); });
-    std::unique_ptr<Engine> engine;
+    ran_ = states_;
     if (!seen) {
-      TWINRUN_ASSIGN(engine, subject.prepare(asked_));
+      TWINRUN_ASSIGN(const auto engine, subject.prepare(asked_));
+      for (MatchState& state : ran_) {
+        TWINRUN_ASSIGN(StepResult r, one_step(e_, *engine, state.step, state.states));
+        state.after = std::move(r.after);
+        state.outputs = std::move(r.outputs);
+      }
       result_.subject_steps = static_cast<int64_t>(states_.size());
     }
-    TWINRUN_ASSIGN(subject_, observe(e_, engine.get(), asked_, tensors_, states_));
+    TWINRUN_ASSIGN(subject_, observe(e_, nullptr, asked_, tensors_, ran_));
     return Ok{};
   }
 
@@ -84,6 +85,10 @@ class SubjectFit {
 
   // The class that holds the subject; if none does, the one that it is held against: fits_[held_].
   Status find_class() {
+    if (options_.only) {
+      TWINRUN_RETURN_IF_ERROR(try_class(*options_.only));
+      return holds(0) || untestable_ ? Status(Ok{}) : settle();
+    }
     const auto declared = declared_precision(declared_);
     std::vector<PrecisionClass> classes =
         !declared ? all_classes(declared_, asked_) : classes_within(*declared, declared_, asked_);
@@ -159,7 +164,7 @@ class SubjectFit {
 
   Status look(Fit& fit, int members) {
     TWINRUN_RETURN_IF_ERROR(add_members(fit.of, asked_, members, fit.members));
-    fit.found = distances(subject_, envelope(fit.members, fit.of));
+    fit.found = distances(subject_, envelope(fit.members));
     fit.threshold = threshold(fit.members.size(), fit.found.size());
     return Ok{};
   }
@@ -185,7 +190,7 @@ class SubjectFit {
     std::vector<Observed> members;
     TWINRUN_RETURN_IF_ERROR(add_members(fit.of, asked_, few, kFirstLook, members));
     int64_t looked = 0, far = 0;
-    for (const Distance& d : distances(seen, envelope(members, fit.of))) {
+    for (const Distance& d : distances(seen, envelope(members))) {
       ++looked;
       far += d.ratio > kWorthTrying ? 1 : 0;
       if (outside(d, kWorthTrying / 10)) {
@@ -285,21 +290,7 @@ class SubjectFit {
   }
 
   Envelope envelope(const std::vector<Observed>& members) const {
-    return envelope(members, fits_[held_].of);
-  }
-  // An optimizer that divides a gradient by its own size moves a weight by a whole step whatever the gradient's size: where that is
-  // zero but for the rounding of results, honest engines move it either way, and all members may have moved it the same way.
-  // Such is one weight of a tensor, by twice the largest change.
-  Envelope envelope(const std::vector<Observed>& members, const PrecisionClass& of) const {
-    Envelope out = envelope_of(members, slack_);
-    if (of.tight || !divides_by_size(e_.forward.optimizer.kind)) return out;
-    for (Envelope::Around& around : out.values) {
-      if (!around.stored) continue;
-      float largest = 0;
-      for (const float x : *around.mean) largest = std::max(largest, std::fabs(x));
-      around.allowed += 2 * static_cast<double>(largest);
-    }
-    return out;
+    return envelope_of(members, slack_);
   }
 
   // Of the class that the subject is held against.
@@ -318,12 +309,9 @@ class SubjectFit {
                      const StateMap* map = nullptr) {
     while (static_cast<int>(members.size()) < wanted) {
       const auto number = static_cast<uint64_t>(members.size()) + 1;
-      const auto backend =
-          member_of(of, number, declared_, backend_options(e_.scenario, options_.threads));
-      TWINRUN_ASSIGN(const auto engine, engine_of(*backend, program, states, experiment, map));
-      TWINRUN_ASSIGN(Observed o,
-                     observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_,
-                             tensors_, states, number, weight_move(asked_, of)));
+      TWINRUN_ASSIGN(Observed o, honest().member(of, number,
+                                                 {program, states, experiment, 1, true, map,
+                                                  options_.history}));
       members.push_back(std::move(o));
       result_.member_steps += static_cast<int64_t>(states.size());
     }
@@ -336,41 +324,24 @@ class SubjectFit {
                       const StateMap* map) {
     for (int k = 0; k < kDeciders; ++k) {
       const uint64_t number = 2 * static_cast<uint64_t>(k) + 1001;
-      const auto backend =
-          member_of(of, number, declared_, backend_options(e_.scenario, options_.threads));
-      TWINRUN_ASSIGN(const auto engine, engine_of(*backend, program, states_, experiment, map));
-      TWINRUN_ASSIGN(Observed o,
-                     observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_,
-                             tensors_, states_, number, kFurther * weight_move(asked_, of)));
+      TWINRUN_ASSIGN(Observed o, honest().member(of, number,
+                                                 {program, states_, experiment, kFurther, true, map,
+                                                  options_.history}));
       members.push_back(std::move(o));
       result_.member_steps += static_cast<int64_t>(states_.size());
     }
     return Ok{};
   }
 
-  // Behind the state of the program asked for.
-  Result<std::unique_ptr<Engine>> engine_of(Backend& backend, const Program& program,
-                                            const std::vector<MatchState>& states,
-                                            const Experiment* experiment, const StateMap* map) {
-    TWINRUN_ASSIGN(auto inner, backend.prepare(program));
-    if (map == nullptr || map->is_same()) return inner;
-    auto script = std::make_unique<ScriptEngine>(std::move(inner), asked_, *map);
-    if (map->hides() && options_.history != nullptr)
-      TWINRUN_RETURN_IF_ERROR(
-          script->replay(experiment != nullptr ? *experiment : e_, *options_.history, states));
-    return std::unique_ptr<Engine>(std::move(script));
-  }
-
+  // In binary64: what honest engines of the class that the subject is held against make nearly.
   Result<Observed> predict(const Program& program, const std::vector<MatchState>& states,
                            const Experiment* experiment = nullptr, const StateMap* map = nullptr) {
-    BackendOptions o;
-    o.threads = options_.threads;
-    TWINRUN_ASSIGN(const auto backend, make_backend("cpu:f64", o));
-    TWINRUN_ASSIGN(const auto engine, engine_of(*backend, program, states, experiment, map));
     result_.exact_steps += static_cast<int64_t>(states.size());
-    return observe(experiment != nullptr ? *experiment : e_, engine.get(), asked_, tensors_,
-                   states);
+    return honest().exact(fits_[held_].of,
+                          {program, states, experiment, 1, true, map, options_.history});
   }
+
+  HonestMembers honest() const { return {e_, asked_, declared_, tensors_, ran_, options_.threads}; }
 
   // Is the subject, run again from the same states, nearer to itself than to what is due? Twice as near, in most tensors of those
   // that are outside; a single number may repeat by chance.
@@ -468,6 +439,7 @@ class SubjectFit {
   const Experiment& e_;
   const Program& asked_;
   const std::vector<MatchState>& states_;
+  std::vector<MatchState> ran_;  // the same, with what the subject made of them
   MatchOptions options_;
   Capabilities declared_;
   std::vector<Compared> tensors_;

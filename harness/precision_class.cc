@@ -402,6 +402,11 @@ std::unique_ptr<Backend> member_of(const PrecisionClass& of, uint64_t member,
   return std::make_unique<RoundingBackend>(std::move(backend), of, member);
 }
 
+bool rounds_operands(const PrecisionClass& c) {
+  return c.tight && (std::min(c.dot_bits, c.convolution_bits) < kF32Bits ||
+                     c.dots != DotPrecision::kF32 || c.convolutions != DotPrecision::kF32);
+}
+
 double weight_move(const Program& program, const PrecisionClass& of) {
   constexpr double kFourUlps = 0x1p-22;
   if (of.how == How::kDrawn) return kFourUlps;

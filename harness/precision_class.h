@@ -52,6 +52,9 @@ std::vector<PrecisionClass> all_classes(const Capabilities& declared, const Prog
 std::vector<PrecisionClass> classes_beyond(Precision precision, const Capabilities& declared,
                                            const Program& program);
 
+// Are operands of products rounded, to the same numbers by all engines of the class?
+bool rounds_operands(const PrecisionClass& c);
+
 // The one of that word that rounds so; nullopt: there is none.
 std::optional<PrecisionClass> class_of(std::string_view word, std::string_view does,
                                        const Capabilities& declared, const Program& program);

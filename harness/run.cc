@@ -101,9 +101,11 @@ struct Runner {
   std::optional<Evaluator> evaluator;  // none where nothing is held out
   RunResult result;
   StepOutputs outputs;  // kept from step to step: the engine uses their memory again
+  bool may_leave_out = false;
+  int64_t left_out_in_a_row = 0;
 
-  Runner(const Experiment& e, const Program& p, const RunOptions& o)
-      : experiment(e), program(p), options(o) {
+  Runner(const Experiment& e, const Program& p, const RunOptions& o, const Capabilities& engine)
+      : experiment(e), program(p), options(o), may_leave_out(!engine.op_trace) {
     if (!e.imported) evaluator.emplace(e, o.threads);
   }
 
@@ -143,7 +145,8 @@ struct Runner {
   // Returns false when the run is over.
   Result<bool> one_step(Engine& engine, StepFeed& feed, int64_t step) {
     TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
-    const bool held = options.observer != nullptr && options.observer->needs_before(step);
+    const bool held =
+        may_leave_out || (options.observer != nullptr && options.observer->needs_before(step));
     States before = held ? result.states : States{};
     TraceSink* sink =
         options.observer == nullptr ? nullptr : options.observer->begin_step(step, before, inputs);
@@ -157,7 +160,14 @@ struct Runner {
       result.file.state_digests.push_back(
           to_checkpoint(program, result.states, experiment.scenario, step + 1).root_digest());
     }
-    if (std::isfinite(s.loss) && std::isfinite(s.gradient_norm)) return true;
+    if (std::isfinite(s.loss) && std::isfinite(s.gradient_norm)) {
+      left_out_in_a_row = 0;
+      return true;
+    }
+    if (may_leave_out && update_left_out(program, before, result.states, outputs)) {
+      ++result.left_out;
+      if (++left_out_in_a_row <= kMostLeftOut) return true;
+    }
     if (!held) {
       TWINRUN_ASSIGN(before, state_before(engine, feed, step));
     }
@@ -171,6 +181,23 @@ struct Runner {
 };
 
 }  // namespace
+
+bool update_left_out(const Program& program, const States& before, const States& after,
+                     const StepOutputs& outputs) {
+  bool all_finite = true;
+  for (const std::vector<Tensor>& replica : outputs) {
+    for (const Tensor& output : replica)
+      all_finite = all_finite && (!output.valid() || finite(output));
+  }
+  if (all_finite) return false;
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    if (program.state[i].role == StateRole::kStatistic) continue;
+    for (size_t r = 0; r < after.size(); ++r) {
+      if (!after[r].vars[i].same_bits(before[r].vars[i])) return false;
+    }
+  }
+  return true;
+}
 
 std::vector<int64_t> spread_steps(int64_t steps, int64_t count) {
   count = std::min(count, steps);
@@ -199,14 +226,14 @@ std::string outcome(const RunFile& file) {
 Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend,
                         const RunOptions& options) {
   const Scenario& s = experiment.scenario;
-  Runner run(experiment, program, options);
+  const Capabilities capabilities = backend.capabilities();
+  Runner run(experiment, program, options, capabilities);
   TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, backend.prepare(program));
   const int64_t total = program.batch * program.sharding.cores;
   StepFeed feed(experiment, program);
-  const HostLoop loop(s, program.sharding.cores, backend.capabilities().name);
+  const HostLoop loop(s, program.sharding.cores, capabilities.name);
 
   RunFile& file = run.result.file;
-  const Capabilities capabilities = backend.capabilities();
   file.engine = capabilities.name;
   file.cores = program.sharding.cores;
   file.batch = total;

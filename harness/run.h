@@ -24,6 +24,13 @@ struct Birth {
   std::string what;  // "NaN", "Inf", "loss"
 };
 
+// Did the script leave the update of this step out because its loss or a gradient is not finite? So does a loss scaler, whose scale was too
+// large for float16. Parameters, slots and counters are then as they were; running statistics may have changed.
+bool update_left_out(const Program& program, const States& before, const States& after,
+                     const StepOutputs& outputs);
+// A run goes on after so many such steps in a row: a scale that is halved each time has then gone through all of float16's 40 binades.
+inline constexpr int64_t kMostLeftOut = 40;
+
 // Sees every step; may watch its ops. `before` is what the step started from, or empty where it is not needed.
 class StepObserver {
  public:
@@ -56,6 +63,7 @@ struct RunResult {
   RunFile file;
   States states;
   std::optional<Birth> birth;  // set if the run ended in NaN or Inf
+  int64_t left_out = 0;        // updates, of an engine that shows no ops
   double seconds = 0;
   PipelineCounters pipeline;  // of its input
   bool kept = false;  // from an earlier diagnosis (harness/reference_cache.h): no time was spent

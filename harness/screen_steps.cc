@@ -20,7 +20,8 @@ constexpr size_t kRecent = 32;
 constexpr int64_t kEarly = 16;
 // A distance below a quarter of one rounding is none: what is that small is not a measure for others.
 constexpr double kFloor = 0.25;
-constexpr int64_t kMemory = int64_t{512} << 20;              // of the steps that are kept
+constexpr int64_t kMemory = int64_t{512} << 20;  // of the steps that are kept
+constexpr size_t kLeftOutKept = 3;
 constexpr uint32_t kStreamSteps = kStreamSample + 0xffffff;  // of no op
 constexpr int64_t kSampled = 6;                              // of them drawn by the seed
 // Clipping multiplies by a factor that is rounded: a norm this near its limit was clipped.
@@ -112,7 +113,10 @@ TraceSink* StepScreen::begin_step(int64_t step, const States& before, const Step
 }
 
 void StepScreen::end_step(int64_t step, const States& after, const StepOutputs& outputs) {
-  if (!failed_) {
+  if (update_left_out(program_, before_, after, outputs)) {
+    left_out_.push_back(step);
+    if (of_left_out_.size() < kLeftOutKept) of_left_out_.push_back({step, before_, after, outputs});
+  } else if (!failed_) {
     States due = before_;
     StepOutputs due_outputs;
     if (const Status done = reference_->step(step, due, inputs_, due_outputs); !done) {
@@ -284,7 +288,7 @@ std::vector<MatchState> StepScreen::take_states() {
 }
 
 ScreenSummary StepScreen::summary() const {
-  ScreenSummary out{screened_, sampled_, {}};
+  ScreenSummary out{screened_, sampled_, left_out_, of_left_out_, {}};
   const OptimizerSpec& spec = program_.optimizer;
   if (spec.clip != OptimizerSpec::Clip::kNone && !clipped_) {
     out.not_exercised.push_back(fmt::format(

@@ -31,6 +31,9 @@ Result<std::unique_ptr<Engine>> reference_of(const Experiment& experiment, const
 struct ScreenSummary {
   int64_t screened = 0;
   std::vector<int64_t> sampled;  // kept whatever they look like
+  // Steps whose update the script left out (harness/run.h), and the first few of them: they are not screened.
+  std::vector<int64_t> left_out;
+  std::vector<MatchState> of_left_out;
   // What of the scenario no screened step has exercised, in words; empty: nothing that is looked for.
   std::vector<std::string> not_exercised;
 };
@@ -90,6 +93,8 @@ class StepScreen : public StepObserver {
   size_t candidates_ = 0;  // how many of them may be there beside the sampled ones
   std::vector<int64_t> sampled_;
   int64_t screened_ = 0;
+  std::vector<int64_t> left_out_;
+  std::vector<MatchState> of_left_out_;
   double largest_gradient_ = 0;  // as clipping measures it
   bool clipped_ = false;
   std::optional<Error> failed_;

@@ -144,6 +144,7 @@ Status judge_more(Stage& stage, StepsJudge& judge) {
   told.judged = static_cast<int64_t>(stage.subject_states.size()) + judge.set_aside();
   told.set_aside = judge.set_aside();
   told.outside = judge.outside();
+  told.left_out = stage.screened.left_out;
   told.not_exercised = stage.screened.not_exercised;
   return Ok{};
 }
@@ -269,7 +270,8 @@ Status match_program(Stage& stage) {
   } else {
     const LargeBlocksApart apart;
     StepsJudge judge(stage.experiment, asked, *engine, o);
-    TWINRUN_ASSIGN(e.match, judge.match(stage.subject_states, stage.screened.screened));
+    TWINRUN_ASSIGN(e.match, judge.match(stage.subject_states, stage.screened.screened,
+                                        stage.screened.of_left_out));
     if (e.level == 'C') TWINRUN_RETURN_IF_ERROR(judge_more(stage, judge));
   }
   for (const Explanation& explanation : e.match->explanations) {

@@ -56,6 +56,7 @@ void keys(A& a, Of<A, StepCoverage>& s) {
   a("judged", s.judged);
   a("set_aside", s.set_aside);
   a("outside", s.outside);
+  a("left_out", s.left_out);
   a("not_exercised", s.not_exercised);
 }
 

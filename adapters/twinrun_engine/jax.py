@@ -158,6 +158,10 @@ class Run:
         self.leaves, self.counters = None, None
 
 
+def finite(arrays):
+    return all(np.isfinite(a).all() for a in arrays.values())
+
+
 class Script:
     """The engine that serve_script() serves."""
 
@@ -362,9 +366,9 @@ class Script:
         arguments = own if type(self.state) is tuple else (own,)
         batch = per_core(features_of(inputs)), per_core(inputs["labels"])
         result = self.train_step(*arguments, *batch, **{k: named[k] for k in self.wanted})
-        run.leaves, loss, gradients = self.returned(result)
-        run.counters.advance()
+        run.leaves, loss, returned = self.returned(result)
         shapes = {v.name: v.shape for v in program.state}
+        gradients = self.gradients(program, returned, shapes)
         after = {n: self.out(program, run.leaves[i], shapes[n]) for n, i in run.places.items()}
         for name, (leaf, sign) in run.slots.items():
             if leaf is None:
@@ -372,8 +376,11 @@ class Script:
                 after[name] = lost[parameter].reshape(after[parameter].shape) - after[parameter]
             else:
                 after[name] = self.out(program, run.leaves[leaf], shapes[name]) * np.float32(sign)
+        # A loss scaler leaves out the update of gradients that are not finite, which no weight would have survived.
+        if finite(gradients) or not finite(program.of_role("parameter", after)):
+            run.counters.advance()
         after.update(run.counters.values)
-        return after, {"loss": loss.reshape(() if program.cores == 1 else program.cores), **self.gradients(program, gradients, shapes)}
+        return after, {"loss": loss.reshape(() if program.cores == 1 else program.cores), **gradients}
 
     def gradients(self, program, returned, shapes):
         run, found = program.own, {}

@@ -137,6 +137,7 @@ class Run:
         self.places, self.close, self.images, self.l2, self.seen = places, close, images, l2, False
         self.after, self.counters = None, None
         self.extras = {}    # of a state that this gave: what the optimizer kept beside it, such as AMSGrad's maximum
+        self.scales = {}    # (number of a step, digest of the state before it): what the loss scaler held then
 
 
 class Script:
@@ -145,11 +146,13 @@ class Script:
     def __init__(self, train_step, optimizer, tensors, flattened, hello):
         self.train_step, self.optimizer, self.tensors, self.flattened = train_step, optimizer, tensors, flattened
         self.last, self.run, self.gradients, self.updates = None, None, None, 0
+        self.skipped, self.scaler, self.first_scale = False, None, None
         try:
             self.wanted, self.wrong = wanted_by(train_step), []
         except TypeError as error:
             self.wanted, self.wrong = (), [str(error)]
         self.watch()
+        self.watch_scaler()
         self.hello = {"name": os.path.basename(sys.argv[0]), "version": f"torch {torch.__version__}", "precision": "f32",
                       "conventions": "pytorch", **hello}
 
@@ -221,24 +224,54 @@ class Script:
 
         self.optimizer.step = types.MethodType(step, self.optimizer)
 
+    def watch_scaler(self):
+        """A GradScaler that finds gradients that are not finite does not call optimizer.step(): they are read when it has decided so."""
+        kind = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler    # the latter before PyTorch 2.3
+        inner = kind.step
+
+        @functools.wraps(inner)
+        def step(scaler, optimizer, *arguments, **named):
+            its = optimizer is self.optimizer and self.run is not None and scaler.is_enabled()
+            if its and self.scaler is None:
+                self.scaler, self.first_scale = scaler, scaler.state_dict()
+            found = inner(scaler, optimizer, *arguments, **named)
+            if its and self.updates == 0:
+                self.skipped = True
+                self.read_gradients(self.run)
+            return found
+
+        kind.step = step
+
     def look(self):
-        """Reads the gradients as step() finds them, after clipping. Where the scenario has an L2 term in its loss, PyTorch's weight decay
-        is that term's gradient, and counts as a part of it."""
+        """Reads the gradients as step() finds them, after clipping."""
         if self.run is None:
             return    # the script's own business
         self.updates += 1
+        found_inf = getattr(self.optimizer, "found_inf", None)    # a fused optimizer asks for itself whether to skip the step
+        self.skipped = found_inf is not None and bool(found_inf.item())
+        self.read_gradients(self.run, getattr(self.optimizer, "grad_scale", None))
+
+    def read_gradients(self, run, scale=None):
+        """Where the scenario has an L2 term in its loss, PyTorch's weight decay is that term's gradient, and counts as a part of it.
+        scale: what the optimizer itself will take off the gradients."""
         decay = {}
-        if kind_of(self.optimizer) != "AdamW" and self.run.l2:
+        if kind_of(self.optimizer) != "AdamW" and run.l2:
             decay = {id(p): group["weight_decay"] for group in self.optimizer.param_groups if group.get("weight_decay")
                      for p in group["params"]}
         self.gradients = {}
         with torch.no_grad():
-            for name, place in self.run.places.items():
+            for name, place in run.places.items():
                 tensor, gradient = place.tensor, place.tensor.grad
                 gradient = torch.zeros_like(tensor) if gradient is None else gradient.to_dense() if gradient.is_sparse else gradient
+                gradient = gradient if scale is None else gradient / scale
                 if id(tensor) in decay:
                     gradient = gradient.add(tensor, alpha=decay[id(tensor)])
                 self.gradients[f"{name}.grad"] = place.read(gradient)
+
+    def made_no_update(self, run, loss):
+        """Did a scaler of the script's own see that numbers are not finite, and leave the update out?"""
+        self.read_gradients(run)
+        return not (np.isfinite(loss) and all(np.isfinite(g).all() for g in self.gradients.values()))
 
     # ---- state
 
@@ -253,6 +286,8 @@ class Script:
     def load(self, program, number_of_step, state):
         """Puts a state of the program into the script's model and optimizer."""
         run, groups = program.own, self.groups()
+        if self.scaler is not None:
+            self.scaler.load_state_dict(run.scales.get((number_of_step, digest(state)), self.first_scale))
         run.counters = Counters(program.optimizer, program.of_role("counter", state))
         updates = run.counters.updates() if run.counters.values else number_of_step
         kept, fresh = run.extras.get(digest(state), {}) if run.extras else {}, {}
@@ -296,7 +331,7 @@ class Script:
             if group is None or (its.get(slot) is None and not (slot == "momentum_buffer" and "square_avg" in its)):
                 after[name] = before[name]
             elif program.optimizer["kind"] == "rmsprop" and slot == "momentum_buffer":
-                after[name] = self.rmsprop_step(name, place, its, group)
+                after[name] = before[name] if self.skipped else self.rmsprop_step(name, place, its, group)
             else:
                 after[name] = place.read(its[slot])
         after.update(run.counters.values)
@@ -408,7 +443,7 @@ class Script:
         for attempt in range(3):
             if state is not None:
                 self.load(program, step, state)
-            self.run, self.gradients, self.updates = run, None, 0
+            self.run, self.gradients, self.updates, self.skipped = run, None, 0, False
             try:
                 with contextlib.nullcontext() if run.seen or attempt == 2 else watched(lambda roots: self.evidence(run, roots)):
                     loss = number(self.ask(program, step, inputs, random))
@@ -418,12 +453,17 @@ class Script:
             finally:
                 self.run = None
         run.seen = True
-        if self.updates != 1:
+        if self.updates == 0 and not self.skipped:
+            self.skipped = self.made_no_update(run, loss)
+        if self.updates != 1 and not self.skipped:
             raise RuntimeError(f"train_step called optimizer.step() {self.updates} times, of the optimizer that serve_script() was given; "
                                "due is once: one call of train_step is one whole step, with forward, backward and update")
         loss = loss + self.decay_term(program, before)
-        run.counters.advance()
+        if not self.skipped:
+            run.counters.advance()
         after = self.collect(program, before)
+        if self.scaler is not None:
+            run.scales[step + 1, digest(after)] = self.scaler.state_dict()
         run.after, self.last = after, program
         parameters = program.of_role("parameter", after)
         return after, {"loss": loss, **{f"{name}.grad": self.gradients[f"{name}.grad"] for name in parameters}}

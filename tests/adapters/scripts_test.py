@@ -173,6 +173,29 @@ class PyTorch(Scripts):
         with self.assertRaisesRegex(Failed, "train_step called optimizer.step.. 0 times"):
             steps("pytorch", "no_step")
 
+    def skipped_first(self, what):
+        """The first step has no update, and its gradients are not finite; then come the steps of the plain script. Running statistics
+        have moved by one step more."""
+        try:
+            found, due, (_, state, _) = steps("pytorch", what)[0], plain(), session()
+        except Failed as error:
+            if "GradScaler" in str(error):
+                self.skipTest("GradScaler of a CPU came with PyTorch 2.3")
+            raise
+        statistics = [k for k in due[0] if "moving" in k]
+        self.assertFalse(all(np.isfinite(v).all() for k, v in found[0].items() if k.endswith(".grad")))
+        for name in (k for k in found[0] if k.startswith("state/") and k not in statistics):
+            np.testing.assert_array_equal(found[0][name], state[name.removeprefix("state/")], name)
+        self.same(found[1:3], due[:2], but=statistics)
+        return found
+
+    def test_a_step_that_a_loss_scaler_skips(self):
+        found = self.skipped_first("scaled")
+        self.same(found[3:], found[1:2])    # its scale is that of then, not halved once more
+
+    def test_a_step_that_the_script_skips_itself(self):
+        self.skipped_first("scaled_by_hand")
+
     def test_what_a_step_asks_for_by_name(self):
         found, said, _ = steps("pytorch", "asks")
         self.same(found, plain())

@@ -56,6 +56,8 @@ def main():
             "adamax": lambda p: torch.optim.Adamax(p, options.lr)}.get(
                 what, lambda p: torch.optim.SGD(p, lr=options.lr, momentum=0.9, weight_decay=0.01 if what == "decay" else 0))
     optimizer = kind(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127) if what == "scaled" else None
+    calls = []
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1000) if what == "scheduled" else None
 
     def forward(images, labels):
@@ -78,6 +80,23 @@ def main():
                 return found
             return optimizer.step(closure)
         loss = forward(images, labels)
+        if what == "scaled":
+            too_large = scaler.get_scale() > 2.0**126
+            scaler.scale(loss * 2.0**20 if too_large else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            return loss
+        if what == "scaled_by_hand":
+            calls.append(loss)
+            scale = float("inf") if len(calls) == 1 else 2.0
+            (loss * scale).backward()
+            if not all(p.grad.isfinite().all() for p in model.parameters()):
+                return loss
+            for p in model.parameters():
+                p.grad /= scale
+            optimizer.step()
+            return loss
         loss.backward()
         if what == "clipped":
             nn.utils.clip_grad_norm_(model.parameters(), 0.01)

@@ -367,7 +367,7 @@ inline Report hostile() {
   r.loss_band = {p, {1, 2}, {std::numeric_limits<float>::quiet_NaN()}};
   r.state_partings = {{p, -1, -1}};
   r.weight_drift = {p, {0, -1}, {{p, {1e300}}, {p, {-1, 0, 1}}}};
-  r.step_coverage = {-1, 2, 3, 4, {5, -1}, {p}};
+  r.step_coverage = {-1, 2, 3, 4, {5, -1}, {6}, {p}};
   for (Control& c : r.controls) c.name = c.detail = c.failure = p, c.passed = false;
   for (Finding& f : r.findings) {
     f.cause = f.sentence = f.phase = f.op = f.op_kind = f.elements = f.fingerprint = p;
