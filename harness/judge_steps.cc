@@ -143,6 +143,7 @@ Result<MatchResult> StepsJudge::match(std::vector<MatchState>& states, int64_t s
       few.push_back(state);
   }
   o.explain = true;
+  o.history = &states;
   // A program of two causes is another one at most steps.
   o.pairs = o_.pairs && 4 * outside_.size() >= states.size();
   TWINRUN_ASSIGN(MatchResult tried, match_subject(e_, asked_, engine_, few, o));
