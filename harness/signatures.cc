@@ -166,8 +166,8 @@ class Looker {
       if (whole != 0 && std::fabs(f - whole) <= known) f = whole;
     }
     if (f == 0 || f == 1) return false;
-    const std::string text =
-        f == -1 ? std::string("its sign turned") : fmt::format("{:.6g} times what was due", f);
+    const std::string text = f == -1 ? std::string("what was due with its sign turned")
+                                     : fmt::format("{:.6g} times what was due", f);
     return tell(
         text, [this, f](size_t i) { return f * due(i); },
         [this, f, known](size_t i) {
@@ -285,13 +285,13 @@ class Looker {
     if (!missing.empty() && twice.empty() && more.empty())
       return 2 * missing.size() >= times.size() && once.size() > 1
                  ? fmt::format("{} alone", named_parts(once))
-                 : "without " + named_parts(missing);
+                 : "what was due without " + named_parts(missing);
     std::string out;
     if (!twice.empty()) out = named_parts(twice) + " twice";
     for (const size_t k : more)
       out += fmt::format("{}core {}'s part {:g} times", out.empty() ? "" : ", ", k, times[k]);
     if (!missing.empty()) out += ", without " + named_parts(missing);
-    return out;
+    return "what was due with " + out;
   }
 
   // ---- the right numbers in other places

@@ -201,7 +201,7 @@ TEST(Matching, TellsACoreThatIsLeftOut) {
   const MatchResult m = match(e, *dropped, {0});
   EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
   ASSERT_FALSE(m.outside.empty());
-  EXPECT_EQ(m.outside[0].pattern, "without core 3's part");
+  EXPECT_EQ(m.outside[0].pattern, "what was due without core 3's part");
 }
 
 // Which elements, what stands there, on which cores, and where the fault lies: all told of the tensor named first.

@@ -85,7 +85,7 @@ TEST(Signatures, NumbersThatStandThere) {
   expect(tail, "the last 3 of 12 columns", "the constant 0.25");
   Case turned;
   turned.change(everywhere, [](size_t, float x) { return -x; });
-  expect(turned, "", "its sign turned");
+  expect(turned, "", "what was due with its sign turned");
   Case offset;
   offset.change([](size_t r, size_t) { return r % 2 == 1; },
                 [](size_t, float x) { return x + 0.5f; });
@@ -138,9 +138,9 @@ TEST(Signatures, PartsOfCores) {
     }
   };
   counting({1, 1, 1, 0}, 0, 96);
-  expect(c, "", "without core 3's part");
+  expect(c, "", "what was due without core 3's part");
   counting({1, 2, 1, 1}, 0, 96);
-  expect(c, "", "core 1's part twice");
+  expect(c, "", "what was due with core 1's part twice");
   counting({1, 1, 0, 0}, 0, 96);
   expect(c, "", "the parts of cores 0 and 1 alone");
   counting({0, 0, 1, 0}, 0, 96);
@@ -148,10 +148,10 @@ TEST(Signatures, PartsOfCores) {
   counting({1, 0, 1, 0}, 0, 96);
   expect(c, "", "the parts of cores 0 and 2 alone");
   counting({1, 3, 1, 0}, 0, 96);
-  expect(c, "", "core 1's part 3 times, without core 3's part");
+  expect(c, "", "what was due with core 1's part 3 times, without core 3's part");
   // A ring passes on a tensor in stretches, and one of them is not passed on.
   counting({1, 0, 1, 1}, 32, 58);
-  expect(c, "elements 32 to 57 of 96, a stretch in memory", "without core 1's part");
+  expect(c, "elements 32 to 57 of 96, a stretch in memory", "what was due without core 1's part");
   // A bias has too few elements for as many unknowns.
   counting({1, 1, 0, 1}, 0, 96);
   c.dims = {4};
@@ -160,7 +160,7 @@ TEST(Signatures, PartsOfCores) {
   c.due.resize(4);
   c.allowed.resize(4);
   for (auto& part : c.parts) part.resize(4);
-  expect(c, "", "without core 2's part");
+  expect(c, "", "what was due without core 2's part");
 }
 
 TEST(Signatures, RightNumbersInOtherPlaces) {
