@@ -84,13 +84,14 @@ std::string sentence_of(std::string clause) {
 }
 
 // " from step 3 on", " at step 7 alone", " at 5 of 24 steps, first at step 3".
-std::string steps_text(const StepCoverage& c, const TensorMismatch& t) {
+std::string steps_text(const Evidence& e, const TensorMismatch& t) {
+  const StepCoverage& c = e.step_coverage;
   if (t.all_steps) return " in all steps together";
   const auto judged = c.judged - c.set_aside;
   const auto outside = static_cast<int64_t>(c.outside.size());
   if (outside == 0 || judged < 2) return fmt::format(" at step {}", t.step);
   if (outside == 1) return fmt::format(" at step {} alone", t.step);
-  if (outside == c.judged_since_outside) return fmt::format(" from step {} on", t.step);
+  if (outside == e.judged_since_outside) return fmt::format(" from step {} on", t.step);
   return fmt::format(" at {} of the {} steps that were judged, first at step {}", outside, judged,
                      t.step);
 }
@@ -168,7 +169,7 @@ void undeclared_finding(const Evidence& e, Judgement& j) {
 std::string headline(const Evidence& e, const Told& told) {
   const TensorMismatch& t = *told.first;
   std::string out = fmt::format("{} (framework or script) makes {} wrong{}{}", e.subject.name,
-                                tensor_words(t.tensor, t.is_state), steps_text(e.step_coverage, t),
+                                tensor_words(t.tensor, t.is_state), steps_text(e, t),
                                 cores_text(told.cores, e.cores));
   if (!t.pattern.empty()) {
     out += ": " + likeness(t);

@@ -144,7 +144,7 @@ Status judge_more(Stage& stage, StepsJudge& judge) {
   told.judged = static_cast<int64_t>(stage.subject_states.size()) + judge.set_aside();
   told.set_aside = judge.set_aside();
   told.outside = judge.outside();
-  told.judged_since_outside =
+  e.judged_since_outside =
       std::ranges::count_if(stage.subject_states, [&](const MatchState& state) {
         return !told.outside.empty() && state.step >= told.outside.front();
       });

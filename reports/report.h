@@ -116,7 +116,6 @@ struct StepCoverage {
   int64_t steps = 0, screened = 0, judged = 0;
   int64_t set_aside = 0;  // of those judged: a decision that hangs on a rounding explains them
   std::vector<int64_t> outside;            // of those judged, the steps with a tensor outside
-  int64_t judged_since_outside = 0;        // of those judged, from the first of these on
   std::vector<std::string> not_exercised;  // parts of the scenario, in words
 };
 
