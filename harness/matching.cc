@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -484,13 +485,14 @@ class Matcher : public SubjectFit {
           part.formula || part.cause == "rate_times_cores" || part.cause == "rate_over_cores";
       if (update) parts.push_back(std::move(part));
     }
-    double best = 1;
+    double best =
+        std::numeric_limits<double>::infinity();  // of equal ones the first: a cause of sharding
     for (const Explanation::Part& part : parts) {
       std::optional<Hypothesis> h = hypothesis({part});
       if (!h || h->states) continue;
       TWINRUN_ASSIGN(const double off,
                      updates_off(h->program, h->experiment ? *h->experiment : e_));
-      if (off > best) continue;
+      if (off > 1 || off >= best) continue;
       best = off;
       none = std::move(h);
     }
