@@ -113,6 +113,26 @@ void judge_program(const Evidence& e, Judgement& j) {
       e.match->states, e.match->outside.empty() ? "one" : e.match->outside.front().tensor);
 }
 
+// Why an engine failed, in a line: "at step 3: RuntimeError: ...". Of one that ended without an answer, the last that it said.
+std::string reason_of(const std::string& what) {
+  constexpr size_t kMost = 200;
+  constexpr std::string_view kSays = "the engine says: ", kStep = "step ",
+                             kLastWords = "; the last it said on its standard error:";
+  std::string first = what.substr(0, what.find('\n')), step;
+  if (const size_t colon = first.find(": ");
+      first.starts_with(kStep) && colon != std::string::npos) {
+    step = fmt::format(" at {}", first.substr(0, colon));
+    first.erase(0, colon + 2);
+  }
+  if (first.starts_with(kSays)) first.erase(0, kSays.size());
+  if (const size_t words = first.find(kLastWords); words != std::string::npos) {
+    const std::string last = what.substr(what.find_last_of('\n') + 1);
+    first = fmt::format("{} ({})", first.substr(0, words), last);
+  }
+  if (first.size() > kMost) first = first.substr(0, kMost) + "..";
+  return step + ": " + first + (first.ends_with('.') ? "" : ".");
+}
+
 // The engine's last words are the evidence.
 void failed_engine(const Evidence& e, Judgement& j) {
   Finding f;
@@ -129,7 +149,8 @@ void failed_engine(const Evidence& e, Judgement& j) {
   }
   f.reproduce = e.command;
   f.level = 'C';
-  inconclusive(j, fmt::format("The engine failed in run {}.", e.engine_failure_run),
+  inconclusive(j,
+               fmt::format("The engine failed in run {}{}", e.engine_failure_run, reason_of(what)),
                "an engine that does not answer cannot be judged",
                {"is it the engine, or what it is asked? twinrun doctor --engine ENGINE"});
   if (!e.engine_failure->fix.empty()) j.next_steps.push_back(e.engine_failure->fix);

@@ -44,6 +44,7 @@ struct Evidence {
   std::optional<MatchResult> match;  // ... or its ops were not shown
   // Of an engine that shows tensors only, beside the match.
   StepCoverage step_coverage;
+  int64_t judged_since_outside = 0;  // steps, from the first that is outside on
   std::optional<OtherStart> other_start;
   std::optional<bool> inside_again;  // the first step outside, resumed from the reported state
   std::optional<HiddenState> hidden_state;

@@ -179,9 +179,6 @@ void describe_algebra(const Evidence& e, Finding& f) {
       "both the same";
 }
 
-// Probability of a false accusation, as it is calibrated: 1e-06.
-std::string rate(double probability) { return fmt::format("{:.0e}", probability); }
-
 }  // namespace
 
 void set_effect(const TrajectoryRow& row, Finding& f) {
@@ -195,23 +192,6 @@ void set_effect(const TrajectoryRow& row, Finding& f) {
 
 bool has_interval(const TrajectoryRow* row) {
   return row != nullptr && row->differences.size() > 1;
-}
-
-std::string envelope_source(const MatchResult& m) {
-  return fmt::format(
-      "spread of honest engines of the declared arithmetic over the same step{}; an honest engine "
-      "exceeds it with "
-      "probability {} (docs/diagnosis.md, instrument 2)",
-      m.elements_kept == m.elements
-          ? ""
-          : fmt::format(", on a sample of {} of {} elements", text::count(m.elements_kept),
-                        text::count(m.elements)),
-      rate(m.false_alarm));
-}
-
-std::string spreads(double ratio, double threshold) {
-  return fmt::format("{} the spread of honest engines; allowed {}", text::times(ratio),
-                     text::number(threshold));
 }
 
 std::string subject_name(const Evidence& e) {
@@ -267,120 +247,6 @@ void engine_bug(const Evidence& e, Judgement& j) {
         "The step before the first finding was not probed; the fault may begin earlier "
         "(diagnose.probe = \"every\").");
   j.next_steps.insert(j.next_steps.begin(), std::string(kFileIt));
-}
-
-namespace {
-
-Finding tensor_finding(const Evidence& e, const TensorMismatch& t) {
-  const MatchResult& m = *e.match;
-  Finding f;
-  f.verdict = VerdictClass::kEngineBug;
-  f.cause = "engine:" + t.tensor;
-  f.step = t.step;
-  f.op = t.tensor;
-  f.phase = t.is_state ? "update" : t.tensor.ends_with(".grad") ? "gradient" : "forward";
-  f.core = t.replica;
-  f.fingerprint = t.pattern;
-  f.level = 'C';
-  f.number = t.ratio;
-  f.bound = m.threshold;
-  f.number_text = spreads(t.ratio, m.threshold);
-  f.bound_source = envelope_source(m);
-  f.reproduce = e.command;
-  return f;
-}
-
-// The whole step in another precision than the declared one: a finding of its own, not one for each tensor.
-void undeclared_finding(const Evidence& e, Judgement& j) {
-  const MatchResult& m = *e.match;
-  const TensorMismatch& t = m.outside.front();
-  Finding f = tensor_finding(e, t);
-  f.cause = "undeclared_precision";
-  f.fingerprint = m.undeclared;
-  f.sentence = fmt::format(
-      "Its arithmetic is coarser than the declared one ({}): it computes as \"{}\" would, {}. {} "
-      "tensors of {} steps show it, first {} on core {} at step {}, {} off.",
-      declared_word(e.subject), m.computes_as, m.undeclared, m.outside.size(), m.states, t.tensor,
-      t.replica, t.step, text::relative(t.relative));
-  j.headline = fmt::format(
-      "{} (framework or script) computes as \"{}\" would, which it does not declare: {}.",
-      e.subject.name, m.computes_as, m.undeclared);
-  j.findings.push_back(std::move(f));
-}
-
-}  // namespace
-
-// Outside, and outside of itself when run again.
-void unrepeatable_finding(const Evidence& e, Judgement& j) {
-  const MatchResult& m = *e.match;
-  Finding f = tensor_finding(e, m.outside.front());
-  f.verdict = VerdictClass::kInconclusive;
-  f.cause = "unrepeatable";
-  f.core.reset();
-  f.sentence = fmt::format(
-      "A step run twice from the same state gives tensors that are {} of their size apart, as far "
-      "as they are from what is due: {}.",
-      text::relative(m.apart),
-      m.draws ? "it draws random numbers of its own, where the scenario has some for it"
-              : "it uses numbers that are not those of the step");
-  j.findings.push_back(std::move(f));
-}
-
-void tensor_findings(const Evidence& e, Judgement& j) {
-  const MatchResult& m = *e.match;
-  j.verdict = VerdictClass::kEngineBug;
-  const size_t before = j.findings.size();
-  for (size_t i = 0; m.undeclared.empty() && i < std::min<size_t>(m.outside.size(), 8); ++i) {
-    const TensorMismatch& t = m.outside[i];
-    Finding f = tensor_finding(e, t);
-    f.sentence = fmt::format(
-        "{} on core {} at step {} is {} as far from what is expected as honest engines spread "
-        "({}).",
-        t.tensor, t.replica, t.step, text::times(t.ratio), text::relative(t.relative));
-    if (!t.pattern.empty()) f.sentence += fmt::format(" It looks like {}.", t.pattern);
-    j.findings.push_back(std::move(f));
-  }
-  if (!m.undeclared.empty()) undeclared_finding(e, j);
-  if (m.undeclared.empty())
-    j.headline =
-        m.outside.empty()
-            ? fmt::format("{} (framework or script) does not do the step it was asked to.",
-                          e.subject.name)
-            : fmt::format("{} (framework or script) makes {} wrong, seen at step {} on core {}.",
-                          e.subject.name, m.outside.front().tensor, m.outside.front().step,
-                          m.outside.front().replica);
-  if (m.likeness && j.findings.size() > before) {
-    j.findings[before].evidence.push_back(fmt::format(
-        "nearest of the known formulas, which does not explain it: {} {}; {} of {} tensors are "
-        "outside with it, too",
-        e.subject.name, parts_text(m.likeness->explanation), m.likeness->outside, m.likeness->of));
-  }
-  if (m.beside) {
-    j.headline += fmt::format(" Besides, its script is not the scenario's: it {}{}.",
-                              m.beside->has_formula() ? "" : "runs with ", parts_text(*m.beside));
-    Finding f;
-    f.verdict = m.beside->has_formula() ? VerdictClass::kProgram : VerdictClass::kSharding;
-    f.cause = m.beside->parts.front().formula
-                  ? m.beside->parts.front().formula->values.front().first
-                  : m.beside->parts.front().cause;
-    f.level = 'C';
-    f.sentence = fmt::format(
-        "The tensors above are held against the scenario as the script has it: it {}{}.",
-        m.beside->has_formula() ? "" : "runs with ", parts_text(*m.beside));
-    f.number = m.beside->ratio;
-    f.bound = m.threshold;
-    f.number_text = spreads(m.beside->ratio, m.threshold);
-    f.bound_source = envelope_source(m);
-    f.reproduce = e.command;
-    j.findings.push_back(std::move(f));
-  }
-  j.confidence = fmt::format(
-      "statistical (level C, tensors only): an honest engine is accused so with probability {}; no "
-      "known formula or sharding cause explains it{}",
-      rate(m.false_alarm),
-      declared_precision(e.subject) ? "" : ", and no precision that an engine can declare does");
-  j.next_steps.push_back(
-      "give the engine an op trace: then the op is named, and the claim is certain");
 }
 
 std::string compared_text(const EnsembleRow& row) {

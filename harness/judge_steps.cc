@@ -197,6 +197,7 @@ Result<MatchResult> StepsJudge::match_made(std::vector<MatchState>& states, int6
   if (all.outcome != MatchResult::Outcome::kUnexplained || all.outside.empty()) return all;
   const std::vector<MatchState> few = three_of(states, all.outside.front().step);
   o.explain = true;
+  o.history = &states;
   // A program of two causes is another one at most steps.
   o.pairs = o_.pairs && 4 * outside_.size() >= states.size();
   TWINRUN_ASSIGN(MatchResult tried, match_subject(e_, asked_, engine_, few, o));

@@ -4,17 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 
+#include "harness/outside.h"
 #include "harness/program_search.h"
 #include "program/analysis/liveness.h"
 
 namespace twinrun {
 namespace {
-
-// Of what a state holds; more is no rounding of binary32 (an update's constants may be as far off).
-constexpr double kRoundingToOneSide = 0x1p-16;
 
 class Matcher : public ProgramSearch {
  public:
@@ -129,132 +128,124 @@ class Matcher : public ProgramSearch {
       TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
       return result_;
     }
-    if (nearest_) {
-      TWINRUN_RETURN_IF_ERROR(add_members(*nearest_, options_.many));
-      const std::vector<Distance> left = distances_from(*nearest_);
-      if (2 * count_outside(left) <= count_outside(found)) {
-        result_.beside = Explanation{nearest_->parts, largest(left)};
-        TWINRUN_RETURN_IF_ERROR(describe_outside(nearest_->program, left, nearest_->members,
-                                                 nearest_->experiment.get(), &nearest_->map));
+    TWINRUN_ASSIGN(std::optional<Hypothesis> beside, told_by_updates());
+    const bool halves = !beside;
+    if (!beside) beside = nearest_;
+    if (beside) {
+      TWINRUN_RETURN_IF_ERROR(add_members(*beside, options_.many));
+      const std::vector<Distance> left = distances_from(*beside);
+      if (!halves || 2 * count_outside(left) <= count_outside(found)) {
+        result_.beside = Explanation{beside->parts, largest(left)};
+        TWINRUN_RETURN_IF_ERROR(describe_outside(beside->program, left, beside->members,
+                                                 beside->experiment.get(), &beside->map));
         return result_;
       }
       if (4 * tensors_outside(left) <= 3 * tensors_outside(found))
         result_.likeness = {
-            {nearest_->parts, largest(left)}, tensors_outside(left), tensors_outside(found)};
+            {beside->parts, largest(left)}, tensors_outside(left), tensors_outside(found)};
     }
     TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
     return result_;
   }
 
  private:
+  // What the updates are in the gradients that the subject reported, right or wrong: not as the scenario has them, and as one other
+  // change alone has them, at every step. An update's formula is told from its own input and output, whatever else is wrong.
+  Result<std::optional<Hypothesis>> told_by_updates() {
+    std::optional<Hypothesis> none;
+    const bool seen =
+        std::ranges::none_of(states_, [](const MatchState& s) { return s.outputs.empty(); });
+    if (!seen || !options_.formulas || asked_.recipe == nullptr) return none;
+    TWINRUN_ASSIGN(const double as_asked, updates_off(asked_, e_));
+    if (as_asked <= 1) return none;
+    std::vector<Explanation::Part> parts;
+    for (Explanation::Part& part : changes(true)) {
+      const bool update =
+          part.formula || part.cause == "rate_times_cores" || part.cause == "rate_over_cores";
+      if (update) parts.push_back(std::move(part));
+    }
+    double best =
+        std::numeric_limits<double>::infinity();  // of equal ones the first: a cause of sharding
+    for (const Explanation::Part& part : parts) {
+      std::optional<Hypothesis> h = hypothesis({part});
+      if (!h || !h->map.is_same()) continue;
+      TWINRUN_ASSIGN(const double off,
+                     updates_off(h->program, h->experiment ? *h->experiment : e_));
+      if (off > 1 || off >= best) continue;
+      best = off;
+      none = std::move(h);
+    }
+    return none;
+  }
+  Result<double> updates_off(const Program& program, const Experiment& experiment) {
+    double most = 0;
+    for (size_t s = 0; s < states_.size() && most <= 1; ++s) {
+      TWINRUN_ASSIGN(const MatchState again,
+                     updated_as_reported(experiment, program, asked_, declared_, states_[s],
+                                         options_.threads));
+      TWINRUN_ASSIGN(const Observed updated, observe(e_, nullptr, asked_, tensors_, {again}));
+      most = std::max(most, twinrun::updates_off(asked_, tensors_, subject_, s, updated, slack_));
+    }
+    return most;
+  }
+
   // ---- what is outside, and what it looks like
 
   // Of `program`, whose honest engines are `members`.
   Status describe_outside(const Program& program, const std::vector<Distance>& found,
                           const std::vector<Observed>& members,
                           const Experiment* experiment = nullptr, const StateMap* map = nullptr) {
-    TWINRUN_ASSIGN(exact_, predict(program, states_, experiment, map));
-    reach_.clear();
+    TWINRUN_ASSIGN(const Observed exact, predict(program, states_, experiment, map));
     result_.outside.clear();
     const Envelope honest = envelope(members);
-    for (size_t v = 0; v < exact_.values.size(); ++v) {
-      double reach = 0x1p-24 * exact_.values[v].size;
-      for (const Observed& m : members)
-        reach = std::max(reach, gap2(*m.values[v].data, *exact_.values[v].data));
-      reach_.push_back(reach);
-    }
+    OutsideView view{asked_, tensors_, states_, subject_, members, honest, exact};
+    view.false_alarm = options_.false_alarm;
     std::optional<Observed> parts;  // each core's gradient before the all-reduce
     if (asked_.sharding.cores > 1 && asked_.recipe != nullptr &&
         program.sharding.reduce_gradients) {
       Sharding s = program.sharding;
       s.reduce_gradients = false;
       TWINRUN_ASSIGN(parts, predict(reshard(program, s), states_, experiment, map));
+      view.parts = &*parts;
     }
-    // What one step shows by itself is told of that step; a look at all of them together, only where none does.
-    const size_t stride = tensors_.size() * subject_.replicas;
-    std::vector<bool> alone(stride);
+    std::vector<Distance> out;
     for (const Distance& d : found) {
-      if (outside(d) && !of_all_steps(d.look)) alone[d.value % stride] = true;
+      if (outside(d)) out.push_back(d);
     }
-    std::vector<Distance> told;
-    for (const Distance& d : found) {
-      if (outside(d) && !(of_all_steps(d.look) && alone[d.value % stride])) told.push_back(d);
-    }
-    for (size_t i = 0; i < told.size(); ++i) {
-      Distance d = told[i];  // of the looks at one value, the one that says most
-      for (; i + 1 < told.size() && told[i + 1].value == d.value; ++i) {
-        if (told[i + 1].ratio > d.ratio) d = told[i + 1];
-      }
-      const Compared& c = tensors_[place_of(d.value)];
-      TensorMismatch m;
-      m.tensor = c.tensor;
-      m.is_state = c.is_state;
-      m.replica = static_cast<int>(d.value % subject_.replicas);
-      m.step = states_[d.value / subject_.replicas / tensors_.size()].step;
-      m.distance = std::fabs(d.distance);
-      m.spread = d.spread;
-      m.ratio = d.ratio;
-      m.all_steps = of_all_steps(d.look);
-      const double size = norm2(*honest.values[d.value].mean);
-      m.relative = d.look != Look::kDistance ? m.distance : size > 0 ? d.distance / size : 0;
-      m.pattern = pattern(d.value, c, parts ? &*parts : nullptr);
-      if (m.pattern.empty() && (d.look == Look::kSize || d.look == Look::kSizes))
-        m.pattern = fmt::format("{:.8g} times what was due", 1 + d.distance);
-      if (m.pattern.empty() && d.look != Look::kDistance) {
-        m.pattern = fmt::format("{}values that lie {:.2g} of their size {} zero",
-                                m.distance < kRoundingToOneSide ? "rounding to one side: " : "",
-                                m.distance, d.distance < 0 ? "nearer to" : "farther from");
-      }
-      result_.outside.push_back(std::move(m));
-    }
-    // First what was computed first, of the earliest step: the others may follow from it.
-    std::map<std::string, ValueId> order;
-    for (const Compared& c : tensors_) order[c.tensor] = c.id;
-    std::ranges::stable_sort(
-        result_.outside, [&](const TensorMismatch& a, const TensorMismatch& b) {
-          return std::pair(a.step, order[a.tensor]) < std::pair(b.step, order[b.tensor]);
-        });
+    // The steps before, and the update by itself, of a program that has the state of the one asked for.
+    const bool same_state = map == nullptr || map->is_same();
+    if (same_state) TWINRUN_RETURN_IF_ERROR(look_back(program, out, experiment, view));
+    result_.outside = describe(view, out);
+    if (result_.outside.empty()) return Ok{};
+    const int64_t step = result_.outside.front().step;
+    result_.outside.front().bracket = bracket_at(view, found, out, result_.threshold, step);
+    const auto at = std::ranges::find(states_, step, &MatchState::step);
+    if (at == states_.end() || at->outputs.empty() || !same_state) return Ok{};
+    TWINRUN_ASSIGN(const MatchState again,
+                   updated_as_reported(experiment != nullptr ? *experiment : e_, program, asked_,
+                                       declared_, *at, options_.threads));
+    TWINRUN_ASSIGN(const Observed updated, observe(e_, nullptr, asked_, tensors_, {again}));
+    tell_updates(view, updated, step, result_.outside);
     return Ok{};
   }
 
-  std::string pattern(size_t value, const Compared& c, const Observed* parts) const {
-    const std::vector<float>&t = *subject_.values[value].data, &p = *exact_.values[value].data;
-    if (!std::ranges::all_of(t, [](float x) { return std::isfinite(x); })) return "NaN or Inf";
-    if (norm2(t) == 0) return c.is_state ? "unchanged: an update of zero" : "zero";
-    double product = 0;
-    for (size_t i = 0; i < t.size(); ++i)
-      product += static_cast<double>(t[i]) * static_cast<double>(p[i]);
-    const double size = norm2(p);
-    const double factor = size > 0 ? product / (size * size) : 0;
-    const auto near = [&](auto&& due, double grown) {
-      double sum = 0;
-      for (size_t i = 0; i < t.size(); ++i) {
-        const double d = static_cast<double>(t[i]) - due(i);
-        sum += d * d;
-      }
-      return std::sqrt(sum) <= 3 * reach_[value] * std::max(1.0, grown);
-    };
-    // A single number is a multiple of any other.
-    if (t.size() > 1 && std::fabs(factor - 1) > 1e-3 &&
-        near([&](size_t i) { return factor * static_cast<double>(p[i]); }, std::fabs(factor)))
-      return factor < -0.999 && factor > -1.001 ? "its sign turned"
-                                                : fmt::format("{:.6g} times what was due", factor);
-    if (parts == nullptr || c.is_state || t.size() < 2) return "";
-    const size_t first = value - value % subject_.replicas;
-    for (size_t core = 0; core < subject_.replicas; ++core) {
-      const std::vector<float>& own = *parts->values[first + core].data;
-      if (near([&](size_t i) { return static_cast<double>(p[i]) - static_cast<double>(own[i]); },
-               1))
-        return fmt::format("without core {}'s part", core);
-      if (near([&](size_t i) { return static_cast<double>(p[i]) + static_cast<double>(own[i]); },
-               1))
-        return fmt::format("core {}'s part twice", core);
+  // The steps before those that are outside, where they were kept: a tensor may be that of the step before.
+  Status look_back(const Program& program, const std::vector<Distance>& out,
+                   const Experiment* experiment, OutsideView& view) {
+    constexpr size_t kMostLooks = 3;
+    const std::vector<MatchState>& kept = options_.history != nullptr ? *options_.history : states_;
+    for (const Distance& d : out) {
+      const int64_t step = states_[d.value / subject_.replicas / tensors_.size()].step;
+      const auto was = std::ranges::find(kept, step - 1, &MatchState::step);
+      if (was == kept.end() || view.before.contains(step) || view.before.size() == kMostLooks)
+        continue;
+      TWINRUN_ASSIGN(view.before[step], predict(program, {*was}, experiment));
+      if (was->after.empty()) continue;
+      TWINRUN_ASSIGN(view.gave[step], observe(e_, nullptr, asked_, tensors_, {*was}));
     }
-    return "";
+    return Ok{};
   }
 
-  Observed exact_;
-  std::vector<double> reach_;  // per value: how far honest engines are from binary64
 };
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include "backends/backend.h"
 #include "harness/assignment.h"
+#include "harness/bracket.h"
 #include "harness/envelope.h"
 #include "harness/formulas.h"
 #include "harness/precision_class.h"
@@ -31,7 +32,8 @@ struct MatchOptions {
   int64_t most_elements = int64_t{1} << 26;
   bool pairs = true;     // try two causes at once where no single one explains
   bool formulas = true;  // try the catalogue of formulas (harness/formulas.h), too
-  // Steps of the run from its first on, which need not be all: what a script keeps to itself is replayed over them.
+  // Steps of the run from its first on, which need not be all: what a script keeps to itself is replayed over them, and
+  // what is outside is compared with the step before it.
   const std::vector<MatchState>* history = nullptr;
   // Held against this class of precision alone, whatever is declared; nullopt: against those that the declaration allows.
   std::optional<PrecisionClass> only = std::nullopt;
@@ -45,13 +47,22 @@ struct TensorMismatch {
   int64_t step = 0;
   double distance =
       0;  // from the mean of the honest engines, by the look (harness/envelope.h) that shows it best
-  double spread = 0;    // what that is for an honest engine, root mean square
-  double ratio = 0;     // distance / spread
-  double relative = 0;  // distance as a share of what was due
+  double spread = 0;  // what that is for an honest engine, root mean square
+  double ratio = 0;   // distance / spread
+  double relative =
+      0;  // distance as a share of what was due; infinite: zero was due, or nothing but rounding
+  double due = 0;     // the size of what was due
+  bool known = true;  // false: honest engines do not agree on what is due, it is rounding alone
   bool all_steps =
       false;  // all states together show it, and none by itself; `step` is then the first
+  std::vector<int> cores;  // that have this very value; `replica` is the first
+  std::string elements;    // which are wrong: "column 7 of 32"; "": all, or only all together
   std::string
       pattern;  // "1.5 times what was due", "unchanged: an update of zero", "without core 3's part", ""
+  // Of a state at the first step that is outside: the update is what follows from the gradient that was reported; it is not, though
+  // that gradient is outside as well.
+  bool follows = false, wrong_besides = false;
+  Bracket bracket = {};  // of the first one: where between the tensors of its step the fault lies
 };
 
 // What explains the subject: one or two causes of sharding, each introduced or undone, or formulas in their place.

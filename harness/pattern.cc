@@ -17,31 +17,56 @@ Dims index_of(const Dims& dims, int64_t flat) {
   return index;
 }
 
+// The step of indices that are every nth of a dimension; 0: they are not.
+int64_t even_step(const std::set<int64_t>& at, int64_t size) {
+  if (at.size() < 2) return 0;
+  const int64_t step = *std::next(at.begin()) - *at.begin();
+  int64_t due = *at.begin();
+  if (due >= step) return 0;
+  for (const int64_t i : at) {
+    if (i != due) return 0;
+    due += step;
+  }
+  return due >= size ? step : 0;
+}
+
+bool contiguous(const std::set<int64_t>& at) {
+  return *at.rbegin() - *at.begin() == static_cast<int64_t>(at.size()) - 1;
+}
+
+std::string_view ending(int64_t n) { return n == 2 ? "nd" : n == 3 ? "rd" : "th"; }
+
 // Indices along one dimension: "the last 16 of 784", "every 8th, from 3".
 std::string along(const std::set<int64_t>& at, int64_t size, size_t dimension) {
   const auto count = static_cast<int64_t>(at.size());
   const int64_t first = *at.begin(), last = *at.rbegin();
   const std::string where = fmt::format("along dimension {}", dimension);
   if (count == 1) return fmt::format("index {} of {} {}", first, size, where);
-  if (last - first == count - 1) {
+  if (contiguous(at)) {
     if (last == size - 1) return fmt::format("the last {} of {} {}", count, size, where);
     if (first == 0) return fmt::format("the first {} of {} {}", count, size, where);
     return fmt::format("{} to {} of {} {}", first, last, size, where);
   }
-  const int64_t step = *std::next(at.begin()) - first;
-  bool even = true;
-  int64_t due = first;
-  for (const int64_t i : at) {
-    even = even && i == due;
-    due += step;
-  }
-  if (even && first < step && due >= size)
-    return fmt::format("every {}{} {}, from {}", step,
-                       step == 2   ? "nd"
-                       : step == 3 ? "rd"
-                                   : "th",
-                       where, first);
+  if (const int64_t step = even_step(at, size); step > 0)
+    return fmt::format("every {}{} {}, from {}", step, ending(step), where, first);
   return fmt::format("{} of {} indices {}", count, size, where);
+}
+
+// The same of a dimension that has a name: "the last 16 of 784 columns".
+std::string along(const std::set<int64_t>& at, int64_t size, const std::string& name) {
+  const auto count = static_cast<int64_t>(at.size());
+  const int64_t first = *at.begin(), last = *at.rbegin();
+  if (count == 1)
+    return last == size - 1 && size > 2 ? fmt::format("the last of {} {}s", size, name)
+                                        : fmt::format("{} {} of {}", name, first, size);
+  if (contiguous(at)) {
+    if (last == size - 1) return fmt::format("the last {} of {} {}s", count, size, name);
+    if (first == 0) return fmt::format("the first {} of {} {}s", count, size, name);
+    return fmt::format("{}s {} to {} of {}", name, first, last, size);
+  }
+  if (const int64_t step = even_step(at, size); step > 0)
+    return fmt::format("every {}{} of {} {}s, from {}", step, ending(step), size, name, first);
+  return fmt::format("{} of {} {}s", count, size, name);
 }
 
 // Everything on the rim of an image [n, h, w, c]: how wide; 0 if not.
@@ -60,7 +85,8 @@ int64_t rim(const Dims& dims, const std::vector<Dims>& wrong) {
 
 std::string index_text(const Dims& dims, int64_t flat) { return to_string(index_of(dims, flat)); }
 
-std::string element_pattern(const Dims& dims, const std::vector<int64_t>& wrong) {
+std::string element_pattern(const Dims& dims, const std::vector<int64_t>& wrong,
+                            const std::vector<std::string>& axes) {
   if (wrong.empty()) return "";
   const int64_t all = TensorType{DType::kF32, dims}.elements();
   const auto count = static_cast<int64_t>(wrong.size());
@@ -81,10 +107,15 @@ std::string element_pattern(const Dims& dims, const std::vector<int64_t>& wrong)
     const auto taken = static_cast<int64_t>(at[d].size());
     box *= taken;
     if (taken == dims[d]) continue;
-    text += (text.empty() ? "" : ", ") + along(at[d], dims[d], d);
+    text += (text.empty() ? "" : ", ") + (d < axes.size() && !axes[d].empty()
+                                              ? along(at[d], dims[d], axes[d])
+                                              : along(at[d], dims[d], d));
   }
   const double filled = static_cast<double>(count) / static_cast<double>(box);
   if (!text.empty() && filled == 1) return text;
+  if (count > 2 && wrong.back() - wrong.front() == count - 1)
+    return fmt::format("elements {} to {} of {}, a stretch in memory", wrong.front(), wrong.back(),
+                       all);
   if (const int64_t wide = rim(dims, indices); wide > 0)
     return fmt::format("the border of dimensions 1 and 2, {} wide", wide);
   for (const int64_t lanes : {128, 64, 32, 16, 8, 4, 2}) {
@@ -96,6 +127,44 @@ std::string element_pattern(const Dims& dims, const std::vector<int64_t>& wrong)
     return fmt::format("{} ({:.0f} % of these)", text, 100 * filled);
   const double share = 100 * static_cast<double>(count) / static_cast<double>(all);
   return fmt::format("scattered, {:.2g} % of all{}", share, text.empty() ? "" : "; within " + text);
+}
+
+std::vector<std::vector<int64_t>> regions_around(const Dims& dims,
+                                                 const std::vector<int64_t>& wrong) {
+  std::vector<std::vector<int64_t>> out;
+  if (wrong.empty() || dims.size() > 8) return out;
+  const auto elements = static_cast<size_t>(TensorType{DType::kF32, dims}.elements());
+  // By element a bit for each dimension along which its index is one of the wrong ones'.
+  std::vector<uint8_t> shares(elements);
+  uint8_t narrow = 0;  // dimensions that have others, and where the wrong ones have a name
+  int64_t stride = 1;
+  for (size_t d = dims.size(); d-- > 0;) {
+    std::set<int64_t> at;
+    for (const int64_t flat : wrong) at.insert(flat / stride % dims[d]);
+    const auto bit = static_cast<uint8_t>(1u << d);
+    if (static_cast<int64_t>(at.size()) < dims[d] &&
+        (contiguous(at) || even_step(at, dims[d]) > 0)) {
+      narrow |= bit;
+      for (size_t i = 0; i < elements; ++i) {
+        if (at.contains(static_cast<int64_t>(i) / stride % dims[d])) shares[i] |= bit;
+      }
+    }
+    stride *= dims[d];
+  }
+  for (unsigned mask = 0; mask < 1u << dims.size(); ++mask) {
+    if ((mask & narrow) != mask) continue;
+    std::vector<int64_t> box;
+    for (size_t i = 0; i < elements; ++i) {
+      if ((shares[i] & mask) == mask) box.push_back(static_cast<int64_t>(i));
+    }
+    out.push_back(std::move(box));
+  }
+  std::vector<int64_t> stretch;
+  for (int64_t i = wrong.front(); i <= wrong.back(); ++i) stretch.push_back(i);
+  out.push_back(std::move(stretch));
+  std::erase_if(out, [&](const auto& region) { return region.size() <= wrong.size(); });
+  std::ranges::stable_sort(out, std::greater<>(), &std::vector<int64_t>::size);
+  return out;
 }
 
 }  // namespace twinrun

@@ -145,6 +145,10 @@ Status judge_more(Stage& stage, StepsJudge& judge) {
   told.set_aside = judge.set_aside();
   told.outside = judge.outside();
   told.left_out = stage.screened.left_out;
+  e.judged_since_outside =
+      std::ranges::count_if(stage.subject_states, [&](const MatchState& state) {
+        return !told.outside.empty() && state.step >= told.outside.front();
+      });
   told.not_exercised = stage.screened.not_exercised;
   return Ok{};
 }

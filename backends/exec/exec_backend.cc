@@ -64,9 +64,15 @@ class ExecEngine : public Engine {
     const auto begin = std::chrono::steady_clock::now();
     const Milliseconds limit =
         steps_ == 0 ? session_->options().slow : std::max(session_->options().fast, 20 * slowest_);
-    TWINRUN_ASSIGN(const Reply reply, session_->ask(exec::step(file_, step, inputs_file,
-                                                               goes_on ? "" : state_file, result),
-                                                    "stepped", std::to_string(step), limit));
+    const Result<Reply> answer =
+        session_->ask(exec::step(file_, step, inputs_file, goes_on ? "" : state_file, result),
+                      "stepped", std::to_string(step), limit);
+    if (!answer.ok()) {
+      Error failed = answer.error();
+      failed.what = "step " + std::to_string(step) + ": " + failed.what;
+      return failed;
+    }
+    const Reply& reply = *answer;
     if (steps_++ > 0)
       slowest_ = std::max(slowest_, std::chrono::duration_cast<Milliseconds>(
                                         std::chrono::steady_clock::now() - begin));

@@ -201,7 +201,105 @@ TEST(Matching, TellsACoreThatIsLeftOut) {
   const MatchResult m = match(e, *dropped, {0});
   EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
   ASSERT_FALSE(m.outside.empty());
-  EXPECT_EQ(m.outside[0].pattern, "without core 3's part");
+  EXPECT_EQ(m.outside[0].pattern, "what was due without core 3's part");
+}
+
+// Which elements, what stands there, on which cores, and where the fault lies: all told of the tensor named first.
+struct Told {
+  const char* fault;
+  std::vector<int64_t> steps;
+  const char *tensor, *elements, *pattern;  // contained in what is said
+  std::vector<int> cores;
+  const char* bracket;
+};
+void expect_told(const Experiment& e, const Told& t) {
+  const MatchResult m =
+      match(e, *tiny::faulty(tiny::backend("tpu"), t.fault), t.steps, {.explain = false});
+  ASSERT_FALSE(m.outside.empty()) << t.fault;
+  const TensorMismatch& first = m.outside.front();
+  EXPECT_EQ(first.tensor, t.tensor) << t.fault << told(m);
+  EXPECT_NE(first.elements.find(t.elements), std::string::npos) << t.fault << first.elements;
+  EXPECT_NE(first.pattern.find(t.pattern), std::string::npos) << t.fault << told(m);
+  EXPECT_EQ(first.cores, t.cores) << t.fault << told(m);
+  EXPECT_NE(first.bracket.text.find(t.bracket), std::string::npos)
+      << t.fault << ": " << first.bracket.text;
+}
+TEST(Matching, DescribesWhatIsOutside) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "4"}});
+  const std::vector<int> all = {0, 1, 2, 3};
+  const char* own = "the gradient of dense1/kernel itself";
+  for (const Told& t : {
+           Told{"zero_rows@dense1/kernel.grad.all_reduce",
+                {0},
+                "dense1/kernel.grad",
+                "row",
+                "zero",
+                all,
+                own},
+           Told{"drop_core@dense1/kernel.grad.all_reduce,core=3",
+                {0},
+                "dense1/kernel.grad",
+                "",
+                "without core 3's part",
+                all,
+                own},
+           Told{"no_reduce@dense1/kernel.grad.all_reduce,core=2",
+                {0},
+                "dense1/kernel.grad",
+                "",
+                "core 2's part alone: not reduced",
+                {2},
+                own},
+           Told{"first_core_only@dense1/kernel.grad.all_reduce",
+                {0},
+                "dense1/kernel.grad",
+                "",
+                "core 0's part alone: not reduced",
+                all,
+                own},
+           Told{"stale_weights@dense1/kernel.grad.all_reduce,step=3",
+                {2, 3},
+                "dense1/kernel.grad",
+                "",
+                "what was due at the step before (stale)",
+                all,
+                own},
+           Told{"wrong_stride@dense1/kernel.update,step=0",
+                {0},
+                "dense1/kernel",
+                "",
+                "",
+                all,
+                "the update of dense1, whose gradient is right"},
+           Told{"stale_weights@dense2/kernel.update,step=2",
+                {1, 2},
+                "dense2/kernel",
+                "",
+                "unchanged",
+                all,
+                "the update of dense2, whose gradient is right"},
+           Told{"scale@dense2/dot_general,magnitude=1.5",
+                {0},
+                "loss",
+                "",
+                "",
+                {0},
+                "the forward pass"},
+       })
+    expect_told(e, t);
+}
+
+// The last gradients of the backward pass are wrong and the first are right: the fault lies between them.
+TEST(Matching, BracketsTheBackwardPass) {
+  const Experiment e = tiny::experiment(tiny::kConvolutional, {{"tpu.cores", "2"}});
+  const MatchResult m =
+      match(e, *tiny::faulty(tiny::backend("tpu"), "scale@max_pool1/*.grad*,magnitude=1.5"), {0},
+            {.explain = false});
+  ASSERT_FALSE(m.outside.empty());
+  const Bracket& b = m.outside.front().bracket;
+  EXPECT_EQ(m.outside.front().tensor.substr(0, 11), "batch_norm1") << told(m);
+  EXPECT_TRUE(b.text.starts_with("the backward pass")) << b.text;
+  EXPECT_NE(b.right.find("the gradient of dense1/kernel"), std::string::npos) << b.right;
 }
 
 TEST(Matching, AFactorFarBelowTheNoiseOfANormIsSeen) {
