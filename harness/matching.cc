@@ -228,12 +228,6 @@ class Matcher : public SubjectFit {
     return any ? std::optional(std::move(out)) : std::nullopt;
   }
 
-  static Program step_of(const Experiment& e, const Sharding& sharding) {
-    const Program step =
-        sharding.cores > 1 ? e.sharded(sharding) : e.whole(Experiment::Stack::kTpu);
-    return step.sharding == sharding ? step : reshard(step, sharding);
-  }
-
   bool same_layout(const Program& other) const {
     return std::ranges::equal(other.state, asked_.state,
                               [](const StateVar& a, const StateVar& b) {

@@ -1,0 +1,293 @@
+// In which layer, and in which pass, a step went wrong: told of engines that show what their layers give.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "backends/variants/variant.h"
+#include "harness/judge_steps.h"
+#include "harness/one_step.h"
+#include "harness/pipeline.h"
+#include "tests/harness/tiny.h"
+
+namespace twinrun {
+namespace {
+
+using tiny::must;
+
+constexpr const char* kDeep = R"(
+[[model.layers]]
+kind = "conv2d"
+filters = 3
+kernel = 3
+[[model.layers]]
+kind = "relu"
+[[model.layers]]
+kind = "flatten"
+[[model.layers]]
+kind = "dense"
+units = 12
+[[model.layers]]
+kind = "relu"
+[[model.layers]]
+kind = "dense"
+units = 10
+)";
+
+// An engine of another's, of which something is known: op `op` times `factor`, on replica 0 alone. It shows all layers but `hidden`.
+struct Own {
+  std::string op = {};
+  float factor = 1;
+  std::set<std::string> hidden = {};
+  float unit = 1;      // in which it shows gradients of layers
+  int64_t runs = 1 << 20;  // engines of its that are wrong
+};
+
+class Shows : public Backend {
+ public:
+  Shows(std::unique_ptr<Backend> inner, Own own) : inner_(std::move(inner)), own_(std::move(own)) {}
+  Capabilities capabilities() const override {
+    Capabilities c = inner_->capabilities();
+    c.op_trace = c.ours = c.deterministic = false;
+    c.activations = true;
+    c.elementary_ulps = 4;
+    c.contracts = true;
+    return c;
+  }
+  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+    for (const Output& output : program.outputs) asked_ = asked_ || output.of_layer;
+    TWINRUN_ASSIGN(auto engine, inner_->prepare(program));
+    return std::unique_ptr<Engine>(new Run(std::move(engine), own_, prepared_++ < own_.runs));
+  }
+  bool asked() const { return asked_; }
+
+ private:
+  class Run : public Engine, public OpHooks {
+   public:
+    Run(std::unique_ptr<Engine> inner, const Own& own, bool wrong)
+        : inner_(std::move(inner)), own_(own), wrong_(wrong) {}
+    const Program& program() const override { return inner_->program(); }
+    Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+                TraceSink*, OpHooks*) override {
+      TWINRUN_RETURN_IF_ERROR(
+          inner_->step(step, states, inputs, outputs, nullptr, wrong_ ? this : nullptr));
+      for (size_t o = 0; o < program().outputs.size(); ++o) {
+        const Output& output = program().outputs[o];
+        for (auto& replica : outputs) {
+          if (output.of_layer && own_.hidden.contains(output.name)) replica[o] = Tensor();
+          if (output.of_layer && output.name.ends_with(".grad") && replica[o].valid() &&
+              own_.unit != 1) {
+            replica[o] = replica[o].clone();
+            for (float& x : replica[o].as<float>()) x *= own_.unit;
+          }
+        }
+      }
+      return Ok{};
+    }
+    bool watches(const Program& program, ValueId id, int64_t) override {
+      return program.graph.op(id).name == own_.op;
+    }
+    void after(const OpSite& site, const std::vector<Tensor>&, Tensor& output) override {
+      if (site.replica > 0) return;
+      output = output.clone();
+      for (float& x : output.as<float>()) x *= own_.factor;
+    }
+
+   private:
+    std::unique_ptr<Engine> inner_;
+    Own own_;
+    bool wrong_;
+  };
+  std::unique_ptr<Backend> inner_;
+  Own own_;
+  int64_t prepared_ = 0;
+  bool asked_ = false;
+};
+
+Experiment deep(int cores, const Overrides& more = {}) {
+  Overrides all{{"tpu.cores", std::to_string(cores)}, {"train.steps", "4"}};
+  all.insert(all.end(), more.begin(), more.end());
+  return tiny::experiment(kDeep, all);
+}
+
+std::unique_ptr<Backend> honest() {
+  return make_variant_backend(draw_variant(7, DotPrecision::kF32), {});
+}
+
+struct Judged {
+  MatchResult match;
+  std::optional<LayerFault> fault;
+  bool asked = false;
+};
+
+// Four steps from its own states, judged.
+Judged judged(const Experiment& e, const Own& own) {
+  const Program asked = e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole();
+  Shows subject(honest(), own);
+  const auto engine = must(subject.prepare(asked));
+  std::vector<MatchState> states;
+  States at = initial_states(e, asked);
+  for (int64_t step = 0; step < 4; ++step) {
+    StepResult r = must(one_step(e, *engine, step, at));
+    states.push_back({step, at, r.after, r.outputs});
+    at = r.after;
+  }
+  StepsJudge judge(e, asked, subject, {});
+  Judged out;
+  out.match = must(judge.match(states, 4));
+  out.fault = must(judge.layer_fault(out.match, states));
+  out.asked = subject.asked();
+  return out;
+}
+
+std::string told(const Judged& j) {
+  std::string out = "outcome " + std::to_string(static_cast<int>(j.match.outcome));
+  for (const TensorMismatch& t : j.match.outside) out += "\n  " + t.tensor;
+  if (!j.fault) return out + "\n  no layer";
+  out += "\n" + j.fault->value + " by";
+  for (const std::string& layer : j.fault->layers) out += " " + layer;
+  out += " from";
+  for (const std::string& from : j.fault->from) out += " " + from;
+  return out + " " + j.fault->pattern;
+}
+
+using Names = std::vector<std::string>;
+
+void expect_fault(const Judged& j, const std::string& value, const Names& layers,
+                  const Names& from) {
+  ASSERT_TRUE(j.fault) << told(j);
+  EXPECT_EQ(j.fault->value, value) << told(j);
+  EXPECT_EQ(j.fault->layers, layers) << told(j);
+  EXPECT_EQ(j.fault->from, from) << told(j);
+  EXPECT_EQ(j.fault->replica, 0);
+  EXPECT_EQ(j.fault->step, 0);
+  EXPECT_GT(j.fault->ratio, j.fault->threshold);
+}
+
+// What the tensors of a step begin with here is the loss.
+TEST(Layers, AForwardFaultIsOfItsLayer) {
+  for (const int cores : {1, 2}) {
+    const Judged j = judged(deep(cores), {"dense1/dot_general", 1.01F});
+    EXPECT_EQ(j.match.outside.front().tensor, "loss") << told(j);
+    expect_fault(j, "dense1", {"dense1"}, {"flatten1"});
+    EXPECT_FALSE(j.fault->backward);
+    EXPECT_NEAR(j.fault->relative, 0.01, 0.002);
+  }
+  expect_fault(judged(deep(1), {"conv1/add_bias", 1.02F}), "conv1", {"conv1"}, {});
+}
+
+TEST(Layers, OfSeveralThatAreNotShownEachIsNamed) {
+  const Own own{"dense1/dot_general", 1.01F, {"flatten1", "dense1", "relu2"}};
+  expect_fault(judged(deep(2), own), "dense2", {"flatten1", "dense1", "relu2", "dense2"},
+               {"relu1"});
+}
+
+TEST(Layers, TheLossItselfIsWrong) {
+  expect_fault(judged(deep(2), {"loss/per_sample", 1.05F}), "loss", {"loss"}, {"dense2"});
+}
+
+TEST(Layers, ABackwardFaultIsOfTheLayerBehind) {
+  const Experiment e = deep(2);
+  const Program step = e.sharded(e.sharding);
+  const auto gradient = [&](const std::string& layer) {
+    const auto found = std::ranges::find(step.layers, layer, &LayerOutput::name);
+    return step.graph.op(found->gradient).name;
+  };
+  // The gradient at the output of relu2 is what the backward pass of dense2 makes of the gradient at its own.
+  const Judged j = judged(e, {gradient("relu2"), 1.05F});
+  expect_fault(j, "relu2.grad", {"dense2"}, {"dense2.grad"});
+  EXPECT_TRUE(j.fault->backward && j.fault->of_layer);
+  EXPECT_EQ(j.fault->pattern.substr(0, 4), "1.05") << told(j);
+  expect_fault(judged(e, {gradient("dense2"), -1}), "dense2.grad", {"loss"}, {});
+}
+
+TEST(Layers, AParametersGradientAlone) {
+  const Judged j = judged(deep(2), {"dense1/kernel.grad", 1.5F});
+  expect_fault(j, "dense1/kernel.grad", {"dense1"}, {"dense1.grad"});
+  EXPECT_FALSE(j.fault->of_layer);
+}
+
+// float16 with a loss scale: gradients of layers are in its unit, those of parameters are not.
+TEST(Layers, GradientsInAnotherUnitAreHeldInThat) {
+  Own own{"dense1/kernel.grad", 1.5F};
+  own.unit = 1024;
+  expect_fault(judged(deep(2), own), "dense1/kernel.grad", {"dense1"}, {"dense1.grad"});
+  own = {"dense1/dot_general.grad_lhs", 1.05F};
+  own.unit = 1024;
+  expect_fault(judged(deep(2), own), "flatten1.grad", {"dense1"}, {"dense1.grad"});
+}
+
+TEST(Layers, NobodyIsAskedWithoutNeed) {
+  const Judged right = judged(deep(2), {});
+  EXPECT_EQ(right.match.outcome, MatchResult::Outcome::kInside) << told(right);
+  EXPECT_FALSE(right.asked);
+  // An update that is wrong has no layer.
+  const Judged update = judged(deep(2), {"dense1/kernel.update", 1.01F});
+  EXPECT_EQ(update.match.outcome, MatchResult::Outcome::kUnexplained) << told(update);
+  EXPECT_FALSE(update.asked || update.fault) << told(update);
+}
+
+TEST(Layers, WhatDoesNotRepeatHasNoLayer) {
+  Own own{"dense1/dot_general", 1.01F};
+  own.runs = 1;
+  const Judged j = judged(deep(2), own);
+  EXPECT_FALSE(j.fault) << told(j);
+}
+
+// The honest engine's own bits: what is shown changes nothing.
+TEST(Layers, AreShownByTheSameStep) {
+  const Experiment e = tiny::experiment(tiny::kConvolutional);
+  for (const char* name : {"cpu", "tpu"}) {
+    const Program asked = e.sharded(e.sharding);
+    const auto backend = tiny::backend(name);
+    const auto plain = must(backend->prepare(asked));
+    const auto shows = must(backend->prepare(with_layers_shown(asked)));
+    const States start = initial_states(e, asked);
+    const StepResult one = must(one_step(e, *plain, 0, start));
+    const StepResult two = must(one_step(e, *shows, 0, start));
+    for (size_t r = 0; r < start.size(); ++r) {
+      for (size_t i = 0; i < asked.state.size(); ++i)
+        EXPECT_TRUE(one.after[r].vars[i].same_bits(two.after[r].vars[i])) << asked.state[i].name;
+      for (size_t o = 0; o < asked.outputs.size(); ++o)
+        EXPECT_TRUE(one.outputs[r][o].same_bits(two.outputs[r][o])) << asked.outputs[o].name;
+    }
+  }
+}
+
+// Headline and findings of a whole diagnosis.
+TEST(Layers, AreNamedInTheReport) {
+  const auto report = [](const Own& own) {
+    const tiny::Folder folder;
+    DiagnoseOptions o;
+    o.subject = "theirs";
+    o.directory = folder / "out";
+    o.quick = true;
+    o.make_subject = [&](const BackendOptions&) -> Result<std::unique_ptr<Backend>> {
+      return std::unique_ptr<Backend>(new Shows(honest(), own));
+    };
+    const Scenario s = tiny::scenario(kDeep, {{"tpu.cores", "2"}, {"train.steps", "6"}});
+    return must(diagnose(s, o, nullptr, nullptr)).report;
+  };
+  const Report forward = report({"dense1/dot_general", 1.02F});
+  EXPECT_NE(forward.headline.find("computes the output of dense1 wrong (forward pass), seen at step "
+                                  "0 on core 0."),
+            std::string::npos)
+      << forward.headline;
+  ASSERT_FALSE(forward.findings.empty());
+  EXPECT_EQ(forward.findings[0].op, "dense1");
+  EXPECT_EQ(forward.findings[0].phase, "forward");
+  EXPECT_EQ(forward.findings[0].sentence.substr(0, 42), "The output of dense1 on core 0 at step 0 i");
+  const Report backward = report({"dense1/dot_general.grad_lhs", 1.05F});
+  EXPECT_NE(backward.headline.find("computes the gradient at the output of flatten1 wrong (backward "
+                                   "pass of dense1), seen at step 0 on core 0."),
+            std::string::npos)
+      << backward.headline;
+  EXPECT_EQ(backward.findings[0].phase, "gradient");
+  const Report parameter = report({"dense1/kernel.grad", 1.5F});
+  EXPECT_NE(parameter.headline.find("computes dense1/kernel.grad wrong (backward pass), seen at"),
+            std::string::npos)
+      << parameter.headline;
+}
+
+}  // namespace
+}  // namespace twinrun
