@@ -96,7 +96,7 @@ std::string described(const LayerFault& l) {
 std::string does_wrong(const LayerFault& l) {
   const std::string pass = l.backward ? "backward pass" : "forward pass";
   const std::string where = any_of(l.layers);
-  const std::string own = l.backward && !l.of_layer ? l.value.substr(0, l.value.rfind('/'))
+  const std::string own = l.backward && !l.of_layer   ? l.value.substr(0, l.value.rfind('/'))
                           : l.of_layer && !l.backward ? l.value
                                                       : "";
   // Its own name says which layer it is, but for a gradient at an output: that, the layer behind it computes.
@@ -118,8 +118,9 @@ void layer_finding(const Evidence& e, Judgement& j) {
       "the engine was asked for the step again and showed {} outputs of layers and gradients at "
       "them: this is the first that is outside in the order of computation{}",
       l.shown,
-      from.empty() ? "" : fmt::format("; {}, which it is computed from, {} inside", from,
-                                      l.from.size() == 1 ? "is" : "are"));
+      from.empty() ? ""
+                   : fmt::format("; {}, which it is computed from, {} inside", from,
+                                 l.from.size() == 1 ? "is" : "are"));
   if (!j.findings.empty() && j.findings.front().op == l.value) {
     j.findings.front().evidence.push_back(told);
     return;

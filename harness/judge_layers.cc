@@ -21,13 +21,14 @@ constexpr int64_t kOfBudget = 4;
 // Something that a step gives and that is not a state: a layer's output, its gradient, the loss, a parameter's gradient.
 struct Shown {
   std::string name;
-  ValueId id = kNoValue;    // where the program computes it
-  size_t index = 0;         // of the program's outputs
-  bool of_layer = false;    // else it is asked for in every step
+  ValueId id = kNoValue;  // where the program computes it
+  size_t index = 0;       // of the program's outputs
+  bool of_layer = false;  // else it is asked for in every step
   bool is_gradient = false;
 };
 
-// Of a program with its layers shown; `step` is the same without.
+// Of a program with its layers shown, in the order of computation; `step` is the same without. A layer that only passes on gives the
+// value that it reads, and in the backward pass the layer before it the gradient that it was given: those come one after the other.
 std::vector<Shown> shown_by(const Program& step, const Program& shown) {
   std::vector<Shown> out;
   for (size_t o = 0; o < shown.outputs.size(); ++o) {
@@ -39,7 +40,10 @@ std::vector<Shown> shown_by(const Program& step, const Program& shown) {
     }
     out.push_back(std::move(s));
   }
-  std::ranges::stable_sort(out, {}, &Shown::id);
+  std::ranges::stable_sort(out, {}, [](const Shown& s) {
+    const auto place = static_cast<int64_t>(s.index);
+    return std::pair(s.id, s.is_gradient ? -place : place);
+  });
   return out;
 }
 
@@ -69,7 +73,10 @@ struct Way {
 Way way_to(const Program& program, const Shown& wrong, const std::vector<Shown>& shown) {
   std::map<ValueId, const Shown*> inside;
   for (const Shown& s : shown) {
-    if (s.id < wrong.id) inside[s.id] = &s;
+    if (s.name == wrong.name) break;
+    if (s.id == wrong.id)
+      return {{wrong.is_gradient ? s.name.substr(0, s.name.rfind(".grad")) : wrong.name}, {s.name}};
+    inside[s.id] = &s;
   }
   std::set<ValueId> seen;
   std::set<ValueId> crossed, reached;
@@ -131,9 +138,8 @@ std::string likeness(const std::vector<float>& x, const Envelope::Around& around
 bool computed_wrong(const Program& program, const MatchResult& match, int64_t step) {
   return std::ranges::any_of(match.outside, [&](const TensorMismatch& m) {
     return m.step == step && !m.all_steps &&
-           (!m.is_state ||
-            program.state[static_cast<size_t>(program.state_index(m.tensor))].role ==
-                StateRole::kStatistic);
+           (!m.is_state || program.state[static_cast<size_t>(program.state_index(m.tensor))].role ==
+                               StateRole::kStatistic);
   });
 }
 
@@ -173,8 +179,8 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
   const Program due = with_layers_shown(step_due);
   std::vector<Shown> shown = shown_by(step_due, due);
   std::erase_if(shown, [&](const Shown& s) { return !given.contains(s.name); });
-  const std::vector<Compared> tensors = compared(due, shown, o_.most_elements / kOfBudget /
-                                                                 asked_.sharding.cores);
+  const std::vector<Compared> tensors =
+      compared(due, shown, o_.most_elements / kOfBudget / asked_.sharding.cores);
   std::vector<Compared> own = tensors;
   for (Compared& c : own) c.index = given.at(c.tensor);
   const std::vector<MatchState> start{{step, from->states}};
@@ -205,8 +211,11 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
   };
   std::optional<Distance> first = first_outside();
   // A script that multiplies its loss before the backward pass, and divides gradients by as much after it (float16), shows all
-  // gradients of layers in that unit: it is taken off where some gradient of a parameter, which follows from them, is inside.
-  if (first && place(*first).of_layer && place(*first).is_gradient) {
+  // gradients of layers in that unit, from the last layer's on: it is taken off where some gradient of a parameter, which follows
+  // from them, is inside.
+  const auto last_layers =
+      std::ranges::find_if(shown, [](const Shown& s) { return s.of_layer && s.is_gradient; });
+  if (first && last_layers != shown.end() && place(*first).name == last_layers->name) {
     const std::vector<Distance> found = distances(subject, around);
     const bool right = std::ranges::any_of(found, [&](const Distance& d) {
       return !place(d).of_layer && place(d).is_gradient && d.look == Look::kDistance && !outside(d);
@@ -221,8 +230,8 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
           subject.values[v].data = times(1 / unit, *as_shown.values[v].data);
       }
       const std::optional<Distance> next = first_outside();
-      if (next && next->value == first->value) {
-        subject = as_shown;
+      if (next && place(*next).id <= place(*first).id) {
+        subject = as_shown;  // it is no unit
       } else {
         first = next;
       }

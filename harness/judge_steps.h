@@ -48,15 +48,15 @@ struct ReplicaSplit {
 struct LayerFault {
   int64_t step = 0;
   int replica = 0;
-  std::string value;  // "conv2", "conv2.grad"; "loss", "conv2/kernel.grad" where all that layers give is inside
-  bool of_layer = false;             // one of the former
-  bool backward = false;             // a gradient
-  std::vector<std::string> layers;   // that compute it from what is inside: "conv2"; "loss" is one, too
-  std::vector<std::string> from;     // the nearest values that are inside; none: what the step is fed
-  double ratio = 0, threshold = 0;   // in units of what honest engines spread
-  double relative = 0;               // as a share of what was due
-  std::string pattern;               // "1.01 times what was due", "zero", "NaN or Inf", ""
-  int64_t shown = 0;                 // how many values of layers, gradients too
+  std::string value;                // "conv2", "conv2.grad"; else "loss", "conv2/kernel.grad"
+  bool of_layer = false;            // one of the former
+  bool backward = false;            // a gradient
+  std::vector<std::string> layers;  // that compute it from what is inside; "loss" is one, too
+  std::vector<std::string> from;    // the nearest values that are inside; none: the step's inputs
+  double ratio = 0, threshold = 0;  // in units of what honest engines spread
+  double relative = 0;              // as a share of what was due
+  std::string pattern;              // "1.01 times what was due", "zero", "NaN or Inf", ""
+  int64_t shown = 0;                // how many values of layers, gradients too
 };
 
 class StepsJudge {

@@ -146,8 +146,8 @@ Status judge_more(Stage& stage, StepsJudge& judge) {
     if (!fault && !fault.error().where.starts_with(kExecPlace)) return fault.error();
     if (fault) e.layer_fault = *fault;
     if (!fault)
-      e.layers_error = fault.error().what +
-                       (fault.error().fix.empty() ? "" : " (" + fault.error().fix + ")");
+      e.layers_error =
+          fault.error().what + (fault.error().fix.empty() ? "" : " (" + fault.error().fix + ")");
   }
   StepCoverage& told = e.step_coverage;
   told.steps = static_cast<int64_t>(stage.runs["T"].file.steps.size());

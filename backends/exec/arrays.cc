@@ -80,8 +80,7 @@ Result<std::vector<Tensor>> ResultArrays::take(const std::string& name, const Te
 }
 
 bool ResultArrays::has(const std::string& name) const {
-  return find(name) != nullptr ||
-         std::ranges::any_of(file_.arrays, [&](const NamedArray& array) {
+  return find(name) != nullptr || std::ranges::any_of(file_.arrays, [&](const NamedArray& array) {
            return array.name.starts_with(name + "@");
          });
 }

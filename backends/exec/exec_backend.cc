@@ -150,7 +150,7 @@ class ExecEngine : public Engine {
     bool shows = false;
     for (const Output& output : program_.outputs) {
       shows = shows || output.of_layer;
-      if (output.of_layer || exec::is_asked_for(output)) names.push_back("output/" + output.name);
+      names.push_back("output/" + output.name);
     }
     return shows ? arrays.only("output/", names) : Status(Ok{});
   }

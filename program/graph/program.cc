@@ -169,8 +169,8 @@ Program with_layers_shown(const Program& step) {
   const Sharding& s = step.sharding;
   const bool over_cores = s.cores > 1 && s.reduction == Reduction::kMean;
   // Where gradients are scaled in another way, nothing tells whose gradient a script would show.
-  const bool scaled = step.optimizer.gradient_scale != 1 ||
-                      (s.cores > 1 && s.scaling != Scaling::kByReduction);
+  const bool scaled =
+      step.optimizer.gradient_scale != 1 || (s.cores > 1 && s.scaling != Scaling::kByReduction);
   for (const LayerOutput& layer : step.layers) {
     if (layer.value == kNoValue) continue;
     out.outputs.push_back({layer.name, layer.value, true});

@@ -79,7 +79,7 @@ struct Output {
 struct LayerOutput {
   std::string name;
   ValueId value = kNoValue;
-  ValueId gradient = kNoValue;  // kNoValue in a forward pass, and where no parameter comes before the layer
+  ValueId gradient = kNoValue;  // kNoValue in a forward pass, and before the first parameter
 };
 
 enum class Reduction : uint8_t { kMean, kSum };
@@ -256,7 +256,7 @@ struct Program {
   std::vector<Objective> objectives = {};
   std::vector<Coupling> couplings = {};
   std::shared_ptr<const Recipe> recipe = nullptr;  // nullptr: made by hand, cannot be sharded
-  std::vector<LayerOutput> layers = {};  // in the order of the model; none of a GAN or an imported step
+  std::vector<LayerOutput> layers = {};  // in the model's order; none of a GAN, or imported
 
   const StateVar* find_state(std::string_view name) const;
   const Output* find_output(std::string_view name) const;

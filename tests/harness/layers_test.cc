@@ -17,16 +17,15 @@ using tiny::must;
 
 constexpr const char* kDeep = R"(
 [[model.layers]]
-kind = "conv2d"
-filters = 3
-kernel = 3
-[[model.layers]]
-kind = "relu"
-[[model.layers]]
 kind = "flatten"
 [[model.layers]]
 kind = "dense"
-units = 12
+units = 8
+[[model.layers]]
+kind = "relu"
+[[model.layers]]
+kind = "dense"
+units = 8
 [[model.layers]]
 kind = "relu"
 [[model.layers]]
@@ -39,7 +38,7 @@ struct Own {
   std::string op = {};
   float factor = 1;
   std::set<std::string> hidden = {};
-  float unit = 1;      // in which it shows gradients of layers
+  float unit = 1;          // in which it shows gradients of layers
   int64_t runs = 1 << 20;  // engines of its that are wrong
 };
 
@@ -120,28 +119,31 @@ struct Judged {
   bool asked = false;
 };
 
-// Four steps from its own states, judged.
+// Two steps from its own states, judged.
 Judged judged(const Experiment& e, const Own& own) {
   const Program asked = e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole();
   Shows subject(honest(), own);
   const auto engine = must(subject.prepare(asked));
   std::vector<MatchState> states;
   States at = initial_states(e, asked);
-  for (int64_t step = 0; step < 4; ++step) {
+  for (int64_t step = 0; step < 2; ++step) {
     StepResult r = must(one_step(e, *engine, step, at));
     states.push_back({step, at, r.after, r.outputs});
     at = r.after;
   }
-  StepsJudge judge(e, asked, subject, {});
+  MatchOptions o;  // what would explain the subject is not looked for: it is known to be wrong
+  o.formulas = o.pairs = false;
+  StepsJudge judge(e, asked, subject, o);
   Judged out;
-  out.match = must(judge.match(states, 4));
+  out.match = must(judge.match(states, 2));
   out.fault = must(judge.layer_fault(out.match, states));
   out.asked = subject.asked();
   return out;
 }
 
 std::string told(const Judged& j) {
-  std::string out = "outcome " + std::to_string(static_cast<int>(j.match.outcome));
+  std::string out =
+      "outcome " + std::to_string(static_cast<int>(j.match.outcome)) + " " + j.match.undeclared;
   for (const TensorMismatch& t : j.match.outside) out += "\n  " + t.tensor;
   if (!j.fault) return out + "\n  no layer";
   out += "\n" + j.fault->value + " by";
@@ -167,23 +169,22 @@ void expect_fault(const Judged& j, const std::string& value, const Names& layers
 // What the tensors of a step begin with here is the loss.
 TEST(Layers, AForwardFaultIsOfItsLayer) {
   for (const int cores : {1, 2}) {
-    const Judged j = judged(deep(cores), {"dense1/dot_general", 1.01F});
+    const Judged j = judged(deep(cores), {"dense2/dot_general", 1.5F});
     EXPECT_EQ(j.match.outside.front().tensor, "loss") << told(j);
-    expect_fault(j, "dense1", {"dense1"}, {"flatten1"});
+    expect_fault(j, "dense2", {"dense2"}, {"relu1"});
     EXPECT_FALSE(j.fault->backward);
-    EXPECT_NEAR(j.fault->relative, 0.01, 0.002);
+    EXPECT_NEAR(j.fault->relative, 0.5, 0.1);
   }
-  expect_fault(judged(deep(1), {"conv1/add_bias", 1.02F}), "conv1", {"conv1"}, {});
+  expect_fault(judged(deep(1), {"dense1/add_bias", 1.5F}), "dense1", {"dense1"}, {"flatten1"});
 }
 
 TEST(Layers, OfSeveralThatAreNotShownEachIsNamed) {
-  const Own own{"dense1/dot_general", 1.01F, {"flatten1", "dense1", "relu2"}};
-  expect_fault(judged(deep(2), own), "dense2", {"flatten1", "dense1", "relu2", "dense2"},
-               {"relu1"});
+  const Own own{"dense2/dot_general", 1.5F, {"dense2", "relu2"}};
+  expect_fault(judged(deep(2), own), "dense3", {"dense2", "relu2", "dense3"}, {"relu1"});
 }
 
 TEST(Layers, TheLossItselfIsWrong) {
-  expect_fault(judged(deep(2), {"loss/per_sample", 1.05F}), "loss", {"loss"}, {"dense2"});
+  expect_fault(judged(deep(2), {"loss/per_sample", 1.5F}), "loss", {"loss"}, {"dense3"});
 }
 
 TEST(Layers, ABackwardFaultIsOfTheLayerBehind) {
@@ -193,28 +194,28 @@ TEST(Layers, ABackwardFaultIsOfTheLayerBehind) {
     const auto found = std::ranges::find(step.layers, layer, &LayerOutput::name);
     return step.graph.op(found->gradient).name;
   };
-  // The gradient at the output of relu2 is what the backward pass of dense2 makes of the gradient at its own.
-  const Judged j = judged(e, {gradient("relu2"), 1.05F});
-  expect_fault(j, "relu2.grad", {"dense2"}, {"dense2.grad"});
+  // The gradient at the output of relu2 is what the backward pass of dense3 makes of the gradient at its own.
+  const Judged j = judged(e, {gradient("relu2"), 1.5F});
+  expect_fault(j, "relu2.grad", {"dense3"}, {"dense3.grad"});
   EXPECT_TRUE(j.fault->backward && j.fault->of_layer);
-  EXPECT_EQ(j.fault->pattern.substr(0, 4), "1.05") << told(j);
-  expect_fault(judged(e, {gradient("dense2"), -1}), "dense2.grad", {"loss"}, {});
+  EXPECT_EQ(j.fault->pattern.substr(0, 4), "1.5 ") << told(j);
+  expect_fault(judged(e, {gradient("dense3"), -1}), "dense3.grad", {"loss"}, {});
 }
 
 TEST(Layers, AParametersGradientAlone) {
-  const Judged j = judged(deep(2), {"dense1/kernel.grad", 1.5F});
-  expect_fault(j, "dense1/kernel.grad", {"dense1"}, {"dense1.grad"});
+  const Judged j = judged(deep(2), {"dense2/kernel.grad", 1.5F});
+  expect_fault(j, "dense2/kernel.grad", {"dense2"}, {"dense2.grad"});
   EXPECT_FALSE(j.fault->of_layer);
 }
 
 // float16 with a loss scale: gradients of layers are in its unit, those of parameters are not.
 TEST(Layers, GradientsInAnotherUnitAreHeldInThat) {
-  Own own{"dense1/kernel.grad", 1.5F};
+  Own own{"dense2/kernel.grad", 1.5F};
   own.unit = 1024;
-  expect_fault(judged(deep(2), own), "dense1/kernel.grad", {"dense1"}, {"dense1.grad"});
-  own = {"dense1/dot_general.grad_lhs", 1.05F};
+  expect_fault(judged(deep(2), own), "dense2/kernel.grad", {"dense2"}, {"dense2.grad"});
+  own = {"dense2/dot_general.grad_lhs", 1.5F};
   own.unit = 1024;
-  expect_fault(judged(deep(2), own), "flatten1.grad", {"dense1"}, {"dense1.grad"});
+  expect_fault(judged(deep(2), own), "relu1.grad", {"dense2"}, {"dense2.grad"});
 }
 
 TEST(Layers, NobodyIsAskedWithoutNeed) {
@@ -222,13 +223,13 @@ TEST(Layers, NobodyIsAskedWithoutNeed) {
   EXPECT_EQ(right.match.outcome, MatchResult::Outcome::kInside) << told(right);
   EXPECT_FALSE(right.asked);
   // An update that is wrong has no layer.
-  const Judged update = judged(deep(2), {"dense1/kernel.update", 1.01F});
+  const Judged update = judged(deep(2), {"dense2/kernel.update_step", 1.5F});
   EXPECT_EQ(update.match.outcome, MatchResult::Outcome::kUnexplained) << told(update);
   EXPECT_FALSE(update.asked || update.fault) << told(update);
 }
 
 TEST(Layers, WhatDoesNotRepeatHasNoLayer) {
-  Own own{"dense1/dot_general", 1.01F};
+  Own own{"dense2/dot_general", 1.5F};
   own.runs = 1;
   const Judged j = judged(deep(2), own);
   EXPECT_FALSE(j.fault) << told(j);
@@ -254,39 +255,25 @@ TEST(Layers, AreShownByTheSameStep) {
   }
 }
 
-// Headline and findings of a whole diagnosis.
-TEST(Layers, AreNamedInTheReport) {
-  const auto report = [](const Own& own) {
-    const tiny::Folder folder;
-    DiagnoseOptions o;
-    o.subject = "theirs";
-    o.directory = folder / "out";
-    o.quick = true;
-    o.make_subject = [&](const BackendOptions&) -> Result<std::unique_ptr<Backend>> {
-      return std::unique_ptr<Backend>(new Shows(honest(), own));
-    };
-    const Scenario s = tiny::scenario(kDeep, {{"tpu.cores", "2"}, {"train.steps", "6"}});
-    return must(diagnose(s, o, nullptr, nullptr)).report;
+// By a whole diagnosis.
+TEST(LayersSlow, AreNamedInTheReport) {
+  const tiny::Folder folder;
+  DiagnoseOptions o;
+  o.subject = "theirs";
+  o.directory = folder / "out";
+  o.quick = true;
+  o.make_subject = [](const BackendOptions&) -> Result<std::unique_ptr<Backend>> {
+    return std::unique_ptr<Backend>(new Shows(honest(), {"dense2/dot_general", 1.5F}));
   };
-  const Report forward = report({"dense1/dot_general", 1.02F});
-  EXPECT_NE(forward.headline.find("computes the output of dense1 wrong (forward pass), seen at step "
-                                  "0 on core 0."),
+  const Scenario s = tiny::scenario(kDeep, {{"tpu.cores", "2"}, {"train.steps", "4"}});
+  const Report report = must(diagnose(s, o, nullptr, nullptr)).report;
+  EXPECT_NE(report.headline.find("computes the output of dense2 wrong (forward pass), seen at step "
+                                 "0 on core 0."),
             std::string::npos)
-      << forward.headline;
-  ASSERT_FALSE(forward.findings.empty());
-  EXPECT_EQ(forward.findings[0].op, "dense1");
-  EXPECT_EQ(forward.findings[0].phase, "forward");
-  EXPECT_EQ(forward.findings[0].sentence.substr(0, 42), "The output of dense1 on core 0 at step 0 i");
-  const Report backward = report({"dense1/dot_general.grad_lhs", 1.05F});
-  EXPECT_NE(backward.headline.find("computes the gradient at the output of flatten1 wrong (backward "
-                                   "pass of dense1), seen at step 0 on core 0."),
-            std::string::npos)
-      << backward.headline;
-  EXPECT_EQ(backward.findings[0].phase, "gradient");
-  const Report parameter = report({"dense1/kernel.grad", 1.5F});
-  EXPECT_NE(parameter.headline.find("computes dense1/kernel.grad wrong (backward pass), seen at"),
-            std::string::npos)
-      << parameter.headline;
+      << report.headline;
+  ASSERT_FALSE(report.findings.empty());
+  EXPECT_EQ(report.findings[0].op, "dense2");
+  EXPECT_EQ(report.findings[0].phase, "forward");
 }
 
 }  // namespace
