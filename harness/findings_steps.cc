@@ -77,7 +77,7 @@ void step_findings(const Evidence& e, Judgement& j) {
 namespace {
 
 // "conv2"; "relu1 or conv2"; nothing where it may be one of many.
-std::string any_of(const std::vector<std::string>& layers) {
+std::string one_of_layers(const std::vector<std::string>& layers) {
   constexpr size_t kMost = 3;
   if (layers.size() > kMost) return "";
   std::string out;
@@ -86,7 +86,7 @@ std::string any_of(const std::vector<std::string>& layers) {
   return out;
 }
 
-std::string described(const LayerFault& l) {
+std::string value_named(const LayerFault& l) {
   if (!l.of_layer) return l.value;
   if (!l.backward) return "the output of " + l.value;
   return "the gradient at the output of " + l.value.substr(0, l.value.rfind(".grad"));
@@ -95,13 +95,13 @@ std::string described(const LayerFault& l) {
 // What is said of it: "computes the output of conv2 wrong (forward pass)".
 std::string does_wrong(const LayerFault& l) {
   const std::string pass = l.backward ? "backward pass" : "forward pass";
-  const std::string where = any_of(l.layers);
+  const std::string where = one_of_layers(l.layers);
   const std::string own = l.backward && !l.of_layer   ? l.value.substr(0, l.value.rfind('/'))
                           : l.of_layer && !l.backward ? l.value
                                                       : "";
   // Its own name says which layer it is, but for a gradient at an output: that, the layer behind it computes.
   const bool told = where.empty() || where == own || (where == "loss" && l.value == "loss");
-  return fmt::format("computes {} wrong ({}{}{})", described(l), pass, told ? "" : " of ",
+  return fmt::format("computes {} wrong ({}{}{})", value_named(l), pass, told ? "" : " of ",
                      told ? "" : where);
 }
 
@@ -133,7 +133,7 @@ void layer_finding(const Evidence& e, Judgement& j) {
   f.bound = l.threshold;
   f.number_text = spreads(l.ratio, l.threshold);
   f.bound_source = envelope_source(*e.match);
-  std::string what = described(l);
+  std::string what = value_named(l);
   if (l.of_layer) what.front() = 'T';
   f.sentence = fmt::format(
       "{} on core {} at step {} is {} as far from what is expected as honest engines spread ({}).",

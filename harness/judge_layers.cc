@@ -59,7 +59,7 @@ std::vector<Compared> compared(const Program& program, const std::vector<Shown>&
 }
 
 // The layer that an op belongs to: "conv1" of "conv1/kernel.grad"; "loss" of all that the loss computes.
-std::string layer_of(const Program& program, const std::string& op) {
+std::string layer_of_op(const Program& program, const std::string& op) {
   for (const LayerOutput& layer : program.layers) {
     if (op.starts_with(layer.name + "/")) return layer.name;
   }
@@ -67,10 +67,10 @@ std::string layer_of(const Program& program, const std::string& op) {
 }
 
 // Back from a value that is outside to those that are inside.
-struct Way {
+struct Track {
   std::vector<std::string> layers, from;
 };
-Way way_to(const Program& program, const Shown& wrong, const std::vector<Shown>& shown) {
+Track track_to(const Program& program, const Shown& wrong, const std::vector<Shown>& shown) {
   std::map<ValueId, const Shown*> inside;
   for (const Shown& s : shown) {
     if (s.name == wrong.name) break;
@@ -95,18 +95,18 @@ Way way_to(const Program& program, const Shown& wrong, const std::vector<Shown>&
     if (!op.operands.empty()) crossed.insert(id);
     todo.insert(todo.end(), op.operands.begin(), op.operands.end());
   }
-  Way way;
+  Track track;
   for (const ValueId id : crossed) {
-    const std::string layer = layer_of(program, program.graph.op(id).name);
-    if (std::ranges::find(way.layers, layer) == way.layers.end()) way.layers.push_back(layer);
+    const std::string layer = layer_of_op(program, program.graph.op(id).name);
+    if (std::ranges::find(track.layers, layer) == track.layers.end()) track.layers.push_back(layer);
   }
   // The gradients of several readers are added in the name of what they read.
-  const bool added = wrong.is_gradient && wrong.of_layer && way.layers.size() > 1;
-  if (added) std::erase(way.layers, wrong.name.substr(0, wrong.name.rfind(".grad")));
+  const bool added = wrong.is_gradient && wrong.of_layer && track.layers.size() > 1;
+  if (added) std::erase(track.layers, wrong.name.substr(0, wrong.name.rfind(".grad")));
   for (const ValueId id : reached) {
-    if (!wrong.is_gradient || inside[id]->is_gradient) way.from.push_back(inside[id]->name);
+    if (!wrong.is_gradient || inside[id]->is_gradient) track.from.push_back(inside[id]->name);
   }
-  return way;
+  return track;
 }
 
 double factor_of(const std::vector<float>& x, const std::vector<float>& due) {
@@ -118,7 +118,7 @@ double factor_of(const std::vector<float>& x, const std::vector<float>& due) {
   return squares > 0 ? product / squares : 0;
 }
 
-std::shared_ptr<const std::vector<float>> times(double factor, const std::vector<float>& x) {
+std::shared_ptr<const std::vector<float>> multiplied(double factor, const std::vector<float>& x) {
   std::vector<float> out(x);
   for (float& v : out) v = static_cast<float>(factor * static_cast<double>(v));
   return std::make_shared<const std::vector<float>>(std::move(out));
@@ -129,7 +129,7 @@ std::string likeness(const std::vector<float>& x, const Envelope::Around& around
   if (!std::ranges::all_of(x, [](float v) { return std::isfinite(v); })) return "NaN or Inf";
   if (norm2(x) == 0) return "zero";
   const double factor = factor_of(x, *around.mean);
-  const bool near = x.size() > 1 && gap2(x, *times(factor, *around.mean)) <=
+  const bool near = x.size() > 1 && gap2(x, *multiplied(factor, *around.mean)) <=
                                         allowed * std::max(1.0, std::fabs(factor));
   return near ? fmt::format("{:.6g} times what was due", factor) : "";
 }
@@ -227,7 +227,7 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
       for (size_t v = 0; v < subject.values.size(); ++v) {
         const Shown& s = shown[v / subject.replicas];
         if (s.of_layer && s.is_gradient)
-          subject.values[v].data = times(1 / unit, *as_shown.values[v].data);
+          subject.values[v].data = multiplied(1 / unit, *as_shown.values[v].data);
       }
       const std::optional<Distance> next = first_outside();
       if (next && place(*next).id <= place(*first).id) {
@@ -241,7 +241,7 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
 
   LayerFault fault;
   const Shown& wrong = place(*first);
-  const Way way = way_to(step_due, wrong, shown);
+  const Track track = track_to(step_due, wrong, shown);
   const Envelope::Around& there = around.values[first->value];
   const double size = norm2(*there.mean);
   fault.step = step;
@@ -249,8 +249,8 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
   fault.value = wrong.name;
   fault.of_layer = wrong.of_layer;
   fault.backward = wrong.is_gradient;
-  fault.layers = way.layers;
-  fault.from = way.from;
+  fault.layers = track.layers;
+  fault.from = track.from;
   fault.ratio = first->ratio;
   fault.threshold = threshold;
   fault.relative = first->look != Look::kDistance ? std::fabs(first->distance)

@@ -15,7 +15,7 @@ using exec_tests::layered;
 using exec_tests::Script;
 using exec_tests::small;
 
-class Layers : public Script {
+class LayersShown : public Script {
  protected:
   // An answer with these arrays more.
   Outcome answer(const std::vector<NamedArray>& more, const Program& program = layered()) {
@@ -25,7 +25,7 @@ class Layers : public Script {
   }
 };
 
-TEST_F(Layers, AreAskedForByTheProgramThatWantsThem) {
+TEST_F(LayersShown, AreAskedForByTheProgramThatWantsThem) {
   const auto asked = nlohmann::json::parse(exec::program_json(layered(), ""));
   ASSERT_EQ(asked["activations"].size(), 2U);
   EXPECT_EQ(asked["activations"][0],
@@ -34,7 +34,7 @@ TEST_F(Layers, AreAskedForByTheProgramThatWantsThem) {
   EXPECT_TRUE(nlohmann::json::parse(exec::program_json(small(), ""))["activations"].empty());
 }
 
-TEST_F(Layers, EachMayBeLeftOut) {
+TEST_F(LayersShown, EachMayBeLeftOut) {
   const Outcome none = answer({});
   EXPECT_EQ(none.error, "");
   EXPECT_FALSE(none.outputs[0][1].valid());
@@ -49,7 +49,7 @@ TEST_F(Layers, EachMayBeLeftOut) {
   EXPECT_EQ(each.outputs[1][1].as<float>()[2], 1);
 }
 
-TEST_F(Layers, AnotherNameShapeOrTypeIsAnError) {
+TEST_F(LayersShown, AnotherNameShapeOrTypeIsAnError) {
   expect_says(answer({f32("output/duoble", {3}, {2, 4, 6})}).error,
               {"the program has no 'output/duoble'", "the nearest is 'output/double'"});
   expect_says(answer({f32("output/double\x1b[2J", {3}, {2, 4, 6})}).error,

@@ -34,7 +34,7 @@ units = 10
 )";
 
 // An engine of another's, of which something is known: op `op` times `factor`, on replica 0 alone. It shows all layers but `hidden`.
-struct Own {
+struct Wrong {
   std::string op = {};
   float factor = 1;
   std::set<std::string> hidden = {};
@@ -42,9 +42,10 @@ struct Own {
   int64_t runs = 1 << 20;  // engines of its that are wrong
 };
 
-class Shows : public Backend {
+class ShowsLayers : public Backend {
  public:
-  Shows(std::unique_ptr<Backend> inner, Own own) : inner_(std::move(inner)), own_(std::move(own)) {}
+  ShowsLayers(std::unique_ptr<Backend> inner, Wrong own)
+      : inner_(std::move(inner)), own_(std::move(own)) {}
   Capabilities capabilities() const override {
     Capabilities c = inner_->capabilities();
     c.op_trace = c.ours = c.deterministic = false;
@@ -63,7 +64,7 @@ class Shows : public Backend {
  private:
   class Run : public Engine, public OpHooks {
    public:
-    Run(std::unique_ptr<Engine> inner, const Own& own, bool wrong)
+    Run(std::unique_ptr<Engine> inner, const Wrong& own, bool wrong)
         : inner_(std::move(inner)), own_(own), wrong_(wrong) {}
     const Program& program() const override { return inner_->program(); }
     Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
@@ -94,35 +95,35 @@ class Shows : public Backend {
 
    private:
     std::unique_ptr<Engine> inner_;
-    Own own_;
+    Wrong own_;
     bool wrong_;
   };
   std::unique_ptr<Backend> inner_;
-  Own own_;
+  Wrong own_;
   int64_t prepared_ = 0;
   bool asked_ = false;
 };
 
-Experiment deep(int cores, const Overrides& more = {}) {
+Experiment deep_model(int cores, const Overrides& more = {}) {
   Overrides all{{"tpu.cores", std::to_string(cores)}, {"train.steps", "4"}};
   all.insert(all.end(), more.begin(), more.end());
   return tiny::experiment(kDeep, all);
 }
 
-std::unique_ptr<Backend> honest() {
+std::unique_ptr<Backend> honest_f32() {
   return make_variant_backend(draw_variant(7, DotPrecision::kF32), {});
 }
 
-struct Judged {
+struct LayerCase {
   MatchResult match;
   std::optional<LayerFault> fault;
   bool asked = false;
 };
 
 // Two steps from its own states, judged.
-Judged judged(const Experiment& e, const Own& own) {
+LayerCase layer_case(const Experiment& e, const Wrong& own) {
   const Program asked = e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole();
-  Shows subject(honest(), own);
+  ShowsLayers subject(honest_f32(), own);
   const auto engine = must(subject.prepare(asked));
   std::vector<MatchState> states;
   States at = initial_states(e, asked);
@@ -134,14 +135,14 @@ Judged judged(const Experiment& e, const Own& own) {
   MatchOptions o;  // what would explain the subject is not looked for: it is known to be wrong
   o.formulas = o.pairs = false;
   StepsJudge judge(e, asked, subject, o);
-  Judged out;
+  LayerCase out;
   out.match = must(judge.match(states, 2));
   out.fault = must(judge.layer_fault(out.match, states));
   out.asked = subject.asked();
   return out;
 }
 
-std::string told(const Judged& j) {
+std::string told(const LayerCase& j) {
   std::string out =
       "outcome " + std::to_string(static_cast<int>(j.match.outcome)) + " " + j.match.undeclared;
   for (const TensorMismatch& t : j.match.outside) out += "\n  " + t.tensor;
@@ -153,10 +154,10 @@ std::string told(const Judged& j) {
   return out + " " + j.fault->pattern;
 }
 
-using Names = std::vector<std::string>;
+using Words = std::vector<std::string>;
 
-void expect_fault(const Judged& j, const std::string& value, const Names& layers,
-                  const Names& from) {
+void expect_fault(const LayerCase& j, const std::string& value, const Words& layers,
+                  const Words& from) {
   ASSERT_TRUE(j.fault) << told(j);
   EXPECT_EQ(j.fault->value, value) << told(j);
   EXPECT_EQ(j.fault->layers, layers) << told(j);
@@ -169,69 +170,70 @@ void expect_fault(const Judged& j, const std::string& value, const Names& layers
 // What the tensors of a step begin with here is the loss.
 TEST(Layers, AForwardFaultIsOfItsLayer) {
   for (const int cores : {1, 2}) {
-    const Judged j = judged(deep(cores), {"dense2/dot_general", 1.5F});
+    const LayerCase j = layer_case(deep_model(cores), {"dense2/dot_general", 1.5F});
     EXPECT_EQ(j.match.outside.front().tensor, "loss") << told(j);
     expect_fault(j, "dense2", {"dense2"}, {"relu1"});
     EXPECT_FALSE(j.fault->backward);
     EXPECT_NEAR(j.fault->relative, 0.5, 0.1);
   }
-  expect_fault(judged(deep(1), {"dense1/add_bias", 1.5F}), "dense1", {"dense1"}, {"flatten1"});
+  expect_fault(layer_case(deep_model(1), {"dense1/add_bias", 1.5F}), "dense1", {"dense1"},
+               {"flatten1"});
 }
 
 TEST(Layers, OfSeveralThatAreNotShownEachIsNamed) {
-  const Own own{"dense2/dot_general", 1.5F, {"dense2", "relu2"}};
-  expect_fault(judged(deep(2), own), "dense3", {"dense2", "relu2", "dense3"}, {"relu1"});
+  const Wrong own{"dense2/dot_general", 1.5F, {"dense2", "relu2"}};
+  expect_fault(layer_case(deep_model(2), own), "dense3", {"dense2", "relu2", "dense3"}, {"relu1"});
 }
 
 TEST(Layers, TheLossItselfIsWrong) {
-  expect_fault(judged(deep(2), {"loss/per_sample", 1.5F}), "loss", {"loss"}, {"dense3"});
+  expect_fault(layer_case(deep_model(2), {"loss/per_sample", 1.5F}), "loss", {"loss"}, {"dense3"});
 }
 
 TEST(Layers, ABackwardFaultIsOfTheLayerBehind) {
-  const Experiment e = deep(2);
+  const Experiment e = deep_model(2);
   const Program step = e.sharded(e.sharding);
   const auto gradient = [&](const std::string& layer) {
     const auto found = std::ranges::find(step.layers, layer, &LayerOutput::name);
     return step.graph.op(found->gradient).name;
   };
   // The gradient at the output of relu2 is what the backward pass of dense3 makes of the gradient at its own.
-  const Judged j = judged(e, {gradient("relu2"), 1.5F});
+  const LayerCase j = layer_case(e, {gradient("relu2"), 1.5F});
   expect_fault(j, "relu2.grad", {"dense3"}, {"dense3.grad"});
   EXPECT_TRUE(j.fault->backward && j.fault->of_layer);
   EXPECT_EQ(j.fault->pattern.substr(0, 4), "1.5 ") << told(j);
-  expect_fault(judged(e, {gradient("dense3"), -1}), "dense3.grad", {"loss"}, {});
+  expect_fault(layer_case(e, {gradient("dense3"), -1}), "dense3.grad", {"loss"}, {});
 }
 
 TEST(Layers, AParametersGradientAlone) {
-  const Judged j = judged(deep(2), {"dense2/kernel.grad", 1.5F});
+  const LayerCase j = layer_case(deep_model(2), {"dense2/kernel.grad", 1.5F});
   expect_fault(j, "dense2/kernel.grad", {"dense2"}, {"dense2.grad"});
   EXPECT_FALSE(j.fault->of_layer);
 }
 
 // float16 with a loss scale: gradients of layers are in its unit, those of parameters are not.
 TEST(Layers, GradientsInAnotherUnitAreHeldInThat) {
-  Own own{"dense2/kernel.grad", 1.5F};
+  Wrong own{"dense2/kernel.grad", 1.5F};
   own.unit = 1024;
-  expect_fault(judged(deep(2), own), "dense2/kernel.grad", {"dense2"}, {"dense2.grad"});
+  expect_fault(layer_case(deep_model(2), own), "dense2/kernel.grad", {"dense2"}, {"dense2.grad"});
   own = {"dense2/dot_general.grad_lhs", 1.5F};
   own.unit = 1024;
-  expect_fault(judged(deep(2), own), "relu1.grad", {"dense2"}, {"dense2.grad"});
+  expect_fault(layer_case(deep_model(2), own), "relu1.grad", {"dense2"}, {"dense2.grad"});
 }
 
 TEST(Layers, NobodyIsAskedWithoutNeed) {
-  const Judged right = judged(deep(2), {});
+  const LayerCase right = layer_case(deep_model(2), {});
   EXPECT_EQ(right.match.outcome, MatchResult::Outcome::kInside) << told(right);
   EXPECT_FALSE(right.asked);
   // An update that is wrong has no layer.
-  const Judged update = judged(deep(2), {"dense2/kernel.update_step", 1.5F});
+  const LayerCase update = layer_case(deep_model(2), {"dense2/kernel.update_step", 1.5F});
   EXPECT_EQ(update.match.outcome, MatchResult::Outcome::kUnexplained) << told(update);
   EXPECT_FALSE(update.asked || update.fault) << told(update);
 }
 
 TEST(Layers, WhatDoesNotRepeatHasNoLayer) {
-  Own own{"dense2/dot_general", 1.5F};
+  Wrong own{"dense2/dot_general", 1.5F};
   own.runs = 1;
-  const Judged j = judged(deep(2), own);
+  const LayerCase j = layer_case(deep_model(2), own);
   EXPECT_FALSE(j.fault) << told(j);
 }
 
@@ -263,7 +265,7 @@ TEST(LayersSlow, AreNamedInTheReport) {
   o.directory = folder / "out";
   o.quick = true;
   o.make_subject = [](const BackendOptions&) -> Result<std::unique_ptr<Backend>> {
-    return std::unique_ptr<Backend>(new Shows(honest(), {"dense2/dot_general", 1.5F}));
+    return std::unique_ptr<Backend>(new ShowsLayers(honest_f32(), {"dense2/dot_general", 1.5F}));
   };
   const Scenario s = tiny::scenario(kDeep, {{"tpu.cores", "2"}, {"train.steps", "4"}});
   const Report report = must(diagnose(s, o, nullptr, nullptr)).report;
