@@ -51,6 +51,7 @@ struct Capabilities {
   int max_cores = 1;
   bool deterministic = true;  // promises the same bits on a rerun
   bool op_trace = true;       // offers values op by op
+  bool activations = false;   // a foreign engine: shows what layers give, where it is asked to
   bool ours = true;           // false: a foreign engine
   std::string
       conventions;  // whose formulas a foreign engine's script has, "pytorch"; "": not declared

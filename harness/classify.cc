@@ -261,6 +261,7 @@ Judgement judge(const Evidence& e) {
   if (unexplained && e.level == 'C') {
     if (e.meaning.differs()) sharding_findings(e, j, VerdictClass::kSharding);
     tensor_findings(e, j);
+    if (e.layer_fault) layer_finding(e, j);
     step_findings(e, j);
     if (e.replica_split) split_finding(e, j);
     return j;

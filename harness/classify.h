@@ -47,6 +47,8 @@ struct Evidence {
   int64_t judged_since_outside = 0;  // steps, from the first that is outside on
   std::optional<OtherStart> other_start;
   std::optional<bool> inside_again;  // the first step outside, resumed from the reported state
+  std::optional<LayerFault> layer_fault;
+  std::string layers_error;  // what came in its place
   std::optional<HiddenState> hidden_state;
   std::optional<ReplicaSplit> replica_split;
   std::vector<ShardingCause>

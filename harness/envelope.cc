@@ -214,7 +214,7 @@ std::vector<Compared> compared_tensors(const Program& program, int64_t most) {
   std::vector<Compared> out;
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     const Output& output = program.outputs[o];
-    if (!exec::is_asked_for(output.name)) continue;
+    if (!exec::is_asked_for(output)) continue;
     const int64_t elements = program.graph.type(output.id).elements();
     out.push_back({output.name, false, o, output.id, elements, elements});
   }
@@ -223,9 +223,14 @@ std::vector<Compared> compared_tensors(const Program& program, int64_t most) {
     if (var.next != kNoValue && var.type.dtype == DType::kF32)
       out.push_back({var.name, true, i, var.next, var.type.elements(), var.type.elements()});
   }
-  // The tensors that do not fit share alike what those that do have left.
+  share_elements(out, most);
+  return out;
+}
+
+// The tensors that do not fit share alike what those that do have left.
+void share_elements(std::vector<Compared>& tensors, int64_t most) {
   std::vector<int64_t> sizes;
-  for (const Compared& c : out) sizes.push_back(c.elements);
+  for (const Compared& c : tensors) sizes.push_back(c.elements);
   std::ranges::sort(sizes);
   int64_t share = kAllElements;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -234,8 +239,7 @@ std::vector<Compared> compared_tensors(const Program& program, int64_t most) {
     most -= sizes[i];
     share = kAllElements;
   }
-  for (Compared& c : out) c.kept = std::min(c.elements, std::max<int64_t>(1, share));
-  return out;
+  for (Compared& c : tensors) c.kept = std::min(c.elements, std::max<int64_t>(1, share));
 }
 
 double weight_move(const Program& program, int operand_bits) {

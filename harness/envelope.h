@@ -41,6 +41,8 @@ struct Compared {
 // At most `most` elements of all tensors on one replica; small tensors are kept whole, the largest give the same number each.
 inline constexpr int64_t kAllElements = std::numeric_limits<int64_t>::max();
 std::vector<Compared> compared_tensors(const Program& program, int64_t most = kAllElements);
+// Says of each how many of its elements are kept.
+void share_elements(std::vector<Compared>& tensors, int64_t most);
 
 // Values of one tensor on one replica at one step; replicas that agree bit by bit share them.
 struct Value {

@@ -35,6 +35,11 @@ bool Explanation::harmless() const {
   });
 }
 
+Program step_of(const Experiment& e, const Sharding& sharding) {
+  const Program step = sharding.cores > 1 ? e.sharded(sharding) : e.whole(Experiment::Stack::kTpu);
+  return step.sharding == sharding ? step : reshard(step, sharding);
+}
+
 Result<ChangedProgram> changed_by(const Experiment& e, const Sharding& sharding,
                                   const std::vector<Explanation::Part>& parts) {
   ChangedProgram out{nullptr, sharding};

@@ -39,6 +39,8 @@ void program_findings(const Evidence& evidence, Judgement& judgement, VerdictCla
 void tensor_findings(const Evidence& evidence, Judgement& judgement);
 // Beside tensor_findings: at how many steps, and whether the first of them began from another state than the engine had reported.
 void step_findings(const Evidence& evidence, Judgement& judgement);
+// Beside tensor_findings: which layer it was, and in which pass, of an engine that shows what its layers give.
+void layer_finding(const Evidence& evidence, Judgement& judgement);
 // Cores that part in one step by more than rounding; headline and confidence of an ENGINE_BUG unless there is another one.
 void split_finding(const Evidence& evidence, Judgement& judgement);
 // Resuming from the subject's own state gives another step than its run did: told beside any verdict.

@@ -48,6 +48,9 @@ void step_findings(const Evidence& e, Judgement& j) {
             : "run again from the state that the engine reported, the step is inside: what made "
               "it wrong is not in that state, or does not repeat");
   }
+  if (!e.layers_error.empty())
+    first.evidence.push_back("asked what its layers give in that step, the engine failed: " +
+                             e.layers_error);
   if (!e.other_start) return;
   const OtherStart& other = *e.other_start;
   Finding f = finding_at(e, "other_start", other.step, other.variable, other.replica);
@@ -68,6 +71,75 @@ void step_findings(const Evidence& e, Judgement& j) {
       "{} (framework or script): step {} does not follow from the state that it reported; {} was "
       "another one.",
       e.subject.name, other.step, other.variable);
+  j.findings.insert(j.findings.begin(), std::move(f));
+}
+
+namespace {
+
+// "conv2"; "relu1 or conv2"; nothing where it may be one of many.
+std::string one_of_layers(const std::vector<std::string>& layers) {
+  constexpr size_t kMost = 3;
+  if (layers.size() > kMost) return "";
+  std::string out;
+  for (size_t i = 0; i < layers.size(); ++i)
+    out += (i == 0 ? "" : i + 1 == layers.size() ? " or " : ", ") + layers[i];
+  return out;
+}
+
+std::string value_named(const LayerFault& l) {
+  if (!l.of_layer) return l.value;
+  if (!l.backward) return "the output of " + l.value;
+  return "the gradient at the output of " + l.value.substr(0, l.value.rfind(".grad"));
+}
+
+// What is said of it: "computes the output of conv2 wrong (forward pass)".
+std::string does_wrong(const LayerFault& l) {
+  const std::string pass = l.backward ? "backward pass" : "forward pass";
+  const std::string where = one_of_layers(l.layers);
+  const std::string own = l.backward && !l.of_layer   ? l.value.substr(0, l.value.rfind('/'))
+                          : l.of_layer && !l.backward ? l.value
+                                                      : "";
+  // Its own name says which layer it is, but for a gradient at an output: that, the layer behind it computes.
+  const bool told = where.empty() || where == own || (where == "loss" && l.value == "loss");
+  return fmt::format("computes {} wrong ({}{}{})", value_named(l), pass, told ? "" : " of ",
+                     told ? "" : where);
+}
+
+}  // namespace
+
+void layer_finding(const Evidence& e, Judgement& j) {
+  const LayerFault& l = *e.layer_fault;
+  j.headline = fmt::format("{} (framework or script) {}, seen at step {} on core {}.",
+                           e.subject.name, does_wrong(l), l.step, l.replica);
+  std::string from;
+  for (size_t i = 0; i < l.from.size() && l.from.size() <= 4; ++i)
+    from += (i == 0 ? "" : i + 1 == l.from.size() ? " and " : ", ") + l.from[i];
+  const std::string told = fmt::format(
+      "the engine was asked for the step again and showed {} outputs of layers and gradients at "
+      "them: this is the first that is outside in the order of computation{}",
+      l.shown,
+      from.empty() ? ""
+                   : fmt::format("; {}, which it is computed from, {} inside", from,
+                                 l.from.size() == 1 ? "is" : "are"));
+  if (!j.findings.empty() && j.findings.front().op == l.value) {
+    j.findings.front().evidence.push_back(told);
+    return;
+  }
+  Finding f = finding_at(e, "engine:" + l.value, l.step, l.value, l.replica);
+  f.verdict = VerdictClass::kEngineBug;
+  f.phase = l.backward ? "gradient" : "forward";
+  f.fingerprint = l.pattern;
+  f.number = l.ratio;
+  f.bound = l.threshold;
+  f.number_text = spreads(l.ratio, l.threshold);
+  f.bound_source = envelope_source(*e.match);
+  std::string what = value_named(l);
+  if (l.of_layer) what.front() = 'T';
+  f.sentence = fmt::format(
+      "{} on core {} at step {} is {} as far from what is expected as honest engines spread ({}).",
+      what, l.replica, l.step, text::times(l.ratio), text::relative(l.relative));
+  if (!l.pattern.empty()) f.sentence += fmt::format(" It looks like {}.", l.pattern);
+  f.evidence.push_back(told);
   j.findings.insert(j.findings.begin(), std::move(f));
 }
 

@@ -198,12 +198,6 @@ class FormulaFit : public SubjectFit {
     return std::optional<Observed>(std::move(o));
   }
 
-  static Program step_of(const Experiment& e, const Sharding& sharding) {
-    const Program step =
-        sharding.cores > 1 ? e.sharded(sharding) : e.whole(Experiment::Stack::kTpu);
-    return step.sharding == sharding ? step : reshard(step, sharding);
-  }
-
  private:
   // f(value, weight) of every compared value, each counted in units of its size. Counters have no say, nor has what is rounding alone.
   template <typename F>

@@ -50,6 +50,22 @@ struct ReplicaSplit {
 bool may_hang_on_decisions(int64_t outside, int64_t steps, bool rounds_operands,
                            double false_alarm);
 
+// Where in the model a step went wrong, of an engine that shows what its layers give: the first value that is outside, in the order
+// of computation.
+struct LayerFault {
+  int64_t step = 0;
+  int replica = 0;
+  std::string value;                // "conv2", "conv2.grad"; else "loss", "conv2/kernel.grad"
+  bool of_layer = false;            // one of the former
+  bool backward = false;            // a gradient
+  std::vector<std::string> layers;  // that compute it from what is inside; "loss" is one, too
+  std::vector<std::string> from;    // the nearest values that are inside; none: the step's inputs
+  double ratio = 0, threshold = 0;  // in units of what honest engines spread
+  double relative = 0;              // as a share of what was due
+  std::string pattern;              // "1.01 times what was due", "zero", "NaN or Inf", ""
+  int64_t shown = 0;                // how many values of layers, gradients too
+};
+
 class StepsJudge {
  public:
   StepsJudge(const Experiment& experiment, const Program& asked, Backend& engine,
@@ -77,6 +93,10 @@ class StepsJudge {
   Result<std::optional<HiddenState>> reload(const MatchResult& match,
                                             const std::vector<MatchState>& states,
                                             const std::vector<int64_t>& sampled, bool repeats);
+  // The first step that is outside, asked for again together with what the layers of the model give. Nothing where the step is then
+  // inside, or the update alone was wrong.
+  Result<std::optional<LayerFault>> layer_fault(const MatchResult& match,
+                                                const std::vector<MatchState>& states);
   Result<std::optional<ReplicaSplit>> split_replicas(const std::vector<MatchState>& states);
 
  private:

@@ -88,6 +88,9 @@ struct ChangedProgram {
 Result<ChangedProgram> changed_by(const Experiment& experiment, const Sharding& sharding,
                                   const std::vector<Explanation::Part>& parts);
 
+// The training step of an experiment under a sharding.
+Program step_of(const Experiment& experiment, const Sharding& sharding);
+
 struct MatchResult {
   enum class Outcome : uint8_t {
     kInside,

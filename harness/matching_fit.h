@@ -28,6 +28,12 @@ inline constexpr double kBeyondRounding = 100;
 inline bool beyond(const Distance& d) {
   return d.of_largest > (d.known ? kBeyondMembers : kBeyondRounding);
 }
+// Student's quantile: the distance of one more draw from the mean of n, in units of their spread, is at most that of a single
+// number (all its rounding errors in step); a tensor with many independent ones stays closer.
+inline double student_limit(size_t members, double false_alarm) {
+  const boost::math::students_t student(static_cast<double>(members - 1));
+  return boost::math::quantile(boost::math::complement(student, false_alarm / 2));
+}
 inline bool of_all_steps(Look look) { return look == Look::kSizes || look == Look::kStoreds; }
 // Two members choose which causes are worth an envelope of their own: far from both, in units of how far they lie apart, there
 // is none. (The Student's t of one degree of freedom exceeds this with probability 6e-4.)
@@ -405,12 +411,8 @@ class SubjectFit {
     return Ok{};
   }
 
-  // Student's quantile: the distance of one more draw from the mean of n, in units of their spread, is at most that of a single
-  // number (all its rounding errors in step); a tensor with many independent ones stays closer.
   double threshold(size_t members, size_t comparisons) const {
-    const boost::math::students_t student(static_cast<double>(members - 1));
-    return boost::math::quantile(boost::math::complement(
-        student, options_.false_alarm / 2 / static_cast<double>(comparisons)));
+    return student_limit(members, options_.false_alarm / static_cast<double>(comparisons));
   }
   static bool outside(const Distance& d, double threshold) {
     return d.ratio > threshold && beyond(d);

@@ -53,7 +53,8 @@ class Server {
                   {"elementary_ulps", c.elementary_ulps},
                   {"flush", c.flush},
                   {"contracts", c.contracts},
-                  {"deterministic", c.deterministic}}}};
+                  {"deterministic", c.deterministic},
+                  {"activations", true}}}};
   }
 
   Result<json> prepare(const std::string& name) {
@@ -66,9 +67,10 @@ class Server {
     Sharding sharding = e.sharding;
     sharding.cores = p.at("cores");
     const auto stack = p.at("algebra") == "xla" ? Experiment::Stack::kTpu : Experiment::Stack::kCpu;
-    const Program program = sharding.cores > 1                      ? e.sharded(sharding)
-                            : p.at("batch") == scenario.train.batch ? e.whole(stack)
-                                                                    : e.per_core(stack);
+    Program program = sharding.cores > 1                      ? e.sharded(sharding)
+                      : p.at("batch") == scenario.train.batch ? e.whole(stack)
+                                                              : e.per_core(stack);
+    if (!p.value("activations", json::array()).empty()) program = with_layers_shown(program);
     Prepared& prepared = programs_[name];
     TWINRUN_ASSIGN(auto backend, make_backend(o_.engine, backend_options(scenario, o_.threads)));
     prepared.backend = with_faults(std::move(backend), o_.faults, scenario.seed, nullptr);

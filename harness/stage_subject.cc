@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backends/exec/exec_backend.h"
 #include "backends/variants/variant.h"
 #include "harness/corners.h"
 #include "harness/feeding.h"
@@ -137,6 +138,16 @@ Status judge_more(Stage& stage, StepsJudge& judge) {
   // Where bits are promised, every step's are compared as they come (harness/links.h); a cause may explain what parts.
   if (!e.subject.deterministic && e.match->outcome != MatchResult::Outcome::kExplained) {
     TWINRUN_ASSIGN(e.replica_split, judge.split_replicas(stage.subject_states));
+  }
+  // What is right when it is run again shows no layer that is wrong; what another start explains is no layer's doing. Last of all: an
+  // engine that fails here has been judged already, and is not asked for anything again.
+  if (!e.other_start && !e.inside_again.value_or(false)) {
+    auto fault = judge.layer_fault(*e.match, stage.subject_states);
+    if (!fault && !fault.error().where.starts_with(kExecPlace)) return fault.error();
+    if (fault) e.layer_fault = *fault;
+    if (!fault)
+      e.layers_error =
+          fault.error().what + (fault.error().fix.empty() ? "" : " (" + fault.error().fix + ")");
   }
   StepCoverage& told = e.step_coverage;
   told.steps = static_cast<int64_t>(stage.runs["T"].file.steps.size());

@@ -97,6 +97,8 @@ class ModelBuilder {
       if (inputs.size() == 1) net_.set(inputs[0]);
       append(part.empty() ? layer.name : part + "/" + layer.name, layer, inputs);
       values[layer.name] = net_.value();
+      // A GAN's discriminator gives two values under each name. "loss" is the loss's.
+      if (part.empty() && layer.name != "loss") net_.end_layer(layer.name);
     }
     return net_.value();
   }

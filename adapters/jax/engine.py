@@ -40,7 +40,7 @@ class Engine:
         on_cpu = options.platform == "cpu"
         self.hello = {"name": "jax", "version": jax.__version__, "precision": "f32" if on_cpu else options.precision,
                       "max_cores": len(jax.devices()), "settings": f"platform={options.platform} optax={optax.__version__}",
-                      "elementary_ulps": 6, "flush": not on_cpu, "contracts": True, "deterministic": on_cpu}
+                      "elementary_ulps": 6, "flush": not on_cpu, "contracts": True, "deterministic": on_cpu, "activations": True}
 
     def prepare(self, program):
         if reasons := self.models.unsupported(program):
@@ -53,7 +53,7 @@ class Engine:
         elif state is not None:
             program.own.load(state)
         loss, gradients = program.own.step(inputs, random)
-        return program.own.state(), {"loss": loss, **{f"{k}.grad": g for k, g in gradients.items()}}
+        return program.own.state(), {"loss": loss, **{f"{k}.grad": g for k, g in gradients.items()}, **program.own.shown}
 
 
 if __name__ == "__main__":

@@ -468,17 +468,26 @@ def losses_of(c, inputs):
 
 
 def compute(program, params, stats, inputs, random, seen):
-    """(loss, statistics, gradients as the optimizer takes them) of one core."""
-    def forward(params):
-        c = seen(program, params, stats, inputs, random)
-        return losses_of(c, inputs), {**stats, **c.updates}
+    """(loss, statistics, gradients as the optimizer takes them, what layers give where the program asks for that) of one core."""
+    # The gradient at a layer's output is that of a zero which is added to it.
+    zeros = {a.name.removesuffix(".grad"): jnp.zeros(a.shape) for a in program.activations if a.name.endswith(".grad")}
 
-    losses, pull, stats = jax.vjp(forward, params, has_aux=True)
+    def forward(params, zeros):
+        c, layers = seen(program, params, stats, inputs, random), {}
+        if program.activations:
+            def show(name, value):
+                layers[name] = value
+                return value + zeros[name] if name in zeros else value
+            c.show = show
+        return losses_of(c, inputs), ({**stats, **c.updates}, layers)
+
+    losses, pull, (stats, layers) = jax.vjp(forward, params, zeros, has_aux=True)
     gradients = {}
     for prefix in losses:
-        (g,) = pull({k: jnp.float32(k == prefix) for k in losses})
+        g, at_layers = pull({k: jnp.float32(k == prefix) for k in losses})
         gradients.update({k: v for k, v in g.items() if k.startswith(prefix)})
-    return next(iter(losses.values())), stats, seen(program, params, stats, inputs, random).reduced(gradients)
+    layers = {a.name: layers[a.name] for a in program.activations if a.name in layers} | {f"{k}.grad": g for k, g in at_layers.items()}
+    return next(iter(losses.values())), stats, seen(program, params, stats, inputs, random).reduced(gradients), layers
 
 
 class Training:
@@ -510,8 +519,9 @@ class Training:
 
     def one_step(self, state, inputs, random, settings):
         params, stats = (self.program.of_role(role, state) for role in ("parameter", "statistic"))
-        loss, stats, gradients = compute(self.program, params, stats, inputs, random, Alone if self.program.cores == 1 else OneCore)
-        return loss, gradients, {**stats, **update(self.program, self.optimizer, state, gradients, settings)}
+        loss, stats, gradients, layers = compute(self.program, params, stats, inputs, random,
+                                                 Alone if self.program.cores == 1 else OneCore)
+        return loss, gradients, layers, {**stats, **update(self.program, self.optimizer, state, gradients, settings)}
 
     def one_core(self, state, inputs, random, settings):
         own = jax.tree.map(lambda x: x[0], (state, inputs, random))
@@ -524,7 +534,8 @@ class Training:
                     **{k.split("/")[1]: np.asarray(v).flat[0] for k, v in self.counters.values.items()},
                     **{k: np.float32(v) for k, v in self.settings(updates).items()}}
         batch = self.put({k: v for k, v in inputs.items() if k in ("images", "tokens", "labels", "weights")})
-        loss, gradients, self.values = self.jitted(self.values, batch, self.put(random), settings)
+        loss, gradients, layers, self.values = self.jitted(self.values, batch, self.put(random), settings)
+        self.shown = {k: self.host(v) for k, v in layers.items()}
         self.counters.advance()
         return self.host(loss), {k: self.host(v) for k, v in gradients.items()}
 

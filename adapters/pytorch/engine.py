@@ -39,7 +39,8 @@ class Engine:
         declared = None if options.undeclared else "autocast" if self.bf16 else "f32"
         self.hello = {"name": "pytorch", "version": str(torch.__version__), "precision": declared, "max_cores": 1,
                       "settings": f"threads={options.threads} device={self.device}" + (" autocast=bf16" if self.bf16 else ""),
-                      "elementary_ulps": 6, "flush": False, "contracts": True, "deterministic": True}
+                      "elementary_ulps": 6, "flush": False, "contracts": True, "deterministic": True,
+                      "activations": True}
 
     def autocast(self):
         return torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16, enabled=self.bf16)
@@ -52,7 +53,7 @@ class Engine:
         if state is not None:
             program.own = Training(program, state, self.device, self.autocast)
         loss, gradients = program.own.step(inputs, random)
-        return program.own.state(), {"loss": loss, **{f"{k}.grad": g for k, g in gradients.items()}}
+        return program.own.state(), {"loss": loss, **{f"{k}.grad": g for k, g in gradients.items()}, **program.own.shown}
 
 
 if __name__ == "__main__":

@@ -27,6 +27,10 @@ def channels_last(function, x):
     return function(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) if x.dim() == 4 else function(x)
 
 
+def channels_last_array(x):
+    return np.ascontiguousarray((x.permute(0, 2, 3, 1) if x.dim() == 4 else x).detach().float().cpu().numpy())
+
+
 # ---- layers: function(context, layer, x..) --------------------------------------------------------------------------------
 
 def dense(c, layer, x):
@@ -345,9 +349,12 @@ class Training:
         inputs, random = ({k: torch.from_numpy(np.ascontiguousarray(v)).to(self.device) for k, v in part.items()}
                           for part in (inputs, random))
         c = types.SimpleNamespace(params=self.params, stats=self.stats, random=random, weights=inputs.get("weights"))
+        layers, gradients = {}, {}
+        if self.program.activations:
+            c.show = lambda name, value: layers.setdefault(name, value)
         with self.autocast():
             losses = losses_of(c, self.program, inputs)
-        gradients = {}
+        self.shown = self.read(layers, next(iter(losses.values())))
         for prefix, loss in losses.items():
             wanted = [k for k in self.params if k.startswith(prefix)]
             gradients.update(zip(wanted, torch.autograd.grad(loss, [self.params[k] for k in wanted], retain_graph=True)))
@@ -365,6 +372,13 @@ class Training:
             with torch.no_grad():
                 average.sub_((average - self.params[k.removesuffix(".ema")]) * (1 - self.program.optimizer["ema"]))
         return next(iter(losses.values())).item(), {k: from_torch(k, v.grad) for k, v in self.params.items()}
+
+    def read(self, layers, loss):
+        """What layers give, and the gradients there, as the program has them."""
+        wanted = {k: v for k, v in layers.items() if v.requires_grad and any(a.name == f"{k}.grad" for a in self.program.activations)}
+        found = torch.autograd.grad(loss, list(wanted.values()), retain_graph=True) if wanted else ()
+        values = layers | {f"{k}.grad": g for k, g in zip(wanted, found)}
+        return {a.name: channels_last_array(values[a.name]) for a in self.program.activations if a.name in values}
 
     def state(self):
         found = {**self.params, **self.stats, **self.averages}

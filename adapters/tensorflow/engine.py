@@ -71,7 +71,7 @@ class Engine:
             self.cores, self.make = options.cores, models.cpus
         self.hello = {"name": "tensorflow", "version": tf.__version__, "precision": "default" if address else "f32",
                       "max_cores": self.cores, "settings": f"tpu={address}" if address else f"cpu threads={options.threads}",
-                      "elementary_ulps": 6, "flush": bool(address), "contracts": True, "deterministic": not address}
+                      "elementary_ulps": 6, "flush": bool(address), "contracts": True, "deterministic": not address, "activations": True}
 
     def prepare(self, program):
         reasons = self.models.unsupported(program)
@@ -89,7 +89,7 @@ class Engine:
         elif state is not None:
             program.own.load(state)
         loss, gradients = program.own.step(inputs, random)
-        return program.own.state(), {"loss": loss, **{f"{k}.grad": g for k, g in gradients.items()}}
+        return program.own.state(), {"loss": loss, **{f"{k}.grad": g for k, g in gradients.items()}, **program.own.shown}
 
 
 if __name__ == "__main__":

@@ -495,13 +495,19 @@ class Training:
             token_mean=(lambda x: replica.all_reduce("MEAN", x)) if means else lambda x: x)
 
     def replica(self, inputs, stats, random):
-        """On one replica: loss, gradients after the all-reduce, statistics; the update is applied."""
+        """On one replica: loss, gradients after the all-reduce, statistics, what layers give; the update is applied."""
         program, context = self.program, tf.distribute.get_replica_context()
-        c = self.context(context, inputs, stats, random)
+        c, layers = self.context(context, inputs, stats, random), {}
+        if program.activations:
+            c.show = lambda name, value: layers.setdefault(name, value)
         with tf.GradientTape(persistent=True) as tape:
             losses = losses_of(c, program, inputs)
             share = self.cores if program.sharding["reduction"] == "mean" else 1
             objectives = {prefix: loss / share for prefix, loss in losses.items()}
+        wanted = [a.name.removesuffix(".grad") for a in program.activations if a.name.endswith(".grad")]
+        at_layers = tape.gradient(next(iter(losses.values())), [layers[k] for k in wanted]) if wanted else []
+        shown = {a.name: layers[a.name] for a in program.activations if a.name in layers}
+        shown |= {f"{k}.grad": g for k, g in zip(wanted, at_layers) if g is not None}
         by_name = {}
         for prefix, objective in objectives.items():
             wanted = [k for k in self.params if k.startswith(prefix)]
@@ -516,7 +522,7 @@ class Training:
             reduced = clipped([context.all_reduce("SUM", g) for g in gradients], program.optimizer)
             gradients = [g / self.cores for g in reduced]
         self.optimizer.apply_gradients(zip(gradients if self.optimizer.reduces else reduced, self.params.values()))
-        return next(iter(losses.values())), dict(zip(self.params, reduced)), {**stats, **c.updates}
+        return next(iter(losses.values())), dict(zip(self.params, reduced)), {**stats, **c.updates}, shown
 
     def split(self, values):
         """{name: one value per replica}."""
@@ -539,7 +545,8 @@ class Training:
         """Arrays as the program feeds them. Returns the loss and the gradients as the optimizer takes them."""
         self.optimizer.set(np.asarray(inputs["learning_rate"]).flat[0], self.counters)
         batch = self.split({k: v for k, v in inputs.items() if k in ("images", "tokens", "labels", "weights")})
-        loss, gradients, stats = self.compiled(batch, self.split(self.stats), self.split(random))
+        loss, gradients, stats, layers = self.compiled(batch, self.split(self.stats), self.split(random))
+        self.shown = {k: self.host(v) for k, v in layers.items()}
         self.counters.advance()
         self.stats = {k: self.rows(v) for k, v in stats.items()}
         for k, average in self.averages.items():

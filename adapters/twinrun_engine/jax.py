@@ -9,6 +9,7 @@
 
 A train_step that keeps its gradients to itself is asked for them by its optimizer: watch(optax.adam(1e-3)).
 """
+import functools
 import inspect
 import json
 import os
@@ -76,6 +77,36 @@ def watch(optimizer):
         return Watched(jax.tree.map(jnp.zeros_like, params), optimizer.init(params))
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+# What show() was given in the step in progress, {name: {replica: [arrays]}}; None: nobody asks, and it does nothing.
+shown: typing.Any = None
+
+
+def keep(name, where, value):
+    shown.setdefault(name, {}).setdefault(int(where), []).append(np.asarray(value, np.float32))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def noted(name, x, where):
+    jax.debug.callback(functools.partial(keep, name), where, x)
+    return x
+
+
+noted.defvjp(lambda name, x, where: (noted(name, x, where), where),
+             lambda name, where, g: (jax.debug.callback(functools.partial(keep, f"{name}.grad"), where, g), (g, None))[1])
+
+
+def show(name, x, axis=None):
+    """x as it is. Where twinrun looks for the layer in which a step went wrong, it is told that this is what the layer `name` of the
+    scenario gives, and what the gradient is here:
+
+        x = show("conv1", conv(params, x))
+
+    axis: the name of the axis of jax.pmap, where a step has several replicas."""
+    if shown is None:
+        return x
+    return noted(name, x, jnp.int32(0) if axis is None else jax.lax.axis_index(axis))
 
 
 def words(path):
@@ -172,7 +203,7 @@ class Script:
         self.tree = Tree(self.inside(state), type(state) is tuple, cores is not None)
         self.wanted = self.asked()
         self.hello = {"name": os.path.basename(sys.argv[0]), "version": f"jax {jax.__version__}", "precision": "f32",
-                      "conventions": "optax", "max_cores": cores or 1, **hello}
+                      "conventions": "optax", "max_cores": cores or 1, "activations": True, **hello}
 
     def inside(self, state):
         """The arrays of a state: of modules and optimizers of flax.nnx, what they contain."""
@@ -365,7 +396,7 @@ class Script:
             own = self.state
         arguments = own if type(self.state) is tuple else (own,)
         batch = per_core(features_of(inputs)), per_core(inputs["labels"])
-        result = self.train_step(*arguments, *batch, **{k: named[k] for k in self.wanted})
+        result = self.ask(program, lambda: self.train_step(*arguments, *batch, **{k: named[k] for k in self.wanted}))
         run.leaves, loss, returned = self.returned(result)
         shapes = {v.name: v.shape for v in program.state}
         gradients = self.gradients(program, returned, shapes)
@@ -380,7 +411,30 @@ class Script:
         if finite(gradients) or not finite(program.of_role("parameter", after)):
             run.counters.advance()
         after.update(run.counters.values)
-        return after, {"loss": loss.reshape(() if program.cores == 1 else program.cores), **gradients}
+        return after, {"loss": loss.reshape(() if program.cores == 1 else program.cores), **gradients,
+                       **self.shown(program)}
+
+    @staticmethod
+    def ask(program, train_step):
+        """Calls it. What show() does is compiled into the step: it is compiled anew where that changes."""
+        global shown
+        if bool(program.activations) != (shown is not None):
+            jax.clear_caches()
+        shown = {} if program.activations else None
+        result = train_step()
+        if program.activations:
+            jax.block_until_ready(result)
+            jax.effects_barrier()
+        return result
+
+    @staticmethod
+    def shown(program):
+        """What show() was given: once by each replica."""
+        found = {}
+        for name, rows in (shown or {}).items():
+            if all(len(rows.get(r, ())) == 1 for r in range(program.cores)):
+                found[name] = rows[0][0] if program.cores == 1 else np.stack([rows[r][0] for r in range(program.cores)])
+        return found
 
     def gradients(self, program, returned, shapes):
         run, found = program.own, {}

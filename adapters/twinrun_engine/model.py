@@ -8,8 +8,8 @@ from .protocol import Unsupported
 
 def walk(layers, table, context, features, part=""):
     """The model's output, or that of a GAN's part. A layer reads the one before it, or those that its `input` names.
-    table: kind -> function(context, layer, *inputs)."""
-    values, previous = {"data": features}, "data"
+    table: kind -> function(context, layer, *inputs). context.show, where there is one: function(name, what the layer gives) -> the same."""
+    values, previous, show = {"data": features}, "data", getattr(context, "show", None)
     for layer in layers:
         if layer.get("part", "") != part:
             continue
@@ -19,6 +19,8 @@ def walk(layers, table, context, features, part=""):
         previous = layer["name"]
         full = f"{part}/{previous}" if part else previous
         values[previous] = table[layer["kind"]](context, {**layer, "name": full}, *inputs)
+        if show is not None:
+            values[previous] = show(full, values[previous])
     return values[previous]
 
 

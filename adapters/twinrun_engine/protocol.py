@@ -4,6 +4,7 @@ With one core every array has the shape that the program says. With several ever
 row r of which is replica r's. What is the same on all replicas may be returned without that axis.
 """
 import dataclasses
+import difflib
 import json
 import os
 import sys
@@ -54,8 +55,8 @@ class Program:
         self.layers = self.scenario["model"]["layers"]
         self.loss = self.scenario["loss"]
         self.optimizer = self.scenario["optimizer"]
-        self.state, self.inputs, self.random, self.outputs = (
-            [self.variable(v) for v in text.get(part, [])] for part in ("state", "inputs", "random", "outputs"))
+        self.state, self.inputs, self.random, self.outputs, self.activations = (
+            [self.variable(v) for v in text.get(part, [])] for part in ("state", "inputs", "random", "outputs", "activations"))
         self.started = False
         self.own: typing.Any = None    # the engine's to use: the same Program comes with every step
 
@@ -94,13 +95,15 @@ class Program:
             raise Refused(f"{os.path.basename(path)}: {'; '.join(wrong)}")
         return found
 
-    def to_write(self, prefix, variables, values):
-        """The arrays of a file with `values`, checked against `variables`. Replicas that agree bit for bit are written once."""
+    def to_write(self, prefix, variables, values, optional=()):
+        """The arrays of a file with `values`, checked against `variables`; `optional` are variables that may be left out. Replicas that
+        agree bit for bit are written once."""
         arrays, wrong = {}, []
-        names = {v.name for v in variables}
-        for v in variables:
+        names = {v.name for v in (*variables, *optional)}
+        for v in (*variables, *optional):
             if v.name not in values:
-                wrong.append(f"no {prefix} '{v.name}' was returned")
+                if v in variables:
+                    wrong.append(f"no {prefix} '{v.name}' was returned")
                 continue
             value = exact(values[v.name], v.dtype)
             if value.dtype != v.dtype or value.shape not in (v.shape, (self.cores, *v.shape)):
@@ -110,7 +113,8 @@ class Program:
                 arrays[f"{prefix}/{v.name}"] = value if value.shape == v.shape else value[0]
             else:
                 arrays.update({f"{prefix}/{v.name}@{r}": row for r, row in enumerate(value)})
-        wrong += [f"the program has no {prefix} '{name}'" for name in values if name not in names]
+        near = {name: difflib.get_close_matches(name, names, 1) for name in values if name not in names}
+        wrong += [f"the program has no {prefix} '{name}'" + (f"; is it '{like[0]}'?" if like else "") for name, like in near.items()]
         if wrong:
             raise Refused("; ".join(wrong))
         return arrays
@@ -185,7 +189,8 @@ class Session:
         state = None if given is None else program.read(self.path(given), "state", program.state)
         program.started = True
         state, outputs = self.engine.step(program, request["step"], state, inputs, random)
-        arrays = program.to_write("state", program.state, state) | program.to_write("output", program.outputs, outputs)
+        arrays = program.to_write("state", program.state, state) | program.to_write("output", program.outputs, outputs,
+                                                                                           program.activations)
         result = request["result"] + ".safetensors"
         save(self.path(result), arrays)
         return {"stepped": request["step"], "result": result}

@@ -12,6 +12,7 @@ import inspect
 import numbers
 import os
 import sys
+import traceback
 import types
 
 import numpy as np
@@ -20,7 +21,8 @@ import torch
 from .model import Counters, features_of, flattened_images
 from .protocol import Unsupported, serve, take_session
 from .autograd_graph import Graph
-from .pytorch_names import FROM_TORCH, TO_TORCH, given, is_kernel, told
+from .pytorch_names import FROM_TORCH, TO_TORCH, given, is_kernel, model_of, told
+from .torch_layers import Shown
 
 # Of each of the program's optimizers: its slot -> torch.optim's. All of them hold the same numbers, so that loading and saving move
 # bits. RMSprop's momentum does not: it has no learning rate in it.
@@ -135,7 +137,7 @@ class Run:
 
     def __init__(self, places, close, images, l2):
         self.places, self.close, self.images, self.l2, self.seen = places, close, images, l2, False
-        self.after, self.counters = None, None
+        self.after, self.counters, self.hidden = None, None, False    # hidden: layers cannot be shown
         self.extras = {}    # of a state that this gave: what the optimizer kept beside it, such as AMSGrad's maximum
         self.scales = {}    # (number of a step, digest of the state before it): what the loss scaler held then
 
@@ -145,7 +147,7 @@ class Script:
 
     def __init__(self, train_step, optimizer, tensors, flattened, hello):
         self.train_step, self.optimizer, self.tensors, self.flattened = train_step, optimizer, tensors, flattened
-        self.last, self.run, self.gradients, self.updates = None, None, None, 0
+        self.last, self.run, self.gradients, self.updates, self.shown = None, None, None, 0, None
         self.skipped, self.scaler, self.first_scale = False, None, None
         try:
             self.wanted, self.wrong = wanted_by(train_step), []
@@ -154,7 +156,7 @@ class Script:
         self.watch()
         self.watch_scaler()
         self.hello = {"name": os.path.basename(sys.argv[0]), "version": f"torch {torch.__version__}", "precision": "f32",
-                      "conventions": "pytorch", **hello}
+                      "conventions": "pytorch", "activations": True, **hello}
 
     # ---- what the program asks for
 
@@ -247,6 +249,8 @@ class Script:
         if self.run is None:
             return    # the script's own business
         self.updates += 1
+        if self.shown is not None:
+            self.shown.on = False
         found_inf = getattr(self.optimizer, "found_inf", None)    # a fused optimizer asks for itself whether to skip the step
         self.skipped = found_inf is not None and bool(found_inf.item())
         self.read_gradients(self.run, getattr(self.optimizer, "grad_scale", None))
@@ -440,16 +444,22 @@ class Script:
         if state is None and self.last is not program:    # another program has used the model in between
             state = run.after
         before = run.after if state is None else state
-        for attempt in range(3):
+        for attempt in range(4):
             if state is not None:
                 self.load(program, step, state)
             self.run, self.gradients, self.updates, self.skipped = run, None, 0, False
             try:
-                with contextlib.nullcontext() if run.seen or attempt == 2 else watched(lambda roots: self.evidence(run, roots)):
-                    loss = number(self.ask(program, step, inputs, random))
+                with contextlib.nullcontext() if run.seen or attempt >= 2 else watched(lambda roots: self.evidence(run, roots)):
+                    with self.showing(program, state) as self.shown:
+                        loss = number(self.ask(program, step, inputs, random))
                 break
             except Again:
                 continue
+            except Exception:
+                if self.shown is None:
+                    raise
+                say("this step cannot be watched; it is made again, and shows no layers: " + traceback.format_exc(limit=-1).strip())
+                run.hidden = True
             finally:
                 self.run = None
         run.seen = True
@@ -466,7 +476,16 @@ class Script:
             run.scales[step + 1, digest(after)] = self.scaler.state_dict()
         run.after, self.last = after, program
         parameters = program.of_role("parameter", after)
-        return after, {"loss": loss, **{f"{name}.grad": self.gradients[f"{name}.grad"] for name in parameters}}
+        return after, {"loss": loss, **{f"{name}.grad": self.gradients[f"{name}.grad"] for name in parameters},
+                       **(self.shown.found() if self.shown is not None else {})}
+
+    def showing(self, program, state):
+        """A context in which what layers give is kept, where that is asked for and the step can be made once more without."""
+        run = program.own
+        if not program.activations or state is None or run.hidden:
+            return contextlib.nullcontext()
+        model = self.tensors if isinstance(self.tensors, torch.nn.Module) else model_of(self.optimizer)
+        return Shown(program, run.places, run.images, model)
 
 
 def serve_script(train_step, optimizer, tensors=None, flattened=None, **hello):

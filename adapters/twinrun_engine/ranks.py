@@ -29,7 +29,8 @@ class Ranks:
         found = self.together(*[("step", program.name, (step, of(state, r), of(inputs, r), of(random, r))) for r in range(self.size)])
         if program.cores == 1:
             return found[0]
-        return tuple({k: np.stack([result[part][k] for result in found]) for k in found[0][part]} for part in (0, 1))
+        return tuple({k: np.stack([result[part][k] for result in found]) for k in found[0][part] if all(k in r[part] for r in found)}
+                     for part in (0, 1))
 
     def together(self, *orders):
         """What each process answers to its order, or to the one that is for all. Raises the first error."""

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "backends/exec/exec_backend.h"
+#include "backends/exec/messages.h"
 #include "checkpoints/container/hdf5_tree.h"
 #include "checkpoints/container/open_file.h"
 #include "checkpoints/container/safetensors.h"
@@ -76,6 +77,22 @@ Result<std::vector<Tensor>> ResultArrays::take(const std::string& name, const Te
     out.push_back(std::move(t));
   }
   return out;
+}
+
+bool ResultArrays::has(const std::string& name) const {
+  return find(name) != nullptr || std::ranges::any_of(file_.arrays, [&](const NamedArray& array) {
+           return array.name.starts_with(name + "@");
+         });
+}
+
+Status ResultArrays::only(const std::string& prefix, const std::vector<std::string>& names) const {
+  for (const NamedArray& array : file_.arrays) {
+    const std::string name = array.name.substr(0, array.name.find('@'));
+    if (!name.starts_with(prefix) || std::ranges::find(names, name) != names.end()) continue;
+    return Error{"the program has no " + shown(name), where_,
+                 "the nearest is '" + std::string(nearest(name, names)) + "'"};
+  }
+  return Ok{};
 }
 
 Result<ArrayFile> read_result(const std::string& folder, const std::string& name, uint64_t most,

@@ -15,6 +15,9 @@ class ResultArrays {
   ResultArrays(ArrayFile file, std::string where);
   Result<std::vector<Tensor>> take(const std::string& name, const TensorType& type,
                                    size_t replicas) const;
+  bool has(const std::string& name) const;  // of all replicas, or of any
+  // An error where an array's name begins with `prefix` and is none of `names`, of a replica or of all.
+  Status only(const std::string& prefix, const std::vector<std::string>& names) const;
 
  private:
   const NamedArray* find(const std::string& name) const;

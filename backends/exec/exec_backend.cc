@@ -128,12 +128,14 @@ class ExecEngine : public Engine {
     const std::string where = session_->name() + ": " + name;
     TWINRUN_ASSIGN(ArrayFile file, exec::read_result(session_->folder(), name, 4 * due, where));
     const exec::ResultArrays arrays(std::move(file), where);
+    TWINRUN_RETURN_IF_ERROR(only_known_outputs(arrays));
     outputs.assign(replicas, std::vector<Tensor>(program_.outputs.size()));
     for (size_t o = 0; o < program_.outputs.size(); ++o) {
       const Output& output = program_.outputs[o];
       const TensorType& type = program_.graph.type(output.id);
-      std::vector<Tensor> values(replicas, Tensor::zeros(type));
-      if (exec::is_asked_for(output.name)) {
+      const bool asked = exec::is_asked_for(output);
+      std::vector<Tensor> values(replicas, output.of_layer ? Tensor() : Tensor::zeros(type));
+      if (asked || (output.of_layer && arrays.has("output/" + output.name))) {
         TWINRUN_ASSIGN(values, arrays.take("output/" + output.name, type, replicas));
       }
       for (size_t r = 0; r < replicas; ++r) outputs[r][o] = values[r];
@@ -146,6 +148,17 @@ class ExecEngine : public Engine {
       for (size_t r = 0; r < replicas; ++r) states[r].vars[i] = values[r];
     }
     return Ok{};
+  }
+
+  // A layer by another name than the program's would count as not shown.
+  Status only_known_outputs(const exec::ResultArrays& arrays) const {
+    std::vector<std::string> names;
+    bool shows = false;
+    for (const Output& output : program_.outputs) {
+      shows = shows || output.of_layer;
+      names.push_back("output/" + output.name);
+    }
+    return shows ? arrays.only("output/", names) : Status(Ok{});
   }
 
   std::shared_ptr<Session> session_;

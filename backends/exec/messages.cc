@@ -58,11 +58,13 @@ std::string shown(std::string_view text) {
   return "'" + out + (text.size() > kMost ? "...'" : "'");
 }
 
-bool is_asked_for(std::string_view output) { return output == "loss" || output.ends_with(".grad"); }
+bool is_asked_for(const Output& output) {
+  return !output.of_layer && (output.name == "loss" || output.name.ends_with(".grad"));
+}
 
 std::string program_json(const Program& p, const std::string& scenario) {
   json state = json::array(), inputs = json::array(), random = json::array(),
-       outputs = json::array();
+       outputs = json::array(), activations = json::array();
   for (const StateVar& var : p.state) {
     json one = typed(var.name, var.type);
     one["role"] = to_string(var.role);
@@ -76,7 +78,9 @@ std::string program_json(const Program& p, const std::string& scenario) {
   for (const ValueId id : random_ops(p))
     random.push_back(typed(p.graph.op(id).name, p.graph.type(id)));
   for (const Output& output : p.outputs) {
-    if (is_asked_for(output.name)) outputs.push_back(typed(output.name, p.graph.type(output.id)));
+    json one = typed(output.name, p.graph.type(output.id));
+    if (is_asked_for(output)) outputs.push_back(one);
+    if (output.of_layer) activations.push_back(one);
   }
   const Sharding& s = p.sharding;
   const json all = {
@@ -96,7 +100,8 @@ std::string program_json(const Program& p, const std::string& scenario) {
       {"state", state},
       {"inputs", inputs},
       {"random", random},
-      {"outputs", outputs}};
+      {"outputs", outputs},
+      {"activations", activations}};
   return all.dump(1);
 }
 
@@ -191,6 +196,7 @@ Result<Capabilities> parse_hello(const std::string& line, const std::string& eng
   TWINRUN_RETURN_IF_ERROR(take("flush", c.flush, any, "true or false"));
   TWINRUN_RETURN_IF_ERROR(take("contracts", c.contracts, any, "true or false"));
   TWINRUN_RETURN_IF_ERROR(take("deterministic", c.deterministic, any, "true or false"));
+  TWINRUN_RETURN_IF_ERROR(take("activations", c.activations, any, "true or false"));
   c.declares_arithmetic = h.contains("precision") && !h["precision"].is_null();
   c.precision = DotPrecision::kBf16;
   if (c.declares_arithmetic) {

@@ -11,7 +11,7 @@ namespace twinrun::exec {
 inline constexpr int kProtocol = 1;
 
 // Which of a program's outputs an engine must give; nothing else of them may be held against it.
-bool is_asked_for(std::string_view output);
+bool is_asked_for(const Output& output);
 std::string program_json(const Program& program, const std::string& scenario);
 std::string hello();
 std::string prepare(const std::string& program_file);

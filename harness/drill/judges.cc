@@ -179,8 +179,7 @@ Result<double> StepJudges::distance(int64_t step, const States& before, const St
     }
   };
   for (size_t o = 0; o < program.outputs.size(); ++o) {
-    const std::string& name = program.outputs[o].name;
-    if (!exec::is_asked_for(name)) continue;
+    if (!exec::is_asked_for(program.outputs[o])) continue;
     judge([&](size_t j, size_t r) -> const Tensor& { return results[j][r][o]; },
           [&](size_t r) -> const Tensor& { return outputs[r][o]; });
   }

@@ -23,7 +23,8 @@ std::vector<bool> reaches(const Graph& graph, const std::vector<ValueId>& wrt) {
 
 }  // namespace
 
-std::vector<ValueId> differentiate(Graph& graph, ValueId loss, const std::vector<ValueId>& wrt) {
+std::vector<ValueId> differentiate(Graph& graph, ValueId loss, const std::vector<ValueId>& wrt,
+                                   std::vector<ValueId>* all) {
   if (!graph.type(loss).dims.empty()) {
     throw GraphError(graph.op(loss).name + ": the loss is " + to_string(graph.type(loss)) +
                      ", not a scalar");
@@ -56,6 +57,7 @@ std::vector<ValueId> differentiate(Graph& graph, ValueId loss, const std::vector
   std::vector<ValueId> result;
   result.reserve(wrt.size());
   for (ValueId id : wrt) result.push_back(cotangent[static_cast<size_t>(id)]);
+  if (all != nullptr) *all = std::move(cotangent);
   return result;
 }
 

@@ -196,6 +196,8 @@ class Layers {
            const std::string& generator, Reducer reduction);
 
   void output(const std::string& name, ValueId value) { program_.outputs.push_back({name, value}); }
+  // The current value is what the layer of that name gives.
+  void end_layer(const std::string& name) { program_.layers.push_back({name, x_}); }
   ValueId features() const { return features_; }
   Program finish(const OptimizerSpec& optimizer);
 

@@ -113,8 +113,12 @@ Program training_step(const Program& forward) {
       scaled = b.binary_scalar(OpKind::kMultiply, scaled, 1.0 / cores, "scale_by_cores_again");
     if (p.optimizer.gradient_scale != 1)
       scaled = b.binary_scalar(OpKind::kMultiply, scaled, p.optimizer.gradient_scale, "loss_scale");
-    const std::vector<ValueId> found = differentiate(p.graph, scaled, wrt);
+    std::vector<ValueId> all;
+    const std::vector<ValueId> found = differentiate(p.graph, scaled, wrt, &all);
     for (size_t i = 0; i < mine.size(); ++i) grads[mine[i]] = found[i];
+    for (LayerOutput& layer : p.layers) {
+      if (layer.value != kNoValue) layer.gradient = all[static_cast<size_t>(layer.value)];
+    }
   }
   for (size_t i = 0; i < grads.size(); ++i) {
     if (!is_among(p.optimizer.stopped, names[i])) continue;
@@ -166,6 +170,27 @@ Program training_step(const Program& forward) {
   return prune(p);
 }
 
+Program with_layers_shown(const Program& step) {
+  Program out = step;
+  const Sharding& s = step.sharding;
+  const bool over_cores = s.cores > 1 && s.reduction == Reduction::kMean;
+  // Where gradients are scaled in another way, nothing tells whose gradient a script would show.
+  const bool scaled =
+      step.optimizer.gradient_scale != 1 || (s.cores > 1 && s.scaling != Scaling::kByReduction);
+  for (const LayerOutput& layer : step.layers) {
+    if (layer.value == kNoValue) continue;
+    out.outputs.push_back({layer.name, layer.value, true});
+    if (layer.gradient == kNoValue || scaled) continue;
+    ValueId own = layer.gradient;
+    if (over_cores)
+      own = GraphBuilder(out.graph)
+                .derived(layer.name, Phase::kGradient)
+                .binary_scalar(OpKind::kMultiply, own, s.cores, "of_own_loss");
+    out.outputs.push_back({layer.name + ".grad", own, true});
+  }
+  return out;
+}
+
 Program prune(const Program& program) {
   const std::vector<bool> dead = dead_values(program);
   Program out = program;
@@ -191,6 +216,10 @@ void Program::renumber(const std::vector<ValueId>& renamed) {
     rename(var.next);
   }
   for (auto& output : outputs) rename(output.id);
+  for (auto& layer : layers) {
+    rename(layer.value);
+    rename(layer.gradient);
+  }
   rename(loss);
   for (auto& objective : objectives) rename(objective.loss);
 }

@@ -72,6 +72,14 @@ struct StateVar {
 struct Output {
   std::string name;  // "loss", "logits", "conv1/kernel.grad" (after the all-reduce)
   ValueId id = kNoValue;
+  bool of_layer = false;  // added by with_layers_shown(): an engine may leave it out
+};
+
+// What a layer of the model gives, and the gradient of the objective with respect to it.
+struct LayerOutput {
+  std::string name;
+  ValueId value = kNoValue;
+  ValueId gradient = kNoValue;  // kNoValue in a forward pass, and before the first parameter
 };
 
 enum class Reduction : uint8_t { kMean, kSum };
@@ -260,6 +268,7 @@ struct Program {
   std::vector<Objective> objectives = {};
   std::vector<Coupling> couplings = {};
   std::shared_ptr<const Recipe> recipe = nullptr;  // nullptr: made by hand, cannot be sharded
+  std::vector<LayerOutput> layers = {};  // in the model's order; none of a GAN, or imported
 
   const StateVar* find_state(std::string_view name) const;
   const Output* find_output(std::string_view name) const;
@@ -287,10 +296,16 @@ Program rebatch(const Program& forward, int64_t batch);
 // what the optimizer takes, reduced, accumulated and clipped.
 Program training_step(const Program& forward);
 
+// The same step with an output more for each layer, "conv1", and for the gradient of the replica's own loss with respect to it,
+// "conv1.grad": before any reduction, and without the factor 1 / cores of a mean over the cores.
+Program with_layers_shown(const Program& step);
+
 // Without the ops that neither an output nor a next state needs (inputs and state stay).
 Program prune(const Program& program);
 
-// d loss / d wrt[i], appended to the graph; kNoValue where the loss does not depend on wrt[i].
-std::vector<ValueId> differentiate(Graph& graph, ValueId loss, const std::vector<ValueId>& wrt);
+// d loss / d wrt[i], appended to the graph; kNoValue where the loss does not depend on wrt[i]. `all`: the same of every value of the
+// graph as it was, kNoValue too where it was not needed on the way.
+std::vector<ValueId> differentiate(Graph& graph, ValueId loss, const std::vector<ValueId>& wrt,
+                                   std::vector<ValueId>* all = nullptr);
 
 }  // namespace twinrun

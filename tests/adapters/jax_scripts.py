@@ -13,7 +13,7 @@ import jax.numpy as jnp  # noqa: E402
 import optax  # noqa: E402
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "adapters"))
-from twinrun_engine.jax import serve_script, watch  # noqa: E402
+from twinrun_engine.jax import serve_script, show, watch  # noqa: E402
 
 SIZES = [64, 64, 64, 10]
 
@@ -27,8 +27,8 @@ def flax_script():
         def __call__(self, x, train=True):
             x = nn.BatchNorm(use_running_average=not train, momentum=0.9, epsilon=0.001)(nn.Conv(4, (3, 3))(x))
             x = nn.max_pool(nn.relu(x), (2, 2), (2, 2)).reshape(len(x), -1)
-            for _ in range(2):
-                x = nn.relu(nn.Dense(64)(x))
+            for i in (1, 2):
+                x = nn.relu(show(f"dense{i}", nn.Dense(64)(x)))
             return nn.Dense(10)(x)
 
     class State(train_state.TrainState):
@@ -98,10 +98,11 @@ def main():
     def predict(params, images):
         x = images.reshape(len(images), -1)
         layers = [(params[word]["w"], params[word]["b"]) for word in words] if isinstance(params, dict) else params
-        for w, b in layers[:-1]:
-            x = jax.nn.relu(x @ w + b)
-        w, b = layers[-1]
-        return x @ w + b
+        axis = "devices" if what == "pmapped" else None
+        for i, (w, b) in enumerate(layers, 1):
+            x = show("dense4" if what == "misshown" and i == 2 else f"dense{i}", x @ w + b, axis)
+            x = jax.nn.relu(x) if i < len(layers) else x
+        return x
 
     def loss_fn(params, images, labels):
         return -jnp.mean(jnp.sum(jax.nn.log_softmax(predict(params, images)) * jax.nn.one_hot(labels, 10), axis=1))

@@ -1,4 +1,5 @@
 """The Python package against a harness played by a class, and its files against damage."""
+import functools
 import json
 import os
 import pathlib
@@ -6,6 +7,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 import numpy as np
@@ -235,12 +237,29 @@ class Parts(unittest.TestCase):
         np.testing.assert_array_equal(c.values["adamax/beta1_power"], np.full(4, 0.125, np.float32))
         self.assertEqual(c.values["adamax/beta1_power"].dtype, np.float32)
 
+    def test_what_layers_give_may_be_left_out(self):
+        f = np.float32
+        asked = Program("program-1.json", {**program(2), "activations": described({"conv1": np.zeros(3, f), "conv1.grad": np.zeros(3, f)})})
+        due = {"loss": f(1), "w.grad": f(2)}
+        write = functools.partial(asked.to_write, "output", asked.outputs, optional=asked.activations)
+        self.assertEqual(set(write(due)), {"output/loss", "output/w.grad"})
+        found = write({**due, "conv1": np.float32([[1, 2, 3], [1, 2, 4]])})
+        self.assertEqual(set(found) - {"output/loss", "output/w.grad"}, {"output/conv1@0", "output/conv1@1"})
+        with self.assertRaisesRegex(Refused, "no output 'conv.grad'; is it 'conv1.grad'."):
+            write({**due, "conv.grad": np.zeros(3, f)})
+        with self.assertRaisesRegex(Refused, r"output 'conv1' is float32 \[4\], due is float32 \[3\]"):
+            write({**due, "conv1": np.zeros(4, f)})
+        self.assertEqual(Program("program-1.json", program()).activations, [])
+
     def test_walk_and_padding(self):
         layers = [{"kind": "twice", "name": "a"}, {"kind": "sum", "name": "b", "input": ["a", "data"]}]
         table = {"twice": lambda c, layer, x: 2 * x, "sum": lambda c, layer, *xs: sum(xs)}
         self.assertEqual(walk(layers, table, None, 5), 15)
         with self.assertRaisesRegex(Unsupported, "no layer kind 'sum'"):
             walk(layers, {"twice": table["twice"]}, None, 5)
+        seen, context = [], types.SimpleNamespace(show=lambda name, value: seen.append((name, value)) or value + 1)
+        self.assertEqual(walk(layers, table, context, 5), 17)
+        self.assertEqual(seen, [("a", 10), ("b", 16)])
         self.assertEqual([same_padding(7, 3, 2), same_padding(8, 3, 2), same_padding(5, 3, 1, 2)], [(1, 1), (0, 1), (2, 2)])
         layer = {"kernel": 3, "stride": 2, "padding": "same"}
         self.assertEqual([pads_of(layer | {"padding": p}, (8, 7)) for p in ("same", "valid", "2")],

@@ -2,7 +2,7 @@
 
     python3 planted.py WHAT [OPTIONS OF THE ENGINE] SESSION-FOLDER       # in the framework's interpreter
 
-WHAT is a function below: it makes an engine of the adapters' so. A script's: momentum_of_script.
+WHAT is a function below: it makes an engine of the adapters' so. A script's: those of names that end in _of_script.
 """
 import importlib.util
 import pathlib
@@ -190,15 +190,60 @@ def momentum_of_script():
             super().__init__(parameters, lr=lr, momentum=momentum - 0.1)
 
     torch.optim.SGD = SGD
+    run_script()
+
+
+def run_script():
     path = ADAPTERS / "examples/mnist_twinrun.py"
     sys.argv[0] = str(path)
     runpy.run_path(str(path), run_name="__main__")
 
 
+def with_kernel(name, kernel):
+    """The same script, on a PyTorch of which one kernel is wrong."""
+    import torch
+    library = torch.library.Library("aten", "IMPL")
+    library.impl(name, kernel, "CPU")
+    run_script()
+
+
+@plants("pytorch")
+def relu_of_script():
+    with_kernel("relu", lambda x: x.clamp(min=0) * 1.01)
+
+
+@plants("pytorch")
+def relu_gradient_of_script():
+    with_kernel("threshold_backward", lambda gradient, x, threshold: gradient * (x > threshold) * 1.05)
+
+
+@plants("pytorch")
+def dense_forward(engine):
+    """What the second dense layer gives is 1 % too large."""
+    import models
+    right = models.LAYERS["dense"]
+    models.LAYERS["dense"] = lambda c, layer, x: right(c, layer, x) * (1.01 if layer["name"] == "dense2" else 1)
+    return engine
+
+
+@plants("jax")
+def relu_backward(engine):
+    """The gradient that a relu passes on is 5 % too large."""
+    import jax
+
+    @jax.custom_vjp
+    def relu(x):
+        return jax.nn.relu(x)
+
+    relu.defvjp(lambda x: (relu(x), x), lambda x, g: (g * (x > 0) * 1.05,))
+    engine.models.LAYERS["relu"] = lambda _c, _layer, x: relu(x)
+    return engine
+
+
 def main():
     what = sys.argv.pop(1)
-    if what == "momentum_of_script":
-        return momentum_of_script()
+    if what.endswith("_of_script"):
+        return globals()[what]()
     folder = ADAPTERS / OF[what]
     sys.path[:0] = [str(folder)]
     spec = importlib.util.spec_from_file_location("engine", folder / "engine.py")

@@ -41,6 +41,27 @@ class Planted(unittest.TestCase):
         self.assertIn("mnist_twinrun.py has a momentum of 0.8 where the scenario has 0.9", headline)
         self.assertEqual(findings[0]["step"], 1)
 
+    def test_a_layer_of_an_engine(self):
+        for framework, what, value, phase, does in (
+                ("pytorch", "dense_forward", "dense2", "forward", "computes the output of dense2 wrong (forward pass), seen at step 0"),
+                ("jax", "relu_backward", "dense1.grad", "gradient",
+                 "computes the gradient at the output of dense1 wrong (backward pass of relu1), seen at step 0")):
+            verdict, headline, findings = self.found(framework, what, "drill_mlp", ["tpu.cores=1"])
+            self.assertEqual(verdict, "ENGINE_BUG", headline)
+            self.assertIn(does, headline)
+            self.assertEqual((findings[0]["op"], findings[0]["phase"], findings[0]["step"]), (value, phase, 0))
+
+    def test_a_layer_of_a_script(self):
+        for what, value, does in (
+                ("relu_of_script", "relu1", "computes the output of relu1 wrong (forward pass), seen at step 0"),
+                ("relu_gradient_of_script", "conv1.grad",
+                 "computes the gradient at the output of conv1 wrong (backward pass of relu1), seen at step 0")):
+            verdict, headline, findings = self.found("pytorch", what, "adapters/examples/mnist.toml",
+                                                     ["train.steps=6", "data.train=768", "data.eval=128"])
+            self.assertEqual(verdict, "ENGINE_BUG", headline)
+            self.assertIn(does, headline)
+            self.assertEqual(findings[0]["op"], value)
+
     def cause(self, findings):
         return {f["cause"] for f in findings if f["class"] == "SHARDING"}
 

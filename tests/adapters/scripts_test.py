@@ -5,6 +5,7 @@ or says in a sentence why it cannot.
 """
 import functools
 import pathlib
+import re
 import subprocess
 import unittest
 
@@ -66,6 +67,31 @@ def steps(framework, what, optimizer="momentum", l2=0.0, count=3, marked=True, m
 @functools.cache
 def plain(what="plain", optimizer="momentum"):
     return steps("pytorch", what, optimizer)[0]
+
+
+SHOWN = {"conv1": (8, 8, 8, 4), "batch_norm1": (8, 8, 8, 4), "relu1": (8, 8, 8, 4), "max_pool1": (8, 4, 4, 4), "flatten1": (8, 64),
+         "dense1": (8, 64), "relu2": (8, 64), "dense2": (8, 64), "relu3": (8, 64), "dense3": (8, 10)}
+
+
+def asking(program, batch=8, layers=SHOWN):
+    """The same program, which asks what its layers give."""
+    zeros = {name + end: np.zeros((batch, *shape[1:]), np.float32) for name, shape in layers.items() for end in ("", ".grad")}
+    names = iter(["relu1", "relu2", "relu3"])    # the scenario's layers have names of their own
+    scenario = re.sub(r'name = "relu\d"', lambda _: f'name = "{next(names)}"', program["scenario"])
+    return {**program, "scenario": scenario, "activations": described(zeros)}
+
+
+def shown(framework, what, layers=SHOWN, dense=False, **more):
+    """(what the layers give in the first step, the result of that step, and of the same step of a program that does not ask, before and
+    after it, what was said on standard error)."""
+    script = HERE / {"pytorch": "torch_scripts.py", "jax": "jax_scripts.py"}[framework]
+    program, state, inputs = session(dense=dense)
+    with Harness([interpreter(framework), script, what], **more) as h:
+        assert h.hello()["activations"]
+        one, two = h.prepare(program), h.prepare(asking(program, layers=layers))
+        before, found, after = (h.step(name, 1, 0, inputs, {}, state) for name in (one, two, one))
+        own = {k.removeprefix("output/"): v for k, v in found.items() if k.removeprefix("output/").removesuffix(".grad") in SHOWN}
+        return own, found, before, after, h.last_words()
 
 
 def halves_of(program, inputs):
@@ -211,13 +237,18 @@ class PyTorch(Scripts):
         command = [interpreter("pytorch"), "-m", "twinrun_engine.launch", "--cores", "2", HERE / "torch_scripts.py", "replicas"]
         with Harness(command, more=environment) as h:
             self.assertEqual(h.hello()["max_cores"], 2)
-            one, two = h.prepare(program), h.prepare(several)
+            one, two, three = h.prepare(program), h.prepare(several), h.prepare(asking(several, 4))
             whole = h.step(one, 1, 0, inputs, {}, state)
             self.same([whole], plain()[:1])
             found = h.step(two, 2, 0, shared, {}, {k: np.stack([v, v]) for k, v in state.items()})
             again = h.step(one, 1, 0, inputs, {}, state)
             self.same([again], [whole])
+            layers = h.step(three, 2, 0, shared, {}, {k: np.stack([v, v]) for k, v in state.items()})
             self.assertEqual(h.end(), 0)
+        self.assertEqual(layers["output/dense3"].shape, (2, 4, 10))
+        for r in range(2):    # of its own loss, not of the mean
+            share = np.exp(layers["output/dense3"][r]) / np.exp(layers["output/dense3"][r]).sum(1, keepdims=True)
+            np.testing.assert_allclose(layers["output/dense3.grad"][r], (share - np.eye(10)[shared["labels"][r]]) / 4, atol=1e-6)
         np.testing.assert_array_equal(found["output/dense1/kernel.grad"][0], found["output/dense1/kernel.grad"][1])
         np.testing.assert_array_equal(found["state/dense1/kernel"][0], found["state/dense1/kernel"][1])
         self.assertNotEqual(*found["output/loss"])    # each of its own samples
@@ -241,6 +272,57 @@ class PyTorch(Scripts):
             self.assertEqual(found["position_embedding1/embeddings"], "model.positions (5, 8)")
             self.assertEqual(found["dense4/kernel"], "model.blocks[1].down.weight (16, 8)")
             self.assertEqual(found["layer_norm3/beta"], "model.blocks[1].norm1.bias (8,)")
+
+    def right(self, own, state, labels, images):
+        """What layers give, each made by hand of what the one before it gave; gradients likewise."""
+        w = {k: v.astype(np.float64) for k, v in state.items()}
+        a = {k: v.astype(np.float64) for k, v in own.items()}
+
+        def same(name, due):
+            np.testing.assert_allclose(a[name], due, atol=2e-5 * (1 + np.abs(due).max()), err_msg=name)
+
+        padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        patches = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, :, :, 0]
+        same("conv1", np.einsum("nhwij,ijo->nhwo", patches, w["conv1/kernel"][:, :, 0]) + w["conv1/bias"])
+        mean, variance = a["conv1"].mean((0, 1, 2)), a["conv1"].var((0, 1, 2))
+        same("batch_norm1", (a["conv1"] - mean) / np.sqrt(variance + 0.001) * w["batch_norm1/gamma"] + w["batch_norm1/beta"])
+        same("relu1", np.maximum(a["batch_norm1"], 0))
+        same("max_pool1", a["relu1"].reshape(8, 4, 2, 4, 2, 4).max((2, 4)))
+        same("dense1", a["max_pool1"].reshape(8, 64) @ w["dense1/kernel"] + w["dense1/bias"])
+        for i in (1, 2):
+            same(f"relu{i + 1}", np.maximum(a[f"dense{i}"], 0))
+            same(f"dense{i + 1}", a[f"relu{i + 1}"] @ w[f"dense{i + 1}/kernel"] + w[f"dense{i + 1}/bias"])
+        share = np.exp(a["dense3"]) / np.exp(a["dense3"]).sum(1, keepdims=True)
+        same("dense3.grad", (share - np.eye(10)[labels]) / 8)
+        for i in (2, 1):
+            same(f"relu{i + 1}.grad", a[f"dense{i + 1}.grad"] @ w[f"dense{i + 1}/kernel"].T)
+            same(f"dense{i}.grad", a[f"relu{i + 1}.grad"] * (a[f"dense{i}"] > 0))
+        same("max_pool1.grad", (a["dense1.grad"] @ w["dense1/kernel"].T).reshape(8, 4, 4, 4))
+        same("batch_norm1.grad", a["relu1.grad"] * (a["batch_norm1"] > 0))
+        self.assertAlmostEqual(float(np.abs(a["conv1.grad"].sum((0, 1, 2))).max()), 0, delta=1e-5)    # before batch norm
+
+    def test_what_layers_give(self):
+        _, state, inputs = session()
+        for what in ("plain", "model", "turned", "inplace", "by_hand", "no_model", "closure", "last"):
+            with self.subTest(what):
+                own, found, before, after, _ = shown("pytorch", what)
+                self.assertEqual(set(SHOWN) - {n.removesuffix(".grad") for n in own}, {"flatten1"})
+                self.assertEqual(len(own), 18)
+                self.right(own, state, inputs["labels"], inputs["images"])
+                self.same([{k: v for k, v in found.items() if k in before}], [before])
+                self.same([after], [before])
+
+    def test_layers_that_are_not_known_for_certain_are_left_out(self):
+        own = shown("pytorch", "twice")[0]    # one of the dense layers is called once more
+        self.assertEqual({n for n in SHOWN if n not in own}, {"flatten1", "dense2", "relu3"})
+        own = shown("pytorch", "more_in_it")[0]    # a module of which the layer's function is not all
+        self.assertEqual({n for n in SHOWN if n not in own}, {"flatten1", "dense2", "relu3"})
+
+    def test_a_step_that_cannot_be_watched_is_made_all_the_same(self):
+        own, found, before, _, said = shown("pytorch", "watched_badly")
+        self.assertEqual(own, {})
+        self.same([found], [before])
+        self.assertIn("this step cannot be watched", said)
 
     def test_precision_may_be_left_open(self):
         self.assertIsNone(steps("pytorch", "no_precision")[2]["precision"])
@@ -341,10 +423,17 @@ class Jax(Scripts):
         half, shared = halves_of(program, inputs)
         with Harness([interpreter("jax"), HERE / "jax_scripts.py", "pmapped"]) as h:
             self.assertEqual(h.hello()["max_cores"], 2)
+            layers = {name: SHOWN[name] for name in ("dense1", "dense2", "dense3")}
             one, two = h.prepare(program), h.prepare({**half, "cores": 2})
+            three = h.prepare(asking({**half, "cores": 2}, 4, layers))
             both = {k: np.stack([v, v]) for k, v in state.items()}
             found = [h.step(two, 2, 0, shared, {}, both), h.step(two, 2, 1, shared, {})]
             whole = h.step(one, 1, 0, inputs, {}, state)
+            own = h.step(three, 2, 0, shared, {}, both)
+        x = shared["images"].reshape(2, 4, 64)
+        np.testing.assert_allclose(own["output/dense1"], x @ state["dense1/kernel"] + state["dense1/bias"], atol=1e-5)
+        mean = np.einsum("rni,rno->io", x, own["output/dense1.grad"]) / 2    # of each replica's own loss
+        np.testing.assert_allclose(own["output/dense1/kernel.grad"][0], mean, atol=1e-6)
         loss, gradients = by_hand(state, inputs)
         self.assertAlmostEqual(float(whole["output/loss"]), loss, delta=1e-5)
         self.assertAlmostEqual(float(found[0]["output/loss"].mean()), loss, delta=1e-5)
@@ -353,6 +442,23 @@ class Jax(Scripts):
             for row in found[0][f"output/{name}"]:
                 np.testing.assert_allclose(row, due, atol=2e-6, err_msg=name)
         self.assertGreater(np.abs(found[1]["state/dense1/kernel"] - found[0]["state/dense1/kernel"]).max(), 1e-4)
+
+    def test_what_layers_give(self):
+        _, state, inputs = session(dense=True)
+        dense = {name: SHOWN[name] for name in ("dense1", "dense2", "dense3")}
+        w = {k: v.astype(np.float64) for k, v in state.items()}
+        for what in ("optax", "loss"):
+            own, found, before, after, _ = shown("jax", what, dense, True)
+            self.assertEqual(len(own), 6)
+            x = inputs["images"].reshape(8, 64)
+            for name in dense:
+                np.testing.assert_allclose(own[name], x @ w[f"{name}/kernel"] + w[f"{name}/bias"], atol=1e-5)
+                np.testing.assert_allclose(found[f"output/{name}/kernel.grad"], x.T @ own[f"{name}.grad"], atol=1e-6)
+                x = np.maximum(own[name], 0)
+            self.same([after], [before])
+        self.assertEqual(len(shown("jax", "flax", dense)[0]), 4)
+        with self.assertRaisesRegex(Failed, "the program has no output 'dense4'; is it 'dense"):
+            shown("jax", "misshown", dense, True)
 
     def test_no_gradients(self):
         with self.assertRaisesRegex(Failed, "no gradient of 'dense1/kernel': let train_step return its gradients"):

@@ -18,8 +18,9 @@ NAMES = ("conv1/kernel", "conv1/bias", "batch_norm1/gamma", "batch_norm1/beta", 
 class Net(nn.Module):
     """The hidden layers are of one shape, and not defined in the order in which they are used."""
 
-    def __init__(self, turned=False, last=False):
+    def __init__(self, turned=False, last=False, what=""):
         super().__init__()
+        self.what = what
         self.conv = nn.Conv2d(1, 4, 3, padding=1)
         self.norm = nn.BatchNorm2d(4, momentum=0.1, eps=0.001)
         self.first = nn.Linear(64, 64)
@@ -28,11 +29,28 @@ class Net(nn.Module):
         self.turned, self.last = turned, last
 
     def forward(self, x):
-        x = F.max_pool2d(F.relu(self.norm(self.conv(x))), 2)
+        if self.what == "by_hand":
+            return self.by_hand(x)
+        if self.what == "twice":
+            self.second(x.new_zeros(1, 64))
+        x = F.max_pool2d(F.relu(self.norm(self.conv(x)), inplace=self.what == "inplace"), 2)
         x = x.permute(0, 2, 3, 1).reshape(len(x), -1) if self.last else x.flatten(1)
         for layer in (self.second, self.first) if self.turned else (self.first, self.second):
-            x = F.relu(layer(x))
+            x = F.relu(layer(x), inplace=self.what == "inplace")
         return self.head(x)
+
+    def by_hand(self, x):
+        """Products and sums of its own, in the place of torch.nn's functions."""
+        x = F.conv2d(x, self.conv.weight, padding=1) + self.conv.bias.view(1, -1, 1, 1)
+        x = F.max_pool2d(torch.relu(self.norm(x)), 2).flatten(1)
+        x = torch.relu(x @ self.first.weight.t() + self.first.bias)
+        x = torch.relu(torch.addmm(self.second.bias, x, self.second.weight.T))
+        return torch.einsum("ni,oi->no", x, self.head.weight) + self.head.bias
+
+
+class MoreInIt(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * 1
 
 
 def main():
@@ -42,7 +60,9 @@ def main():
     options = parser.parse_args()
     what = options.what
     torch.set_num_threads(1)
-    model = Net(turned=what in ("turned", "turned_last"), last="last" in what)
+    model = Net(turned=what in ("turned", "turned_last"), last="last" in what, what=what)
+    if what == "more_in_it":
+        model.second = MoreInIt(64, 64)
     if what == "frozen":
         model.conv.bias.requires_grad_(False)
     replica = model
@@ -65,6 +85,8 @@ def main():
 
     def train_step(images, labels):
         assert images.is_contiguous(), "images lie in memory as no loader of PyTorch gives them"
+        if what == "watched_badly" and torch.overrides._get_current_function_mode_stack():
+            raise RuntimeError("no modes here")
         if what == "zero_after":
             loss = forward(images, labels)
             loss.backward()

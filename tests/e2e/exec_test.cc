@@ -55,6 +55,18 @@ TEST_F(Exec, AWrongOneIsFoundByItsTensors) {
   EXPECT_EQ(report["findings"][0]["step"], 0);
 }
 
+// A served engine shows what its layers give: not only that the loss is wrong, but where.
+TEST_F(Exec, TheLayerThatIsWrongIsNamed) {
+  const auto report =
+      diagnose("drill_mlp", served("cpu", "scale@dense2/dot_general,magnitude=1.5"), 20);
+  EXPECT_EQ(report["findings"][0]["op"], "dense2") << report["findings"];
+  EXPECT_EQ(report["findings"][0]["phase"], "forward");
+  EXPECT_EQ(report["findings"][1]["op"], "loss");
+  const std::string headline = report["verdict"]["headline"];
+  EXPECT_NE(headline.find("computes the output of dense2 wrong (forward pass)"), std::string::npos)
+      << headline;
+}
+
 // A proxy in Python before a served engine of several cores, which at one step of a run hands it another state than it had reported
 // ("flip"), or reports that one core's weights did not change ("lose").
 std::string with_mishap(const Folder& folder, const std::string& what, int step) {

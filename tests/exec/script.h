@@ -35,6 +35,16 @@ inline Program small(int cores = 1) {
   return p;
 }
 
+// The same, with what two layers give asked for: "double" = 2 w, and the gradient there, which it leaves out at will.
+inline Program layered(int cores = 1) {
+  Program p = small(cores);
+  GraphBuilder b(p.graph);
+  const ValueId twice = b.add(p.state[0].id, p.state[0].id, "twice");
+  p.outputs.push_back({"double", twice, true});
+  p.outputs.push_back({"double.grad", twice, true});
+  return p;
+}
+
 inline constexpr const char* kHello =
     R"({"hello":{"protocol":1,"name":"script","version":"7","max_cores":8,"precision":"f32"}})";
 
@@ -80,10 +90,14 @@ class Script : public testing::Test {
     StepOutputs outputs;
   };
   static Outcome run(const ExecOptions& o, int cores = 1, int64_t steps = 1) {
+    return run(o, small(cores), steps);
+  }
+  static Outcome run(const ExecOptions& o, const Program& program, int64_t steps = 1) {
+    const int cores = program.sharding.cores;
     Outcome outcome;
     auto backend = make_exec_backend(o, 1);
     if (!backend) return {backend.error().message(), {}, {}};
-    auto ready = (*backend)->prepare(small(cores));
+    auto ready = (*backend)->prepare(program);
     if (!ready) return {ready.error().message(), {}, {}};
     outcome.states.resize(static_cast<size_t>(cores));
     StepInputs inputs(static_cast<size_t>(cores));
@@ -125,14 +139,15 @@ inline void expect_says(const std::string& message, std::initializer_list<const 
   for (const char* part : parts) EXPECT_NE(message.find(part), std::string::npos) << message;
 }
 
+inline NamedArray f32(const std::string& name, Dims dims, const std::vector<float>& values) {
+  NamedArray array{name, ElementType::kF32, std::move(dims), {}};
+  const auto bytes = std::as_bytes(std::span(values));
+  array.bytes.assign(bytes.begin(), bytes.end());
+  return array;
+}
+
 // What small() may answer with.
 inline ArrayFile good_result(std::vector<float> w = {1, 2, 3}) {
-  const auto f32 = [](const std::string& name, Dims dims, std::vector<float> values) {
-    NamedArray array{name, ElementType::kF32, std::move(dims), {}};
-    const auto bytes = std::as_bytes(std::span(values));
-    array.bytes.assign(bytes.begin(), bytes.end());
-    return array;
-  };
   return {{f32("state/w", {3}, std::move(w)), f32("output/loss", {}, {6})}, {}, {}};
 }
 

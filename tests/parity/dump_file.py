@@ -37,6 +37,7 @@ class Dump:
         self.optimizer = self.scenario["optimizer"]
         self.sharding = self.scenario["tpu"]
         self.cores = self.sharding["cores"] if corner == "S" else 1
+        self.activations = ()    # nobody asks what layers give
         self.steps = len(self.file["inputs/learning_rate"])
         self.roles = {name.replace("|", "/"): data.attrs["role"].decode() for name, data in self.file["initial"].items()}
 

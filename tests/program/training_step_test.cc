@@ -279,5 +279,55 @@ TEST(Names, SharedCotangentLosesAName) {
   EXPECT_NE(step.graph.find("b.grad"), kNoValue);
 }
 
+TEST(Layers, OfATrainingStepAreShownWithTheirGradients) {
+  const Program step = sharded(models::cnn(), 4);
+  const Program shown = with_layers_shown(step);
+  // Those of the step are there as they were, before the others; no op of it is another one.
+  for (size_t o = 0; o < step.outputs.size(); ++o) {
+    EXPECT_EQ(shown.outputs[o].name, step.outputs[o].name);
+    EXPECT_EQ(shown.outputs[o].id, step.outputs[o].id);
+    EXPECT_FALSE(shown.outputs[o].of_layer);
+  }
+  for (ValueId id = 0; id < step.graph.size(); ++id)
+    EXPECT_EQ(shown.graph.op(id).name, step.graph.op(id).name);
+  std::string names;
+  for (size_t o = step.outputs.size(); o < shown.outputs.size(); ++o) {
+    const Output& output = shown.outputs[o];
+    EXPECT_TRUE(output.of_layer);
+    names += output.name + to_string(shown.graph.type(output.id)) + " ";
+  }
+  EXPECT_EQ(names,
+            "conv1f32[4,6,6,4] conv1.gradf32[4,6,6,4] bn1f32[4,6,6,4] bn1.gradf32[4,6,6,4] "
+            "relu1f32[4,6,6,4] relu1.gradf32[4,6,6,4] pool1f32[4,3,3,4] pool1.gradf32[4,3,3,4] "
+            "flatten1f32[4,36] flatten1.gradf32[4,36] dense1f32[4,8] dense1.gradf32[4,8] "
+            "bn2f32[4,8] bn2.gradf32[4,8] dropout1f32[4,8] dropout1.gradf32[4,8] dense2f32[4,3] "
+            "dense2.gradf32[4,3] ");
+  // Of a replica's own loss, which a mean over the cores has divided by their number.
+  const Op& own = shown.graph.op(shown.find_output("dense2.grad")->id);
+  EXPECT_EQ(own.name, "dense2.of_own_loss");
+  EXPECT_EQ(own.operands[0], step.layers.back().gradient);
+}
+
+// Before the first parameter nothing has a gradient; where all gradients are scaled, nobody knows whose a script would show.
+TEST(Layers, HaveNoGradientThatNobodyNeeds) {
+  const Program forward =
+      build_forward(Mode::kTraining, 8, {{2, 6}}, 7, {.gradient_scale = 2}, [](Layers& net) {
+        net.flatten("flatten1");
+        net.end_layer("flatten1");
+        net.dense("dense1", 3);
+        net.end_layer("dense1");
+        net.softmax_cross_entropy(3, {Reducer::kMean});
+      });
+  const Program scaled = with_layers_shown(training_step(forward));
+  EXPECT_NE(scaled.find_output("dense1"), nullptr);
+  EXPECT_EQ(scaled.find_output("dense1.grad"), nullptr);
+  Program plain = forward;
+  plain.optimizer.gradient_scale = 1;
+  const Program shown = with_layers_shown(training_step(plain));
+  EXPECT_NE(shown.find_output("flatten1"), nullptr);
+  EXPECT_EQ(shown.find_output("flatten1.grad"), nullptr);
+  EXPECT_NE(shown.find_output("dense1.grad"), nullptr);
+}
+
 }  // namespace
 }  // namespace twinrun
