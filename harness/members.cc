@@ -16,7 +16,7 @@ namespace {
 std::map<ValueId, std::string> shown_gradients(const Program& program) {
   std::map<ValueId, std::string> out;
   for (const Output& output : program.outputs) {
-    if (exec::is_asked_for(output.name) && output.name.ends_with(".grad"))
+    if (!output.of_layer && exec::is_asked_for(output) && output.name.ends_with(".grad"))
       out.emplace(output.id, output.name);
   }
   return out;

@@ -48,7 +48,7 @@ class FaultyScript : public Backend {
 };
 
 // Steps as a diagnosis keeps them: with what the subject made of them.
-class Kept : public StepObserver {
+class KeptSteps : public StepObserver {
  public:
   TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
     states.push_back({step, before, {}, {}});
@@ -86,7 +86,7 @@ MatchResult match_pair(const Pair& p) {
   const std::string& layers = p.own_layers.empty() ? p.layers : p.own_layers;
   FaultyScript subject(tiny::experiment(layers.c_str(), own), sharding, std::move(engine));
   const Program asked = e.sharded(e.sharding);
-  Kept kept;
+  KeptSteps kept;
   RunOptions options;
   options.observer = &kept;
   options.evaluate = false;

@@ -88,7 +88,7 @@ MatchResult judged(const Experiment& e, Backend& subject) {
   return must(judge.match(kept, 4));
 }
 
-std::string told(const MatchResult& m) {
+std::string told_text(const MatchResult& m) {
   std::string out = "outcome " + std::to_string(static_cast<int>(m.outcome)) + " as " +
                     m.computes_as + ", " + m.computes + ", ratio " + std::to_string(m.ratio);
   for (const Explanation& x : m.explanations) {
@@ -107,7 +107,7 @@ TEST(MixedPrecision, AnHonestUpdateIsInside) {
   for (const Precision precision : {Precision::kAutocast, Precision::kFloat16}) {
     MixedEngine subject(precision, precision, e.whole());
     const MatchResult m = judged(e, subject);
-    EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << told(m);
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << told_text(m);
   }
 }
 
@@ -120,8 +120,8 @@ TEST(MixedPrecisionSlow, AWrongConstantOfTheOptimizerIsNamed) {
   for (const auto declares : {std::optional(Precision::kAutocast), std::optional<Precision>()}) {
     MixedEngine subject(Precision::kAutocast, declares, e.whole(), {}, own);
     const MatchResult m = judged(e, subject);
-    ASSERT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told(m);
-    EXPECT_TRUE(m.explanations[0].parts[0].cause.starts_with("optimizer.epsilon")) << told(m);
+    ASSERT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told_text(m);
+    EXPECT_TRUE(m.explanations[0].parts[0].cause.starts_with("optimizer.epsilon")) << told_text(m);
   }
 }
 
@@ -140,9 +140,9 @@ TEST(MixedPrecision, AFaultOfTheUpdateIsFound) {
                               1e-4f * (w.as<float>()[i] - before[0].vars[kernel].as<float>()[i]);
                       });
   const MatchResult m = judged(e, subject);
-  ASSERT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
-  EXPECT_EQ(m.outside[0].tensor, "dense1/kernel") << told(m);
-  EXPECT_EQ(m.outside[0].step, 2) << told(m);
+  ASSERT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told_text(m);
+  EXPECT_EQ(m.outside[0].tensor, "dense1/kernel") << told_text(m);
+  EXPECT_EQ(m.outside[0].step, 2) << told_text(m);
 }
 
 // An engine of binary32 that declares nothing, with another epsilon in its batch norm: every tensor is off by less than results in
@@ -156,8 +156,8 @@ TEST(MixedPrecisionSlow, AFormulaBelowTheRoundingIsNamed) {
   const Experiment e = with_epsilon(1e-5);
   MixedEngine subject(Precision::kF32, std::nullopt, e.whole(), {}, with_epsilon(1e-6));
   const MatchResult m = judged(e, subject);
-  ASSERT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told(m);
-  EXPECT_TRUE(m.explanations[0].parts[0].cause.starts_with("epsilon = 1e-6")) << told(m);
+  ASSERT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told_text(m);
+  EXPECT_TRUE(m.explanations[0].parts[0].cause.starts_with("epsilon = 1e-6")) << told_text(m);
   EXPECT_EQ(m.computes_as, "f32");
 }
 
