@@ -190,7 +190,7 @@ bool is_idle(const Experiment& e, const std::string& key, const std::string& val
   if (key == "optimizer.decay_form" || key == "optimizer.decay_of") return o.weight_decay == 0;
   if (key == "optimizer.clip") return o.clip == "none" && value != "none";
   if (key.starts_with("optimizer.clip_")) return o.clip == "none";
-  if (key == "optimizer.l2_of") return o.l2 == 0;
+  if (key == "optimizer.l2_of" || (key == "optimizer.l2" && value == "0")) return o.l2 == 0;
   if (key == "optimizer.schedule_offset") return o.schedule == "constant" && o.warmup_steps == 0;
   if (key.starts_with("train.accumulate")) return e.scenario.train.accumulate == 1;
   if (key.starts_with("optimizer.ema")) return o.ema == 0;

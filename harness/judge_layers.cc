@@ -10,8 +10,8 @@
 #include "backends/exec/messages.h"
 #include "harness/judge_steps.h"
 #include "harness/matching_fit.h"
-#include "harness/pipeline.h"
 #include "harness/one_step.h"
+#include "harness/pipeline.h"
 
 namespace twinrun {
 namespace {

@@ -134,15 +134,20 @@ class Matcher : public ProgramSearch {
     if (beside) {
       TWINRUN_RETURN_IF_ERROR(add_members(*beside, options_.many));
       const std::vector<Distance> left = distances_from(*beside);
-      if (!halves || 2 * count_outside(left) <= count_outside(found)) {
+      // What that program does not have is outside of neither.
+      std::vector<Distance> both = found;
+      std::erase_if(both, [&](const Distance& d) {
+        return !is_compared(beside->map, tensors_[place_of(d.value)]);
+      });
+      if (!halves || 2 * count_outside(left) <= count_outside(both)) {
         result_.beside = Explanation{beside->parts, largest(left)};
         TWINRUN_RETURN_IF_ERROR(describe_outside(beside->program, left, beside->members,
                                                  beside->experiment.get(), &beside->map));
         return result_;
       }
-      if (4 * tensors_outside(left) <= 3 * tensors_outside(found))
+      if (4 * tensors_outside(left) <= 3 * tensors_outside(both))
         result_.likeness = {
-            {beside->parts, largest(left)}, tensors_outside(left), tensors_outside(found)};
+            {beside->parts, largest(left)}, tensors_outside(left), tensors_outside(both)};
     }
     TWINRUN_RETURN_IF_ERROR(describe_outside(asked_, found, members));
     return result_;
@@ -245,7 +250,6 @@ class Matcher : public ProgramSearch {
     }
     return Ok{};
   }
-
 };
 
 }  // namespace

@@ -382,14 +382,20 @@ class SubjectFit {
     const auto declared = declared_precision(declared_);
     if (declared_.ours || !declared) return Ok{};
     const bool narrow = results_in_bf16(subject_, tensors_);
-    // A precision is that of a whole step: where most of it is as declared, the rest is no precision's doing.
-    int64_t known = 0, out = 0;
+    // A precision is that of a whole step: where most of it is as declared, the rest is no precision's doing. Nor is anything where
+    // the loss is as declared: products of the forward pass would be rounded first.
+    int64_t known = 0, out = 0, losses = 0, losses_out = 0;
     for (const Distance& d : fits_[held_].found) {
-      if (d.look != Look::kDistance || !d.known) continue;
+      if (d.look != Look::kDistance) continue;
+      if (tensors_[place_of(d.value)].tensor == "loss") {
+        ++losses;
+        losses_out += outside(d) ? 1 : 0;
+      }
+      if (!d.known) continue;
       ++known;
       out += outside(d) ? 1 : 0;
     }
-    if (!narrow && 2 * out < known) return Ok{};
+    if (!narrow && (2 * out < known || 2 * losses_out < losses)) return Ok{};
     const auto say = [&](Precision precision, const std::string& does) {
       result_.computes_as = row_of(precision).word;
       result_.undeclared = result_.computes = does;

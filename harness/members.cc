@@ -148,8 +148,12 @@ Result<Observed> HonestMembers::observed(const PrecisionClass& of, Backend& pass
   TWINRUN_ASSIGN(auto inner, passes.prepare(run.program));
   TWINRUN_ASSIGN(const auto engine, behind(std::move(inner)));
   TWINRUN_ASSIGN(Observed out, observe_on(*engine, of));
-  // What is replayed takes whole steps, whose gradients the subject did not all show.
-  if (of.tight || !run.own_update || replays) return out;
+  // What is replayed takes whole steps, whose gradients the subject did not all show; nor are those of every state at hand.
+  const bool shown = std::ranges::all_of(run.states, [&](const MatchState& state) {
+    const auto at = std::ranges::find(steps, state.step, &MatchState::step);
+    return at != steps.end() && !at->outputs.empty();
+  });
+  if (of.tight || !run.own_update || replays || !shown) return out;
   TWINRUN_ASSIGN(auto updating, update.prepare(run.program));
   TWINRUN_ASSIGN(updating, behind(update_alone(std::move(updating), asked, steps)));
   TWINRUN_ASSIGN(const Observed updated, observe_on(*updating, PrecisionClass{}));

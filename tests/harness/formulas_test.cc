@@ -107,9 +107,11 @@ void expect_all_named(const Experiment& e, size_t at_least) {
   for (const FormulaChange& change : formula_changes(e)) {
     const Result<Experiment> own = with_formula(e, change);
     if (!own) continue;  // this model cannot have it: another padding, other shapes
-    bool fits = own->forward.state.size() == e.forward.state.size();
-    for (size_t i = 0; fits && i < e.forward.state.size(); ++i)
-      fits = own->forward.state[i].type == e.forward.state[i].type;
+    // What keeps other things between steps has tests of its own.
+    const Program its = own->whole(), asked = e.whole();
+    const bool fits = std::ranges::equal(
+        its.state, asked.state,
+        [](const StateVar& x, const StateVar& y) { return x.name == y.name && x.type == y.type; });
     if (!fits) continue;
     OwnScript subject(*own, e.sharding);
     const MatchResult m = match_script(e, subject, {.pairs = false});

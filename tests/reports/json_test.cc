@@ -48,8 +48,8 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   EXPECT_TRUE(j["state_partings"][0]["first_step"].is_null());
   EXPECT_EQ(keys_of(j["weight_drift"]), (Keys{"pair", "steps", "rows"}));
   EXPECT_EQ(keys_of(j["weight_drift"]["rows"][0]), (Keys{"variable", "distance"}));
-  EXPECT_EQ(keys_of(j["step_coverage"]),
-            (Keys{"steps", "screened", "judged", "set_aside", "outside", "left_out", "not_exercised"}));
+  EXPECT_EQ(keys_of(j["step_coverage"]), (Keys{"steps", "screened", "judged", "set_aside",
+                                               "outside", "left_out", "not_exercised"}));
   EXPECT_TRUE(j["findings"][0]["picture"].is_null());
   const ordered_json bug = ordered_json::parse(to_json(examples::engine_bug()));
   EXPECT_EQ(keys_of(bug["findings"][0]["picture"]), (Keys{"dims", "across", "cells"}));
