@@ -54,8 +54,9 @@ class Planted(unittest.TestCase):
     def test_a_layer_of_a_script(self):
         for what, value, does in (
                 ("relu_of_script", "relu1", "computes the output of relu1 wrong (forward pass), seen at step 0"),
-                ("relu_gradient_of_script", "conv1.grad",
-                 "computes the gradient at the output of conv1 wrong (backward pass of relu1), seen at step 0")):
+                # Every relu is wrong, and the last one is the first that the backward pass comes to.
+                ("relu_gradient_of_script", "dense1.grad",
+                 "computes the gradient at the output of dense1 wrong (backward pass of relu2), seen at step 0")):
             verdict, headline, findings = self.found("pytorch", what, "adapters/examples/mnist.toml",
                                                      ["train.steps=6", "data.train=768", "data.eval=128"])
             self.assertEqual(verdict, "ENGINE_BUG", headline)
