@@ -162,11 +162,10 @@ bool StepsJudge::has_loss_scale(const MatchResult& match) const {
 }
 
 Result<MatchResult> StepsJudge::match_made(std::vector<MatchState>& states, int64_t screened) {
-  MatchOptions o = o_;
   const std::vector<MatchState> kept = states;  // also those that are set aside
-  o.history = &kept;
   MatchOptions with_history = o_;
   with_history.history = &kept;
+  MatchOptions o = with_history;
   const auto judged = static_cast<double>(states.size());
   o.false_alarm *= std::min(1.0, judged / static_cast<double>(std::max<int64_t>(1, screened)));
   o.explain = false;
@@ -197,7 +196,6 @@ Result<MatchResult> StepsJudge::match_made(std::vector<MatchState>& states, int6
   if (all.outcome != MatchResult::Outcome::kUnexplained || all.outside.empty()) return all;
   const std::vector<MatchState> few = three_of(states, all.outside.front().step);
   o.explain = true;
-  o.history = &states;
   // A program of two causes is another one at most steps.
   o.pairs = o_.pairs && 4 * outside_.size() >= states.size();
   TWINRUN_ASSIGN(MatchResult tried, match_subject(e_, asked_, engine_, few, o));
