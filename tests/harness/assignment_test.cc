@@ -11,6 +11,7 @@
 #include "harness/judge_steps.h"
 #include "harness/one_step.h"
 #include "harness/pipeline.h"
+#include "tests/harness/subjects.h"
 #include "tests/harness/tiny.h"
 
 namespace twinrun {
@@ -73,23 +74,10 @@ std::string told(const MatchResult& m) {
   return out;
 }
 
-// As diagnose judges a run that is screened: states before and after some steps.
-class Kept : public StepObserver {
- public:
-  TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
-    states.push_back({step, before});
-    return nullptr;
-  }
-  void end_step(int64_t, const States& after, const StepOutputs& outputs) override {
-    states.back().after = after;
-    states.back().outputs = outputs;
-  }
-  std::vector<MatchState> states;
-};
-
+// As diagnose judges a run that is screened.
 MatchResult judged(const Experiment& e, Backend& subject, int64_t steps = 4, bool pairs = true) {
   const Program asked = e.sharded(e.sharding);
-  Kept kept;
+  tiny::KeptSteps kept;
   RunOptions options;
   options.observer = &kept;
   options.evaluate = false;

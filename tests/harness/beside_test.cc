@@ -5,61 +5,11 @@
 
 #include "harness/matching.h"
 #include "harness/run.h"
+#include "tests/harness/subjects.h"
 #include "tests/harness/tiny.h"
 
 namespace twinrun {
 namespace {
-
-// An engine that runs its own script's program, and is wrong besides.
-class FaultyScript : public Backend {
- public:
-  FaultyScript(Experiment own, Sharding sharding, std::unique_ptr<Backend> inner)
-      : own_(std::move(own)), sharding_(sharding), inner_(std::move(inner)) {}
-  Capabilities capabilities() const override {
-    Capabilities c = inner_->capabilities();
-    c.ours = c.op_trace = false;
-    return c;
-  }
-  Result<std::unique_ptr<Engine>> prepare(const Program&) override {
-    TWINRUN_ASSIGN(auto engine, inner_->prepare(own_.sharded(sharding_)));
-    return std::unique_ptr<Engine>(new Run(std::move(engine), own_));
-  }
-
- private:
-  class Run : public Engine {
-   public:
-    Run(std::unique_ptr<Engine> inner, const Experiment& own)
-        : inner_(std::move(inner)), own_(own) {}
-    const Program& program() const override { return inner_->program(); }
-    Status step(int64_t step, States& states, const StepInputs&, StepOutputs& outputs,
-                TraceSink* sink, OpHooks* hooks) override {
-      StepFeed feed(own_, inner_->program());
-      TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
-      return inner_->step(step, states, inputs, outputs, sink, hooks);
-    }
-
-   private:
-    std::unique_ptr<Engine> inner_;
-    const Experiment& own_;
-  };
-  Experiment own_;
-  Sharding sharding_;
-  std::unique_ptr<Backend> inner_;
-};
-
-// Steps as a diagnosis keeps them: with what the subject made of them.
-class KeptSteps : public StepObserver {
- public:
-  TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
-    states.push_back({step, before, {}, {}});
-    return nullptr;
-  }
-  void end_step(int64_t, const States& after, const StepOutputs& outputs) override {
-    states.back().after = after;
-    states.back().outputs = outputs;
-  }
-  std::vector<MatchState> states;
-};
 
 struct Pair {
   std::string layers;
@@ -84,9 +34,9 @@ MatchResult match_pair(const Pair& p) {
   auto engine = tiny::backend("tpu", 1, DotPrecision::kF32);
   if (*p.fault != 0) engine = tiny::faulty(std::move(engine), p.fault);
   const std::string& layers = p.own_layers.empty() ? p.layers : p.own_layers;
-  FaultyScript subject(tiny::experiment(layers.c_str(), own), sharding, std::move(engine));
+  tiny::OwnScript subject(tiny::experiment(layers.c_str(), own), sharding, std::move(engine));
   const Program asked = e.sharded(e.sharding);
-  KeptSteps kept;
+  tiny::KeptSteps kept;
   RunOptions options;
   options.observer = &kept;
   options.evaluate = false;

@@ -10,44 +10,19 @@
 #include "harness/judge_steps.h"
 #include "harness/matching.h"
 #include "harness/run.h"
+#include "tests/harness/subjects.h"
 #include "tests/harness/tiny.h"
 
 namespace twinrun {
 namespace {
 
-// An engine that runs a program of its own, whatever it is asked for, and feeds itself by its own scenario.
-class OwnScript : public Backend {
+// An honest engine that runs a script of its own.
+class OwnScript : public tiny::OwnScript {
  public:
   OwnScript(Experiment own, Sharding sharding)
-      : own_(std::move(own)), sharding_(sharding), inner_(make_variant_backend(variant(), {})) {}
-  Capabilities capabilities() const override {
-    Capabilities c = inner_->capabilities();
-    c.ours = c.op_trace = false;
-    return c;
-  }
-  Result<std::unique_ptr<Engine>> prepare(const Program&) override {
-    TWINRUN_ASSIGN(auto engine,
-                   inner_->prepare(sharding_.cores > 1 ? own_.sharded(sharding_) : own_.whole()));
-    return std::unique_ptr<Engine>(new Run(std::move(engine), own_));
-  }
+      : tiny::OwnScript(std::move(own), sharding, make_variant_backend(variant(), {})) {}
 
  private:
-  class Run : public Engine {
-   public:
-    Run(std::unique_ptr<Engine> inner, const Experiment& own)
-        : inner_(std::move(inner)), own_(own) {}
-    const Program& program() const override { return inner_->program(); }
-    Status step(int64_t step, States& states, const StepInputs&, StepOutputs& outputs,
-                TraceSink* sink, OpHooks* hooks) override {
-      StepFeed feed(own_, inner_->program());
-      TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
-      return inner_->step(step, states, inputs, outputs, sink, hooks);
-    }
-
-   private:
-    std::unique_ptr<Engine> inner_;
-    const Experiment& own_;
-  };
   static Variant variant() {
     Capabilities declared;
     declared.contracts = true;
@@ -55,9 +30,6 @@ class OwnScript : public Backend {
     declared.max_cores = 8;
     return variant_within(77, declared);
   }
-  Experiment own_;
-  Sharding sharding_;
-  std::unique_ptr<Backend> inner_;
 };
 
 MatchResult match_script(const Experiment& e, Backend& subject, const MatchOptions& how = {}) {
@@ -196,18 +168,7 @@ class Stateful : public Backend {
 
 // All steps of a run, judged as a diagnosis judges them.
 MatchResult match_run(const Experiment& e, const Program& asked, Backend& subject) {
-  class Keeper : public StepObserver {
-   public:
-    TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
-      states.push_back({step, before});
-      return nullptr;
-    }
-    void end_step(int64_t, const States& after, const StepOutputs& outputs) override {
-      states.back().after = after;
-      states.back().outputs = outputs;
-    }
-    std::vector<MatchState> states;
-  } keeper;
+  tiny::KeptSteps keeper;
   RunOptions options;
   options.observer = &keeper;
   options.evaluate = false;

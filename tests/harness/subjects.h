@@ -1,11 +1,14 @@
-// Subjects for the tests of instrument 1: an honest engine with something of its own.
+// Subjects for the tests of the instruments: an honest engine with something of its own; and what a diagnosis keeps of their runs.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backends/backend.h"
+#include "harness/envelope.h"
+#include "harness/run.h"
 
 namespace twinrun::tiny {
 
@@ -52,6 +55,58 @@ class Spoiled : public Backend {
   Spoil spoil_;
   std::function<void(Capabilities&)> declare_;
   int64_t runs_ = 0;
+};
+
+// An engine that runs a program of its own, whatever it is asked for, and feeds itself by its own scenario. Only its tensors are seen.
+class OwnScript : public Backend {
+ public:
+  OwnScript(Experiment own, Sharding sharding, std::unique_ptr<Backend> inner)
+      : own_(std::move(own)), sharding_(sharding), inner_(std::move(inner)) {}
+  Capabilities capabilities() const override {
+    Capabilities c = inner_->capabilities();
+    c.ours = c.op_trace = false;
+    return c;
+  }
+  Result<std::unique_ptr<Engine>> prepare(const Program&) override {
+    TWINRUN_ASSIGN(auto engine,
+                   inner_->prepare(sharding_.cores > 1 ? own_.sharded(sharding_) : own_.whole()));
+    return std::unique_ptr<Engine>(new Run(std::move(engine), own_));
+  }
+
+ private:
+  class Run : public Engine {
+   public:
+    Run(std::unique_ptr<Engine> inner, const Experiment& own)
+        : inner_(std::move(inner)), own_(own) {}
+    const Program& program() const override { return inner_->program(); }
+    Status step(int64_t step, States& states, const StepInputs&, StepOutputs& outputs,
+                TraceSink* sink, OpHooks* hooks) override {
+      StepFeed feed(own_, inner_->program());
+      TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
+      return inner_->step(step, states, inputs, outputs, sink, hooks);
+    }
+
+   private:
+    std::unique_ptr<Engine> inner_;
+    const Experiment& own_;
+  };
+  Experiment own_;
+  Sharding sharding_;
+  std::unique_ptr<Backend> inner_;
+};
+
+// All steps of a run, with what the subject made of them.
+class KeptSteps : public StepObserver {
+ public:
+  TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
+    states.push_back({step, before, {}, {}});
+    return nullptr;
+  }
+  void end_step(int64_t, const States& after, const StepOutputs& outputs) override {
+    states.back().after = after;
+    states.back().outputs = outputs;
+  }
+  std::vector<MatchState> states;
 };
 
 // Doubles an op's first element on core 0 at one step, in the runs that `when` says.
