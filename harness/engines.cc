@@ -37,6 +37,7 @@ Result<std::unique_ptr<Backend>> make_engine(const std::string& name, const Scen
   ExecOptions exec;
   exec.command = name.substr(kExecPlace.size());
   exec.scenario = resolved_toml(scenario);
+  exec.reuse_idle = true;
   if (progress != nullptr) {
     exec.on_alive = [progress](const std::string& what) { progress->alive(what); };
   }

@@ -45,13 +45,17 @@ Program Experiment::forward_of(Stack stack) const {
   return program;
 }
 
-Program as_computed_by(const Capabilities& declared, const Program& step) {
+Program with_variance(const Program& step, Sharding::Variance formula) {
   const bool normalised = std::ranges::any_of(
       step.couplings, [](const Coupling& c) { return c.cause == "batch_norm"; });
-  if (!declared.one_pass_variance || !normalised || step.recipe == nullptr) return step;
+  if (!normalised || step.recipe == nullptr) return step;
   Sharding sharding = step.sharding;
-  sharding.one_pass_variance = true;
+  sharding.variance = formula;
   return reshard(step, sharding);
+}
+
+Program as_computed_by(const Capabilities& declared, const Program& step) {
+  return declared.one_pass_variance ? with_variance(step, Sharding::Variance::kOnePass) : step;
 }
 
 FeedOptions Experiment::feed_options(int64_t batch) const {

@@ -60,6 +60,8 @@ struct Experiment {
   Program forward_of(Stack stack) const;
 };
 
+// The same training step with batch norm's variance by another formula; where there is none, the step itself.
+Program with_variance(const Program& step, Sharding::Variance formula);
 // The same training step by the formulas that an engine declares: batch norm's variance in one pass. Another text, the same
 // meaning; what the engine runs in the place of the reference's program.
 Program as_computed_by(const Capabilities& declared, const Program& step);

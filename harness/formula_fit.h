@@ -93,7 +93,43 @@ class FormulaFit : public SubjectFit {
     return squares > 0 ? product / squares : 0;
   }
 
-  // A factor of the loss or of the gradients, a learning rate or the rates of single steps.
+  // To what the subject's gradients are cut where they are smaller than due, if it is one number at all steps: the norm of all of
+  // them, the norm of each tensor, the largest value. Of a scenario that does not clip; one that does has a number to solve for.
+  void clips(const Observed& due, Parts& out) const {
+    if (e_.scenario.optimizer.clip != "none") return;
+    constexpr double kSmaller = 1 - 1e-4;
+    struct Cut {
+      double least = HUGE_VAL, most = 0;
+      void at(double x) {
+        least = std::min(least, x);
+        most = std::max(most, x);
+      }
+    } global, norm, value;
+    const auto largest = [](const std::vector<float>& x) {
+      float most = 0;
+      for (const float v : x) most = std::max(most, std::fabs(v));
+      return static_cast<double>(most);
+    };
+    for (size_t s = 0; s < subject_.states; ++s) {
+      double squares = 0;
+      for (size_t t = 0; t < tensors_.size(); ++t) {
+        if (!tensors_[t].tensor.ends_with(".grad")) continue;
+        const size_t v = (s * tensors_.size() + t) * subject_.replicas;
+        const Value &is = subject_.values[v], &was = due.values[v];
+        squares += is.size * is.size;
+        if (norm2(*is.data) < kSmaller * norm2(*was.data)) norm.at(is.size);
+        if (largest(*is.data) < kSmaller * largest(*was.data)) value.at(largest(*is.data));
+      }
+      if (along(due, s, false) < kSmaller) global.at(std::sqrt(squares));
+    }
+    for (const auto& [kind, cut] :
+         {std::pair{"global_norm", global}, {"norm", norm}, {"value", value}}) {
+      if (cut.most > 0 && cut.most - cut.least <= 1e-4 * cut.most)
+        add(out, fitted_clip(e_, kind, cut.most));
+    }
+  }
+
+  // A factor of the loss or of the gradients, what gradients are clipped at, a learning rate or the rates of single steps.
   Result<Parts> fitted(bool update_alone) {
     Parts out;
     if (e_.imported) return out;
@@ -102,6 +138,7 @@ class FormulaFit : public SubjectFit {
     };
     if (!update_alone) {
       TWINRUN_ASSIGN(const Observed due, predict(asked_, states_));
+      clips(due, out);
       const double factor = along(due, 0, false);
       if (!(factor > 0 && std::isfinite(factor)) || std::fabs(factor - 1) < 1e-6) return out;
       number("loss.scale", factor);

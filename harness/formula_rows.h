@@ -263,6 +263,15 @@ inline constexpr FormulaRow kFormulaRows[] = {
     {"gelu.kind = #", "quick_gelu|relu|silu", "", "has {0} where the scenario has {1}",
      "quick_gelu: x sigmoid(1.702 x), as in CLIP and GPT-2's first code"},
     {"silu.kind = #", "relu|gelu|quick_gelu", "", "has {0} where the scenario has {1}", ""},
+    {"relu.at_zero = #", "half|full|none", "",
+     "passes {0} of the gradient where relu's input is exactly 0, where the scenario passes {1}",
+     "none: F.relu, jax.nn.relu, tf.nn.relu; half: jnp.maximum(x, 0), torch.maximum; full: "
+     "tf.maximum(x, 0)"},
+    {"leaky_relu.at_zero = #", "full|half|none", "",
+     "passes {0} of the gradient where leaky_relu's input is exactly 0, where the scenario passes "
+     "{1} beyond the slope",
+     "none: F.leaky_relu, tf.nn.leaky_relu; full: jax.nn.leaky_relu; half: jnp.maximum(x, slope * "
+     "x)"},
     {"leaky_relu.kind = #", "relu", "", "has {0} where the scenario has {1}", ""},
     {"tanh.kind = #", "relu|sigmoid", "", "has {0} where the scenario has {1}", ""},
     {"sigmoid.kind = #", "hard_sigmoid|tanh|relu", "", "has {0} where the scenario has {1}",

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 
 #include "harness/formula_rows.h"
 #include "scenarios/conventions.h"
@@ -276,6 +277,43 @@ std::vector<FormulaChange> formula_changes(const Experiment& e) {
   return out;
 }
 
+std::vector<FormulaChange> formula_changes_in(const Experiment& e,
+                                              const std::set<std::string>& layers) {
+  constexpr size_t kMost = 4;
+  std::map<std::string, size_t> count;
+  std::map<std::string, std::vector<std::string>> named;  // by kind
+  for (const LayerSpec& layer : e.scenario.model.layers) {
+    ++count[layer.kind];
+    if (layers.contains(layer.name)) named[layer.kind].push_back(layer.name);
+  }
+  std::vector<FormulaChange> out;
+  const auto add = [&](const FormulaChange& change, const std::vector<std::string>& names) {
+    FormulaChange c = change;
+    c.values.clear();
+    for (const std::string& name : names) {
+      for (const auto& [key, value] : change.values)
+        c.values.emplace_back(std::string(kOneLayer) + name + key.substr(key.find('.')), value);
+    }
+    c.setting = setting_of(e, c.values);
+    c.meaning = fmt::format("in {} alone {}", fmt::join(names, ", "), change.meaning);
+    if (const Result<Experiment> changed = with_formula(e, c); !changed) return;
+    out.push_back(std::move(c));
+  };
+  for (const FormulaChange& change : formula_changes(e)) {
+    const std::string& key = change.values.front().first;
+    const std::string kind = key.substr(0, key.find('.'));
+    const auto found = named.find(kind);
+    if (found == named.end() || found->second.size() > kMost ||
+        found->second.size() == count[kind])
+      continue;
+    add(change, found->second);
+    for (const std::string& name : found->second) {
+      if (found->second.size() > 1) add(change, {name});
+    }
+  }
+  return out;
+}
+
 namespace {
 
 // The shortest number that is within a hundred thousandth: 0.1 for 0.10000003, one over an integer where it is one.
@@ -318,6 +356,20 @@ FormulaChange fitted_number(const Experiment& e, const std::string& key, double 
     }
   }
   c.cure = fmt::format("give the script the scenario's number ({} = {})", key, now);
+  return c;
+}
+
+FormulaChange fitted_clip(const Experiment& e, const std::string& kind, double at) {
+  FormulaChange c;
+  c.values = {{"optimizer.clip", in_quotes(kind)}, {"optimizer.clip_at", short_number(at)}};
+  c.setting = setting_of(e, c.values);
+  const std::string what = kind == "value"  ? "each value of the gradients"
+                           : kind == "norm" ? "the norm of each variable's gradient"
+                                            : "the norm of all gradients";
+  c.meaning = fmt::format("clips {} at {} where the scenario does not clip", what, short_number(at));
+  const auto* row = std::ranges::find(kFormulaRows, "optimizer.clip = #", &FormulaRow::change);
+  c.frameworks = row->frameworks;
+  c.cure = "take the clipping out of the script";
   return c;
 }
 

@@ -33,10 +33,17 @@ struct FormulaChange {
 // Changes from the scenario's own formulas to others, in a fixed order.
 std::vector<FormulaChange> formula_changes(const Experiment& experiment);
 
+// The same in some layers alone: of each kind in those that are named here, together and each by itself; none of a kind all of whose
+// layers are named, or many.
+std::vector<FormulaChange> formula_changes_in(const Experiment& experiment,
+                                              const std::set<std::string>& layers);
+
 // Of numbers that no list has, taken from the subject: a factor of the loss ("loss.scale"), of the gradients
 // ("optimizer.gradient_scale"), a rate ("optimizer.lr"); or the rates of single steps.
 FormulaChange fitted_number(const Experiment& experiment, const std::string& key, double value);
 FormulaChange fitted_rates(const Experiment& experiment, const std::map<int64_t, double>& rates);
+// Of a scenario that does not clip: a value of optimizer.clip, and what it clips at.
+FormulaChange fitted_clip(const Experiment& experiment, const std::string& kind, double at);
 
 // Parameters that do not learn: `key` is optimizer.frozen, optimizer.stopped (of which `frozen` are not updated, either) or unused.
 FormulaChange of_parameters(const Experiment& experiment, const std::string& key,

@@ -200,10 +200,19 @@ Result<MatchResult> StepsJudge::match_made(std::vector<MatchState>& states, int6
   o.pairs = o_.pairs && 4 * outside_.size() >= states.size();
   TWINRUN_ASSIGN(MatchResult tried, match_subject(e_, asked_, engine_, few, o));
   tried.false_alarm = o_.false_alarm;
-  // Fewer steps may leave nothing outside; what was seen stands.
-  if (tried.outcome == MatchResult::Outcome::kInside) return all;
+  if (tried.outcome == MatchResult::Outcome::kInside) {
+    // Fewer steps may leave nothing outside: what was seen stands. It takes all of them to explain it.
+    constexpr double kPrograms = 2 * 200;  // of two members each
+    const double cost = kPrograms * static_cast<double>(states.size()) * search_cost(asked_);
+    if (!o_.formulas || cost > kSearchBudget) return all;
+    o.pairs = false;
+    TWINRUN_ASSIGN(tried, match_subject(e_, asked_, engine_, states, o));
+    tried.false_alarm = o_.false_alarm;
+    if (tried.outcome != MatchResult::Outcome::kExplained) return all;
+  }
   if (tried.outcome == MatchResult::Outcome::kExplained)
     TWINRUN_RETURN_IF_ERROR(keep_what_holds(tried, states, with_history));
+  TWINRUN_RETURN_IF_ERROR(keep_undeclared(tried, states, with_history));
   take_as_harmless(tried, states.size());
   if (tried.harmless) outside_.clear();
   return tried;
@@ -238,14 +247,14 @@ Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchSt
   std::vector<Explanation> hold;
   for (const Explanation& explanation : tried.explanations) {
     TWINRUN_ASSIGN(std::vector<TensorMismatch> left,
-                   outside_of(e_, asked_, engine_, states, explanation.parts, options));
+                   outside_of(e_, asked_, engine_, states, explanation.parts, tried.held, options));
     std::vector<MatchState> undecided = states;
     for (int turn = 0; turn < kTurns && !left.empty(); ++turn) {
       TWINRUN_ASSIGN(const std::vector<int64_t> aside,
                      decided(left, tried.held, undecided, explanation.parts, options));
       if (aside.empty() || aside.size() == undecided.size()) break;
       erase_steps(undecided, aside);
-      TWINRUN_ASSIGN(left, outside_of(e_, asked_, engine_, undecided, explanation.parts, options));
+      TWINRUN_ASSIGN(left, outside_of(e_, asked_, engine_, undecided, explanation.parts, tried.held, options));
     }
     if (left.empty()) {
       hold.push_back(explanation);
@@ -261,6 +270,22 @@ Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchSt
   }
   tried.explanations = std::move(hold);
   tried.beside.reset();
+  return Ok{};
+}
+
+// Roundings that three steps have room for do not all go one way: a term that a script adds to its loss does, in all steps.
+Status StepsJudge::keep_undeclared(MatchResult& tried, const std::vector<MatchState>& states,
+                                   const MatchOptions& options) const {
+  if (tried.undeclared.empty() || tried.in_its_numbers) return Ok{};
+  MatchOptions all = options;
+  all.explain = false;
+  all.only = class_of(tried.computes_as, tried.undeclared, declared_, asked_);
+  if (!all.only) return Ok{};
+  TWINRUN_ASSIGN(const MatchResult held, match_subject(e_, asked_, engine_, states, all));
+  if (held.outcome != MatchResult::Outcome::kUnexplained) return Ok{};
+  tried.undeclared.clear();
+  tried.computes_as = row_of(tried.held.precision).word;
+  tried.computes = tried.held.does;
   return Ok{};
 }
 

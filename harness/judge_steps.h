@@ -109,6 +109,8 @@ class StepsJudge {
   bool has_loss_scale(const MatchResult& match) const;
   Status keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states,
                          const MatchOptions& options) const;
+  Status keep_undeclared(MatchResult& tried, const std::vector<MatchState>& states,
+                         const MatchOptions& options) const;
   Result<std::vector<int64_t>> decided(const std::vector<TensorMismatch>& outside,
                                        const PrecisionClass& held,
                                        const std::vector<MatchState>& states,

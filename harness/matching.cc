@@ -22,9 +22,20 @@ class Matcher : public ProgramSearch {
       : ProgramSearch(e, asked, states, options, declared) {}
   // What is outside with these changes made.
   Result<std::vector<TensorMismatch>> outside_of(Backend& subject,
-                                                 const std::vector<Explanation::Part>& parts) {
+                                                 const std::vector<Explanation::Part>& parts,
+                                                 const PrecisionClass& of) {
     TWINRUN_RETURN_IF_ERROR(observe_subject(subject));
-    TWINRUN_RETURN_IF_ERROR(find_class());
+    // Numbers that are read from the tensors of these steps are read where the program asked for has members.
+    const bool read = std::ranges::any_of(parts, [](const Explanation::Part& part) {
+      return (part.sharding && !part.sharding->deals.empty()) ||
+             (part.formula && !part.formula->rates.empty());
+    });
+    if (read) TWINRUN_RETURN_IF_ERROR(find_class());
+    if (!read) {
+      Fit fit;
+      fit.of = of;
+      fits_.push_back(std::move(fit));
+    }
     // Rates of single steps are those of these steps.
     std::vector<Explanation::Part> own = parts;
     for (Explanation::Part& part : own) {
@@ -254,13 +265,19 @@ class Matcher : public ProgramSearch {
 
 }  // namespace
 
+double search_cost(const Program& program) {
+  constexpr double kOverhead = 2e5;  // per op
+  return program.sharding.cores * (step_flops(program) + kOverhead * program.graph.size());
+}
+
 Result<std::vector<TensorMismatch>> outside_of(const Experiment& e, const Program& asked,
                                                Backend& subject,
                                                const std::vector<MatchState>& states,
                                                const std::vector<Explanation::Part>& parts,
+                                               const PrecisionClass& of,
                                                const MatchOptions& options) {
   if (states.empty()) return Error{"no state to match from", "matching", ""};
-  return Matcher(e, asked, states, options, subject.capabilities()).outside_of(subject, parts);
+  return Matcher(e, asked, states, options, subject.capabilities()).outside_of(subject, parts, of);
 }
 
 Result<std::set<int64_t>> steps_that_stand(const Experiment& e, const Program& asked,

@@ -129,6 +129,7 @@ struct MatchResult {
   // What is outside is explained by a precision that the declaration does not allow: what that rounds, "operands of products rounded
   // to bfloat16".
   std::string undeclared;
+  bool in_its_numbers = false;  // ... and its gradients are numbers of that format, bit by bit
   // Unrepeatable: a step run twice from the same state, the distance between the runs as a share of what was due.
   double apart = 0;
   int64_t states = 0;              // steps looked at
@@ -149,11 +150,13 @@ bool exclude_each_other(const Explanation::Part& a, const Explanation::Part& b);
 // Is the mean of the cores' losses compared, not each?
 bool losses_together(const std::vector<Explanation::Part>& parts);
 
-// The tensors that are outside what honest engines make of `asked` with these changes; none: the explanation holds on `states`.
+// The tensors that are outside what honest engines of one class make of `asked` with these changes; none: the explanation holds on
+// `states`.
 Result<std::vector<TensorMismatch>> outside_of(const Experiment& experiment, const Program& asked,
                                                Backend& subject,
                                                const std::vector<MatchState>& states,
                                                const std::vector<Explanation::Part>& parts,
+                                               const PrecisionClass& of,
                                                const MatchOptions& options);
 
 // Honest engines of one class, as many as decide whether a step hangs on a decision within the subject's own rounding (a relu, a
@@ -167,6 +170,11 @@ Result<std::set<int64_t>> steps_that_stand(const Experiment& experiment, const P
                                            const std::vector<Explanation::Part>& parts,
                                            const std::vector<TensorMismatch>& outside,
                                            const PrecisionClass& of, const MatchOptions& options);
+
+// What a step of all cores costs the search for another program: its floating-point operations, and the overhead of its ops in the
+// same unit; and what trying many programs may cost (of our reference, half a minute of one core).
+double search_cost(const Program& program);
+inline constexpr double kSearchBudget = 5e11;
 
 // `asked` is a sharded or whole program of the experiment.
 Result<MatchResult> match_subject(const Experiment& experiment, const Program& asked,

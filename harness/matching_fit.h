@@ -113,7 +113,7 @@ class SubjectFit {
       const bool own = fits_.size() == 1 || typical_ratio(fits_[held_]) <= kOwn;
       if (own && !(narrow && declared == Precision::kDefault)) return Ok{};
     }
-    // Results in bf16 were declared as "default" before there was a word for them.
+    // Results in bf16 were declared as "default" before there was a word for them; after an all-reduce no gradient shows the format.
     if (declared == Precision::kDefault && !declared_.ours) {
       for (PrecisionClass& c : classes_within(Precision::kAutocast, declared_, asked_)) {
         if (c.results != Rounded::kNone) classes.push_back(std::move(c));
@@ -284,7 +284,7 @@ class SubjectFit {
     for (const Distance& d : loose.found) gradients[d.value / stride] += is_gradient(d) ? 1 : 0;
     if (std::ranges::find(gradients, 0) != gradients.end()) return false;
     for (const Fit& f : fits_) {
-      if (!f.of.tight || typical_ratio(f) > kOwn) continue;
+      if (!f.of.tight || f.found.empty() || typical_ratio(f) > kOwn) continue;  // empty: far off
       std::vector<int64_t> held(subject_.states);
       for (const Distance& d : loose.found)
         held[d.value / stride] += is_gradient(d) && !f.values_out[d.value] ? 1 : 0;
@@ -403,6 +403,7 @@ class SubjectFit {
     // Its numbers say so, whatever else is wrong with it.
     if (narrow && row_of(*declared).result_bits > kBf16Bits) {
       say(Precision::kAutocast, std::string(row_of(Precision::kAutocast).does));
+      result_.in_its_numbers = true;
       return Ok{};
     }
     const size_t tried = fits_.size();

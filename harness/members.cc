@@ -7,6 +7,7 @@
 #include <string>
 
 #include "backends/exec/messages.h"
+#include "backends/variants/variant.h"
 #include "harness/pipeline.h"
 
 namespace twinrun {
@@ -20,6 +21,19 @@ std::map<ValueId, std::string> shown_gradients(const Program& program) {
       out.emplace(output.id, output.name);
   }
   return out;
+}
+
+// Members that add up in one chain take the gradient of batch norm by the closed formula, as PyTorch does with channels last in memory
+// (and cuDNN, and XLA's fused op): it passes on what the mean is off by, where the gradient of the definition makes it good.
+bool holds_mean(uint64_t number, const Capabilities& declared) {
+  const variants::Order order = variant_within(number, declared).reduction;
+  return order.segment == 0 && order.block == 0 && order.lanes == 1;
+}
+
+Program with_mean_held(const Program& step) {
+  Program out = with_variance(step, Sharding::Variance::kMeanHeld);
+  const bool layers = std::ranges::any_of(step.outputs, &Output::of_layer);
+  return layers ? with_layers_shown(out) : out;
 }
 
 class UpdateAlone : public Engine, public OpHooks {
@@ -117,7 +131,11 @@ Result<Observed> HonestMembers::member(const PrecisionClass& of, uint64_t number
   const PrecisionClass whole;
   const auto passes = member_of(of, number, declared, options),
              update = member_of(whole, number, declared, options);
-  return observed(of, *passes, *update, number, run);
+  if (declared.ours || !holds_mean(number, declared)) return observed(of, *passes, *update, number, run);
+  const Program program = with_mean_held(run.program);
+  return observed(of, *passes, *update, number,
+                  {program, run.states, run.experiment, run.further, run.own_update, run.map,
+                   run.history});
 }
 
 Result<Observed> HonestMembers::exact(const PrecisionClass& of, const Run& run) const {
@@ -127,6 +145,13 @@ Result<Observed> HonestMembers::exact(const PrecisionClass& of, const Run& run) 
   // Of the gradients that are given, an update in binary32 is as good as one in binary64.
   const auto update = member_of(PrecisionClass{}, 2, declared, options);
   return observed(of, *backend, *update, 0, run);
+}
+
+Result<Observed> HonestMembers::reference(const Run& run) const {
+  BackendOptions options;
+  options.threads = threads;
+  TWINRUN_ASSIGN(const auto backend, make_backend("cpu", options));
+  return observed(PrecisionClass{}, *backend, *backend, 0, run);
 }
 
 Result<Observed> HonestMembers::observed(const PrecisionClass& of, Backend& passes, Backend& update,

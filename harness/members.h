@@ -51,6 +51,8 @@ struct HonestMembers {
   Result<Observed> member(const PrecisionClass& of, uint64_t number, const Run& run) const;
   // The same in binary64, but for an update of the subject's own gradients, from the states as they are.
   Result<Observed> exact(const PrecisionClass& of, const Run& run) const;
+  // By the reference in binary32, from the states as they are.
+  Result<Observed> reference(const Run& run) const;
 
  private:
   Result<Observed> observed(const PrecisionClass& of, Backend& passes, Backend& update,

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
+#include <set>
 
 #include "harness/assignment_fit.h"
 #include "harness/formula_fit.h"
@@ -19,15 +21,13 @@ inline constexpr size_t kMostTried = 12;
 // An explanation brings the subject nearer by as much.
 inline constexpr double kExplains = 1.5;
 
-// Two changes at once: each of the few that bring the subject nearest by themselves, with every other one. What trying them may
-// cost, in floating-point operations of all steps (half a minute of one core at most).
+// Two changes at once: each of the few that bring the subject nearest by themselves, with every other one, within kSearchBudget.
 inline constexpr size_t kMostOfPairs = 6;
-inline constexpr double kPairBudget = 5e11;
-// ... and what replaying a script's own state over the run may cost, for each of its programs.
+// What replaying a script's own state over the run may cost, for each of its programs (search_cost).
 inline constexpr double kReplayBudget = 5e10;
 
-inline constexpr double kTensorOverhead =
-    2e5;  // of a step beside its products, per op, in the same unit
+// Beyond this a ratio says no more.
+inline constexpr double kMostRatio = 1e12;
 
 // Of causes that no catalogue has, as many are tried with every other cause.
 inline constexpr size_t kDealsInPairs = 3, kGroupsInPairs = 2;
@@ -39,9 +39,11 @@ struct Hypothesis {
   std::shared_ptr<const Experiment> experiment = nullptr;  // whose feed the program reads
   StateMap map;                                            // onto the state of the one asked for
   std::vector<Observed> members = {};
-  double score = 0;     // the subject's largest ratio in an envelope of two
+  double score = 0;     // the sum of the ratios' logarithms in an envelope of two: how much is wrong
   int64_t far = 0;      // values that two members rule out
-  double nearness = 0;  // the sum of the ratios' logarithms: how much is wrong in all
+  // The same of the one step that is looked at first, for all programs the same one.
+  double nearness = 0;
+  int64_t first_far = 0;
 };
 
 inline bool is_single(const std::vector<Explanation::Part>& parts) { return parts.size() == 1; }
@@ -51,16 +53,20 @@ class ProgramSearch : public FormulaFit {
   using FormulaFit::FormulaFit;
   using SubjectFit::add_members;
 
-  Status add_members(Hypothesis& h, int wanted) { return add_members(h, states_, wanted); }
+  Status add_members(Hypothesis& h, int wanted) {
+    return add_members(h, states_, subject_, wanted);
+  }
 
-  Status add_members(Hypothesis& h, const std::vector<MatchState>& states, int wanted) {
+  // `subject`: what the subject made of these states.
+  Status add_members(Hypothesis& h, const std::vector<MatchState>& states, const Observed& subject,
+                     int wanted) {
     const size_t had = h.members.size();
     TWINRUN_RETURN_IF_ERROR(add_members(fits_[held_].of, h.program, states, wanted, h.members,
                                         h.experiment.get(), &h.map));
     for (size_t m = had; m < h.members.size(); ++m) {
       if (losses_together(h.parts)) h.members[m] = with_mean_losses(h.members[m], tensors_);
       for (size_t v = 0; v < h.members[m].values.size(); ++v) {
-        if (!is_compared(h.map, tensors_[place_of(v)])) h.members[m].values[v] = subject_.values[v];
+        if (!is_compared(h.map, tensors_[place_of(v)])) h.members[m].values[v] = subject.values[v];
       }
     }
     return Ok{};
@@ -104,53 +110,147 @@ class ProgramSearch : public FormulaFit {
     }
   }
 
+  Observed comparable(const Observed& subject, const Hypothesis& h) const {
+    return losses_together(h.parts) ? with_mean_losses(subject, tensors_) : subject;
+  }
   std::vector<Distance> distances_from(const Hypothesis& h) const {
-    return distances(losses_together(h.parts) ? with_mean_losses(subject_, tensors_) : subject_,
-                     envelope(h.members));
+    return distances(comparable(subject_, h), envelope(h.members));
   }
 
   // The run from its first step on is known, and short enough.
   bool can_replay(const Program& program) const {
     const std::vector<MatchState>* history = options_.history;
     if (history == nullptr || history->empty() || history->front().step != 0) return false;
-    const double steps =
-        kFirstLook * static_cast<double>(states_.back().step + 1) * asked_.sharding.cores;
-    return steps * (step_flops(program) + kTensorOverhead * program.graph.size()) <= kReplayBudget;
+    const double steps = kFirstLook * static_cast<double>(states_.back().step + 1);
+    return steps * search_cost(program) <= kReplayBudget;
   }
 
-  // Two members each: how far is the subject from what they do?
+  // How far is the subject from what two members do? Most programs are ruled out in one step: the one in which most is wrong, or the
+  // first one, where a script has nothing of its own yet.
   Status look_at(std::vector<Hypothesis>& candidates) {
+    const size_t worst = worst_state();
     for (Hypothesis& h : candidates) {
-      // At the first step a script has nothing of its own yet: most programs that would keep something are ruled out there.
-      if (h.map.hides() && states_.front().step == 0) {
-        Hypothesis first = h;
-        TWINRUN_RETURN_IF_ERROR(add_members(first, {states_.front()}, kFirstLook));
-        measure(h, distances(of_first_state(), SubjectFit::envelope(first.members)));
-        if (h.far > 0) continue;
+      const bool starts = h.map.hides() && states_.front().step == 0;
+      const size_t at = starts ? 0 : worst;
+      if (in_binary32()) {
+        TWINRUN_RETURN_IF_ERROR(look_by_reference(h, at));
+      } else {
+        TWINRUN_RETURN_IF_ERROR(look_by_members(h, at));
       }
+      if (starts ? h.far > 0 : !few_decisions(h)) continue;
       TWINRUN_RETURN_IF_ERROR(add_members(h, kFirstLook));
-      measure(h, distances_from(h));
+      const std::vector<Distance> all = distances_from(h);
+      h.score = logarithms(all);
+      h.far = count_far(all);
       if (h.far > 0) h.members.clear();
     }
     return Ok{};
   }
 
-  static void measure(Hypothesis& h, const std::vector<Distance>& found) {
-    h.score = largest(found);
-    h.nearness = logarithms(found);
-    h.far = std::ranges::count_if(found, [](const Distance& d) { return d.ratio > kWorthTrying; });
+  // Honest engines of the class differ in the order of sums alone: our reference is one of them, and many times faster.
+  bool in_binary32() const {
+    const PrecisionClass& of = fits_[held_].of;
+    return of.tight && of.reduced_bits >= kF32Bits && !rounds_operands(of);
+  }
+
+  // In the step `at`, by two members.
+  Status look_by_members(Hypothesis& h, size_t at) {
+    const Observed seen = of_state(at);
+    Hypothesis one = h;
+    TWINRUN_RETURN_IF_ERROR(add_members(one, {states_[at]}, seen, kFirstLook));
+    const std::vector<Distance> found = distances(comparable(seen, h), envelope(one.members));
+    h.score = h.nearness = logarithms(found);
+    h.first_far = h.far = count_far(found);
+    return Ok{};
+  }
+
+  // In the step `at`, by the reference: its distance in units of what honest engines spread in the program asked for, each as a share
+  // of its size.
+  Status look_by_reference(Hypothesis& h, size_t at) {
+    const std::vector<double>& spreads = spreads_at(at);
+    const Observed seen = comparable(of_state(at), h);
+    TWINRUN_ASSIGN(const Observed ran,
+                   honest().reference({h.program, {states_[at]}, h.experiment.get(), 1, true,
+                                       &h.map, options_.history}));
+    const Observed due = comparable(ran, h);
+    h.far = 0;
+    h.nearness = 0;
+    for (size_t v = 0; v < spreads.size(); ++v) {
+      if (spreads[v] < 0 || !is_compared(h.map, tensors_[place_of(v)])) continue;
+      const double gap = gap2(*seen.values[v].data, *due.values[v].data),
+                   unit = spreads[v] * norm2(*due.values[v].data);
+      const double ratio = gap == 0 ? 0 : gap / unit;  // not a number: of a result that is none
+      h.far += ratio <= kWorthTrying ? 0 : 1;
+      h.nearness += std::log10(1 + (ratio < kMostRatio ? ratio : kMostRatio));
+    }
+    h.first_far = h.far;
+    h.score = h.nearness;
+    return Ok{};
+  }
+
+  // By value of a step: the spread of honest engines in the program asked for, as a share of the value's size; -1: that is rounding alone.
+  const std::vector<double>& spreads_at(size_t at) {
+    std::vector<double>& out = spreads_[at];
+    if (!out.empty()) return out;
+    constexpr double kKnown = 0.05, kLeast = 0x1p-22;
+    const Envelope honest = envelope(fits_[held_].members);
+    const size_t stride = tensors_.size() * subject_.replicas;
+    for (size_t v = at * stride; v < (at + 1) * stride; ++v) {
+      const Envelope::Around& around = honest.values[v];
+      const double size = norm2(*around.mean);
+      const bool known = size == 0 || around.known(kKnown);
+      out.push_back(!known ? -1 : size > 0 ? std::max(around.looks[0].spread / size, kLeast)
+                                           : kLeast);
+    }
+    return out;
+  }
+
+  static int64_t count_far(const std::vector<Distance>& found) {
+    return std::ranges::count_if(found, [](const Distance& d) { return d.ratio > kWorthTrying; });
+  }
+
+  size_t state_of(const Distance& d) const {
+    return d.value / (tensors_.size() * subject_.replicas);
+  }
+
+  // Of the steps, the one in which most of the subject is far from the program asked for.
+  size_t worst_state() const {
+    std::vector<int64_t> far(states_.size());
+    for (const Distance& d : fits_[held_].found) {
+      if (!of_all_steps(d.look) && d.ratio > kWorthTrying) ++far[state_of(d)];
+    }
+    return static_cast<size_t>(std::ranges::max_element(far) - far.begin());
+  }
+
+  // How much is wrong in that step of the program asked for.
+  Result<double> nearness_of_asked() {
+    const size_t worst = worst_state();
+    if (in_binary32()) {
+      Hypothesis asked{{}, asked_};
+      asked.map = map_states(asked_, asked_, e_.scenario.seed, true).value_or(StateMap{});
+      TWINRUN_RETURN_IF_ERROR(look_by_reference(asked, worst));
+      return asked.nearness;
+    }
+    std::vector<Distance> there;
+    for (const Distance& d : fits_[held_].found) {
+      if (!of_all_steps(d.look) && state_of(d) == worst) there.push_back(d);
+    }
+    return logarithms(there);
   }
 
   static double logarithms(const std::vector<Distance>& found) {
     double sum = 0;
-    for (const Distance& d : found) sum += std::log10(1 + std::min(d.ratio, 1e12));
+    for (const Distance& d : found) sum += std::log10(1 + std::min(d.ratio, kMostRatio));
     return sum;
   }
 
-  Observed of_first_state() const {
-    Observed out = subject_;
+  Observed of_state(size_t at) const {
+    const auto stride = static_cast<std::ptrdiff_t>(tensors_.size() * subject_.replicas);
+    const auto from = subject_.values.begin() + static_cast<std::ptrdiff_t>(at) * stride;
+    Observed out;
     out.states = 1;
-    out.values.resize(tensors_.size() * subject_.replicas);
+    out.replicas = subject_.replicas;
+    out.values.assign(from, from + stride);
     return out;
   }
 
@@ -159,9 +259,17 @@ class ProgramSearch : public FormulaFit {
   bool few_decisions(const Hypothesis& h) const {
     constexpr int64_t kOfAll = 20, kOfFar = 4;
     const std::vector<Distance>& found = fits_[held_].found;
-    const auto far =
-        std::ranges::count_if(found, [](const Distance& d) { return d.ratio > kWorthTrying; });
+    const int64_t far = count_far(found);
     return kOfAll * h.far <= static_cast<int64_t>(found.size()) && kOfFar * h.far <= far;
+  }
+
+  // Ten times as far as any member, in more than what may follow from a decision.
+  static bool clearly_outside(const std::vector<Distance>& found) {
+    constexpr double kClearly = 10;
+    constexpr int64_t kOfAll = 20;
+    const auto far = std::ranges::count_if(
+        found, [](const Distance& d) { return d.known && d.of_largest > kClearly; });
+    return kOfAll * far > static_cast<int64_t>(found.size());
   }
 
   // Takes out of `found` what is outside of the members of a program, and not of those that are moved further (kFurther): its states
@@ -196,13 +304,19 @@ class ProgramSearch : public FormulaFit {
     for (const Hypothesis& h : candidates) {
       if (h.far == 0 || few_decisions(h)) {
         if (tells(h)) worth.push_back(h);
-      } else if (may_stand_beside(h) && (!nearest_ || h.far < nearest_->far)) {
+      } else if (may_stand_beside(h) && (!nearest_ || h.first_far < nearest_->first_far)) {
         nearest_ = h;
       }
     }
     std::ranges::stable_sort(worth, {}, &Hypothesis::score);
     if (worth.size() > kMostTried) worth.resize(kMostTried);
     for (Hypothesis& h : worth) {
+      TWINRUN_RETURN_IF_ERROR(add_members(h, options_.few));
+      if (clearly_outside(distances_from(h))) {
+        h.members.clear();
+        if (may_stand_beside(h) && (!nearest_ || h.first_far < nearest_->first_far)) nearest_ = h;
+        continue;
+      }
       TWINRUN_RETURN_IF_ERROR(add_members(h, options_.many));
       std::vector<Distance> found = distances_from(h);
       if (count_outside(found) > 0) TWINRUN_RETURN_IF_ERROR(leave_out_decisions(h, found));
@@ -283,13 +397,28 @@ class ProgramSearch : public FormulaFit {
     return parts;
   }
 
+  // Other formulas in some layers of a kind: those that have a tensor outside.
+  Parts of_layers_outside(bool update_alone) const {
+    std::set<std::string> layers;
+    for (const Distance& d : fits_[held_].found) {
+      const std::string& tensor = tensors_[place_of(d.value)].tensor;
+      if (outside(d) && tensor.rfind('/') != std::string::npos) layers.insert(tensor.substr(0, tensor.rfind('/')));
+    }
+    Parts out;
+    for (FormulaChange& change : formula_changes_in(e_, layers)) {
+      if (!update_alone || change.update_only) add(out, std::move(change));
+    }
+    return out;
+  }
+
   // Numbers that no list has, each from the value of the list that brings the subject nearest. Only plain ones are a setting of
   // somebody's; an engine's wrong constant is any number.
   Result<Parts> solved(bool update_alone, const std::vector<Hypothesis>& singles) {
     Parts out;
+    TWINRUN_ASSIGN(const double of_asked, nearness_of_asked());
     for (NumberKey& key : number_keys(e_)) {
       if (update_alone && !key.update_only) continue;
-      double nearest = logarithms(fits_[held_].found);
+      double nearest = of_asked;
       for (const Hypothesis& h : singles) {
         const auto& formula = h.parts.front().formula;
         if (!formula || formula->values.size() != 1 || formula->values.front().first != key.key)
@@ -334,6 +463,10 @@ class ProgramSearch : public FormulaFit {
     TWINRUN_RETURN_IF_ERROR(try_all(singles));
     if (result_.explanations.empty()) TWINRUN_RETURN_IF_ERROR(try_sharding(parts));
     if (result_.explanations.empty() && options_.formulas) {
+      std::vector<Hypothesis> some = hypotheses(of_layers_outside(update_alone));
+      TWINRUN_RETURN_IF_ERROR(try_all(some));
+    }
+    if (result_.explanations.empty() && options_.formulas) {
       TWINRUN_ASSIGN(const Parts numbers, fitted(update_alone));
       std::vector<Hypothesis> more = hypotheses(numbers);
       TWINRUN_RETURN_IF_ERROR(try_all(more));
@@ -368,9 +501,8 @@ class ProgramSearch : public FormulaFit {
     std::vector<const Hypothesis*> best;
     for (const Hypothesis& h : singles) best.push_back(&h);
     std::ranges::stable_sort(best, {}, &Hypothesis::nearness);
-    const double each = kFirstLook * static_cast<double>(states_.size() * asked_.sharding.cores) *
-                        (step_flops(asked_) + kTensorOverhead * asked_.graph.size());
-    const auto affordable = static_cast<size_t>(kPairBudget / each);
+    const double each = (in_binary32() ? 1 : kFirstLook) * search_cost(asked_);
+    const auto affordable = static_cast<size_t>(kSearchBudget / each);
     for (size_t i = 0; i < std::min(best.size(), kMostOfPairs); ++i) {
       for (size_t k = i + 1; k < best.size() && out.size() < affordable; ++k) {
         const Explanation::Part &a = best[i]->parts[0], &b = best[k]->parts[0];
@@ -381,6 +513,7 @@ class ProgramSearch : public FormulaFit {
   }
 
   std::optional<Hypothesis> nearest_;
+  std::map<size_t, std::vector<double>> spreads_;  // by step: spreads_at()
 };
 
 }  // namespace twinrun

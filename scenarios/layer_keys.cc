@@ -80,6 +80,11 @@ const Key<LayerSpec> kLayer[] = {
      "`leaky_relu`: below zero; `hard_sigmoid`: of its "
      "line: 0.2 (Keras 2), 1/6 (PyTorch, Keras 3)",
      "leaky_relu|hard_sigmoid"},
+    {"at_zero", &LayerSpec::at_zero, one_of("none|half|full"),
+     "the gradient where the input is exactly 0: that of numbers below (`none`: `relu` of all "
+     "frameworks), of numbers above (`full`: `jax.nn.leaky_relu`), or halfway between (`half`: "
+     "`jnp.maximum`, `torch.maximum`)",
+     "relu|leaky_relu"},
     {"approximate", &LayerSpec::approximate, any(), "the tanh form instead of erf", "gelu"},
     {"heads", &LayerSpec::heads, between(1, 1024), "that share the units", "attention"},
     {"causal", &LayerSpec::causal, any(), "a token sees none after it", "attention"},

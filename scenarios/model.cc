@@ -128,8 +128,8 @@ class ModelBuilder {
     if (l.kind == "global_avg_pool") return net_.global_pool(name, Reducer::kMean);
     if (l.kind == "flatten") return net_.flatten(name, l.order == "channels_first");
     if (l.kind == "reshape") return net_.reshape(name, l.shape);
-    if (l.kind == "relu") return net_.relu(name);
-    if (l.kind == "leaky_relu") return net_.leaky_relu(name, l.slope);
+    if (l.kind == "relu") return net_.relu(name, l.at_zero);
+    if (l.kind == "leaky_relu") return net_.leaky_relu(name, l.slope, l.at_zero);
     if (l.kind == "gelu") return net_.gelu(name, l.approximate);
     if (l.kind == "silu") return net_.silu(name);
     if (l.kind == "quick_gelu") return net_.quick_gelu(name);

@@ -74,6 +74,7 @@ struct LayerSpec {
   std::vector<std::string> unused;      // parts (bias) that the layer has and does not use
   Dims shape;                           // reshape: of one sample
   double slope = 0.2;                   // leaky_relu, hard_sigmoid
+  std::string at_zero = "none";         // relu, leaky_relu: the gradient there; none | half | full
   bool approximate = false;             // gelu: the tanh form
   int64_t heads = 1;                    // attention
   bool causal = false;                  // attention

@@ -67,7 +67,7 @@ FORMULAS = {
     "layer": {"count_padding": (False,), "flipped": (False,), "order": ("channels_last",), "scaled": (True,), "keeps": ("high",),
               "variance": ("auto", "tf"), "statistics": ("batch",), "unbiased": (False,), "transposed": (False,),
               "fill": ("least",), "unused": ([],), "scaled_by": ("head",), "head_units": ("blocks",), "terms": ("all",), "factor": (1,),
-              "padding_index": (-1,), "epsilon_to": ("variance",), "axes": ("features",)},
+              "padding_index": (-1,), "at_zero": ("none",), "epsilon_to": ("variance",), "axes": ("features",)},
 }
 
 

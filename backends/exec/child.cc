@@ -254,6 +254,8 @@ std::string Child::unread() {
   return out_;
 }
 
+bool Child::is_quiet() { return !reap(std::chrono::milliseconds(0)) && unread().empty(); }
+
 Result<std::string> Child::receive(std::chrono::milliseconds limit) {
   const auto end = Clock::now() + limit;
   for (;;) {

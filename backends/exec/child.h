@@ -36,6 +36,8 @@ class Child {
   Result<std::string> receive(std::chrono::milliseconds limit);
   // What it has said that nobody has received yet; "" if there is nothing. Does not wait.
   std::string unread();
+  // Has it neither ended nor said anything that nobody has received?
+  bool is_quiet();
   // Closes its input and waits; then SIGTERM, then SIGKILL, to the whole group and to what left it.
   void end(std::chrono::milliseconds patience);
 

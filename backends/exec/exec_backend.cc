@@ -174,6 +174,7 @@ class ExecBackend : public Backend {
  public:
   ExecBackend(std::shared_ptr<Session> session, int threads)
       : session_(std::move(session)), threads_(threads) {}
+  ~ExecBackend() override { Session::leave(std::move(session_)); }
   Capabilities capabilities() const override { return session_->declared(); }
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
     if (program.sharding.cores > session_->declared().max_cores) {

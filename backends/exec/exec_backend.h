@@ -22,6 +22,9 @@ struct ExecOptions {
   std::chrono::milliseconds longest{
       6 * 3'600'000};  // for one that says again and again that it is alive
   std::function<void(const std::string&)> on_alive{};  // what it says then
+  // A process that has said hello and was asked for nothing more outlives its backend (until the program ends), and serves the next
+  // backend of the same command: importing a framework takes seconds.
+  bool reuse_idle = false;
 };
 
 // Every error of an engine, from its start on, has a place that begins so: "exec:COMMAND".

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "checkpoints/container/safetensors.h"
 
@@ -38,13 +39,35 @@ void remove_folder(const fs::path& folder) {
 
 }  // namespace
 
-Session::Session(ExecOptions options) : options_(std::move(options)) {
+namespace {
+
+// The process that has said hello and nothing more, of the command that was started last.
+std::shared_ptr<Session>& kept() {
+  static std::shared_ptr<Session> session;
+  return session;
+}
+
+}  // namespace
+
+Session::Session(const ExecOptions& options) : options_(options) {
   constexpr size_t kMostName = 160;
   name_ = "exec:" + options_.command;
   if (name_.size() > kMostName) name_ = name_.substr(0, kMostName) + "...";
 }
 
+void Session::leave(std::shared_ptr<Session> session) {
+  if (session->options_.reuse_idle && session.use_count() == 1 && session->is_idle())
+    kept() = std::move(session);
+}
+
 Result<std::shared_ptr<Session>> Session::start(const ExecOptions& options) {
+  if (options.reuse_idle) {
+    const std::shared_ptr<Session> idle = std::exchange(kept(), nullptr);
+    if (idle != nullptr && idle->options_.command == options.command && idle->is_idle()) {
+      idle->options_ = options;
+      return idle;
+    }
+  }
   const std::shared_ptr<Session> s(new Session(options));
   std::vector<std::string> words = boost::program_options::split_unix(options.command);
   if (words.empty())
@@ -71,6 +94,7 @@ Result<Reply> Session::ask(const std::string& message, const std::string& key,
                            const std::string& is, Milliseconds limit) {
   if (broken_) return Error{"has failed before", name_, ""};
   broken_ = true;  // until it has answered
+  ++asked_;
   // Signs of life may come at any time; what is not one answers something that nobody asked.
   const std::string more = child_->unread();
   for (size_t at = 0, end; (end = more.find('\n', at)) != std::string::npos; at = end + 1) {

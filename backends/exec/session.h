@@ -18,6 +18,8 @@ namespace twinrun::exec {
 class Session {
  public:
   static Result<std::shared_ptr<Session>> start(const ExecOptions& options);
+  // Ends it, or keeps it for the next start(): ExecOptions::reuse_idle.
+  static void leave(std::shared_ptr<Session> session);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -40,12 +42,13 @@ class Session {
   int next_request() { return requests_++; }
 
  private:
-  explicit Session(ExecOptions options);
+  explicit Session(const ExecOptions& options);
+  bool is_idle() const { return !broken_ && asked_ == 1 && child_->is_quiet(); }
   ExecOptions options_;
   std::string folder_, name_;
   std::unique_ptr<Child> child_;
   Capabilities declared_;
-  int programs_ = 0, requests_ = 0;
+  int programs_ = 0, requests_ = 0, asked_ = 0;
   bool broken_ = false;
 };
 

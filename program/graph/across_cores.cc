@@ -51,7 +51,7 @@ ValueId Layers::mean_over_all_cores(ValueId statistic) {
 
 Layers::Moments Layers::own_moments(GraphBuilder b, const Dims& reduced, ValueId mean,
                                     int64_t count) {
-  if (sharding_.one_pass_variance) {
+  if (sharding_.variance == Sharding::Variance::kOnePass) {
     b = b.scope("own");
     return {mean, variance_of(b, mean_of_squares(b, reduced), mean), count};
   }

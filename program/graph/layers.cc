@@ -253,13 +253,27 @@ void Layers::l2_normalize(const std::string& name, double epsilon) {
 
 // ---- activations
 
-void Layers::relu(const std::string& name) {
-  x_ = root_.scope(name).binary_scalar(OpKind::kMaximum, x_, 0.0);
+// The gradient of a maximum goes to the second operand where both are equal.
+void Layers::at_least(GraphBuilder b, ValueId other, std::string_view at_zero) {
+  const ValueId to_other = b.binary(OpKind::kMaximum, x_, other);
+  const ValueId to_x = at_zero == "none" ? to_other : b.binary(OpKind::kMaximum, other, x_, "own");
+  x_ = at_zero == "half"
+           ? b.binary_scalar(OpKind::kMultiply, b.add(to_other, to_x, "both"), 0.5, "half")
+           : to_x;
 }
 
-void Layers::leaky_relu(const std::string& name, double slope) {
+void Layers::relu(const std::string& name, std::string_view at_zero) {
   GraphBuilder b = root_.scope(name);
-  x_ = b.binary(OpKind::kMaximum, x_, b.binary_scalar(OpKind::kMultiply, x_, slope, "leak"));
+  if (at_zero == "none") {
+    x_ = b.binary_scalar(OpKind::kMaximum, x_, 0.0);
+    return;
+  }
+  at_least(b, b.broadcast_scalar(b.constant(0, b.type(x_).dtype, "zero"), x_, "zeros"), at_zero);
+}
+
+void Layers::leaky_relu(const std::string& name, double slope, std::string_view at_zero) {
+  GraphBuilder b = root_.scope(name);
+  at_least(b, b.binary_scalar(OpKind::kMultiply, x_, slope, "leak"), at_zero);
 }
 
 void Layers::gelu(const std::string& name, bool tanh_form) {

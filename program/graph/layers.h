@@ -145,8 +145,9 @@ class Layers {
   void l2_normalize(const std::string& name, double epsilon);                     // last dimension
 
   // ---- activations
-  void relu(const std::string& name);
-  void leaky_relu(const std::string& name, double slope);
+  // `at_zero`: the gradient where x is exactly 0: that of what is below (none), of what is above (full), or halfway between.
+  void relu(const std::string& name, std::string_view at_zero = "none");
+  void leaky_relu(const std::string& name, double slope, std::string_view at_zero = "none");
   void gelu(const std::string& name,
             bool tanh_form);  // x/2 (1 + erf(x/sqrt 2)), Hendrycks & Gimpel 2016, or its tanh form
   void silu(const std::string& name);
@@ -207,6 +208,8 @@ class Layers {
   // Fans are Keras's of `dims` unless the initializer has its own.
   ValueId parameter(const std::string& name, const Dims& dims, Initializer init);
   void add_bias(const std::string& name, int64_t units, bool wanted);
+  // The larger one of x and `other`, of which one is above the other on either side of 0.
+  void at_least(GraphBuilder b, ValueId other, std::string_view at_zero);
   void couple(const std::string& cause, const std::string& layer);  // in training, once a layer
   void update_statistic(const std::string& name, ValueId batch_value, double momentum);
   void expect_image(const std::string& name, const char* what) const;

@@ -55,8 +55,15 @@ void Layers::batch_norm(const std::string& name, const NormOptions& norm) {
     centred = centre();
     if (!alone && sharding_.batchnorm == BatchNormSync::kAveraged) {
       variance = mean_over_cores(own_moments(b, reduced, own_mean, own_count).variance);
-    } else if (sharding_.one_pass_variance) {
+    } else if (sharding_.variance == Sharding::Variance::kOnePass) {
       variance = variance_of(b, mean_over_cores(mean_of_squares(b, reduced)), mean);
+    } else if (sharding_.variance == Sharding::Variance::kMeanHeld) {
+      const ValueId held = mean_over_cores(
+          b.reduce(x_, reduced, Reducer::kMean, "held_mean", /*stop_gradient=*/true));
+      const ValueId gap =
+          b.sub(x_, b.broadcast_trailing(held, x_, "held_mean_broadcast"), "held_centre");
+      variance = mean_over_cores(
+          b.reduce(b.mul(gap, gap, "square"), reduced, Reducer::kMean, "variance"));
     } else {
       variance = mean_over_cores(
           b.reduce(b.mul(centred, centred, "square"), reduced, Reducer::kMean, "variance"));

@@ -153,8 +153,10 @@ struct Sharding {
   Scaling scaling = Scaling::kByReduction;
   Statistics statistics = Statistics::kAsNormalised;
   Feeding feeding = {};
-  // Batch norm's variance is max(E[x^2] - E[x]^2, 0), not E[(x - E[x])^2]: another formula of the same meaning, so no cause.
-  bool one_pass_variance = false;
+  // Batch norm's variance: formulas of the same meaning, so no causes. kCentred: E[(x - E[x])^2]; kOnePass: max(E[x^2] - E[x]^2, 0);
+  // kMeanHeld: as kCentred, and its gradient takes the mean for a constant, which makes that of the layer the closed formula that
+  // cuDNN, XLA and PyTorch with channels last have: rounding of the mean is not made good in it.
+  enum class Variance : uint8_t { kCentred, kOnePass, kMeanHeld } variance = Variance::kCentred;
   bool operator==(const Sharding&) const = default;
 };
 

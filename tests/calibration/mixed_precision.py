@@ -6,7 +6,7 @@
 
 Engines: mixed_engine.py, in the interpreter that TWINRUN_PARITY_TORCH and TWINRUN_PARITY_JAX name (PyTorch 2.3 or later for
 float16 on a CPU). Each run is `twinrun diagnose SCENARIO --quick` of a few steps: what is counted is whether a healthy engine is
-called ENGINE_BUG or SHARDING. Exit status 1: one was. With --json, runs that the file has are not done again.
+accused: ENGINE_BUG, PROGRAM, SHARDING or NONDETERMINISTIC. Exit status 1: one was. With --json, runs that the file has are not done again.
 """
 import argparse
 import atexit
@@ -137,7 +137,7 @@ class Rows:
 
 
 def accused(row):
-    return row["verdict"] in ("ENGINE_BUG", "SHARDING", "FAILED")
+    return row["verdict"] in ("ENGINE_BUG", "PROGRAM", "SHARDING", "NONDETERMINISTIC", "FAILED")
 
 
 def healthy(options, rows):
@@ -145,6 +145,8 @@ def healthy(options, rows):
     if options.only:
         chosen = [r for r in chosen if options.only in f"{r['framework']} {r['precision']} {r['declare']} {r['case']}"]
     chosen = chosen[::options.every][:options.first]
+    if not chosen:
+        sys.exit(f"no run is described by '{options.only}'")
     for framework in {run["framework"] for run in chosen}:
         socket_of(framework)
     table = collections.defaultdict(lambda: [0, 0])

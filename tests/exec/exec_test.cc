@@ -3,6 +3,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "backends/exec/child.h"
@@ -61,6 +64,39 @@ TEST_F(Script, DeclaresItsMixedPrecision) {
   EXPECT_EQ(declared_word(c), "autocast");
   EXPECT_EQ(c.reduced_bits, kBf16Bits);
   EXPECT_TRUE(c.stochastic);
+}
+
+TEST_F(Script, ThatHasOnlySaidHelloServesTheNextBackend) {
+  const std::string hello = say(R"({"hello":{"protocol":1,"name":"script"}})");
+  ExecOptions o = engine_of("echo started >> ../../starts; while read -r line; do " + hello + "; done");
+  const auto starts = [&] {
+    std::ifstream in(sessions() + "/../starts");
+    return std::count(std::istreambuf_iterator<char>(in), {}, '\n');
+  };
+  ASSERT_TRUE(make_exec_backend(o, 1).ok());
+  ASSERT_TRUE(make_exec_backend(o, 1).ok());
+  EXPECT_EQ(starts(), 2);
+  o.reuse_idle = true;
+  ASSERT_TRUE(make_exec_backend(o, 1).ok());
+  ASSERT_TRUE(make_exec_backend(o, 1).ok());
+  EXPECT_EQ(starts(), 3);
+  // It answers every request with a hello: one that was asked for more is not kept.
+  EXPECT_NE(step_error(o), "");
+  EXPECT_EQ(starts(), 3);
+  ASSERT_TRUE(make_exec_backend(o, 1).ok());
+  EXPECT_EQ(starts(), 4);
+  // Another command ends the kept one.
+  ExecOptions other = o;
+  other.command.replace(0, 2, "sh -u");
+  ASSERT_TRUE(make_exec_backend(other, 1).ok());
+  EXPECT_EQ(starts(), 5);
+  // One that has ended in the meantime is not handed out.
+  o = engine_of("echo started >> ../../starts; read -r line; " + hello);
+  o.reuse_idle = true;
+  ASSERT_TRUE(make_exec_backend(o, 1).ok());
+  std::this_thread::sleep_for(milliseconds(300));
+  EXPECT_NE(step_error(o), "");
+  EXPECT_EQ(starts(), 7);
 }
 
 TEST_F(Script, HelloOfAnotherKind) {

@@ -246,6 +246,70 @@ TEST(Formulas, ANumberThatNobodySetsIsNotExplained) {
   EXPECT_EQ(plain_number(0.00349997), 0.0035);
 }
 
+TEST(Formulas, WhatGradientsAreClippedAtIsRead) {
+  const Experiment e = on_one_core(tiny::kDense, {});
+  for (const auto& [kind, at] : {std::pair{"global_norm", "0.37"}, {"value", "0.0123"}}) {
+    FormulaChange change;
+    change.values = {{"optimizer.clip", kind}, {"optimizer.clip_at", at}};
+    OwnScript subject(tiny::must(with_formula(e, change)), e.sharding);
+    const MatchResult m = match_script(e, subject);
+    const std::string setting =
+        std::string("optimizer.clip = \"") + kind + "\", optimizer.clip_at = " + at;
+    EXPECT_TRUE(is_named(m, setting)) << setting << ": " << told_of_script(m);
+  }
+}
+
+// ---- layers
+
+// Black pixels and biases that start at zero: relu's input is exactly zero there.
+TEST(Formulas, TheGradientOfReluAtZeroIsNamed) {
+  const Experiment e = on_one_core(R"(
+[[model.layers]]
+kind = "conv2d"
+filters = 3
+kernel = 3
+[[model.layers]]
+kind = "relu"
+[[model.layers]]
+kind = "flatten"
+[[model.layers]]
+kind = "dense"
+units = 10
+)",
+                                   {});
+  for (const char* at_zero : {"half", "full"}) {
+    const std::string value = std::string("\"") + at_zero + "\"";
+    EXPECT_TRUE(is_named(match_number(e, "relu.at_zero", value),
+                         "at_zero = " + value + " in layers of kind relu"));
+  }
+}
+
+TEST(Formulas, OfOneLayerAreNamed) {
+  const Experiment e = on_one_core(R"(
+[[model.layers]]
+kind = "conv2d"
+filters = 3
+kernel = 3
+[[model.layers]]
+kind = "batch_norm"
+[[model.layers]]
+kind = "relu"
+[[model.layers]]
+kind = "flatten"
+[[model.layers]]
+kind = "dense"
+units = 12
+[[model.layers]]
+kind = "batch_norm"
+[[model.layers]]
+kind = "dense"
+units = 10
+)",
+                                   {});
+  const MatchResult m = match_number(e, "model.layers.batch_norm2.momentum", "0.9");
+  EXPECT_TRUE(is_named(m, "model.layers.batch_norm2.momentum = 0.9")) << told_of_script(m);
+}
+
 // ---- what does not learn
 
 TEST(Formulas, LayersThatDoNotLearnAreNamedTogether) {
