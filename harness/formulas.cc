@@ -303,8 +303,7 @@ std::vector<FormulaChange> formula_changes_in(const Experiment& e,
     const std::string& key = change.values.front().first;
     const std::string kind = key.substr(0, key.find('.'));
     const auto found = named.find(kind);
-    if (found == named.end() || found->second.size() > kMost ||
-        found->second.size() == count[kind])
+    if (found == named.end() || found->second.size() > kMost || found->second.size() == count[kind])
       continue;
     add(change, found->second);
     for (const std::string& name : found->second) {
@@ -366,7 +365,8 @@ FormulaChange fitted_clip(const Experiment& e, const std::string& kind, double a
   const std::string what = kind == "value"  ? "each value of the gradients"
                            : kind == "norm" ? "the norm of each variable's gradient"
                                             : "the norm of all gradients";
-  c.meaning = fmt::format("clips {} at {} where the scenario does not clip", what, short_number(at));
+  c.meaning =
+      fmt::format("clips {} at {} where the scenario does not clip", what, short_number(at));
   const auto* row = std::ranges::find(kFormulaRows, "optimizer.clip = #", &FormulaRow::change);
   c.frameworks = row->frameworks;
   c.cure = "take the clipping out of the script";

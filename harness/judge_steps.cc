@@ -254,7 +254,8 @@ Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchSt
                      decided(left, tried.held, undecided, explanation.parts, options));
       if (aside.empty() || aside.size() == undecided.size()) break;
       erase_steps(undecided, aside);
-      TWINRUN_ASSIGN(left, outside_of(e_, asked_, engine_, undecided, explanation.parts, tried.held, options));
+      TWINRUN_ASSIGN(
+          left, outside_of(e_, asked_, engine_, undecided, explanation.parts, tried.held, options));
     }
     if (left.empty()) {
       hold.push_back(explanation);

@@ -131,11 +131,12 @@ Result<Observed> HonestMembers::member(const PrecisionClass& of, uint64_t number
   const PrecisionClass whole;
   const auto passes = member_of(of, number, declared, options),
              update = member_of(whole, number, declared, options);
-  if (declared.ours || !holds_mean(number, declared)) return observed(of, *passes, *update, number, run);
+  if (declared.ours || !holds_mean(number, declared))
+    return observed(of, *passes, *update, number, run);
   const Program program = with_mean_held(run.program);
-  return observed(of, *passes, *update, number,
-                  {program, run.states, run.experiment, run.further, run.own_update, run.map,
-                   run.history});
+  return observed(
+      of, *passes, *update, number,
+      {program, run.states, run.experiment, run.further, run.own_update, run.map, run.history});
 }
 
 Result<Observed> HonestMembers::exact(const PrecisionClass& of, const Run& run) const {

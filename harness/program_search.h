@@ -39,8 +39,8 @@ struct Hypothesis {
   std::shared_ptr<const Experiment> experiment = nullptr;  // whose feed the program reads
   StateMap map;                                            // onto the state of the one asked for
   std::vector<Observed> members = {};
-  double score = 0;     // the sum of the ratios' logarithms in an envelope of two: how much is wrong
-  int64_t far = 0;      // values that two members rule out
+  double score = 0;  // the sum of the ratios' logarithms in an envelope of two: how much is wrong
+  int64_t far = 0;   // values that two members rule out
   // The same of the one step that is looked at first, for all programs the same one.
   double nearness = 0;
   int64_t first_far = 0;
@@ -169,9 +169,10 @@ class ProgramSearch : public FormulaFit {
   Status look_by_reference(Hypothesis& h, size_t at) {
     const std::vector<double>& spreads = spreads_at(at);
     const Observed seen = comparable(of_state(at), h);
-    TWINRUN_ASSIGN(const Observed ran,
-                   honest().reference({h.program, {states_[at]}, h.experiment.get(), 1, true,
-                                       &h.map, options_.history}));
+    TWINRUN_ASSIGN(
+        const Observed ran,
+        honest().reference(
+            {h.program, {states_[at]}, h.experiment.get(), 1, true, &h.map, options_.history}));
     const Observed due = comparable(ran, h);
     h.far = 0;
     h.nearness = 0;
@@ -199,8 +200,9 @@ class ProgramSearch : public FormulaFit {
       const Envelope::Around& around = honest.values[v];
       const double size = norm2(*around.mean);
       const bool known = size == 0 || around.known(kKnown);
-      out.push_back(!known ? -1 : size > 0 ? std::max(around.looks[0].spread / size, kLeast)
-                                           : kLeast);
+      out.push_back(!known     ? -1
+                    : size > 0 ? std::max(around.looks[0].spread / size, kLeast)
+                               : kLeast);
     }
     return out;
   }
@@ -402,7 +404,8 @@ class ProgramSearch : public FormulaFit {
     std::set<std::string> layers;
     for (const Distance& d : fits_[held_].found) {
       const std::string& tensor = tensors_[place_of(d.value)].tensor;
-      if (outside(d) && tensor.rfind('/') != std::string::npos) layers.insert(tensor.substr(0, tensor.rfind('/')));
+      if (outside(d) && tensor.rfind('/') != std::string::npos)
+        layers.insert(tensor.substr(0, tensor.rfind('/')));
     }
     Parts out;
     for (FormulaChange& change : formula_changes_in(e_, layers)) {

@@ -62,8 +62,8 @@ void Layers::batch_norm(const std::string& name, const NormOptions& norm) {
           b.reduce(x_, reduced, Reducer::kMean, "held_mean", /*stop_gradient=*/true));
       const ValueId gap =
           b.sub(x_, b.broadcast_trailing(held, x_, "held_mean_broadcast"), "held_centre");
-      variance = mean_over_cores(
-          b.reduce(b.mul(gap, gap, "square"), reduced, Reducer::kMean, "variance"));
+      variance =
+          mean_over_cores(b.reduce(b.mul(gap, gap, "square"), reduced, Reducer::kMean, "variance"));
     } else {
       variance = mean_over_cores(
           b.reduce(b.mul(centred, centred, "square"), reduced, Reducer::kMean, "variance"));

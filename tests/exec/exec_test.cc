@@ -68,7 +68,8 @@ TEST_F(Script, DeclaresItsMixedPrecision) {
 
 TEST_F(Script, ThatHasOnlySaidHelloServesTheNextBackend) {
   const std::string hello = say(R"({"hello":{"protocol":1,"name":"script"}})");
-  ExecOptions o = engine_of("echo started >> ../../starts; while read -r line; do " + hello + "; done");
+  ExecOptions o =
+      engine_of("echo started >> ../../starts; while read -r line; do " + hello + "; done");
   const auto starts = [&] {
     std::ifstream in(sessions() + "/../starts");
     return std::count(std::istreambuf_iterator<char>(in), {}, '\n');
