@@ -293,9 +293,11 @@ Judgement judge(const Evidence& e) {
         e, j, find_row(e, "T - R"),
         fmt::format("{}; whether the remaining difference matters takes several seeds.",
                     nothing_outside(e)));
-    inconclusive(j, "Nothing wrong was found in the quick look, and the runs are not bit-equal.",
-                 "--quick runs no seeds: it can only show an engine bug or exact agreement",
-                 {"run again without --quick: it trains the seeds that decide"});
+    inconclusive(
+        j, "Nothing wrong was found in the quick look, and the runs are not bit-equal.",
+        "--quick runs no seeds: it can show a fault, another program or exact agreement, not what "
+        "noise may do",
+        {"run again without --quick: it trains the seeds that decide"});
     return j;
   }
   const TrajectoryRow* tr = find_row(e, "T - R");

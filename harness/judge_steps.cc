@@ -290,6 +290,40 @@ Status StepsJudge::keep_undeclared(MatchResult& tried, const std::vector<MatchSt
   return Ok{};
 }
 
+// The variable that takes the reference to where the subject ended when it alone starts as in `other`; nullopt: no single one does.
+Result<std::optional<size_t>> StepsJudge::makes_the_difference(Engine& reference,
+                                                               const MatchState& at,
+                                                               const States& other) const {
+  constexpr double kOfReported = 0.1;
+  // How far from the subject's end, each variable in units of its change.
+  const auto misses = [&](const States& start) -> Result<double> {
+    TWINRUN_ASSIGN(const StepResult r, one_step(e_, reference, at.step, start));
+    double sum = 0;
+    for (size_t i = 0; i < asked_.state.size(); ++i) {
+      if (asked_.state[i].type.dtype != DType::kF32 || asked_.state[i].next == kNoValue) continue;
+      for (size_t k = 0; k < start.size(); ++k) {
+        const std::vector<double> is = as_doubles(at.after[k].vars[i]);
+        const double change = distance(is, as_doubles(at.states[k].vars[i]));
+        if (change > 0) sum += distance(is, as_doubles(r.after[k].vars[i])) / change;
+      }
+    }
+    return sum;
+  };
+  std::optional<size_t> best;
+  TWINRUN_ASSIGN(double least, misses(at.states));
+  least *= kOfReported;
+  for (size_t i = 0; i < asked_.state.size(); ++i) {
+    if (asked_.state[i].type.dtype != DType::kF32 || asked_.state[i].next == kNoValue) continue;
+    States start = at.states;
+    for (size_t k = 0; k < start.size(); ++k) start[k].vars[i] = other[k].vars[i];
+    TWINRUN_ASSIGN(const double left, misses(start));
+    if (!(left < least)) continue;
+    least = left;
+    best = i;
+  }
+  return best;
+}
+
 Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& match,
                                                           const std::vector<MatchState>& states) {
   std::optional<OtherStart> none;
@@ -327,8 +361,11 @@ Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& mat
   OtherStart out;
   out.step = step;
   double most = 0;
+  // Where nothing follows from a variable (a velocity without momentum), any start of it will do: the one that makes the difference alone.
+  TWINRUN_ASSIGN(const auto alone, makes_the_difference(*reference, *found, other.states));
   for (size_t i = 0; i < asked_.state.size(); ++i) {
     if (asked_.state[i].type.dtype != DType::kF32 || asked_.state[i].next == kNoValue) continue;
+    if (alone && *alone != i) continue;
     for (size_t k = 0; k < other.states.size(); ++k) {
       const std::vector<double> used = as_doubles(other.states[k].vars[i]),
                                 reported = as_doubles(found->states[k].vars[i]);

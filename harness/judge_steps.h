@@ -109,6 +109,8 @@ class StepsJudge {
   bool has_loss_scale(const MatchResult& match) const;
   Status keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states,
                          const MatchOptions& options) const;
+  Result<std::optional<size_t>> makes_the_difference(Engine& reference, const MatchState& at,
+                                                     const States& other) const;
   Status keep_undeclared(MatchResult& tried, const std::vector<MatchState>& states,
                          const MatchOptions& options) const;
   Result<std::vector<int64_t>> decided(const std::vector<TensorMismatch>& outside,

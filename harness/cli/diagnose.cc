@@ -139,7 +139,7 @@ int diagnose_verb(const Args& args) {
       "out,o", po::value<std::string>(),
       "folder of the results (default twinrun-results/NAME-DIGEST8)")(
       "quick", po::bool_switch(),
-      "no seeds: verdict engine bug, exact agreement or inconclusive only")(
+      "no seeds: a fault, another program or exact agreement is found, all else is inconclusive")(
       "fresh", po::bool_switch(), "compute kept reference runs again")(
       "dry-run", po::bool_switch(), "what would run, how long, how much disk")(
       "fail-on", po::value<std::string>(),

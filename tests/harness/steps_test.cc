@@ -238,13 +238,14 @@ TEST(Steps, AFaultOfOneStepInSixtyIsFound) {
   EXPECT_EQ(lost.findings[0].core, 1) << told(lost);
 }
 
-// A bit of the exponent or high in the fraction, between two steps.
+// A bit of the exponent or high in the fraction, between two steps; also where a velocity is kept of which nothing follows (rmsprop).
 TEST(Steps, AStateThatChangesBetweenTheStepsIsTold) {
-  Setting s;
-  s.optimizer = "momentum";
-  const Program p = asked_of(s);
-  for (const int bit : {29, 22}) {
-    SCOPED_TRACE(bit);
+  for (const auto& [optimizer, bit] :
+       {std::pair{"momentum", 29}, {"momentum", 22}, {"rmsprop", 29}}) {
+    SCOPED_TRACE(optimizer + std::string(" ") + std::to_string(bit));
+    Setting s;
+    s.optimizer = optimizer;
+    const Program p = asked_of(s);
     const Report r = diagnosed(s, bit_flipped(p, 6, bit));
     expect_found(r, 6, "dense1/kernel");
     EXPECT_EQ(r.findings[0].cause, "other_start") << told(r);
