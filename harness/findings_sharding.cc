@@ -201,7 +201,10 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
       } else {
         f.number = explanation.ratio;
         f.bound = m.threshold;
-        f.number_text = m.read ? "the bits are equal" : spreads(explanation.ratio, m.threshold);
+        f.number_text =
+            m.read ? "the bits are equal"
+                   : fmt::format("with the scenario changed so {}; as it is {}",
+                                 spreads(explanation.ratio, m.threshold), text::times(m.ratio));
         f.bound_source = m.read ? told_by : envelope_source(m);
       }
       if (!m.outside.empty()) {
