@@ -129,6 +129,8 @@ class FormulaFit : public SubjectFit {
     }
   }
 
+  static constexpr double kPlainFactor = 1.5;
+
   // A factor of the loss or of the gradients, what gradients are clipped at, a learning rate or the rates of single steps.
   Result<Parts> fitted(bool update_alone) {
     Parts out;
@@ -141,6 +143,8 @@ class FormulaFit : public SubjectFit {
       clips(due, out);
       const double factor = along(due, 0, false);
       if (!(factor > 0 && std::isfinite(factor)) || std::fabs(factor - 1) < 1e-6) return out;
+      // Where roundings are drawn, tensors that do not have a small factor lie inside with it all the same.
+      if (!fits_[held_].of.tight && std::max(factor, 1 / factor) < kPlainFactor) return out;
       number("loss.scale", factor);
       number("optimizer.gradient_scale", factor);
       return out;
