@@ -45,10 +45,12 @@ Program Experiment::forward_of(Stack stack) const {
   return program;
 }
 
+bool has_batch_norm(const Program& step) {
+  return std::ranges::find(step.couplings, "batch_norm", &Coupling::cause) != step.couplings.end();
+}
+
 Program with_variance(const Program& step, Sharding::Variance formula) {
-  const bool normalised = std::ranges::any_of(
-      step.couplings, [](const Coupling& c) { return c.cause == "batch_norm"; });
-  if (!normalised || step.recipe == nullptr) return step;
+  if (!has_batch_norm(step) || step.recipe == nullptr) return step;
   Sharding sharding = step.sharding;
   sharding.variance = formula;
   return reshard(step, sharding);

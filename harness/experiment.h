@@ -60,6 +60,8 @@ struct Experiment {
   Program forward_of(Stack stack) const;
 };
 
+// Does the step normalise by the statistics of a batch?
+bool has_batch_norm(const Program& step);
 // The same training step with batch norm's variance by another formula; where there is none, the step itself.
 Program with_variance(const Program& step, Sharding::Variance formula);
 // The same training step by the formulas that an engine declares: batch norm's variance in one pass. Another text, the same

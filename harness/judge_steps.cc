@@ -77,6 +77,11 @@ double norm(const std::vector<double>& a) {
   return std::sqrt(sum);
 }
 
+// A variable of real numbers that a step computes anew.
+bool is_updated(const StateVar& var) {
+  return var.type.dtype == DType::kF32 && var.next != kNoValue;
+}
+
 // In the order of computation.
 std::vector<Compared> ordered(const Program& program, int64_t most) {
   std::vector<Compared> out = compared_tensors(program, most);
@@ -300,7 +305,7 @@ Result<std::optional<size_t>> StepsJudge::makes_the_difference(Engine& reference
     TWINRUN_ASSIGN(const StepResult r, one_step(e_, reference, at.step, start));
     double sum = 0;
     for (size_t i = 0; i < asked_.state.size(); ++i) {
-      if (asked_.state[i].type.dtype != DType::kF32 || asked_.state[i].next == kNoValue) continue;
+      if (!is_updated(asked_.state[i])) continue;
       for (size_t k = 0; k < start.size(); ++k) {
         const std::vector<double> is = as_doubles(at.after[k].vars[i]);
         const double change = distance(is, as_doubles(at.states[k].vars[i]));
@@ -313,7 +318,7 @@ Result<std::optional<size_t>> StepsJudge::makes_the_difference(Engine& reference
   TWINRUN_ASSIGN(double least, misses(at.states));
   least *= kOfReported;
   for (size_t i = 0; i < asked_.state.size(); ++i) {
-    if (asked_.state[i].type.dtype != DType::kF32 || asked_.state[i].next == kNoValue) continue;
+    if (!is_updated(asked_.state[i])) continue;
     States start = at.states;
     for (size_t k = 0; k < start.size(); ++k) start[k].vars[i] = other[k].vars[i];
     TWINRUN_ASSIGN(const double left, misses(start));
@@ -343,7 +348,7 @@ Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& mat
   for (int turn = 0; turn < kTowardsStart; ++turn) {
     TWINRUN_ASSIGN(const StepResult r, one_step(e_, *reference, step, other.states));
     for (size_t i = 0; i < asked_.state.size(); ++i) {
-      if (asked_.state[i].type.dtype != DType::kF32 || asked_.state[i].next == kNoValue) continue;
+      if (!is_updated(asked_.state[i])) continue;
       for (size_t k = 0; k < other.states.size(); ++k) {
         Tensor start = other.states[k].vars[i].clone();
         const float *due = r.after[k].vars[i].as<float>().data(),
@@ -364,7 +369,7 @@ Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& mat
   // Where nothing follows from a variable (a velocity without momentum), any start of it will do: the one that makes the difference alone.
   TWINRUN_ASSIGN(const auto alone, makes_the_difference(*reference, *found, other.states));
   for (size_t i = 0; i < asked_.state.size(); ++i) {
-    if (asked_.state[i].type.dtype != DType::kF32 || asked_.state[i].next == kNoValue) continue;
+    if (!is_updated(asked_.state[i])) continue;
     if (alone && *alone != i) continue;
     for (size_t k = 0; k < other.states.size(); ++k) {
       const std::vector<double> used = as_doubles(other.states[k].vars[i]),

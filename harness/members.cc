@@ -31,9 +31,7 @@ std::map<ValueId, std::string> shown_gradients(const Program& program) {
 std::optional<uint64_t> holds_mean(uint64_t number, const Capabilities& declared,
                                    const Program& program) {
   constexpr uint64_t kApart = 4096;
-  const bool normalises = std::ranges::any_of(
-      program.couplings, [](const Coupling& c) { return c.cause == "batch_norm"; });
-  if (declared.ours || !normalises || number % 4 != 3) return std::nullopt;
+  if (declared.ours || !has_batch_norm(program) || number % 4 != 3) return std::nullopt;
   for (uint64_t drawn = number;; drawn += kApart) {
     const variants::Order order = variant_within(drawn, declared).reduction;
     if (order.segment == 0 && order.block == 0 && order.lanes == 1) return drawn;

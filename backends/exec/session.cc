@@ -37,10 +37,6 @@ void remove_folder(const fs::path& folder) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 // The process that has said hello and nothing more, of the command that was started last.
 std::shared_ptr<Session>& kept() {
   static std::shared_ptr<Session> session;

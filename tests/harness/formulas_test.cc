@@ -261,22 +261,20 @@ TEST(Formulas, WhatGradientsAreClippedAtIsRead) {
 
 // ---- layers
 
+// Of these kinds, with what else a kind needs.
+Experiment of_layers(std::initializer_list<const char*> kinds) {
+  std::string text;
+  for (const std::string kind : kinds) {
+    text += "[[model.layers]]\nkind = \"" + kind + "\"\n";
+    if (kind == "conv2d") text += "filters = 3\nkernel = 3\n";
+    if (kind == "dense") text += "units = 10\n";
+  }
+  return on_one_core(text.c_str(), {});
+}
+
 // Black pixels and biases that start at zero: relu's input is exactly zero there.
 TEST(Formulas, TheGradientOfReluAtZeroIsNamed) {
-  const Experiment e = on_one_core(R"(
-[[model.layers]]
-kind = "conv2d"
-filters = 3
-kernel = 3
-[[model.layers]]
-kind = "relu"
-[[model.layers]]
-kind = "flatten"
-[[model.layers]]
-kind = "dense"
-units = 10
-)",
-                                   {});
+  const Experiment e = of_layers({"conv2d", "relu", "flatten", "dense"});
   for (const char* at_zero : {"half", "full"}) {
     const std::string value = std::string("\"") + at_zero + "\"";
     EXPECT_TRUE(is_named(match_number(e, "relu.at_zero", value),
@@ -285,27 +283,8 @@ units = 10
 }
 
 TEST(Formulas, OfOneLayerAreNamed) {
-  const Experiment e = on_one_core(R"(
-[[model.layers]]
-kind = "conv2d"
-filters = 3
-kernel = 3
-[[model.layers]]
-kind = "batch_norm"
-[[model.layers]]
-kind = "relu"
-[[model.layers]]
-kind = "flatten"
-[[model.layers]]
-kind = "dense"
-units = 12
-[[model.layers]]
-kind = "batch_norm"
-[[model.layers]]
-kind = "dense"
-units = 10
-)",
-                                   {});
+  const Experiment e =
+      of_layers({"conv2d", "batch_norm", "relu", "flatten", "dense", "batch_norm", "dense"});
   const MatchResult m = match_number(e, "model.layers.batch_norm2.momentum", "0.9");
   EXPECT_TRUE(is_named(m, "model.layers.batch_norm2.momentum = 0.9")) << told_of_script(m);
 }
