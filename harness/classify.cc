@@ -223,8 +223,9 @@ Judgement judge(const Evidence& e) {
   }
   if (e.subject_birth) {
     j.notes.push_back(
-        fmt::format("The subject ends in {} at step {}, born in {}; the references do not.",
-                    e.subject_birth->what, e.subject_birth->step, e.subject_birth->op));
+        fmt::format("The subject ends in {} at step {}{}; the references do not.",
+                    e.subject_birth->what, e.subject_birth->step,
+                    e.subject_birth->op.empty() ? "" : ", born in " + e.subject_birth->op));
   }
   const bool explained = e.match && e.match->outcome == MatchResult::Outcome::kExplained;
   const bool unexplained = e.match && e.match->outcome == MatchResult::Outcome::kUnexplained;

@@ -150,7 +150,7 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
                                                           const std::vector<MatchState>& states) {
   std::optional<LayerFault> none;
   if (!declared_.activations || match.outcome != MatchResult::Outcome::kUnexplained ||
-      match.outside.empty() || !match.undeclared.empty())
+      match.outside.empty() || match.in_its_numbers)
     return none;
   const int64_t step = match.outside.front().step;
   const auto from = std::ranges::find(states, step, &MatchState::step);
@@ -242,6 +242,7 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
 
   LayerFault fault;
   const Shown& wrong = place(*first);
+  if (!match.undeclared.empty() && (wrong.of_layer || wrong.is_gradient)) return none;
   const Track track = track_to(step_due, wrong, shown);
   const Envelope::Around& there = around.values[first->value];
   const double size = norm2(*there.mean);

@@ -91,6 +91,13 @@ std::vector<Compared> ordered(const Program& program, int64_t most) {
 
 }  // namespace
 
+void take_as_declared(MatchResult& match) {
+  if (match.undeclared.empty()) return;
+  match.undeclared.clear();
+  match.computes_as = row_of(match.held.precision).word;
+  match.computes = match.held.does;
+}
+
 StepsJudge::StepsJudge(const Experiment& e, const Program& asked, Backend& engine, MatchOptions o)
     : e_(e), asked_(asked), engine_(engine), o_(std::move(o)), declared_(engine.capabilities()) {
   if (!declared_.ours) slack_ = settings_slack(e);
@@ -288,10 +295,7 @@ Status StepsJudge::keep_undeclared(MatchResult& tried, const std::vector<MatchSt
   all.only = class_of(tried.computes_as, tried.undeclared, declared_, asked_);
   if (!all.only) return Ok{};
   TWINRUN_ASSIGN(const MatchResult held, match_subject(e_, asked_, engine_, states, all));
-  if (held.outcome != MatchResult::Outcome::kUnexplained) return Ok{};
-  tried.undeclared.clear();
-  tried.computes_as = row_of(tried.held.precision).word;
-  tried.computes = tried.held.does;
+  if (held.outcome == MatchResult::Outcome::kUnexplained) take_as_declared(tried);
   return Ok{};
 }
 

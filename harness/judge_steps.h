@@ -66,6 +66,9 @@ struct LayerFault {
   int64_t shown = 0;                // how many values of layers, gradients too
 };
 
+// What is outside is no undeclared precision's doing after all.
+void take_as_declared(MatchResult& match);
+
 class StepsJudge {
  public:
   StepsJudge(const Experiment& experiment, const Program& asked, Backend& engine,
@@ -94,7 +97,8 @@ class StepsJudge {
                                             const std::vector<MatchState>& states,
                                             const std::vector<int64_t>& sampled, bool repeats);
   // The first step that is outside, asked for again together with what the layers of the model give. Nothing where the step is then
-  // inside, or the update alone was wrong.
+  // inside, or the update alone was wrong. Where match.undeclared is not empty: nothing, unless the loss alone is outside and all layers
+  // before it are as declared, which no other precision would leave them.
   Result<std::optional<LayerFault>> layer_fault(const MatchResult& match,
                                                 const std::vector<MatchState>& states);
   Result<std::optional<ReplicaSplit>> split_replicas(const std::vector<MatchState>& states);

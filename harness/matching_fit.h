@@ -365,7 +365,13 @@ class SubjectFit {
     for (const Distance& d : found) {
       const std::vector<float>& x = *subject_.values[d.value].data;
       if (d.look != Look::kDistance || !outside(d) || x.size() < 2) continue;
-      const double apart = gap2(*one.values[d.value].data, *two.values[d.value].data);
+      // No spread between runs excuses NaN where honest engines are finite.
+      if (!std::isfinite(norm2(x))) {
+        ++near;
+        continue;
+      }
+      const double gap = gap2(*one.values[d.value].data, *two.values[d.value].data);
+      const double apart = std::isfinite(gap) ? gap : INFINITY;
       if (2 * apart < gap2(x, *honest.values[d.value].mean)) {
         ++near;
         continue;

@@ -172,7 +172,15 @@ struct Runner {
       TWINRUN_ASSIGN(before, state_before(engine, feed, step));
     }
     result.birth = find_birth(engine, step, before, inputs);
-    if (!result.birth) result.birth = Birth{step, 0, "", "", "loss"};
+    if (!result.birth) {
+      // An engine that does not show its ops.
+      const bool lost = !std::isfinite(s.loss);
+      const bool nan = std::isnan(lost ? s.loss : s.gradient_norm);
+      result.birth = Birth{step, 0, "", "", nan ? "NaN" : "Inf"};
+      result.file.ended = fmt::format("diverged: {} in {} at step {}", result.birth->what,
+                                      lost ? "the loss" : "the gradients", step);
+      return false;
+    }
     result.file.ended =
         fmt::format("diverged: {} born at step {} in {} on core {}", result.birth->what, step,
                     result.birth->op, result.birth->replica);

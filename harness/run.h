@@ -20,8 +20,8 @@ namespace twinrun {
 struct Birth {
   int64_t step = 0;
   int replica = 0;
-  std::string op, phase;
-  std::string what;  // "NaN", "Inf", "loss"
+  std::string op, phase;  // empty: of an engine that does not show its ops
+  std::string what;       // "NaN" or "Inf"
 };
 
 // Did the script leave the update of this step out because its loss or a gradient is not finite? So does a loss scaler, whose scale was too

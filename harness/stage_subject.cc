@@ -145,6 +145,7 @@ Status judge_more(Stage& stage, StepsJudge& judge) {
     auto fault = judge.layer_fault(*e.match, stage.subject_states);
     if (!fault && !fault.error().where.starts_with(kExecPlace)) return fault.error();
     if (fault) e.layer_fault = *fault;
+    if (e.layer_fault) take_as_declared(*e.match);
     if (!fault)
       e.layers_error =
           fault.error().what + (fault.error().fix.empty() ? "" : " (" + fault.error().fix + ")");

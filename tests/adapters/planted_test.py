@@ -63,6 +63,13 @@ class Planted(unittest.TestCase):
             self.assertIn(does, headline)
             self.assertEqual(findings[0]["op"], value)
 
+    def test_a_small_term_of_the_loss(self):
+        # All gradients are off by as much as roundings to bfloat16 make them; but the layers before the loss are not.
+        verdict, headline, findings = self.found("pytorch", "entropy_of_script", "adapters/examples/mnist.toml",
+                                                 ["train.steps=12", "data.train=768", "data.eval=128"])
+        self.assertEqual((verdict, findings[0]["op"]), ("ENGINE_BUG", "loss"), headline)
+        self.assertIn("computes loss wrong (forward pass), seen at step 0", headline)
+
     def cause(self, findings):
         return {f["cause"] for f in findings if f["class"] == "SHARDING"}
 

@@ -291,6 +291,25 @@ TEST(Steps, CoresThatPartWithinTheEnvelope) {
   EXPECT_EQ(r.findings[0].core, 1) << told(r);
 }
 
+// NaN is no number that runs could be apart by: it stands, though the engine does not promise to repeat itself.
+TEST(Steps, NaNInTheMiddleOfARunIsFoundWithItsStep) {
+  for (const bool deterministic : {true, false}) {
+    Setting s;
+    s.deterministic = deterministic;
+    const Program p = asked_of(s);
+    const Mishap nan{[&p](int64_t step, States& states) {
+                       if (step < 30) return;
+                       for (size_t r = 0; r < states.size(); ++r)
+                         var(states, p, "dense1/kernel", r).as<float>()[5] = NAN;
+                     },
+                     {}};
+    const Report r = diagnosed(s, nan);
+    expect_found(r, 30, "");
+    EXPECT_NE(told(r).find("ends in NaN at step 30; the references do not"), std::string::npos)
+        << told(r);
+  }
+}
+
 // A rate that the script counts down by itself: resumed, it begins anew.
 TEST(Steps, WhatTheStateDoesNotHoldIsTold) {
   for (const bool deterministic : {true, false}) {
