@@ -20,6 +20,11 @@ bool losses_together(const std::vector<Explanation::Part>& parts) {
       parts, [](const Explanation::Part& p) { return p.sharding && p.sharding->losses_together; });
 }
 
+bool has_free_rates(const std::vector<Explanation::Part>& parts) {
+  return std::ranges::any_of(
+      parts, [](const Explanation::Part& p) { return p.formula && !p.formula->rates.empty(); });
+}
+
 Explanation::Part part_of(ShardingChange change) {
   std::string name = change.cause.name;
   return {std::move(name), true, {}, std::move(change)};

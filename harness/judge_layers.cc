@@ -207,7 +207,12 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
   const auto first_outside = [&]() -> std::optional<Distance> {
     const std::vector<Distance> found = distances(subject, around);
     threshold = student_limit(honest.size(), o_.false_alarm / static_cast<double>(found.size()));
-    const auto first = std::ranges::find_if(found, outside);
+    // Far less than what the step shows most clearly is no origin of it: what goes wrong in one value is as large a share of the next.
+    constexpr double kOfLargest = 1e-3;
+    double largest = 0;
+    for (const Distance& d : found) largest = std::max(largest, outside(d) ? d.ratio : 0);
+    const auto first = std::ranges::find_if(
+        found, [&](const Distance& d) { return outside(d) && d.ratio >= kOfLargest * largest; });
     return first == found.end() ? std::nullopt : std::optional(*first);
   };
   std::optional<Distance> first = first_outside();
@@ -243,6 +248,9 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
   LayerFault fault;
   const Shown& wrong = place(*first);
   if (!match.undeclared.empty() && (wrong.of_layer || wrong.is_gradient)) return none;
+  // A parameter's gradient that the run did not show first is this one step's own.
+  if (!wrong.of_layer && wrong.is_gradient && wrong.name != match.outside.front().tensor)
+    return none;
   const Track track = track_to(step_due, wrong, shown);
   const Envelope::Around& there = around.values[first->value];
   const double size = norm2(*there.mean);

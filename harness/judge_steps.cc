@@ -271,7 +271,7 @@ Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchSt
     }
     if (left.empty()) {
       hold.push_back(explanation);
-    } else if (!tried.beside) {
+    } else if (!tried.beside && !has_free_rates(explanation.parts)) {
       tried.beside = explanation;
       tried.outside = std::move(left);
     }

@@ -26,10 +26,10 @@ class Matcher : public ProgramSearch {
                                                  const PrecisionClass& of) {
     TWINRUN_RETURN_IF_ERROR(observe_subject(subject));
     // Numbers that are read from the tensors of these steps are read where the program asked for has members.
-    const bool read = std::ranges::any_of(parts, [](const Explanation::Part& part) {
-      return (part.sharding && !part.sharding->deals.empty()) ||
-             (part.formula && !part.formula->rates.empty());
-    });
+    const bool read =
+        has_free_rates(parts) || std::ranges::any_of(parts, [](const Explanation::Part& part) {
+          return part.sharding && !part.sharding->deals.empty();
+        });
     if (read) TWINRUN_RETURN_IF_ERROR(find_class());
     if (!read) {
       Fit fit;

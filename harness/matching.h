@@ -149,6 +149,8 @@ std::vector<std::string> twins_of(const Experiment& experiment,
 bool exclude_each_other(const Explanation::Part& a, const Explanation::Part& b);
 // Is the mean of the cores' losses compared, not each?
 bool losses_together(const std::vector<Explanation::Part>& parts);
+// Are learning rates read from each step by itself? They fit much of what one step shows, whatever it comes from.
+bool has_free_rates(const std::vector<Explanation::Part>& parts);
 
 // The tensors that are outside what honest engines of one class make of `asked` with these changes; none: the explanation holds on
 // `states`.

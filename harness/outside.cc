@@ -168,6 +168,14 @@ class Describer {
         add("what was due at the step before (stale)", *was->second.values[value % one_step].data);
       if (const auto was = v_.gave.find(step); was != v_.gave.end())
         add("what it was at the step before (stale)", *was->second.values[value % one_step].data);
+      if (const auto was = v_.gave.find(step); was != v_.gave.end()) {
+        const std::vector<float>& earlier = *was->second.values[value % one_step].data;
+        std::vector<float>& sum = kept.emplace_back(*v_.exact.values[value].data);
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += earlier[i];
+        add("what was due plus what it was at the step before: gradients add up over steps, as "
+            "without zero_grad()",
+            sum);
+      }
     }
     for (size_t other = 0; other < v_.tensors.size(); ++other) {
       const Compared& u = v_.tensors[other];
@@ -364,7 +372,9 @@ double updates_off(const Program& asked, const std::vector<Compared>& tensors,
       const std::vector<float>& due = *updated.values[here].data;
       const double settings =
           slack.change * norm2(due) + (is.stored ? slack.held * norm2(*is.stored) : 0);
-      most = std::max(most, off_from_reported(is, due, settings));
+      const double off = off_from_reported(is, due, settings);
+      // Not a number: what is due is none, and the subject's is.
+      most = std::isnan(off) ? std::numeric_limits<double>::infinity() : std::max(most, off);
     }
   }
   return most;

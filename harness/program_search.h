@@ -44,6 +44,8 @@ struct Hypothesis {
   // The same of the one step that is looked at first, for all programs the same one.
   double nearness = 0;
   int64_t first_far = 0;
+  bool broken =
+      false;  // it makes NaN or Inf where the subject has numbers: no program of the subject's
 };
 
 inline bool is_single(const std::vector<Explanation::Part>& parts) { return parts.size() == 1; }
@@ -137,8 +139,9 @@ class ProgramSearch : public FormulaFit {
       } else {
         TWINRUN_RETURN_IF_ERROR(look_by_members(h, at));
       }
-      if (starts ? h.far > 0 : !few_decisions(h)) continue;
+      if (h.broken || (starts ? h.far > 0 : !few_decisions(h))) continue;
       TWINRUN_RETURN_IF_ERROR(add_members(h, kFirstLook));
+      h.broken = breaks(h.members.front(), subject_);
       const std::vector<Distance> all = distances_from(h);
       h.score = logarithms(all);
       h.far = count_far(all);
@@ -153,11 +156,21 @@ class ProgramSearch : public FormulaFit {
     return of.tight && of.reduced_bits >= kF32Bits && !rounds_operands(of);
   }
 
+  static bool breaks(const Observed& program, const Observed& subject) {
+    for (size_t v = 0; v < subject.values.size(); ++v) {
+      if (std::isfinite(norm2(*subject.values[v].data)) &&
+          !std::isfinite(norm2(*program.values[v].data)))
+        return true;
+    }
+    return false;
+  }
+
   // In the step `at`, by two members.
   Status look_by_members(Hypothesis& h, size_t at) {
     const Observed seen = of_state(at);
     Hypothesis one = h;
     TWINRUN_RETURN_IF_ERROR(add_members(one, {states_[at]}, seen, kFirstLook));
+    h.broken = breaks(one.members.front(), seen);
     const std::vector<Distance> found = distances(comparable(seen, h), envelope(one.members));
     h.score = h.nearness = logarithms(found);
     h.first_far = h.far = count_far(found);
@@ -177,7 +190,10 @@ class ProgramSearch : public FormulaFit {
     h.far = 0;
     h.nearness = 0;
     for (size_t v = 0; v < spreads.size(); ++v) {
-      if (spreads[v] < 0 || !is_compared(h.map, tensors_[place_of(v)])) continue;
+      if (!is_compared(h.map, tensors_[place_of(v)])) continue;
+      h.broken = h.broken || (std::isfinite(norm2(*seen.values[v].data)) &&
+                              !std::isfinite(norm2(*due.values[v].data)));
+      if (spreads[v] < 0) continue;
       const double gap = gap2(*seen.values[v].data, *due.values[v].data),
                    unit = spreads[v] * norm2(*due.values[v].data);
       const double ratio = gap == 0 ? 0 : gap / unit;  // not a number: of a result that is none
@@ -304,6 +320,7 @@ class ProgramSearch : public FormulaFit {
     TWINRUN_RETURN_IF_ERROR(look_at(candidates));
     std::vector<Hypothesis> worth;
     for (const Hypothesis& h : candidates) {
+      if (h.broken) continue;
       if (h.far == 0 || few_decisions(h)) {
         if (tells(h)) worth.push_back(h);
       } else if (may_stand_beside(h) && (!nearest_ || h.first_far < nearest_->first_far)) {
@@ -335,7 +352,7 @@ class ProgramSearch : public FormulaFit {
   }
 
   static bool may_stand_beside(const Hypothesis& h) {
-    return is_single(h.parts) && !losses_together(h.parts);
+    return is_single(h.parts) && !losses_together(h.parts) && !has_free_rates(h.parts);
   }
 
   // ---- causes of sharding that no catalogue has

@@ -22,6 +22,8 @@ constexpr Row kRows[] = {
     {"epsilon_form", "rmsprop", {"tf", "tf", "tf", "torch", "tf"}},
     {"epsilon_form", "adagrad", {"tf", "root", "root", "tf", "root"}},
     {"epsilon_form", "adamax", {"tf", "tf", "tf", "torch", "torch"}},
+    {"velocity", "rmsprop", {"steps", "steps", "steps", "gradients", "steps"}},
+    {"nesterov_form", "", {"tf", "tf", "tf", "tf", "optax"}},
     {"decay_form", "adamw", {"decoupled", "decoupled", "decoupled", "decoupled", "decoupled"}},
     {"decay_form", "", {"coupled", "decoupled", "decoupled", "coupled", "coupled"}},
     {"clip_form", "", {"tf", "tf", "tf", "torch", "tf"}},

@@ -20,6 +20,10 @@ const Key<OptimizerConfig> kOptimizer[] = {
     {"nesterov", &OptimizerConfig::nesterov, any(),
      "Nesterov's form; adam, adamw: the step is of beta1 m + (1 - beta1) g (Nadam)",
      "momentum|lars|adam|adamw"},
+    {"nesterov_form", &OptimizerConfig::nesterov_form, one_of("auto|tf|optax"),
+     "bias correction of Nesterov's form: `tf`: of the sum of both parts, by 1 - beta1^t; `optax`: "
+     "of the moment's part by 1 - beta1^(t+1)",
+     "adam|adamw"},
     {"beta1", &OptimizerConfig::beta1, below(0, 1),
      "decay of the first moment; adafactor at 0 keeps none", "adam|adamax|adamw|adafactor|lamb",
      false, "0.9; 0 (adafactor)"},

@@ -58,6 +58,8 @@ OptimizerSpec optimizer_of(const Scenario& s) {
   spec.kind = rule_of(c.kind).kind;
   spec.momentum = c.momentum;
   spec.nesterov = c.nesterov;
+  spec.nesterov_apart =
+      (c.nesterov_form == "auto" ? by_conventions(s, "nesterov_form") : c.nesterov_form) == "optax";
   spec.beta1 = c.beta1;
   spec.beta2 = c.beta2;
   spec.epsilon = c.epsilon;
@@ -98,9 +100,10 @@ OptimizerSpec optimizer_of(const Scenario& s) {
                                      : OptimizerSpec::Decay::kDecoupled;
   spec.decay_kernels_only = c.decay_of == "kernels";
   spec.dampening = c.dampening;
-  spec.velocity = c.velocity == "steps"       ? OptimizerSpec::Velocity::kSteps
-                  : c.velocity == "gradients" ? OptimizerSpec::Velocity::kGradients
-                                              : OptimizerSpec::Velocity::kByKind;
+  const std::string_view velocity = formula("velocity", c.velocity);
+  spec.velocity = velocity == "steps"       ? OptimizerSpec::Velocity::kSteps
+                  : velocity == "gradients" ? OptimizerSpec::Velocity::kGradients
+                                            : OptimizerSpec::Velocity::kByKind;
   spec.gradient_scale = c.gradient_scale;
   spec.amsgrad = c.amsgrad;
   spec.clip_slack = formula("clip_form", c.clip_form) == "torch";

@@ -129,6 +129,7 @@ struct OptimizerConfig {
   double lr = 0.01;
   double momentum = kByKind;             // momentum, lars, rmsprop
   bool nesterov = false;                 // momentum, lars, adam, adamw
+  std::string nesterov_form = "auto";    // adam, adamw: auto | tf | optax
   double beta1 = kByKind;                // adam, adamax, adamw, adafactor, lamb
   double beta2 = 0.999;                  // adam, adamax, adamw, lamb
   double rho = kByKind;                  // adadelta, rmsprop

@@ -141,15 +141,20 @@ def is_object(part):
     return any(c.__module__.startswith("flax.nnx") and c.__name__ in ("Pytree", "Object", "Module") for c in type(part).__mro__)
 
 
+def paths_of(leaves):
+    """Where the leaves of a pytree lie, of tree_flatten_with_path."""
+    paths = [words(path) for path, _ in leaves]
+    objects = paths and all(p[-1:] == ("value",) for p in paths)    # flax.nnx: each variable is an object
+    return [p[:-1] for p in paths] if objects else paths
+
+
 class Tree:
     """A script's state: which of its leaves is what."""
 
     def __init__(self, state, parts, stacked):
         """parts: whether the state is several arguments. stacked: whether its arrays have an axis in front, of devices."""
         found, self.structure = jax.tree_util.tree_flatten_with_path(state)
-        self.paths, self.leaves = [words(path) for path, _ in found], [leaf for _, leaf in found]
-        if self.paths and all(p[-1:] == ("value",) for p in self.paths):    # flax.nnx: each variable is an object
-            self.paths = [p[:-1] for p in self.paths]
+        self.paths, self.leaves = paths_of(found), [leaf for _, leaf in found]
         self.shapes = [np.shape(leaf)[1:] if stacked else np.shape(leaf) for leaf in self.leaves]
         named = [p[:p.index("params") + 1] for p in self.paths if "params" in p]
         self.prefix = min(named, key=len) if named else ("0",) if parts else ()
@@ -440,7 +445,8 @@ class Script:
         run, found = program.own, {}
         by_path = {}
         if returned is not None:
-            by_path = {words(p): g for p, g in jax.tree_util.tree_flatten_with_path(returned)[0]}
+            leaves = jax.tree_util.tree_flatten_with_path(returned)[0]
+            by_path = dict(zip(paths_of(leaves), (g for _, g in leaves)))
         for name in program.of_role("parameter", shapes):
             leaf = run.places[name]
             watched = self.tree.slot(leaf, "gradients")

@@ -25,7 +25,7 @@ from .pytorch_names import FROM_TORCH, TO_TORCH, given, is_kernel, model_of, tol
 from .torch_layers import Shown
 
 # Of each of the program's optimizers: its slot -> torch.optim's. All of them hold the same numbers, so that loading and saving move
-# bits. RMSprop's momentum does not: it has no learning rate in it.
+# bits. RMSprop's momentum may not: PyTorch's has no learning rate in it.
 SLOTS = {
     "sgd": {},
     "momentum": {"momentum": "momentum_buffer"},
@@ -42,6 +42,12 @@ OFFERED = ("learning_rate", "step", "weights", "random")    # what a train_step 
 
 MOST_EXTRAS = 16    # states whose extras are kept
 take_session()      # before the script reads its arguments
+
+
+def has_rates_in_velocity(program):
+    """Does the momentum of the scenario's RMSProp add up steps, which have the learning rate in them, or gradients, as PyTorch's?"""
+    velocity = program.optimizer.get("velocity", "auto")
+    return velocity == "steps" or velocity == "auto" and program.scenario.get("conventions") != "pytorch"
 
 
 def to_torch(name, value, device="cpu"):
@@ -306,7 +312,8 @@ class Script:
                 if program.optimizer["kind"] == "rmsprop" and slot == "momentum_buffer":
                     if not group["momentum"]:
                         continue
-                    value = value / np.float32(group["lr"])
+                    if has_rates_in_velocity(program):
+                        value = value / np.float32(group["lr"])
                 if slot == "momentum_buffer" and group.get("dampening") and not value.any():
                     continue    # PyTorch's first step has no dampening
                 its = fresh.setdefault(id(tensor), {})
@@ -314,6 +321,8 @@ class Script:
                     its[slot] = torch.zeros_like(tensor, memory_format=torch.preserve_format).detach()
                 place.write(its[slot], value)
         for tensor in {id(p.tensor): p.tensor for p in run.places.values()}.values():
+            if tensor.grad is not None:    # no part of a state: a script that adds up gradients over steps begins anew here
+                tensor.grad.zero_()
             group = groups.get(id(tensor))
             if group is None:
                 continue
@@ -335,7 +344,7 @@ class Script:
             if group is None or (its.get(slot) is None and not (slot == "momentum_buffer" and "square_avg" in its)):
                 after[name] = before[name]
             elif program.optimizer["kind"] == "rmsprop" and slot == "momentum_buffer":
-                after[name] = before[name] if self.skipped else self.rmsprop_step(name, place, its, group)
+                after[name] = before[name] if self.skipped else self.rmsprop_step(program, name, place, its, group)
             else:
                 after[name] = place.read(its[slot])
         after.update(run.counters.values)
@@ -346,12 +355,13 @@ class Script:
                 del run.extras[oldest]
         return after
 
-    def rmsprop_step(self, name, place, its, group):
-        """The program's momentum has the learning rate in it; without momentum it is the step itself."""
+    def rmsprop_step(self, program, name, place, its, group):
+        """The program's momentum may have the learning rate in it; without momentum it is the step itself."""
+        rate = np.float32(group["lr"]) if has_rates_in_velocity(program) else np.float32(1)
         if group["momentum"]:
-            return place.read(its["momentum_buffer"] * group["lr"])
+            return place.read(its["momentum_buffer"]) * rate
         mean = its["square_avg"] - its["grad_avg"] ** 2 if group["centered"] else its["square_avg"]
-        return self.gradients[f"{name.rsplit('.', 1)[0]}.grad"] * np.float32(group["lr"]) / place.read(mean.sqrt() + group["eps"])
+        return self.gradients[f"{name.rsplit('.', 1)[0]}.grad"] * rate / place.read(mean.sqrt() + group["eps"])
 
     def decay_term(self, program, before):
         """Where the scenario has an L2 term, its loss has it, too. PyTorch's weight decay is that term's gradient, without the term."""

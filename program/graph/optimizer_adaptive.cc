@@ -55,6 +55,10 @@ AdamScalars adam_scalars(const Update& u) {
     out.rate = u.lr;
     if (both) out.divisor = spec.epsilon_form == OptimizerSpec::Epsilon::kInside ? rest2 : root;
   }
+  if (spec.nesterov && spec.nesterov_apart && rest1 != kNoValue) {
+    const ValueId next = b.binary_scalar(OpKind::kMultiply, p1, spec.beta1, "beta1_power_next");
+    out.rate_ahead = b.div(out.rate, b.sub(one, next, "one_minus_next"), "alpha_ahead");
+  }
   if (rest1 != kNoValue) out.rate = b.div(out.rate, rest1, "alpha");
   u.set(i1, b.binary_scalar(OpKind::kMultiply, u.var(i1).id, spec.beta1, "beta1_power.update"));
   u.set(i2, b.binary_scalar(OpKind::kMultiply, u.var(i2).id, spec.beta2, "beta2_power.update"));
@@ -84,14 +88,20 @@ void adam(const Update& u, int parameter, ValueId g, const AdamScalars& scalars)
                       spec.epsilon_form == OptimizerSpec::Epsilon::kRuleInside;
   const ValueId below = inside ? b.unary(OpKind::kSqrt, add_epsilon(corrected(v)), "adam_sqrt")
                                : add_epsilon(corrected(b.unary(OpKind::kSqrt, v, "adam_sqrt")));
-  ValueId ahead = m;
+  ValueId ahead = m, above = kNoValue;
   if (spec.nesterov) {
     const ValueId kept = b.binary_scalar(OpKind::kMultiply, m, spec.beta1, "nesterov_kept");
     const ValueId part = b.binary_scalar(OpKind::kMultiply, g, 1 - spec.beta1, "nesterov_part");
-    ahead = b.add(kept, part, "nesterov_ahead");
+    if (scalars.rate_ahead != kNoValue) {
+      above = b.add(with_scalar(b, OpKind::kMultiply, kept, scalars.rate_ahead, "nesterov_moment"),
+                    with_scalar(b, OpKind::kMultiply, part, scalars.rate, "nesterov_gradient"),
+                    "adam_numerator");
+    } else {
+      ahead = b.add(kept, part, "nesterov_ahead");
+    }
   }
-  const ValueId above =
-      b.mul(ahead, b.broadcast_scalar(scalars.rate, m, "adam_alpha"), "adam_numerator");
+  if (above == kNoValue)
+    above = b.mul(ahead, b.broadcast_scalar(scalars.rate, m, "adam_alpha"), "adam_numerator");
   u.set(parameter, b.sub(w, b.div(above, below, "update_step"), "update"));
 }
 

@@ -52,9 +52,10 @@ void momentum(const Update& u, int parameter, ValueId g);
 
 // optimizer_adaptive.cc
 // What adam's parameters share: by which the first moment is multiplied, and by which the root of the second (or the second
-// itself, where epsilon lies under the root) is divided; kNoValue: it is not.
+// itself, where epsilon lies under the root) is divided; kNoValue: it is not. rate_ahead: by which Nesterov's form multiplies the
+// moment's part of the step, where that is not `rate`.
 struct AdamScalars {
-  ValueId rate = kNoValue, divisor = kNoValue;
+  ValueId rate = kNoValue, divisor = kNoValue, rate_ahead = kNoValue;
 };
 AdamScalars adam_scalars(const Update& u);
 void adam(const Update& u, int parameter, ValueId g, const AdamScalars& scalars);  // and adamw

@@ -178,6 +178,9 @@ struct OptimizerSpec {
   } kind = Kind::kSgd;
   double momentum = 0.9;
   bool nesterov = false;
+  // adam, adamw with nesterov: each of the step's two parts, of the moment and of the gradient, is divided by its own 1 - beta1^t, t of
+  // the next step for the moment's (optax); else their sum is, by the step's (TensorFlow).
+  bool nesterov_apart = false;
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double rho = 0.9;                  // adadelta, rmsprop: decay of the average of squares
   double initial_accumulator = 0.1;  // adagrad

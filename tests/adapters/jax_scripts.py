@@ -51,7 +51,8 @@ def flax_script():
     serve_script(train_step, state)
 
 
-def nnx_script():
+def nnx_script(watched):
+    """watched: the optimizer is; else train_step returns the gradients after its loss."""
     from flax import nnx
 
     class Net(nnx.Module):
@@ -67,7 +68,7 @@ def nnx_script():
             return self.head(self.dropout(nnx.relu(self.linear2(nnx.relu(self.linear1(x))))))
 
     model = Net(nnx.Rngs(0))
-    optimizer = nnx.Optimizer(model, watch(optax.sgd(0.05, momentum=0.9)), wrt=nnx.Param)
+    optimizer = nnx.Optimizer(model, (watch if watched else lambda o: o)(optax.sgd(0.05, momentum=0.9)), wrt=nnx.Param)
 
     @nnx.jit
     def train_step(model, optimizer, images, labels):
@@ -76,7 +77,7 @@ def nnx_script():
 
         loss, gradients = nnx.value_and_grad(loss_fn)(model)
         optimizer.update(model, gradients)
-        return loss
+        return loss if watched else (loss, gradients)
 
     serve_script(train_step, (model, optimizer))
 
@@ -87,8 +88,8 @@ def main():
     what = parser.parse_args().what
     if what == "flax":
         flax_script()
-    if what == "nnx":
-        nnx_script()
+    if what in ("nnx", "nnx_returns"):
+        nnx_script(what == "nnx")
     keys = jax.random.split(jax.random.PRNGKey(0), 3)
     params = [(jax.random.normal(k, (n, m)) * 0.1, jnp.zeros(m)) for k, n, m in zip(keys, SIZES, SIZES[1:])]
     words = {"numbered": ("layer1", "layer2", "layer10")}.get(what, ("hidden", "between", "output"))

@@ -200,6 +200,12 @@ def entropy_of_script():
                 "        loss = nn.functional.cross_entropy(logits, labels) + 0.01 * (p * p.log()).sum(1).mean()"))
 
 
+@plants("pytorch")
+def gradients_add_up_of_script():
+    """The same script without zero_grad()."""
+    run_script(("        optimizer.zero_grad()\n", ""))
+
+
 def run_script(*changes):
     """changes: (text of the script, what stands there instead)."""
     path = ADAPTERS / "examples/mnist_twinrun.py"

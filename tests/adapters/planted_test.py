@@ -70,6 +70,12 @@ class Planted(unittest.TestCase):
         self.assertEqual((verdict, findings[0]["op"]), ("ENGINE_BUG", "loss"), headline)
         self.assertIn("computes loss wrong (forward pass), seen at step 0", headline)
 
+    def test_a_forgotten_zero_grad(self):
+        verdict, headline, findings = self.found("pytorch", "gradients_add_up_of_script", "adapters/examples/mnist.toml",
+                                                 ["train.steps=12", "data.train=768", "data.eval=128"])
+        self.assertEqual((verdict, findings[0]["step"]), ("ENGINE_BUG", 1), headline)
+        self.assertIn("gradients add up over steps, as without zero_grad()", headline)
+
     def cause(self, findings):
         return {f["cause"] for f in findings if f["class"] == "SHARDING"}
 

@@ -51,10 +51,12 @@ def session(optimizer="momentum", l2=0.0, dense=False):
     return program, state, inputs
 
 
-def steps(framework, what, optimizer="momentum", l2=0.0, count=3, marked=True, more=(), dense=False):
+def steps(framework, what, optimizer="momentum", l2=0.0, count=3, marked=True, more=(), dense=False, conventions=""):
     """([the results of some steps], what was said on standard error, hello). The last step is the second, from its state, once more."""
     script = HERE / {"pytorch": "torch_scripts.py", "jax": "jax_scripts.py"}[framework]
     program, state, inputs = session(optimizer, l2, dense)
+    if conventions:
+        program["scenario"] = f'conventions = "{conventions}"\n' + program["scenario"]
     with Harness([interpreter(framework), script, what, *more], marked=marked) as h:
         hello = h.hello()
         name = h.prepare(program)
@@ -339,15 +341,16 @@ class PyTorch(Scripts):
                 self.close(found[1:2], found[3:])    # from the state file as by going on
                 self.assertGreater(np.abs(found[0]["state/dense1/kernel"] - found[1]["state/dense1/kernel"]).max(), 1e-4)
 
-    def test_the_momentum_of_rmsprop_has_the_rate_in_it(self):
+    def test_the_momentum_of_rmsprop_has_the_rate_in_it_but_by_conventions_of_pytorch(self):
         _, state, _ = session("rmsprop")
-        for what, momentum in (("rmsprop", 0.9), ("rmsprop_plain", 0)):
-            found = steps("pytorch", what, "rmsprop")[0][0]
-            g = found["output/dense2/kernel.grad"]
-            rms = 0.9 * state["dense2/kernel.rms"] + 0.1 * g * g
-            due = momentum * state["dense2/kernel.momentum"] + 0.05 * g / (np.sqrt(rms) + 1e-8)
-            np.testing.assert_allclose(found["state/dense2/kernel.momentum"], due, atol=2e-6)
-            np.testing.assert_allclose(found["state/dense2/kernel"], state["dense2/kernel"] - due, atol=2e-6)
+        for conventions, inside, outside in (("", 0.05, 1), ("pytorch", 1, 0.05)):
+            for what, momentum in (("rmsprop", 0.9), ("rmsprop_plain", 0)):
+                found = steps("pytorch", what, "rmsprop", conventions=conventions)[0][0]
+                g = found["output/dense2/kernel.grad"]
+                rms = 0.9 * state["dense2/kernel.rms"] + 0.1 * g * g
+                due = momentum * state["dense2/kernel.momentum"] + inside * g / (np.sqrt(rms) + 1e-8)
+                np.testing.assert_allclose(found["state/dense2/kernel.momentum"], due, rtol=2e-6, atol=2e-6)
+                np.testing.assert_allclose(found["state/dense2/kernel"], state["dense2/kernel"] - outside * due, atol=2e-6)
 
 
 def by_hand(state, inputs):
@@ -412,7 +415,7 @@ class Jax(Scripts):
     def test_flax(self):
         # flax's running variance has no Bessel's factor.
         due = [{k: v for k, v in result.items() if "moving_variance" not in k} for result in plain()]
-        for what, mean in (("flax", "batch_stats/BatchNorm_0/mean"), ("nnx", "norm/mean")):
+        for what, mean in (("flax", "batch_stats/BatchNorm_0/mean"), ("nnx", "norm/mean"), ("nnx_returns", "norm/mean")):
             with self.subTest(what):
                 found, said, _ = steps("jax", what)
                 self.assertIn(f"batch_norm1/moving_mean = {mean}", said)

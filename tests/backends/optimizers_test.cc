@@ -84,6 +84,28 @@ TEST(Optimizers, NesterovLooksAheadWithTheNewMomentum) {
                });
 }
 
+// optax/_src/transform.py, scale_by_adam with nesterov: the moment's part is corrected as of the next step.
+TEST(Optimizers, NadamAsOptaxHasIt) {
+  OptimizerSpec spec{.kind = OptimizerSpec::Kind::kAdam};
+  spec.nesterov = spec.nesterov_apart = true;
+  spec.beta1 = 0.8;
+  spec.epsilon = 1e-3;
+  spec.epsilon_form = OptimizerSpec::Epsilon::kAfter;
+  const double b1 = rounded(spec.beta1), b2 = rounded(spec.beta2), epsilon = rounded(spec.epsilon);
+  Vec m(3, 0.0), v(3, 0.0);
+  int t = 0;
+  expect_steps(spec, [&](Vec& w, const Vec& g) {
+    ++t;
+    for (size_t i = 0; i < 3; ++i) {
+      m[i] += (g[i] - m[i]) * rounded(1 - spec.beta1);
+      v[i] += (g[i] * g[i] - v[i]) * rounded(1 - spec.beta2);
+      const double ahead = b1 * m[i] / (1 - std::pow(b1, t + 1)) +
+                           rounded(1 - spec.beta1) * g[i] / (1 - std::pow(b1, t));
+      w[i] -= kRate * ahead / (std::sqrt(v[i] / (1 - std::pow(b2, t))) + epsilon);
+    }
+  });
+}
+
 enum class EpsilonAt { kHat, kCorrected, kInsideRoot };
 
 // TF's form; with the other places of epsilon to show that they would be seen.
