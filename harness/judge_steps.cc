@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/math/distributions/binomial.hpp>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "backends/variants/variant.h"
@@ -223,7 +224,7 @@ Result<MatchResult> StepsJudge::match_made(std::vector<MatchState>& states, int6
     if (tried.outcome != MatchResult::Outcome::kExplained) return all;
   }
   if (tried.outcome == MatchResult::Outcome::kExplained)
-    TWINRUN_RETURN_IF_ERROR(keep_what_holds(tried, states, with_history));
+    TWINRUN_RETURN_IF_ERROR(keep_what_holds(tried, states, all.outside.size(), with_history));
   TWINRUN_RETURN_IF_ERROR(keep_undeclared(tried, states, with_history));
   take_as_harmless(tried, states.size());
   if (tried.harmless) outside_.clear();
@@ -245,7 +246,7 @@ Result<std::optional<MatchResult>> StepsJudge::by_formula(
     o.only = std::move(c);
     TWINRUN_ASSIGN(MatchResult tried, match_subject(e_, asked_, engine_, few, o));
     if (tried.outcome != MatchResult::Outcome::kExplained) continue;
-    TWINRUN_RETURN_IF_ERROR(keep_what_holds(tried, states, o));
+    TWINRUN_RETURN_IF_ERROR(keep_what_holds(tried, states, std::numeric_limits<size_t>::max(), o));
     if (tried.outcome != MatchResult::Outcome::kExplained) continue;
     take_as_harmless(tried, states.size());
     return std::optional(std::move(tried));
@@ -253,9 +254,10 @@ Result<std::optional<MatchResult>> StepsJudge::by_formula(
   return std::optional<MatchResult>();
 }
 
-// What explains three steps must explain all that were judged. Of an explanation that does not, what it leaves is told beside it.
+// What explains three steps must explain all that were judged. Of an explanation that does not, what it leaves is told beside it, where
+// that is half of what was outside at most.
 Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states,
-                                   const MatchOptions& options) const {
+                                   size_t were_outside, const MatchOptions& options) const {
   std::vector<Explanation> hold;
   for (const Explanation& explanation : tried.explanations) {
     TWINRUN_ASSIGN(std::vector<TensorMismatch> left,
@@ -271,7 +273,8 @@ Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchSt
     }
     if (left.empty()) {
       hold.push_back(explanation);
-    } else if (!tried.beside && !has_free_rates(explanation.parts)) {
+    } else if (!tried.beside && !has_free_rates(explanation.parts) &&
+               left.size() <= were_outside / 2) {
       tried.beside = explanation;
       tried.outside = std::move(left);
     }

@@ -112,7 +112,7 @@ class StepsJudge {
   Result<std::optional<MatchResult>> by_formula(const std::vector<MatchState>& states) const;
   bool has_loss_scale(const MatchResult& match) const;
   Status keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states,
-                         const MatchOptions& options) const;
+                         size_t were_outside, const MatchOptions& options) const;
   Result<std::optional<size_t>> makes_the_difference(Engine& reference, const MatchState& at,
                                                      const States& other) const;
   Status keep_undeclared(MatchResult& tried, const std::vector<MatchState>& states,

@@ -76,6 +76,13 @@ class Matcher : public ProgramSearch {
     TWINRUN_RETURN_IF_ERROR(add_deciders(of, h ? h->program : asked_, members,
                                          h ? h->experiment.get() : nullptr, h ? &h->map : nullptr));
     std::set<int64_t> stand;
+    // A decision makes a gradient jump; of a loss it only bends the slope, so that weights which are moved further excuse too much.
+    constexpr double kLossStands = 4;
+    for (const TensorMismatch& m : outside) {
+      if (m.tensor == "loss" && !m.all_steps &&
+          m.ratio > kLossStands * student_limit(members.size(), options_.false_alarm))
+        stand.insert(m.step);
+    }
     for (const Distance& d : distances(subject_, envelope_of(members, slack_))) {
       if (of_all_steps(d.look)) continue;
       const int64_t step = states_[d.value / subject_.replicas / tensors_.size()].step;
@@ -150,7 +157,11 @@ class Matcher : public ProgramSearch {
       std::erase_if(both, [&](const Distance& d) {
         return !is_compared(beside->map, tensors_[place_of(d.value)]);
       });
-      if (!halves || 2 * count_outside(left) <= count_outside(both)) {
+      // Half of what is outside may just be outside, and of another draw of members be inside: a program that explains it brings the
+      // subject nearer in all of it.
+      constexpr double kNearer = 0.75;
+      const bool nearer = logarithms(left) <= kNearer * logarithms(both);
+      if (!halves || (nearer && 2 * count_outside(left) <= count_outside(both))) {
         result_.beside = Explanation{beside->parts, largest(left)};
         TWINRUN_RETURN_IF_ERROR(describe_outside(beside->program, left, beside->members,
                                                  beside->experiment.get(), &beside->map));

@@ -425,7 +425,7 @@ bool results_in_bf16(const Observed& subject, const std::vector<Compared>& tenso
     bool all = true;
     for (size_t v = t * subject.replicas; all && v < subject.values.size(); v += stride) {
       for (const float x : *subject.values[v].data) {
-        if (x == 0) continue;
+        if (x == 0 || !std::isfinite(x)) continue;  // numbers of every format
         ++numbers;
         all = all && (to_bits(x) & 0xffffu) == 0;
       }

@@ -47,7 +47,7 @@ const Key<OptimizerConfig> kOptimizer[] = {
      "the gradient joins the velocity times 1 - dampening", "momentum"},
     {"velocity", &OptimizerConfig::velocity, one_of("auto|gradients|steps"),
      "what the velocity adds up: `gradients`, times the rate when they are used, or `steps`, which "
-     "have the rate in them; `auto`: gradients (momentum), steps (rmsprop)",
+     "have the rate in them; `auto`: gradients (momentum, PyTorch's rmsprop), steps (rmsprop)",
      "momentum|rmsprop"},
     {"gradient_scale", &OptimizerConfig::gradient_scale, above(0),
      "a factor of all gradients, not of the loss: a loss scale that is left in"},
