@@ -7,6 +7,7 @@
 
 #include "backends/oracle/field.h"
 #include "backends/oracle/replica_walk.h"
+#include "program/analysis/liveness.h"
 #include "program/base/digest.h"
 #include "program/graph/shard_plan.h"
 
@@ -25,7 +26,8 @@ Tensor random_like(const FieldPoint& point, const std::string& name, const Tenso
   if (!is_floating(t.dtype())) return t;
   Tensor out = Tensor::empty({DType::kF64, t.dims()});
   uint64_t i = 0;
-  for (Field61& x : out.as<Field61>()) x = point.function(name_of(name), i++);
+  const FieldPoint::Function drawn = point.function(name_of(name));
+  for (Field61& x : out.as<Field61>()) x = drawn(i++);
   return out;
 }
 
@@ -81,25 +83,27 @@ class Products {
       return one(op, operands);
     Op own = op;
     if (!cut.adds_up) own.type.dims[0] /= parts;
-    if (op.kind == OpKind::kConvolutionInputGrad) own.attrs.shape = own.type.dims;
+    const auto of_part = [&](int64_t i) {
+      return std::array{part_of(operands[0], i, parts),
+                        cut.right ? part_of(operands[1], i, parts) : operands[1]};
+    };
+    if (!cut.adds_up) {
+      TWINRUN_ASSIGN(const Tensor all, field_value(point_, op, operands, &pool_));
+      for (int64_t i = 0; i < parts; ++i) keep(key_of(own, of_part(i)), part_of(all, i, parts));
+      return all;
+    }
     Tensor out = Tensor::zeros({DType::kF64, op.type.dims});
+    const auto to = out.as<Field61>();
     for (int64_t i = 0; i < parts; ++i) {
-      const Tensor of_part[] = {part_of(operands[0], i, parts),
-                                cut.right ? part_of(operands[1], i, parts) : operands[1]};
-      TWINRUN_ASSIGN(const Tensor result, one(own, of_part));
-      const auto from = result.as<const Field61>();
-      if (cut.adds_up) {
-        const auto to = out.as<Field61>();
-        for (size_t e = 0; e < to.size(); ++e) to[e] = to[e] + from[e];
-      } else {
-        std::ranges::copy(from, part_of(out, i, parts).as<Field61>().begin());
-      }
+      TWINRUN_ASSIGN(const Tensor part, one(own, of_part(i)));
+      const auto from = part.as<const Field61>();
+      for (size_t e = 0; e < to.size(); ++e) to[e] = to[e] + from[e];
     }
     return out;
   }
 
  private:
-  Result<Tensor> one(const Op& op, std::span<const Tensor> operands) {
+  static Digest key_of(const Op& op, std::span<const Tensor> operands) {
     DigestBuilder key;
     const Attrs& a = op.attrs;
     const int64_t numbers[] = {static_cast<int64_t>(op.kind), a.lhs_contract, a.rhs_contract,
@@ -111,13 +115,18 @@ class Products {
       key.add(to_string(t.dims()));
       key.add(digest_bytes(t.raw(), t.bytes()));
     }
-    const Digest digest = key.finish();
-    if (const auto known = known_.find(digest); known != known_.end()) return known->second;
+    return key.finish();
+  }
+  void keep(const Digest& key, const Tensor& result) {
+    if (bytes_ + result.bytes() > kRemembered) return;
+    bytes_ += result.bytes();
+    known_.emplace(key, result);
+  }
+  Result<Tensor> one(const Op& op, std::span<const Tensor> operands) {
+    const Digest key = key_of(op, operands);
+    if (const auto known = known_.find(key); known != known_.end()) return known->second;
     TWINRUN_ASSIGN(Tensor result, field_value(point_, op, operands, &pool_));
-    if (bytes_ + result.bytes() <= kRemembered) {
-      bytes_ += result.bytes();
-      known_.emplace(digest, result);
-    }
+    keep(key, result);
     return result;
   }
 
@@ -198,14 +207,18 @@ class FirstParting {
       : program_(program),
         trace_(trace),
         proof_(proof),
+        constant_(constant_values(program)),
         shares_(static_cast<size_t>(program.graph.size()), Share::kSame) {}
 
   void see(ValueId id, const std::vector<Tensor>& cores) {
     const Op& op = program_.graph.op(id);
-    if (!proof_.parts_at.empty() || !trace_.knows(op.name)) return;
+    // Constants are of the shapes.
+    if (!proof_.parts_at.empty() || !trace_.knows(op.name) || constant_[static_cast<size_t>(id)])
+      return;
     Share& share = shares_[static_cast<size_t>(id)];
     share = trace_.share(op.name, cores);
-    if (share != Share::kNothing) return;
+    const bool given = op.kind == OpKind::kParameter;  // nobody adds up what is given
+    if (share != Share::kNothing && !(given && share == Share::kPart)) return;
     proof_.parts_at = op.name;
     for (ValueId operand : op.operands) {
       if (shares_[static_cast<size_t>(operand)] == Share::kPart && proof_.parts_reads.empty())
@@ -217,6 +230,7 @@ class FirstParting {
   const Program& program_;
   const Trace& trace_;
   FieldProof& proof_;
+  std::vector<bool> constant_;
   std::vector<Share> shares_;
 };
 
@@ -297,9 +311,8 @@ Result<Given> given_at(const FieldPoint& point, const Experiment& e, const Progr
   TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(step));
   for (size_t i = 0; i < whole.inputs.size(); ++i)
     given[whole.inputs[i].name] = random_like(point, whole.inputs[i].name, inputs[0][i]);
-  const States states = initial_states(e, whole);
-  for (size_t i = 0; i < whole.state.size(); ++i)
-    given[whole.state[i].name] = random_like(point, whole.state[i].name, states[0].vars[i]);
+  for (const StateVar& var : whole.state)
+    given[var.name] = random_like(point, var.name, Tensor::zeros(var.type));
   return given;
 }
 
@@ -352,7 +365,7 @@ Result<std::vector<FieldProof>> prove_meaning(const Experiment& e,
   }
   const std::vector<Judgeable> expected = judgeables(whole);
   for (int p = 0; p < kFieldPoints; ++p) {
-    const FieldPoint point{e.scenario.seed * kFieldPoints + static_cast<uint64_t>(p)};
+    const FieldPoint point(e.scenario.seed * kFieldPoints + static_cast<uint64_t>(p));
     TWINRUN_ASSIGN(const Given given, given_at(point, e, whole, step));
     Products products(point, pool);
     Trace trace(e.sharding.cores);

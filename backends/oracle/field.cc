@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "backends/oracle/field_internal.h"
-#include "program/graph/graph.h"
 
 namespace twinrun {
 namespace {
@@ -12,14 +11,7 @@ using oracle::field_of;
 using oracle::field_type;
 using oracle::in_field;
 
-// 64 well mixed bits of 64 (the finalizer of MurmurHash3).
-uint64_t mixed(uint64_t x) {
-  x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
-  x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
-  return x ^ (x >> 33);
-}
-
-constexpr uint64_t kOrder = 0x6f72646572, kUniform = 0x756e69666f726d;
+constexpr uint64_t kUniform = 0x756e69666f726d;
 
 Tensor splat(const Op& op, Field61 x) {
   Tensor out = Tensor::empty(field_type(op.type.dims));
@@ -38,38 +30,19 @@ Tensor uniform_numbers(const FieldPoint& point, const Op& op, std::span<const Te
   const auto samples = operands[1].as<const int32_t>();
   const auto to = out.as<Field61>();
   const size_t per_sample = samples.empty() ? 0 : to.size() / samples.size();
-  const uint64_t stream =
-      mixed(op.attrs.seed ^ mixed(op.attrs.stream)) +
-      static_cast<uint64_t>(static_cast<uint32_t>(operands[0].as<const int32_t>()[0]));
+  const auto step = static_cast<uint32_t>(operands[0].as<const int32_t>()[0]);
+  uint64_t name = kUniform;
+  for (const uint64_t part : {op.attrs.seed, uint64_t{op.attrs.stream}, uint64_t{step}})
+    name = FieldPoint::mixed(name + part);
+  const FieldPoint::Function drawn = point.function(name);
   for (size_t i = 0; i < to.size(); ++i) {
     const auto sample = static_cast<uint32_t>(samples[i / per_sample]);
-    to[i] = point.function(kUniform ^ mixed(stream),
-                           static_cast<uint64_t>(sample) << 32 | (i % per_sample));
+    to[i] = drawn(uint64_t{sample} << 32 | (i % per_sample));
   }
   return out;
 }
 
 }  // namespace
-
-Field61 FieldPoint::function(uint64_t name, uint64_t argument) const {
-  const uint64_t bits = mixed(mixed(argument + seed) ^ mixed(name - seed));
-  return Field61::reduced(bits);
-}
-Field61 FieldPoint::function(uint64_t name, Field61 a, Field61 b) const {
-  return function(name, mixed(a.word + 0x9e3779b97f4a7c15u) ^ b.word);
-}
-Field61 FieldPoint::greater(Field61 a, Field61 b) const {
-  if (a == b) return {0};
-  const auto m = a.small_integer(), n = b.small_integer();
-  if (m && n) return {*m > *n ? 1u : 0u};
-  if (a.word < b.word) return function(kOrder, a, b);
-  return Field61{1} - function(kOrder, b, a);
-}
-int64_t FieldPoint::rank(Field61 x) const {
-  if (const auto n = x.small_integer()) return *n;
-  const uint64_t bits = mixed(x.word ^ mixed(seed));  // as good as never that of a small integer
-  return static_cast<int64_t>(bits);
-}
 
 Result<Tensor> field_value(const FieldPoint& point, const Op& op, std::span<const Tensor> operands,
                            ThreadPool* pool) {

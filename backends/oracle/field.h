@@ -25,18 +25,53 @@
 #include "program/base/result.h"
 #include "program/base/tensor.h"
 #include "program/base/thread_pool.h"
-#include "program/graph/op.h"
+#include "program/graph/graph.h"
 
 namespace twinrun {
 
-struct FieldPoint {
-  uint64_t seed = 0;
+class FieldPoint {
+ public:
+  // An uninterpreted function: a random element for every argument.
+  class Function {
+   public:
+    explicit Function(uint64_t key) : key_(key) {}
+    Field61 operator()(uint64_t argument) const {
+      return Field61::reduced(mixed(argument ^ key_));
+    }
+    Field61 operator()(Field61 x) const { return (*this)(x.word); }
+    Field61 operator()(Field61 a, Field61 b) const { return (*this)(mixed(a.word + key_) ^ b.word); }
 
-  // The value of uninterpreted function `name` at `argument`: a random element.
-  Field61 function(uint64_t name, uint64_t argument) const;
-  Field61 function(uint64_t name, Field61 a, Field61 b) const;
-  Field61 greater(Field61 a, Field61 b) const;  // a > b
-  int64_t rank(Field61 x) const;                // in the random total order; of small integers their own
+   private:
+    uint64_t key_;
+  };
+
+  explicit FieldPoint(uint64_t seed) : seed_(seed), order_(key_of(kOrder)) {}
+  Function function(uint64_t name) const { return Function(key_of(name)); }
+
+  Field61 greater(Field61 a, Field61 b) const {  // a > b
+    if (a == b) return {0};
+    const auto m = a.small_integer(), n = b.small_integer();
+    if (m && n) return {*m > *n ? 1u : 0u};
+    return a.word < b.word ? order_(a, b) : Field61{1} - order_(b, a);
+  }
+  // In the random total order; of small integers their own.
+  int64_t rank(Field61 x) const {
+    if (const auto n = x.small_integer()) return *n;
+    return static_cast<int64_t>(mixed(x.word ^ seed_));  // as good as never that of a small integer
+  }
+  // 64 well mixed bits of 64 (the finalizer of MurmurHash3).
+  static constexpr uint64_t mixed(uint64_t x) {
+    x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
+    x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
+    return x ^ (x >> 33);
+  }
+
+ private:
+  static constexpr uint64_t kOrder = 0x6f72646572;
+  uint64_t key_of(uint64_t name) const { return mixed(mixed(name) + mixed(seed_ + 1)); }
+
+  uint64_t seed_;
+  Function order_;
 };
 
 // One op on one replica; of an all-reduce the operands are the contributions of all. An error: the op has no value.
@@ -45,6 +80,6 @@ Result<Tensor> field_value(const FieldPoint& point, const Op& op, std::span<cons
 
 // A bound on the degree of every value of a program as a polynomial in its inputs, its state, random numbers, reciprocals and what
 // uninterpreted functions return: what the lemma of Schwartz and Zippel asks for.
-std::vector<double> field_degrees(const class Graph& graph);
+std::vector<double> field_degrees(const Graph& graph);
 
 }  // namespace twinrun

@@ -1,5 +1,5 @@
 // Dots and convolutions over the field, at the speed of binary64. An element is three limbs of 21 bits, each moved to lie around zero,
-// so at most 2^20 in size; Karatsuba's six products of them are sums of at most 2048 terms of 2^42, which binary64 holds to the bit, and
+// so at most 2^20 in size; Karatsuba's six products of them are sums of at most 512 terms of 2^42, which binary64 holds to the bit, and
 // 2^61 = 1 puts them together again. Few columns are not worth that: there the words themselves are multiplied.
 #include <Eigen/Core>
 #include <array>
@@ -15,7 +15,7 @@ using Doubles = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::Row
 using Block = Eigen::Map<Doubles>;
 using StridedBlock = Eigen::Map<const Doubles, 0, Eigen::OuterStride<>>;
 
-constexpr int64_t kTerms = 2048;       // of one exact sum
+constexpr int64_t kTerms = 512;         // of one exact sum
 constexpr int64_t kGathered = 64 * 1024;  // gathered elements at a time
 constexpr int64_t kFewColumns = 6;
 constexpr size_t kProducts = 6;  // of limbs 0, 1, 2, 0 + 1, 0 + 2, 1 + 2
@@ -39,21 +39,29 @@ void split(const double* words, int64_t n, Planes& to) {
   }
 }
 
-// to[i] += the sum whose products of limbs are in d.
+// to[i] += the sum whose products of limbs are in d, integers of at most 2^51.
 void fold(const Planes& d, int64_t n, Field61* to) {
-  const auto at = [&](size_t product, int64_t i) {
-    return static_cast<int64_t>(d[product][static_cast<size_t>(i)]);
+  static constexpr double kMiddle = 0x1.8p52;  // where binary64's last bit is one
+  static constexpr auto kPrime = static_cast<int64_t>(Field61::kPrime);
+  const auto integer = [](double x) {
+    return std::bit_cast<int64_t>(x + kMiddle) - std::bit_cast<int64_t>(kMiddle);
   };
+  // x 2^by: 61 bits, turned.
+  const auto turned = [](int64_t x, int by) {
+    const auto bits = static_cast<uint64_t>(x < 0 ? x + kPrime : x);
+    return (bits << by & Field61::kPrime) | bits >> (61 - by);
+  };
+  const double *a = d[0].data(), *b = d[1].data(), *c = d[2].data();
+  const double *ab = d[3].data(), *ac = d[4].data(), *bc = d[5].data();
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t p0 = at(0, i), p1 = at(1, i), p2 = at(2, i);
-    const int64_t c1 = at(3, i) - p0 - p1, c2 = at(4, i) - p0 - p2 + p1, c3 = at(5, i) - p1 - p2;
-    // Coefficients of 1, 2^21, 2^42, 2^63 = 2^2, 2^84 = 2^23; a multiple of the prime makes the sum positive.
-    __extension__ using Signed = __int128;
-    const Signed sum = static_cast<Signed>(p0) + static_cast<Signed>(c1) * (1 << 21) +
-                       static_cast<Signed>(c2) * (int64_t{1} << 42) + static_cast<Signed>(c3) * 4 +
-                       static_cast<Signed>(p2) * (1 << 23);
-    constexpr Signed kLift = static_cast<Signed>(Field61::kPrime) << 40;
-    to[i] = to[i] + Field61::reduced(static_cast<Field61::Wide>(sum + kLift));
+    const int64_t p0 = integer(a[i]), p1 = integer(b[i]), p2 = integer(c[i]);
+    const int64_t c1 = integer(ab[i]) - p0 - p1, c2 = integer(ac[i]) - p0 - p2 + p1,
+                  c3 = integer(bc[i]) - p1 - p2;
+    // Of 1, 2^21, 2^42, 2^63 = 2^2, 2^84 = 2^23.
+    const uint64_t sum = to[i].word + turned(p0, 0) + turned(c1, 21) + turned(c2, 42) +
+                         turned(c3, 2) + turned(p2, 23);
+    const uint64_t once = (sum & Field61::kPrime) + (sum >> 61);
+    to[i].word = once >= Field61::kPrime ? once - Field61::kPrime : once;
   }
 }
 
@@ -79,7 +87,7 @@ Plane oriented(const Product& p, const Tensor& right) {
 // Rows of the result, a chunk at a time.
 void by_rows(const Product& p, const Tensor& left, const Plane& right, ThreadPool* pool,
              Field61* to) {
-  const int64_t chunk = std::clamp<int64_t>(kGathered / std::max<int64_t>(p.k, 1), 8, 1 << 14);
+  const int64_t chunk = std::max<int64_t>(kGathered / std::max<int64_t>({p.k, 8 * p.n, 1}), 8);
   const bool few = p.n < kFewColumns;
   Planes right_limbs;
   if (!few) split(right.data(), static_cast<int64_t>(right.size()), right_limbs);
@@ -125,38 +133,37 @@ void by_rows(const Product& p, const Tensor& left, const Plane& right, ThreadPoo
 void over_rows(const Product& p, const Tensor& left, const Plane& right, ThreadPool* pool,
                Field61* to) {
   const int64_t chunk = std::clamp<int64_t>(kGathered / std::max<int64_t>(p.m, 1), 64, kTerms);
+  const int64_t tile = std::max<int64_t>(kGathered / 8 / std::max<int64_t>(p.n, 1), 8);
   const auto size = static_cast<size_t>(p.m * p.n);
   const int64_t groups = std::clamp<int64_t>(
       std::min((int64_t{1} << 20) / std::max<int64_t>(p.m * p.n, 1), p.k / chunk), 1, 8);
-  std::vector<std::vector<Field61>> parts(static_cast<size_t>(groups),
+  std::vector<std::vector<Field61>> parts(static_cast<size_t>(groups - 1),
                                           std::vector<Field61>(size));
+  std::fill_n(to, size, Field61{});
   in_pieces(pool, groups, [&](int64_t g) {
-    Plane buffer;
-    Planes limbs, right_limbs, sums;
-    for (Plane& plane : sums) plane.assign(size, 0.0);
-    int64_t terms = 0;
+    Field61* const mine = g == 0 ? to : parts[static_cast<size_t>(g - 1)].data();
+    static thread_local Plane buffer;
+    static thread_local Planes limbs, right_limbs, sums;
     const int64_t last = p.k * (g + 1) / groups;
     for (int64_t begin = p.k * g / groups; begin < last; begin += chunk) {
       const int64_t rows = std::min(last, begin + chunk) - begin;
-      if (terms + rows > kTerms) {
-        fold(sums, p.m * p.n, parts[static_cast<size_t>(g)].data());
-        for (Plane& plane : sums) std::fill(plane.begin(), plane.end(), 0.0);
-        terms = 0;
-      }
-      terms += rows;
       buffer.resize(static_cast<size_t>(rows * p.m));
       gather_rows(p, p.m, left.as<const double>().data(), begin, begin + rows, buffer.data());
       split(buffer.data(), rows * p.m, limbs);
       split(right.data() + begin * p.n, rows * p.n, right_limbs);
-      for (size_t i = 0; i < kProducts; ++i) {
-        Block(sums[i].data(), p.m, p.n).noalias() +=
-            StridedBlock(limbs[i].data(), rows, p.m, Eigen::OuterStride<>(p.m)).transpose() *
-            StridedBlock(right_limbs[i].data(), rows, p.n, Eigen::OuterStride<>(p.n));
+      for (int64_t first = 0; first < p.m; first += tile) {
+        const int64_t height = std::min(tile, p.m - first);
+        for (size_t i = 0; i < kProducts; ++i) {
+          sums[i].resize(static_cast<size_t>(height * p.n));
+          Block(sums[i].data(), height, p.n).noalias() =
+              StridedBlock(limbs[i].data() + first, rows, height, Eigen::OuterStride<>(p.m))
+                  .transpose() *
+              StridedBlock(right_limbs[i].data(), rows, p.n, Eigen::OuterStride<>(p.n));
+        }
+        fold(sums, height * p.n, mine + first * p.n);
       }
     }
-    fold(sums, p.m * p.n, parts[static_cast<size_t>(g)].data());
   });
-  std::fill_n(to, size, Field61{});
   for (const auto& part : parts) {
     for (size_t i = 0; i < size; ++i) to[i] = to[i] + part[i];
   }

@@ -106,9 +106,7 @@ Result<Tensor> field_elementwise(const FieldPoint& point, const Op& op,
   const Tensor first = field_of(operands[0]);
   const Tensor second = operands.size() > 1 ? field_of(operands[1]) : Tensor();
   const Elements a = first.as<const Field61>(), b = second.as<const Field61>();
-  const auto named = [&](OpKind kind, Field61 x) {
-    return point.function(static_cast<uint64_t>(kind), x.word);
-  };
+  const auto named = [&](OpKind kind) { return point.function(static_cast<uint64_t>(kind)); };
   const auto one_of = [](size_t) { return Field61{1}; };
   constexpr Field61 one{1};
   switch (op.kind) {
@@ -135,14 +133,16 @@ Result<Tensor> field_elementwise(const FieldPoint& point, const Op& op,
     case OpKind::kCompare:
       return compared(point, op, a, b, pool);
     case OpKind::kRsqrt:
-      return quotients(op, pool, one_of, [&](size_t i) { return named(OpKind::kSqrt, a[i]); });
-    case OpKind::kLogistic:
       return quotients(op, pool, one_of,
-                       [&](size_t i) { return one + named(OpKind::kExponential, -a[i]); });
+                       [&, root = named(OpKind::kSqrt)](size_t i) { return root(a[i]); });
+    case OpKind::kLogistic:
+      return quotients(
+          op, pool, one_of,
+          [&, exp = named(OpKind::kExponential)](size_t i) { return one + exp(-a[i]); });
     case OpKind::kLog1p:
-      return each(op, pool, [&](size_t i) { return named(OpKind::kLog, one + a[i]); });
+      return each(op, pool, [&, log = named(OpKind::kLog)](size_t i) { return log(one + a[i]); });
     default:  // sqrt, exponential, log, tanh, erf
-      return each(op, pool, [&](size_t i) { return named(op.kind, a[i]); });
+      return each(op, pool, [&, f = named(op.kind)](size_t i) { return f(a[i]); });
   }
 }
 
