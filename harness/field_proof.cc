@@ -351,6 +351,19 @@ double degree_of(const Program& program) {
 
 double FieldProof::log2_error() const { return kFieldPoints * (std::log2(degree) - 61); }
 
+ProofRow row_of(const std::string& program, const FieldProof& proof) {
+  return {program,
+          proof.proves(StepKind::kGradient),
+          proof.proves(StepKind::kUpdate),
+          proof.proves(StepKind::kStatistics),
+          kFieldPoints,
+          proof.degree,
+          proof.log2_error(),
+          proof.parts_at,
+          proof.parts_reads,
+          proof.unproven};
+}
+
 Result<std::vector<FieldProof>> prove_meaning(const Experiment& e,
                                               const std::vector<Sharding>& shardings, int threads,
                                               int64_t step) {

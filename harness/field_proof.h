@@ -18,6 +18,7 @@
 
 #include "harness/experiment.h"
 #include "harness/one_step.h"
+#include "reports/report.h"
 
 namespace twinrun {
 
@@ -37,6 +38,8 @@ struct FieldProof {
   // log2 of the chance that other functions were equal at all points.
   double log2_error() const;
 };
+
+ProofRow row_of(const std::string& program, const FieldProof& proof);
 
 // Of each sharding of the experiment's model, in their order.
 Result<std::vector<FieldProof>> prove_meaning(const Experiment& experiment,

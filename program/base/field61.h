@@ -69,9 +69,10 @@ struct Field61 {
     if (word > kPrime - kMost) return -static_cast<int64_t>(kPrime - word);
     return std::nullopt;
   }
-  // {n, d} with |n| and d below 2^30, of which there is one at most (rational reconstruction: Euclid's algorithm, stopped halfway).
+  // {n, d} with |n| and d below 2^20, of which there is one at most, and of a random element as good as never any (rational
+  // reconstruction: Euclid's algorithm, stopped on the way).
   std::optional<std::pair<int64_t, int64_t>> fraction() const {
-    constexpr int64_t kMost = int64_t{1} << 30;
+    constexpr int64_t kMost = int64_t{1} << 20;
     int64_t r0 = static_cast<int64_t>(kPrime), r1 = static_cast<int64_t>(word), t0 = 0, t1 = 1;
     while (r1 >= kMost) {
       const int64_t q = r0 / r1;
