@@ -270,9 +270,8 @@ Values values_of(const FieldPoint& point, const Program& program, const Given& g
       }
       const Tensor& all = given.at(input.name);
       const auto core = static_cast<int64_t>(r);
-      inputs[r].push_back(input.per_core && cores > 1
-                              ? part_of(all, core, static_cast<int64_t>(cores))
-                              : all);
+      inputs[r].push_back(
+          input.per_core && cores > 1 ? part_of(all, core, static_cast<int64_t>(cores)) : all);
     }
   }
   Program fed;
@@ -382,11 +381,10 @@ Result<std::vector<FieldProof>> prove_meaning(const Experiment& e,
     TWINRUN_ASSIGN(const Given given, given_at(point, e, whole, step));
     Products products(point, pool);
     Trace trace(e.sharding.cores);
-    const auto evaluated = evaluate(
-        point, whole, given, products, e.sharding.cores, pool,
-        [&](ValueId id, const std::vector<Tensor>& values) {
-          if (p == 0) trace.whole(whole.graph.op(id).name, values[0]);
-        });
+    const auto evaluated = evaluate(point, whole, given, products, e.sharding.cores, pool,
+                                    [&](ValueId id, const std::vector<Tensor>& values) {
+                                      if (p == 0) trace.whole(whole.graph.op(id).name, values[0]);
+                                    });
     if (!evaluated) {
       for (FieldProof& proof : proofs) proof.unproven = evaluated.error().message();
       return proofs;
@@ -404,9 +402,8 @@ Result<std::vector<FieldProof>> prove_meaning(const Experiment& e,
         continue;
       }
       for (const Judgeable& own : judgeables(programs[i])) {
-        const auto theirs = std::ranges::find_if(expected, [&](const Judgeable& x) {
-          return x.name == own.name && x.kind == own.kind;
-        });
+        const auto theirs = std::ranges::find_if(
+            expected, [&](const Judgeable& x) { return x.name == own.name && x.kind == own.kind; });
         const bool same =
             theirs != expected.end() && std::ranges::all_of(*sharded, [&](const auto& replica) {
               return replica[static_cast<size_t>(own.id)].same_bits(

@@ -30,7 +30,8 @@ struct FieldProof {
   std::array<bool, 3> same = {true, true, true};
   double degree = 1;     // at most, of what is compared
   std::string unproven;  // why the program has no value over the field; then nothing above is said
-  std::string parts_at;  // the first value of the sharded program that the whole batch's has otherwise; "" where none was found
+  std::string
+      parts_at;  // the first value of the sharded program that the whole batch's has otherwise; "" where none was found
   std::string parts_reads;  // what it reads of which each core has a part only: "bn1/mean"
 
   bool proves(StepKind kind) const { return unproven.empty() && same[static_cast<size_t>(kind)]; }

@@ -127,11 +127,12 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
     f.evidence.push_back(changes + left_over(e, row));
     if (const ProofRow* sharded = find_proof(e, "sharded");
         sharded != nullptr && !sharded->parts_at.empty() && row.explains)
-      f.evidence.push_back("the first value that is not the whole batch's is " + sharded->parts_at +
-                           (sharded->parts_reads.empty()
-                                ? ""
-                                : fmt::format(", made of {}, of which each core has a part of its own",
-                                              sharded->parts_reads)));
+      f.evidence.push_back(
+          "the first value that is not the whole batch's is " + sharded->parts_at +
+          (sharded->parts_reads.empty()
+               ? ""
+               : fmt::format(", made of {}, of which each core has a part of its own",
+                             sharded->parts_reads)));
     if (has_interval(effect) && effect->outcome == "outside" && effect->mean < 0) {
       f.evidence.push_back(
           fmt::format("the sharded run's held-out loss is lower (better) by {}; the cure makes it "

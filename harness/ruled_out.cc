@@ -37,10 +37,10 @@ std::vector<std::string> ruled_out(const Evidence& e, const Report& r) {
         "sharding: in binary64 one step of the sharded program is {} away from the whole batch's, "
         "below {}{}",
         text::number(meaning.drift), text::number(meaning.threshold),
-        proof == nullptr             ? ""
-        : !proof->unproven.empty()   ? "; it is not proven: " + proof->unproven
-        : !proof->parts_at.empty()   ? "; on other data they part at " + proof->parts_at
-                                     : "; on other data they part"));
+        proof == nullptr           ? ""
+        : !proof->unproven.empty() ? "; it is not proven: " + proof->unproven
+        : !proof->parts_at.empty() ? "; on other data they part at " + proof->parts_at
+                                   : "; on other data they part"));
     return out;
   }
   for (const SwitchRow& row : r.switches) {

@@ -196,14 +196,15 @@ Status prove_sharding(Stage& stage) {
     names.emplace_back("without any cause");
     shardings.push_back(faithful(e));
   }
-  if (stage.progress != nullptr) stage.progress->begin("proof: both programs over a prime field", 1);
+  if (stage.progress != nullptr)
+    stage.progress->begin("proof: both programs over a prime field", 1);
   TWINRUN_ASSIGN(const auto proofs, prove_meaning(e, shardings, stage.options.threads));
   for (size_t i = 0; i < proofs.size(); ++i)
     stage.evidence.proofs.push_back(row_of(names[i], proofs[i]));
   if (stage.progress != nullptr) {
     const FieldProof& sharded = proofs.front();
-    stage.progress->end(!sharded.unproven.empty() ? "not proven"
-                        : sharded.equal()         ? "the same function"
+    stage.progress->end(!sharded.unproven.empty()  ? "not proven"
+                        : sharded.equal()          ? "the same function"
                         : sharded.parts_at.empty() ? "other functions"
                                                    : "they part at " + sharded.parts_at);
   }

@@ -168,7 +168,7 @@ struct ProofRow {
   double log2_error = 0;    // of the chance that other functions are equal there
   std::string parts_at;     // the first value that is not the whole batch's; "" where there is none
   std::string parts_reads;  // what it reads of which each core has a part of its own
-  std::string unproven;     // why the program has no value over the field; then the others say nothing
+  std::string unproven;  // why the program has no value over the field; then the others say nothing
 };
 
 // A comparison of two kinds of runs over paired seeds.

@@ -35,11 +35,11 @@ class FieldPoint {
   class Function {
    public:
     explicit Function(uint64_t key) : key_(key) {}
-    Field61 operator()(uint64_t argument) const {
-      return Field61::reduced(mixed(argument ^ key_));
-    }
+    Field61 operator()(uint64_t argument) const { return Field61::reduced(mixed(argument ^ key_)); }
     Field61 operator()(Field61 x) const { return (*this)(x.word); }
-    Field61 operator()(Field61 a, Field61 b) const { return (*this)(mixed(a.word + key_) ^ b.word); }
+    Field61 operator()(Field61 a, Field61 b) const {
+      return (*this)(mixed(a.word + key_) ^ b.word);
+    }
 
    private:
     uint64_t key_;

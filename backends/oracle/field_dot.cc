@@ -15,8 +15,8 @@ using Doubles = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::Row
 using Block = Eigen::Map<Doubles>;
 using StridedBlock = Eigen::Map<const Doubles, 0, Eigen::OuterStride<>>;
 
-constexpr int64_t kTerms = 512;         // of one exact sum
-constexpr int64_t kGathered = 64 * 1024;  // gathered elements at a time
+constexpr int64_t kTerms = 512;            // of one exact sum
+constexpr int64_t kGathered = 192 * 1024;  // gathered elements at a time
 constexpr int64_t kFewColumns = 6;
 constexpr size_t kProducts = 6;  // of limbs 0, 1, 2, 0 + 1, 0 + 2, 1 + 2
 using Planes = std::array<Plane, kProducts>;

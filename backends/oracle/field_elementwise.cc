@@ -101,8 +101,7 @@ Tensor selected(const Op& op, const Tensor& p, const Tensor& a, const Tensor& b,
 Result<Tensor> field_elementwise(const FieldPoint& point, const Op& op,
                                  std::span<const Tensor> operands, ThreadPool* pool) {
   if (op.kind == OpKind::kConvert) return converted(op, operands[0], pool);
-  if (op.kind == OpKind::kSelect)
-    return selected(op, operands[0], operands[1], operands[2], pool);
+  if (op.kind == OpKind::kSelect) return selected(op, operands[0], operands[1], operands[2], pool);
   const Tensor first = field_of(operands[0]);
   const Tensor second = operands.size() > 1 ? field_of(operands[1]) : Tensor();
   const Elements a = first.as<const Field61>(), b = second.as<const Field61>();
@@ -119,7 +118,8 @@ Result<Tensor> field_elementwise(const FieldPoint& point, const Op& op,
     case OpKind::kNegate:
       return each(op, pool, [&](size_t i) { return -a[i]; });
     case OpKind::kDivide:
-      return quotients(op, pool, [&](size_t i) { return a[i]; }, [&](size_t i) { return b[i]; });
+      return quotients(
+          op, pool, [&](size_t i) { return a[i]; }, [&](size_t i) { return b[i]; });
     case OpKind::kMaximum:
       return each(op, pool,
                   [&](size_t i) { return b[i] + point.greater(a[i], b[i]) * (a[i] - b[i]); });
@@ -127,18 +127,17 @@ Result<Tensor> field_elementwise(const FieldPoint& point, const Op& op,
       return each(op, pool,
                   [&](size_t i) { return b[i] + point.greater(b[i], a[i]) * (a[i] - b[i]); });
     case OpKind::kAbs:  // the larger of x and -x
-      return each(op, pool, [&](size_t i) {
-        return point.greater(a[i], -a[i]) * (a[i] + a[i]) - a[i];
-      });
+      return each(op, pool,
+                  [&](size_t i) { return point.greater(a[i], -a[i]) * (a[i] + a[i]) - a[i]; });
     case OpKind::kCompare:
       return compared(point, op, a, b, pool);
     case OpKind::kRsqrt:
       return quotients(op, pool, one_of,
                        [&, root = named(OpKind::kSqrt)](size_t i) { return root(a[i]); });
     case OpKind::kLogistic:
-      return quotients(
-          op, pool, one_of,
-          [&, exp = named(OpKind::kExponential)](size_t i) { return one + exp(-a[i]); });
+      return quotients(op, pool, one_of, [&, exp = named(OpKind::kExponential)](size_t i) {
+        return one + exp(-a[i]);
+      });
     case OpKind::kLog1p:
       return each(op, pool, [&, log = named(OpKind::kLog)](size_t i) { return log(one + a[i]); });
     default:  // sqrt, exponential, log, tanh, erf

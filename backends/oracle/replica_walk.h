@@ -21,8 +21,8 @@ class ReplicaWalk {
   using Values = std::vector<std::vector<Tensor>>;
   // One op on one replica; of an all-reduce the contributions of all.
   using Eval = std::function<Result<Tensor>(const Op& op, std::span<const Tensor> operands)>;
-  using Seen = std::function<void(ValueId id, const Values& operands,
-                                  const std::vector<Tensor>& results)>;
+  using Seen =
+      std::function<void(ValueId id, const Values& operands, const std::vector<Tensor>& results)>;
 
   explicit ReplicaWalk(const Program& program);
   Status run(Values& values, const Eval& eval, const Seen& seen) const;

@@ -25,14 +25,15 @@ struct Field61 {
   __extension__ using Wide = unsigned __int128;
   // Of any number below 2^122 + 2^61: 2^61 is 1 here.
   static constexpr Field61 reduced(Wide x) {
-    const uint64_t once =
-        (static_cast<uint64_t>(x) & kPrime) + (static_cast<uint64_t>(x >> 61) & kPrime) +
-        static_cast<uint64_t>(x >> 122);
+    const uint64_t once = (static_cast<uint64_t>(x) & kPrime) +
+                          (static_cast<uint64_t>(x >> 61) & kPrime) +
+                          static_cast<uint64_t>(x >> 122);
     const uint64_t twice = (once & kPrime) + (once >> 61);
     return {twice >= kPrime ? twice - kPrime : twice};
   }
   static constexpr Field61 of(int64_t n) {
-    const uint64_t size = (n < 0 ? ~static_cast<uint64_t>(n) + 1 : static_cast<uint64_t>(n)) % kPrime;
+    const uint64_t size =
+        (n < 0 ? ~static_cast<uint64_t>(n) + 1 : static_cast<uint64_t>(n)) % kPrime;
     return {n < 0 && size != 0 ? kPrime - size : size};
   }
 
@@ -47,8 +48,7 @@ struct Field61 {
   constexpr Field61 operator-() const { return Field61{} - *this; }
   constexpr Field61 operator*(Field61 o) const {
     const Wide x = static_cast<Wide>(word) * o.word;
-    const uint64_t s =
-        (static_cast<uint64_t>(x) & kPrime) + static_cast<uint64_t>(x >> 61);
+    const uint64_t s = (static_cast<uint64_t>(x) & kPrime) + static_cast<uint64_t>(x >> 61);
     return {s >= kPrime ? s - kPrime : s};
   }
   constexpr Field61 power(uint64_t n) const {

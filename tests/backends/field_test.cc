@@ -140,7 +140,8 @@ TEST(Field, GradientsOfAConvolutionAreItsAdjoints) {
   window.size[0] = window.size[1] = 3;
   window.stride[0] = 2;
   window.pad_low[0] = window.pad_high[1] = 1;
-  const Dims image{2, 9, 8, 6}, kernel{3, 3, 6, 8}, result{2, window.out(9, 0), window.out(8, 1), 8};
+  const Dims image{2, 9, 8, 6}, kernel{3, 3, 6, 8},
+      result{2, window.out(9, 0), window.out(8, 1), 8};
   const auto op_of = [&](OpKind kind, const Dims& dims) {
     Op op;
     op.kind = kind;

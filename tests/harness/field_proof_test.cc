@@ -37,8 +37,7 @@ struct Compared {
 std::vector<Compared> compare(const Experiment& e, bool with_causes = true) {
   std::vector<Compared> all = {{"", {}, {}}};
   std::vector<Sharding> shardings = {faithful(e)};
-  for (const std::string& cause :
-       with_causes ? possible_causes(e) : std::vector<std::string>()) {
+  for (const std::string& cause : with_causes ? possible_causes(e) : std::vector<std::string>()) {
     all.push_back({cause, {}, {}});
     shardings.push_back(introduce(e, faithful(e), cause));
   }
@@ -80,8 +79,8 @@ void expect_agreement(const Experiment& e, const std::vector<Compared>& all) {
         EXPECT_FALSE(c.proof.same[k]) << to_string(kStepKinds[k]) << " differs by " << c.drift[k];
       if (c.drift[k] < threshold / 100 && !c.proof.same[k] && !depends_on_data(c.cause)) {
         // Adam divides by the gradient's size, and statistics may not be read yet.
-        EXPECT_FALSE(c.cause.empty()) << to_string(kStepKinds[k]) << ", parts at "
-                                      << c.proof.parts_at;
+        EXPECT_FALSE(c.cause.empty())
+            << to_string(kStepKinds[k]) << ", parts at " << c.proof.parts_at;
         EXPECT_NE(k, 0u) << "the gradient differs by " << c.drift[k] << ", parts at "
                          << c.proof.parts_at;
       }
@@ -138,8 +137,7 @@ TEST(FieldProof, EachCauseIsAnotherFunctionAsBinary64Says) {
     EXPECT_GE(all.size(), 15u);
     EXPECT_TRUE(all[0].proof.equal());
     expect_agreement(e, all);
-    for (size_t i = 1; i < all.size(); ++i)
-      EXPECT_FALSE(all[i].proof.equal()) << all[i].cause;
+    for (size_t i = 1; i < all.size(); ++i) EXPECT_FALSE(all[i].proof.equal()) << all[i].cause;
   }
 }
 
