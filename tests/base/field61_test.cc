@@ -30,7 +30,9 @@ TEST(Field61, SumsAndProductsAreThoseOfIntegersModuloThePrime) {
       EXPECT_EQ(Field61::reduced(product), a * b);
       EXPECT_EQ(Field61::reduced(product * 32 + kPrime).word,
                 static_cast<uint64_t>((product * 32 + kPrime) % kPrime));
-      if (b.word != 0) EXPECT_EQ(a / b * b, a);
+      if (b.word != 0) {
+        EXPECT_EQ(a / b * b, a);
+      }
     }
   }
   EXPECT_EQ(Field61{0}.inverse(), Field61{0});
@@ -55,8 +57,10 @@ TEST(Field61, IntegersAndFractionsAreTheirOwn) {
   }
   EXPECT_EQ(Field61::of(INT64_MIN), Field61::of(INT64_MIN + 1) - Field61{1});
   for (const Field61 x : some_elements()) {
-    if (x.word > uint64_t{1} << 50 && x.word < kPrime - (uint64_t{1} << 50) && x.word != kPrime / 2)
+    if (x.word > uint64_t{1} << 50 && x.word < kPrime - (uint64_t{1} << 50) &&
+        x.word != kPrime / 2) {
       EXPECT_FALSE(x.small_integer() || x.fraction()) << x.word;
+    }
   }
 }
 
