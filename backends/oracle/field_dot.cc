@@ -87,7 +87,7 @@ Plane oriented(const Product& p, const Tensor& right) {
 // Rows of the result, a chunk at a time.
 void by_rows(const Product& p, const Tensor& left, const Plane& right, ThreadPool* pool,
              Field61* to) {
-  const int64_t chunk = std::max<int64_t>(kGathered / std::max<int64_t>({p.k, 8 * p.n, 1}), 8);
+  const int64_t chunk = std::max<int64_t>(kGathered / std::max<int64_t>({p.k, 8 * p.n, 1}), 64);
   const bool few = p.n < kFewColumns;
   Planes right_limbs;
   if (!few) split(right.data(), static_cast<int64_t>(right.size()), right_limbs);

@@ -4,14 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 
 #include "harness/causes.h"
-#include "harness/classify.h"
+#include "harness/findings.h"
 #include "harness/switches.h"
 #include "program/analysis/liveness.h"
 #include "scenarios/library.h"
+#include "tests/harness/evidence.h"
 #include "tests/harness/tiny.h"
 
 namespace twinrun::field_proofs {  // names of its own: tests are compiled together
@@ -181,6 +181,30 @@ TEST(FieldProof, ThreadsAndSeedsDoNotMatter) {
     EXPECT_EQ(one[0].same, three[0].same);
     EXPECT_EQ(one[0].parts_at, three[0].parts_at);
   }
+}
+
+// A finding tells of a proof in the place of a distance below a threshold, and of the distance where there is none.
+TEST(FieldProof, IsSaidInThePlaceOfADistance) {
+  using by_hand::contains;
+  Evidence e = by_hand::clean();
+  by_hand::add_meaning(e);
+  e.meaning.rows[0].drift_after = 3e-15;
+  const auto told = [&] {
+    Judgement j;
+    sharding_findings(e, j, VerdictClass::kSharding);
+    std::string all;
+    for (const std::string& line : j.findings.at(0).evidence) all += line + "\n";
+    return all;
+  };
+  EXPECT_TRUE(contains(told(), "below 1.49e-08")) << told();
+  e.proofs = {{"sharded", false, false, true, 2, 58, -110.3, "loss/scaled", "loss/value", ""},
+              {"without reduction", true, true, true, 2, 58, -110.3, "", "", ""}};
+  EXPECT_TRUE(contains(told(), "is the whole batch's function: equal at 2 random points"));
+  EXPECT_TRUE(contains(told(), "of degree 58 or less is with a probability below 2^-110"));
+  EXPECT_TRUE(contains(told(), "not the whole batch's is loss/scaled, made of loss/value"));
+  EXPECT_FALSE(contains(told(), "1.49e-08")) << told();
+  e.proofs[1].unproven = "rounded: no value";
+  EXPECT_TRUE(contains(told(), "below 1.49e-08")) << told();
 }
 
 // All scenarios of the library whose data are there. Of those whose step is too long for one test of every cause, the program that
