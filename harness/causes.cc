@@ -418,6 +418,12 @@ bool exclusive(const std::string& a, const std::string& b) {
   return std::string_view(row_of(a).field) == row_of(b).field;
 }
 
+Sharding with_own_statistics(const Experiment& e) {
+  const std::vector<std::string> causes = present_causes(e, e.sharding);
+  const bool own = std::ranges::find(causes, "statistics") != causes.end();
+  return own ? introduce(e, e.sharding, "statistics") : e.sharding;
+}
+
 Sharding faithful(const Experiment& e) {
   Sharding s = e.sharding;
   for (const std::string& cause : present_causes(e, s)) row_of(cause).undo(e, s);

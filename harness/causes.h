@@ -39,6 +39,8 @@ std::vector<ShardingCause> sharding_causes(const Experiment& experiment);
 Sharding restore(const Experiment& experiment, Sharding sharding, const std::string& cause);
 Sharding introduce(const Experiment& experiment, Sharding sharding, const std::string& cause);
 bool exclusive(const std::string& a, const std::string& b);
+// The scenario's own sharding, and said aloud what per-core layers imply, so that synced layers alone do not restore the statistics.
+Sharding with_own_statistics(const Experiment& experiment);
 // With every cause undone: what the whole batch means.
 Sharding faithful(const Experiment& experiment);
 

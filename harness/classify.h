@@ -55,6 +55,7 @@ struct Evidence {
       known_causes;       // what each cause of an explanation means and what cures it
   bool localised = true;  // the first violation follows a clean probed step directly
   MeaningResult meaning;
+  std::vector<ProofRow> proofs;  // of the sharded program, as it is and with its causes undone
   std::vector<TrajectoryRow> trajectories;
   std::vector<EnsembleRow> ensembles;
   bool identical = false;  // T equals R bit for bit, and E1 equals R1

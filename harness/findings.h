@@ -24,6 +24,8 @@ std::string envelope_source(const MatchResult& match);
 // The violations as findings, the first wrong op leading; headline and confidence of an ENGINE_BUG.
 void engine_bug(const Evidence& evidence, Judgement& judgement);
 // The causes that S has, with their shares, most important first.
+// "equal at 2 random points of the field of 2^61 - 1 elements, as another function of degree 58 or less is with ..."
+std::string proof_text(const ProofRow& proof);
 void sharding_findings(const Evidence& evidence, Judgement& judgement, VerdictClass as);
 // "reduction 90 %, batch norm 10 %"
 std::string named_causes(const Evidence& evidence);

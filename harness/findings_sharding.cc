@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 #include "harness/findings.h"
 #include "reports/text.h"
@@ -57,7 +58,39 @@ std::string roundoff_text(const MeaningResult& meaning) {
              : "a quarter of float32's unit roundoff";
 }
 
+// Whether a proof is of this kind; an evaluation follows from the state.
+bool proves(const ProofRow& proof, StepKind kind) {
+  return proof.unproven.empty() &&
+         (kind == StepKind::kGradient     ? proof.gradient
+          : kind == StepKind::kUpdate     ? proof.update
+          : kind == StepKind::kStatistics ? proof.statistics
+                                          : proof.update && proof.statistics);
+}
+
+const ProofRow* find_proof(const Evidence& e, const std::string& program) {
+  const auto it = std::ranges::find(e.proofs, program, &ProofRow::program);
+  return it == e.proofs.end() ? nullptr : &*it;
+}
+
+// What is left of the change with a cause undone: proven nothing, or measured.
+std::string left_over(const Evidence& e, const SwitchRow& row) {
+  const ProofRow* proof = find_proof(e, "without " + row.cause);
+  if (proof != nullptr && row.drift_after <= row.envelope && proves(*proof, e.meaning.kind))
+    return fmt::format("; with this cause undone the {} is the whole batch's function: {}",
+                       to_string(e.meaning.kind), proof_text(*proof));
+  return fmt::format(", and by {} with this cause undone; below {} ({}) it means the same",
+                     text::relative(row.drift_after), text::number(row.envelope),
+                     roundoff_text(e.meaning));
+}
+
 }  // namespace
+
+std::string proof_text(const ProofRow& proof) {
+  return fmt::format(
+      "equal at {} random points of the field of 2^61 - 1 elements, as another function of degree "
+      "{:.0f} or less is with a probability below 2^{:.0f}",
+      proof.points, proof.degree, std::ceil(proof.log2_error));
+}
 
 // Causes with their share, most important first.
 void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
@@ -91,9 +124,15 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
       f.number_text = fmt::format("{}; allowed {}", changes, text::relative(e.meaning.threshold));
       f.bound_source = "meaning is compared in binary64; the bound is " + roundoff_text(e.meaning);
     }
-    f.evidence.push_back(fmt::format(
-        "{}, and by {} with this cause undone; below {} ({}) it means the same", changes,
-        text::relative(row.drift_after), text::number(row.envelope), roundoff_text(e.meaning)));
+    f.evidence.push_back(changes + left_over(e, row));
+    if (const ProofRow* sharded = find_proof(e, "sharded");
+        sharded != nullptr && !sharded->parts_at.empty() && row.explains)
+      f.evidence.push_back(
+          "the first value that is not the whole batch's is " + sharded->parts_at +
+          (sharded->parts_reads.empty()
+               ? ""
+               : fmt::format(", made of {}, of which each core has a part of its own",
+                             sharded->parts_reads)));
     if (has_interval(effect) && effect->outcome == "outside" && effect->mean < 0) {
       f.evidence.push_back(
           fmt::format("the sharded run's held-out loss is lower (better) by {}; the cure makes it "

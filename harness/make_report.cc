@@ -258,6 +258,7 @@ Report make_report(Stage& stage, const Judgement& j) {
       r.notes.push_back("Imported: " + note + ".");
   }
   r.switches = e.meaning.rows;
+  r.proofs = e.proofs;
   r.ruled_out = ruled_out(e, r);
   r.trajectories = e.trajectories;
   r.ensembles = e.ensembles;

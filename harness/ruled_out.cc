@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "harness/findings.h"
 #include "reports/text.h"
 
 namespace twinrun {
@@ -25,10 +26,21 @@ std::vector<std::string> ruled_out(const Evidence& e, const Report& r) {
     out.push_back("chance: the subject gave the same bits when its first steps were run again");
   const MeaningResult& meaning = e.meaning;
   if (!meaning.steps.empty() && !meaning.differs()) {
+    const ProofRow* proof = e.proofs.empty() ? nullptr : &e.proofs.front();
+    if (proof != nullptr && proof->gradient && proof->update && proof->statistics) {
+      out.push_back(
+          fmt::format("sharding: the sharded program is the same function as the whole batch's: {}",
+                      proof_text(*proof)));
+      return out;
+    }
     out.push_back(fmt::format(
         "sharding: in binary64 one step of the sharded program is {} away from the whole batch's, "
-        "below {}",
-        text::number(meaning.drift), text::number(meaning.threshold)));
+        "below {}{}",
+        text::number(meaning.drift), text::number(meaning.threshold),
+        proof == nullptr           ? ""
+        : !proof->unproven.empty() ? "; it is not proven: " + proof->unproven
+        : !proof->parts_at.empty() ? "; on other data they part at " + proof->parts_at
+                                   : "; on other data they part"));
     return out;
   }
   for (const SwitchRow& row : r.switches) {

@@ -6,6 +6,7 @@
 
 #include "harness/corners.h"
 #include "harness/distance.h"
+#include "harness/field_proof.h"
 #include "harness/one_step.h"
 
 namespace twinrun {
@@ -177,6 +178,35 @@ Status compare_meaning(Stage& stage) {
   if (stage.progress != nullptr) {
     stage.progress->end(
         fmt::format("one-step gradient drift S - R {:.3g}", stage.evidence.meaning.drift));
+  }
+  return Ok{};
+}
+
+Status prove_sharding(Stage& stage) {
+  if (!stage.sharded() || !stage.runs.contains("T")) return Ok{};
+  const Experiment& e = stage.experiment;
+  const std::vector<ShardingCause>& causes = stage.evidence.meaning.causes;
+  std::vector<std::string> names = {"sharded"};
+  std::vector<Sharding> shardings = {e.sharding};
+  for (const ShardingCause& cause : causes) {
+    names.push_back("without " + cause.name);
+    shardings.push_back(restore(e, with_own_statistics(e), cause.name));
+  }
+  if (causes.size() > 1) {
+    names.emplace_back("without any cause");
+    shardings.push_back(faithful(e));
+  }
+  if (stage.progress != nullptr)
+    stage.progress->begin("proof: both programs over a prime field", 1);
+  TWINRUN_ASSIGN(const auto proofs, prove_meaning(e, shardings, stage.options.threads));
+  for (size_t i = 0; i < proofs.size(); ++i)
+    stage.evidence.proofs.push_back(row_of(names[i], proofs[i]));
+  if (stage.progress != nullptr) {
+    const FieldProof& sharded = proofs.front();
+    stage.progress->end(!sharded.unproven.empty()  ? "not proven"
+                        : sharded.equal()          ? "the same function"
+                        : sharded.parts_at.empty() ? "other functions"
+                                                   : "they part at " + sharded.parts_at);
   }
   return Ok{};
 }

@@ -60,6 +60,7 @@ Status check_emulator(Stage& stage);  // the degenerate setting equals cpu, bit 
 Status localise(Stage& stage);        // the first wrong step, where probes left gaps
 Status match_program(Stage& stage);   // which program the subject ran, from its tensors
 Status compare_meaning(Stage& stage);       // switches
+Status prove_sharding(Stage& stage);        // the same function, or where the programs part
 Status compare_trajectories(Stage& stage);  // paired seeds
 Report make_report(Stage& stage, const Judgement& judgement);
 Status write_results(const Stage& stage, const Report& report);

@@ -247,11 +247,7 @@ Result<MeaningResult> probe_meaning(const Experiment& e, const std::vector<Probe
   m.threshold = meaning_threshold(e.sharding.cores);
   m.causes = sharding_causes(e);
   TWINRUN_ASSIGN(Prober prober, Prober::make(e, threads));
-  // Said aloud what per-core layers imply, so that synced layers alone do not restore it.
-  Sharding s = e.sharding;
-  for (const ShardingCause& cause : m.causes) {
-    if (cause.name == "statistics") s = introduce(e, s, cause.name);
-  }
+  const Sharding s = with_own_statistics(e);
   const size_t n = m.causes.size(), subsets = size_t{1} << n;
   std::vector<Game> games(kKinds, {n, std::vector<double>(subsets, 0.0)});
   for (const ProbeState& state : states) {

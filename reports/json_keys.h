@@ -163,6 +163,20 @@ void keys(A& a, Of<A, SwitchRow>& s) {
 }
 
 template <typename A>
+void keys(A& a, Of<A, ProofRow>& p) {
+  a("program", p.program);
+  a("gradient", p.gradient);
+  a("update", p.update);
+  a("statistics", p.statistics);
+  a("points", p.points);
+  a("degree", p.degree);
+  a("log2_error", p.log2_error);
+  a("parts_at", p.parts_at);
+  a("parts_reads", p.parts_reads);
+  a("unproven", p.unproven);
+}
+
+template <typename A>
 void keys(A& a, Of<A, TrajectoryRow>& t) {
   a("pair", t.pair);
   a("meaning", t.meaning);
@@ -225,6 +239,7 @@ void keys(A& a, Of<A, Report>& r) {
   a("controls", r.controls);
   a("probes", r.probes);
   a("switches", r.switches);
+  a("proofs", r.proofs);
   a("trajectories", r.trajectories);
   a("ensembles", r.ensembles);
   a("unexplained", r.unexplained);

@@ -159,6 +159,18 @@ struct SwitchRow {
   std::string note;
 };
 
+// A sharded program and the whole batch's as functions: both evaluated over the prime field of 2^61 - 1 elements at random points.
+struct ProofRow {
+  std::string program;  // "sharded", "without batch_norm", "without any cause"
+  bool gradient = false, update = false, statistics = false;  // equal at every point, on every core
+  int points = 0;
+  double degree = 0;        // at most, of what is compared
+  double log2_error = 0;    // of the chance that other functions are equal there
+  std::string parts_at;     // the first value that is not the whole batch's; "" where there is none
+  std::string parts_reads;  // what it reads of which each core has a part of its own
+  std::string unproven;  // why the program has no value over the field; then the others say nothing
+};
+
 // A comparison of two kinds of runs over paired seeds.
 struct TrajectoryRow {
   std::string pair;                    // "T - R"
@@ -219,6 +231,7 @@ struct Report {
   std::vector<Control> controls;
   std::vector<EngineProbe> probes;
   std::vector<SwitchRow> switches;
+  std::vector<ProofRow> proofs;
   std::vector<TrajectoryRow> trajectories;
   std::vector<EnsembleRow> ensembles;
   double unexplained =

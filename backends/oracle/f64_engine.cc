@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "backends/oracle.h"
-#include "program/analysis/liveness.h"
+#include "backends/oracle/replica_walk.h"
 
 namespace twinrun {
 namespace {
@@ -22,8 +22,7 @@ class F64Engine : public Engine {
       : program_(std::move(program)),
         declared_(std::move(declared)),
         pool_(threads),
-        last_use_(last_uses(program_)),
-        dead_(dead_values(program_)) {}
+        walk_(program_) {}
 
   const Program& program() const override { return program_; }
 
@@ -46,7 +45,14 @@ class F64Engine : public Engine {
       bind(program_.state[i].id, [&](size_t r) -> const Tensor& { return states[r].vars[i]; });
     for (size_t i = 0; i < program_.inputs.size(); ++i)
       bind(program_.inputs[i].id, [&](size_t r) -> const Tensor& { return inputs[r][i]; });
-    for (ValueId id = 0; id < program_.graph.size(); ++id) run_op(step, id, values, sink);
+    TWINRUN_RETURN_IF_ERROR(walk_.run(
+        values,
+        [&](const Op& op, std::span<const Tensor> operands) -> Result<Tensor> {
+          return eval_value(declared_, op, operands, &pool_);
+        },
+        [&](ValueId id, const auto& operands, const auto& results) {
+          if (sink != nullptr) sink->on_op({step, &program_, id, operands, results});
+        }));
     outputs.assign(cores, {});
     for (size_t r = 0; r < cores; ++r) {
       for (const auto& output : program_.outputs)
@@ -60,42 +66,10 @@ class F64Engine : public Engine {
   }
 
  private:
-  void run_op(int64_t step, ValueId id, std::vector<std::vector<Tensor>>& values, TraceSink* sink) {
-    const Op& op = program_.graph.op(id);
-    if (op.kind == OpKind::kParameter || dead_[static_cast<size_t>(id)]) return;
-    std::vector<std::vector<Tensor>> inputs(values.size());
-    std::vector<Tensor> outputs(values.size()), contributions;
-    for (size_t r = 0; r < values.size(); ++r) {
-      for (ValueId operand : op.operands)
-        inputs[r].push_back(values[r][static_cast<size_t>(operand)]);
-      if (op.kind == OpKind::kAllReduce) contributions.push_back(inputs[r][0]);
-    }
-    for (size_t r = 0; r < values.size(); ++r) {
-      bool same = r > 0;
-      for (size_t i = 0; same && i < inputs[r].size(); ++i)
-        same = inputs[r][i].raw() == inputs[0][i].raw();
-      if (r > 0 && (same || op.kind == OpKind::kAllReduce)) {
-        outputs[r] = outputs[0];
-      } else {
-        outputs[r] =
-            eval_value(declared_, op, contributions.empty() ? inputs[r] : contributions, &pool_);
-      }
-    }
-    if (sink != nullptr) sink->on_op({step, &program_, id, inputs, outputs});
-    for (size_t r = 0; r < values.size(); ++r) {
-      values[r][static_cast<size_t>(id)] = outputs[r];
-      for (ValueId operand : op.operands) {
-        if (last_use_[static_cast<size_t>(operand)] == id)
-          values[r][static_cast<size_t>(operand)] = Tensor();
-      }
-    }
-  }
-
   Program program_;
   Capabilities declared_;
   ThreadPool pool_;
-  std::vector<ValueId> last_use_;
-  std::vector<bool> dead_;
+  ReplicaWalk walk_;
 };
 
 class F64Backend : public Backend {

@@ -23,14 +23,14 @@ class Gather {
  public:
   Gather(const Product& p, int64_t columns) : p_(p), columns_(columns) {}
 
-  void operator()(const Plane& from, int64_t begin, int64_t end, double* to) const {
+  void operator()(const double* from, int64_t begin, int64_t end, double* to) const {
     switch (p_.left) {
       case Product::Left::kMatrix:
-        std::copy(from.data() + begin * columns_, from.data() + end * columns_, to);
+        std::copy(from + begin * columns_, from + end * columns_, to);
         return;
       case Product::Left::kTransposed:
         for (int64_t k = 0; k < columns_; ++k) {
-          const double* row = from.data() + k * p_.m;
+          const double* row = from + k * p_.m;
           for (int64_t r = begin; r < end; ++r) to[(r - begin) * columns_ + k] = row[r];
         }
         return;
@@ -55,7 +55,7 @@ class Gather {
     return i < p_.in[axis + 1] ? i : -1;
   }
 
-  void patch(const Plane& from, int64_t row, double* to) const {
+  void patch(const double* from, int64_t row, double* to) const {
     const int64_t x = row % p_.out[2], y = row / p_.out[2] % p_.out[1],
                   sample = row / (p_.out[2] * p_.out[1]);
     const int64_t channels = p_.in[3];
@@ -66,7 +66,7 @@ class Gather {
         if (iw < 0) {
           std::fill(to, to + channels, 0.0);
         } else {
-          const double* pixel = from.data() + ((sample * p_.in[1] + ih) * p_.in[2] + iw) * channels;
+          const double* pixel = from + ((sample * p_.in[1] + ih) * p_.in[2] + iw) * channels;
           std::copy(pixel, pixel + channels, to);
         }
       }
@@ -158,7 +158,7 @@ void accumulate(const Product& p, const Gather& gather, const std::vector<Pass>&
   };
   const Plane* gathered = nullptr;
   for (size_t i = 0; i < passes.size(); ++i) {
-    if (passes[i].left != gathered) gather(*passes[i].left, begin, end, buffer.data());
+    if (passes[i].left != gathered) gather(passes[i].left->data(), begin, end, buffer.data());
     gathered = passes[i].left;
     multiply(*passes[i].right, i == 0 ? t.head : t.rest, i <= 1);
   }
@@ -166,7 +166,7 @@ void accumulate(const Product& p, const Gather& gather, const std::vector<Pass>&
   if (a.magnitude.empty()) {
     for (double& x : buffer) x = std::fabs(x);
   } else {
-    gather(a.magnitude, begin, end, buffer.data());
+    gather(a.magnitude.data(), begin, end, buffer.data());
   }
   multiply(right_magnitude, t.magnitude, true);
 }
@@ -174,6 +174,10 @@ void accumulate(const Product& p, const Gather& gather, const std::vector<Pass>&
 void add_to(Plane& total, const Plane& part) {
   for (size_t i = 0; i < total.size(); ++i) total[i] += part[i];
 }
+
+void copy_dims(const Dims& dims, int64_t* to) { std::copy(dims.begin(), dims.end(), to); }
+
+}  // namespace
 
 void pin_blocking() {
   // Eigen's blocking follows the cache sizes of the machine; the oracle's digits shall not.
@@ -184,9 +188,10 @@ void pin_blocking() {
   (void)once;
 }
 
-void copy_dims(const Dims& dims, int64_t* to) { std::copy(dims.begin(), dims.end(), to); }
-
-}  // namespace
+void gather_rows(const Product& product, int64_t columns, const double* from, int64_t begin,
+                 int64_t end, double* to) {
+  Gather(product, columns)(from, begin, end, to);
+}
 
 Product product_of(const Op& op, std::span<const Tensor> inputs) {
   Product p;

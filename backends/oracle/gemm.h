@@ -44,6 +44,12 @@ struct Product {
 };
 Product product_of(const Op& op, std::span<const Tensor> inputs);
 
+// Rows [begin, end) of the left matrix, gathered from its tensor; `columns` is its width.
+void gather_rows(const Product& product, int64_t columns, const double* from, int64_t begin,
+                 int64_t end, double* to);
+// Once per process, before anything is multiplied: blocking that is the same on every machine.
+void pin_blocking();
+
 // An operand as the declared precision reads it: one plane for f32 and bf16 (its value), two (h, l)
 // for bf16x3, three (h, m, l) for bf16x6, laid out as the tensor; `magnitude` = the sum of their
 // sizes.

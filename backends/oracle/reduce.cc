@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "backends/oracle/internal.h"
+#include "backends/oracle/walks.h"
 
 namespace twinrun::oracle {
 namespace {
@@ -70,36 +71,6 @@ double reduce_depth(const Capabilities& declared, int64_t n) {
   return static_cast<double>(chain + tree + segments - 1);
 }
 
-// For runs along the last dimension of a tensor: the flat index of the reduction that each belongs to.
-class Targets {
- public:
-  Targets(const Dims& dims, const Dims& reduced) : dims_(dims), strides_(dims.size(), 0) {
-    int64_t stride = 1;
-    for (size_t d = dims.size(); d-- > 0;) {
-      if (std::find(reduced.begin(), reduced.end(), static_cast<int64_t>(d)) != reduced.end())
-        continue;
-      strides_[d] = stride;
-      stride *= dims[d];
-    }
-  }
-  int64_t run() const { return dims_.empty() ? 1 : dims_.back(); }  // elements
-  int64_t step() const {
-    return dims_.empty() ? 0 : strides_.back();
-  }  // 0: a run is reduced to one
-  int64_t of_run(int64_t row) const {
-    int64_t at = 0;
-    for (size_t d = dims_.empty() ? 0 : dims_.size() - 1; d-- > 0;) {
-      at += row % dims_[d] * strides_[d];
-      row /= dims_[d];
-    }
-    return at;
-  }
-
- private:
-  const Dims& dims_;
-  std::vector<int64_t> strides_;
-};
-
 // Whether each is zero, or finite and at least the smallest normal number of binary32.
 bool all_ordinary(const double* x, int64_t n) {
   constexpr auto kLeast = std::bit_cast<int64_t>(kMinNormal),
@@ -163,7 +134,7 @@ struct SumArray {
 // alone, and so do the digits.
 SumArray sums_of(const Call& call, int64_t outputs) {
   const Tensor& x = call.inputs[0];
-  const Targets targets(x.dims(), call.op.attrs.dims);
+  const RunTargets targets(x.dims(), call.op.attrs.dims);
   const int64_t run = targets.run(), rows = run == 0 ? 0 : x.elements() / run;
   const int64_t groups =
       std::clamp<int64_t>(std::min(x.elements() / kRange, (int64_t{1} << 21) / (outputs + 1)), 1,
@@ -186,36 +157,6 @@ SumArray sums_of(const Call& call, int64_t outputs) {
 }
 
 double larger(double a, double b) { return a != a ? a : b != b ? b : a < b ? b : a; }
-
-// Pooling, channels side by side: windows of an image [n, h, w, c], and the taps of one that lie inside it.
-struct Pooling {
-  Pooling(const Dims& image, const Dims& grid, const Window& w)
-      : image(image), grid(grid), window(w) {}
-  const Dims& image;
-  const Dims& grid;
-  const Window& window;
-  int64_t channels() const { return image[3]; }
-
-  // f(pixel of sample n) for window (y, x), in (kh, kw) order.
-  template <typename F>
-  void taps(int64_t y, int64_t x, F f) const {
-    for (int64_t kh = 0; kh < window.size[0]; ++kh) {
-      const int64_t ih = y * window.stride[0] - window.pad_low[0] + kh;
-      if (ih < 0 || ih >= image[1]) continue;
-      for (int64_t kw = 0; kw < window.size[1]; ++kw) {
-        const int64_t iw = x * window.stride[1] - window.pad_low[1] + kw;
-        if (iw >= 0 && iw < image[2]) f(ih * image[2] + iw);
-      }
-    }
-  }
-  // f(window of the sample, y, x), in row-major order.
-  template <typename F>
-  void windows(F f) const {
-    for (int64_t y = 0; y < grid[1]; ++y) {
-      for (int64_t x = 0; x < grid[2]; ++x) f(y * grid[2] + x, y, x);
-    }
-  }
-};
 
 // The channels of one pixel as an arithmetic op reads them.
 void pixel(const Call& call, size_t which, int64_t at, int64_t channels, double* to) {
@@ -340,7 +281,7 @@ void eval_reduce(const Call& call) {
   const Tensor& x = call.inputs[0];
   const int64_t outputs = op.type.elements();
   if (op.attrs.reducer == Reducer::kMax || op.type.dtype == DType::kI32) {
-    const Targets targets(x.dims(), op.attrs.dims);
+    const RunTargets targets(x.dims(), op.attrs.dims);
     std::vector<double> most(static_cast<size_t>(outputs), -kInfinity), total(most.size());
     const bool integers = op.type.dtype == DType::kI32;
     const int64_t run = targets.run(), rows = run == 0 ? 0 : x.elements() / run;

@@ -75,7 +75,9 @@ TEST(Report, EveryCoreHasADigestAndSeedsMakeABand) {
   }
   EXPECT_EQ(r.runs[0].core_digests, r.runs[1].core_digests);
   EXPECT_TRUE(says(r.ruled_out, "a wrong op of the engine: none of"));
-  EXPECT_TRUE(says(r.ruled_out, "sharding: in binary64 one step"));
+  EXPECT_TRUE(says(r.ruled_out, "sharding: the sharded program is the same function"));
+  ASSERT_EQ(r.proofs.size(), 1U);
+  EXPECT_TRUE(r.proofs[0].gradient && r.proofs[0].update && r.proofs[0].statistics);
   EXPECT_EQ(r.loss_band.source, "least and largest of 3 seeds of R");
   ASSERT_EQ(r.loss_band.low.size(), 6U);
   for (size_t step = 0; step < 6; ++step) {

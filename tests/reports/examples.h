@@ -178,6 +178,8 @@ inline Report sharding() {
                 {"reduction", "restored in S", 7.0, 3.0e-7, 4.1e-7, true, 0.9996, ""},
                 {"reduction", "introduced alone", 2.8e-7, 7.0, 4.1e-7, true, 0.9996, ""},
                 {"clip", "restored in S", 7.0, 7.0, 4.1e-7, false, 0, "model clips nothing"}};
+  r.proofs = {{"sharded", false, false, true, 2, 58, -110.3, "loss/value.grad", "loss/value", ""},
+              {"without reduction", true, true, true, 2, 58, -110.3, "", "", ""}};
   r.trajectories = {{"S - R",
                      "sharding alone",
                      "held-out loss",
@@ -383,6 +385,8 @@ inline Report hostile() {
     for (ProbeRow& row : e.rows) row.op = row.kind = row.phase = p;
   }
   for (SwitchRow& s : r.switches) s.cause = s.direction = s.note = p;
+  for (ProofRow& proof : r.proofs)
+    proof.program = proof.parts_at = proof.parts_reads = proof.unproven = p;
   r.trajectories = {{p, p, p, {1e300}, 1e300, -1e300, 1e300, 1e300, p, p}};
   return r;
 }

@@ -24,13 +24,13 @@ using Keys = std::vector<std::string>;
 TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   Report r = examples::sharding();
   const ordered_json j = ordered_json::parse(to_json(r));
-  EXPECT_EQ(
-      keys_of(j),
-      (Keys{"schema",       "verdict",       "scenario",    "command",         "asked",
-            "injected",     "findings",      "runs",        "loss_band",       "state_partings",
-            "weight_drift", "step_coverage", "controls",    "probes",          "switches",
-            "trajectories", "ensembles",     "unexplained", "smallest_effect", "ruled_out",
-            "next_steps",   "notes",         "program",     "environment",     "directory"}));
+  EXPECT_EQ(keys_of(j),
+            (Keys{"schema",       "verdict",       "scenario",  "command",     "asked",
+                  "injected",     "findings",      "runs",      "loss_band",   "state_partings",
+                  "weight_drift", "step_coverage", "controls",  "probes",      "switches",
+                  "proofs",       "trajectories",  "ensembles", "unexplained", "smallest_effect",
+                  "ruled_out",    "next_steps",    "notes",     "program",     "environment",
+                  "directory"}));
   EXPECT_EQ(keys_of(j["verdict"]),
             (Keys{"class", "subject", "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));
@@ -62,6 +62,9 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
                   "operand_residual"}));
   EXPECT_EQ(keys_of(j["switches"][0]), (Keys{"cause", "direction", "drift_before", "drift_after",
                                              "envelope", "explains", "share", "note"}));
+  EXPECT_EQ(keys_of(j["proofs"][0]),
+            (Keys{"program", "gradient", "update", "statistics", "points", "degree", "log2_error",
+                  "parts_at", "parts_reads", "unproven"}));
   EXPECT_EQ(keys_of(j["trajectories"][0]),
             (Keys{"pair", "meaning", "metric", "differences", "mean", "low", "high", "tost_low",
                   "tost_high", "detectable", "margin", "margin_source", "outcome"}));
@@ -74,8 +77,8 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
 TEST(Json, ListsAreListsWhenShortOrEmpty) {
   Report r;
   const ordered_json empty = ordered_json::parse(to_json(r));
-  for (const char* key : {"findings", "runs", "controls", "probes", "switches", "trajectories",
-                          "state_partings", "ruled_out", "next_steps", "notes"}) {
+  for (const char* key : {"findings", "runs", "controls", "probes", "switches", "proofs",
+                          "trajectories", "state_partings", "ruled_out", "next_steps", "notes"}) {
     EXPECT_TRUE(empty[key].is_array()) << key;
   }
   EXPECT_TRUE(empty["environment"].is_object());

@@ -1,0 +1,196 @@
+// Dots and convolutions over the field, at the speed of binary64. An element is three limbs of 21 bits, each moved to lie around zero,
+// so at most 2^20 in size; Karatsuba's six products of them are sums of at most 512 terms of 2^42, which binary64 holds to the bit, and
+// 2^61 = 1 puts them together again. Few columns are not worth that: there the words themselves are multiplied.
+#include <Eigen/Core>
+#include <array>
+
+#include "backends/oracle/field_internal.h"
+#include "backends/oracle/gemm.h"
+#include "backends/oracle/parts.h"
+
+namespace twinrun::oracle {
+namespace {
+
+using Doubles = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Block = Eigen::Map<Doubles>;
+using StridedBlock = Eigen::Map<const Doubles, 0, Eigen::OuterStride<>>;
+
+constexpr int64_t kTerms = 512;            // of one exact sum
+constexpr int64_t kGathered = 192 * 1024;  // gathered elements at a time
+constexpr int64_t kFewColumns = 6;
+constexpr size_t kProducts = 6;  // of limbs 0, 1, 2, 0 + 1, 0 + 2, 1 + 2
+using Planes = std::array<Plane, kProducts>;
+
+// The limbs of words, and their sums in twos. `words` are those of elements, in the dress of doubles.
+void split(const double* words, int64_t n, Planes& to) {
+  constexpr uint64_t kMask = (1u << 21) - 1, kHalf = 1u << 20, kExponent = 0x4330000000000000u;
+  constexpr uint64_t kHalves = kHalf | kHalf << 21 | kHalf << 42;
+  constexpr double kBias = 0x1p52 + 0x1p20;
+  for (Plane& plane : to) plane.resize(static_cast<size_t>(n));
+  double *a = to[0].data(), *b = to[1].data(), *c = to[2].data();
+  double *ab = to[3].data(), *ac = to[4].data(), *bc = to[5].data();
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t w = std::bit_cast<uint64_t>(words[i]) + kHalves;
+    const double x = std::bit_cast<double>((w & kMask) | kExponent) - kBias;
+    const double y = std::bit_cast<double>((w >> 21 & kMask) | kExponent) - kBias;
+    const double z = std::bit_cast<double>(w >> 42 | kExponent) - kBias;
+    a[i] = x, b[i] = y, c[i] = z;
+    ab[i] = x + y, ac[i] = x + z, bc[i] = y + z;
+  }
+}
+
+// to[i] += the sum whose products of limbs are in d, integers of at most 2^51.
+void fold(const Planes& d, int64_t n, Field61* to) {
+  static constexpr double kMiddle = 0x1.8p52;  // where binary64's last bit is one
+  static constexpr auto kPrime = static_cast<int64_t>(Field61::kPrime);
+  const auto integer = [](double x) {
+    return std::bit_cast<int64_t>(x + kMiddle) - std::bit_cast<int64_t>(kMiddle);
+  };
+  // x 2^by: 61 bits, turned.
+  const auto turned = [](int64_t x, int by) {
+    const auto bits = static_cast<uint64_t>(x < 0 ? x + kPrime : x);
+    return (bits << by & Field61::kPrime) | bits >> (61 - by);
+  };
+  const double *a = d[0].data(), *b = d[1].data(), *c = d[2].data();
+  const double *ab = d[3].data(), *ac = d[4].data(), *bc = d[5].data();
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t p0 = integer(a[i]), p1 = integer(b[i]), p2 = integer(c[i]);
+    const int64_t c1 = integer(ab[i]) - p0 - p1, c2 = integer(ac[i]) - p0 - p2 + p1,
+                  c3 = integer(bc[i]) - p1 - p2;
+    // Of 1, 2^21, 2^42, 2^63 = 2^2, 2^84 = 2^23.
+    const uint64_t sum = to[i].word + turned(p0, 0) + turned(c1, 21) + turned(c2, 42) +
+                         turned(c3, 2) + turned(p2, 23);
+    const uint64_t once = (sum & Field61::kPrime) + (sum >> 61);
+    to[i].word = once >= Field61::kPrime ? once - Field61::kPrime : once;
+  }
+}
+
+// The right operand as a [k, n] matrix of words.
+Plane oriented(const Product& p, const Tensor& right) {
+  const auto words = right.as<const double>();
+  Plane out(words.size());
+  if (!p.right_transposed) {
+    std::copy(words.begin(), words.end(), out.begin());
+    return out;
+  }
+  const int64_t inner = p.k / p.taps;
+  for (int64_t tap = 0; tap < p.taps; ++tap) {
+    const double* const from = words.data() + tap * inner * p.n;
+    double* const to = out.data() + tap * inner * p.n;
+    for (int64_t j = 0; j < p.n; ++j) {
+      for (int64_t i = 0; i < inner; ++i) to[i * p.n + j] = from[j * inner + i];
+    }
+  }
+  return out;
+}
+
+// Rows of the result, a chunk at a time.
+void by_rows(const Product& p, const Tensor& left, const Plane& right, ThreadPool* pool,
+             Field61* to) {
+  const int64_t chunk = std::max<int64_t>(kGathered / std::max<int64_t>({p.k, 8 * p.n, 1}), 64);
+  const bool few = p.n < kFewColumns;
+  Planes right_limbs;
+  if (!few) split(right.data(), static_cast<int64_t>(right.size()), right_limbs);
+  in_pieces(pool, (p.m + chunk - 1) / chunk, [&](int64_t piece) {
+    const int64_t begin = piece * chunk, rows = std::min(p.m, begin + chunk) - begin;
+    static thread_local Plane buffer;
+    static thread_local Planes limbs, sums;
+    buffer.resize(static_cast<size_t>(rows * p.k));
+    gather_rows(p, p.k, left.as<const double>().data(), begin, begin + rows, buffer.data());
+    Field61* const mine = to + begin * p.n;
+    std::fill_n(mine, rows * p.n, Field61{});
+    if (few) {
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t j = 0; j < p.n; ++j) {
+          Field61::Wide sum = 0;
+          for (int64_t k = 0; k < p.k; ++k) {
+            const auto i = static_cast<size_t>(k * p.n + j);
+            sum += static_cast<Field61::Wide>(
+                       std::bit_cast<uint64_t>(buffer[static_cast<size_t>(r * p.k + k)])) *
+                   std::bit_cast<uint64_t>(right[i]);
+            if (k % 32 == 31) sum = Field61::reduced(sum).word;
+          }
+          mine[r * p.n + j] = Field61::reduced(sum);
+        }
+      }
+      return;
+    }
+    split(buffer.data(), rows * p.k, limbs);
+    for (Plane& plane : sums) plane.resize(static_cast<size_t>(rows * p.n));
+    for (int64_t from = 0; from < p.k; from += kTerms) {
+      const int64_t terms = std::min(kTerms, p.k - from);
+      for (size_t i = 0; i < kProducts; ++i) {
+        Block(sums[i].data(), rows, p.n).noalias() =
+            StridedBlock(limbs[i].data() + from, rows, terms, Eigen::OuterStride<>(p.k)) *
+            StridedBlock(right_limbs[i].data() + from * p.n, terms, p.n, Eigen::OuterStride<>(p.n));
+      }
+      fold(sums, rows * p.n, mine);
+    }
+  });
+}
+
+// The rows of both operands are what is summed over.
+void over_rows(const Product& p, const Tensor& left, const Plane& right, ThreadPool* pool,
+               Field61* to) {
+  const int64_t chunk = std::clamp<int64_t>(kGathered / std::max<int64_t>(p.m, 1), 64, kTerms);
+  const int64_t tile = std::max<int64_t>(kGathered / 8 / std::max<int64_t>(p.n, 1), 8);
+  const auto size = static_cast<size_t>(p.m * p.n);
+  const int64_t groups = std::clamp<int64_t>(
+      std::min((int64_t{1} << 20) / std::max<int64_t>(p.m * p.n, 1), p.k / chunk), 1, 8);
+  std::vector<std::vector<Field61>> parts(static_cast<size_t>(groups - 1),
+                                          std::vector<Field61>(size));
+  std::fill_n(to, size, Field61{});
+  in_pieces(pool, groups, [&](int64_t g) {
+    Field61* const mine = g == 0 ? to : parts[static_cast<size_t>(g - 1)].data();
+    static thread_local Plane buffer;
+    static thread_local Planes limbs, right_limbs, sums;
+    const int64_t last = p.k * (g + 1) / groups;
+    for (int64_t begin = p.k * g / groups; begin < last; begin += chunk) {
+      const int64_t rows = std::min(last, begin + chunk) - begin;
+      buffer.resize(static_cast<size_t>(rows * p.m));
+      gather_rows(p, p.m, left.as<const double>().data(), begin, begin + rows, buffer.data());
+      split(buffer.data(), rows * p.m, limbs);
+      split(right.data() + begin * p.n, rows * p.n, right_limbs);
+      for (int64_t first = 0; first < p.m; first += tile) {
+        const int64_t height = std::min(tile, p.m - first);
+        for (size_t i = 0; i < kProducts; ++i) {
+          sums[i].resize(static_cast<size_t>(height * p.n));
+          Block(sums[i].data(), height, p.n).noalias() =
+              StridedBlock(limbs[i].data() + first, rows, height, Eigen::OuterStride<>(p.m))
+                  .transpose() *
+              StridedBlock(right_limbs[i].data(), rows, p.n, Eigen::OuterStride<>(p.n));
+        }
+        fold(sums, height * p.n, mine + first * p.n);
+      }
+    }
+  });
+  for (const auto& part : parts) {
+    for (size_t i = 0; i < size; ++i) to[i] = to[i] + part[i];
+  }
+}
+
+}  // namespace
+
+Tensor field_dot(const Op& op, std::span<const Tensor> operands, ThreadPool* pool) {
+  Tensor out = Tensor::empty(field_type(op.type.dims));
+  if (has_parts(op)) {
+    in_pieces(pool, part_count(op, operands), [&](int64_t i) {
+      const Part part = part_of(op, operands, i);
+      const Tensor own = field_dot(part.op, part.inputs, nullptr);
+      const Placement place = placement_of(op, i);
+      for (int64_t e = 0; e < own.elements(); ++e)
+        out.as<Field61>()[static_cast<size_t>(place(e))] =
+            own.as<const Field61>()[static_cast<size_t>(e)];
+    });
+    return out;
+  }
+  pin_blocking();
+  const Product p = product_of(op, operands);
+  const Plane right = oriented(p, operands[1]);
+  Field61* const to = out.as<Field61>().data();
+  p.reduce_rows ? over_rows(p, operands[0], right, pool, to)
+                : by_rows(p, operands[0], right, pool, to);
+  return out;
+}
+
+}  // namespace twinrun::oracle
