@@ -29,6 +29,8 @@ Ops ancestors(const Program& program, ValueId id) {
 }
 
 constexpr std::string_view kShared = "what these updates share, such as the learning rate";
+constexpr std::string_view kStatistics =
+    "how running statistics are updated: from which batch, how often, by which momentum";
 
 enum class Pass : uint8_t { kForward, kBackward, kUpdate };
 
@@ -129,8 +131,14 @@ Bracket bracket_of(const Program& program, const std::vector<SeenTensor>& seen) 
     return !t.outside || pass_of(program, t.id) == Pass::kUpdate;
   };
   if (out.text.empty() && std::ranges::all_of(seen, updates) &&
-      std::ranges::count_if(seen, &SeenTensor::outside) > 1)
-    out.text = kShared;
+      std::ranges::count_if(seen, &SeenTensor::outside) > 1) {
+    const bool statistics = std::ranges::all_of(seen, [&](const SeenTensor& t) {
+      const int var = program.state_index(t.name);
+      return !t.outside ||
+             (var >= 0 && program.state[static_cast<size_t>(var)].role == StateRole::kStatistic);
+    });
+    out.text = statistics ? kStatistics : kShared;
+  }
   if (out.text.empty()) return out;
   // Of a weight or slot alone: the gradient that its update takes is among the tensors inside.
   const bool gradient = std::ranges::all_of(seen, [&](const SeenTensor& state) {
