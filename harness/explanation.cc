@@ -25,6 +25,12 @@ bool has_free_rates(const std::vector<Explanation::Part>& parts) {
       parts, [](const Explanation::Part& p) { return p.formula && !p.formula->rates.empty(); });
 }
 
+bool is_read_from_steps(const std::vector<Explanation::Part>& parts) {
+  return has_free_rates(parts) || std::ranges::any_of(parts, [](const Explanation::Part& p) {
+           return p.sharding && !p.sharding->deals.empty();
+         });
+}
+
 Explanation::Part part_of(ShardingChange change) {
   std::string name = change.cause.name;
   return {std::move(name), true, {}, std::move(change)};

@@ -1,3 +1,4 @@
+// Both programs at random points of the field: products are shared between them, and the first value that parts is named.
 #include "harness/field_proof.h"
 
 #include <algorithm>

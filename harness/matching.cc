@@ -26,10 +26,7 @@ class Matcher : public ProgramSearch {
                                                  const PrecisionClass& of) {
     TWINRUN_RETURN_IF_ERROR(observe_subject(subject));
     // Numbers that are read from the tensors of these steps are read where the program asked for has members.
-    const bool read =
-        has_free_rates(parts) || std::ranges::any_of(parts, [](const Explanation::Part& part) {
-          return part.sharding && !part.sharding->deals.empty();
-        });
+    const bool read = is_read_from_steps(parts);
     if (read) TWINRUN_RETURN_IF_ERROR(find_class());
     if (!read) {
       Fit fit;

@@ -151,6 +151,8 @@ bool exclude_each_other(const Explanation::Part& a, const Explanation::Part& b);
 bool losses_together(const std::vector<Explanation::Part>& parts);
 // Are learning rates read from each step by itself? They fit much of what one step shows, whatever it comes from.
 bool has_free_rates(const std::vector<Explanation::Part>& parts);
+// Are those, or how samples were dealt, read from the tensors of single steps? Then they make no whole run.
+bool is_read_from_steps(const std::vector<Explanation::Part>& parts);
 
 // The tensors that are outside what honest engines of one class make of `asked` with these changes; none: the explanation holds on
 // `states`.

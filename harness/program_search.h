@@ -156,11 +156,12 @@ class ProgramSearch : public FormulaFit {
     return of.tight && of.reduced_bits >= kF32Bits && !rounds_operands(of);
   }
 
+  static bool breaks(const Value& program, const Value& subject) {
+    return std::isfinite(norm2(*subject.data)) && !std::isfinite(norm2(*program.data));
+  }
   static bool breaks(const Observed& program, const Observed& subject) {
     for (size_t v = 0; v < subject.values.size(); ++v) {
-      if (std::isfinite(norm2(*subject.values[v].data)) &&
-          !std::isfinite(norm2(*program.values[v].data)))
-        return true;
+      if (breaks(program.values[v], subject.values[v])) return true;
     }
     return false;
   }
@@ -191,8 +192,7 @@ class ProgramSearch : public FormulaFit {
     h.nearness = 0;
     for (size_t v = 0; v < spreads.size(); ++v) {
       if (!is_compared(h.map, tensors_[place_of(v)])) continue;
-      h.broken = h.broken || (std::isfinite(norm2(*seen.values[v].data)) &&
-                              !std::isfinite(norm2(*due.values[v].data)));
+      h.broken = h.broken || breaks(due.values[v], seen.values[v]);
       if (spreads[v] < 0) continue;
       const double gap = gap2(*seen.values[v].data, *due.values[v].data),
                    unit = spreads[v] * norm2(*due.values[v].data);

@@ -60,12 +60,8 @@ Status compare_trajectories(Stage& stage) {
   stage.t_losses = {final_loss(stage.runs["T"])};
   // What the subject's script runs, on the reference: its effect without the engine's.
   // Rates that were seen at single steps make no whole run.
-  const bool scripted =
-      e.match && e.match->outcome == MatchResult::Outcome::kExplained &&
-      std::ranges::none_of(e.match->explanations.front().parts, [](const Explanation::Part& part) {
-        return (part.formula && !part.formula->rates.empty()) ||
-               (part.sharding && !part.sharding->deals.empty());
-      });
+  const bool scripted = e.match && e.match->outcome == MatchResult::Outcome::kExplained &&
+                        !is_read_from_steps(e.match->explanations.front().parts);
   const auto scripts = [&](const Experiment& own) -> Result<std::pair<Experiment, Program>> {
     if (!scripted) return std::pair{own, own.sharded(own.sharding)};
     TWINRUN_ASSIGN(const ChangedProgram changed,

@@ -188,9 +188,10 @@ Status prove_sharding(Stage& stage) {
   const std::vector<ShardingCause>& causes = stage.evidence.meaning.causes;
   std::vector<std::string> names = {"sharded"};
   std::vector<Sharding> shardings = {e.sharding};
+  const Sharding own = with_own_statistics(e);
   for (const ShardingCause& cause : causes) {
     names.push_back("without " + cause.name);
-    shardings.push_back(restore(e, with_own_statistics(e), cause.name));
+    shardings.push_back(restore(e, own, cause.name));
   }
   if (causes.size() > 1) {
     names.emplace_back("without any cause");

@@ -58,8 +58,6 @@ OptimizerSpec optimizer_of(const Scenario& s) {
   spec.kind = rule_of(c.kind).kind;
   spec.momentum = c.momentum;
   spec.nesterov = c.nesterov;
-  spec.nesterov_apart =
-      (c.nesterov_form == "auto" ? by_conventions(s, "nesterov_form") : c.nesterov_form) == "optax";
   spec.beta1 = c.beta1;
   spec.beta2 = c.beta2;
   spec.epsilon = c.epsilon;
@@ -84,6 +82,7 @@ OptimizerSpec optimizer_of(const Scenario& s) {
   const auto formula = [&](std::string_view key, const std::string& value) {
     return value == "auto" ? by_conventions(s, key) : std::string_view(value);
   };
+  spec.nesterov_apart = formula("nesterov_form", c.nesterov_form) == "optax";
   const std::string_view epsilon = formula("epsilon_form", c.epsilon_form);
   spec.epsilon_form = epsilon == "torch"     ? OptimizerSpec::Epsilon::kAfter
                       : epsilon == "root"    ? OptimizerSpec::Epsilon::kInside

@@ -1,3 +1,4 @@
+// The value of an op over the field, kind by kind, and the degree of every value of a program.
 #include "backends/oracle/field.h"
 
 #include <algorithm>

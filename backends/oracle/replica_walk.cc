@@ -1,3 +1,4 @@
+// A program op by op on all replicas; what replicas share is computed once.
 #include "backends/oracle/replica_walk.h"
 
 #include "program/analysis/liveness.h"
