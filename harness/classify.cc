@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "harness/findings.h"
 #include "reports/text.h"
@@ -10,29 +11,18 @@
 namespace twinrun {
 namespace {
 
-// A verdict that rests on the seeds, or fails to: what they cannot see is said.
-void tell_resolution(const Evidence& e, Judgement& j) {
-  const auto note = [&](const char* pair, bool open) {
-    if (const TrajectoryRow* row = find_row(e, pair);
-        open && row != nullptr && row->detectable > row->margin)
-      j.notes.push_back(unresolved_text(*row));
-  };
-  const TrajectoryRow* engine = find_row(e, "T - S");
-  note("T - S", j.verdict == VerdictClass::kSharding && engine != nullptr &&
-                    engine->outcome == "undetermined");
-  note("T - R", j.verdict == VerdictClass::kNoise);
-  if (!e.trajectories.empty() && e.trajectories.front().differences.size() == 2)
-    j.notes.push_back(
-        "Two seeds are few: the intervals are wide, and a margin that is taken from them rests on "
-        "one difference. "
-        "Use three or more (--set diagnose.seeds=3).");
+bool no_effect(const TrajectoryRow* row) {
+  return row != nullptr && effect_of(*row) == Effect::kNoneDetected;
 }
 
-std::string moved(const TrajectoryRow& row) {
-  return fmt::format("{} ({})", text::signed_number(row.mean),
-                     row.mean < 0   ? "lower: better"
-                     : row.mean > 0 ? "higher: worse"
-                                    : "a run ended in NaN");
+bool has_learnt(const Evidence& e) { return !e.learning || e.learning->learnt; }
+
+// The engine's own part of a verdict that rests on sharding's: what the seeds cannot see of it is said.
+void tell_resolution(const Evidence& e, Judgement& j) {
+  const TrajectoryRow* engine = find_row(e, "T - S");
+  if (j.verdict == VerdictClass::kSharding && engine != nullptr && engine->detectable > 0 &&
+      effect_of(*engine) == Effect::kUndecided)
+    j.notes.push_back(unresolved_text(*engine));
 }
 
 const char* nothing_outside(const Evidence& e) {
@@ -41,7 +31,8 @@ const char* nothing_outside(const Evidence& e) {
 }
 
 constexpr const char* kUndecided =
-    "the seeds do not decide: the 90% interval is not inside the margin, the 95% one not beyond it";
+    "the seeds do not decide: the interval of the effect contains 0, and an effect that matters "
+    "would not have been seen for sure";
 constexpr std::string_view kProbeEvery =
     "replay every op of every step: --set diagnose.probe=every";
 
@@ -57,14 +48,9 @@ void inconclusive(Judgement& j, std::string headline, std::string why,
 // and what T does.
 void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr,
                   const TrajectoryRow* sr) {
-  const auto is = [](const TrajectoryRow* row, std::string_view outcome) {
-    return row != nullptr && row->outcome == outcome;
-  };
-  const auto inside = [&](const TrajectoryRow* row) {
-    return is(row, "equivalent") || is(row, "identical");
-  };
-  const VerdictClass as = is(sr, "outside") || is(tr, "outside") ? VerdictClass::kSharding
-                          : inside(tr) && (sr == nullptr || inside(sr))
+  const TrajectoryRow* own = sr != nullptr ? sr : tr;
+  const VerdictClass as = is_significant(own) ? VerdictClass::kSharding
+                          : no_effect(own) && no_effect(tr) && has_learnt(e)
                               ? VerdictClass::kNoise
                               : VerdictClass::kInconclusive;
   if (e.meaning.differs()) sharding_findings(e, j, as);
@@ -79,22 +65,14 @@ void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr,
     return;
   }
   j.verdict = as;
-  j.headline =
-      as == VerdictClass::kSharding
-          ? fmt::format(
-                "The subject's script runs another program than it was asked to (cause: {}). "
-                "Held-out "
-                "loss moves by {}.",
-                explained_by(e), moved(*(is(sr, "outside") ? sr : tr)))
-          : fmt::format(
-                "Noise: the subject's script runs another program than it was asked to ({}), but "
-                "held-out loss stays within {}.",
-                explained_by(e), text::number(tr->margin));
-  j.confidence = fmt::format(
-      "95%: paired over {} seeds; {}", tr->differences.size(),
-      e.match->read
-          ? "the cause was told from what the ops read, bit by bit"
-          : "the cause was matched tensor by tensor, one step from the subject's own states");
+  j.headline = fmt::format(
+      "{}The subject's script runs another program than it was asked to ({}). {}.",
+      as == VerdictClass::kSharding ? "" : "Noise: ", explained_by(e), effect_words(*own));
+  j.confidence =
+      fmt::format("{}; {}", trials_text(*own),
+                  e.match->read ? "the cause was told from what the ops read, bit by bit"
+                                : "the cause was matched tensor by tensor, one step from "
+                                  "the subject's own states");
 }
 
 // The subject's script computes another function, and the formula is known. Whether that matters is said; it is no fault of an
@@ -155,6 +133,69 @@ void failed_engine(const Evidence& e, Judgement& j) {
                {"is it the engine, or what it is asked? twinrun doctor --engine ENGINE"});
   if (!e.engine_failure->fix.empty()) j.next_steps.push_back(e.engine_failure->fix);
   j.findings.push_back(std::move(f));
+}
+
+// The sharded program means something else. It is SHARDING where held-out metrics show it, by however little.
+void judge_sharding(const Evidence& e, Judgement& j, const TrajectoryRow* tr,
+                    const TrajectoryRow* sr) {
+  const std::string causes = named_causes(e);
+  if (is_significant(sr) && e.meaning.explained()) {
+    sharding_findings(e, j, VerdictClass::kSharding);
+    j.verdict = VerdictClass::kSharding;
+    j.headline = fmt::format(
+        "Sharding changes what the program means (cause: {}). On cpu alone, without the engine, "
+        "{}.",
+        causes, lower_first(effect_words(*sr)));
+    j.confidence = trials_text(*sr) + "; no op of the engine is outside its bound";
+    return;
+  }
+  if (no_effect(sr) && no_effect(tr) && has_learnt(e)) {
+    noise(e, j);
+    sharding_findings(e, j, VerdictClass::kNoise);
+    std::ranges::stable_sort(j.findings, std::less<>(),
+                             [](const Finding& f) { return f.share.has_value(); });
+    j.headline = fmt::format("Noise: sharding changes the program's meaning ({}), but {}.", causes,
+                             lower_first(effect_words(*sr)));
+    j.next_steps.clear();
+    j.notes.push_back(
+        "The sharded program does not mean the same; the seeds would have shown an effect as large "
+        "as what another seed does.");
+    return;
+  }
+  sharding_findings(e, j, VerdictClass::kInconclusive);
+  if (j.findings.empty())
+    undecided_finding(e, j, sr,
+                      "Sharding changes what the program means, and no known cause explains it.");
+  if (is_significant(sr)) {
+    inconclusive(
+        j,
+        fmt::format("Sharding changes what the program means, but the known causes ({}) do "
+                    "not explain all of it. {}.",
+                    causes, effect_words(*sr)),
+        fmt::format("with every known cause undone, one step still differs by {}",
+                    text::relative(e.meaning.residual)),
+        {"compare the two programs: `twinrun inspect SCENARIO --program`"});
+    return;
+  }
+  if (!has_learnt(e) && !(sr != nullptr && sr->differences.size() < 2)) {
+    inconclusive(
+        j,
+        fmt::format("Sharding changes the program's meaning ({}), but the reference has not "
+                    "learnt: what it does to learning cannot be seen.",
+                    causes),
+        "a run that learns nothing shows no effect on what is learnt", {});
+    return;
+  }
+  inconclusive(
+      j,
+      fmt::format(
+          "Sharding changes the program's meaning ({}), but {} do not decide whether "
+          "that matters.",
+          causes,
+          text::plural(sr == nullptr ? 0 : static_cast<int64_t>(sr->differences.size()), "seed")),
+      is_significant(tr) ? "the user's drift is significant, sharding alone does not show it"
+                         : kUndecided,
+      {what_decides({tr, sr})});
 }
 
 Judgement judge(const Evidence& e) {
@@ -308,63 +349,7 @@ Judgement judge(const Evidence& e) {
     return j;
   }
   if (e.meaning.differs()) {
-    const bool accounted = e.meaning.explained();
-    const bool s_outside = sr != nullptr && sr->outcome == "outside",
-               t_outside = tr != nullptr && tr->outcome == "outside";
-    const bool s_inside =
-        sr != nullptr && (sr->outcome == "equivalent" || sr->outcome == "identical");
-    const bool t_inside =
-        tr != nullptr && (tr->outcome == "equivalent" || tr->outcome == "identical");
-    if (s_outside && accounted) {
-      sharding_findings(e, j, VerdictClass::kSharding);
-      j.verdict = VerdictClass::kSharding;
-      j.headline = fmt::format(
-          "Sharding changes what the program means (cause: {}). Held-out loss moves by {} on "
-          "cpu alone, without the engine.",
-          named_causes(e), moved(*sr));
-      j.confidence =
-          fmt::format("95%: paired over {} seeds; no op of the engine is outside its bound",
-                      sr->differences.size());
-      return j;
-    }
-    if (s_inside && t_inside) {
-      noise(e, j);
-      sharding_findings(e, j, VerdictClass::kNoise);
-      std::ranges::stable_sort(j.findings, std::less<>(),
-                               [](const Finding& f) { return f.share.has_value(); });
-      j.headline = fmt::format(
-          "Noise: sharding changes the program's meaning ({}), but held-out loss stays within "
-          "{}.",
-          named_causes(e), text::number(tr->margin));
-      j.next_steps.clear();
-      j.notes.push_back(
-          "The sharded program does not mean the same; at this size the effect is inside the "
-          "margin.");
-      return j;
-    }
-    sharding_findings(e, j, VerdictClass::kInconclusive);
-    if (j.findings.empty())
-      undecided_finding(e, j, sr,
-                        "Sharding changes what the program means, and no known cause explains it.");
-    if (s_outside) {
-      inconclusive(j,
-                   fmt::format("Sharding changes what the program means, and held-out loss by {}, "
-                               "but the known causes ({}) do not "
-                               "explain all of it.",
-                               moved(*sr), named_causes(e)),
-                   fmt::format("with every known cause undone, one step still differs by {}",
-                               text::relative(e.meaning.residual)),
-                   {"compare the two programs: `twinrun inspect SCENARIO --program`"});
-      return j;
-    }
-    inconclusive(j,
-                 fmt::format("Sharding changes the program's meaning ({}), but {} seeds do not "
-                             "decide whether that matters.",
-                             named_causes(e), sr == nullptr ? 0 : sr->differences.size()),
-                 t_outside
-                     ? "the user's drift is outside the margin, sharding alone does not show it"
-                     : kUndecided,
-                 {what_decides({tr, sr})});
+    judge_sharding(e, j, tr, sr);
     return j;
   }
   if (std::ranges::find(e.ensembles, "outside", &EnsembleRow::outcome) != e.ensembles.end()) {
@@ -387,34 +372,39 @@ Judgement judge(const Evidence& e) {
         "one initial state and no held-out samples.");
     return j;
   }
-  const bool accepted = tr == nullptr || tr->outcome != "outside";
-  const bool decided = tr != nullptr && (tr->outcome == "equivalent" || tr->outcome == "identical");
-  if (decided) {
-    noise(e, j);
-  } else if (accepted) {
-    undecided_finding(e, j, tr,
-                      "The engine's drift is neither shown to be inside the margin nor beyond it.");
-    inconclusive(
-        j,
-        fmt::format("{} and the program means the same, but the seeds do not decide whether the "
-                    "drift matters.",
-                    nothing_outside(e)),
-        tr != nullptr && tr->differences.size() > 1 ? kUndecided : "one seed gives no interval",
-        {what_decides({tr})});
-  } else {
-    undecided_finding(
-        e, j, tr,
-        "The drift is beyond the margin, and neither an op nor a cause of sharding explains it.");
+  if (!has_interval(tr) && !no_effect(tr)) {
+    undecided_finding(e, j, tr, "Whether the engine's drift matters was not tested.");
     inconclusive(
         j,
         fmt::format(
-            "The drift is larger than the margin, yet every {} and the program means the same.",
-            e.level == 'C' ? "tensor is where honest engines put it"
-                           : "probed op is inside its bound"),
-        "cause outside every switch, or a bias below the bounds",
-        {std::string(kProbeEvery),
-         "see whether it is the operands' precision: --set tpu.precision=highest"});
+            "{} and the program means the same, but whether the drift matters was not tested.",
+            nothing_outside(e)),
+        "one seed gives no interval", {what_decides({tr})});
+    return j;
   }
+  // Rounding explains a small effect. One that is larger for sure than what the declared margin, or another seed, allows is not
+  // put down to it.
+  const bool beyond =
+      !std::isfinite(tr->mean) || tr->low > tr->must_see || tr->high < -tr->must_see;
+  if (!beyond || no_effect(tr)) {
+    noise(e, j);
+    return j;
+  }
+  undecided_finding(
+      e, j, tr,
+      "The drift is larger than rounding is known to make it, and neither an op nor a "
+      "cause of sharding explains it.");
+  inconclusive(
+      j,
+      fmt::format("{}, which is more than {}; yet every {} and the program means the same.",
+                  effect_words(*tr),
+                  tr->margin > 0 ? "the margin that " + tr->margin_source + " declares"
+                                 : "what another seed does",
+                  e.level == 'C' ? "tensor is where honest engines put it"
+                                 : "probed op is inside its bound"),
+      "cause outside every switch, or a bias below the bounds",
+      {std::string(kProbeEvery),
+       "see whether it is the operands' precision: --set tpu.precision=highest"});
   return j;
 }
 
@@ -422,6 +412,7 @@ Judgement judge(const Evidence& e) {
 
 Judgement classify(const Evidence& e) {
   Judgement j = judge(e);
+  answer_effect(e, j);
   if (e.hidden_state) hidden_state_finding(e, j);
   if (e.match && e.match->harmless) harmless_notes(e, j);
   tell_resolution(e, j);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "harness/effect.h"
 #include "harness/judge_steps.h"
 #include "harness/lockstep.h"
 #include "harness/matching.h"
@@ -56,7 +57,8 @@ struct Evidence {
   bool localised = true;  // the first violation follows a clean probed step directly
   MeaningResult meaning;
   std::vector<ProofRow> proofs;  // of the sharded program, as it is and with its causes undone
-  std::vector<TrajectoryRow> trajectories;
+  std::vector<TrajectoryRow> trajectories;  // of each pair by each metric
+  std::optional<Learning> learning;         // of R
   std::vector<EnsembleRow> ensembles;
   bool identical = false;  // T equals R bit for bit, and E1 equals R1
   bool t_equals_s = false;
@@ -70,6 +72,8 @@ struct Evidence {
 
 struct Judgement {
   VerdictClass verdict = VerdictClass::kInconclusive;
+  Effect effect = Effect::kUndecided;
+  std::string effect_metric, effect_text;
   std::string headline, confidence;
   std::vector<Finding> findings;
   std::vector<std::string> next_steps, notes;

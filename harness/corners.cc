@@ -85,7 +85,7 @@ std::optional<int64_t> first_difference(const RunFile& a, const RunFile& b) {
   return std::nullopt;
 }
 
-double final_loss(const RunResult& run) { return run.file.evaluations.back().loss; }
+const Evaluation& final_evaluation(const RunResult& run) { return run.file.evaluations.back(); }
 
 double relative_distance(const Program& program, const States& a, const States& b) {
   RelativeDistance distance;

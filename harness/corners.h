@@ -22,7 +22,7 @@ Status reference(Stage& stage, const std::string& name, const Experiment& experi
 
 // The first step after which two runs' states differ.
 std::optional<int64_t> first_difference(const RunFile& a, const RunFile& b);
-double final_loss(const RunResult& run);
+const Evaluation& final_evaluation(const RunResult& run);
 // |a - b| / |b|, over all parameters of replica 0.
 double relative_distance(const Program& program, const States& a, const States& b);
 

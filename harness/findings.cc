@@ -148,23 +148,6 @@ std::string hidden(const Violation& v, int cores) {
                      earlier && elsewhere ? " and " : "", elsewhere ? "on other cores" : "");
 }
 
-// A difference of held-out loss against the margin, by the interval that its outcome rests on.
-std::string effect_text(const TrajectoryRow& row) {
-  const std::string mean =
-      fmt::format("{} of {} {}", row.pair, row.metric, text::signed_number(row.mean));
-  if (row.outcome == "identical")
-    return fmt::format("{} of {} is 0 in every seed: the same bits", row.pair, row.metric);
-  if (!std::isfinite(row.mean)) return mean + ": a run ended in NaN or Inf";
-  if (row.differences.size() < 2) return mean + " in one seed: no interval";
-  const std::string narrow = "90% interval " + text::interval_of(row, true),
-                    wide = "95% interval " + text::interval_of(row, false);
-  const std::string margin = "margin " + text::margin_of(row);
-  if (row.outcome == "equivalent")
-    return fmt::format("{}, {}, inside the {}", mean, narrow, margin);
-  if (row.outcome == "outside") return fmt::format("{}, {}, beyond the {}", mean, wide, margin);
-  return fmt::format("{}, {}, {}, {}: neither inside nor outside", mean, narrow, wide, margin);
-}
-
 // TensorFlow's CPU kernel and XLA's compute the optimizer's update by different formulas of one meaning.
 void describe_algebra(const Evidence& e, Finding& f) {
   f.phase = "update";
@@ -181,26 +164,8 @@ void describe_algebra(const Evidence& e, Finding& f) {
 
 }  // namespace
 
-void set_effect(const TrajectoryRow& row, Finding& f) {
-  f.number = row.mean;
-  f.bound = row.margin;
-  f.number_text = effect_text(row);
-  f.bound_source = has_interval(&row)
-                       ? fmt::format("margin {} ({})", text::margin_of(row), row.margin_source)
-                       : "an interval, to be held against a margin, takes two seeds or more";
-}
-
-bool has_interval(const TrajectoryRow* row) {
-  return row != nullptr && row->differences.size() > 1;
-}
-
 std::string subject_name(const Evidence& e) {
   return e.subject.ours && e.subject.name == "tpu" ? "The emulated tpu" : e.subject.name;
-}
-
-const TrajectoryRow* find_row(const Evidence& e, const std::string& pair) {
-  const auto it = std::ranges::find(e.trajectories, pair, &TrajectoryRow::pair);
-  return it == e.trajectories.end() ? nullptr : &*it;
 }
 
 void engine_bug(const Evidence& e, Judgement& j) {
@@ -326,7 +291,7 @@ void noise(const Evidence& e, Judgement& j) {
                              effect == whole ? ", and the program means the same" : "");
   }
   if (effect != nullptr) set_effect(*effect, f);
-  if (effect != whole && whole != nullptr) f.evidence.push_back("in all, " + effect_text(*whole));
+  if (effect != whole && whole != nullptr) f.evidence.push_back("in all, " + effect_number(*whole));
   if (tensors && !as.empty() && as != declared_word(e.subject)) {
     f.evidence.push_back(
         !declared ? fmt::format("it declares no precision, and computes as \"{}\" would: {}", as,
@@ -345,20 +310,15 @@ void noise(const Evidence& e, Judgement& j) {
   }
   for (const EnsembleRow& row : e.ensembles) f.evidence.push_back(compared_text(row));
   const bool also_algebra = e.algebra_drift >= 0 && !only_algebra;
-  j.headline = fmt::format(
-      "What differs is noise, from {}{}: no {}{}.",
-      only_algebra             ? "the update's algebra"
-      : f.cause == "precision" ? (declared ? "the declared precision" : "the precision")
-                               : "rounding",
-      also_algebra ? " and the update's algebra" : "",
-      tensors ? "tensor is outside what honest engines do" : "op is outside its bound",
-      whole == nullptr || whole->outcome != "equivalent"
-          ? ""
-          : fmt::format(", and held-out loss stays within {}", text::number(whole->margin)));
-  j.confidence = whole != nullptr && whole->outcome == "equivalent"
-                     ? fmt::format("95%: two one-sided t tests over {} seeds; {}",
-                                   whole->differences.size(), inside)
-                     : inside;
+  j.headline =
+      fmt::format("What differs is noise, from {}{}: no {}{}.",
+                  only_algebra             ? "the update's algebra"
+                  : f.cause == "precision" ? (declared ? "the declared precision" : "the precision")
+                                           : "rounding",
+                  also_algebra ? " and the update's algebra" : "",
+                  tensors ? "tensor is outside what honest engines do" : "op is outside its bound",
+                  has_interval(whole) ? fmt::format(". {}", effect_words(*whole)) : "");
+  j.confidence = inside + (has_interval(whole) ? "; the effect: " + trials_text(*whole) : "");
   j.findings.push_back(std::move(f));
   if (!also_algebra) return;
   Finding algebra;
@@ -398,41 +358,6 @@ void control_finding(const Evidence& e, Judgement& j, std::string_view control, 
       "the bit";
   f.reproduce = e.command;
   j.findings.push_back(std::move(f));
-}
-
-std::string what_decides(const std::vector<const TrajectoryRow*>& rows) {
-  int seeds = 0;
-  double margin = 0, spread = 0;
-  bool reachable = true, several = false;
-  for (const TrajectoryRow* row : rows) {
-    if (row == nullptr) continue;
-    several = several || row->differences.size() > 1;
-    margin = std::max(margin, accepting_margin(*row));
-    if (row->outcome != "undetermined") continue;
-    const auto enough = deciding_seeds(*row);
-    reachable = reachable && enough;
-    seeds = std::max(seeds, enough.value_or(0));
-    spread = std::max(spread, spread_of(*row));
-  }
-  if (!several) return "let several seeds tell the spread: --set diagnose.seeds=3, or more";
-  const std::string more = !reachable  ? "not even 1000 seeds would decide: the difference is too "
-                                         "close to the margin for its spread"
-                           : seeds > 0 ? fmt::format(
-                                             "about {0} seeds would decide, if the spread between "
-                                             "them stays at {1}: --set diagnose.seeds={0}",
-                                             seeds, text::number(spread))
-                                       : "";
-  if (margin == 0) return more.empty() ? "a run that ended in NaN or Inf cannot be compared" : more;
-  return fmt::format(
-      "{}{}if a change of {:g} of held-out loss does not matter to you: --set diagnose.margin={:g}",
-      more, more.empty() ? "" : "; or, ", margin, margin);
-}
-
-std::string unresolved_text(const TrajectoryRow& row) {
-  return fmt::format(
-      "{} ({}) is not resolved: {} seeds see a change of {} or more, and the margin is {}.",
-      row.pair == "T - S" ? "The engine's own effect" : "The whole effect", row.pair,
-      row.differences.size(), text::number(row.detectable), text::margin_of(row));
 }
 
 std::string inside_text(const EngineProbe& probe, const std::string& sum, double ratio) {

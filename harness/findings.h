@@ -12,10 +12,21 @@ namespace twinrun {
 
 // The subject as a headline has it: nobody is to take the emulator for a device.
 std::string subject_name(const Evidence& evidence);
+// Of the rows of a pair, by several metrics, the one that says most.
 const TrajectoryRow* find_row(const Evidence& evidence, const std::string& pair);
+// "Held-out loss is 0.0125 higher (worse) [+0.0087, +0.0163]", "... moves by ... [...]: no effect detected".
+std::string effect_words(const TrajectoryRow& row);
+std::string capitalized(std::string sentence);
+std::string lower_first(std::string sentence);
+// "95%: paired over 5 seeds, judged after 3, 5, ...": what an answer of the seeds rests on.
+std::string trials_text(const TrajectoryRow& row);
+// The second answer of the judgement: what the drift does to what is learnt, or why that is undecided.
+void answer_effect(const Evidence& evidence, Judgement& judgement);
 
-// Number and bound of a claim that rests on held-out loss: a difference against the margin.
+// Number and bound of a claim that rests on a held-out metric.
 void set_effect(const TrajectoryRow& row, Finding& finding);
+// "S - R of held-out loss +0.0125, interval [+0.0087, +0.0163]: harmful"
+std::string effect_number(const TrajectoryRow& row);
 bool has_interval(const TrajectoryRow* row);  // of two seeds or more
 // Number and bound of one that rests on tensors: how far from honest engines, and who says so.
 std::string spreads(double ratio, double threshold);
@@ -60,9 +71,9 @@ void undecided_finding(const Evidence& evidence, Judgement& judgement, const Tra
 // A control that failed, of the judgement's class.
 void control_finding(const Evidence& evidence, Judgement& judgement, std::string_view control,
                      std::string cause, std::string sentence);
-// How many seeds would decide, and which margin: "about 12 seeds would decide, ...: --set diagnose.seeds=12; or, ..."
+// How many seeds would decide, and which margin: "about 34 seeds would decide, ...: --set diagnose.max_seeds=34; or, ..."
 std::string what_decides(const std::vector<const TrajectoryRow*>& rows);
-// "The engine's own effect (T - S) is not resolved: 3 seeds see a change of 0.130 or more, and the margin is 0.0500."
+// "The engine's own effect (T - S) is not resolved: 3 seeds would show a change of 0.130 or more."
 std::string unresolved_text(const TrajectoryRow& row);
 // All elements inside; `sum`, the op among the sums with the largest error, at `ratio` of its bound ("": none).
 std::string inside_text(const EngineProbe& probe, const std::string& sum, double ratio);

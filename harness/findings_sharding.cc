@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 
 #include "harness/findings.h"
@@ -45,11 +44,6 @@ CauseName name_of(const std::string& cause) {
     if (name.cause == cause) return name;
   }
   return {cause, cause, cause};
-}
-
-std::string capitalized(std::string text) {
-  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
-  return text;
 }
 
 std::string roundoff_text(const MeaningResult& meaning) {
@@ -115,7 +109,7 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
     f.sentence +=
         fmt::format(" Undoing it removes {} of the squared change.", text::share(row.share));
     if (as == VerdictClass::kNoise)
-      f.sentence += " Its effect on held-out loss is inside the margin, so it is counted as noise.";
+      f.sentence += " No effect on held-out metrics was detected, so it is counted as noise.";
     if (has_interval(effect)) {
       set_effect(*effect, f);
     } else {
@@ -133,13 +127,10 @@ void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
                ? ""
                : fmt::format(", made of {}, of which each core has a part of its own",
                              sharded->parts_reads)));
-    if (has_interval(effect) && effect->outcome == "outside" && effect->mean < 0) {
+    if (has_interval(effect) && effect_of(*effect) == Effect::kBeneficial)
       f.evidence.push_back(
-          fmt::format("the sharded run's held-out loss is lower (better) by {}; the cure makes it "
-                      "behave as the "
-                      "unsharded reference does",
-                      text::number(-effect->mean)));
-    }
+          "the sharded run is better here; the cure makes it behave as the unsharded reference "
+          "does");
     f.evidence.push_back("cure: " + cause->cure);
     f.reproduce = e.command;
     j.findings.push_back(std::move(f));

@@ -160,19 +160,6 @@ std::string injected(Stage& stage) {
                              : "it changed no bit of any run");
 }
 
-// A reference that learned nothing makes any drift of the loss look small.
-std::string untrained(const RunSummary& r, int64_t classes) {
-  const bool chance = classes > 1 && r.eval_accuracy <= 1.5 / static_cast<double>(classes);
-  if (r.losses.empty() || !std::isfinite(r.eval_loss) ||
-      (!chance && r.eval_loss < r.losses.front()))
-    return "";
-  return fmt::format(
-      "The reference itself did not train (accuracy {}, held-out loss {}, first training loss {}): "
-      "what is said of "
-      "held-out loss holds for such a run only.",
-      text::percent(r.eval_accuracy), text::number(r.eval_loss), text::number(r.losses.front()));
-}
-
 // Nothing of an imported program or of a subject without a name (a drill's): another process cannot ask for it.
 AskedOf asked_of(const Stage& stage) {
   if (stage.experiment.imported || stage.options.make_subject) return {};
@@ -203,6 +190,9 @@ Report make_report(Stage& stage, const Judgement& j) {
   r.asked = asked_of(stage);
   r.injected = injected(stage);
   r.verdict = j.verdict;
+  r.effect = j.effect;
+  r.effect_metric = j.effect_metric;
+  r.effect_text = j.effect_text;
   r.headline = j.headline;
   r.confidence = j.confidence;
   r.findings = j.findings;
@@ -243,11 +233,6 @@ Report make_report(Stage& stage, const Judgement& j) {
     if (f.cause == "reference_diverges")
       tell_losses(f, std::ranges::find(r.runs, e.reference_birth_run, &RunSummary::name)->losses);
   }
-  const bool on_losses = j.verdict == VerdictClass::kNoise || j.verdict == VerdictClass::kSharding;
-  if (const std::string note =
-          on_losses && e.held_out ? untrained(r.runs.front(), stage.experiment.data->classes) : "";
-      !note.empty())
-    r.notes.push_back(note);
   if (stage.conventions_declared)
     r.notes.push_back(
         fmt::format("Formulas are those of {}, as the engine declares: conventions = "
@@ -273,9 +258,9 @@ Report make_report(Stage& stage, const Judgement& j) {
     r.smallest_effect =
         tr.outcome == "identical" ? "any: the losses are equal to the bit"
         : tr.differences.size() > 1
-            ? fmt::format(
-                  "{}: a mean change of held-out loss of {} (95% confidence, 80% power, {} seeds)",
-                  tr.pair, text::number(tr.detectable), tr.differences.size())
+            ? fmt::format("{}: a mean change of {} of {} (95% confidence, 80% power, {} seeds)",
+                          tr.pair, tr.metric, text::size_of(tr, tr.detectable),
+                          tr.differences.size())
             : "one seed: no statement about held-out loss; ops are held to their bounds";
   }
   r.environment = environment();

@@ -4,8 +4,9 @@
 #include <algorithm>
 
 #include "harness/corners.h"
+#include "harness/effect.h"
 #include "harness/ensemble.h"
-#include "harness/trajectory.h"
+#include "harness/evaluate.h"
 
 namespace twinrun {
 namespace {
@@ -21,6 +22,116 @@ void widen(Stage& stage, const RunFile& run) {
     band.low[i] = std::min(band.low[i], run.steps[i].loss);
     band.high[i] = std::max(band.high[i], run.steps[i].loss);
   }
+}
+
+// The experiment and the program that S runs: the sharded program, or what the subject's script was found to run, whose effect it
+// shows without the engine's.
+Result<std::pair<Experiment, Program>> program_of_s(const Stage& stage, const Experiment& own,
+                                                    bool scripted) {
+  if (!scripted) return std::pair{own, own.sharded(own.sharding)};
+  TWINRUN_ASSIGN(const ChangedProgram changed,
+                 changed_by(own, own.sharding, stage.evidence.match->explanations.front().parts));
+  const Experiment& meant = changed.experiment ? *changed.experiment : own;
+  return std::pair{meant, stage.sharded() ? meant.sharded(changed.sharding) : meant.whole()};
+}
+
+// R, S (where it is asked) and T of one more seed.
+Status train_seed(Stage& stage, bool with_s, bool scripted, Backend& cpu, Backend& engine) {
+  const size_t i = stage.seeds.r.size();
+  TWINRUN_ASSIGN(const Experiment other,
+                 with_seed(stage.experiment, stage.experiment.scenario.seed + i));
+  const auto train_one = [&](const std::string& name, Program program, Backend& backend,
+                             const Experiment& fed) -> Result<Evaluation> {
+    RunOptions o;
+    o.digest_states = false;
+    const std::string key = fmt::format("{}#{}", name, i);
+    const auto run = name == "T" ? corner : reference;
+    TWINRUN_RETURN_IF_ERROR(run(stage, key, fed, std::move(program), backend, o, false));
+    if (stage.stopped()) return Evaluation{};
+    const Evaluation result = final_evaluation(stage.runs[key]);
+    if (name == "R") widen(stage, stage.runs[key].file);
+    stage.runs.erase(key);
+    return result;
+  };
+  TWINRUN_ASSIGN(const Evaluation r, train_one("R", other.whole(), cpu, other));
+  if (stage.stopped()) return Ok{};
+  Evaluation s = r;
+  if (with_s) {
+    TWINRUN_ASSIGN(const auto sharded, program_of_s(stage, other, scripted));
+    TWINRUN_ASSIGN(s, train_one("S", sharded.second, cpu, sharded.first));
+    if (stage.stopped()) return Ok{};
+  }
+  TWINRUN_ASSIGN(const Evaluation t,
+                 train_one("T", as_computed_by(engine.capabilities(), stage.subject_program(other)),
+                           engine, other));
+  if (stage.stopped()) return Ok{};
+  stage.seeds.r.push_back(r);
+  stage.seeds.s.push_back(s);
+  stage.seeds.t.push_back(t);
+  return Ok{};
+}
+
+std::vector<TrajectoryRow> rows_of(const SeedTrials& trials, const PairedSeeds& seeds, bool with_s,
+                                   bool scripted) {
+  auto rows = trials.compare("T - R", "what the user sees", seeds.t, seeds.r, seeds.r);
+  if (!with_s) return rows;
+  const auto add = [&](std::vector<TrajectoryRow> more) {
+    rows.insert(rows.end(), more.begin(), more.end());
+  };
+  add(trials.compare("S - R",
+                     scripted ? "what the script's program alone does, on cpu"
+                              : "what sharding alone does, on cpu",
+                     seeds.s, seeds.r, seeds.r));
+  add(trials.compare("T - S", "what the engine adds", seeds.t, seeds.s, seeds.r));
+  return rows;
+}
+
+// More seeds can change neither answer.
+bool is_decided(const std::vector<TrajectoryRow>& rows) {
+  const TrajectoryRow *sr = speaking(rows, "S - R"), *tr = speaking(rows, "T - R");
+  const auto open = [](const TrajectoryRow* row) {
+    return row != nullptr && effect_of(*row) == Effect::kUndecided;
+  };
+  const bool matters = is_significant(sr) && effect_of(*sr) != Effect::kWithinMargin;
+  return matters || (!open(sr) && !open(tr));
+}
+
+// Paired seeds, one after the other, until the effect is decided.
+Status judge_effect(Stage& stage, bool wanted, Backend& cpu, Backend* engine) {
+  Evidence& e = stage.evidence;
+  const Experiment& x = stage.experiment;
+  // Rates that were seen at single steps make no whole run.
+  const bool scripted = e.match && e.match->outcome == MatchResult::Outcome::kExplained &&
+                        !is_read_from_steps(e.match->explanations.front().parts);
+  const bool with_s = scripted || (stage.sharded() && e.meaning.differs());
+  stage.seeds = {{final_evaluation(stage.runs["R"])},
+                 {final_evaluation(stage.runs["S"])},
+                 {final_evaluation(stage.runs["T"])}};
+  if (scripted && wanted) {
+    RunOptions o;
+    o.digest_states = false;
+    TWINRUN_ASSIGN(const auto script, program_of_s(stage, x, true));
+    TWINRUN_RETURN_IF_ERROR(reference(stage, "S#0", script.first, script.second, cpu, o, false));
+    if (stage.stopped()) return Ok{};
+    stage.seeds.s = {final_evaluation(stage.runs["S#0"])};
+    stage.runs.erase("S#0");
+  }
+  const SeedTrials trials(x.scenario.diagnose, labels_are_classes(x), counted_labels(x.data->eval));
+  for (const int look : trials.looks()) {
+    while (wanted && stage.seeds.r.size() < static_cast<size_t>(look)) {
+      TWINRUN_RETURN_IF_ERROR(train_seed(stage, with_s, scripted, cpu, *engine));
+      if (stage.stopped()) return Ok{};
+    }
+    e.trajectories = rows_of(trials, stage.seeds, with_s, scripted);
+    if (!wanted || is_decided(e.trajectories)) break;
+  }
+  if (stage.seeds.r.size() < 2) return Ok{};
+  stage.loss_band.source = fmt::format("least and largest of {} seeds of R", stage.seeds.r.size());
+  Evaluator evaluator(x, stage.options.threads);
+  const Program whole = x.whole();
+  TWINRUN_ASSIGN(const Evaluation initial, evaluator.evaluate(whole, initial_states(x, whole), 0));
+  e.learning = judge_learning(x, initial, stage.seeds.r);
+  return Ok{};
 }
 
 }  // namespace
@@ -55,78 +166,7 @@ Status compare_trajectories(Stage& stage) {
           fmt::format("p {:.2f}, {}", e.ensembles.back().p, e.ensembles.back().outcome));
   }
   if (!e.held_out) return Ok{};
-  stage.r_losses = {final_loss(stage.runs["R"])};
-  stage.s_losses = {final_loss(stage.runs["S"])};
-  stage.t_losses = {final_loss(stage.runs["T"])};
-  // What the subject's script runs, on the reference: its effect without the engine's.
-  // Rates that were seen at single steps make no whole run.
-  const bool scripted = e.match && e.match->outcome == MatchResult::Outcome::kExplained &&
-                        !is_read_from_steps(e.match->explanations.front().parts);
-  const auto scripts = [&](const Experiment& own) -> Result<std::pair<Experiment, Program>> {
-    if (!scripted) return std::pair{own, own.sharded(own.sharding)};
-    TWINRUN_ASSIGN(const ChangedProgram changed,
-                   changed_by(own, own.sharding, e.match->explanations.front().parts));
-    const Experiment& meant = changed.experiment ? *changed.experiment : own;
-    return std::pair{meant, stage.sharded() ? meant.sharded(changed.sharding) : meant.whole()};
-  };
-  if (scripted) {
-    if (wanted) {
-      RunOptions o;
-      o.digest_states = false;
-      TWINRUN_ASSIGN(const auto script, scripts(stage.experiment));
-      TWINRUN_RETURN_IF_ERROR(reference(stage, "S#0", script.first, script.second, *cpu, o, false));
-      stage.s_losses = {final_loss(stage.runs["S#0"])};
-      stage.runs.erase("S#0");
-      if (stage.stopped()) return Ok{};
-    }
-  }
-  for (int i = 1; wanted && i < s.diagnose.seeds; ++i) {
-    TWINRUN_ASSIGN(const Experiment other,
-                   with_seed(stage.experiment, s.seed + static_cast<uint64_t>(i)));
-    const auto loss_of = [&](const std::string& name, Program program, Backend& backend,
-                             const Experiment& fed) -> Result<double> {
-      RunOptions o;
-      o.digest_states = false;
-      const std::string key = fmt::format("{}#{}", name, i);
-      const auto run = name == "T" ? corner : reference;
-      TWINRUN_RETURN_IF_ERROR(run(stage, key, fed, std::move(program), backend, o, false));
-      const double loss = final_loss(stage.runs[key]);
-      if (name == "R") widen(stage, stage.runs[key].file);
-      stage.runs.erase(key);
-      return loss;
-    };
-    TWINRUN_ASSIGN(const double r, loss_of("R", other.whole(), *cpu, other));
-    if (stage.stopped()) return Ok{};
-    double sharded = r;
-    if (scripted || (stage.sharded() && e.meaning.differs())) {
-      TWINRUN_ASSIGN(const auto script, scripts(other));
-      TWINRUN_ASSIGN(sharded, loss_of("S", script.second, *cpu, script.first));
-      if (stage.stopped()) return Ok{};
-    }
-    TWINRUN_ASSIGN(
-        const double t,
-        loss_of("T", as_computed_by(engine->capabilities(), stage.subject_program(other)), *engine,
-                other));
-    if (stage.stopped()) return Ok{};
-    stage.r_losses.push_back(r);
-    stage.s_losses.push_back(sharded);
-    stage.t_losses.push_back(t);
-  }
-  if (!stage.loss_band.low.empty())
-    stage.loss_band.source =
-        fmt::format("least and largest of {} seeds of R", stage.r_losses.size());
-  const Margin margin = choose_margin(s.diagnose.margin, stage.r_losses);
-  e.trajectories.push_back(
-      compare_paired("T - R", "what the user sees", stage.t_losses, stage.r_losses, margin));
-  if (scripted || (stage.sharded() && e.meaning.differs())) {
-    e.trajectories.push_back(compare_paired("S - R",
-                                            scripted
-                                                ? "what the script's program alone does, on cpu"
-                                                : "what sharding alone does, on cpu",
-                                            stage.s_losses, stage.r_losses, margin));
-    e.trajectories.push_back(
-        compare_paired("T - S", "what the engine adds", stage.t_losses, stage.s_losses, margin));
-  }
+  TWINRUN_RETURN_IF_ERROR(judge_effect(stage, wanted, *cpu, engine.get()));
   return Ok{};
 }
 

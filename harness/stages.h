@@ -16,6 +16,11 @@
 
 namespace twinrun {
 
+// What the runs of each seed came to on held-out samples.
+struct PairedSeeds {
+  std::vector<Evaluation> r, s, t;
+};
+
 struct Stage {
   const DiagnoseOptions& options;
   Progress* progress;
@@ -24,7 +29,7 @@ struct Stage {
   ThreadPool pool;
   std::map<std::string, RunResult> runs;  // R R2 R1 E1 S T
   std::map<std::string, Program> programs;
-  std::vector<double> r_losses, s_losses, t_losses;  // held-out, per seed
+  PairedSeeds seeds;
   Evidence evidence;
   std::vector<EngineProbe> probes;
   std::optional<Lockstep> probe_t, probe_e1, probe_gap;

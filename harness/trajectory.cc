@@ -78,18 +78,6 @@ double spread_of(const TrajectoryRow& row) {
   return row.differences.size() < 2 ? 0 : deviation_of(row.differences);
 }
 
-std::optional<int> deciding_seeds(const TrajectoryRow& row) {
-  if (row.differences.size() < 2 || !std::isfinite(row.mean)) return std::nullopt;
-  constexpr int kMost = 1000;
-  const double spread = spread_of(row), room = row.margin - std::fabs(row.mean);
-  for (int n = static_cast<int>(row.differences.size()) + 1; n <= kMost; ++n) {
-    const double quantile =
-        boost::math::quantile(boost::math::students_t(n - 1), room > 0 ? 0.95 : 0.975);
-    if (quantile * spread / std::sqrt(n) < std::fabs(room)) return n;
-  }
-  return std::nullopt;
-}
-
 std::optional<int> seeds_for_power(const TrajectoryRow& row) {
   if (row.differences.size() < 2 || !std::isfinite(row.mean) || !(row.margin > 0))
     return std::nullopt;
@@ -102,13 +90,6 @@ std::optional<int> seeds_for_power(const TrajectoryRow& row) {
     if (most * spread / std::sqrt(n) <= row.margin) return n;
   }
   return std::nullopt;
-}
-
-double accepting_margin(const TrajectoryRow& row) {
-  const double least = std::max(std::fabs(row.tost_low), std::fabs(row.tost_high));
-  if (!(least > 0) || !std::isfinite(least)) return 0;
-  const double digit = std::pow(10, std::floor(std::log10(least)) - 1);
-  return std::stod(fmt::format("{:.1e}", (std::floor(least / digit) + 1) * digit));
 }
 
 }  // namespace twinrun

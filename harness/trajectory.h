@@ -1,4 +1,4 @@
-// Instrument 3: does it matter? Final held-out losses of paired runs over seeds, against a margin.
+// Two kinds of runs compared over a number of paired seeds that is fixed beforehand, against a margin: for `twinrun compare`.
 //
 //   auto row = compare_paired("T - R", t_losses, r_losses, margin);
 //   row.outcome;      // "identical" | "equivalent" | "outside" | "undetermined"
@@ -30,15 +30,11 @@ TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning
                              const std::vector<double>& a, const std::vector<double>& b,
                              const Margin& margin);
 
-// What would decide an undetermined row, if its mean and spread stay: how many seeds (nullopt: more than 1000, or one seed says
-// nothing of the spread), and the least margin, of two digits, that the 90 % interval lies inside of.
 double spread_of(const TrajectoryRow& row);  // standard deviation between the seeds' differences
-std::optional<int> deciding_seeds(const TrajectoryRow& row);
 // How many seeds of this spread, with 80 % power each, show a mean as large as the margin as other than 0 (two-sided, 5 %) and a
 // mean of 0 as equivalent (TOST, 5 %): the least n with (t.975 + t.8) s / sqrt n and (t.95 + t.9) s / sqrt n at most the margin,
 // the usual approximation (Julious 2004, "Sample sizes for clinical trials with normal data"). nullopt: more than 10000, no
 // margin, or one seed says nothing of the spread.
 std::optional<int> seeds_for_power(const TrajectoryRow& row);
-double accepting_margin(const TrajectoryRow& row);
 
 }  // namespace twinrun

@@ -75,18 +75,47 @@ std::string failure_of(const Control& c) {
              : c.failure;
 }
 
-std::string interval_of(const TrajectoryRow& row, bool narrow) {
+std::string change_of(const TrajectoryRow& row, double change) {
+  return row.metric == "held-out accuracy" ? signed_number(100 * change) + " points"
+                                           : signed_number(change);
+}
+
+std::string size_of(const TrajectoryRow& row, double change) {
+  return change_of(row, std::fabs(change)).substr(1);
+}
+
+std::string interval_of(const TrajectoryRow& row) {
   if (row.differences.size() < 2) return "- (one seed)";
   if (!std::isfinite(row.mean)) return "-";
-  return narrow ? interval(row.tost_low, row.tost_high) : interval(row.low, row.high);
+  return row.metric == "held-out accuracy" ? interval(100 * row.low, 100 * row.high)
+                                           : interval(row.low, row.high);
 }
 
 std::string margin_of(const TrajectoryRow& row) {
-  return row.differences.size() < 2 || row.margin == 0 ? "none" : number(row.margin);
+  return row.margin == 0 ? "none" : size_of(row, row.margin);
 }
 
 std::string outcome_of(const TrajectoryRow& row) {
-  return row.differences.size() < 2 && row.outcome == "undetermined" ? "not tested" : row.outcome;
+  return row.differences.size() < 2 && row.outcome != "identical" && row.outcome != "harmful"
+             ? "not tested"
+             : row.outcome;
+}
+
+std::string effect_of(const Report& r) {
+  return r.effect_text.empty() ? std::string(to_string(r.effect))
+                               : fmt::format("{}: {}", to_string(r.effect), r.effect_text);
+}
+
+std::string trials_of(const Report& r) {
+  if (r.trajectories.empty() || r.trajectories.front().differences.size() < 2) return "";
+  return fmt::format(
+      "All intervals of all looks and metrics together hold with 95% (each with {}). Harmful or "
+      "beneficial: the interval leaves 0{}; none detected: it contains 0, and these seeds would "
+      "have shown {}.",
+      percent(r.trajectories.front().level, 1),
+      r.trajectories.front().margin > 0 ? " and the declared margin" : "",
+      r.trajectories.front().margin > 0 ? "an effect as large as the margin"
+                                        : "what another seed does, two standard deviations");
 }
 
 std::string worst_of(const ProbeRow& row) {
@@ -154,8 +183,9 @@ std::vector<std::pair<std::string, std::string>> commands_of(const Report& r, si
   std::vector<std::pair<std::string, std::string>> out;
   std::vector<std::string> seen = {r.command, ""};
   if (!r.command.empty())
-    out.emplace_back(fmt::format("the whole diagnosis; exits with {}", exit_code(r.verdict)),
-                     r.command);
+    out.emplace_back(
+        fmt::format("the whole diagnosis; exits with {}", exit_code(r.verdict, r.effect)),
+        r.command);
   for (size_t i = 0; i < std::min(r.findings.size(), most); ++i) {
     const std::string& again = r.findings[i].reproduce;
     if (std::ranges::find(seen, again) != seen.end()) continue;

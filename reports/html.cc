@@ -92,8 +92,9 @@ class Document {
     remark(r_.injected);
     for (size_t i = 0; i < std::min<size_t>(r_.controls.size(), 8); ++i)
       remark(text::failure_of(r_.controls[i]));
-    out += "<dl class=\"answer\">\n" + answer("Where", where()) + answer("Why", why()) +
-           answer("How sure", sure()) + answer("What next", next()) + "</dl>\n";
+    out += "<dl class=\"answer\">\n" + answer("Does it matter", html::text(text::effect_of(r_))) +
+           answer("Where", where()) + answer("Why", why()) + answer("How sure", sure()) +
+           answer("What next", next()) + "</dl>\n";
     return out + "</header>\n";
   }
 
@@ -152,7 +153,9 @@ class Document {
 
   std::string next() const {
     std::string out = html::bullets(r_.next_steps, 4);
-    if (out.empty() && exit_code(r_.verdict) == 0)
+    // Only what was tested can be said to be in order.
+    const bool tested = r_.effect == Effect::kNoneDetected || r_.effect == Effect::kWithinMargin;
+    if (out.empty() && tested && exit_code(r_.verdict, r_.effect) == 0)
       out = "<p>Nothing to mend and nothing to file.</p>\n";
     const std::string& command =
         lead_ != nullptr && !lead_->reproduce.empty() ? lead_->reproduce : r_.command;
@@ -175,7 +178,7 @@ class Document {
         "{}<code>report.json</code> has all of it, for programs; <code>report.md</code> is made to "
         "be pasted into "
         "a bug filing. Exit code {}.</p>\n",
-        r_.directory.empty() ? "<p>" : ". ", exit_code(r_.verdict));
+        r_.directory.empty() ? "<p>" : ". ", exit_code(r_.verdict, r_.effect));
     if (!r_.smallest_effect.empty())
       out += html::paragraph("Smallest effect that this diagnosis could have seen: " +
                              r_.smallest_effect);

@@ -72,28 +72,26 @@ std::string findings(const Report& r) {
 }
 
 std::string trajectories(const Report& r) {
-  Table table("Held-out loss, mean difference over paired seeds", {{"pair"},
-                                                                   {"what it is"},
-                                                                   {"metric"},
-                                                                   {"seeds", true},
-                                                                   {"mean difference", true},
-                                                                   {"90% interval", true},
-                                                                   {"95% interval", true},
-                                                                   {"margin", true},
-                                                                   {"margin from"},
-                                                                   {"outcome"}});
+  Table table("Held-out metrics, mean difference over paired seeds", {{"pair"},
+                                                                      {"what it is"},
+                                                                      {"metric"},
+                                                                      {"seeds", true},
+                                                                      {"mean difference", true},
+                                                                      {"interval", true},
+                                                                      {"would show", true},
+                                                                      {"declared margin", true},
+                                                                      {"effect"}});
   for (const TrajectoryRow& t : r.trajectories) {
     const std::string outcome = text(text::outcome_of(t), 40);
     table.add({code(t.pair, 40), text(t.meaning, 120), text(t.metric, 80),
-               text::count(static_cast<int64_t>(t.differences.size())), text::signed_number(t.mean),
-               text::interval_of(t, true), text::interval_of(t, false), text::margin_of(t),
-               t.differences.size() < 2 ? "" : text(t.margin_source, 160),
-               outcome == "outside" ? "<b class=\"bad\">outside</b>" : outcome});
+               text::count(static_cast<int64_t>(t.differences.size())), text::change_of(t, t.mean),
+               text::interval_of(t), t.detectable > 0 ? text::size_of(t, t.detectable) : "",
+               text::margin_of(t),
+               outcome == "harmful" ? "<b class=\"bad\">harmful</b>" : outcome});
   }
   if (table.empty()) return "";
-  return table.str() + (r.trajectories.front().differences.size() < 2
-                            ? ""
-                            : paragraph(std::string(text::kOutcomes) + "."));
+  const std::string words = text::trials_of(r);
+  return table.str() + (words.empty() ? "" : paragraph(words));
 }
 
 std::string ensembles(const Report& r) {

@@ -50,7 +50,7 @@ class Writer {
       return number(value);
     } else if constexpr (std::is_same_v<T, char>) {
       return std::string(1, value);
-    } else if constexpr (std::is_same_v<T, VerdictClass>) {
+    } else if constexpr (std::is_same_v<T, VerdictClass> || std::is_same_v<T, Effect>) {
       return to_string(value);
     } else {
       return value;

@@ -185,9 +185,11 @@ void keys(A& a, Of<A, TrajectoryRow>& t) {
   a("mean", t.mean);
   a("low", t.low);
   a("high", t.high);
-  a("tost_low", t.tost_low);
-  a("tost_high", t.tost_high);
+  a("level", t.level);
   a("detectable", t.detectable);
+  a("must_see", t.must_see);
+  a("seed_spread", t.seed_spread);
+  a("would_decide", t.would_decide);
   a("margin", t.margin);
   a("margin_source", t.margin_source);
   a("outcome", t.outcome);
@@ -211,9 +213,12 @@ template <typename A>
 void keys(A& a, Of<A, Report>& r) {
   a.group("verdict", [&](A& in) {
     in("class", r.verdict);
+    in("effect", r.effect);
+    in("metric", r.effect_metric);
+    in("effect_text", r.effect_text);
     in("subject", r.subject);
     in("confidence", r.confidence);
-    in.derived("exit_code", exit_code(r.verdict));
+    in.derived("exit_code", exit_code(r.verdict, r.effect));
     in("headline", r.headline);
   });
   a.group("scenario", [&](A& in) {

@@ -65,13 +65,15 @@ class Page {
     const std::string headline = md_.prose(r_.headline, 1200);
     out_ += fmt::format("**{}{}{}**\n\n", to_string(r_.verdict), headline.empty() ? "" : ": ",
                         headline);
-    out_ += fmt::format("{} means: {}.\n\n", to_string(r_.verdict), text::meaning(r_.verdict));
+    out_ += fmt::format("{} means: {}. Effect on what is learnt: {}.\n\n", to_string(r_.verdict),
+                        text::meaning(r_.verdict), to_string(r_.effect));
     const auto remark = [&](const std::string& words) {
       if (!words.empty()) out_ += md_.prose(words, 600) + "\n\n";
     };
     remark(r_.injected);
     for (size_t i = 0; i < std::min(r_.controls.size(), md_.rows(16)); ++i)
       remark(text::failure_of(r_.controls[i]));
+    out_ += "- effect: " + md_.prose(text::effect_of(r_), 800) + "\n";
     if (!r_.confidence.empty()) out_ += "- confidence: " + md_.prose(r_.confidence, 800) + "\n";
     if (!r_.subject.empty()) out_ += "- subject: " + md_.code(r_.subject, 400) + "\n";
     std::string scenario = md_.code(r_.scenario_name, 200);
@@ -305,19 +307,17 @@ class Page {
     for (const TrajectoryRow& t : r_.trajectories) {
       if (beyond(rows, 16)) continue;
       rows.push_back({md_.prose(t.pair, 40), md_.prose(t.meaning, 120), md_.prose(t.metric, 80),
-                      fmt::format("{}", t.differences.size()), text::signed_number(t.mean),
-                      text::interval_of(t, true), text::interval_of(t, false), text::margin_of(t),
-                      t.differences.size() < 2 ? "" : md_.prose(t.margin_source, 160),
-                      md_.prose(text::outcome_of(t), 40)});
+                      fmt::format("{}", t.differences.size()), text::change_of(t, t.mean),
+                      text::interval_of(t), t.detectable > 0 ? text::size_of(t, t.detectable) : "",
+                      text::margin_of(t), md_.prose(text::outcome_of(t), 40)});
     }
     if (rows.empty()) return;
+    const std::string words = text::trials_of(r_);
     section("Does it matter",
-            md_.table({"pair", "what it is", "metric", "seeds:", "mean difference:",
-                       "90% interval:", "95% interval:", "margin:", "margin from", "outcome"},
+            md_.table({"pair", "what it is", "metric", "seeds:", "mean difference:", "interval:",
+                       "would show:", "declared margin:", "effect"},
                       rows, 16) +
-                (r_.trajectories.front().differences.size() < 2
-                     ? ""
-                     : fmt::format("\n{}.\n", text::kOutcomes)));
+                (words.empty() ? "" : fmt::format("\n{}\n", words)));
   }
 
   void ensembles() {

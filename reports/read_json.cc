@@ -92,7 +92,12 @@ class Reader {
     } else if constexpr (std::is_same_v<T, char>) {
       character(found, place, value);
     } else if constexpr (std::is_same_v<T, VerdictClass>) {
-      verdict(found, place, value);
+      using enum VerdictClass;
+      word(found, place, value,
+           {kIdentical, kNoise, kSharding, kProgram, kEngineBug, kNondeterministic, kInconclusive});
+    } else if constexpr (std::is_same_v<T, Effect>) {
+      using enum Effect;
+      word(found, place, value, {kNoneDetected, kWithinMargin, kHarmful, kBeneficial, kUndecided});
     } else if constexpr (std::is_floating_point_v<T>) {
       number(found, place, value);
     } else {
@@ -162,11 +167,10 @@ class Reader {
     }
   }
 
-  void verdict(const Json& found, const std::string& place, VerdictClass& value) {
-    using enum VerdictClass;
+  template <typename T>
+  void word(const Json& found, const std::string& place, T& value, std::initializer_list<T> all) {
     std::vector<std::string> known;
-    for (const VerdictClass v :
-         {kIdentical, kNoise, kSharding, kProgram, kEngineBug, kNondeterministic, kInconclusive}) {
+    for (const T v : all) {
       if (found == std::string(to_string(v))) {
         value = v;
         return;

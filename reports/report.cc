@@ -24,13 +24,29 @@ std::string_view to_string(VerdictClass verdict) {
   return "INCONCLUSIVE";
 }
 
-int exit_code(VerdictClass verdict) {
+std::string_view to_string(Effect effect) {
+  switch (effect) {
+    case Effect::kNoneDetected:
+      return "none detected";
+    case Effect::kWithinMargin:
+      return "within the margin";
+    case Effect::kHarmful:
+      return "harmful";
+    case Effect::kBeneficial:
+      return "beneficial";
+    case Effect::kUndecided:
+      return "undecided";
+  }
+  return "undecided";
+}
+
+int exit_code(VerdictClass verdict, Effect effect) {
   switch (verdict) {
     case VerdictClass::kIdentical:
     case VerdictClass::kNoise:
       return 0;
     case VerdictClass::kSharding:
-      return 10;
+      return effect == Effect::kWithinMargin ? 0 : 10;
     case VerdictClass::kProgram:
       return 15;
     case VerdictClass::kEngineBug:

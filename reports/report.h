@@ -17,7 +17,7 @@
 
 namespace twinrun {
 
-inline constexpr int kReportSchema = 1;
+inline constexpr int kReportSchema = 2;
 
 enum class VerdictClass : uint8_t {
   kIdentical,
@@ -31,8 +31,12 @@ enum class VerdictClass : uint8_t {
 std::string_view to_string(
     VerdictClass
         verdict);  // "IDENTICAL" "NOISE" "SHARDING" "PROGRAM" "ENGINE_BUG" "NONDETERMINISTIC" "INCONCLUSIVE"
-// 0 0 10 15 20 30 125
-int exit_code(VerdictClass verdict);
+// What the drift does to what is learnt: the second answer of a report. The class says what causes the drift.
+enum class Effect : uint8_t { kNoneDetected, kWithinMargin, kHarmful, kBeneficial, kUndecided };
+std::string_view to_string(Effect effect);  // "none detected" "within the margin" "harmful" ...
+// 0 0 10 15 20 30 125, in the order of the classes; 0 for a change of meaning whose effect lies inside a margin that the user has
+// declared.
+int exit_code(VerdictClass verdict, Effect effect = Effect::kUndecided);
 
 // A tensor that came out wrong, folded into at most 64 x 64 cells: elements in row-major order, the trailing dimensions across.
 // A cell is the worst |error| / bound of its elements, as one character: "." at most 1 (inside), "1" up to 10, "2" up to 100,
@@ -175,16 +179,22 @@ struct ProofRow {
 struct TrajectoryRow {
   std::string pair;                    // "T - R"
   std::string meaning;                 // "what the user sees"
-  std::string metric;                  // "held-out loss"
+  std::string metric;                  // "held-out loss", "held-out accuracy"
   std::vector<double> differences;     // per seed
-  double mean = 0, low = 0, high = 0;  // confidence interval (95 %)
-  double margin = 0;
-  std::string margin_source;  // "diagnose.margin", "spread between 3 seeds of R"
-  std::string outcome;        // "outside" | "equivalent" | "undetermined" | "identical"
+  double mean = 0, low = 0, high = 0;  // confidence interval, of the level below
+  double level = 0.95;        // that all intervals, of every look and metric, hold with 95 %
+  double margin = 0;          // declared by the user; 0: none
+  std::string margin_source;  // "diagnose.margin"
+  // Of a diagnosis: "identical", or as an Effect. Of `compare`: "identical" | "equivalent" | "outside" | "undetermined".
+  std::string outcome;
   double detectable =
       0;  // the smallest mean that these seeds show as other than 0, with 80 % power; 0: one seed
-  double tost_low = 0,
-         tost_high = 0;  // 90 %: what two one-sided tests at 5 % hold against the margin
+  double must_see =
+      0;  // the seeds are enough for "none detected" where `detectable` is at most this
+  double seed_spread = 0;  // standard deviation of the metric between seeds of the reference
+  int would_decide = 0;    // seeds, if mean and spread stay; 0: decided, or more than 1000
+  // Of `compare`, 90 %: what two one-sided tests at 5 % hold against the margin.
+  double tost_low = 0, tost_high = 0;
 };
 
 // Is the subject one of the honest? A statistic of its first steps among those of engines that are honest within its
@@ -220,8 +230,11 @@ struct Report {
   std::string
       injected;  // faults that were put into the subject on purpose, and whether they changed a bit
   VerdictClass verdict = VerdictClass::kInconclusive;
-  std::string headline;    // one sentence
-  std::string confidence;  // "certain: ..." | "95 %: ..." | ...
+  Effect effect = Effect::kUndecided;
+  std::string effect_metric;  // that the effect was told from: "held-out loss"; "" where none was
+  std::string effect_text;    // the measured effect with its interval, or why it is undecided
+  std::string headline;       // one sentence
+  std::string confidence;     // "certain: ..." | "95 %: ..." | ...
   std::vector<Finding> findings;
   std::vector<RunSummary> runs;
   LossBand loss_band;

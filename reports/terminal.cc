@@ -143,6 +143,7 @@ class Screen {
     for (const Control& c : r_.controls | std::views::take(8)) remark(text::failure_of(c));
     line();
     constexpr int kColumn = 15;
+    labelled("effect", clean(text::effect_of(r_)), kIndent, kColumn);
     labelled("confidence", clean(r_.confidence), kIndent, kColumn);
     labelled("subject", clean(r_.subject), kIndent, kColumn);
     std::string scenario = clean(r_.scenario_name);
@@ -345,30 +346,27 @@ class Screen {
   void trajectories() {
     if (r_.trajectories.empty()) return;
     const size_t seeds = r_.trajectories.front().differences.size();
-    title("Does it matter",
-          fmt::format("{}, {}", cell(r_.trajectories.front().metric),
-                      seeds == 1 ? "difference of one seed"
-                                 : fmt::format("mean difference over {} paired seeds", seeds)));
+    title("Does it matter", seeds == 1
+                                ? "difference of one seed"
+                                : fmt::format("mean difference over {} paired seeds", seeds));
     text::Table t({{.title = "pair"},
-                   {.title = "mean", .right = true, .drop = 1},
-                   {.title = "90% interval"},
-                   {.title = "95% interval"},
-                   {.title = "margin", .right = true},
-                   {.title = "outcome"}});
+                   {.title = "metric", .flexible = true},
+                   {.title = "mean", .right = true},
+                   {.title = "interval"},
+                   {.title = "would show", .right = true, .drop = 1},
+                   {.title = "margin", .right = true, .drop = 2},
+                   {.title = "effect"}});
     constexpr size_t kMost = 8;
     for (size_t i = 0; i < std::min(r_.trajectories.size(), kMost); ++i) {
       const TrajectoryRow& row = r_.trajectories[i];
       const std::string outcome = cell(text::outcome_of(row));
-      t.add({cell(row.pair), text::signed_number(row.mean), text::interval_of(row, true),
-             text::interval_of(row, false), text::margin_of(row),
-             outcome == "outside" ? paint(kRed, outcome) : outcome});
+      t.add({cell(row.pair), cell(row.metric), text::change_of(row, row.mean),
+             text::interval_of(row), row.detectable > 0 ? text::size_of(row, row.detectable) : "",
+             text::margin_of(row), outcome == "harmful" ? paint(kRed, outcome) : outcome});
     }
     table(t);
     if (r_.trajectories.size() > kMost) more(r_.trajectories.size() - kMost);
-    if (seeds < 2) return;
-    paragraph(fmt::format("{}. Margin: {}.", text::kOutcomes,
-                          clean(r_.trajectories.front().margin_source)),
-              kIndent);
+    if (const std::string words = text::trials_of(r_); !words.empty()) paragraph(words, kIndent);
   }
 
   void ensembles() {
@@ -504,8 +502,10 @@ class Screen {
     }
     line();
     // What is left in sight when the rest has scrolled away.
-    line(fmt::format("{}  {}", verdict_name(),
-                     paint(kDim, fmt::format("exit code {}", exit_code(r_.verdict)))));
+    const std::string code = fmt::format("exit code {}", exit_code(r_.verdict, r_.effect));
+    const std::string both = fmt::format("effect {}, {}", to_string(r_.effect), code);
+    const bool fits = text::display_width(verdict_name()) + 2 + text::display_width(both) <= width_;
+    line(fmt::format("{}  {}", verdict_name(), paint(kDim, fits ? both : code)));
   }
 
   const Report& r_;

@@ -46,9 +46,14 @@ std::string against_bound(double value, double bound);
 // What every format says alike. Empty where there is nothing to say.
 std::string number_of(const Finding& finding);
 std::string failure_of(const Control& control);                  // a sentence, of one that failed
-std::string interval_of(const TrajectoryRow& row, bool narrow);  // 90 %: narrow
+std::string change_of(const TrajectoryRow& row, double change);  // "+0.0125", "-1.20 points"
+std::string size_of(const TrajectoryRow& row, double change);    // the same without a sign
+std::string interval_of(const TrajectoryRow& row);
 std::string margin_of(const TrajectoryRow& row);
 std::string outcome_of(const TrajectoryRow& row);
+std::string effect_of(const Report& report);  // "harmful: held-out loss is higher ..."
+// What the intervals of the table are, and when an answer is given; "" for one seed.
+std::string trials_of(const Report& report);
 std::string worst_of(const ProbeRow& row);   // error / bound
 std::string switched(const SwitchRow& row);  // "undone", "added alone"
 std::string effect_of(const SwitchRow& row);
@@ -68,9 +73,6 @@ inline constexpr std::string_view kOperandRounding = "measured relative rounding
 inline constexpr std::string_view kRecomputed =
     "Recomputed in double precision on the engine's own inputs. A single rounding may reach 1.00 "
     "of its bound.";
-inline constexpr std::string_view kOutcomes =
-    "equivalent: the 90% interval (two one-sided tests at 5%) is inside the margin; outside: the "
-    "95% one is beyond it";
 inline constexpr std::string_view kShares =
     "Shares are Shapley values of the squared change: they exceed 100% where causes partly cancel.";
 std::string digest8(std::string_view digest);  // the first 8 characters, "-" for none

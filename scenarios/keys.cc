@@ -207,10 +207,22 @@ const Key<TpuSpec> kTpu[] = {
 };
 
 const Key<DiagnoseSpec> kDiagnose[] = {
+    {"metric", &DiagnoseSpec::metric, one_of("auto|loss|accuracy|both"),
+     "held-out metric in which an effect is looked for, of `both` the worse one speaks; `auto`: "
+     "both "
+     "where labels are classes, else the loss; where a margin is declared for one of them only, "
+     "that one"},
     {"margin", &DiagnoseSpec::margin, at_least(0),
-     "difference in held-out loss that does not matter to you; 0: from the spread between seeds"},
+     "difference in held-out loss that does not matter to you; 0: none declared, and then every "
+     "significant effect matters"},
+    {"accuracy_margin", &DiagnoseSpec::accuracy_margin, between(0, 1),
+     "difference in held-out accuracy that does not matter to you, as a fraction; 0: none "
+     "declared"},
     {"seeds", &DiagnoseSpec::seeds, between(1, 1000),
-     "paired runs behind a statement about trajectories"},
+     "paired seeds that are trained before the effect is first judged; 1: it is not judged"},
+    {"max_seeds", &DiagnoseSpec::max_seeds, between(1, 1000),
+     "seeds are added up to so many, until the effect is decided; fewer than `seeds`: none are "
+     "added"},
     {"ensemble", &DiagnoseSpec::ensemble, between(0, 1000),
      "honest engines whose first steps the subject's are compared with; 0: none, else 5 or more"},
     {"probe",

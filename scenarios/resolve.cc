@@ -21,7 +21,7 @@ constexpr std::string_view kAddedKeys =
     "schedule_offset|count_padding|flipped|order|scaled|keeps|variance|statistics|unbiased|"
     "transposed|label_offset|fill|unused|scaled_by|head_units|terms|factor|padding_index|epsilon_"
     "to|"
-    "axes|stopped|trust|ema_of|nesterov_form";
+    "axes|stopped|trust|ema_of|nesterov_form|metric|accuracy_margin|max_seeds";
 template <typename Owner>
 bool added_later(const Owner& owner, const Key<Owner>& key) {
   static const Owner initial;

@@ -200,10 +200,13 @@ struct TpuSpec {
 };
 
 struct DiagnoseSpec {
-  double margin = 0;  // held-out loss that the user does not mind; 0: from the spread between seeds
-  int seeds = 3;      // paired runs behind a statement about trajectories
-  int ensemble = 0;   // honest engines whose first steps the subject's are compared with
-  std::string probe = "auto";       // auto | every | N (every Nth step)
+  std::string metric = "auto";  // what an effect is looked for in: auto | loss | accuracy | both
+  double margin = 0;            // held-out loss that does not matter to the user; 0: none declared
+  double accuracy_margin = 0;   // the same of held-out accuracy, a fraction
+  int seeds = 3;                // paired seeds before the effect is first judged
+  int max_seeds = 20;           // they are added up to here until it is decided
+  int ensemble = 0;             // honest engines whose first steps the subject's are compared with
+  std::string probe = "auto";   // auto | every | N (every Nth step)
   std::vector<std::string> faults;  // the subject's, each as --fault takes it
 };
 

@@ -51,6 +51,7 @@ void count_cause(std::vector<KindRow>& rows, const CaseRecord& r, const Score& s
   if (!is_sharding(s.kind)) return;
   row.cause.add(s.cause);
   row.verdict.add(s.right);
+  if (s.effect) row.effect.add(*s.effect);
 }
 
 void close_all(DrillSummary& d) {
@@ -59,11 +60,13 @@ void close_all(DrillSummary& d) {
   for (auto* rows : {&d.faults, &d.causes}) {
     std::ranges::sort(*rows, {}, &KindRow::kind);
     for (KindRow& row : *rows) {
-      for (Rate* rate : {&row.flagged, &row.op, &row.step, &row.core, &row.cause, &row.verdict})
+      for (Rate* rate :
+           {&row.flagged, &row.op, &row.step, &row.core, &row.cause, &row.verdict, &row.effect})
         rate->close();
       for (auto& [magnitude, rate] : row.power) rate.close();
     }
   }
+  d.clean_effects.close();
   d.hidden.close();
   d.false_alarms.close();
 }
@@ -88,6 +91,7 @@ DrillSummary summarise(const std::vector<CaseRecord>& records) {
   Target biased{"biased faults (no element outside) flagged", {}, 0.95};
   Target causes{"sharding causes named", {}, 1};
   Target classes{"class right, wherever the truth is one class", {}, 0.98};
+  Target effects{"effect right, wherever its truth is known", {}, 0.95};
   Target alarms{"false ENGINE_BUG on clean pairs", {}, 0, true};
   Target both{"sharding + engine, both found", {}, 0.90};
   Target runs{"engine findings within 8 executions", {}, 1};
@@ -113,7 +117,14 @@ DrillSummary summarise(const std::vector<CaseRecord>& records) {
       d.misses.push_back(fmt::format("{}  {} -> {}: {}", r.injected.id, to_string(s.kind),
                                      verdict_of(r), r.error.empty() ? r.headline : r.error));
     }
+    if (s.effect) {
+      effects.rate.add(*s.effect);
+      if (!*s.effect)
+        d.misses.push_back(fmt::format("{}  effect {} -> {}: {}", r.injected.id, r.truth.matters,
+                                       to_string(r.effect), r.headline));
+    }
     if (s.kind == Kind::kClean) {
+      d.clean_effects.add(r.effect == Effect::kHarmful || r.effect == Effect::kBeneficial);
       alarms.rate.add(s.flagged);
       d.false_alarms.add(s.flagged || r.verdict == VerdictClass::kSharding);
       clusters.emplace(r.injected.scenario, r.injected.variant);
@@ -152,7 +163,7 @@ DrillSummary summarise(const std::vector<CaseRecord>& records) {
   d.clusters = static_cast<int64_t>(clusters.size());
   for (auto& [key, row] : matrix) d.matrix.push_back(std::move(row));
   for (Target* t :
-       {&flagged, &exact, &tensors, &biased, &causes, &classes, &alarms, &both, &runs}) {
+       {&flagged, &exact, &tensors, &biased, &causes, &classes, &effects, &alarms, &both, &runs}) {
     if (t->rate.n > 0) d.targets.push_back(std::move(*t));
   }
   close_all(d);

@@ -42,6 +42,7 @@ struct KindRow {
   int64_t cases = 0, inert = 0, inside = 0;
   Rate flagged, op, step, core;  // of those outside
   Rate cause, verdict;           // of causes: named; class right
+  Rate effect;                   // of causes whose effect is known: told as it is
   std::map<double, Rate> power;  // magnitude -> flagged, of all that were activated
   int executions = 0;            // most that one case took
 };
@@ -51,6 +52,7 @@ struct DrillSummary {
   std::vector<Target> targets;
   std::vector<MatrixRow> matrix;
   std::vector<KindRow> faults, causes;
+  Rate clean_effects;            // of clean pairs: harmful or beneficial, by rounding alone
   Rate hidden;                   // level C, op outside but no tensor: flagged
   Rate false_alarms;             // of clean pairs: ENGINE_BUG or SHARDING
   double false_alarm_bound = 1;  // 3/n: the rule of three, where there were none

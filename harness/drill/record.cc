@@ -32,9 +32,9 @@ Kind kind_of(const CaseRecord& r) {
   if (outside) return Kind::kEngineOutside;
   if (r.truth.biased && r.injected.level == 'A') return Kind::kEngineBiased;
   if (differs) {
-    return r.truth.matters == "outside"      ? Kind::kShardingOutside
-           : r.truth.matters == "equivalent" ? Kind::kShardingInside
-                                             : Kind::kShardingOpen;
+    return r.truth.matters == "harmful" || r.truth.matters == "beneficial" ? Kind::kShardingOutside
+           : r.truth.matters == "inside"                                   ? Kind::kShardingInside
+                                                                           : Kind::kShardingOpen;
   }
   return r.truth.activated ? Kind::kEngineInside : Kind::kInert;
 }
@@ -45,8 +45,10 @@ bool allowed(Kind kind, VerdictClass v) {
   switch (kind) {
     case Kind::kClean:
     case Kind::kInert:
-    case Kind::kShardingInside:
       return noise;
+    case Kind::
+        kShardingInside:  // by its name, where the seeds show it; the effect says that the margin holds it
+      return noise || v == VerdictClass::kSharding;
     case Kind::kEngineOutside:
     case Kind::kEngineBiased:
     case Kind::kBoth:
@@ -71,6 +73,14 @@ bool names(const std::string& found, const std::string& cause) {
   return false;
 }
 
+// Of a cause alone: beside a fault of the engine no effect is judged, and without a cause none is known.
+std::optional<bool> effect_is_right(Kind kind, const CaseRecord& r) {
+  const bool acquits = r.effect == Effect::kNoneDetected || r.effect == Effect::kWithinMargin;
+  if (kind == Kind::kShardingInside) return acquits;
+  if (kind != Kind::kShardingOutside) return std::nullopt;
+  return r.not_learnt || to_string(r.effect) == r.truth.matters;
+}
+
 }  // namespace
 
 std::string_view to_string(Kind kind) { return kKindNames[static_cast<size_t>(kind)]; }
@@ -81,6 +91,7 @@ Score score(const CaseRecord& r) {
   const bool intermittent = r.injected.fault.find(",rate=") != std::string::npos;
   s.kind = kind_of(r);
   s.right = r.error.empty() && allowed(s.kind, r.verdict);
+  s.effect = effect_is_right(s.kind, r);
   s.flagged = r.error.empty() && r.verdict == VerdictClass::kEngineBug;
   const auto first = std::ranges::find(r.findings, VerdictClass::kEngineBug, &SaidFinding::verdict);
   if (s.flagged && first != r.findings.end()) {
@@ -136,6 +147,8 @@ std::string to_line(const CaseRecord& r) {
         {"matters", r.truth.matters}}},
       {"error", r.error},
       {"verdict", to_string(r.verdict)},
+      {"effect", to_string(r.effect)},
+      {"not_learnt", r.not_learnt},
       {"headline", r.headline},
       {"findings", said},
       {"notes", r.notes},
@@ -183,6 +196,11 @@ Result<CaseRecord> from_line(const std::string& text) {
     r.truth.matters = truth.at("matters");
     r.error = line.at("error");
     r.verdict = class_of_text(line.at("verdict"));
+    for (const Effect effect : {Effect::kNoneDetected, Effect::kWithinMargin, Effect::kHarmful,
+                                Effect::kBeneficial, Effect::kUndecided}) {
+      if (line.at("effect") == std::string(to_string(effect))) r.effect = effect;
+    }
+    r.not_learnt = line.at("not_learnt");
     r.headline = line.at("headline");
     for (const json& f : line.at("findings")) {
       r.findings.push_back(

@@ -32,8 +32,8 @@ struct Truth {
   std::optional<double> tensors;
   // Of the sharding cause.
   double meaning = 0;  // relative one-step drift in binary64
-  std::string
-      matters;  // of held-out loss over many seeds: "outside", "equivalent", "undetermined", "" (no cause)
+  // Of held-out loss over many seeds, against the margin: "harmful", "beneficial", "inside", "open", "" (no cause).
+  std::string matters;
 };
 
 struct SaidFinding {
@@ -48,6 +48,8 @@ struct CaseRecord {
   Truth truth;
   std::string error;  // not empty: the case failed, and nothing below holds
   VerdictClass verdict = VerdictClass::kInconclusive;
+  Effect effect = Effect::kUndecided;
+  bool not_learnt = false;  // the effect is undecided because the reference has not learnt
   std::string headline;
   std::vector<SaidFinding> findings;
   std::vector<std::string> notes;
@@ -87,6 +89,8 @@ struct Score {
   bool op = false, step = false,
        core = false;   // the first finding names the op, and the first step that could be seen
   bool cause = false;  // a finding names the cause of sharding
+  // Where the truth of the effect is known: the second answer is the right one.
+  std::optional<bool> effect;
 };
 Score score(const CaseRecord& record);
 

@@ -79,10 +79,10 @@ Table fault_table(const DrillSummary& d) {
 }
 
 Table cause_table(const DrillSummary& d) {
-  Table t = {{"cause", "cases", "without effect", "named", "class right"}};
+  Table t = {{"cause", "cases", "without effect", "named", "class right", "effect right"}};
   for (const KindRow& r : d.causes) {
     t.push_back({r.kind, std::to_string(r.cases), std::to_string(r.inert), short_text(r.cause),
-                 short_text(r.verdict)});
+                 short_text(r.verdict), short_text(r.effect)});
   }
   return t;
 }
@@ -137,7 +137,13 @@ std::string clean_text(const DrillSummary& d) {
   text += fmt::format(" {} distinct pairs of scenario and variant, in {} scenarios:", d.clusters,
                       d.clean_by_scenario.size());
   for (const auto& [scenario, n] : d.clean_by_scenario) text += fmt::format(" {} {}", scenario, n);
-  return text + ".";
+  text += ".";
+  if (d.clean_effects.k > 0)
+    text += fmt::format(
+        " Of {} of them rounding alone was seen to move held-out metrics (effect harmful or "
+        "beneficial, class NOISE).",
+        short_text(d.clean_effects));
+  return text;
 }
 
 std::string hidden_text(const DrillSummary& d) {
@@ -174,6 +180,7 @@ json json_of(const KindRow& r) {
           {"core", json_of(r.core)},
           {"named", json_of(r.cause)},
           {"class", json_of(r.verdict)},
+          {"effect", json_of(r.effect)},
           {"executions", r.executions},
           {"power", power}};
 }

@@ -20,6 +20,8 @@ double thread_seconds() {
 
 void take_report(const Report& report, CaseRecord& r) {
   r.verdict = report.verdict;
+  r.effect = report.effect;
+  r.not_learnt = report.effect_text.starts_with("the reference has not learnt");
   r.headline = report.headline;
   r.notes = report.notes;
   for (const Finding& f : report.findings)

@@ -8,6 +8,8 @@
 #include <set>
 
 #include "harness/drill/subject.h"
+#include "harness/effect.h"
+#include "harness/evaluate.h"
 #include "harness/pipeline.h"
 #include "harness/run.h"
 
@@ -167,6 +169,7 @@ Result<double> meaning_of(const DrillCase& c, const Experiment& e) {
 // S - R in held-out loss over seeds, on the reference alone.
 Result<std::string> matters(const DrillCase& c, const Experiment& e) {
   std::vector<double> differences;
+  std::vector<Evaluation> references;
   RunOptions options;
   options.digest_states = false;
   for (uint64_t i = 0; i < kSeeds; ++i) {
@@ -178,19 +181,28 @@ Result<std::string> matters(const DrillCase& c, const Experiment& e) {
                    train(other, other.sharded(other.sharding), *caused, options));
     TWINRUN_ASSIGN(const RunResult r, train(other, other.whole(), *plain, options));
     differences.push_back(s.file.evaluations.back().loss - r.file.evaluations.back().loss);
+    references.push_back(r.file.evaluations.back());
   }
   const double n = kSeeds;
   const double mean = std::accumulate(differences.begin(), differences.end(), 0.0) / n;
-  if (!std::isfinite(mean)) return std::string("outside");
+  if (!std::isfinite(mean)) return std::string("harmful");
   double square = 0;
   for (const double d : differences) square += (d - mean) * (d - mean);
   const double deviation = std::sqrt(square / (n - 1)), margin = e.scenario.diagnose.margin;
-  // Would as many seeds as the scenario gives decide it, in 19 of 20 drawings of them?
-  const double seeds = std::max(2, e.scenario.diagnose.seeds), error = deviation / std::sqrt(seeds);
+  // Would as many seeds as the scenario allows decide it at the last look, in 19 of 20 drawings of them?
+  const DiagnoseSpec& asked = e.scenario.diagnose;
+  const std::vector<int> looks = looks_of(asked.seeds, std::max(asked.seeds, asked.max_seeds));
+  const double seeds = std::max(2, looks.back()), error = deviation / std::sqrt(seeds);
   const boost::math::students_t t(seeds - 1);
-  const double wide = boost::math::quantile(t, 0.975), narrow = boost::math::quantile(t, 0.95);
-  if (std::fabs(mean) - margin > (wide + narrow) * error) return std::string("outside");
-  return std::string(margin - std::fabs(mean) > 2 * narrow * error ? "equivalent" : "undetermined");
+  const double tail = 0.025 / static_cast<double>(looks.size());
+  const double reach =
+      (boost::math::quantile(t, 1 - tail) + boost::math::quantile(t, 0.95)) * error;
+  if (std::fabs(mean) - margin > reach) return std::string(mean > 0 ? "harmful" : "beneficial");
+  const Program whole = e.whole();
+  TWINRUN_ASSIGN(const Evaluation initial,
+                 Evaluator(e, 1).evaluate(whole, initial_states(e, whole), 0));
+  if (!judge_learning(e, initial, references).learnt) return std::string("open");
+  return std::string(margin - std::fabs(mean) > reach ? "inside" : "open");
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 // Outside: at some element it is farther from them than they are apart. Biased: inside, but its errors lean to one side, on every
 // step looked at, by more than kLean standard deviations of what the judges' do. At level C the tensors of these steps, too.
 // Cause: the two programs run three steps in binary64; what is left between them is meaning. Whether it matters: held-out loss,
-// S - R on the reference over kSeeds seeds that no diagnosis uses: is it so far from diagnose.margin that diagnose.seeds of them
-// must decide it (t tests at 5 %, power 95 %)?
+// S - R on the reference over kSeeds seeds that no diagnosis uses: is it so far from diagnose.margin that diagnose.max_seeds of them
+// must decide it (the last look's part of 5 %, power 95 %)? Open, too, where the reference learns nothing.
 #pragma once
 
 #include <map>

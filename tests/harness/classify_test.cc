@@ -140,7 +140,7 @@ TEST(Classify, EngineBugBesideSharding) {
   Evidence e = clean();
   add_meaning(e);
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
-  e.trajectories = {trajectory("T - R", "outside"), trajectory("S - R", "outside")};
+  e.trajectories = {trajectory("T - R", "harmful"), trajectory("S - R", "harmful")};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kEngineBug, 20);
   EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
@@ -175,7 +175,7 @@ TEST(Classify, Identical) {
 TEST(Classify, QuickConcludesNoNoise) {
   Evidence e = clean();
   e.quick = true;
-  e.trajectories = {trajectory("T - R", "undetermined")};
+  e.trajectories = {trajectory("T - R", "undecided")};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   ASSERT_FALSE(j.next_steps.empty());
@@ -190,11 +190,11 @@ TEST(Classify, QuickConcludesNoNoise) {
 TEST(Classify, Sharding) {
   Evidence e = clean();
   add_meaning(e);
-  e.trajectories = {trajectory("T - R", "outside", 0.4), trajectory("S - R", "outside", 0.25)};
+  e.trajectories = {trajectory("T - R", "harmful", 0.4), trajectory("S - R", "harmful", 0.25)};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kSharding, 10);
   EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
-  EXPECT_TRUE(contains(j.headline, "+0.250 (higher: worse)")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "0.250 higher (worse), [+0.249, +0.251]")) << j.headline;
   ASSERT_EQ(j.findings.size(), 2u);
   EXPECT_EQ(j.findings[0].verdict, VerdictClass::kSharding);
   EXPECT_EQ(j.findings[0].cause, "reduction");
@@ -204,9 +204,10 @@ TEST(Classify, Sharding) {
   EXPECT_TRUE(contains(j.next_steps.at(0), "tpu.reduction")) << j.next_steps[0];
   EXPECT_TRUE(contains(
       j.findings[0].number_text,
-      "S - R of held-out loss +0.250, 95% interval [+0.249, +0.251], beyond the margin 0.0500"))
+      "S - R of held-out loss +0.250, interval [+0.249, +0.251], in 3 paired seeds: harmful"))
       << j.findings[0].number_text;
-  EXPECT_EQ(j.findings[0].bound_source, "margin 0.0500 (diagnose.margin)");
+  EXPECT_EQ(j.findings[0].bound_source,
+            "no margin is declared: an effect is one whose interval leaves 0");
   EXPECT_TRUE(contains(
       j.findings[0].evidence.at(0),
       "sharding changes the gradient of one step by 50.0%, and by 10.0% with this cause undone"))
@@ -219,7 +220,7 @@ TEST(Classify, SharingCausesAreSortedByShare) {
   add_meaning(e);
   e.meaning.rows[0].share = 0.2;
   e.meaning.rows[2].share = 0.8;
-  e.trajectories = {trajectory("T - R", "outside"), trajectory("S - R", "outside")};
+  e.trajectories = {trajectory("T - R", "harmful"), trajectory("S - R", "harmful")};
   const Judgement j = classify(e);
   EXPECT_EQ(j.findings.at(0).cause, "batch_norm");
   EXPECT_EQ(j.findings.at(1).cause, "reduction");
@@ -230,23 +231,26 @@ TEST(Classify, UnexplainedMeaningIsNotSharding) {
   Evidence e = clean();
   add_meaning(e);
   e.meaning.residual = 0.3;
-  e.trajectories = {trajectory("T - R", "outside"), trajectory("S - R", "outside")};
+  e.trajectories = {trajectory("T - R", "harmful"), trajectory("S - R", "harmful")};
   expect_verdict(classify(e), VerdictClass::kInconclusive, 125);
 }
 
 TEST(Classify, ShardingInsideTheMarginIsNoise) {
   Evidence e = clean();
   add_meaning(e);
-  e.trajectories = {trajectory("T - R", "equivalent"), trajectory("S - R", "equivalent")};
+  e.trajectories = {trajectory("T - R", "none detected"), trajectory("S - R", "none detected")};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
-  EXPECT_TRUE(contains(j.headline, "stays within 0.0500")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "held-out loss moves by +0.0100 [+0.00900, +0.0110]"))
+      << j.headline;
+  EXPECT_EQ(j.effect, Effect::kNoneDetected);
+  EXPECT_EQ(j.effect_metric, "held-out loss");
   ASSERT_FALSE(j.notes.empty());
-  EXPECT_TRUE(contains(j.notes.back(), "inside the margin")) << j.notes.back();
+  EXPECT_TRUE(contains(j.notes.back(), "does not mean the same")) << j.notes.back();
   for (const Finding& f : j.findings) EXPECT_EQ(f.verdict, VerdictClass::kNoise);
   // Two findings share the drift out: they do not both claim it.
-  e.trajectories.push_back(trajectory("T - S", "equivalent", 0.002));
+  e.trajectories.push_back(trajectory("T - S", "none detected", 0.002));
   const Judgement shared = classify(e);
   ASSERT_EQ(shared.findings.size(), 3u);
   EXPECT_TRUE(shared.findings[0].sentence.starts_with("The engine's own part (T - S) is"))
@@ -260,18 +264,19 @@ TEST(Classify, ShardingInsideTheMarginIsNoise) {
       << shared.findings[1].sentence;
   EXPECT_TRUE(contains(shared.findings[1].sentence, "counted as noise"))
       << shared.findings[1].sentence;
-  EXPECT_TRUE(contains(shared.findings[1].number_text, "inside the margin 0.0500"))
+  EXPECT_TRUE(contains(shared.findings[1].number_text, "in 3 paired seeds: none detected"))
       << shared.findings[1].number_text;
 }
 
 TEST(Classify, ShardingThatTheSeedsDoNotDecide) {
   Evidence e = clean();
   add_meaning(e);
-  e.trajectories = {trajectory("T - R", "undetermined"), trajectory("S - R", "undetermined")};
+  e.trajectories = {trajectory("T - R", "undecided"), trajectory("S - R", "undecided")};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_TRUE(contains(j.headline, "3 seeds do not decide")) << j.headline;
-  EXPECT_TRUE(contains(j.next_steps.back(), "diagnose.seeds")) << j.next_steps.back();
+  EXPECT_EQ(j.effect, Effect::kUndecided);
+  EXPECT_TRUE(contains(j.next_steps.back(), "seeds would decide")) << j.next_steps.back();
 }
 
 // An imported step: no held-out samples, no seeds, so ops alone decide.
@@ -292,18 +297,19 @@ TEST(Classify, PrecisionNoise) {
   Evidence e = clean();
   e.default_drift = 0.004;
   e.highest_drift = 1e-7;
-  e.trajectories = {trajectory("T - R", "equivalent")};
+  e.trajectories = {trajectory("T - R", "none detected")};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_TRUE(contains(j.headline, "precision")) << j.headline;
-  EXPECT_TRUE(contains(j.headline, "within 0.05")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "Held-out loss moves by +0.0100")) << j.headline;
   EXPECT_TRUE(contains(j.confidence, "95%")) << j.confidence;
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].cause, "precision");
-  EXPECT_EQ(
-      j.findings[0].number_text,
-      "T - R of held-out loss +0.0100, 90% interval [+0.00940, +0.0106], inside the margin 0.0500");
-  EXPECT_EQ(j.findings[0].bound_source, "margin 0.0500 (diagnose.margin)");
+  EXPECT_EQ(j.findings[0].number_text,
+            "T - R of held-out loss +0.0100, interval [+0.00900, +0.0110], in 3 paired seeds: none "
+            "detected");
+  EXPECT_EQ(j.findings[0].bound_source,
+            "no margin is declared: an effect is one whose interval leaves 0");
   EXPECT_EQ(j.findings[0].evidence.at(0),
             "one step's gradient differs from the float32 reference by 0.400% at precision "
             "default, by 1.00e-07 of its size at "
@@ -320,7 +326,7 @@ TEST(Classify, PrecisionNoise) {
 TEST(Classify, RoundingNoise) {
   Evidence e = clean();
   e.subject.precision = DotPrecision::kF32;
-  e.trajectories = {trajectory("T - R", "equivalent")};
+  e.trajectories = {trajectory("T - R", "none detected")};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_EQ(j.findings.at(0).cause, "rounding");
@@ -331,28 +337,107 @@ TEST(Classify, RoundingNoise) {
   EXPECT_EQ(classify(e).findings.at(0).cause, "rounding");
 }
 
-TEST(Classify, UndecidedDrift) {
+// What causes the drift does not hang on whether it matters: the program means the same and every op is inside its bound.
+TEST(Classify, UndecidedDriftOfEqualMeaning) {
   Evidence e = clean();
-  e.trajectories = {trajectory("T - R", "undetermined")};
+  e.trajectories = {trajectory("T - R", "undecided")};
   const Judgement j = classify(e);
-  expect_verdict(j, VerdictClass::kInconclusive, 125);
-  EXPECT_TRUE(contains(j.headline, "seeds do not decide")) << j.headline;
-  ASSERT_EQ(j.findings.size(), 1u);
-  EXPECT_EQ(j.findings[0].cause, "undecided");
-  EXPECT_EQ(j.findings[0].reproduce, e.command);
-  EXPECT_TRUE(contains(j.findings[0].number_text, "90% interval") &&
-              contains(j.findings[0].number_text, "95% interval") &&
-              contains(j.findings[0].number_text, "neither inside nor outside"))
-      << j.findings[0].number_text;
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  EXPECT_EQ(j.effect, Effect::kUndecided);
+  EXPECT_TRUE(contains(j.effect_text, "which is not decided")) << j.effect_text;
 }
 
+TEST(Classify, PrecisionThatCosts) {
+  Evidence e = clean();
+  e.trajectories = {trajectory("T - R", "harmful")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  EXPECT_EQ(j.effect, Effect::kHarmful);
+  EXPECT_TRUE(contains(j.headline, "0.0100 higher (worse), [+0.00900, +0.0110]")) << j.headline;
+  EXPECT_TRUE(contains(j.next_steps.back(), "tpu.precision=highest")) << j.next_steps.back();
+}
+
+// Nothing that was looked at explains an effect that is certainly larger than what another seed does.
 TEST(Classify, LargeDriftWithoutACause) {
   Evidence e = clean();
-  e.trajectories = {trajectory("T - R", "outside")};
-  const Judgement j = classify(e);
+  e.trajectories = {trajectory("T - R", "harmful", 0.4)};
+  Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
-  EXPECT_TRUE(contains(j.headline, "larger than the margin")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "more than what another seed does")) << j.headline;
   EXPECT_FALSE(j.next_steps.empty());
+  e.trajectories[0].margin = 0.05;
+  e.trajectories[0].margin_source = "diagnose.margin";
+  j = classify(e);
+  EXPECT_TRUE(contains(j.headline, "the margin that diagnose.margin declares")) << j.headline;
+}
+
+// A change of meaning is SHARDING wherever the seeds show it, by however little; a margin acquits only if it is declared.
+TEST(Classify, ASmallEffectOfAnotherMeaningIsSharding) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.trajectories = {trajectory("T - R", "undecided", 0.002), trajectory("S - R", "harmful", 0.002)};
+  Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kSharding, 10);
+  EXPECT_EQ(j.effect, Effect::kHarmful);
+  EXPECT_TRUE(contains(j.headline, "held-out loss is 0.00200 higher (worse), [+0.00100, +0.00300]"))
+      << j.headline;
+  e.trajectories[1].outcome = "beneficial";
+  expect_verdict(classify(e), VerdictClass::kSharding, 10);
+  for (TrajectoryRow& row : e.trajectories) {
+    row.margin = 0.05;
+    row.margin_source = "diagnose.margin";
+    row.outcome = "within the margin";
+  }
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kSharding, 0);
+  EXPECT_EQ(j.effect, Effect::kWithinMargin);
+  EXPECT_TRUE(contains(j.effect_text, "diagnose.margin declares a margin of 0.0500"))
+      << j.effect_text;
+  // What the engine adds is not held by the margin.
+  e.trajectories[0].outcome = "harmful";
+  expect_verdict(classify(e), VerdictClass::kSharding, 10);
+}
+
+// The metric in which it is worse speaks.
+TEST(Classify, TheWorseMetricSpeaks) {
+  Evidence e = clean();
+  add_meaning(e);
+  TrajectoryRow accuracy = trajectory("S - R", "harmful", -0.02);
+  accuracy.metric = "held-out accuracy";
+  e.trajectories = {trajectory("S - R", "beneficial", -0.1), accuracy,
+                    trajectory("T - R", "undecided")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kSharding, 10);
+  EXPECT_EQ(j.effect, Effect::kHarmful);
+  EXPECT_EQ(j.effect_metric, "held-out accuracy");
+  EXPECT_TRUE(contains(j.effect_text, "2.00 points lower (worse)")) << j.effect_text;
+}
+
+// A reference that learns nothing shows no effect; that the runs part is seen all the same.
+TEST(Classify, AReferenceThatHasNotLearnt) {
+  Evidence e = clean();
+  e.learning = Learning{.reference = 2.31,
+                        .spread = 0.02,
+                        .initial = 2.33,
+                        .prior = 2.303,
+                        .learnt = false,
+                        .steps_to_try = 300};
+  e.trajectories = {trajectory("T - R", "none detected")};
+  Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  EXPECT_EQ(j.effect, Effect::kUndecided);
+  EXPECT_TRUE(j.effect_text.starts_with("the reference has not learnt")) << j.effect_text;
+  EXPECT_TRUE(contains(j.effect_text, "train.steps=300")) << j.effect_text;
+  add_meaning(e);
+  e.trajectories = {trajectory("T - R", "none detected"), trajectory("S - R", "none detected")};
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.headline, "the reference has not learnt")) << j.headline;
+  e.trajectories[1].outcome = "beneficial";
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kSharding, 10);
+  EXPECT_EQ(j.effect, Effect::kUndecided);
+  EXPECT_TRUE(contains(j.effect_text, "the reference has not learnt")) << j.effect_text;
 }
 
 TEST(Classify, WithoutTrajectoriesNothingIsNoise) {
@@ -364,7 +449,7 @@ TEST(Classify, MeaningBelowTheThresholdIsIgnored) {
   Evidence e = clean();
   add_meaning(e);
   e.meaning.drift = kMeaningThreshold / 2;
-  e.trajectories = {trajectory("T - R", "equivalent"), trajectory("S - R", "equivalent")};
+  e.trajectories = {trajectory("T - R", "none detected"), trajectory("S - R", "none detected")};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   ASSERT_EQ(j.findings.size(), 1u);
@@ -376,7 +461,7 @@ TEST(Classify, EmulatorThatFailsItsControl) {
   Evidence e = clean();
   e.emulator_fails = true;
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
-  e.trajectories = {trajectory("T - R", "equivalent")};
+  e.trajectories = {trajectory("T - R", "none detected")};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_TRUE(contains(j.headline, "emulator fails its own control")) << j.headline;
@@ -407,7 +492,7 @@ TEST(Classify, EngineThatFailed) {
 TEST(Classify, SubjectThatIsNotDeterministic) {
   Evidence e = clean();
   e.subject_parts = 1;
-  e.trajectories = {trajectory("T - R", "equivalent")};
+  e.trajectories = {trajectory("T - R", "none detected")};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   ASSERT_FALSE(j.notes.empty());
@@ -426,7 +511,7 @@ TEST(Classify, SubjectThatIsNotDeterministic) {
 TEST(Classify, DivergingSubject) {
   Evidence e = clean();
   e.subject_birth = Birth{9, 5, "dense2/dot_general", "forward", "Inf"};
-  e.trajectories = {trajectory("T - R", "outside")};
+  e.trajectories = {trajectory("T - R", "harmful", std::nan(""))};
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   ASSERT_FALSE(j.notes.empty());
@@ -436,7 +521,7 @@ TEST(Classify, DivergingSubject) {
 // The update's algebra is a source of noise with a name: alone, or beside another.
 TEST(Classify, UpdateAlgebraIsNamed) {
   Evidence e = clean();
-  e.trajectories = {trajectory("T - R", "equivalent")};
+  e.trajectories = {trajectory("T - R", "none detected")};
   e.algebra_drift = 3e-8;
   Judgement j = classify(e);
   EXPECT_EQ(j.verdict, VerdictClass::kNoise);
@@ -467,7 +552,7 @@ TEST(Classify, ScriptOfAnotherProgram) {
   e.known_causes = {
       {"unscaled", "nobody divides by 8", "divide by the cores", "", "an engine that scales"},
       {"rate_times_cores", "the rate is 8 times", "divide the rate", "", ""}};
-  e.trajectories = {trajectory("T - R", "outside", 0.4)};
+  e.trajectories = {trajectory("T - R", "harmful", 0.4)};
   Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kSharding, 10);
   EXPECT_TRUE(contains(j.headline, "never scaled by 1/cores, or a learning rate times the cores"))
@@ -484,11 +569,11 @@ TEST(Classify, ScriptOfAnotherProgram) {
   EXPECT_TRUE(contains(classify(e).confidence, "told from what the ops read, bit by bit"))
       << classify(e).confidence;
   e.match->read = false;
-  e.trajectories = {trajectory("T - R", "equivalent")};
+  e.trajectories = {trajectory("T - R", "none detected")};
   j = classify(e);
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_TRUE(contains(j.headline, "never scaled")) << j.headline;
-  e.trajectories = {trajectory("T - R", "undetermined")};
+  e.trajectories = {trajectory("T - R", "undecided")};
   j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_EQ(j.findings.size(), 2u);

@@ -119,11 +119,21 @@ TEST(DrillScore, SaysWhatTheTruthAllows) {
   CaseRecord cause = record(Stratum::kDeclared, VerdictClass::kSharding);
   cause.injected.cause = "reduction";
   cause.truth.meaning = 0.1;
-  cause.truth.matters = "outside";
+  cause.truth.matters = "harmful";
+  cause.effect = Effect::kHarmful;
   cause.findings = {{VerdictClass::kSharding, "unscaled|reduction", "", -1, -1}};
   EXPECT_TRUE(score(cause).right && score(cause).cause);
-  cause.truth.matters = "equivalent";
-  EXPECT_FALSE(score(cause).right);
+  EXPECT_EQ(score(cause).effect, true);
+  cause.effect = Effect::kBeneficial;
+  EXPECT_EQ(score(cause).effect, false);
+  cause.truth.matters = "inside";
+  cause.effect = Effect::kWithinMargin;
+  EXPECT_TRUE(score(cause).right);
+  EXPECT_EQ(score(cause).effect, true);
+  cause.effect = Effect::kHarmful;
+  EXPECT_EQ(score(cause).effect, false);
+  cause.truth.matters = "open";
+  EXPECT_FALSE(score(cause).effect);
   cause.findings[0].cause = "reductions";
   EXPECT_FALSE(score(cause).cause);
 }

@@ -32,10 +32,10 @@ inline TrajectoryRow trajectory(const std::string& pair, const std::string& outc
   row.mean = mean;
   row.low = mean - 0.001;
   row.high = mean + 0.001;
-  row.tost_low = mean - 0.0006;
-  row.tost_high = mean + 0.0006;
-  row.margin = 0.05;
-  row.margin_source = "diagnose.margin";
+  row.level = 0.99;
+  row.detectable = 0.002;
+  row.must_see = 0.05;
+  row.seed_spread = 0.025;
   row.outcome = outcome;
   return row;
 }
@@ -94,7 +94,8 @@ inline MatchResult matched(MatchResult::Outcome outcome) {
 
 inline void expect_verdict(const Judgement& j, VerdictClass verdict, int code) {
   EXPECT_EQ(to_string(j.verdict), to_string(verdict)) << j.headline;
-  EXPECT_EQ(exit_code(j.verdict), code);
+  EXPECT_EQ(exit_code(j.verdict, j.effect), code);
+  EXPECT_FALSE(j.effect_text.empty());
   EXPECT_FALSE(j.headline.empty());
   EXPECT_FALSE(j.confidence.empty());
 }

@@ -130,18 +130,21 @@ TEST(Report, WithoutAFaultNothingIsInjected) {
 }
 
 // Six steps of a learning rate of nothing.
-TEST(Report, AReferenceThatDidNotTrainIsNoted) {
+TEST(Report, AReferenceThatHasNotLearntDecidesNoEffect) {
   const Overrides idle = {
       {"train.steps", "6"}, {"optimizer.lr", "1e-9"}, {"diagnose.margin", "0.5"}};
   const Report r = diagnosed(tiny::kDense, idle, "", false);
   EXPECT_EQ(r.verdict, VerdictClass::kNoise);
-  EXPECT_TRUE(says(r.notes, "The reference itself did not train (accuracy"));
+  EXPECT_EQ(r.effect, Effect::kUndecided);
+  EXPECT_TRUE(r.effect_text.starts_with("the reference has not learnt")) << r.effect_text;
+  EXPECT_TRUE(says(r.next_steps, "--set train.steps="));
 }
 
 TEST(Report, ALayerInWhichACauseActsIsShown) {
   const Report r =
       diagnosed(tiny::kNormalized, {{"train.steps", "6"}, {"diagnose.margin", "5"}}, "", false);
-  EXPECT_EQ(r.verdict, VerdictClass::kNoise) << r.headline;
+  EXPECT_EQ(r.verdict, VerdictClass::kSharding) << r.headline;
+  EXPECT_EQ(r.effect, Effect::kWithinMargin) << r.effect_text;
   EXPECT_NE(r.program_excerpt.find("batch_norm1/"), std::string::npos) << r.program_excerpt;
 }
 

@@ -1,11 +1,11 @@
 // What a verdict says: numbers beside what is allowed, where they come from, and what to run next, with values.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "harness/findings.h"
-#include "harness/trajectory.h"
 #include "tests/harness/evidence.h"
 
 namespace twinrun {
@@ -78,45 +78,58 @@ TEST(Sentences, RerunsAreCountedAndComeFirst) {
 TEST(Sentences, ShardingSaysWhichWayAndWhatIsNotResolved) {
   Evidence e = clean();
   add_meaning(e);
-  e.trajectories = {trajectory("T - R", "outside", -0.76), trajectory("S - R", "outside", -0.758),
-                    trajectory("T - S", "undetermined", 0.01)};
+  e.trajectories = {trajectory("T - R", "beneficial", -0.76),
+                    trajectory("S - R", "beneficial", -0.758),
+                    trajectory("T - S", "undecided", 0.01)};
   e.trajectories[2].detectable = 0.13;
   Judgement j = classify(e);
-  EXPECT_TRUE(contains(j.headline, "-0.758 (lower: better)")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "0.758 lower (better)")) << j.headline;
   EXPECT_TRUE(std::ranges::any_of(j.findings[0].evidence, [](const std::string& line) {
-    return contains(line,
-                    "lower (better) by 0.758; the cure makes it behave as the unsharded reference");
+    return contains(line, "is better here; the cure makes it behave as the unsharded reference");
   }));
   ASSERT_EQ(j.notes.size(), 1u);
-  EXPECT_EQ(j.notes[0],
-            "The engine's own effect (T - S) is not resolved: 3 seeds see a change of 0.130 or "
-            "more, and the margin is 0.0500.");
-  for (TrajectoryRow& row : e.trajectories) row.differences.resize(2);
-  EXPECT_TRUE(contains(classify(e).notes.back(), "Two seeds are few")) << classify(e).notes.back();
+  EXPECT_EQ(
+      j.notes[0],
+      "The engine's own effect (T - S) is not resolved: 3 paired seeds would show a change of "
+      "0.130 or more of held-out loss.");
 }
 
 // What to run next has values: as many seeds as would decide, and a margin that would be accepted.
 TEST(Sentences, WhatDecidesHasValues) {
   Evidence e = clean();
-  e.trajectories = {compare_paired("T - R", "", {0.001, -0.0023, 0.0002}, {0, 0, 0},
-                                   {0.002, "diagnose.margin", true})};
-  ASSERT_EQ(e.trajectories[0].outcome, "undetermined");
-  const std::string next = classify(e).next_steps.at(0);
-  const int seeds = *deciding_seeds(e.trajectories[0]);
-  EXPECT_TRUE(contains(next, "--set diagnose.seeds=" + std::to_string(seeds))) << next;
-  const double margin = accepting_margin(e.trajectories[0]);
+  add_meaning(e);
+  const auto rows = [](const std::vector<double>& losses, int seeds, int most, double margin) {
+    DiagnoseSpec asked;
+    asked.seeds = seeds;
+    asked.max_seeds = most;
+    asked.margin = margin;
+    std::vector<Evaluation> a, b;
+    for (size_t i = 0; i < losses.size(); ++i) {
+      a.push_back({1, losses[i], 0});
+      b.push_back({1, 0.0001 * static_cast<double>(i), 0});
+    }
+    return SeedTrials(asked, false, 0).compare("S - R", "", a, b, b);
+  };
+  e.trajectories = rows({0.001, -0.0023, 0.0012}, 3, 3, 0);
+  ASSERT_EQ(e.trajectories[0].outcome, "undecided");
+  const std::string next = classify(e).next_steps.back();
+  EXPECT_TRUE(contains(next, "not even 1000 seeds would decide")) << next;
   EXPECT_TRUE(contains(next, "--set diagnose.margin=")) << next;
-  EXPECT_EQ(std::stod(next.substr(next.rfind('=') + 1)), margin) << next;
-  EXPECT_EQ(compare_paired("", "", {0.001, -0.0023, 0.0002}, {0, 0, 0}, {margin, "", true}).outcome,
-            "equivalent");
-  e.trajectories = {compare_paired("T - R", "", {0.001}, {0}, {0.002, "diagnose.margin", true})};
-  EXPECT_TRUE(contains(classify(e).next_steps.at(0), "--set diagnose.seeds=3"))
-      << classify(e).next_steps[0];
+  const double margin = std::stod(next.substr(next.rfind('=') + 1));
+  EXPECT_EQ(rows({0.001, -0.0023, 0.0012}, 3, 3, margin)[0].outcome, "none detected");
+  e.trajectories = rows({0.001, 0.0023, 0.0012}, 3, 3, 0);
+  ASSERT_EQ(e.trajectories[0].outcome, "undecided");
+  EXPECT_TRUE(contains(classify(e).next_steps.back(),
+                       fmt::format("--set diagnose.max_seeds={}", e.trajectories[0].would_decide)))
+      << classify(e).next_steps.back();
+  e.trajectories = rows({0.001}, 1, 20, 0);
+  EXPECT_TRUE(contains(classify(e).next_steps.back(), "--set diagnose.seeds=3"))
+      << classify(e).next_steps.back();
 }
 
 TEST(Sentences, AnEnsembleSaysWhatItsRankMeans) {
   Evidence e = clean();
-  e.trajectories = {trajectory("T - R", "equivalent")};
+  e.trajectories = {trajectory("T - R", "none detected")};
   e.ensembles = {{"T", "loss curve", 20, 8, 1.1e-6, 1e-8, 1e-6, 1.0 / 9, "inside"}};
   const std::string line = classify(e).findings.at(0).evidence.at(0);
   EXPECT_TRUE(contains(line, "compared with 8 simulated correct engines")) << line;

@@ -24,7 +24,7 @@ std::vector<float> numbers(size_t n, uint64_t seed) {
 }
 
 // A matrix of 8 rows and 12 columns, and what becomes of it.
-struct Case {
+struct SignatureCase {
   Dims dims = {8, 12};
   std::vector<float> due = numbers(96, 5), got = due;
   std::vector<double> allowed = std::vector<double>(96, kReach);
@@ -57,47 +57,47 @@ struct Case {
 
 const auto everywhere = [](size_t, size_t) { return true; };
 
-void expect(const Case& c, const std::string& elements, const std::string& likeness) {
+void expect(const SignatureCase& c, const std::string& elements, const std::string& likeness) {
   const Signature s = c.look();
   EXPECT_EQ(s.elements, elements);
   EXPECT_EQ(s.likeness, likeness);
 }
 
 TEST(Signatures, NothingIsWrongWithinTheReach) {
-  Case c;
+  SignatureCase c;
   c.change(everywhere, [](size_t i, float x) { return x + (i % 2 == 0 ? 9e-6f : -9e-6f); });
   EXPECT_EQ(c.look().wrong, 0);
   expect(c, "", "");
 }
 
 TEST(Signatures, NumbersThatStandThere) {
-  Case column;
+  SignatureCase column;
   column.change([](size_t, size_t k) { return k == 7; }, [](size_t, float) { return 0.f; });
   expect(column, "column 7 of 12", "zero");
-  Case doubled;
+  SignatureCase doubled;
   doubled.change([](size_t, size_t k) { return k == 7; }, [](size_t, float x) { return 2 * x; });
   expect(doubled, "column 7 of 12", "2 times what was due");
-  Case row;
+  SignatureCase row;
   row.change([](size_t r, size_t) { return r == 7; }, [](size_t, float x) { return x / 3; });
   expect(row, "the last of 8 rows", "0.333333 times what was due");
-  Case tail;
+  SignatureCase tail;
   tail.change([](size_t, size_t k) { return k >= 9; }, [](size_t, float) { return 0.25f; });
   expect(tail, "the last 3 of 12 columns", "the constant 0.25");
-  Case turned;
+  SignatureCase turned;
   turned.change(everywhere, [](size_t, float x) { return -x; });
   expect(turned, "", "what was due with its sign turned");
-  Case offset;
+  SignatureCase offset;
   offset.change([](size_t r, size_t) { return r % 2 == 1; },
                 [](size_t, float x) { return x + 0.5f; });
   expect(offset, "every 2nd of 8 rows, from 1", "what was due plus 0.5");
-  Case all;
+  SignatureCase all;
   all.change(everywhere, [](size_t, float x) { return 1.5f * x; });
   expect(all, "", "1.5 times what was due");
 }
 
 // A zeroed column in which most numbers were nearly zero anyway is still that column.
 TEST(Signatures, WhatCannotBeSeenLiesInTheSameColumn) {
-  Case c;
+  SignatureCase c;
   for (size_t r = 0; r < 8; ++r) {
     if (r != 1 && r != 2 && r != 5) c.due[r * 12 + 4] = 1e-6f;
   }
@@ -108,7 +108,7 @@ TEST(Signatures, WhatCannotBeSeenLiesInTheSameColumn) {
 }
 
 TEST(Signatures, OneElementAndItsBit) {
-  Case c;
+  SignatureCase c;
   c.got[5 * 12 + 3] = from_bits(to_bits(c.due[5 * 12 + 3]) ^ (1u << 27));
   const Signature s = c.look();
   EXPECT_EQ(s.elements, "one element, [5,3]");
@@ -118,14 +118,14 @@ TEST(Signatures, OneElementAndItsBit) {
 }
 
 TEST(Signatures, NotFinite) {
-  Case c;
+  SignatureCase c;
   c.change([](size_t r, size_t) { return r == 2; },
            [](size_t, float) { return std::numeric_limits<float>::quiet_NaN(); });
   expect(c, "row 2 of 8", "NaN or Inf (12 of 96 elements)");
 }
 
 TEST(Signatures, PartsOfCores) {
-  Case c;
+  SignatureCase c;
   std::fill(c.due.begin(), c.due.end(), 0.f);
   for (uint64_t k = 0; k < 4; ++k) c.parts.push_back(numbers(96, 20 + k));
   for (const auto& part : c.parts) {
@@ -164,7 +164,7 @@ TEST(Signatures, PartsOfCores) {
 }
 
 TEST(Signatures, RightNumbersInOtherPlaces) {
-  Case c;
+  SignatureCase c;
   const auto from = [&](const std::function<size_t(size_t, size_t)>& source) {
     for (size_t i = 0; i < c.due.size(); ++i) {
       const auto columns = static_cast<size_t>(c.dims.back());
@@ -195,7 +195,7 @@ TEST(Signatures, RightNumbersInOtherPlaces) {
 }
 
 TEST(Signatures, AnotherTensor) {
-  Case c;
+  SignatureCase c;
   c.others = {numbers(96, 71), numbers(96, 72)};
   c.got = c.others[1];
   expect(c, "", "another tensor");
@@ -205,7 +205,7 @@ TEST(Signatures, AnotherTensor) {
 }
 
 TEST(Signatures, FewerBits) {
-  Case c;
+  SignatureCase c;
   c.allowed.assign(96, 1e-7);
   c.change(everywhere, [](size_t, float x) { return bf16_to_f32(bf16_round(x)); });
   expect(c, "", "what was due rounded to bfloat16");
@@ -217,7 +217,7 @@ TEST(Signatures, FewerBits) {
 }
 
 TEST(Signatures, AStateThatDidNotMove) {
-  Case c;
+  SignatureCase c;
   const std::vector<float> before = numbers(96, 40);
   const auto leave = [&] {
     c.left.resize(96);
@@ -238,7 +238,7 @@ TEST(Signatures, AStateThatDidNotMove) {
 
 // What nothing explains is said to be where it is, and no more.
 TEST(Signatures, NoiseHasNoLikeness) {
-  Case c;
+  SignatureCase c;
   const std::vector<float> noise = numbers(96, 90);
   c.change([](size_t r, size_t) { return r < 2; },
            [&](size_t i, float x) { return x + 0.1f * noise[i]; });
@@ -247,7 +247,7 @@ TEST(Signatures, NoiseHasNoLikeness) {
 
 // Where nothing but rounding was due there is no factor, however large it would be.
 TEST(Signatures, NoFactorOfRounding) {
-  Case c;
+  SignatureCase c;
   const std::vector<float> noise = numbers(96, 91);
   for (size_t i = 0; i < 96; ++i) {
     c.due[i] = 1e-9f * noise[i];

@@ -36,26 +36,6 @@ TEST(Trajectory, IntervalIsStudents) {
   EXPECT_EQ(row.outcome, "equivalent");
 }
 
-// The number of seeds that is said is the least that decides, at the mean and spread that were seen.
-TEST(Trajectory, HowManySeedsWouldDecide) {
-  const TrajectoryRow open = compare({0.01, 0.02, 0.03}, {0, 0, 0}, 0.03);
-  ASSERT_EQ(open.outcome, "undetermined");
-  EXPECT_NEAR(spread_of(open), 0.01, 1e-12);
-  // t(0.95) 0.01 / sqrt(n) < 0.01: 2.13 / sqrt(5) = 0.95, 2.35 / sqrt(4) = 1.18.
-  EXPECT_EQ(deciding_seeds(open), 5);
-  // Beyond the margin the 95 % interval decides: 3.18 / sqrt(4) = 1.59, 2.57 / sqrt(6) = 1.05, 2.45 / sqrt(7) = 0.92.
-  EXPECT_EQ(deciding_seeds(compare({0.01, 0.02, 0.03}, {0, 0, 0}, 0.01)), 7);
-  EXPECT_FALSE(deciding_seeds(compare({0.01, 0.02, 0.03}, {0, 0, 0}, 0.02)));
-  EXPECT_FALSE(deciding_seeds(compare({0.01}, {0}, 0.02)));
-}
-
-TEST(Trajectory, AMarginThatWouldBeAccepted) {
-  const TrajectoryRow open = compare({0.01, 0.02, 0.03}, {0, 0, 0}, 0.03);  // 90 %: up to 0.0369
-  EXPECT_DOUBLE_EQ(accepting_margin(open), 0.037);
-  EXPECT_EQ(compare({0.01, 0.02, 0.03}, {0, 0, 0}, accepting_margin(open)).outcome, "equivalent");
-  EXPECT_EQ(accepting_margin(compare({1, 2}, {1, 2}, 1)), 0);
-}
-
 TEST(Trajectory, TwoPairsHaveOneDegreeOfFreedom) {
   const TrajectoryRow row = compare({0.1, 0.3}, {0, 0}, 5);
   const double error = 0.1;  // deviation sqrt(0.02), over sqrt(2)

@@ -96,7 +96,7 @@ TEST(Csv, EveryTableOfADiagnosis) {
   EXPECT_EQ(table(r, "probes.csv").size(), 2U);
   EXPECT_EQ(table(r, "switches.csv").size(), 3U);
   EXPECT_EQ(table(r, "controls.csv").size(), 4U);
-  EXPECT_EQ(value(table(r, "trajectories.csv"), 1, "outcome"), "undetermined");
+  EXPECT_EQ(value(table(r, "trajectories.csv"), 1, "outcome"), "undecided");
   EXPECT_EQ(table(examples::noise(), "differences.csv").size(), 6U);
   EXPECT_TRUE(to_csv(Report{}).empty());
 }

@@ -122,12 +122,13 @@ inline Report noise() {
                      6.2e-6,
                      -1.2e-5,
                      2.4e-5,
-                     2e-3,
-                     "spread between 5 seeds of R",
-                     "equivalent",
+                     0.99,
+                     0,
+                     "",
+                     "none detected",
                      1.6e-5,
-                     -8.3e-6,
-                     2.07e-5}};
+                     2e-3,
+                     1e-3}};
   r.ruled_out = {"SUM for MEAN: the gradient's best-fit scalar is 1.0000",
                  "batch norm per core: the model has none"};
   r.next_steps = {"Nothing to file. To see the remaining bits agree: --set tpu.precision=highest"};
@@ -187,12 +188,13 @@ inline Report sharding() {
                      0.683,
                      0.62,
                      0.745,
-                     2e-3,
-                     "spread between 3 seeds of R",
-                     "outside",
+                     0.99,
+                     0,
+                     "",
+                     "harmful",
                      0.08,
-                     0.64,
-                     0.725},
+                     2e-3,
+                     1e-3},
                     {"T - S",
                      "the engine",
                      "held-out loss",
@@ -200,12 +202,13 @@ inline Report sharding() {
                      6.7e-5,
                      -3.1e-4,
                      4.4e-4,
-                     2e-3,
-                     "spread between 3 seeds of R",
-                     "equivalent",
+                     0.99,
+                     0,
+                     "",
+                     "none detected",
                      4.5e-4,
-                     -1.9e-4,
-                     3.2e-4}};
+                     2e-3,
+                     1e-3}};
   r.ruled_out = {"engine fault: every probed op inside its bound on the subject's own inputs"};
   r.next_steps = {"Divide the loss by the number of cores, or set tpu.reduction = \"mean\"",
                   "Then: twinrun diagnose digits-cnn --set tpu.reduction=mean"};
@@ -287,9 +290,10 @@ inline Report engine_bug() {
                      0.0313,
                      0.0313,
                      0.0313,
+                     0.95,
                      2e-3,
                      "diagnose.margin",
-                     "undetermined"}};
+                     "undecided"}};
   r.program_excerpt =
       "%12 = reshape(%3) : f32[32,28,28,1]  # conv1/input forward\n"
       "%41 = select(%39, %40, %7) : f32[32,28,28,16]  # relu1.grad gradient\n"
@@ -387,7 +391,7 @@ inline Report hostile() {
   for (SwitchRow& s : r.switches) s.cause = s.direction = s.note = p;
   for (ProofRow& proof : r.proofs)
     proof.program = proof.parts_at = proof.parts_reads = proof.unproven = p;
-  r.trajectories = {{p, p, p, {1e300}, 1e300, -1e300, 1e300, 1e300, p, p}};
+  r.trajectories = {{p, p, p, {1e300}, 1e300, -1e300, 1e300, 0.95, 1e300, p, p}};
   return r;
 }
 

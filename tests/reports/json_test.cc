@@ -31,8 +31,8 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
                   "proofs",       "trajectories",  "ensembles", "unexplained", "smallest_effect",
                   "ruled_out",    "next_steps",    "notes",     "program",     "environment",
                   "directory"}));
-  EXPECT_EQ(keys_of(j["verdict"]),
-            (Keys{"class", "subject", "confidence", "exit_code", "headline"}));
+  EXPECT_EQ(keys_of(j["verdict"]), (Keys{"class", "effect", "metric", "effect_text", "subject",
+                                         "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));
   EXPECT_EQ(keys_of(j["findings"][0]),
             (Keys{"class",        "cause",   "sentence", "step",      "phase",
@@ -66,8 +66,9 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
             (Keys{"program", "gradient", "update", "statistics", "points", "degree", "log2_error",
                   "parts_at", "parts_reads", "unproven"}));
   EXPECT_EQ(keys_of(j["trajectories"][0]),
-            (Keys{"pair", "meaning", "metric", "differences", "mean", "low", "high", "tost_low",
-                  "tost_high", "detectable", "margin", "margin_source", "outcome"}));
+            (Keys{"pair", "meaning", "metric", "differences", "mean", "low", "high", "level",
+                  "detectable", "must_see", "seed_spread", "would_decide", "margin",
+                  "margin_source", "outcome"}));
   EXPECT_EQ(j["schema"], kReportSchema);
   EXPECT_EQ(j["verdict"]["class"], "SHARDING");
   EXPECT_EQ(j["verdict"]["exit_code"], 10);

@@ -73,8 +73,8 @@ struct Wrong {
 
 TEST(ReadJson, ErrorsNameKeyFoundAndAllowed) {
   const std::vector<Wrong> all = {
-      {"/schema", 2, "report.json: schema: schema 2, of a later twinrun"},
-      {"/schema", "1", "report.json: schema: found \"1\"; allowed: 1"},
+      {"/schema", 3, "report.json: schema: schema 3, of a later twinrun"},
+      {"/schema", "1", "report.json: schema: found \"1\"; allowed: 2"},
       {"/schema", 0, "found 0"},
       {"/verdict", 3, "report.json: verdict: found 3; allowed: an object"},
       {"/verdict/class", "NOISY", "did you mean 'NOISE'?"},

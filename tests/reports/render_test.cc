@@ -284,11 +284,14 @@ TEST(Sentences, OpsOfOneFaultAreToldOnce) {
   EXPECT_TRUE(has(to_markdown(r), "- e8\n"));
 }
 
-TEST(Sentences, BothIntervalsAreNamed) {
+TEST(Sentences, TheEffectAndItsIntervalAreShown) {
+  Report noise = examples::noise();
+  noise.effect = Effect::kNoneDetected;
+  noise.effect_text = "held-out loss moves by nothing that was seen";
   for (const std::string& text :
-       {to_terminal(examples::noise(), {.width = 100}), to_markdown(examples::noise())}) {
-    for (const char* part :
-         {"90% interval", "95% interval", "[-8.30e-06, +2.07e-05]", "[-1.20e-05, +2.40e-05]"})
+       {to_terminal(noise, {.width = 100}), to_markdown(noise), to_html(noise)}) {
+    for (const char* part : {"none detected: held-out loss moves by nothing that was seen",
+                             "hold with 95%", "[-1.20e-05, +2.40e-05]"})
       EXPECT_TRUE(has(text, part)) << part << "\n" << text;
   }
   const std::string one = to_terminal(examples::engine_bug(), {.width = 80});

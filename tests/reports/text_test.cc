@@ -96,18 +96,20 @@ TEST(Text, NumbersOfFindingsAndOps) {
 TEST(Text, OneSeedHasNoInterval) {
   TrajectoryRow row;
   row.differences = {0.1};
-  row.mean = row.low = row.high = row.tost_low = row.tost_high = 0.1;
-  row.margin = 0.01;
-  row.outcome = "undetermined";
-  EXPECT_EQ(interval_of(row, true), "- (one seed)");
+  row.mean = row.low = row.high = 0.1;
+  row.outcome = "undecided";
+  EXPECT_EQ(interval_of(row), "- (one seed)");
   EXPECT_EQ(margin_of(row), "none");
   EXPECT_EQ(outcome_of(row), "not tested");
   row.differences = {0.1, 0.2};
-  row.tost_low = -0.1, row.tost_high = 0.4, row.low = -0.2, row.high = 0.5;
-  EXPECT_EQ(interval_of(row, true), "[-0.100, +0.400]");
-  EXPECT_EQ(interval_of(row, false), "[-0.200, +0.500]");
+  row.low = -0.2, row.high = 0.5, row.margin = 0.01;
+  EXPECT_EQ(interval_of(row), "[-0.200, +0.500]");
   EXPECT_EQ(margin_of(row), "0.0100");
-  EXPECT_EQ(outcome_of(row), "undetermined");
+  EXPECT_EQ(outcome_of(row), "undecided");
+  EXPECT_EQ(change_of(row, 0.1), "+0.100");
+  row.metric = "held-out accuracy";  // a fraction, told in percentage points
+  EXPECT_EQ(interval_of(row), "[-20.0, +50.0]");
+  EXPECT_EQ(size_of(row, -0.012), "1.20 points");
 }
 
 TEST(Text, AFailedControlSaysWhatItMeans) {
