@@ -278,7 +278,7 @@ TEST(DrillTruth, OfACause) {
   const Truth sum = must(
       decide_truth(c, must(make_experiment(must(load_scenario(c.scenario, c.overrides)))), cache));
   EXPECT_GT(sum.meaning, 0.1);
-  EXPECT_EQ(sum.matters, "outside");
+  EXPECT_EQ(sum.matters, "beneficial");
 }
 
 struct Drilling {
