@@ -34,5 +34,23 @@ TEST(OnPaper, ShapesThatOnlyTheDataTell) {
   EXPECT_EQ(paper.error().fix, "set data.shape");
 }
 
+// Groups of samples that a core's share does not make are a user's mistake, wherever the program is sharded.
+TEST(Shares, NamesTheNearestBatches) {
+  const auto made = [](const Overrides& keys) {
+    return *experiment_on_paper(*load_scenario("gan_digits", keys));
+  };
+  const Experiment e = made({{"train.batch", "40"}});
+  const Status refused = check_shares(e, e.sharding, true);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().what.find("a batch of 5 does not make groups of 4 samples"),
+            std::string::npos);
+  EXPECT_EQ(refused.error().fix, "train.batch = 32 or 64");
+  const Experiment gathered = made({{"train.batch", "40"}, {"tpu.batchwise", "gathered"}});
+  EXPECT_TRUE(check_shares(gathered, gathered.sharding, false));
+  EXPECT_FALSE(check_shares(gathered, gathered.sharding, true)) << "R1 has 5 samples";
+  const Experiment fits = made({});
+  EXPECT_TRUE(check_shares(fits, fits.sharding, true));
+}
+
 }  // namespace
 }  // namespace twinrun
