@@ -265,8 +265,11 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   int64_t done = options.first_step;
   for (int64_t step = options.first_step; step < last; ++step) {
     if (options.stop != nullptr && options.stop->load()) {
-      file.ended = "interrupted";
-      break;
+      if (step == options.first_step || loop.returns(step)) {
+        file.ended = "interrupted";
+        break;
+      }
+      if (options.progress != nullptr) options.progress->note(loop.stopping(step, last));
     }
     TWINRUN_ASSIGN(const bool go_on, run.one_step(*engine, feed, step));
     done = step + 1;
