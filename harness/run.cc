@@ -222,7 +222,10 @@ std::optional<Birth> find_birth(Engine& engine, int64_t step, States states,
   return sink.birth;
 }
 
-std::string outcome(const RunFile& file) {
+std::string outcome(const RunFile& file, int64_t last) {
+  if (file.ended == "interrupted")
+    return fmt::format("partial: interrupted at step {} of {}",
+                       file.first_step + static_cast<int64_t>(file.steps.size()), last);
   if (file.evaluations.empty())
     return file.ended == "completed" && !file.steps.empty()
                ? fmt::format("loss {:.6g}", file.steps.back().loss)
@@ -290,7 +293,7 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   run.result.pipeline = feed.counters();
   run.result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (options.progress != nullptr) options.progress->end(outcome(file));
+  if (options.progress != nullptr) options.progress->end(outcome(file, last));
   return std::move(run.result);
 }
 

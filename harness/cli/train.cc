@@ -236,9 +236,12 @@ int train_verb(const Args& args) {
     fmt::print("{}\n", j.dump());
   } else {
     fmt::print(
-        "{}: {} steps on {} ({}), held-out loss {:.5f}, accuracy {:.2f} %\n  state digest {}  run "
+        "{}: {}{} steps on {} ({}), held-out loss {:.5f}, accuracy {:.2f} %\n  state digest {}  "
+        "run "
         "digest {}\n",
-        path, file.steps.size(), file.engine, file.engine_settings, e.loss, 100 * e.accuracy,
+    const std::string part =
+        file.ended == "interrupted" ? outcome(file, scenario->train.steps) + "; " : "";
+        path, part, file.steps.size(), file.engine, file.engine_settings, e.loss, 100 * e.accuracy,
         file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
     if (!faults->empty()) {
       const std::vector<Activation>& changes = setup->faults->runs.front();

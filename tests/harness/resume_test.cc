@@ -385,5 +385,12 @@ TEST(Interrupts, WaitForTheEndOfTheLoop) {
   EXPECT_EQ(interrupted(e, false, "cpu", of_cpu).file.steps.size(), 3u);
 }
 
+// A part of a run is not told as if it were the run.
+TEST(Interrupts, AreToldAsPartial) {
+  Interrupter at3(3);
+  interrupted(tiny::experiment(tiny::kDense), false, "cpu", at3);
+  EXPECT_EQ(at3.ended, "partial: interrupted at step 3 of 20");
+}
+
 }  // namespace
 }  // namespace twinrun
