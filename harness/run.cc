@@ -48,6 +48,18 @@ class BirthSink : public TraceSink {
   std::optional<Birth> birth;
 };
 
+// What a run begins with, whatever its optimizer and on however many cores.
+Digest digest_of_weights(const Program& program, const ReplicaState& state) {
+  DigestBuilder builder;
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    const StateRole role = program.state[i].role;
+    if (role != StateRole::kParameter && role != StateRole::kStatistic) continue;
+    builder.add(program.state[i].name);
+    builder.add(digest(state.vars[i]));
+  }
+  return builder.finish();
+}
+
 double as_double(const Tensor& scalar) {
   return scalar.dtype() == DType::kF64 ? scalar.as<double>()[0]
                                        : static_cast<double>(scalar.as<float>()[0]);
@@ -258,6 +270,8 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   file.ended = "completed";
 
   run.result.states = run.start();
+  file.environment[std::string(kInitialState)] =
+      digest_of_weights(program, run.result.states.front()).hex();
   const int64_t last = options.steps > 0 ? options.steps : s.train.steps;
   const auto begin = std::chrono::steady_clock::now();
   if (options.progress != nullptr) {
