@@ -391,5 +391,28 @@ TEST_F(ExecDoctor, AWrongEngine) {
   EXPECT_EQ(twinrun(folder_, {"doctor", "--engine", "tpx"}).code, 128);
 }
 
+// The command that README and bisect.md give to git bisect: git skips on 125, so a good commit must not answer it, nor one whose engine
+// fails anything else.
+TEST_F(Exec, TheBisectionThatIsDocumentedKnowsAGoodCommit) {
+  const Words documented = {"diagnose",           "digits_mlp", "--quick",      "--fail-on",
+                            "engine_bug,program", "--subject",  "exec:./engine"};
+  std::string text = "twinrun";
+  for (const std::string& word : documented) text += " " + word;
+  for (const char* page : {"README.md", "docs/bisect.md"})
+    EXPECT_NE(read_text(std::string(TWINRUN_SOURCE_DIR "/") + page).find(text), std::string::npos)
+        << page;
+  const auto answer = [&](const std::string& engine) {
+    write_text(folder_ / "engine", "#!/bin/sh\n" + engine + "\n");
+    fs::permissions(folder_ / "engine", fs::perms::owner_all);
+    return twinrun(folder_, with(documented, {"--set", "train.steps=20", "-q", "-o", "out"})).code;
+  };
+  const std::string serve = std::string("exec '") + TWINRUN_BINARY + "' serve --engine tpu ";
+  EXPECT_EQ(answer(serve + "\"$@\""), 0);
+  EXPECT_EQ(answer(serve + "--fault 'scale@dense1/kernel.grad,magnitude=1.5' \"$@\""), 20);
+  short_lived(folder_, 5);
+  EXPECT_EQ(answer("exec sh ./engine.sh \"$@\""), 125);
+  EXPECT_EQ(answer("exit 3"), 125);
+}
+
 }  // namespace
 }  // namespace twinrun::e2e
