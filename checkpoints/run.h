@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoints/checkpoint.h"
@@ -36,6 +37,9 @@ struct OpTraceRow {
   double minimum = 0, maximum = 0, mean = 0;
   int64_t nans = 0, infs = 0;
 };
+
+// A key of RunFile::environment: the digest of the parameters and statistics that the run began with, at its first step.
+inline constexpr std::string_view kInitialState = "initial_state";
 
 struct RunFile {
   std::string engine;           // "cpu", "tpu", ...

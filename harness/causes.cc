@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "program/device/machine.h"
 #include "program/graph/shard_plan.h"
 
 namespace twinrun {
@@ -81,6 +82,30 @@ bool own_statistics(E, S s) {
          (s.statistics == Statistics::kAsNormalised && s.batchnorm == BatchNormSync::kPerCore);
 }
 
+bool in_groups(E e) {
+  const Sharding& s = e.sharding;
+  return s.batchnorm == BatchNormSync::kSynced && s.batchnorm_group > 0 &&
+         s.batchnorm_group < s.cores;
+}
+// Only what changes something here: a scenario that has synced has another key to set, or none where it is the subject's script that
+// does otherwise; and a larger batch is no advice where there are enough samples.
+std::string batch_norm_cure(E e) {
+  const bool synced = e.sharding.batchnorm == BatchNormSync::kSynced;
+  if (synced && !in_groups(e))
+    return "normalise by the statistics of all cores, as tpu.batchnorm = \"synced\" has it";
+  std::string cure = synced ? "set " : "set tpu.batchnorm = \"synced\"";
+  if (e.sharding.batchnorm_group > 0)
+    cure += fmt::format("{}tpu.batchnorm_group = 0", synced ? "" : " and ");
+  const int64_t together = synced ? e.sharding.batchnorm_group : 1;
+  const int64_t enough = (tpu::kSmallBatchPerCore + together - 1) / together * e.sharding.cores;
+  const int64_t there = e.scenario.data.train;  // samples; 0: what the files have
+  if (e.scenario.train.batch >= enough || (there > 0 && enough > there)) return cure;
+  return cure + fmt::format(
+                    ", or raise train.batch to {} (fewer than {} samples per core may reduce "
+                    "accuracy, says Cloud TPU's troubleshooting guide)",
+                    enough, tpu::kSmallBatchPerCore);
+}
+
 const Row kRows[] = {
     {"reduction", "scale", always, [](E e, S s) { return s.reduction != fitting(e); },
      [](E e, Sharding& s) { s.reduction = fitting(e); },
@@ -133,9 +158,7 @@ const Row kRows[] = {
        s.batchnorm_group = 0;
      },
      [](E e) {
-       const bool groups =
-           e.sharding.batchnorm == BatchNormSync::kSynced && e.sharding.batchnorm_group > 0;
-       return groups
+       return in_groups(e)
                   ? fmt::format(
                         "each group of {} cores normalises by the statistics of its own "
                         "{}, not of all {}",
@@ -145,12 +168,7 @@ const Row kRows[] = {
                         "each core normalises by the statistics of its own {}, not of all {}",
                         samples(per_core(e)), e.scenario.train.batch);
      },
-     [](E) -> std::string {
-       return "set tpu.batchnorm = \"synced\", or raise train.batch (\"Use TPUs\", TensorFlow's "
-              "guide, asks for 32 "
-              "samples per core)";
-     },
-     "a step whose cores hold different samples",
+     batch_norm_cure, "a step whose cores hold different samples",
      "an engine that leaves out the all-reduce of batch statistics that the program has"},
     {"averaged_variance", "batchnorm", has_batch_norm,
      [](E e, S s) { return has_batch_norm(e) && s.batchnorm == BatchNormSync::kAveraged; }, synced,

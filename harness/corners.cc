@@ -22,10 +22,11 @@ std::string title(const std::string& name, const Capabilities& engine, const Pro
                          : fmt::format(", batch {}", program.batch));
 }
 
-// A corner of the experiment that is there: written, if it is to be kept.
+// A corner of the experiment that is there: written, if it is to be kept and was not interrupted.
 Status take(Stage& stage, const std::string& name, Program program, RunResult result, bool keep) {
   if (keep) {
-    TWINRUN_RETURN_IF_ERROR(write_run(run_path(stage, name), result.file));
+    if (result.file.ended != "interrupted")
+      TWINRUN_RETURN_IF_ERROR(write_run(run_path(stage, name), result.file));
     stage.programs[name] = std::move(program);
   }
   stage.runs[name] = std::move(result);
@@ -59,7 +60,7 @@ Status reference(Stage& stage, const std::string& name, const Experiment& experi
   }
   if (stage.progress != nullptr) {
     stage.progress->begin(title(name, backend.capabilities(), program), 0);
-    stage.progress->end(outcome(kept->file) + " (kept)");
+    stage.progress->end(outcome(kept->file, experiment.scenario.train.steps) + " (kept)");
   }
   return take(stage, name, std::move(program), std::move(*kept), keep);
 }

@@ -189,6 +189,24 @@ Diff diff_checkpoints(const Checkpoint& a, const Checkpoint& b) {
   return *diff_states(a.outline(), reader(a), b.outline(), reader(b), /*read_all=*/true);
 }
 
+namespace {
+
+// Whether two runs begin with the same weights: nothing that follows says anything of engines if they do not.
+void compare_starts(const RunFile& a, const RunFile& b, Diff& d) {
+  const auto x = a.environment.find(std::string(kInitialState)),
+             y = b.environment.find(std::string(kInitialState));
+  if (x == a.environment.end() || y == b.environment.end() || a.first_step != b.first_step) return;
+  d.same_start = x->second == y->second;
+  if (*d.same_start) return;
+  d.notes.insert(d.notes.begin(),
+                 fmt::format("A and B begin from different initial checkpoints (weights {} against "
+                             "{}), which alone makes all that follows differ: train both from one "
+                             "(twinrun snapshot, train --init FILE) before anything is concluded",
+                             x->second.substr(0, 8), y->second.substr(0, 8)));
+}
+
+}  // namespace
+
 Diff diff_runs(const RunFile& a, const RunFile& b) {
   Diff d;
   if (!a.checkpoints.empty() && !b.checkpoints.empty())
@@ -228,6 +246,7 @@ Diff diff_runs(const RunFile& a, const RunFile& b) {
   if (!same_length)
     d.notes.push_back(fmt::format("A ends after step {}, B after step {}", a.first_step + d.steps_a,
                                   b.first_step + d.steps_b));
+  compare_starts(a, b, d);
   d.same = d.tensors.empty() && !d.first_step && !d.first_loss && same_length;
   return d;
 }

@@ -28,8 +28,10 @@ struct TensorDiff {
 };
 
 struct Diff {
-  std::string kind;                   // "run" | "checkpoint" | "curve" | "weights"
-  bool same = true;                   // contents; engines and environments may differ
+  std::string kind;  // "run" | "checkpoint" | "curve" | "weights"
+  bool same = true;  // contents; engines and environments may differ
+  std::optional<bool>
+      same_start;  // runs: of their initial checkpoints; nothing where a file does not tell
   std::optional<int64_t> first_step;  // runs: the first step after which states differ
   std::optional<int64_t> first_loss;  // runs: the first step whose loss differs
   double max_loss_gap = 0;

@@ -34,6 +34,7 @@ Result<EngineSetup> set_up(const Experiment& e, const EngineSpec& spec, Progress
   TWINRUN_ASSIGN(out.backend, make_engine(spec.engine, e.scenario, options, progress));
   Sharding sharding = e.sharding;
   sharding.cores = cores;
+  TWINRUN_RETURN_IF_ERROR(check_shares(e, sharding, /*alone=*/false));
   out.program = as_computed_by(out.backend->capabilities(),
                                cores == 1 ? e.whole(stack_of(spec)) : e.sharded(sharding));
   const auto fits = FaultHooks::make(out.program, spec.faults, e.scenario.seed);

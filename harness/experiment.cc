@@ -1,6 +1,9 @@
 #include "harness/experiment.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdlib>
 
 #include "program/base/bits.h"
 #include "program/graph/initial_state.h"
@@ -20,10 +23,30 @@ SampleType sample_type(const Dataset& data) {
           data.train.weights.valid(),  data.vocabulary,    data.classes};
 }
 
+// Without drop_remainder TensorFlow's last batch of an epoch is a short one, which a program of one batch size cannot take.
+Status check_no_remainder(const Scenario& s, int64_t samples) {
+  const int64_t batch = s.train.batch, cores = s.tpu.cores;
+  if (s.data.drop_remainder || samples % batch == 0) return Ok{};
+  int64_t nearest = 0;
+  for (int64_t b = cores; b <= samples; b += cores) {
+    if (samples % b != 0) continue;
+    if (nearest == 0 || std::abs(b - batch) < std::abs(nearest - batch)) nearest = b;
+  }
+  return Error{
+      fmt::format("drop_remainder is false, but batches of {} leave {} of the {} training samples "
+                  "for a short last batch, and a program has one batch size; allowed: true, or "
+                  "false with a train.batch that divides the samples",
+                  batch, samples % batch, samples),
+      s.file + ": data.drop_remainder",
+      fmt::format("drop_remainder = true{}",
+                  nearest > 0 ? fmt::format(", or train.batch = {}", nearest) : "")};
+}
+
 Result<Experiment> assemble(const Scenario& scenario, std::shared_ptr<const Dataset> data) {
   Experiment e;
   e.scenario = scenario;
   e.data = std::move(data);
+  TWINRUN_RETURN_IF_ERROR(check_no_remainder(scenario, e.data->train.count()));
   const SampleType sample = sample_type(*e.data);
   TWINRUN_ASSIGN(e.forward, build_training(scenario, sample));
   const int64_t eval = std::min<int64_t>(256, e.data->eval.count());
@@ -65,7 +88,6 @@ FeedOptions Experiment::feed_options(int64_t batch) const {
   o.batch = batch;
   o.seed = scenario.seed;
   o.shuffle = scenario.data.shuffle;
-  o.drop_remainder = scenario.data.drop_remainder;
   o.repeat = scenario.data.repeat;
   o.prefetch = scenario.data.prefetch;
   o.parallel_calls = scenario.data.parallel_calls;

@@ -82,6 +82,10 @@ Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed);
 // An error that names data.repeat where the samples end before the steps do.
 Status check_data_lasts(const Experiment& experiment);
 
+// A user's error where the layers refuse what a core gets of the batch: samples that make no groups, cores that make none. It names
+// the batches next to the scenario's that they take. `alone`: one core's batch is to run by itself, too (R1).
+Status check_shares(const Experiment& experiment, const Sharding& sharding, bool alone);
+
 // The initial state on every replica of `program`, sharing storage: seeded, or the imported one.
 States initial_states(const Program& program, uint64_t seed);
 States initial_states(const Experiment& experiment, const Program& program);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace twinrun {
@@ -20,6 +21,14 @@ bool HostLoop::due(int64_t every, int64_t done) const {
   if (every <= 0) return false;
   if (!loops()) return done % every == 0;
   return done % iterations_ == 0 && done / every > (done - iterations_) / every;
+}
+
+std::string HostLoop::stopping(int64_t step, int64_t last) const {
+  const int64_t end = std::min(last, (step / iterations_ + 1) * iterations_);
+  return fmt::format(
+      "interrupted inside a loop of {} steps (tpu.iterations_per_loop): stops at its end, after {} "
+      "steps; another Ctrl-C stops at once and writes nothing",
+      iterations_, end);
 }
 
 std::string HostLoop::note(const TrainSpec& train) const {

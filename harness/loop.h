@@ -26,8 +26,12 @@ class HostLoop {
   HostLoop(const Scenario& scenario, int cores, std::string_view engine);
   // After `done` steps, is that due which is asked for every so many (0: never)? At a loop's end: if it was asked for since the last one.
   bool due(int64_t every, int64_t done) const;
+  // May a run be stopped after `done` steps? The device does not return from the middle of a loop.
+  bool returns(int64_t done) const { return !loops() || done % iterations_ == 0; }
   bool loops() const { return iterations_ > 0; }
   int64_t iterations() const { return iterations_; }
+  // What is said of a stop that comes before step `step` of a run of `last`, inside a loop.
+  std::string stopping(int64_t step, int64_t last) const;
   // What is not carried out when it is asked for, in a line for people; "" where everything is.
   std::string note(const TrainSpec& train) const;
 

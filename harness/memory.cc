@@ -165,25 +165,29 @@ class Reporter {
   }
 
   void offer_batches(MemoryReport& r) const {
-    const auto at = [&](int64_t batch) {
-      return planned(fmt::format("train.batch = {}", batch),
-                     fmt::format("--set train.batch={}", batch), at_batch(batch), batch);
+    const auto at = [&](int64_t batch) -> std::optional<MemoryChange> {
+      try {
+        return planned(fmt::format("train.batch = {}", batch),
+                       fmt::format("--set train.batch={}", batch), at_batch(batch), batch);
+      } catch (const GraphError&) {
+        return std::nullopt;  // a layer's groups of samples do not take it
+      }
     };
     if (r.batch % (2 * cores()) == 0) {
-      const MemoryChange half = at(r.batch / 2);
-      if (half.used < plan_.used()) r.changes.push_back(half);
+      const auto half = at(r.batch / 2);
+      if (half && half->used < plan_.used()) r.changes.push_back(*half);
     }
     // A batch that fills its tiles holds more samples for its bytes.
     const int64_t tile = tpu::kSublanes * cores(), wide = tpu::kLanes * cores();
     for (const int64_t multiple : {tile, wide}) {
       const int64_t batch = (r.batch + multiple - 1) / multiple * multiple;
       if (batch == r.batch || batch > 2 * r.batch) continue;
-      const MemoryChange c = at(batch);
+      const auto c = at(batch);
       const auto per_sample = [](int64_t bytes, int64_t samples) {
         return static_cast<double>(bytes) / static_cast<double>(samples);
       };
-      if (per_sample(c.used - r.arguments, batch) < 0.99 * per_sample(r.program, r.batch))
-        r.changes.push_back(c);
+      if (c && per_sample(c->used - r.arguments, batch) < 0.99 * per_sample(r.program, r.batch))
+        r.changes.push_back(*c);
     }
   }
 

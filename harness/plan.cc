@@ -12,6 +12,7 @@ namespace twinrun {
 
 Result<std::vector<PlanRow>> plan(const Experiment& e, const DiagnoseOptions& options) {
   const Scenario& scenario = e.scenario;
+  TWINRUN_RETURN_IF_ERROR(check_shares(e, e.sharding, /*alone=*/true));
   TWINRUN_ASSIGN(const auto cpu, make_engine(options.baseline, scenario,
                                              backend_options(scenario, options.threads)));
   const Program whole = e.whole();

@@ -17,6 +17,42 @@ Status check_data_lasts(const Experiment& e) {
   return Ok{};
 }
 
+Status check_shares(const Experiment& e, const Sharding& sharding, bool alone) {
+  const int64_t cores = sharding.cores, batch = e.scenario.train.batch;
+  if (cores == 1 || e.imported) return Ok{};
+  const auto refusal = [&](int64_t total) -> std::string {
+    try {
+      const Program whole = rebatch(e.forward, total);
+      if (alone) (void)rebatch(whole, total / cores);
+      (void)shard(whole, sharding);
+    } catch (const GraphError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string found = refusal(batch);
+  if (found.empty()) return Ok{};
+  if (!refusal(cores).empty()) {
+    // Not even one sample a core: it is the cores that do not fit.
+    return Error{found, e.scenario.file + ": tpu.batchnorm_group",
+                 fmt::format("tpu.batchnorm_group = 0 (all cores), or a divisor of {}", cores)};
+  }
+  const auto nearest = [&](int64_t way) -> std::string {
+    constexpr int64_t kMost = 256;
+    int64_t total = batch + way;
+    for (int64_t i = 0; i < kMost && total > 0; ++i, total += way) {
+      if (refusal(total).empty()) return std::to_string(total);
+    }
+    return "";
+  };
+  const std::string below = nearest(-cores), above = nearest(cores);
+  return Error{fmt::format("{} (train.batch is {}: {} on each of {} cores)", found, batch,
+                           batch / cores, cores),
+               e.scenario.file + ": train.batch",
+               fmt::format("train.batch = {}{}{}", below,
+                           below.empty() || above.empty() ? "" : " or ", above)};
+}
+
 namespace {
 
 // diagnose.faults
@@ -62,6 +98,7 @@ Status preflight(Stage& stage) {
     return Error{"cpu:f64 is the oracle that judges others; it cannot be the subject", "--subject",
                  "give it as --baseline, or use `twinrun train --engine cpu:f64`"};
   }
+  TWINRUN_RETURN_IF_ERROR(check_shares(e, e.sharding, /*alone=*/true));
   TWINRUN_RETURN_IF_ERROR(check_data_lasts(e));
   TWINRUN_ASSIGN(stage.faults, faults_of(e.scenario));
   stage.faults.insert(stage.faults.end(), stage.options.faults.begin(), stage.options.faults.end());

@@ -48,6 +48,18 @@ class BirthSink : public TraceSink {
   std::optional<Birth> birth;
 };
 
+// What a run begins with, whatever its optimizer and on however many cores.
+Digest digest_of_weights(const Program& program, const ReplicaState& state) {
+  DigestBuilder builder;
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    const StateRole role = program.state[i].role;
+    if (role != StateRole::kParameter && role != StateRole::kStatistic) continue;
+    builder.add(program.state[i].name);
+    builder.add(digest(state.vars[i]));
+  }
+  return builder.finish();
+}
+
 double as_double(const Tensor& scalar) {
   return scalar.dtype() == DType::kF64 ? scalar.as<double>()[0]
                                        : static_cast<double>(scalar.as<float>()[0]);
@@ -222,7 +234,10 @@ std::optional<Birth> find_birth(Engine& engine, int64_t step, States states,
   return sink.birth;
 }
 
-std::string outcome(const RunFile& file) {
+std::string outcome(const RunFile& file, int64_t last) {
+  if (file.ended == "interrupted")
+    return fmt::format("partial: interrupted at step {} of {}",
+                       file.first_step + static_cast<int64_t>(file.steps.size()), last);
   if (file.evaluations.empty())
     return file.ended == "completed" && !file.steps.empty()
                ? fmt::format("loss {:.6g}", file.steps.back().loss)
@@ -255,6 +270,8 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   file.ended = "completed";
 
   run.result.states = run.start();
+  file.environment[std::string(kInitialState)] =
+      digest_of_weights(program, run.result.states.front()).hex();
   const int64_t last = options.steps > 0 ? options.steps : s.train.steps;
   const auto begin = std::chrono::steady_clock::now();
   if (options.progress != nullptr) {
@@ -265,8 +282,11 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   int64_t done = options.first_step;
   for (int64_t step = options.first_step; step < last; ++step) {
     if (options.stop != nullptr && options.stop->load()) {
-      file.ended = "interrupted";
-      break;
+      if (step == options.first_step || loop.returns(step)) {
+        file.ended = "interrupted";
+        break;
+      }
+      if (options.progress != nullptr) options.progress->note(loop.stopping(step, last));
     }
     TWINRUN_ASSIGN(const bool go_on, run.one_step(*engine, feed, step));
     done = step + 1;
@@ -287,7 +307,7 @@ Result<RunResult> train(const Experiment& experiment, const Program& program, Ba
   run.result.pipeline = feed.counters();
   run.result.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (options.progress != nullptr) options.progress->end(outcome(file));
+  if (options.progress != nullptr) options.progress->end(outcome(file, last));
   return std::move(run.result);
 }
 

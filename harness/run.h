@@ -69,8 +69,9 @@ struct RunResult {
   bool kept = false;  // from an earlier diagnosis (harness/reference_cache.h): no time was spent
 };
 
-// "held-out loss 0.1507, accuracy 99.51 %", or how it ended where nothing was evaluated.
-std::string outcome(const RunFile& file);
+// "held-out loss 0.1507, accuracy 99.51 %", or how it ended where nothing was evaluated or it was interrupted. `last`: the step that
+// the run was to end at.
+std::string outcome(const RunFile& file, int64_t last);
 
 Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend,
                         const RunOptions& options);

@@ -110,7 +110,9 @@ const Key<DataSpec> kData[] = {
      "1024 (procedural sources), 0 (files)"},
     {"shuffle", &DataSpec::shuffle, any(), "a new order every epoch"},
     {"drop_remainder", &DataSpec::drop_remainder, any(),
-     "an epoch ends with its last full batch; false: batches run on into the next epoch"},
+     "an epoch ends with its last full batch; `false` is refused where `train.batch` does not "
+     "divide "
+     "the training samples: a program has one batch size, and no short last batch"},
     {"repeat", &DataSpec::repeat, any(), "begin again after the last sample"},
     of_source("cifar10|tfrecord", "cycle_length", &DataSpec::cycle_length, between(1, 1024),
               "training files whose samples take turns, one of each; 1: one file after the other"),

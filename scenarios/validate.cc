@@ -210,8 +210,7 @@ Status validate_batch(const Source& source, const Scenario& s) {
                      batch, cores, cores),
          cores_set ? by_cores : by_batch, fix}));
   }
-  const bool never = s.data.drop_remainder || !s.data.repeat;
-  if (s.data.train > 0 && batch > s.data.train && never) {
+  if (s.data.train > 0 && batch > s.data.train) {
     return source.refuse(
         Refusal::kNoFullBatch,
         {fmt::format("batch is {}, but data.train has {} samples: no batch is ever full", batch,

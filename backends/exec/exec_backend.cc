@@ -1,6 +1,7 @@
 #include "backends/exec/exec_backend.h"
 
 #include <algorithm>
+#include <boost/program_options/parsers.hpp>
 #include <chrono>
 
 #include "backends/exec/arrays.h"
@@ -193,6 +194,10 @@ class ExecBackend : public Backend {
 };
 
 }  // namespace
+
+std::vector<std::string> command_words(const std::string& command) {
+  return boost::program_options::split_unix(command);
+}
 
 Result<std::unique_ptr<Backend>> make_exec_backend(const ExecOptions& options, int threads) {
   TWINRUN_ASSIGN(auto session, exec::Session::start(options));

@@ -30,6 +30,9 @@ struct ExecOptions {
 // Every error of an engine, from its start on, has a place that begins so: "exec:COMMAND".
 inline constexpr std::string_view kExecPlace = "exec:";
 
+// The words of ExecOptions::command.
+std::vector<std::string> command_words(const std::string& command);
+
 // The command that reads HDF5 results in a process of its own: `twinrun read-hdf5`. Until it is set they are refused.
 void read_hdf5_with(std::vector<std::string> command);
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/program_options/parsers.hpp>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -65,7 +64,7 @@ Result<std::shared_ptr<Session>> Session::start(const ExecOptions& options) {
     }
   }
   const std::shared_ptr<Session> s(new Session(options));
-  std::vector<std::string> words = boost::program_options::split_unix(options.command);
+  std::vector<std::string> words = command_words(options.command);
   if (words.empty())
     return Error{"no command", "exec:", "exec:COMMAND, for example exec:'python3 engine.py'"};
   std::error_code error;

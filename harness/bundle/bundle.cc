@@ -1,6 +1,7 @@
 #include "harness/bundle/bundle.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -54,6 +55,10 @@ std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool ano
     out += "\nReduced from the original, each change with the same finding:\n";
     for (const std::string& change : m.reduction) out += fmt::format("  {}\n", change);
   }
+  for (const EngineFile& file : m.engine_files)
+    out += fmt::format("\n{}  is '{}' of the engine's command line\n", file.member, file.word);
+  if (is_foreign_engine(m.asked.subject))
+    out += "\nThe engine is code of others; what its scripts import is not in here.\n";
   out += fmt::format(
       "\nscenario.toml  what is trained, every key\n{}"
       "init.h5        the initial checkpoint\n"
@@ -66,6 +71,33 @@ std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool ano
       scenario.tpu.cores, scenario.tpu.cores == 1 ? "" : "s",
       anonymised ? "" : "original/      the diagnosis it was made from\n");
   return out;
+}
+
+// The scripts of the engines of others, and what is to be said of them.
+std::vector<ZipMember> packed_engines(const DiagnoseOptions& asked, bool anonymise, Manifest& m,
+                                      std::vector<std::string>& notes) {
+  std::vector<ZipMember> members;
+  for (const std::string& engine : {asked.subject, asked.baseline}) {
+    if (!is_foreign_engine(engine)) continue;
+    PackedEngine packed = anonymise ? PackedEngine{} : pack_engine(engine);
+    for (size_t i = 0; i < packed.files.size(); ++i) {
+      const EngineFile& file = packed.files[i];
+      if (std::ranges::find(members, file.member, &ZipMember::name) != members.end()) {
+        if (std::ranges::find(m.engine_files, file.word, &EngineFile::word) == m.engine_files.end())
+          packed.left_out.push_back(file.word + " (another file has its name)");
+        continue;
+      }
+      notes.push_back(fmt::format("packed: {}, which is {}", file.member, file.word));
+      m.engine_files.push_back(file);
+      members.push_back(std::move(packed.members[i]));
+    }
+    const std::string left_out = fmt::format("{}", fmt::join(packed.left_out, ", "));
+    notes.push_back(fmt::format(
+        "not packed: {}{}; attach what '{}' needs, or say how it is installed",
+        left_out.empty() ? "" : left_out + ", ",
+        packed.files.empty() ? "the engine itself" : "what the scripts import", engine));
+  }
+  return members;
 }
 
 // Initial state, and the subject's before step `bad`, as files in `folder`.
@@ -115,7 +147,11 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   const bool fault =
       original.verdict == VerdictClass::kEngineBug || original.verdict == VerdictClass::kSharding;
   bool own_data = false;
-  if (fault && options.reduction && !original.findings.empty()) {
+  const bool foreign = is_foreign_engine(asked.subject) || is_foreign_engine(asked.baseline);
+  const bool wanted = options.anonymise ? options.reduction != BundleOptions::Reduction::kNever
+                      : foreign         ? options.reduction == BundleOptions::Reduction::kAlways
+                                        : options.reduction != BundleOptions::Reduction::kNever;
+  if (fault && wanted && !original.findings.empty()) {
     TWINRUN_ASSIGN(out.reduced, reduce(scenario, asked, original.findings.front(),
                                        {.folder = work.path(),
                                         .noise = options.anonymise,
@@ -135,6 +171,11 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
                  "--anonymise", "it needs the reduction of a sharding or engine bug finding"};
   }
   if (own_data) scenario.data.dir = ".";
+  std::vector<ZipMember> scripts;
+  if (foreign && fault && !wanted && options.reduction == BundleOptions::Reduction::kOfOurs)
+    out.notes.emplace_back(
+        "not reduced: the engine is code of others, which each try would start anew (--reduction "
+        "does so)");
 
   Manifest m;
   m.twinrun = version_text();
@@ -146,6 +187,7 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
   if (!report.findings.empty()) m.finding = report.findings.front();
   m.runs = expected_runs(report);
   if (out.reduced) m.reduction = out.reduced->log;
+  if (foreign) scripts = packed_engines(asked, options.anonymise, m, out.notes);
 
   std::vector<ZipMember> members;
   const auto add = [&](std::string_view name, std::vector<std::byte> bytes) {
@@ -157,6 +199,7 @@ Result<Bundle> bundle(const std::string& results, const std::string& path,
     add(name, std::move(bytes));
     return Ok{};
   };
+  for (ZipMember& script : scripts) add(script.name, std::move(script.bytes));
   Scenario here = scenario;  // its data lies in the work folder
   if (own_data) here.data.dir = work.path();
   TWINRUN_ASSIGN(const Experiment e, make_experiment(here));

@@ -16,8 +16,10 @@
 namespace twinrun {
 
 struct BundleOptions {
-  bool reduction =
-      true;  // of sharding and engine bugs, to the smallest scenario that still says the same
+  // Of sharding and engine bugs, to the smallest scenario that still says the same. Each of up to 200 tries starts an engine of others
+  // anew, so theirs are reduced only where that is asked for (kAlways, or by `anonymise`, which needs it).
+  enum class Reduction : uint8_t { kNever, kOfOurs, kAlways };
+  Reduction reduction = Reduction::kOfOurs;
   bool anonymise =
       false;             // noise in the place of the data; nothing of the original but its verdict
   int most_tried = 200;  // diagnoses of the reduction
@@ -28,6 +30,8 @@ struct Bundle {
   uint64_t bytes = 0;
   std::vector<std::string> members;
   std::optional<Reduced> reduced;  // nothing: the scenario as it is
+  std::vector<std::string>
+      notes;  // of an engine of others: what is packed of it, what is to be attached, that nothing was reduced
   bool interrupted = false;
 };
 

@@ -45,6 +45,7 @@ class Reader {
     }
     return out;
   }
+  bool has(const char* key) const { return json_.contains(key); }
   Reader object(const char* key) const { return {at(key), path_ + key + ".", where_}; }
   template <typename F>
   void each(const char* key, F&& one) const {
@@ -118,6 +119,11 @@ Manifest read(const Json& json, const std::string& where) {
                       run.get<int64_t>("steps"), run.get<std::string>("loss")});
   });
   m.reduction = r.texts("reduction");
+  const auto engine_file = [&](const Reader& file) {
+    m.engine_files.push_back({file.get<std::string>("word"), file.get<std::string>("member")});
+    if (!is_engine_member(m.engine_files.back().member)) file.fail("'member' is no engine's file");
+  };
+  if (r.has("engine_files")) r.each("engine_files", engine_file);
   r.each("files", [&](const Reader& file) {
     const auto digest = Digest::parse(file.get<std::string>("xxh3_128"));
     if (!digest) file.fail("'xxh3_128' is no digest of 32 hex digits");
@@ -160,6 +166,9 @@ std::string to_json(const Manifest& m) {
                     {"loss", run.loss}});
   for (const BundledFile& file : m.files)
     files.push_back({{"name", file.name}, {"bytes", file.size}, {"xxh3_128", file.digest.hex()}});
+  Json engine_files = Json::array();
+  for (const EngineFile& file : m.engine_files)
+    engine_files.push_back({{"word", file.word}, {"member", file.member}});
   const Json json = {{"schema", kBundleSchema},
                      {"twinrun", m.twinrun},
                      {"headline", m.headline},
@@ -181,6 +190,7 @@ std::string to_json(const Manifest& m) {
                          {"level", std::string(1, m.finding.level)}}},
                        {"runs", runs}}},
                      {"reduction", m.reduction},
+                     {"engine_files", engine_files},
                      {"files", files}};
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

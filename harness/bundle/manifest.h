@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "harness/bundle/engine_files.h"
 #include "harness/pipeline.h"
 #include "program/base/digest.h"
 #include "program/base/result.h"
@@ -47,7 +48,8 @@ struct Manifest {
   VerdictClass verdict = VerdictClass::kInconclusive;
   std::vector<ExpectedRun> runs;
   std::vector<std::string> reduction;
-  std::vector<BundledFile> files;  // all but the manifest itself
+  std::vector<EngineFile> engine_files;  // scripts that the engines' command lines name
+  std::vector<BundledFile> files;        // all but the manifest itself
 };
 
 // The same question once more; where its files go is the caller's to say. Error: a fault that is none.

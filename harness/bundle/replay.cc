@@ -44,7 +44,8 @@ Result<Opened> open(const std::string& path) {
                      bytes, path, [](const std::string&) { return true; }, kMostBytes));
   const char* kDamaged = "the bundle is damaged or was changed: ask for it again";
   for (const ZipMember& member : out.members) {
-    if (std::ranges::find(kNames, member.name) == std::end(kNames))
+    if (std::ranges::find(kNames, member.name) == std::end(kNames) &&
+        !is_engine_member(member.name))
       return Error{fmt::format("member '{}' belongs in no bundle", member.name), path, kDamaged};
   }
   const ZipMember* manifest = out.find(kManifest);
@@ -98,6 +99,27 @@ Result<Scenario> scenario_of(const Opened& bundle, const std::string& path,
   return s;
 }
 
+// The engines as they run here: scripts from the bundle, and started once, so that one which cannot run says so at once.
+Status set_up_engines(const Opened& bundle, const Scenario& scenario, const std::string& folder,
+                      DiagnoseOptions& o) {
+  for (const EngineFile& file : bundle.manifest.engine_files) {
+    const ZipMember* member = bundle.find(file.member);
+    if (member == nullptr)
+      return Error{fmt::format("has no '{}'", file.member), o.subject, "ask for the bundle again"};
+    const fs::path path = fs::path(folder) / file.member;
+    std::error_code failed;
+    fs::create_directories(path.parent_path(), failed);
+    TWINRUN_RETURN_IF_ERROR(write_file_atomically(path.string(), member->bytes));
+    fs::permissions(path, fs::perms::owner_exec, fs::perm_options::add, failed);
+  }
+  for (std::string* engine : {&o.baseline, &o.subject}) {
+    if (!is_foreign_engine(*engine)) continue;
+    *engine = engine_from(*engine, bundle.manifest.engine_files, bundle.members, folder);
+    if (const auto starts = make_engine(*engine, scenario, {}); !starts) return starts.error();
+  }
+  return Ok{};
+}
+
 std::string finding_text(const Finding& f) {
   std::string out = fmt::format("{}, {}", to_string(f.verdict), f.cause);
   if (!f.op.empty()) out += fmt::format(", op {}", f.op);
@@ -145,8 +167,11 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
   const Manifest& m = opened.manifest;
   for (const std::string& engine : {m.asked.baseline, m.asked.subject}) {
     if (is_foreign_engine(engine) && !options.allow_exec)
-      return Error{fmt::format("wants to run code that is not twinrun's: {}", engine), path,
-                   "read it, then say --allow-exec"};
+      return Error{
+          fmt::format("wants to run code that is not twinrun's: {}", engine), path,
+          m.engine_files.empty()
+              ? "read it, then say --allow-exec"
+              : "read it and the scripts below engine/ in the bundle, then say --allow-exec"};
   }
   TWINRUN_ASSIGN(const Scenario scenario, scenario_of(opened, path, options));
   if (m.own_data)
@@ -154,11 +179,19 @@ Result<Replay> replay(const std::string& path, const ReplayOptions& options, Pro
                                                   opened.find(kOwnData)->bytes));
   TWINRUN_ASSIGN(DiagnoseOptions o, asked_again(m.asked, options.threads));
   o.directory = (fs::path(options.folder) / "results").string();
+  TWINRUN_RETURN_IF_ERROR(set_up_engines(opened, scenario, options.folder, o));
   Replay out;
   out.manifest = m;
   TWINRUN_ASSIGN(Diagnosis again, diagnose(scenario, o, progress, stop));
   out.interrupted = again.interrupted;
   out.report = std::move(again.report);
+  const auto failed = [](const Finding& f) { return f.cause == "engine_failed"; };
+  if (std::ranges::any_of(out.report.findings, failed) && !failed(m.finding)) {
+    const std::string& said = std::ranges::find_if(out.report.findings, failed)->sentence;
+    return Error{
+        fmt::format("fails here, so that nothing can be compared: {}", said), o.subject,
+        "give it what it needs, then replay again; twinrun doctor --engine ENGINE asks it alone"};
+  }
   if (!out.interrupted) compare(m, out.report, out);
   if (version_text() != m.twinrun)
     out.notes.push_back(fmt::format("made by {}; this is {}", m.twinrun, version_text()));

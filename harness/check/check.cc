@@ -51,6 +51,7 @@ Result<Checked> check_scenario(std::string_view name_or_path, const Overrides& o
     if (sample) {
       TWINRUN_ASSIGN(c.experiment, experiment_on_paper(scenario));
       const Experiment& made = c.experiment;
+      TWINRUN_RETURN_IF_ERROR(check_shares(made, made.sharding, /*alone=*/false));
       c.step = made.sharding.cores > 1 ? made.sharded(made.sharding)
                                        : made.whole(Experiment::Stack::kTpu);
       check::check_couplings(read, made.forward, c.findings);

@@ -62,7 +62,7 @@ constexpr Rule kRules[] = {
      "strategy.",
      "TensorSpeech/TensorFlowTTS#657"},
     {"small-batch-norm", kWarning, "batch norm over fewer than 32 samples", "",
-     "TensorFlow's guide \"Use TPUs\""},
+     "Cloud TPU's troubleshooting guide"},
     {"batch-wise-per-core", kWarning, "a layer or loss across samples sees those of one core", "",
      "tensorflow/tpu: the model function gets the batch of one core"},
     {"weighted-mean-per-core", kWarning, "a weighted mean divides by the weights of one core", "",

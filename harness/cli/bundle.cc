@@ -18,6 +18,7 @@ void print(const Bundle& made, const std::string& path) {
     for (const std::string& change : r.log) fmt::print("  {}\n", change);
     fmt::print("{}\n", r.report.headline);
   }
+  for (const std::string& note : made.notes) fmt::print("{}\n", text::clean(note));
   fmt::print("{}: {} files, {} bytes\n", path, made.members.size(),
              text::count(static_cast<int64_t>(made.bytes)));
   fmt::print("prove it elsewhere: twinrun replay {}\n", path);
@@ -32,6 +33,8 @@ int bundle_verb(const Args& args) {
       "noise in the place of the data, and nothing of the original diagnosis")(
       "no-reduction", po::bool_switch(),
       "the scenario as it is, not the smallest that fails alike")(
+      "reduction", po::bool_switch(),
+      "reduce an exec: or xla engine's, too: each try starts it anew")(
       "tries", po::value<int>()->default_value(200), "diagnoses that the reduction may take");
   add_common_options(options);
   const Parsed parsed =
@@ -47,7 +50,10 @@ int bundle_verb(const Args& args) {
   BundleOptions how;
   how.threads = *threads;
   how.anonymise = parsed.get<bool>("anonymise");
-  how.reduction = !parsed.get<bool>("no-reduction");
+  using Reduction = BundleOptions::Reduction;
+  const bool always = parsed.get<bool>("reduction"), never = parsed.get<bool>("no-reduction");
+  if (always && never) return fail({"both --reduction and --no-reduction", "", "give one of them"});
+  how.reduction = always ? Reduction::kAlways : never ? Reduction::kNever : Reduction::kOfOurs;
   how.most_tried = parsed.get<int>("tries");
   if (how.most_tried < 1)
     return fail({fmt::format("{} is below 1", how.most_tried), "--tries", "allowed: 1 or more"});
@@ -66,6 +72,7 @@ int bundle_verb(const Args& args) {
         {"file", path},
         {"bytes", made->bytes},
         {"members", made->members},
+        {"notes", made->notes},
         {"tried", made->reduced ? made->reduced->tried : 0},
         {"reduction", made->reduced ? made->reduced->log : std::vector<std::string>()}};
     fmt::print("{}\n", j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));

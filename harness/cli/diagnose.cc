@@ -19,8 +19,8 @@ namespace {
 Result<std::vector<std::string>> fail_on(const Parsed& parsed) {
   std::vector<std::string> classes;
   if (!parsed.has("fail-on")) return classes;
-  const std::vector<std::string> known = {"sharding", "engine_bug", "nondeterministic",
-                                          "inconclusive", "noise"};
+  const std::vector<std::string> known = {"sharding",         "program",      "engine_bug",
+                                          "nondeterministic", "inconclusive", "noise"};
   const auto text = parsed.get<std::string>("fail-on");
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(',', at), text.size());
@@ -208,7 +208,10 @@ int diagnose_verb(const Args& args) {
   } else {
     print_report(report);
   }
-  const bool counts = !parsed.has("fail-on") ||
+  // An engine that failed was not judged: no choice of classes makes it a good one.
+  const bool failed = std::ranges::any_of(
+      report.findings, [](const Finding& f) { return f.cause == "engine_failed"; });
+  const bool counts = !parsed.has("fail-on") || failed ||
                       std::ranges::find(*bad, lower_case(to_string(report.verdict))) != bad->end();
   return counts ? exit_code(report.verdict) : 0;
 }

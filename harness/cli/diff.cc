@@ -15,6 +15,8 @@ nlohmann::ordered_json json_of(const Diff& d) {
   j["schema"] = 1;
   j["kind"] = d.kind;
   j["same"] = d.same;
+  if (d.kind == "run")
+    j["same_start"] = d.same_start ? nlohmann::ordered_json(*d.same_start) : nullptr;
   j["first_step"] = d.first_step ? nlohmann::ordered_json(*d.first_step) : nullptr;
   j["first_loss"] = d.first_loss ? nlohmann::ordered_json(*d.first_loss) : nullptr;
   j["max_loss_gap"] = d.max_loss_gap;

@@ -35,6 +35,8 @@ int export_verb(const Args& args) {
   if (const Status divides = check_cores(*scenario, cores); !divides) return fail(divides.error());
   Sharding sharding = experiment->sharding;
   sharding.cores = cores;
+  if (const Status fits = check_shares(*experiment, sharding, /*alone=*/false); !fits)
+    return fail(fits.error());
   ExportOptions o;
   o.folder = parsed.has("out") ? parsed.get<std::string>("out") : scenario->name + "-stablehlo";
   o.values = parsed.get<bool>("values");

@@ -66,6 +66,8 @@ int inspect_scenario(const Parsed& parsed) {
   }
   const auto e = make_experiment(*scenario);
   if (!e) return fail(e.error());
+  if (const Status fits = check_shares(*e, e->sharding, /*alone=*/false); !fits)
+    return fail(fits.error());
   const Program whole = e->whole();
   const Program program = e->sharding.cores > 1 ? e->sharded(e->sharding) : whole;
   if (parsed.get<bool>("program")) {

@@ -71,7 +71,7 @@ int replay_verb(const Args& args) {
   how.threads = *threads;
   ProgressPrinter printer(parsed.get<bool>("quiet"), parsed.get<bool>("verbose"));
   const auto again = replay(parsed.get<std::string>("BUNDLE"), how, &printer, &install_stop_flag());
-  if (!again) return fail(again.error());
+  if (!again) return fail_engine(again.error(), again.error().where);
   if (again->interrupted)
     return fail({"interrupted", "", "the same command begins again"}, kExitInterrupted);
   if (parsed.get<bool>("json")) {

@@ -51,6 +51,9 @@ RunFile joined(RunFile before, RunFile after, const TrainSpec& train, const Host
   prepend(after.trace, before.trace);
   prepend(after.checkpoints, before.checkpoints);
   after.first_step = before.first_step;
+  const std::string key(kInitialState);
+  after.environment.erase(key);
+  if (before.environment.contains(key)) after.environment[key] = before.environment[key];
   return after;
 }
 
@@ -235,10 +238,13 @@ int train_verb(const Args& args) {
                                       {"ended", file.ended}};
     fmt::print("{}\n", j.dump());
   } else {
+    const std::string part =
+        file.ended == "interrupted" ? outcome(file, scenario->train.steps) + "; " : "";
     fmt::print(
-        "{}: {} steps on {} ({}), held-out loss {:.5f}, accuracy {:.2f} %\n  state digest {}  run "
+        "{}: {}{} steps on {} ({}), held-out loss {:.5f}, accuracy {:.2f} %\n  state digest {}  "
+        "run "
         "digest {}\n",
-        path, file.steps.size(), file.engine, file.engine_settings, e.loss, 100 * e.accuracy,
+        path, part, file.steps.size(), file.engine, file.engine_settings, e.loss, 100 * e.accuracy,
         file.checkpoints.back().root_digest().hex(), file.root_digest().hex());
     if (!faults->empty()) {
       const std::vector<Activation>& changes = setup->faults->runs.front();

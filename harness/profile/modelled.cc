@@ -98,6 +98,7 @@ Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions
   TWINRUN_ASSIGN(const tpu::Generation g, tpu::find_generation(options.generation));
   TWINRUN_RETURN_IF_ERROR(check_cores(scenario, scenario.tpu.cores));
   TWINRUN_ASSIGN(const Experiment e, experiment_on_paper(scenario));
+  TWINRUN_RETURN_IF_ERROR(check_shares(e, e.sharding, /*alone=*/false));
   const Program step = e.sharded(e.sharding);
   const tpu::StepModel m =
       tpu::model_step(step, {g, passes_of(scenario.tpu.precision), options.bf16_activations});

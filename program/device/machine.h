@@ -20,7 +20,7 @@ inline constexpr int kVectorAlus = 2;  // of every lane of every sublane, an ope
 inline constexpr int kCoresPerChip = 2;
 inline constexpr double kHostBandwidth = 16e9;  // bytes/s from the host to one chip
 inline constexpr int64_t kSmallBatchPerCore =
-    32;  // the guide's limit under which per-core batch norm suffers
+    32;  // with fewer, batch norm may reduce accuracy: Cloud TPU's troubleshooting guide
 
 // One core of a generation; a chip has two.
 struct Generation {

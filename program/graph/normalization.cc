@@ -163,7 +163,8 @@ void Layers::minibatch_stddev(const std::string& name, int64_t group) {
   const int64_t n = full[0], size = std::min(group, n), groups = n / size;
   if (n % size != 0) {
     throw GraphError(name + ": a batch of " + std::to_string(n) + " does not make groups of " +
-                     std::to_string(size) + " samples");
+                     std::to_string(size) + " samples; allowed: up to " + std::to_string(size) +
+                     ", or multiples of it");
   }
   const Dims split{size, groups, full[1], full[2], full[3]};
   const ValueId y = b.reshape(x, split, "groups");

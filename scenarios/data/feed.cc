@@ -7,8 +7,7 @@
 //   i + 1)
 //                           swap(order[i], order[j])
 // (e mod 2^32; without data.shuffle the order is 0..n-1.) Position p of the stream is element p mod
-// n of epoch p / n; with drop_remainder an epoch counts floor(n / batch) * batch positions, without
-// it all n.
+// m of epoch p / m, m = floor(n / batch) * batch: every batch is full, and the remainder is left out.
 #include "scenarios/data/feed.h"
 
 #include <fmt/format.h>
@@ -32,42 +31,37 @@ namespace {
 
 double seconds_since(double begin) { return steady_seconds() - begin; }
 
-// Orders of the epochs last asked for: two, since a batch may run across the boundary.
+// The order of the epoch last asked for.
 class Orders {
  public:
   Orders(int64_t samples, uint64_t seed, bool shuffle)
       : samples_(samples), seed_(seed), shuffle_(shuffle) {}
 
   const std::vector<int32_t>& of(int64_t epoch) {
-    Slot& slot = slots_[epoch & 1];
-    if (slot.epoch != epoch) {
-      slot.epoch = epoch;
-      make(epoch, slot.order);
+    if (epoch_ != epoch) {
+      epoch_ = epoch;
+      make(epoch);
     }
-    return slot.order;
+    return order_;
   }
 
  private:
-  struct Slot {
-    int64_t epoch = -1;
-    std::vector<int32_t> order;
-  };
-
-  void make(int64_t epoch, std::vector<int32_t>& order) const {
-    order.resize(static_cast<size_t>(samples_));
-    std::iota(order.begin(), order.end(), 0);
+  void make(int64_t epoch) {
+    order_.resize(static_cast<size_t>(samples_));
+    std::iota(order_.begin(), order_.end(), 0);
     if (!shuffle_) return;
     const RandomKey key{seed_, kStreamShuffle};
     for (int64_t i = samples_ - 1; i > 0; --i) {
       const uint32_t u = draw(key, 0, static_cast<uint32_t>(epoch), static_cast<uint64_t>(i));
-      std::swap(order[static_cast<size_t>(i)], order[bounded(u, static_cast<uint32_t>(i + 1))]);
+      std::swap(order_[static_cast<size_t>(i)], order_[bounded(u, static_cast<uint32_t>(i + 1))]);
     }
   }
 
   int64_t samples_;
   uint64_t seed_;
   bool shuffle_;
-  Slot slots_[2];
+  int64_t epoch_ = -1;
+  std::vector<int32_t> order_;
 };
 
 }  // namespace
@@ -92,11 +86,9 @@ struct Feed::Impl {
     if (reader.joinable()) reader.join();
   }
 
-  // Every batch is full: with a remainder and no repeat, the remainder is left over.
   int64_t available() const {
     if (options.batch <= 0 || count == 0) return 0;
-    if (!options.repeat) return per_epoch;
-    return options.drop_remainder && per_epoch == 0 ? 0 : std::numeric_limits<int64_t>::max();
+    return options.repeat && per_epoch > 0 ? std::numeric_limits<int64_t>::max() : per_epoch;
   }
 
   // A batch, and what it took.
@@ -125,27 +117,9 @@ struct Feed::Impl {
 
   // Where the samples of a batch stand.
   std::vector<int64_t> samples_of(int64_t step) {
-    const int64_t batch = options.batch;
-    int64_t epoch, place;
-    if (options.drop_remainder || !options.repeat) {
-      epoch = step / per_epoch;
-      place = step % per_epoch * batch;
-    } else {
-      // step * batch = epoch * count + place, without overflow
-      const int64_t rest = step % count * batch;
-      epoch = step / count * batch + rest / count;
-      place = rest % count;
-    }
-    std::vector<int64_t> from(static_cast<size_t>(batch));
-    const std::vector<int32_t>* order = &orders.of(epoch);
-    for (int64_t& sample : from) {
-      if (place == count) {
-        place = 0;
-        order = &orders.of(++epoch);
-      }
-      sample = (*order)[static_cast<size_t>(place++)];
-    }
-    return from;
+    const std::vector<int32_t>& order = orders.of(step / per_epoch);
+    const auto begin = order.begin() + step % per_epoch * options.batch;
+    return {begin, begin + options.batch};
   }
 
   // Decodes and copies, a block of rows on each thread.

@@ -82,7 +82,6 @@ struct FeedOptions {
   int64_t batch = 0;
   uint64_t seed = 0;
   bool shuffle = true;
-  bool drop_remainder = true;
   bool repeat = true;
   int64_t prefetch = 2;
   int64_t parallel_calls = 1;  // threads that decode

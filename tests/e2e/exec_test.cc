@@ -193,6 +193,49 @@ TEST_F(Exec, OneThatIsNotThereOrDies) {
   EXPECT_TRUE(folder_.entries().empty());
 }
 
+// A wrong engine that is a script: its bundle has the script, is not reduced unless that is asked for, and answers 125 where it cannot run.
+TEST_F(Exec, ABundleTakesTheScriptAlong) {
+  write_text(folder_ / "engine.py", R"(import json, os, subprocess, sys
+open("needed")
+engine = subprocess.Popen([")" TWINRUN_BINARY R"(", "serve", "--engine", "tpu", "--fault",
+                           "scale@dense1/kernel.grad,magnitude=1.5"] + sys.argv[1:],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+for line in sys.stdin:
+    if os.path.exists("tired") and json.loads(line).get("step") == 3:
+        sys.exit("out of memory")
+    engine.stdin.write(line)
+    engine.stdin.flush()
+    print(engine.stdout.readline(), end="", flush=True)
+)");
+  write_text(folder_ / "needed", "");
+  const std::string engine = "exec:/usr/bin/python3 engine.py";
+  ASSERT_EQ(
+      twinrun(folder_, {"diagnose", "drill_mlp", "--quick", "--subject", engine, "-q", "-o", "out"})
+          .code,
+      20);
+  const Outcome made = twinrun(folder_, {"bundle", "out", "-o", "fault.zip", "-q"});
+  EXPECT_EQ(made.code, 0) << made.err;
+  EXPECT_TRUE(made.prints("packed: engine/engine.py, which is engine.py")) << made.out;
+  EXPECT_TRUE(made.prints("not packed: /usr/bin/python3 (it is")) << made.out;
+  EXPECT_TRUE(made.prints("what the scripts import")) << made.out;
+  EXPECT_TRUE(made.prints("not reduced: the engine is code of others")) << made.out;
+  EXPECT_FALSE(made.prints("reduced, ")) << made.out;
+
+  const Words replay = {"replay", "fault.zip", "-q"}, allowed = with(replay, {"--allow-exec"});
+  EXPECT_EQ(twinrun(folder_, replay).code, 128);
+  fs::remove(folder_ / "engine.py");  // as on another machine
+  const Outcome again = twinrun(folder_, allowed);
+  EXPECT_EQ(again.code, 0) << again.out << again.err;
+  write_text(folder_ / "tired", "");
+  const Outcome tired = twinrun(folder_, allowed);
+  EXPECT_EQ(tired.code, 125) << tired.out;
+  EXPECT_TRUE(tired.says("fails here, so that nothing can be compared")) << tired.err;
+  fs::remove(folder_ / "needed");
+  const Outcome gone = twinrun(folder_, allowed);
+  EXPECT_EQ(gone.code, 125) << gone.out;
+  EXPECT_TRUE(gone.says("No such file")) << gone.err;
+}
+
 // A script around a served engine that lets so many requests through.
 std::string short_lived(const Folder& folder, int requests) {
   write_text(
@@ -346,6 +389,29 @@ TEST_F(ExecDoctor, AWrongEngine) {
   report = examine("exec:sh -c 'echo no device >&2; exit 7'", 1);
   EXPECT_NE(report["checks"][0]["detail"].get<std::string>().find("no device"), std::string::npos);
   EXPECT_EQ(twinrun(folder_, {"doctor", "--engine", "tpx"}).code, 128);
+}
+
+// The command that README and bisect.md give to git bisect: git skips on 125, so a good commit must not answer it, nor one whose engine
+// fails anything else.
+TEST_F(Exec, TheBisectionThatIsDocumentedKnowsAGoodCommit) {
+  const Words documented = {"diagnose",           "digits_mlp", "--quick",      "--fail-on",
+                            "engine_bug,program", "--subject",  "exec:./engine"};
+  std::string text = "twinrun";
+  for (const std::string& word : documented) text += " " + word;
+  for (const char* page : {"README.md", "docs/bisect.md"})
+    EXPECT_NE(read_text(std::string(TWINRUN_SOURCE_DIR "/") + page).find(text), std::string::npos)
+        << page;
+  const auto answer = [&](const std::string& engine) {
+    write_text(folder_ / "engine", "#!/bin/sh\n" + engine + "\n");
+    fs::permissions(folder_ / "engine", fs::perms::owner_all);
+    return twinrun(folder_, with(documented, {"--set", "train.steps=20", "-q", "-o", "out"})).code;
+  };
+  const std::string serve = std::string("exec '") + TWINRUN_BINARY + "' serve --engine tpu ";
+  EXPECT_EQ(answer(serve + "\"$@\""), 0);
+  EXPECT_EQ(answer(serve + "--fault 'scale@dense1/kernel.grad,magnitude=1.5' \"$@\""), 20);
+  short_lived(folder_, 5);
+  EXPECT_EQ(answer("exec sh ./engine.sh \"$@\""), 125);
+  EXPECT_EQ(answer("exit 3"), 125);
 }
 
 }  // namespace

@@ -44,6 +44,8 @@ TEST(Signals, InterruptedRunGoesOnToTheSameBits) {
     const auto run = json_of(twinrun(folder, {"inspect", "run.h5", "--json"}).out);
     EXPECT_EQ(run["ended"], "interrupted");
     EXPECT_GE(run["steps"], 3);
+    EXPECT_EQ(run["steps"].get<int>() % 5, 0) << "an interrupt waits for the end of the loop";
+    EXPECT_TRUE(stopped.prints("partial: interrupted at step")) << stopped.out;
     ASSERT_LT(run["steps"], 30) << "the run was over before the signal came";
     EXPECT_EQ(run["checkpoints"].back()["step"], run["steps"]);
     EXPECT_EQ(folder.entries(), (std::set<std::string>{"run.h5"}));
@@ -126,6 +128,21 @@ TEST(Signals, InterruptedDiagnosisSaysSo) {
   EXPECT_EQ(o.code, 130);
   EXPECT_TRUE(o.says("interrupted")) << o.err;
   EXPECT_FALSE(fs::exists(folder / "out/report.json"));
+}
+
+// The run that it came into is told as a part of it, and not kept as if it were whole.
+TEST(Signals, APartialRunIsNotToldAsFinished) {
+  const Folder folder;
+  Process process(folder, {"diagnose", "digits_mlp", "--threads", "1", "--set", "train.steps=3000",
+                           "-o", "out"});
+  ASSERT_TRUE(process.wait_for(folder / "out/init.h5"));
+  process.kill(SIGINT);
+  const Outcome o = process.finish();
+  EXPECT_EQ(o.code, 130);
+  EXPECT_TRUE(o.says("partial: interrupted at step")) << o.err;
+  EXPECT_TRUE(o.says(" of 3000")) << o.err;
+  EXPECT_FALSE(o.says("held-out loss")) << o.err;
+  EXPECT_FALSE(fs::exists(folder / "out/runs/R.h5"));
 }
 
 }  // namespace

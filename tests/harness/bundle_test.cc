@@ -299,6 +299,38 @@ TEST(Bundle, OfNoiseIsTheScenarioAsItIs) {
   EXPECT_EQ(anonymous.error().where, "--anonymise");
 }
 
+// What a bundle may write of an engine's, and where it finds it again.
+TEST(Bundle, AnEnginesFilesStayInTheirFolder) {
+  EXPECT_TRUE(is_engine_member("engine/my-engine_2.py"));
+  for (const char* name : {"engine/", "engine/.", "engine/..", "engine/../x", "engine/a/b", "x.py",
+                           "/engine/x", "engine/a b", "engine/a\\b"})
+    EXPECT_FALSE(is_engine_member(name)) << name;
+  const tiny::Folder folder;
+  const auto write_to = [&](const std::string& name, const std::string& text) {
+    std::ofstream(folder / name, std::ios::binary) << text;
+    return folder / name;
+  };
+  const std::string script = write_to("my engine.py", "print()"),
+                    program = write_to("program", std::string("\177ELF\0", 5)),
+                    large = write_to("large.txt", std::string((1 << 20) + 1, 'x'));
+  const std::string engine =
+      "exec:" + program + " '" + script + "' --fast --data=" + large + " " + large + " /no/such";
+  const PackedEngine packed = pack_engine(engine);
+  ASSERT_EQ(packed.files.size(), 1u);
+  EXPECT_EQ(packed.files[0].word, script);
+  EXPECT_EQ(packed.files[0].member, "engine/my_engine.py");
+  ASSERT_EQ(packed.left_out.size(), 2u);
+  EXPECT_NE(packed.left_out[0].find("program"), std::string::npos);
+  EXPECT_NE(packed.left_out[1].find("larger"), std::string::npos);
+  EXPECT_TRUE(pack_engine("xla:" + script).files.empty());
+  // Where the same file lies there it stays, with what lies beside it.
+  const auto here = engine_from(engine, packed.files, packed.members, "work");
+  EXPECT_NE(here.find("\"" + script + "\""), std::string::npos) << here;
+  write_to("my engine.py", "print(1)");
+  const auto there = engine_from(engine, packed.files, packed.members, "a folder");
+  EXPECT_NE(there.find(" \"a folder/engine/my_engine.py\" --fast "), std::string::npos) << there;
+}
+
 TEST(Bundle, NeedsAReport) {
   const tiny::Folder folder;
   const auto made = bundle(folder / "nothing", folder / "n.zip", {}, nullptr, nullptr);

@@ -437,6 +437,13 @@ TEST(Check, TheLibrary) {
   }
 }
 
+// 32 samples per core are the troubleshooting guide's; "Use TPUs" says nothing of them.
+TEST(Check, SmallBatchNormIsOfTheGuideThatSaysIt) {
+  const auto rule = std::ranges::find(rules(), "small-batch-norm", &Rule::id);
+  ASSERT_NE(rule, rules().end());
+  EXPECT_EQ(rule->source, "Cloud TPU's troubleshooting guide");
+}
+
 // The page's table has each rule with its severity, meaning, message and source.
 TEST(Check, TheDocumentationHasTheRules) {
   std::ifstream in(TWINRUN_SOURCE_DIR "/docs/check.md");

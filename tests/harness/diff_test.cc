@@ -242,6 +242,28 @@ TEST(DiffRuns, OtherScenarioIsNoted) {
   EXPECT_EQ(d.first_step, 0);
 }
 
+// The third check of the guide "Debugging drops in model accuracy": without one initial checkpoint nothing else is comparable.
+TEST(DiffRuns, OtherInitialCheckpointIsSaidFirst) {
+  const Experiment e = tiny::experiment(tiny::kDense);
+  RunOptions other;
+  other.start = initial_states(e.whole(), 77);
+  const Diff d = diff_runs(trained({}, other).file, trained({}).file);
+  EXPECT_EQ(d.same_start, false);
+  ASSERT_FALSE(d.notes.empty());
+  EXPECT_NE(d.notes.front().find("begin from different initial checkpoints"), std::string::npos)
+      << d.notes.front();
+  // Seeds make other weights; another rate, or a sharded program with a slot more, does not.
+  const Diff seeds = diff_runs(trained({{"seed", "4"}}).file, trained({}).file);
+  EXPECT_NE(seeds.notes.front().find("initial checkpoints"), std::string::npos);
+  const Diff rates = diff_runs(
+      trained({{"optimizer.kind", "momentum"}, {"optimizer.lr", "0.1"}}).file, trained({}).file);
+  EXPECT_EQ(rates.same_start, true);
+  EXPECT_FALSE(has_note(rates, "initial checkpoints"));
+  RunFile old = trained({}).file;
+  old.environment.clear();
+  EXPECT_FALSE(diff_runs(old, trained({}).file).same_start) << "nothing is known of it";
+}
+
 TEST(DiffFiles, RunsCheckpointsAndMixtures) {
   const tiny::Folder folder;
   const RunFile run = trained({}).file;

@@ -116,5 +116,12 @@ TEST(MemoryReport, OfAStepOfOnesOwn) {
   for (const MemoryChange& c : r.changes) EXPECT_EQ(c.set, "") << c.change;
 }
 
+// Half of 12 samples a core make no groups of 4: no change to be offered, and no error.
+TEST(MemoryReport, OffersNoBatchThatLayersRefuse) {
+  const MemoryReport r = memory_of("gan_digits", {{"train.batch", "96"}});
+  const auto half = [](const MemoryChange& c) { return c.change == "train.batch = 48"; };
+  EXPECT_FALSE(std::ranges::any_of(r.changes, half));
+}
+
 }  // namespace
 }  // namespace twinrun

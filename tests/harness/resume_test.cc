@@ -342,5 +342,55 @@ TEST(RunPipeline, CountersOfEveryStage) {
   EXPECT_LT(r.pipeline.waited(), r.seconds);
 }
 
+// Asks to stop once so many steps are done, as Ctrl-C does; keeps what is said.
+class Interrupter : public Progress {
+ public:
+  explicit Interrupter(int64_t at) : at_(at) {}
+  void step(int64_t done, const std::string& /*detail*/) override { stop = stop || done == at_; }
+  void note(const std::string& line) override { notes.push_back(line); }
+  void end(const std::string& result) override { ended = result; }
+  StopFlag stop = false;
+  std::vector<std::string> notes;
+  std::string ended;
+
+ private:
+  int64_t at_;
+};
+
+RunResult interrupted(const Experiment& e, bool sharded, const char* engine, Interrupter& by) {
+  RunOptions options;
+  options.progress = &by;
+  options.stop = &by.stop;
+  return tiny::must(train(e, tiny::program(e, sharded), *tiny::backend(engine), options));
+}
+
+// The device does not return from the middle of a loop.
+TEST(Interrupts, WaitForTheEndOfTheLoop) {
+  const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "8"}});
+  Interrupter at3(3);
+  const RunResult r = interrupted(e, true, "tpu", at3);
+  EXPECT_EQ(r.file.steps.size(), 8u);
+  EXPECT_EQ(r.file.ended, "interrupted");
+  ASSERT_FALSE(at3.notes.empty());
+  EXPECT_NE(at3.notes.back().find("stops at its end, after 8 steps"), std::string::npos)
+      << at3.notes.back();
+  // The last loop is shorter; after it the run is done.
+  Interrupter at17(17);
+  const RunResult whole = interrupted(e, true, "tpu", at17);
+  EXPECT_EQ(whole.file.steps.size(), 20u);
+  EXPECT_EQ(whole.file.ended, "completed");
+  EXPECT_NE(at17.notes.back().find("after 20 steps"), std::string::npos) << at17.notes.back();
+  // The CPU stack has no loops.
+  Interrupter of_cpu(3);
+  EXPECT_EQ(interrupted(e, false, "cpu", of_cpu).file.steps.size(), 3u);
+}
+
+// A part of a run is not told as if it were the run.
+TEST(Interrupts, AreToldAsPartial) {
+  Interrupter at3(3);
+  interrupted(tiny::experiment(tiny::kDense), false, "cpu", at3);
+  EXPECT_EQ(at3.ended, "partial: interrupted at step 3 of 20");
+}
+
 }  // namespace
 }  // namespace twinrun

@@ -333,6 +333,34 @@ TEST(Causes, AdamHidesAFactorInTheUpdate) {
   EXPECT_TRUE(m.explained());
 }
 
+// The advice names what would change something: not what is set already, no larger batch where it is large enough or cannot be had.
+TEST(Causes, TheAdviceOnBatchNormFitsTheScenario) {
+  const auto cure = [](Overrides keys) {
+    keys.emplace_back("data.train", "512");
+    return describe(tiny::experiment(tiny::kNormalized, keys), "batch_norm").cure;
+  };
+  const std::string guide =
+      " (fewer than 32 samples per core may reduce accuracy, says Cloud TPU's troubleshooting "
+      "guide)";
+  EXPECT_EQ(cure({{"train.batch", "32"}}),
+            "set tpu.batchnorm = \"synced\", or raise train.batch to 256" + guide);
+  EXPECT_EQ(cure({{"train.batch", "256"}}), "set tpu.batchnorm = \"synced\"");
+  EXPECT_EQ(cure({{"train.batch", "32"}, {"tpu.cores", "32"}}), "set tpu.batchnorm = \"synced\"")
+      << "32 x 32 samples are not there";
+  const Overrides groups = {{"tpu.batchnorm_group", "2"}, {"tpu.batchnorm", "synced"}};
+  const auto in_groups = [&](const char* batch) {
+    Overrides keys = groups;
+    keys.emplace_back("train.batch", batch);
+    return cure(keys);
+  };
+  EXPECT_EQ(in_groups("256"), "set tpu.batchnorm_group = 0");
+  EXPECT_EQ(in_groups("32"), "set tpu.batchnorm_group = 0, or raise train.batch to 128" + guide);
+  EXPECT_EQ(cure({{"train.batch", "256"}, {"tpu.batchnorm_group", "2"}}),
+            "set tpu.batchnorm = \"synced\" and tpu.batchnorm_group = 0");
+  EXPECT_EQ(cure({{"tpu.batchnorm", "synced"}}).find("set "), std::string::npos)
+      << "the script does otherwise, not the scenario";
+}
+
 // Clipping to a norm undoes a factor of a gradient that is above it: as the optimizer takes it, it is the same.
 TEST(Causes, ClippingHidesAFactor) {
   const Experiment e = tiny::experiment(

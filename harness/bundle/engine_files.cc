@@ -1,0 +1,98 @@
+#include "harness/bundle/engine_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "backends/exec/exec_backend.h"
+#include "checkpoints/container/array.h"
+
+namespace twinrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMostOfAFile = uint64_t{1} << 20;
+constexpr size_t kMostFiles = 16;
+constexpr std::string_view kOfNames =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+
+// As a word of a command line that is split as shell words.
+std::string as_word(const std::string& word) {
+  if (!word.empty() && word.find_first_of(" \t\"'\\") == std::string::npos) return word;
+  std::string out = "\"";
+  for (const char c : word) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
+
+std::string member_of(const std::string& word) {
+  std::string name = fs::path(word).filename().string();
+  for (char& c : name) {
+    if (kOfNames.find(c) == std::string_view::npos) c = '_';
+  }
+  return std::string(kEngineFolder) + name;
+}
+
+}  // namespace
+
+PackedEngine pack_engine(const std::string& engine) {
+  PackedEngine out;
+  if (!engine.starts_with(kExecPlace)) return out;
+  for (const std::string& word : command_words(engine.substr(kExecPlace.size()))) {
+    std::error_code ignored;
+    const bool known = std::ranges::find(out.files, word, &EngineFile::word) != out.files.end();
+    if (known || !fs::is_regular_file(word, ignored)) continue;
+    const std::string member = member_of(word);
+    const auto leave_out = [&](const std::string& why) {
+      out.left_out.push_back(fmt::format("{} ({})", word, why));
+    };
+    if (fs::file_size(word, ignored) > kMostOfAFile) {
+      leave_out("it is larger than 1 MiB");
+      continue;
+    }
+    auto bytes = read_whole_file(word, kMostOfAFile);
+    if (!bytes) {
+      leave_out(bytes.error().what);
+    } else if (std::ranges::find(*bytes, std::byte{0}) != bytes->end()) {
+      leave_out("it is a program, or no text");
+    } else if (!is_engine_member(member) || out.files.size() == kMostFiles ||
+               std::ranges::find(out.files, member, &EngineFile::member) != out.files.end()) {
+      leave_out("another file has its name, or there are too many");
+    } else {
+      out.files.push_back({word, member});
+      out.members.push_back({member, std::move(*bytes), true});
+    }
+  }
+  return out;
+}
+
+bool is_engine_member(std::string_view name) {
+  if (!name.starts_with(kEngineFolder)) return false;
+  name.remove_prefix(kEngineFolder.size());
+  return !name.empty() && name != "." && name != ".." && name.size() <= 255 &&
+         name.find_first_not_of(kOfNames) == std::string_view::npos;
+}
+
+std::string engine_from(const std::string& engine, const std::vector<EngineFile>& files,
+                        const std::vector<ZipMember>& members, const std::string& folder) {
+  if (!engine.starts_with(kExecPlace) || files.empty()) return engine;
+  std::string command;
+  for (const std::string& word : command_words(engine.substr(kExecPlace.size()))) {
+    std::string now = word;
+    const auto file = std::ranges::find(files, word, &EngineFile::word);
+    if (file != files.end()) {
+      const auto packed = std::ranges::find(members, file->member, &ZipMember::name);
+      const auto here = read_whole_file(word, kMostOfAFile);
+      const bool same = here.ok() && packed != members.end() && *here == packed->bytes;
+      if (!same) now = (fs::path(folder) / file->member).string();
+    }
+    command += (command.empty() ? "" : " ") + as_word(now);
+  }
+  return std::string(kExecPlace) + command;
+}
+
+}  // namespace twinrun
