@@ -416,6 +416,20 @@ ShardingCause describe(const Experiment& e, const std::string& cause) {
   return {row.name, row.meaning(e), row.cure(e), row.parting, row.twin};
 }
 
+Overrides cure_settings(const Experiment& e, const std::string& cause) {
+  if (cause == "reduction" || (cause == "l2" && e.sharding.reduction != fitting(e)))
+    return {{"tpu.reduction", mean_loss(e) ? "mean" : "sum"}};
+  if (cause == "batch_norm") {
+    Overrides out = {{"tpu.batchnorm", "synced"}};
+    if (e.sharding.batchnorm_group > 0) out.emplace_back("tpu.batchnorm_group", "0");
+    return out;
+  }
+  if (cause == "batch_wise") return {{"tpu.batchwise", "gathered"}};
+  if (cause == "token_mean") return {{"tpu.token_mean", "global"}};
+  if (cause == "clipping") return {{"tpu.clipping", "after_all_reduce"}};
+  return {};
+}
+
 std::vector<ShardingCause> sharding_causes(const Experiment& e) {
   std::vector<ShardingCause> causes;
   for (const std::string& name : present_causes(e, e.sharding)) causes.push_back(describe(e, name));

@@ -35,6 +35,9 @@ ShardingCause describe(const Experiment& experiment, const std::string& cause);
 // The causes that the scenario's own sharding has.
 std::vector<ShardingCause> sharding_causes(const Experiment& experiment);
 
+// Keys of the scenario that undo a cause of its own sharding; none where no key does.
+Overrides cure_settings(const Experiment& experiment, const std::string& cause);
+
 // `sharding` with the named cause undone, or done. Causes that set the same thing (exclusive) overwrite each other.
 Sharding restore(const Experiment& experiment, Sharding sharding, const std::string& cause);
 Sharding introduce(const Experiment& experiment, Sharding sharding, const std::string& cause);

@@ -71,7 +71,9 @@ Result<std::unique_ptr<Backend>> baseline(const Stage& stage, int threads, bool 
   return make_engine(stage.options.baseline, stage.experiment.scenario, o, stage.progress);
 }
 Result<std::unique_ptr<Backend>> subject(const Stage& stage) {
-  const Scenario& s = stage.experiment.scenario;
+  return subject(stage, stage.experiment.scenario);
+}
+Result<std::unique_ptr<Backend>> subject(const Stage& stage, const Scenario& s) {
   const BackendOptions o = backend_options(s, stage.options.threads);
   if (stage.options.make_subject) return stage.options.make_subject(o);
   TWINRUN_ASSIGN(auto engine, make_engine(stage.options.subject, s, o, stage.progress));

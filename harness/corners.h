@@ -12,6 +12,7 @@ namespace twinrun {
 Result<std::unique_ptr<Backend>> baseline(const Stage& stage, int threads, bool poison = false);
 // Everything that judges it knows of it what any engine declares.
 Result<std::unique_ptr<Backend>> subject(const Stage& stage);
+Result<std::unique_ptr<Backend>> subject(const Stage& stage, const Scenario& scenario);
 
 // Runs one corner; kept ones are written, and found in stage.runs and stage.programs.
 Status corner(Stage& stage, const std::string& name, const Experiment& experiment, Program program,

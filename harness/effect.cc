@@ -79,7 +79,8 @@ double SeedTrials::alpha(size_t looks) const {
 }
 
 TrajectoryRow SeedTrials::row_of(const Metric& metric, std::vector<double> differences,
-                                 const std::vector<double>& reference, bool broken) const {
+                                 const std::vector<double>& reference, bool broken,
+                                 bool stops_early) const {
   TrajectoryRow row;
   row.metric = metric.name;
   row.margin = metric.margin;
@@ -124,7 +125,7 @@ TrajectoryRow SeedTrials::row_of(const Metric& metric, std::vector<double> diffe
     }
   } else if (significant) {
     row.outcome = worse ? "harmful" : "beneficial";
-  } else if (row.detectable <= row.must_see) {
+  } else if (row.detectable <= row.must_see && (last || stops_early)) {
     row.outcome = "none detected";
   }
   if (row.outcome != "undecided") return row;
@@ -146,7 +147,8 @@ TrajectoryRow SeedTrials::row_of(const Metric& metric, std::vector<double> diffe
 std::vector<TrajectoryRow> SeedTrials::compare(const std::string& pair, const std::string& meaning,
                                                const std::vector<Evaluation>& a,
                                                const std::vector<Evaluation>& b,
-                                               const std::vector<Evaluation>& reference) const {
+                                               const std::vector<Evaluation>& reference,
+                                               bool stops_early) const {
   std::vector<TrajectoryRow> rows;
   for (const Metric& metric : metrics_) {
     const std::vector<double> x = values(a, metric.value), y = values(b, metric.value);
@@ -156,8 +158,8 @@ std::vector<TrajectoryRow> SeedTrials::compare(const std::string& pair, const st
       differences.push_back(x[i] - y[i]);
       broken = broken || (!std::isfinite(a[i].loss) && std::isfinite(b[i].loss));
     }
-    TrajectoryRow row =
-        row_of(metric, std::move(differences), values(reference, metric.value), broken);
+    TrajectoryRow row = row_of(metric, std::move(differences), values(reference, metric.value),
+                               broken, stops_early);
     row.pair = pair;
     row.meaning = meaning;
     rows.push_back(std::move(row));

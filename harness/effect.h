@@ -31,10 +31,13 @@ class SeedTrials {
   bool judges_accuracy() const;
 
   // A row for each metric: a[i] - b[i] over paired seeds. `reference`: runs whose spread between seeds is the measure, most often b.
+  // A change of meaning is acquitted by all seeds alone; where nothing but the effect is at stake, `stops_early` lets "none detected"
+  // be said at any look.
   std::vector<TrajectoryRow> compare(const std::string& pair, const std::string& meaning,
                                      const std::vector<Evaluation>& a,
                                      const std::vector<Evaluation>& b,
-                                     const std::vector<Evaluation>& reference) const;
+                                     const std::vector<Evaluation>& reference,
+                                     bool stops_early = false) const;
 
  private:
   struct Metric {
@@ -45,7 +48,7 @@ class SeedTrials {
     double resolution;  // its values are multiples of this; 0: a real number
   };
   TrajectoryRow row_of(const Metric& metric, std::vector<double> differences,
-                       const std::vector<double>& reference, bool broken) const;
+                       const std::vector<double>& reference, bool broken, bool stops_early) const;
   // Of the interval of one look at one metric, where there are so many looks.
   double alpha(size_t looks) const;
 

@@ -18,10 +18,15 @@ namespace twinrun {
 namespace {
 
 const std::map<std::string, std::string>& meanings() {
-  static const std::map<std::string, std::string> m = {
-      {"R", "reference, whole batch"},       {"R2", "reference again (control)"},
-      {"R1", "reference, one core's batch"}, {"E1", "subject, one core"},
-      {"S", "reference, sharded"},           {"T", "subject, sharded"}};
+  static const std::map<std::string, std::string> m = {{"R", "reference, whole batch"},
+                                                       {"R2", "reference again (control)"},
+                                                       {"R1", "reference, one core's batch"},
+                                                       {"E1", "subject, one core"},
+                                                       {"S", "reference, sharded"},
+                                                       {"T", "subject, sharded"},
+                                                       {"C", "subject, cured"},
+                                                       {"B", "subject, larger batch"},
+                                                       {"RB", "reference, larger batch"}};
   return m;
 }
 
@@ -202,7 +207,7 @@ Report make_report(Stage& stage, const Judgement& j) {
   r.notes = j.notes;
   if (const std::string coverage = coverage_text(e.step_coverage); !coverage.empty())
     r.notes.push_back(coverage);
-  for (const char* name : {"R", "R2", "R1", "E1", "S", "T"}) {
+  for (const char* name : {"R", "R2", "R1", "E1", "S", "T", "C", "RB", "B"}) {
     const auto run = stage.runs.find(name);
     if (run != stage.runs.end() && (stage.own_s() || run->first != "S")) {
       r.runs.push_back(summary(name, run->second, stage.programs[name]));
@@ -246,6 +251,13 @@ Report make_report(Stage& stage, const Judgement& j) {
   r.proofs = e.proofs;
   r.ruled_out = ruled_out(e, r);
   r.trajectories = e.trajectories;
+  r.cures = stage.cures;
+  if (stage.options.cure && r.cures.empty())
+    r.notes.push_back(e.meaning.differs()
+                          ? "No cure was run: no key of the scenario undoes what was found, or the "
+                            "effect was not "
+                            "tested."
+                          : "No cure was run: sharding does not change what the program means.");
   r.ensembles = e.ensembles;
   if (stage.runs.contains("E1") && stage.runs.contains("T")) {
     const auto loss = [&](const char* name) {

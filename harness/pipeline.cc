@@ -17,7 +17,7 @@ Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options
 
   for (const auto run :
        {adopt_conventions, preflight, write_snapshot, run_references, run_subject, check_emulator,
-        localise, match_program, compare_meaning, prove_sharding, compare_trajectories}) {
+        localise, match_program, compare_meaning, prove_sharding, compare_trajectories, apply_cures}) {
     if (const Status done = run(stage); !done) {
       // Before the reference has run there is nothing to report on.
       if (!of_foreign_engine(done.error()) || !stage.runs.contains("R")) return done.error();

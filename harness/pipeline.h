@@ -22,6 +22,7 @@ struct DiagnoseOptions {
   std::string baseline = "cpu", subject = "tpu";
   std::string directory;  // report.json, report.md, init.h5, runs/*.h5
   bool quick = false;
+  bool cure = false;  // run the cure of the causes that the scenario's sharding has
   int threads = 1;
   std::vector<FaultSpec> faults;  // of the subject
   // A subject that is no engine by name (a drill's): instead of `subject` and `faults`.

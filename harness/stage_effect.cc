@@ -73,7 +73,7 @@ Status train_seed(Stage& stage, bool with_s, bool scripted, Backend& cpu, Backen
 
 std::vector<TrajectoryRow> rows_of(const SeedTrials& trials, const PairedSeeds& seeds, bool with_s,
                                    bool scripted) {
-  auto rows = trials.compare("T - R", "what the user sees", seeds.t, seeds.r, seeds.r);
+  auto rows = trials.compare("T - R", "what the user sees", seeds.t, seeds.r, seeds.r, !with_s);
   if (!with_s) return rows;
   const auto add = [&](std::vector<TrajectoryRow> more) {
     rows.insert(rows.end(), more.begin(), more.end());

@@ -30,6 +30,7 @@ struct Stage {
   std::map<std::string, RunResult> runs;  // R R2 R1 E1 S T
   std::map<std::string, Program> programs;
   PairedSeeds seeds;
+  std::vector<CureRow> cures;
   Evidence evidence;
   std::vector<EngineProbe> probes;
   std::optional<Lockstep> probe_t, probe_e1, probe_gap;
@@ -67,6 +68,7 @@ Status match_program(Stage& stage);   // which program the subject ran, from its
 Status compare_meaning(Stage& stage);       // switches
 Status prove_sharding(Stage& stage);        // the same function, or where the programs part
 Status compare_trajectories(Stage& stage);  // paired seeds
+Status apply_cures(Stage& stage);           // what is left of the drift with the causes undone
 Report make_report(Stage& stage, const Judgement& judgement);
 Status write_results(const Stage& stage, const Report& report);
 

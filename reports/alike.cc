@@ -101,6 +101,26 @@ std::string outcome_of(const TrajectoryRow& row) {
              : row.outcome;
 }
 
+std::string cure_of(const CureRow& c) {
+  std::string text = fmt::format("With {} the subject ends {} of the reference", c.cure,
+                                 c.outcome == "undecided"
+                                     ? "where it is not decided whether it is within the seed noise"
+                                     : c.outcome);
+  for (size_t i = 0; i < c.left.size(); ++i) {
+    const TrajectoryRow& row = c.left[i];
+    text += fmt::format("{} {} {} of {}", i == 0 ? ": what is left, " + row.pair + ", is" : " and",
+                        change_of(row, row.mean), interval_of(row), row.metric);
+  }
+  text += fmt::format(
+      ", in {} paired seeds. Held-out loss: {} without it, {} with it, {} of the "
+      "reference.",
+      c.seeds, number(c.loss_before, 4), number(c.loss, 4), number(c.loss_reference, 4));
+  if (!std::isnan(c.accuracy))
+    text += fmt::format(" Accuracy: {}, {}, {}.", percent(c.accuracy_before), percent(c.accuracy),
+                        percent(c.accuracy_reference));
+  return text;
+}
+
 std::string effect_of(const Report& r) {
   return r.effect_text.empty() ? std::string(to_string(r.effect))
                                : fmt::format("{}: {}", to_string(r.effect), r.effect_text);

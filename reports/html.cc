@@ -49,6 +49,7 @@ class Document {
     sections_.add("loss", "Loss", html::loss_figure(r_));
     sections_.add("drift", "Drift of the loss", html::drift_figure(r_));
     sections_.add("matter", "Does it matter", html::trajectories(r_));
+    sections_.add("cure", "The cure, applied", html::cures(r_));
     sections_.add("honest", "Among honest engines", html::ensembles(r_));
     sections_.add("bounds", "Each op against its bound", html::probes(r_));
     sections_.add("weights", "Weights", html::weight_figure(r_));

@@ -19,6 +19,7 @@ std::string digests(const Report& report);
 
 std::string findings(const Report& report);
 std::string trajectories(const Report& report);
+std::string cures(const Report& report);
 std::string ensembles(const Report& report);
 std::string probes(const Report& report);
 std::string switches(const Report& report);

@@ -94,6 +94,33 @@ std::string trajectories(const Report& r) {
   return table.str() + (words.empty() ? "" : paragraph(words));
 }
 
+std::string cures(const Report& r) {
+  if (r.cures.empty()) return "";
+  const auto share = [](double accuracy) { return text::percent(accuracy); };
+  Table table(
+      "Held-out metrics without the cure, with it, and of the reference, means over the seeds",
+      {{"run"},
+       {"cure"},
+       {"seeds", true},
+       {"loss without", true},
+       {"loss with", true},
+       {"loss of the reference", true},
+       {"accuracy without", true},
+       {"accuracy with", true},
+       {"accuracy of the reference", true},
+       {"ends"}});
+  std::string words;
+  for (const CureRow& c : r.cures) {
+    table.add({code(c.run, 24), code(c.cure, 200), text::count(c.seeds),
+               text::number(c.loss_before, 4), text::number(c.loss, 4),
+               text::number(c.loss_reference, 4), share(c.accuracy_before), share(c.accuracy),
+               share(c.accuracy_reference), text(c.outcome, 40)});
+    words += paragraph(text::cure_of(c));
+    if (!c.command.empty()) words += block(c.command, 4000);
+  }
+  return table.str() + words;
+}
+
 std::string ensembles(const Report& r) {
   Table table("Median distance from simulated correct engines", {{"run"},
                                                                  {"metric"},

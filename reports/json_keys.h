@@ -196,6 +196,23 @@ void keys(A& a, Of<A, TrajectoryRow>& t) {
 }
 
 template <typename A>
+void keys(A& a, Of<A, CureRow>& c) {
+  a("run", c.run);
+  a("reference", c.reference);
+  a("cure", c.cure);
+  a("command", c.command);
+  a("seeds", c.seeds);
+  a("loss_before", c.loss_before);
+  a("loss", c.loss);
+  a("loss_reference", c.loss_reference);
+  a("accuracy_before", c.accuracy_before);
+  a("accuracy", c.accuracy);
+  a("accuracy_reference", c.accuracy_reference);
+  a("left", c.left);
+  a("outcome", c.outcome);
+}
+
+template <typename A>
 void keys(A& a, Of<A, EnsembleRow>& e) {
   a("run", e.run);
   a("metric", e.metric);
@@ -246,6 +263,7 @@ void keys(A& a, Of<A, Report>& r) {
   a("switches", r.switches);
   a("proofs", r.proofs);
   a("trajectories", r.trajectories);
+  a("cures", r.cures);
   a("ensembles", r.ensembles);
   a("unexplained", r.unexplained);
   a("smallest_effect", r.smallest_effect);

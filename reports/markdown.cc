@@ -35,6 +35,7 @@ class Page {
     probes();
     switches();
     trajectories();
+    cures();
     ensembles();
     accounts();
     environment();
@@ -318,6 +319,16 @@ class Page {
                        "would show:", "declared margin:", "effect"},
                       rows, 16) +
                 (words.empty() ? "" : fmt::format("\n{}\n", words)));
+  }
+
+  void cures() {
+    std::string body;
+    for (const CureRow& cure : r_.cures) {
+      body +=
+          fmt::format("- {}: {}\n", md_.code(cure.run, 24), md_.prose(text::cure_of(cure), 800));
+      if (!cure.command.empty()) body += "\n" + md_.block("sh", cure.command, 3000);
+    }
+    section("The cure, applied", body);
   }
 
   void ensembles() {

@@ -197,6 +197,19 @@ struct TrajectoryRow {
   double tost_low = 0, tost_high = 0;
 };
 
+// A cure that was applied: the subject trained again with the causes undone, against the reference.
+struct CureRow {
+  std::string run;        // "C", "B"
+  std::string reference;  // "R"; "RB" where the cure changes the whole batch's training, too
+  std::string cure;       // "tpu.batchnorm = synced"
+  std::string command;    // the whole diagnosis with it; "" where none can be typed
+  int seeds = 0;          // paired
+  double loss_before = 0, loss = 0, loss_reference = 0;  // held-out, mean over the seeds
+  double accuracy_before = 0, accuracy = 0, accuracy_reference = 0;  // NaN: labels are no classes
+  std::vector<TrajectoryRow> left;                                   // "C - R" by each metric
+  std::string outcome;  // "within the seed noise" | "outside the seed noise" | "undecided"
+};
+
 // Is the subject one of the honest? A statistic of its first steps among those of engines that are honest within its
 // declaration, all from initial weights moved by one ulp.
 struct EnsembleRow {
@@ -246,6 +259,7 @@ struct Report {
   std::vector<SwitchRow> switches;
   std::vector<ProofRow> proofs;
   std::vector<TrajectoryRow> trajectories;
+  std::vector<CureRow> cures;
   std::vector<EnsembleRow> ensembles;
   double unexplained =
       0;  // held-out loss: (T - S) - (E1 - R1), what the engine adds on many cores but not on one

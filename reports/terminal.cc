@@ -47,6 +47,7 @@ class Screen {
     runs();
     drift();
     trajectories();
+    cures();
     ensembles();
     switches();
     probes();
@@ -367,6 +368,15 @@ class Screen {
     table(t);
     if (r_.trajectories.size() > kMost) more(r_.trajectories.size() - kMost);
     if (const std::string words = text::trials_of(r_); !words.empty()) paragraph(words, kIndent);
+  }
+
+  void cures() {
+    if (r_.cures.empty()) return;
+    title("The cure, applied");
+    for (const CureRow& cure : r_.cures) {
+      labelled(cell(cure.run), clean(text::cure_of(cure)), kIndent, kIndent + 3);
+      command("", cure.command, kIndent, kIndent + 3);
+    }
   }
 
   void ensembles() {

@@ -140,6 +140,8 @@ int diagnose_verb(const Args& args) {
       "folder of the results (default twinrun-results/NAME-DIGEST8)")(
       "quick", po::bool_switch(),
       "no seeds: a fault, another program or exact agreement is found, all else is inconclusive")(
+      "cure", po::bool_switch(),
+      "where sharding changes the meaning: run the cure, too, and show what is left of the drift")(
       "fresh", po::bool_switch(), "compute kept reference runs again")(
       "dry-run", po::bool_switch(), "what would run, how long, how much disk")(
       "fail-on", po::value<std::string>(),
@@ -163,6 +165,7 @@ int diagnose_verb(const Args& args) {
   o.baseline = engine_of(parsed, "baseline");
   o.subject = engine_of(parsed, "subject");
   o.quick = parsed.get<bool>("quick");
+  o.cure = parsed.get<bool>("cure");
   o.command = command_line();
   o.cache = reference_cache_folder();
   o.fresh = parsed.get<bool>("fresh");
@@ -213,7 +216,7 @@ int diagnose_verb(const Args& args) {
       report.findings, [](const Finding& f) { return f.cause == "engine_failed"; });
   const bool counts = !parsed.has("fail-on") || failed ||
                       std::ranges::find(*bad, lower_case(to_string(report.verdict))) != bad->end();
-  return counts ? exit_code(report.verdict) : 0;
+  return counts ? exit_code(report.verdict, report.effect) : 0;
 }
 
 }  // namespace twinrun::cli
