@@ -195,7 +195,7 @@ bool has_interval(const TrajectoryRow* row) {
 }
 
 std::string subject_name(const Evidence& e) {
-  return e.subject.ours && e.subject.name == "tpu" ? "The emulated tpu" : e.subject.name;
+  return e.subject.ours && e.subject.name == "tpu" ? "The emulated TPU" : e.subject.name;
 }
 
 const TrajectoryRow* find_row(const Evidence& e, const std::string& pair) {
