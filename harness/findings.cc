@@ -165,7 +165,7 @@ void describe_algebra(const Evidence& e, Finding& f) {
 }  // namespace
 
 std::string subject_name(const Evidence& e) {
-  return e.subject.ours && e.subject.name == "tpu" ? "The emulated tpu" : e.subject.name;
+  return e.subject.ours && e.subject.name == "tpu" ? "The emulated TPU" : e.subject.name;
 }
 
 void engine_bug(const Evidence& e, Judgement& j) {

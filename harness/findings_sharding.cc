@@ -250,11 +250,11 @@ void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
                                   : "the same tensors follow from ") +
                              explained_by(e));
       if (part.formula) {
-        const std::string both =
-            fmt::format("say {} in the scenario, if the script is right; else {}",
-                        part.formula->setting, part.formula->cure);
+        const std::string both = fmt::format(
+            "if the script is right, set {} in the scenario; if the scenario is right, {}",
+            part.formula->setting, part.formula->cure);
         f.evidence.push_back("cure: " + both);
-        j.next_steps.push_back(both);
+        j.next_steps.push_back(capitalized(both) + ".");
       }
       if (e.level == 'C' && told && !known->twin.empty())
         f.evidence.push_back("an engine fault would look the same: " + known->twin +

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "reports/run_names.h"
 #include "reports/text.h"
 
 namespace twinrun::text {
@@ -42,24 +43,36 @@ std::string_view meaning(char level) {
   }
 }
 
-std::span<const std::string_view> glossary() {
-  static constexpr std::array<std::string_view, 5> kLines = {
-      "R, S, T: the same training on the reference, on the reference sharded over the cores, and "
-      "on the engine sharded (what you "
-      "see). R1, E1: reference and engine on one core's batch. T - S is the engine's part, S - R "
-      "sharding's, T - R both.",
-      "R2, R', T': the same run again, as a control; for R' with other threads and with memory "
-      "full of NaN (poisoned).",
-      "expected: the same op in double precision (the oracle), on the inputs that the engine "
-      "itself read; allowed, or bound: the "
-      "largest error that rounding as the engine declares it can make there.",
-      "honest engines: simulated ones that are correct within the arithmetic that the engine "
-      "declares.",
-      "level A: every op was seen, and the engine states its arithmetic; B: it states none; C: "
-      "only tensors were seen, so a claim "
-      "is a rate and never certain.",
-  };
-  return kLines;
+std::span<const std::string> glossary() {
+  static const std::vector<std::string> lines = [] {
+    // The runs of the experiment in one line, their controls in the next.
+    std::string runs, controls;
+    for (const RunName& run : run_names()) {
+      const bool control = run.name == "R2" || run.name.ends_with('\'');
+      std::string& line = control ? controls : runs;
+      line += fmt::format("{}{}: {}", line.empty() ? "" : "; ", run.name, run.words);
+    }
+    return std::vector<std::string>{
+        runs +
+            ". All train the same program on the same data. T - S is the engine's part, S - R "
+            "sharding's, T - R both.",
+        controls + ".",
+        "expected: the same op in double precision (the oracle), on the inputs that the engine "
+        "itself read; allowed, or bound: the largest error that rounding as the engine declares "
+        "it can make there.",
+        "honest engines: simulated ones that are correct within the arithmetic that the engine "
+        "declares.",
+        "level A: every op was seen, and the engine states its arithmetic; B: it states none; C: "
+        "only tensors were seen, so a claim is a rate and never certain."};
+  }();
+  return lines;
+}
+
+std::string engine_name(std::string_view id) {
+  constexpr std::string_view kOurs = "tpu";
+  const bool ours = id.starts_with(kOurs) && (id.size() == kOurs.size() ||
+                                              id[kOurs.size()] == ' ' || id[kOurs.size()] == ',');
+  return ours ? "emulated TPU" + std::string(id.substr(kOurs.size())) : std::string(id);
 }
 
 std::string number_of(const Finding& f) {
@@ -190,10 +203,10 @@ std::vector<Telling> tellings_of(const std::vector<Finding>& findings, size_t bu
 std::string probe_line(const EngineProbe& p) {
   int64_t outside = 0;
   for (const ProbeRow& row : p.rows) outside += row.outside;
-  const std::string words =
-      fmt::format("{} on {}: {} of {} ({}), {}, {} checked, {} outside{}", p.pair, p.engine,
-                  count(p.steps_probed), plural(p.steps, "step"), p.policy, plural(p.ops, "op"),
-                  plural(p.elements, "element"), count(outside), unbounded(p.untestable));
+  const std::string words = fmt::format(
+      "{} on {}: {} of {} ({}), {}, {} checked, {} outside{}", p.pair, engine_name(p.engine),
+      count(p.steps_probed), plural(p.steps, "step"), p.policy, plural(p.ops, "op"),
+      plural(p.elements, "element"), count(outside), unbounded(p.untestable));
   return p.dot_residual_text.empty()
              ? words
              : fmt::format("{}; {} {}", words, kOperandRounding, p.dot_residual_text);

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "reports/drift.h"
+#include "reports/html_docs.h"
 #include "reports/html_page.h"
 #include "reports/html_parts.h"
 #include "reports/html_text.h"
@@ -46,8 +47,8 @@ class Document {
   std::string render() {
     sections_.add("corners", "The experiment", html::corners(r_));
     sections_.add("findings", "Findings", html::findings(r_));
-    sections_.add("loss", "Loss", html::loss_figure(r_));
-    sections_.add("drift", "Drift of the loss", html::drift_figure(r_));
+    sections_.add("loss", "Loss", html::loss_figure(r_) + html::drift_figure(r_));
+    sections_.add("drift", "Drift of the loss", html::drift_table(r_));
     sections_.add("matter", "Does it matter", html::trajectories(r_));
     sections_.add("cure", "The cure, applied", html::cures(r_));
     sections_.add("honest", "Among honest engines", html::ensembles(r_));
@@ -64,14 +65,16 @@ class Document {
     sections_.add("commands", "Commands", html::commands(r_));
     sections_.add("environment", "Environment", html::environment(r_));
     sections_.add("words", "Words", words());
+    const std::string head = header();
+    sections_.add("docs", "Documentation named here", html::docs_of(head + sections_.body()));
     const std::string library =
         fmt::format("/*\n{}*/\n{}\n", html::page_file("dygraphs-license.txt"),
                     html::page_file("dygraph.min.js"));
     return html::page(
         {.title = fmt::format("{}: {}", to_string(r_.verdict), html::text(r_.scenario_name, 100)),
          .styles = {"dygraph.min.css", "page.css"},
-         .body = header() + sections_.contents() + "<main>\n" + sections_.body() + "</main>\n" +
-                 footer(),
+         .body =
+             head + sections_.contents() + "<main>\n" + sections_.body() + "</main>\n" + footer(),
          .scripts = {library, std::string(html::page_file("page.js"))}});
   }
 
@@ -83,20 +86,22 @@ class Document {
     std::string out = fmt::format(
         "<header>\n<p class=\"about\">twinrun on {}<br>subject: {}</p>\n"
         "<h1><span class=\"badge v-{}\"><span aria-hidden=\"true\">{}</span> {}</span> {}</h1>\n",
-        scenario, html::code(r_.subject, 200), to_string(r_.verdict), sign_of(r_.verdict),
-        to_string(r_.verdict), text::meaning(r_.verdict));
+        scenario, html::code(text::engine_name(r_.subject), 200), to_string(r_.verdict),
+        sign_of(r_.verdict), to_string(r_.verdict), text::meaning(r_.verdict));
     if (!r_.headline.empty())
-      out += fmt::format("<p class=\"headline\">{}</p>\n", html::text(r_.headline));
+      out += fmt::format("<p class=\"headline\">{}</p>\n", html::prose(r_.headline));
     const auto remark = [&](const std::string& words) {
-      if (!words.empty()) out += fmt::format("<p class=\"remark\">{}</p>\n", html::text(words));
+      if (!words.empty()) out += fmt::format("<p class=\"remark\">{}</p>\n", html::prose(words));
     };
     remark(r_.injected);
     for (size_t i = 0; i < std::min<size_t>(r_.controls.size(), 8); ++i)
       remark(text::failure_of(r_.controls[i]));
-    out += "<dl class=\"answer\">\n" + answer("Does it matter", html::text(text::effect_of(r_))) +
-           answer("Where", where()) + answer("Why", why()) + answer("How sure", sure()) +
-           answer("What next", next()) + "</dl>\n";
-    return out + "</header>\n";
+    const std::string matter = html::prose(text::effect_of(r_)), place = where();
+    const std::string rest =
+        answer("Why", why()) + answer("How sure", sure()) + answer("What next", next());
+    const std::string runs = html::runs_named(out + matter + place + rest);
+    return out + "<dl class=\"answer\">\n" + answer("Does it matter", matter) +
+           answer("Where", place + runs) + rest + "</dl>\n</header>\n";
   }
 
   static std::string answer(std::string_view question, const std::string& html) {
@@ -120,8 +125,9 @@ class Document {
     std::string parts;
     for (const text::DriftRow& row : text::drift_of(r_)) {
       if (!row.first_step) continue;
-      parts += fmt::format("<li>{} ({}): from step {} on, losses up to {} apart</li>\n",
-                           row.isolates, row.pair, *row.first_step, text::number(row.largest));
+      parts +=
+          fmt::format("<li>{} ({}): from step {} on, losses up to {} apart</li>\n", row.isolates,
+                      html::prose(row.pair), *row.first_step, text::number(row.largest));
     }
     if (parts.empty()) return out.empty() ? "nowhere: the loss curves have the same bits" : out;
     return fmt::format("{}No single op is to blame.\n<ul>\n{}</ul>\n",
@@ -136,16 +142,16 @@ class Document {
     // The headline has often said it already; or the number and what it looks like do, the place being told above.
     const bool in_short = !lead_->op.empty() && !lead_->fingerprint.empty() && !number.empty();
     if (!in_short && !lead_->sentence.empty() && lead_->sentence != r_.headline)
-      out = html::text(lead_->sentence);
+      out = html::prose(lead_->sentence);
     if (!number.empty() && (in_short || lead_->sentence.find(number) == std::string::npos))
-      line(html::text(number));
+      line(html::prose(number));
     if (in_short) line("looks like: " + html::text(lead_->fingerprint));
-    if (!lead_->bound_source.empty()) line("bound: " + html::text(lead_->bound_source));
+    if (!lead_->bound_source.empty()) line("bound: " + html::prose(lead_->bound_source));
     return out;
   }
 
   std::string sure() const {
-    std::string out = html::text(r_.confidence);
+    std::string out = html::prose(r_.confidence);
     if (lead_ == nullptr) return out;
     if (const std::string_view rests_on = text::meaning(lead_->level); !rests_on.empty())
       out += fmt::format("{}level {}: {}", out.empty() ? "" : "<br>", lead_->level, rests_on);
@@ -167,8 +173,8 @@ class Document {
 
   static std::string words() {
     std::string out = "<ul>\n";
-    for (const std::string_view line : text::glossary())
-      out += fmt::format("<li>{}</li>\n", html::text(line));
+    for (const std::string& line : text::glossary())
+      out += fmt::format("<li>{}</li>\n", html::prose(line));
     return out + "</ul>\n";
   }
 

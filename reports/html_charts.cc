@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "reports/axis.h"
 #include "reports/drift.h"
 #include "reports/html_parts.h"
 #include "reports/html_text.h"
@@ -49,17 +50,42 @@ void mark_finding(const Report& r, LineChart& chart) {
 
 std::string key_of(const LineChart& chart) {
   std::string out = "<ul class=\"key\">\n";
-  for (const Line& line : chart.lines) {
-    out += fmt::format("<li>{} <b>{}</b> <span>{}</span></li>\n", line_sample(line.style),
-                       text(line.name, 60), text(line.note, 200));
+  // The script makes a button of each that shows and hides it: a line's number, or the band.
+  for (size_t i = 0; i < chart.lines.size(); ++i) {
+    const Line& line = chart.lines[i];
+    out += fmt::format("<li data-shows=\"{}\">{} <b>{}</b> <span>{}</span></li>\n", i,
+                       line_sample(line.style), text(line.name, 60), text(line.note, 200));
   }
   if (!chart.low.empty()) {
     out += fmt::format(
-        "<li><svg class=\"sample\" viewBox=\"0 0 34 10\" aria-hidden=\"true\"><rect class=\"band\" "
+        "<li data-shows=\"band\"><svg class=\"sample\" viewBox=\"0 0 34 10\" "
+        "aria-hidden=\"true\"><rect class=\"band\" "
         "width=\"34\" height=\"10\"/></svg> <b>noise band</b> <span>{}</span></li>\n",
         text(chart.band, 200));
   }
   return out + "</ul>\n";
+}
+
+// Of the longest run: charts of one report have one axis of steps.
+size_t steps_of(const Report& r) {
+  size_t steps = r.loss_band.low.size();
+  for (const RunSummary& run : r.runs) steps = std::max(steps, run.losses.size());
+  return steps;
+}
+
+// Why the axis is not the usual one; "" for a linear one.
+std::string told(const text::Axis& axis, const Report& r) {
+  if (axis.plain()) return "";
+  std::string out = axis.logarithmic ? " Logarithmic scale: losses span more than three decades."
+                                     : " Linear scale.";
+  if (axis.knee > 0)
+    out += fmt::format(
+        " Above {}, the dotted line, it is squeezed to show how far a loss diverges: {}.",
+        text::number(axis.knee, 2), text::number(axis.high));
+  const auto zero = [](const RunSummary& run) { return std::ranges::count(run.losses, 0.0f) > 0; };
+  if (axis.logarithmic && std::ranges::any_of(r.runs, zero))
+    out += " A loss of 0 has no point on it.";
+  return out;
 }
 
 std::string figure(const LineChart& chart, const std::string& caption) {
@@ -79,9 +105,12 @@ std::string loss_figure(const Report& r) {
       .id = "chart-loss", .title = "Training loss by step", .x_label = "step", .y_label = "loss"};
   std::vector<text::Curve> curves = text::curves_of(r);
   curves.resize(std::min<size_t>(curves.size(), 12));
-  size_t steps = r.loss_band.low.size();
-  for (const text::Curve& curve : curves) steps = std::max(steps, curve.losses->size());
+  const size_t steps = steps_of(r);
   if (steps == 0 || curves.empty()) return "";
+  const text::Axis axis = text::axis_of_losses(r);
+  chart.logarithmic = axis.logarithmic;
+  chart.knee = axis.knee;
+  if (!axis.plain()) chart.y_label = "loss, log scale";
   chart.x = steps_to(steps);
   std::string broken;
   for (const text::Curve& curve : curves) {
@@ -110,8 +139,8 @@ std::string loss_figure(const Report& r) {
   mark_finding(r, chart);
   const bool thin = steps > kStillPoints;
   chart.description = fmt::format(
-      "Loss of {} over {}.{}{}", text::plural(static_cast<int64_t>(chart.lines.size()), "curve"),
-      text::plural(static_cast<int64_t>(steps), "step"), broken,
+      "Loss of {} over {}.{}{}{}", text::plural(static_cast<int64_t>(chart.lines.size()), "curve"),
+      text::plural(static_cast<int64_t>(steps), "step"), broken, told(axis, r),
       thin ? " Of every stretch of steps the least and the largest loss are drawn." : "");
   std::string caption = "<b>Training loss by step.</b> " + text(chart.description);
   if (chart.low.empty()) caption += " No noise band: this diagnosis trained one seed.";
@@ -128,18 +157,10 @@ std::string drift_figure(const Report& r) {
                   .x_label = "step",
                   .y_label = "|difference of loss|",
                   .logarithmic = true};
-  size_t steps = 0;
-  for (const text::DriftRow& row : rows) steps = std::max(steps, row.sizes.size());
+  const size_t steps = steps_of(r);
   chart.x = steps_to(steps);
-  Table table(
-      "Where the loss curves part",
-      {{"pair"}, {"isolates"}, {"from step", true}, {"largest", true}, {"last step", true}});
   std::string same;
   for (const text::DriftRow& row : rows) {
-    table.add({code(row.pair), text(row.isolates),
-               row.first_step ? text::count(*row.first_step) : "never",
-               row.first_step ? text::number(row.largest) : "same bits",
-               row.first_step ? text::signed_number(row.last) : ""});
     const auto zeros = std::ranges::count(row.sizes, 0.0);
     if (zeros > 0)
       same += fmt::format(" {} has the same bits on {} of {}.", row.pair, text::count(zeros),
@@ -149,11 +170,23 @@ std::string drift_figure(const Report& r) {
     line.y.resize(steps, std::nan(""));
     chart.lines.push_back(std::move(line));
   }
-  if (!drawable(chart)) return fmt::format("<div id=\"chart-drift\">{}</div>\n", table.str());
+  if (!drawable(chart)) return "";
   mark_finding(r, chart);
   chart.description = "Logarithmic scale; equal losses have no point on it." + same;
-  return figure(chart, "<b>How far the loss curves are apart.</b> " + text(chart.description)) +
-         table.str();
+  return figure(chart, "<b>How far the loss curves are apart.</b> " + text(chart.description));
+}
+
+std::string drift_table(const Report& r) {
+  Table table(
+      "Where the loss curves part",
+      {{"pair"}, {"isolates"}, {"from step", true}, {"largest", true}, {"last step", true}});
+  for (const text::DriftRow& row : text::drift_of(r)) {
+    table.add({code(row.pair), text(row.isolates),
+               row.first_step ? text::count(*row.first_step) : "never",
+               row.first_step ? text::number(row.largest) : "same bits",
+               row.first_step ? text::signed_number(row.last) : ""});
+  }
+  return table.str();
 }
 
 std::string weight_figure(const Report& r) {

@@ -7,6 +7,7 @@
 #include "reports/drift.h"
 #include "reports/html_parts.h"
 #include "reports/html_text.h"
+#include "reports/run_names.h"
 #include "reports/text.h"
 
 namespace twinrun::html {
@@ -20,9 +21,9 @@ const RunSummary* find_run(const Report& r, std::string_view name) {
 std::string box(const Report& r, std::string_view name) {
   const RunSummary* run = find_run(r, name);
   if (run == nullptr) return "";
-  std::string out =
-      fmt::format("<div class=\"corner at-{0}\"><b>{0}</b> {1}<br>{2}, {3}<br>", name,
-                  text(run->meaning, 80), code(run->engine, 60), text(run->settings, 120));
+  std::string out = fmt::format("<div class=\"corner at-{0}\"><b>{0}</b> {1}<br>{2}, {3}<br>", name,
+                                text(run->meaning, 80), text(text::engine_name(run->engine), 60),
+                                text(run->settings, 120));
   if (run->evaluated) {
     out += fmt::format("held-out loss <b>{}</b>", text::number(run->eval_loss, 5));
     if (run->eval_accuracy == run->eval_accuracy)
@@ -39,7 +40,7 @@ std::string between(const std::vector<text::DriftRow>& drift, std::string_view p
                     std::string_view place) {
   const auto row = std::ranges::find(drift, pair, &text::DriftRow::pair);
   if (row == drift.end()) return "";
-  return fmt::format("<div class=\"between at-{}\"><b>{}</b> {}<br>{}</div>\n", place, pair,
+  return fmt::format("<div class=\"between at-{}\"><b>{}</b> {}<br>{}</div>\n", place, prose(pair),
                      row->isolates,
                      row->first_step ? fmt::format("losses up to {} apart, from step {} on",
                                                    text::number(row->largest), *row->first_step)
@@ -47,6 +48,16 @@ std::string between(const std::vector<text::DriftRow>& drift, std::string_view p
 }
 
 }  // namespace
+
+std::string runs_named(const std::string& html) {
+  std::string out;
+  for (const text::RunName& run : text::run_names()) {
+    if (html.find(fmt::format(">{}</abbr>", text(run.name))) != std::string::npos)
+      out += fmt::format("<li><b>{}</b> {}</li>\n", text(run.name), text(run.words));
+  }
+  return out.empty() ? out
+                     : "<ul class=\"names\" aria-label=\"What the runs are\">\n" + out + "</ul>\n";
+}
 
 std::string corners(const Report& r) {
   const std::vector<text::DriftRow> drift = text::drift_of(r);
@@ -68,7 +79,7 @@ std::string corners(const Report& r) {
                        {"time", true},
                        {"ended"}});
   for (const RunSummary& run : r.runs) {
-    table.add({code(run.name, 40), code(run.engine, 120), text(run.meaning, 120),
+    table.add({code(run.name, 40), text(text::engine_name(run.engine), 120), text(run.meaning, 120),
                text(run.settings, 160), text::count(run.steps), text::number(run.train_loss, 6),
                run.evaluated ? text::number(run.eval_loss, 6) : "",
                run.evaluated ? text::percent(run.eval_accuracy) : "",

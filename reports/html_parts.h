@@ -10,10 +10,13 @@ namespace twinrun::html {
 
 // Figures: a chart as SVG, its key, its data for the page's script.
 std::string loss_figure(const Report& report);
-std::string drift_figure(const Report& report);
+std::string drift_figure(const Report& report);  // on the axis of steps that loss_figure has
+std::string drift_table(const Report& report);
 std::string weight_figure(const Report& report);
 std::string tensor_figure(const Finding& finding);
 
+// What each run is whose name `html` has as an abbreviation, in visible words.
+std::string runs_named(const std::string& html);
 std::string corners(const Report& report);
 std::string digests(const Report& report);
 

@@ -25,11 +25,11 @@ std::string facts(const Finding& f) {
   line("op", f.op.empty()
                  ? ""
                  : code(f.op) + (f.op_kind.empty() ? "" : " (" + text(f.op_kind, 120) + ")"));
-  line("elements", text(f.elements));
+  line("elements", prose(f.elements));
   line("looks like", text(f.fingerprint));
   line("bits", code(f.hex, 400));
-  line("number", text(text::number_of(f)));
-  line("bound", text(f.bound_source));
+  line("number", prose(text::number_of(f)));
+  line("bound", prose(f.bound_source));
   std::vector<std::string> evidence = f.evidence;
   if (const std::string_view rests_on = text::meaning(f.level); !rests_on.empty())
     evidence.insert(evidence.begin(), fmt::format("level {}: {}", f.level, rests_on));
@@ -207,7 +207,7 @@ std::string controls(const Report& r) {
                !c.run     ? "not run"
                : c.passed ? "✓ ok"
                           : "<b class=\"bad\">✗ FAILED</b>",
-               text(c.detail, 400)});
+               prose(c.detail, 400)});
   }
   return table.str();
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "reports/html_docs.h"
+#include "reports/run_names.h"
 #include "reports/text.h"
 
 namespace twinrun::html {
@@ -44,6 +46,35 @@ std::string text(std::string_view raw, int most) {
   return escaped(text::clip(text::clean(head), most));
 }
 
+std::string prose(std::string_view raw, int most) {
+  const std::string clean =
+      text::clip(text::clean(raw.substr(0, 4 * static_cast<size_t>(most) + 4)), most);
+  const std::string_view all = clean;
+  std::string out;
+  size_t plain = 0;  // from here on nothing has been written yet
+  const auto put = [&](size_t at, size_t size, const std::string& html) {
+    out += escaped(all.substr(plain, at - plain)) + html;
+    plain = at + size;
+  };
+  for (size_t at = 0; at < all.size(); at = std::max(at + 1, plain)) {
+    if (all[at] == '`') {
+      const size_t end = all.find('`', at + 1);
+      if (end != std::string_view::npos && end > at + 1)
+        put(at, end + 1 - at,
+            fmt::format("<code>{}</code>", escaped(all.substr(at + 1, end - at - 1))));
+    } else if (const size_t name = text::run_named_at(all, at); name > 0) {
+      const std::string_view run = all.substr(at, name);
+      put(at, name,
+          fmt::format("<abbr title=\"{}\">{}</abbr>", escaped(text::words_of_run(run)),
+                      escaped(run)));
+    } else if (const DocName doc = doc_named_at(all, at); doc.size > 0) {
+      put(at, doc.size,
+          fmt::format("<a href=\"#{}\">{}</a>", doc.id, escaped(all.substr(at, doc.size))));
+    }
+  }
+  return out + escaped(all.substr(plain));
+}
+
 std::string code(std::string_view raw, int most) {
   const std::string inner = text(raw, most);
   return inner.empty() ? "" : fmt::format("<code>{}</code>", inner);
@@ -58,7 +89,7 @@ std::string block(std::string_view raw, size_t most) {
 }
 
 std::string paragraph(std::string_view raw) {
-  return raw.empty() ? "" : fmt::format("<p>{}</p>\n", text(raw));
+  return raw.empty() ? "" : fmt::format("<p>{}</p>\n", prose(raw));
 }
 
 std::string more(size_t items) {
@@ -69,7 +100,7 @@ std::string bullets(const std::vector<std::string>& items, size_t most) {
   if (items.empty()) return "";
   std::string out = "<ul>\n";
   for (size_t i = 0; i < std::min(items.size(), most); ++i)
-    out += fmt::format("<li>{}</li>\n", text(items[i]));
+    out += fmt::format("<li>{}</li>\n", prose(items[i]));
   out += "</ul>\n";
   return items.size() > most ? out + more(items.size() - most) : out;
 }

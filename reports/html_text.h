@@ -15,9 +15,12 @@ namespace twinrun::html {
 // Escaped for text and for attributes in quotes; one line, cut at `most` columns.
 std::string text(std::string_view raw, int most = 1000);
 std::string code(std::string_view raw, int most = 200);  // "" for ""
+// A sentence: text with its `code` as code, the names of runs as abbreviations that tell their meaning, and the pages of the
+// documentation that it names ("docs/bounds.md") as links to what html_docs.h puts onto the page.
+std::string prose(std::string_view raw, int most = 1000);
 // Several lines as they are, in a box that scrolls; at most `most` bytes.
 std::string block(std::string_view raw, size_t most = 40000);
-std::string paragraph(std::string_view raw);  // "" for ""
+std::string paragraph(std::string_view raw);  // of prose; "" for ""
 // The first `most`, then how many more there are in report.json; "" for none.
 std::string bullets(const std::vector<std::string>& items, size_t most = 64);
 // A box that is closed until a reader opens it.

@@ -76,7 +76,8 @@ class Page {
       remark(text::failure_of(r_.controls[i]));
     out_ += "- effect: " + md_.prose(text::effect_of(r_), 800) + "\n";
     if (!r_.confidence.empty()) out_ += "- confidence: " + md_.prose(r_.confidence, 800) + "\n";
-    if (!r_.subject.empty()) out_ += "- subject: " + md_.code(r_.subject, 400) + "\n";
+    if (!r_.subject.empty())
+      out_ += "- subject: " + md_.code(text::engine_name(r_.subject), 400) + "\n";
     std::string scenario = md_.code(r_.scenario_name, 200);
     if (!r_.scenario_description.empty())
       scenario += ": " + md_.prose(r_.scenario_description, 600);
@@ -169,7 +170,7 @@ class Page {
     for (const RunSummary& run : r_.runs) {
       if (beyond(rows, 16)) continue;
       rows.push_back(
-          {md_.cell_code(run.name, 24), md_.cell_code(run.engine, 120),
+          {md_.cell_code(run.name, 24), md_.cell_code(text::engine_name(run.engine), 120),
            md_.prose(run.settings, 160), md_.prose(run.meaning, 160), fmt::format("{}", run.steps),
            text::number(run.train_loss, 6), run.evaluated ? text::number(run.eval_loss, 6) : "",
            run.evaluated ? text::percent(run.eval_accuracy) : "",
@@ -246,7 +247,7 @@ class Page {
     for (size_t i = 0; i < shown; ++i) {
       const EngineProbe& p = r_.probes[i];
       body += fmt::format("{}{} on {}: {} of {} probed ({}), {}, {} checked{}.", i > 0 ? "\n" : "",
-                          md_.code(p.pair, 24), md_.code(p.engine, 120),
+                          md_.code(p.pair, 24), md_.code(text::engine_name(p.engine), 120),
                           text::count(p.steps_probed), text::plural(p.steps, "step"),
                           md_.prose(p.policy, 160), text::plural(p.ops, "op"),
                           text::plural(p.elements, "element"), text::unbounded(p.untestable));
@@ -404,7 +405,7 @@ class Page {
 
   void words() {
     std::string body;
-    for (const std::string_view line : text::glossary()) body += fmt::format("- {}\n", line);
+    for (const std::string& line : text::glossary()) body += fmt::format("- {}\n", line);
     section("Words", body);
   }
 

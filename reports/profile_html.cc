@@ -74,9 +74,9 @@ std::string table_of(const std::string& caption, const std::vector<const Profile
   return t.str();
 }
 
-class Page {
+class ProfilePage {
  public:
-  Page(const Profile& profile, const std::string& trace) : p_(profile), trace_(trace) {}
+  ProfilePage(const Profile& profile, const std::string& trace) : p_(profile), trace_(trace) {}
 
   std::string render() {
     sections_.add("overview", "Overview", overview());
@@ -264,7 +264,7 @@ class Page {
 }  // namespace
 
 std::string to_profile_html(const Profile& profile, const std::string& trace) {
-  return Page(profile, trace).render();
+  return ProfilePage(profile, trace).render();
 }
 
 }  // namespace twinrun

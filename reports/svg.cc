@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "reports/axis.h"
 #include "reports/html_text.h"
 #include "reports/text.h"
 
@@ -17,17 +18,11 @@ constexpr double kLeft = 66, kRight = 12, kTop = 14, kBottom = 40;
 
 // From numbers to places on the sheet.
 struct Scale {
-  double low = 0, high = 1;
-  bool logarithmic = false;
+  text::Axis axis;
   double from = 0, to = 1;
 
-  bool shows(double v) const { return std::isfinite(v) && (!logarithmic || v > 0); }
-  double operator()(double v) const {
-    const double a = logarithmic ? std::log10(low) : low;
-    const double b = logarithmic ? std::log10(high) : high;
-    const double at = logarithmic ? std::log10(v) : v;
-    return from + (b > a ? (at - a) / (b - a) : 0.5) * (to - from);
-  }
+  bool shows(double v) const { return axis.shows(v); }
+  double operator()(double v) const { return from + axis.part(v) * (to - from); }
 };
 
 struct Tick {
@@ -35,18 +30,28 @@ struct Tick {
   std::string label;
 };
 
-// Whole powers of ten, every second or third of them where there are many; else steps of 1, 2 or 5.
-std::vector<Tick> ticks_of(const Scale& scale, int about, bool whole) {
-  std::vector<Tick> out;
-  if (scale.logarithmic) {
-    const int first = static_cast<int>(std::ceil(std::log10(scale.low) - 1e-9));
-    const int last = static_cast<int>(std::floor(std::log10(scale.high) + 1e-9));
-    const int step = std::max(1, (last - first + about) / about);
-    for (int e = first; e <= last; e += step)
-      out.push_back({std::pow(10.0, e), fmt::format("1e{}", e)});
-    return out;
+// Whole powers of ten, every second or third of them where there are many.
+void add_decades(double low, double high, int about, std::vector<Tick>& out) {
+  const int first = static_cast<int>(std::ceil(std::log10(low) - 1e-9));
+  const int last = static_cast<int>(std::floor(std::log10(high) + 1e-9));
+  if (std::log10(high / low) < 2.5) {  // few of them: what lies between, too
+    for (int e = first - 1; e <= last; ++e) {
+      for (const double factor : {1.0, 2.0, 5.0}) {
+        const double v = factor * std::pow(10.0, e);
+        if (v >= low * (1 - 1e-9) && v <= high * (1 + 1e-9))
+          out.push_back({v, fmt::format("{:.6g}", v)});
+      }
+    }
+    return;
   }
-  const double raw = (scale.high - scale.low) / about;
+  const int step = std::max(1, (last - first + about) / about);
+  for (int e = first; e <= last; e += step)
+    out.push_back({std::pow(10.0, e), fmt::format("1e{}", e)});
+}
+
+// Steps of 1, 2 or 5.
+void add_steps(double low, double high, int about, bool whole, std::vector<Tick>& out) {
+  const double raw = (high - low) / about;
   double step = std::pow(10.0, std::floor(std::log10(raw)));
   for (const double factor : {1.0, 2.0, 5.0, 10.0}) {
     if (step * factor >= raw) {
@@ -55,48 +60,58 @@ std::vector<Tick> ticks_of(const Scale& scale, int about, bool whole) {
     }
   }
   if (whole) step = std::max(1.0, std::round(step));
-  for (double v = std::ceil(scale.low / step - 1e-9) * step; v <= scale.high + 1e-9 * step;
-       v += step) {
+  for (double v = std::ceil(low / step - 1e-9) * step; v <= high + 1e-9 * step; v += step) {
     const double tidy = std::abs(v) < 1e-9 * step ? 0 : v;
     out.push_back({tidy, fmt::format("{:.6g}", tidy)});
   }
+}
+
+std::vector<Tick> ticks_of(const text::Axis& axis, int about, bool whole) {
+  std::vector<Tick> out;
+  const bool squeezed = axis.knee > 0;
+  const double end = squeezed ? axis.knee : axis.high;
+  if (axis.logarithmic) {
+    add_decades(axis.low, end, about, out);
+  } else {
+    add_steps(axis.low, end, about, whole, out);
+  }
+  // Less than a decade above the last tick there is no room for another.
+  if (squeezed) add_decades(axis.knee * 10, axis.high, 3, out);
   return out;
 }
 
-Scale scale_of(const LineChart& c) {
-  Scale scale;
-  scale.logarithmic = c.logarithmic;
-  double low = INFINITY, high = -INFINITY;
+text::Axis axis_of(const LineChart& c) {
+  text::Axis axis{INFINITY, -INFINITY, c.logarithmic, c.knee};
   const auto see = [&](const std::vector<double>& values) {
     for (const double v : values) {
-      if (!scale.shows(v)) continue;
-      low = std::min(low, v);
-      high = std::max(high, v);
+      if (!axis.shows(v)) continue;
+      axis.low = std::min(axis.low, v);
+      axis.high = std::max(axis.high, v);
     }
   };
   for (const Line& line : c.lines) see(line.y);
   see(c.low);
   see(c.high);
-  if (c.logarithmic) {  // whole decades
-    low = std::pow(10.0, std::floor(std::log10(low)));
-    high = std::pow(10.0, std::ceil(std::log10(high)));
-    if (high <= low) high = low * 10;
+  if (axis.knee > 0 && !(axis.low < axis.knee && axis.knee < axis.high)) axis.knee = 0;
+  const double high = axis.high;
+  const bool decades = axis.logarithmic || axis.knee > 0;  // whole ones
+  if (decades) axis.high = std::pow(10.0, std::ceil(std::log10(high)));
+  if (axis.logarithmic) {
+    axis.low = std::pow(10.0, std::floor(std::log10(axis.low)));
+    if (axis.high <= axis.low) axis.high = axis.low * 10;
   } else {
-    const double room = high > low ? 0.04 * (high - low) : std::max(1e-6, 0.1 * std::abs(low));
-    low -= room;
-    high += room;
+    const double top = axis.knee > 0 ? axis.knee : high;
+    const double room =
+        top > axis.low ? 0.04 * (top - axis.low) : std::max(1e-6, 0.1 * std::abs(top));
+    axis.low -= room;
+    if (!decades) axis.high += room;
   }
-  scale.low = low;
-  scale.high = high;
-  scale.from = kHeight - kBottom;
-  scale.to = kTop;
-  return scale;
+  return axis;
 }
 
-Scale across(const LineChart& c) {
-  Scale x{c.x.front(), c.x.back(), false, kLeft, kWidth - kRight};
-  return x;
-}
+Scale scale_of(const LineChart& c) { return {axis_of(c), kHeight - kBottom, kTop}; }
+
+Scale across(const LineChart& c) { return {{c.x.front(), c.x.back()}, kLeft, kWidth - kRight}; }
 
 std::string path_of(const LineChart& c, const Line& line, const Scale& x, const Scale& y) {
   std::string path, dots;
@@ -131,15 +146,20 @@ std::string band_of(const LineChart& c, const Scale& x, const Scale& y) {
 
 std::string axes(const LineChart& c, const Scale& x, const Scale& y) {
   std::string out;
-  for (const Tick& tick : ticks_of(y, 6, false)) {
+  for (const Tick& tick : ticks_of(y.axis, 6, false)) {
     out += fmt::format(
         "<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
         "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5}</text>\n",
         kLeft, kWidth - kRight, y(tick.at), kLeft - 6, y(tick.at) + 4, tick.label);
   }
-  for (const Tick& tick : ticks_of(x, 8, true)) {
+  for (const Tick& tick : ticks_of(x.axis, 8, true)) {
     out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", x(tick.at),
                        kHeight - kBottom + 16, tick.label);
+  }
+  if (y.axis.knee > 0) {
+    out +=
+        fmt::format("<line class=\"knee\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n",
+                    kLeft, kWidth - kRight, y(y.axis.knee));
   }
   out += fmt::format(
       "<path class=\"axis\" d=\"M{0} {1}V{2}H{3}\"/>\n"
@@ -240,7 +260,20 @@ std::string to_data(const LineChart& c) {
   for (const Mark& mark : c.marks)
     marks.push_back(
         {{"x", mark.x}, {"label", text::clip(text::clean(mark.label.substr(0, 400)), 60)}});
-  const Json all = {{"log", c.logarithmic},
+  // What is no plain axis comes with its ends and ticks: the script draws on the same one.
+  Json axis = nullptr;
+  if (drawable(c) && (c.logarithmic || c.knee > 0)) {
+    const text::Axis y = axis_of(c);
+    Json ticks = Json::array();
+    for (const Tick& tick : ticks_of(y, 6, false))
+      ticks.push_back({{"at", tick.at}, {"label", tick.label}});
+    axis = {{"log", y.logarithmic},
+            {"low", y.low},
+            {"high", y.high},
+            {"knee", y.knee},
+            {"ticks", ticks}};
+  }
+  const Json all = {{"axis", axis},
                     {"xlabel", c.x_label},
                     {"ylabel", c.y_label},
                     {"band", c.band},

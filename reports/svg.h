@@ -35,6 +35,7 @@ struct LineChart {
   std::string description;
   std::string x_label, y_label;
   bool logarithmic = false;
+  double knee = 0;        // > 0: squeezed above it (text::Axis)
   std::vector<double> x;  // ascending
   std::vector<Line> lines;
   std::vector<double> low, high;  // a band, one for each x; empty: none

@@ -7,6 +7,7 @@
 #include <ranges>
 #include <utility>
 
+#include "reports/axis.h"
 #include "reports/drift.h"
 #include "reports/report.h"
 #include "reports/text.h"
@@ -146,7 +147,7 @@ class Screen {
     constexpr int kColumn = 15;
     labelled("effect", clean(text::effect_of(r_)), kIndent, kColumn);
     labelled("confidence", clean(r_.confidence), kIndent, kColumn);
-    labelled("subject", clean(r_.subject), kIndent, kColumn);
+    labelled("subject", clean(text::engine_name(r_.subject)), kIndent, kColumn);
     std::string scenario = clean(r_.scenario_name);
     if (!r_.scenario_description.empty()) {
       scenario += fmt::format(" {} {}", dash(), clean(r_.scenario_description));
@@ -249,41 +250,34 @@ class Screen {
     for (const std::string& part : text::command_lines(typed, width_, indent + 2)) line(part);
   }
 
-  // The lowest and highest finite loss of all curves, on which every sparkline is drawn; steps of the longest.
-  struct Scale {
-    double low = INFINITY, high = -INFINITY;
-    size_t steps = 0;
-  };
-  Scale scale_of_losses() const {
-    Scale scale;
-    for (const RunSummary& run : r_.runs) {
-      scale.steps = std::max(scale.steps, run.losses.size());
-      for (float loss : run.losses) {
-        if (!std::isfinite(loss)) continue;
-        scale.low = std::min<double>(scale.low, loss);
-        scale.high = std::max<double>(scale.high, loss);
-      }
-    }
-    return scale;
-  }
-
   // A run of fewer steps is drawn shorter, so that steps lie under each other.
-  std::string curve_of(const RunSummary& run, const Scale& scale, int room) const {
+  std::string curve_of(const RunSummary& run, const text::Axis& axis, size_t steps,
+                       int room) const {
     if (run.losses.empty()) return "";
-    const size_t columns = std::min<size_t>(room, scale.steps);
-    const auto mine = std::max<size_t>(1, columns * run.losses.size() / scale.steps);
-    return text::sparkline(run.losses, static_cast<int>(mine), scale.low, scale.high, o_.unicode);
+    const size_t columns = std::min<size_t>(room, steps);
+    const auto mine = static_cast<int>(std::max<size_t>(1, columns * run.losses.size() / steps));
+    if (axis.plain()) return text::sparkline(run.losses, mine, axis.low, axis.high, o_.unicode);
+    std::vector<float> parts;
+    for (const float loss : run.losses)
+      parts.push_back(!std::isfinite(loss) ? loss
+                      : axis.shows(loss)   ? static_cast<float>(axis.part(loss))
+                                           : 0.0f);
+    return text::sparkline(parts, mine, 0, 1, o_.unicode);
   }
 
   void runs() {
     if (r_.runs.empty()) return;
-    const Scale scale = scale_of_losses();
-    const std::string steps = text::plural(static_cast<int64_t>(scale.steps), "step");
-    title("Runs", scale.steps == 0 ? ""
-                  : scale.low <= scale.high
-                      ? fmt::format("loss of {}, {} to {} on one scale", steps,
-                                    text::number(scale.low), text::number(scale.high))
-                      : fmt::format("loss of {}, none of them finite", steps));
+    // One axis for all curves; as many columns as the longest needs.
+    const text::Axis axis = text::axis_of_losses(r_);
+    size_t longest = 0;
+    for (const RunSummary& run : r_.runs) longest = std::max(longest, run.losses.size());
+    const std::string steps = text::plural(static_cast<int64_t>(longest), "step");
+    title("Runs",
+          longest == 0 ? ""
+          : axis.low <= axis.high
+              ? fmt::format("loss of {}, {} to {} on one {}scale", steps, text::number(axis.low),
+                            text::number(axis.high), axis.plain() ? "" : "logarithmic ")
+              : fmt::format("loss of {}, none of them finite", steps));
     const bool evaluated = r_.runs.front().evaluated;  // an imported step has nothing held out
     const bool wide = width_ >= 100;                   // for what the first lines tell already
     const int room = std::clamp(width_ - 68, 8, 32);
@@ -308,8 +302,8 @@ class Screen {
       }
       if (++rows > kMost) continue;
       name = text::clip(name, 24, o_.unicode ? "…" : "~");
-      t.add({name, wide ? cell(run.engine) : "", cell(run.meaning),
-             wide ? text::count(run.steps) : "", curve_of(run, scale, room),
+      t.add({name, wide ? cell(text::engine_name(run.engine)) : "", cell(run.meaning),
+             wide ? text::count(run.steps) : "", curve_of(run, axis, longest, room),
              !evaluated      ? text::number(run.train_loss, 5)
              : run.evaluated ? text::number(run.eval_loss, 5)
                              : "",

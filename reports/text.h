@@ -22,7 +22,9 @@ namespace twinrun::text {
 // an unknown one); the words that a report uses, a line each.
 std::string_view meaning(VerdictClass verdict);
 std::string_view meaning(char level);
-std::span<const std::string_view> glossary();
+std::span<const std::string> glossary();
+// An engine as people read of it: "tpu" and "tpu, 8 cores" are the "emulated TPU", no TPU; other names stay. Raw.
+std::string engine_name(std::string_view id);
 
 // Fixed notation within [1e-3, 1e6), else scientific; "nan", "inf", "-inf"; 0 is "0".
 std::string number(double value, int digits = 3);
@@ -66,7 +68,7 @@ struct Telling {
   size_t as = 0;  // of a row: the finding, from 1, that looks the same; 0: none
 };
 std::vector<Telling> tellings_of(const std::vector<Finding>& findings, size_t bugs_in_full = 3);
-// "T on tpu: 10 of 100 steps (...), 297 ops, ... checked, 0 outside"; raw, as all that follow from names.
+// "T on emulated TPU: 10 of 100 steps (...), 297 ops, ... checked, 0 outside"; raw, as all that follow from names.
 std::string probe_line(const EngineProbe& probe);
 // What each command does, and the command: the diagnosis, then up to `most` findings that have one of their own. Raw.
 std::vector<std::pair<std::string, std::string>> commands_of(const Report& report, size_t most = 8);

@@ -12,6 +12,7 @@
 #include "harness/reference_cache.h"
 #include "program/base/digest.h"
 #include "program/base/names.h"
+#include "reports/text.h"
 
 namespace twinrun::cli {
 namespace {
@@ -76,11 +77,12 @@ int dry_run(const Experiment& experiment, const DiagnoseOptions& options, bool j
     return 0;
   }
   double seconds = 0, megabytes = 0;
-  fmt::print("  {:<4} {:<4} {:<40} {:>6} {:>11} {:>12} {:>9}\n", "run", "on", "as", "steps",
+  fmt::print("  {:<4} {:<12} {:<40} {:>6} {:>11} {:>12} {:>9}\n", "run", "on", "as", "steps",
              "GFLOP/step", "time", "disk");
   for (const PlanRow& row : *rows) {
-    fmt::print("  {:<4} {:<4} {:<40} {:>6} {:>11.3g} {:>12} {:>6.1f} MB\n", row.name, row.engine,
-               row.settings, row.steps, row.flops / 1e9, duration_text(row.seconds), row.megabytes);
+    fmt::print("  {:<4} {:<12} {:<40} {:>6} {:>11.3g} {:>12} {:>6.1f} MB\n", row.name,
+               text::engine_name(row.engine), row.settings, row.steps, row.flops / 1e9,
+               duration_text(row.seconds), row.megabytes);
     seconds += row.seconds;
     megabytes += row.megabytes;
   }

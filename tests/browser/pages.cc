@@ -1,4 +1,5 @@
 // Writes report.html and profile.html of every example of tests/reports into the folder named: what tests/browser/run.py looks at.
+#include <cmath>
 #include <fstream>
 #include <iostream>
 #include <string>
@@ -17,12 +18,17 @@ int main(int argc, char** argv) {
   for (RunSummary& run : identical.runs) run.losses = identical.runs[0].losses;
   Report lengthy = examples::engine_bug();
   for (RunSummary& run : lengthy.runs) run.losses = examples::curve(20000, run.losses.back());
+  Report diverging = examples::noise();
+  for (size_t i = 20; i < 40; ++i)
+    diverging.runs.back().losses[i] =
+        i == 39 ? NAN : std::pow(10.0f, static_cast<float>(i) - 10.0f);
   const std::pair<const char*, Report> pages[] = {{"noise", examples::noise()},
                                                   {"sharding", examples::sharding()},
                                                   {"engine_bug", examples::engine_bug()},
                                                   {"inconclusive", examples::inconclusive()},
                                                   {"identical", identical},
                                                   {"long", lengthy},
+                                                  {"diverging", diverging},
                                                   {"hostile", examples::hostile()},
                                                   {"empty", Report{}}};
   const auto written = [&](const std::string& name, const std::string& text) {

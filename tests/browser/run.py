@@ -83,6 +83,21 @@ return [...table.tBodies[0].rows].map(row => Number(row.querySelector('td.n [dat
 WHOLE = "return document.querySelector('.reset').hidden;"
 
 
+# Presses an entry of the first chart's key twice: pressed or not, and what pointing at the chart then reads.
+TOGGLE = """
+const button = document.querySelector('.chart .toggle');
+button.click();
+return [button.getAttribute('aria-pressed'), button.querySelector('b').textContent];"""
+SMOOTH = """
+const select = document.querySelector('.smoothing select');
+if (!select) return null;
+const before = select.value;
+select.selectedIndex = 1;
+select.dispatchEvent(new Event('change'));
+return before;"""
+ZOOMED = "return [...document.querySelectorAll('.reset')].map(button => !button.hidden);"
+
+
 class Checks:
     def __init__(self, browser):
         self.browser = browser
@@ -120,13 +135,31 @@ class Checks:
             expect(browser.run(READ).startswith("step"), page, f"pointing at a chart reads {browser.run(READ)!r}")
             browser.drag(start, end)
             expect(not browser.run(WHOLE), page, "dragging over a chart does not zoom it")
+            expect(all(browser.run(ZOOMED)), page, "the charts are not zoomed together")
             browser.run("document.querySelector('.reset').click();")
             expect(browser.run(WHOLE), page, "the whole range does not come back")
+            expect(not any(browser.run(ZOOMED)), page, "the other charts stay zoomed")
+            self.toggles(page, start)
         if browser.run(SHOWN, "#search"):
             self.search_and_sort(page)
         browser.open(page, width=1280, media="print")
         expect(browser.run(SHOWN, ".chart .plot svg") == charts, page, "on paper the charts are not the static ones")
         self.without_script(page, charts)
+
+    def toggles(self, page, start):
+        """A press hides a curve, another one shows it; means are off until they are asked for."""
+        browser, expect = self.browser, self.expect
+        for pressed in ("false", "true"):
+            state, name = browser.run(TOGGLE)
+            expect(state == pressed, page, f"the button of {name!r} is {state}, not {pressed}")
+            browser.drag([start[0] - 40, start[1]], start)
+            browser.run("document.querySelector('.reset').click();")
+            browser.drag(start, start)
+            expect((f"{name}: " in browser.run(READ)) == (pressed == "true"), page, f"{name!r}: {browser.run(READ)!r}")
+        before = browser.run(SMOOTH)
+        expect(before in (None, "1"), page, f"smoothing is {before} at first")
+        browser.drag(start, start)
+        expect(before is None or "mean of" in browser.run(READ), page, f"smoothed: {browser.run(READ)!r}")
 
     def search_and_sort(self, page):
         """profile.html: words leave the rows that have them, a click sorts by the number behind a cell."""

@@ -56,7 +56,7 @@ TEST(Classify, EngineBugOnOneCore) {
   e.violations_run = "T";
   const Judgement j = classify(e);
   expect_verdict(j, VerdictClass::kEngineBug, 20);
-  EXPECT_TRUE(contains(j.headline, "The emulated tpu computes dense2/kernel.grad wrong"))
+  EXPECT_TRUE(contains(j.headline, "The emulated TPU computes dense2/kernel.grad wrong"))
       << j.headline;
   EXPECT_TRUE(contains(j.headline, "step 57")) << j.headline;
   EXPECT_TRUE(contains(j.headline, "core 2")) << j.headline;

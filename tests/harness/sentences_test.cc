@@ -127,6 +127,27 @@ TEST(Sentences, WhatDecidesHasValues) {
       << classify(e).next_steps.back();
 }
 
+// What next of a PROGRAM verdict: one line on either side, as two alternatives.
+TEST(Sentences, AProgramHasTwoCures) {
+  Evidence e = clean();
+  FormulaChange change;
+  change.values = {{"optimizer.nesterov", "true"}};
+  change.setting = "optimizer.nesterov = true";
+  change.meaning = "has nesterov = true where the scenario has false";
+  change.cure = "give the script the scenario's formula (optimizer.nesterov = false)";
+  MatchResult match;
+  match.explanations = {{{{change.setting, true, change}}, 0.5}};
+  e.match = match;
+  Judgement j;
+  program_findings(e, j, VerdictClass::kProgram);
+  const std::string both =
+      "f the script is right, set optimizer.nesterov = true in the scenario; if the scenario is "
+      "right, give the script the scenario's formula (optimizer.nesterov = false)";
+  ASSERT_EQ(j.next_steps.size(), 1U);
+  EXPECT_EQ(j.next_steps[0], "I" + both + ".");
+  EXPECT_EQ(j.findings.at(0).evidence.back(), "cure: i" + both);
+}
+
 TEST(Sentences, AnEnsembleSaysWhatItsRankMeans) {
   Evidence e = clean();
   e.trajectories = {trajectory("T - R", "none detected")};

@@ -3,12 +3,18 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "reports/axis.h"
+#include "reports/html_docs.h"
+#include "reports/html_page.h"
 #include "reports/html_text.h"
+#include "reports/run_names.h"
 #include "reports/svg.h"
+#include "reports/text.h"
 #include "tests/reports/examples.h"
 
 namespace twinrun {
@@ -164,7 +170,8 @@ TEST(Html, TheAnswerComesFirst) {
     EXPECT_TRUE(has(head, part)) << part;
   // No op is to blame: where the curves part.
   const std::string noise = to_html(examples::noise());
-  EXPECT_TRUE(has(noise.substr(0, noise.find("<nav")), "what you see (T - R): from step 1 on"));
+  EXPECT_TRUE(has(noise.substr(0, noise.find("<nav")), "what you see (<abbr title="));
+  EXPECT_TRUE(has(noise.substr(0, noise.find("<nav")), ">R</abbr>): from step 1 on"));
 }
 
 TEST(Html, EveryPartIsThere) {
@@ -220,6 +227,141 @@ TEST(Html, AbsurdReportIsCutShort) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
   EXPECT_LT(page.size(), size_t{6} << 20);
   EXPECT_TRUE(has(page, "more in report.json"));
+}
+
+TEST(Html, NamesOfRunsAreExplainedWhereTheyFirstStand) {
+  const std::string page = to_html(examples::noise());
+  const std::string head = page.substr(0, page.find("<nav"));
+  for (const char* name : {"R", "S", "T", "R1", "E1"}) {
+    const std::string words = html::text(text::words_of_run(name));
+    ASSERT_FALSE(words.empty()) << name;
+    // As a title, and in words that are seen without pointing.
+    EXPECT_TRUE(has(head, "<abbr title=\"" + words + "\">" + name + "</abbr>")) << name;
+    EXPECT_TRUE(has(head, std::string("<b>") + name + "</b> " + words)) << name;
+    EXPECT_TRUE(has(text::glossary().front(), std::string(name) + ": ")) << name;
+  }
+  EXPECT_FALSE(has(head, "<b>R2</b>")) << "what is not named is not explained";
+  EXPECT_EQ(html::prose("T#1, runs/T.h5 and |T - R|, Table S1"),
+            "T#1, runs/T.h5 and |" + html::prose("T - R") + "|, Table S1");
+}
+
+TEST(Html, PagesOfTheDocumentationThatItNamesAreOnIt) {
+  Report r = examples::engine_bug();
+  r.headline = "Wrong <b>, docs/bounds.md#sums, and docs/none.md.";
+  r.confidence = "statistical (docs/bounds.md, Bias below the bound)";
+  r.notes = {"conventions = \"keras\" (docs/formulas.md)."};
+  const std::string page = to_html(r);
+  for (const char* id : {"doc-bounds--sums", "doc-bounds--bias-below-the-bound", "doc-formulas"}) {
+    EXPECT_EQ(count(page, std::string("<details class=\"doc\" id=\"") + id + "\""), 1) << id;
+    EXPECT_TRUE(has(page, std::string("<a href=\"#") + id + "\">docs/")) << id;
+  }
+  EXPECT_TRUE(has(page, "and docs/none.md."));
+  EXPECT_FALSE(has(page, "id=\"doc-diagnosis")) << "what is not named is not carried";
+  EXPECT_FALSE(has(to_html(Report{}), "class=\"doc\""));
+  tags_of(body_of(page));
+}
+
+TEST(Html, EveryPageOfTheDocumentationCanStandOnAPage) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(TWINRUN_SOURCE_DIR) + "/docs")) {
+    const std::string name = entry.path().filename();
+    if (name == "README.md" || entry.path().extension() != ".md") continue;
+    const html::DocName doc = html::doc_named_at("docs/" + name, 0);
+    ASSERT_EQ(doc.size, name.size() + 5) << name;
+    const std::string shown = html::docs_of("<a href=\"#" + doc.id + "\">");
+    EXPECT_TRUE(has(shown, "<summary>docs/" + name)) << name;
+    EXPECT_GT(shown.size(), entry.file_size() / 2) << name;
+    tags_of("</head><body>" + shown);
+  }
+}
+
+TEST(Html, EveryCurveCanBeShownAndHidden) {
+  const std::string page = to_html(examples::noise());
+  const std::string loss = page.substr(page.find("id=\"chart-loss\""));
+  for (const char* shows : {"0", "4", "band"})
+    EXPECT_TRUE(has(loss.substr(0, loss.find("</figure>")),
+                    std::string("<li data-shows=\"") + shows + "\">"))
+        << shows;
+  for (const char* part : {"aria-pressed", "setVisibility", "Smoothing", "dateWindow"})
+    EXPECT_TRUE(has(html::page_file("page.js"), part)) << part;
+  // Sums and differences stand under each other, on one axis of steps.
+  const std::string section = page.substr(page.find("<section id=\"loss\""));
+  EXPECT_TRUE(has(section.substr(0, section.find("</section>")), "id=\"chart-drift\""));
+  Report r = examples::inconclusive();  // T ends early
+  const auto steps_of = [](const std::string& html, const char* id) {
+    const std::string figure = html.substr(html.find(id));
+    const size_t from = figure.find("json\">") + 6;
+    return nlohmann::json::parse(figure.substr(from, figure.find("</script>") - from))["x"];
+  };
+  const std::string early = to_html(r);
+  EXPECT_EQ(steps_of(early, "id=\"chart-loss\""), steps_of(early, "id=\"chart-drift\""));
+}
+
+TEST(Html, TheEmulatorIsCalledSo) {
+  std::string page = body_of(to_html(examples::engine_bug()));
+  page.resize(page.find("<section id=\"docs\""));  // where engines have their ids
+  EXPECT_TRUE(has(page, "subject: <code>emulated TPU, 8 cores"));
+  EXPECT_TRUE(has(page, "<td>emulated TPU</td>"));
+  EXPECT_FALSE(has(page, "on tpu") || has(page, ">tpu<"));
+  EXPECT_EQ(text::engine_name("tpu precision=default"), "emulated TPU precision=default");
+  EXPECT_EQ(text::engine_name("tpus"), "tpus");
+  EXPECT_EQ(text::engine_name("exec:python3 tpu.py"), "exec:python3 tpu.py");
+  EXPECT_TRUE(has(to_json(examples::engine_bug()), "\"engine\": \"tpu\"") ||
+              has(to_json(examples::engine_bug()), "\"engine\":\"tpu\""));
+}
+
+// A loss that falls to 0.5 and from step 20 on grows tenfold a step, to 1e20; NaN at last.
+Report diverging() {
+  Report r = examples::noise();
+  r.loss_band = {};
+  for (size_t i = 20; i < 40; ++i)
+    r.runs.back().losses[i] = i == 39 ? NAN : std::pow(10.0f, static_cast<float>(i) - 18.0f);
+  return r;
+}
+
+TEST(Axis, ShowsADivergenceAndWhatWasBeforeIt) {
+  const text::Axis usual = text::axis_of_losses(examples::noise());
+  EXPECT_TRUE(usual.plain());
+  const text::Axis axis = text::axis_of_losses(diverging());
+  EXPECT_TRUE(axis.logarithmic);
+  EXPECT_FLOAT_EQ(axis.high, 1e20);
+  // Half of the axis is left to what the loss did before, and the rest is in order above it.
+  EXPECT_GT(axis.part(2.3) - axis.part(0.3), 0.3);
+  EXPECT_DOUBLE_EQ(axis.part(axis.high), 1);
+  EXPECT_DOUBLE_EQ(axis.part(axis.low), 0);
+  double last = -1;
+  for (double v = axis.low; v <= axis.high; v *= 1.5) {
+    EXPECT_GT(axis.part(v), last);
+    last = axis.part(v);
+  }
+  // A few decades need no squeezing; losses below 0 have no logarithm.
+  Report r = examples::noise();
+  r.runs[0].losses[7] = 5000;
+  EXPECT_TRUE(text::axis_of_losses(r).logarithmic);
+  EXPECT_EQ(text::axis_of_losses(r).knee, 0);
+  r.runs[0].losses[3] = -1;
+  r.runs[0].losses[7] = 1e30f;
+  EXPECT_FALSE(text::axis_of_losses(r).logarithmic);
+  EXPECT_GT(text::axis_of_losses(r).part(2.0) - text::axis_of_losses(r).part(-1.0), 0.3);
+  // A spike: what the losses settled on is below the knee.
+  Report spike = examples::noise();
+  for (RunSummary& run : spike.runs)
+    for (size_t i = 2; i < run.losses.size(); ++i) run.losses[i] = i == 2 ? 1e15f : 400;
+  EXPECT_GT(text::axis_of_losses(spike).knee, 400);
+}
+
+TEST(Axis, IsThatOfPictureScriptAndTerminal) {
+  const std::string page = to_html(diverging());
+  EXPECT_TRUE(has(page, "class=\"knee\"") && has(page, "loss, log scale"));
+  EXPECT_TRUE(has(page, "\"axis\":{\"log\":true") && has(page, "not finite from step 39 on"));
+  EXPECT_TRUE(has(page, "to show how far a loss diverges: 1.00e+20"));
+  EXPECT_FALSE(has(to_html(examples::noise()), "class=\"knee\""));
+  const std::string screen = to_terminal(diverging(), {.width = 100});
+  EXPECT_TRUE(has(screen, "on one logarithmic scale"));
+  const std::string row = screen.substr(screen.find("\n  T "));
+  // High before, low, high again; the mean of a block with NaN is none.
+  for (const char* block : {"▅", "▃", "█"})
+    EXPECT_TRUE(has(row.substr(0, row.find('\n', 1)), block)) << row.substr(0, 120);
 }
 
 TEST(Chart, ThinningLosesNoPeak) {

@@ -25,12 +25,12 @@ TEST(Json, KeysAreThoseOfTheSchemaInOrder) {
   Report r = examples::sharding();
   const ordered_json j = ordered_json::parse(to_json(r));
   EXPECT_EQ(keys_of(j),
-            (Keys{"schema",       "verdict",       "scenario",  "command",     "asked",
-                  "injected",     "findings",      "runs",      "loss_band",   "state_partings",
-                  "weight_drift", "step_coverage", "controls",  "probes",      "switches",
-                  "proofs",       "trajectories",  "ensembles", "unexplained", "smallest_effect",
-                  "ruled_out",    "next_steps",    "notes",     "program",     "environment",
-                  "directory"}));
+            (Keys{"schema",          "verdict",       "scenario",   "command",   "asked",
+                  "injected",        "findings",      "runs",       "loss_band", "state_partings",
+                  "weight_drift",    "step_coverage", "controls",   "probes",    "switches",
+                  "proofs",          "trajectories",  "cures",      "ensembles", "unexplained",
+                  "smallest_effect", "ruled_out",     "next_steps", "notes",     "program",
+                  "environment",     "directory"}));
   EXPECT_EQ(keys_of(j["verdict"]), (Keys{"class", "effect", "metric", "effect_text", "subject",
                                          "confidence", "exit_code", "headline"}));
   EXPECT_EQ(keys_of(j["scenario"]), (Keys{"name", "description", "digest", "toml"}));

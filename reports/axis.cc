@@ -1,0 +1,66 @@
+#include "reports/axis.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace twinrun::text {
+namespace {
+
+constexpr double kLinear = 1e3;  // largest / least: what a linear axis shows
+constexpr double kEven = 1e8;    // what decades of equal height show
+constexpr double kMost = 1e4;    // losses that far above the first ones are no usual ones
+
+double fraction(double at, double from, double to) {
+  return to > from ? (at - from) / (to - from) : 0.5;
+}
+
+}  // namespace
+
+bool Axis::shows(double value) const { return std::isfinite(value) && (!logarithmic || value > 0); }
+
+double Axis::part(double value) const {
+  const auto between = [](bool decades, double v, double from, double to) {
+    return decades ? fraction(std::log10(v), std::log10(from), std::log10(to))
+                   : fraction(v, from, to);
+  };
+  if (knee == 0) return between(logarithmic, value, low, high);
+  return value <= knee ? kBelowKnee * between(logarithmic, value, low, knee)
+                       : kBelowKnee + (1 - kBelowKnee) * between(true, value, knee, high);
+}
+
+Axis axis_of_losses(const Report& report) {
+  Axis axis{INFINITY, -INFINITY};
+  std::vector<double> all;
+  double usual = 0;  // the largest first loss
+  const auto see = [&](const std::vector<float>& values) {
+    for (const float value : values) {
+      if (std::isfinite(value)) all.push_back(value);
+    }
+  };
+  for (const RunSummary& run : report.runs) {
+    see(run.losses);
+    const auto first = std::ranges::find_if(run.losses, [](float v) { return std::isfinite(v); });
+    if (first != run.losses.end()) usual = std::max<double>(usual, std::abs(*first));
+  }
+  see(report.loss_band.low);
+  see(report.loss_band.high);
+  if (all.empty()) return axis;
+  std::ranges::sort(all);
+  axis.low = all.front();
+  axis.high = all.back();
+  if (!(axis.high > 0)) return axis;
+  // Losses below 0 have no logarithm: linear, and only what diverges above.
+  const bool negative = axis.low < 0;
+  const double positive = *std::ranges::upper_bound(all, 0.0), span = axis.high / positive;
+  axis.logarithmic = !negative && span > kLinear;
+  if (axis.logarithmic) axis.low = positive;
+  if (!(usual > 0 && axis.high > kLinear * usual && (negative || span > kEven))) return axis;
+  // A spike leaves most losses below the knee, wherever they settled; a run that is lost, those before it went.
+  const double most = all[all.size() * 9 / 10];
+  axis.knee = 1.2 * (most < kMost * usual ? std::max(most, usual) : usual);
+  if (axis.knee * kLinear > axis.high) axis.knee = 0;
+  return axis;
+}
+
+}  // namespace twinrun::text

@@ -1,0 +1,43 @@
+#include "reports/run_names.h"
+
+#include <algorithm>
+#include <array>
+
+namespace twinrun::text {
+
+std::span<const RunName> run_names() {
+  static constexpr std::array<RunName, 11> kNames = {{
+      {"R", "the reference, on the whole batch"},
+      {"S", "the reference, sharded as the subject is"},
+      {"T", "the subject, on all its cores: what you see"},
+      {"R1", "the reference, on one core's batch"},
+      {"E1", "the subject, on one core's batch"},
+      {"R2", "R again as a control, with other threads and with memory full of NaN (poisoned)"},
+      {"R'", "another name of R2"},
+      {"T'", "the first steps of T again, as a control"},
+      {"C", "the subject with the causes undone: the cure"},
+      {"B", "the subject with a larger batch: another cure"},
+      {"RB", "the reference with that larger batch"},
+  }};
+  return kNames;
+}
+
+std::string_view words_of_run(std::string_view name) {
+  const auto found = std::ranges::find(run_names(), name, &RunName::name);
+  return found == run_names().end() ? std::string_view() : found->words;
+}
+
+size_t run_named_at(std::string_view text, size_t at) {
+  if (at > 0 && std::string_view(" (|[,").find(text[at - 1]) == std::string_view::npos) return 0;
+  const std::string_view rest = text.substr(at);
+  for (const RunName& run : run_names()) {
+    if (!rest.starts_with(run.name)) continue;
+    const std::string_view after = rest.substr(run.name.size());
+    if (after.empty() || std::string_view(" )|],;:").find(after[0]) != std::string_view::npos ||
+        (after[0] == '.' && (after.size() == 1 || after[1] == ' ')))
+      return run.name.size();
+  }
+  return 0;
+}
+
+}  // namespace twinrun::text
