@@ -88,6 +88,10 @@ int dry_run(const Experiment& experiment, const DiagnoseOptions& options, bool j
   }
   fmt::print("  in all about {} and {:.1f} MB in {}, probes of ops and causes not counted\n",
              duration_text(seconds), megabytes, options.directory);
+  const DiagnoseSpec& asked = experiment.scenario.diagnose;
+  if (!options.quick && !experiment.imported && asked.seeds > 1 && asked.max_seeds > asked.seeds)
+    fmt::print("  more seeds follow, up to {}, until the effect is decided (diagnose.max_seeds)\n",
+               asked.max_seeds);
   return 0;
 }
 

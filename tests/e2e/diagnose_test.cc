@@ -13,7 +13,7 @@ void expect_keys(const nlohmann::json& object, const Words& keys) {
 // The keys that interfaces.md promises to programs.
 void expect_schema(const nlohmann::json& report) {
   expect_keys(report, {"schema", "verdict", "findings", "runs", "environment"});
-  EXPECT_EQ(report["schema"], 1);
+  EXPECT_EQ(report["schema"], 2);
   expect_keys(report["verdict"], {"class", "subject", "confidence"});
   ASSERT_FALSE(report["findings"].empty());
   for (const auto& finding : report["findings"]) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "harness/findings.h"
 #include "harness/pipeline.h"
@@ -19,6 +20,15 @@ Report diagnosed(const char* layers, const Overrides& overrides, const std::stri
   options.quick = quick;
   options.command = "twinrun diagnose tiny";
   if (!fault.empty()) options.faults = {tiny::must(parse_fault(fault))};
+  return tiny::must(diagnose(tiny::scenario(layers, overrides), options, nullptr, nullptr)).report;
+}
+
+Report cured(const char* layers, const Overrides& overrides) {
+  const tiny::Folder folder;
+  DiagnoseOptions options;
+  options.directory = folder / "out";
+  options.cure = true;
+  options.command = "twinrun diagnose tiny";
   return tiny::must(diagnose(tiny::scenario(layers, overrides), options, nullptr, nullptr)).report;
 }
 
@@ -155,6 +165,69 @@ TEST(Report, ADivergingReferenceTellsItsLosses) {
   EXPECT_TRUE(r.findings[0].number_text.starts_with("loss ")) << r.findings[0].number_text;
   EXPECT_FALSE(r.findings[0].evidence.empty());
   EXPECT_FALSE(r.subject.ends_with(" ")) << r.subject;
+}
+
+TEST(Report, TheCureIsRunAndShown) {
+  const Report r = cured(tiny::kDense, {{"train.steps", "8"}, {"tpu.reduction", "sum"}});
+  EXPECT_EQ(r.verdict, VerdictClass::kSharding) << r.headline;
+  ASSERT_EQ(r.cures.size(), 1u);
+  const CureRow& cure = r.cures[0];
+  EXPECT_EQ(cure.cure, "tpu.reduction = mean");
+  EXPECT_EQ(cure.command, "twinrun diagnose tiny --set tpu.reduction=mean");
+  EXPECT_EQ(cure.outcome, "within the seed noise");
+  EXPECT_LT(std::abs(cure.loss - cure.loss_reference),
+            std::abs(cure.loss_before - cure.loss_reference));
+  const auto run = std::ranges::find(r.runs, "C", &RunSummary::name);
+  ASSERT_NE(run, r.runs.end()) << "its curve is drawn beside the others";
+  EXPECT_EQ(run->losses.size(), 8u);
+  for (const std::string& text : {to_terminal(r, {}), to_markdown(r), to_html(r)})
+    EXPECT_NE(text.find("tpu.reduction = mean"), std::string::npos) << text;
+}
+
+// Where cores normalise by few samples, a larger batch is another cure, against a reference of that batch.
+TEST(Report, ALargerBatchIsACureOfSmallBatchNorm) {
+  const Report r = cured(tiny::kNormalized, {{"train.steps", "6"}, {"data.train", "512"}});
+  ASSERT_EQ(r.cures.size(), 2u) << r.headline;
+  EXPECT_EQ(r.cures[0].cure, "tpu.batchnorm = synced");
+  EXPECT_TRUE(r.cures[1].cure.starts_with("train.batch = ")) << r.cures[1].cure;
+  EXPECT_EQ(r.cures[1].reference, "RB");
+  EXPECT_NE(std::ranges::find(r.runs, "RB", &RunSummary::name), r.runs.end());
+}
+
+TEST(Report, WhereNothingIsToBeCuredItSaysSo) {
+  const Report r = cured(tiny::kDense, {{"train.steps", "4"}});
+  EXPECT_TRUE(r.cures.empty());
+  EXPECT_TRUE(says(r.notes, "No cure was run"));
+}
+
+// Two diagnoses that a margin drawn from three seeds acquitted, over base seeds (docs/diagnosis.md).
+TEST(ReportSlow, WhatADrawnMarginAcquittedIsSharding) {
+  const auto verdict = [](const char* scenario, Overrides overrides, int seed) {
+    const tiny::Folder folder;
+    overrides.emplace_back("seed", std::to_string(seed));
+    DiagnoseOptions options;
+    options.directory = folder / "out";
+    options.threads = 2;
+    return tiny::must(
+               diagnose(tiny::must(load_scenario(scenario, overrides)), options, nullptr, nullptr))
+        .report;
+  };
+  for (int seed = 1; seed <= 8; ++seed) {
+    const Report sum =
+        verdict("digits_mlp",
+                {{"tpu.reduction", "sum"}, {"train.steps", "10"}, {"optimizer.lr", "0.001"}}, seed);
+    EXPECT_EQ(sum.verdict, VerdictClass::kSharding) << seed << ": " << sum.headline;
+    EXPECT_TRUE(sum.effect_text.starts_with("the reference has not learnt")) << sum.effect_text;
+    const Report groups = verdict("mlp_bn",
+                                  {{"diagnose.probe", "1000"},
+                                   {"tpu.batchnorm", "synced"},
+                                   {"tpu.batchnorm_group", "3"},
+                                   {"train.batch", "48"},
+                                   {"tpu.cores", "6"},
+                                   {"train.steps", "100"}},
+                                  seed);
+    EXPECT_EQ(groups.verdict, VerdictClass::kSharding) << seed << ": " << groups.headline;
+  }
 }
 
 }  // namespace
