@@ -82,7 +82,7 @@ std::vector<TrajectoryRow> rows_of(const SeedTrials& trials, const PairedSeeds& 
                      scripted ? "what the script's program alone does, on cpu"
                               : "what sharding alone does, on cpu",
                      seeds.s, seeds.r, seeds.r));
-  add(trials.compare("T - S", "what the engine adds", seeds.t, seeds.s, seeds.r));
+  add(trials.compare("T - S", "what the engine adds", seeds.t, seeds.s, seeds.r, true));
   return rows;
 }
 

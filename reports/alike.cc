@@ -114,11 +114,17 @@ std::string outcome_of(const TrajectoryRow& row) {
              : row.outcome;
 }
 
+std::string cured(const CureRow& c) {
+  return c.outcome == "undecided"
+             ? fmt::format(
+                   "with {} it is not decided whether the subject ends within the seed noise "
+                   "of the reference",
+                   c.cure)
+             : fmt::format("with {} the subject ends {} of the reference", c.cure, c.outcome);
+}
+
 std::string cure_of(const CureRow& c) {
-  std::string text = fmt::format("With {} the subject ends {} of the reference", c.cure,
-                                 c.outcome == "undecided"
-                                     ? "where it is not decided whether it is within the seed noise"
-                                     : c.outcome);
+  std::string text = cured(c);
   for (size_t i = 0; i < c.left.size(); ++i) {
     const TrajectoryRow& row = c.left[i];
     text += fmt::format("{} {} {} of {}", i == 0 ? ": what is left, " + row.pair + ", is" : " and",

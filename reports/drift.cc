@@ -28,11 +28,13 @@ std::vector<DriftRow> drift_of(const Report& report) {
   struct Pair {
     std::string_view left, right, isolates;
   };
-  static constexpr std::array<Pair, 4> kPairs = {{
+  static constexpr std::array<Pair, 6> kPairs = {{
       {"E1", "R1", "the engine alone, on one core"},
       {"S", "R", "sharding alone, on the reference"},
       {"T", "S", "the engine, sharded alike"},
       {"T", "R", "everything: what you see"},
+      {"C", "R", "what is left with the causes undone"},
+      {"B", "RB", "what is left with a larger batch"},
   }};
   std::vector<DriftRow> out;
   for (const Pair& pair : kPairs) {

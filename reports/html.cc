@@ -101,7 +101,8 @@ class Document {
         answer("Why", why()) + answer("How sure", sure()) + answer("What next", next());
     const std::string runs = html::runs_named(out + matter + place + rest);
     return out + "<dl class=\"answer\">\n" + answer("Does it matter", matter) +
-           answer("Where", place + runs) + rest + "</dl>\n</header>\n";
+           answer("The cure", cures()) + answer("Where", place + runs) + rest +
+           "</dl>\n</header>\n";
   }
 
   static std::string answer(std::string_view question, const std::string& html) {
@@ -132,6 +133,13 @@ class Document {
     if (parts.empty()) return out.empty() ? "nowhere: the loss curves have the same bits" : out;
     return fmt::format("{}No single op is to blame.\n<ul>\n{}</ul>\n",
                        out.empty() ? "" : out + ". ", parts);
+  }
+
+  std::string cures() const {
+    std::string out;
+    for (const CureRow& cure : r_.cures)
+      out += fmt::format("{}{}", out.empty() ? "" : "<br>", html::prose(text::cured(cure)));
+    return out;
   }
 
   std::string why() const {

@@ -20,8 +20,8 @@ constexpr size_t kStillPoints = 700,
 
 // A run looks alike in every chart; a pair looks like its left side.
 int style_of(std::string_view name) {
-  static constexpr std::array<std::string_view, kStyles> kNames = {"R", "R1", "E1",
-                                                                   "S", "T",  "T - S"};
+  static constexpr std::array<std::string_view, kStyles> kNames = {"R", "R1",    "E1", "S",
+                                                                   "T", "T - S", "C"};
   const auto whole = std::ranges::find(kNames, name);
   if (whole != kNames.end()) return static_cast<int>(whole - kNames.begin());
   const auto left = std::ranges::find(kNames, name.substr(0, name.find(' ')));

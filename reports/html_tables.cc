@@ -96,25 +96,22 @@ std::string trajectories(const Report& r) {
 
 std::string cures(const Report& r) {
   if (r.cures.empty()) return "";
-  const auto share = [](double accuracy) { return text::percent(accuracy); };
-  Table table(
-      "Held-out metrics without the cure, with it, and of the reference, means over the seeds",
-      {{"run"},
-       {"cure"},
-       {"seeds", true},
-       {"loss without", true},
-       {"loss with", true},
-       {"loss of the reference", true},
-       {"accuracy without", true},
-       {"accuracy with", true},
-       {"accuracy of the reference", true},
-       {"ends"}});
+  Table table("Held-out loss and accuracy without and with the cure, means over the seeds",
+              {{"run"},
+               {"cure"},
+               {"seeds", true},
+               {"loss", true},
+               {"reference", true},
+               {"accuracy", true},
+               {"reference", true},
+               {"ends"}});
   std::string words;
   for (const CureRow& c : r.cures) {
     table.add({code(c.run, 24), code(c.cure, 200), text::count(c.seeds),
-               text::number(c.loss_before, 4), text::number(c.loss, 4),
-               text::number(c.loss_reference, 4), share(c.accuracy_before), share(c.accuracy),
-               share(c.accuracy_reference), text(c.outcome, 40)});
+               fmt::format("{} → {}", text::number(c.loss_before, 4), text::number(c.loss, 4)),
+               text::number(c.loss_reference, 4),
+               fmt::format("{} → {}", text::percent(c.accuracy_before), text::percent(c.accuracy)),
+               text::percent(c.accuracy_reference), text(c.outcome, 40)});
     words += paragraph(text::cure_of(c));
     if (!c.command.empty()) words += block(c.command, 4000);
   }

@@ -75,6 +75,8 @@ class Page {
     for (size_t i = 0; i < std::min(r_.controls.size(), md_.rows(16)); ++i)
       remark(text::failure_of(r_.controls[i]));
     out_ += "- effect: " + md_.prose(text::effect_of(r_), 800) + "\n";
+    for (size_t i = 0; i < std::min<size_t>(r_.cures.size(), 4); ++i)
+      out_ += "- cure: " + md_.prose(text::cured(r_.cures[i]), 400) + "\n";
     if (!r_.confidence.empty()) out_ += "- confidence: " + md_.prose(r_.confidence, 800) + "\n";
     if (!r_.subject.empty())
       out_ += "- subject: " + md_.code(text::engine_name(r_.subject), 400) + "\n";

@@ -15,7 +15,7 @@
 
 namespace twinrun::html {
 
-inline constexpr int kStyles = 6;  // of lines: colour and dash
+inline constexpr int kStyles = 7;  // of lines: colour and dash
 
 struct Line {
   std::string name;

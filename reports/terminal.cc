@@ -146,6 +146,8 @@ class Screen {
     line();
     constexpr int kColumn = 15;
     labelled("effect", clean(text::effect_of(r_)), kIndent, kColumn);
+    for (const CureRow& cure : r_.cures | std::views::take(4))
+      labelled("cure", clean(text::cured(cure)), kIndent, kColumn);
     labelled("confidence", clean(r_.confidence), kIndent, kColumn);
     labelled("subject", clean(text::engine_name(r_.subject)), kIndent, kColumn);
     std::string scenario = clean(r_.scenario_name);

@@ -1,7 +1,7 @@
 // report.html: puts an interactive chart (dygraphs) in the place of each static one. Without it the page says the same.
 'use strict';
 (function () {
-  const dashes = [null, [9, 4], [3, 3], [12, 3, 3, 3], [6, 2], [2, 2, 8, 2]];  // as in page.css
+  const dashes = [null, [9, 4], [3, 3], [12, 3, 3, 3], [6, 2], [2, 2, 8, 2], [2, 4]];  // as in page.css
   const belowKnee = 0.7;  // as in axis.h
   const whole = [-0.01, 1.01];  // of places on an axis that is not linear
   const dark = window.matchMedia('(prefers-color-scheme: dark)');
