@@ -100,8 +100,11 @@ TrajectoryRow SeedTrials::row_of(const Metric& metric, std::vector<double> diffe
     return row;
   }
   if (!std::isfinite(row.mean)) return row;  // a reference run of another seed diverged
-  // What is counted in multiples of a resolution has a rounding of its own, which few equal differences hide.
-  const double s = std::hypot(deviation_of(row.differences), metric.resolution / std::sqrt(12));
+  // What is counted in multiples of a resolution has a rounding of its own, which few equal differences hide: accuracy of one
+  // sample, a loss of binary32's unit in the last place.
+  const double resolution =
+      metric.resolution > 0 ? metric.resolution : std::ldexp(std::fabs(mean_of(reference)), -23);
+  const double s = std::hypot(deviation_of(row.differences), resolution / std::sqrt(12));
   const double tail = alpha(looks_.size()) / 2;
   row.level = 1 - 2 * tail;
   const double half = quantile(n, 1 - tail) * s / std::sqrt(n);
@@ -111,7 +114,7 @@ TrajectoryRow SeedTrials::row_of(const Metric& metric, std::vector<double> diffe
   row.must_see =
       metric.margin > 0
           ? metric.margin
-          : std::max(metric.resolution, kHarmful * row.seed_spread * lower_bound_of_deviation(n));
+          : std::max(resolution, kHarmful * row.seed_spread * lower_bound_of_deviation(n));
   const bool significant = row.low > 0 || row.high < 0;
   const bool worse = is_worse(row);
   const bool last = row.differences.size() >= static_cast<size_t>(looks_.back());

@@ -45,7 +45,7 @@ class SeedTrials {
     double Evaluation::*value;
     double margin;  // declared; 0: none
     const char* margin_key;
-    double resolution;  // its values are multiples of this; 0: a real number
+    double resolution;  // its values are multiples of this; 0: a binary32 number
   };
   TrajectoryRow row_of(const Metric& metric, std::vector<double> differences,
                        const std::vector<double>& reference, bool broken, bool stops_early) const;

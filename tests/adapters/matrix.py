@@ -17,10 +17,10 @@ import time
 from diagnosis import FRAMEWORKS, Refused, diagnose, interpreter, subject
 
 # What makes a diagnosis one of minutes at most; `resnet50`, a program to look at on paper, is not among them.
-FEW = ["diagnose.seeds=2"]
+FEW = ["diagnose.seeds=2", "diagnose.max_seeds=2"]
 SETTINGS = {
     **dict.fromkeys(("digits_mlp", "litmus_batchnorm_small"), ["train.steps=60", *FEW]),
-    **{f"drill_{name}": ["diagnose.seeds=3"] for name in ("attention", "cnn", "depthwise", "dropout", "mlp", "triplet")},
+    **{f"drill_{name}": ["diagnose.seeds=3", "diagnose.max_seeds=3"] for name in ("attention", "cnn", "depthwise", "dropout", "mlp", "triplet")},
     **dict.fromkeys(("litmus_clip_before_reduce", "litmus_dropout", "litmus_precision", "litmus_reduction_sum", "mlp_bn",
                      "triplet_phrases"), ["train.steps=8", *FEW]),
     "litmus_nan": [],

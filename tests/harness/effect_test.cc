@@ -153,6 +153,15 @@ TEST(Effect, AccuracyIsCountedInSamples) {
   EXPECT_EQ(of(0.1).outcome, "beneficial");
 }
 
+// Two runs whose losses are one unit in the last place apart in each of two seeds are not shown to differ.
+TEST(Effect, ALossIsABinary32Number) {
+  const double ulp = 0x1p-19;  // of 20
+  const std::vector<Evaluation> r = losses({20, 21}), t = losses({20 + ulp, 21 + ulp});
+  const TrajectoryRow row = SeedTrials(asked(2, 2), false, 0).compare("T - R", "", t, r, r).front();
+  EXPECT_LT(row.low, 0);
+  EXPECT_EQ(row.outcome, "none detected");
+}
+
 TEST(Effect, WhetherTheReferenceHasLearnt) {
   auto scenario = load_scenario("digits_mlp", {{"data.train", "256"}, {"data.eval", "200"}});
   ASSERT_TRUE(scenario) << scenario.error().what;
