@@ -33,6 +33,8 @@ const char* nothing_outside(const Evidence& e) {
 constexpr const char* kUndecided =
     "the seeds do not decide: the interval of the effect contains 0, and an effect that matters "
     "would not have been seen for sure";
+constexpr const char* kNothingLearnt =
+    "a run that learns nothing shows no effect on what is learnt";
 constexpr std::string_view kProbeEvery =
     "replay every op of every step: --set diagnose.probe=every";
 
@@ -55,6 +57,15 @@ void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr,
                               : VerdictClass::kInconclusive;
   if (e.meaning.differs()) sharding_findings(e, j, as);
   program_findings(e, j, as);
+  if (as == VerdictClass::kInconclusive && no_effect(own) && no_effect(tr)) {
+    inconclusive(j,
+                 fmt::format("The subject's script runs another program than it was asked to ({}), "
+                             "but the reference has not learnt: what it does to learning cannot be "
+                             "seen.",
+                             explained_by(e)),
+                 kNothingLearnt, {});
+    return;
+  }
   if (as == VerdictClass::kInconclusive) {
     inconclusive(
         j,
@@ -183,7 +194,7 @@ void judge_sharding(const Evidence& e, Judgement& j, const TrajectoryRow* tr,
         fmt::format("Sharding changes the program's meaning ({}), but the reference has not "
                     "learnt: what it does to learning cannot be seen.",
                     causes),
-        "a run that learns nothing shows no effect on what is learnt", {});
+        kNothingLearnt, {});
     return;
   }
   inconclusive(

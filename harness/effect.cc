@@ -121,7 +121,7 @@ TrajectoryRow SeedTrials::row_of(const Metric& metric, std::vector<double> diffe
   if (metric.margin > 0) {
     const bool inside = -metric.margin < row.low && row.high < metric.margin;
     const bool beyond = row.low > metric.margin || row.high < -metric.margin;
-    if (inside) {
+    if (inside && (significant || last || stops_early)) {
       row.outcome = significant ? "within the margin" : "none detected";
     } else if (beyond || (significant && last)) {
       row.outcome = worse ? "harmful" : "beneficial";

@@ -71,9 +71,10 @@ Status train_seed(Stage& stage, bool with_s, bool scripted, Backend& cpu, Backen
   return Ok{};
 }
 
+// `tr_acquits`: no S was trained, and the subject's script means something else, so that T - R alone tells whether that matters.
 std::vector<TrajectoryRow> rows_of(const SeedTrials& trials, const PairedSeeds& seeds, bool with_s,
-                                   bool scripted) {
-  auto rows = trials.compare("T - R", "what the user sees", seeds.t, seeds.r, seeds.r, !with_s);
+                                   bool scripted, bool tr_acquits) {
+  auto rows = trials.compare("T - R", "what the user sees", seeds.t, seeds.r, seeds.r, !tr_acquits);
   if (!with_s) return rows;
   const auto add = [&](std::vector<TrajectoryRow> more) {
     rows.insert(rows.end(), more.begin(), more.end());
@@ -101,8 +102,8 @@ Status judge_effect(Stage& stage, bool wanted, Backend& cpu, Backend* engine) {
   Evidence& e = stage.evidence;
   const Experiment& x = stage.experiment;
   // Rates that were seen at single steps make no whole run.
-  const bool scripted = e.match && e.match->outcome == MatchResult::Outcome::kExplained &&
-                        !is_read_from_steps(e.match->explanations.front().parts);
+  const bool explained = e.match && e.match->outcome == MatchResult::Outcome::kExplained;
+  const bool scripted = explained && !is_read_from_steps(e.match->explanations.front().parts);
   const bool with_s = scripted || (stage.sharded() && e.meaning.differs());
   stage.seeds = {{final_evaluation(stage.runs["R"])},
                  {final_evaluation(stage.runs["S"])},
@@ -122,7 +123,7 @@ Status judge_effect(Stage& stage, bool wanted, Backend& cpu, Backend* engine) {
       TWINRUN_RETURN_IF_ERROR(train_seed(stage, with_s, scripted, cpu, *engine));
       if (stage.stopped()) return Ok{};
     }
-    e.trajectories = rows_of(trials, stage.seeds, with_s, scripted);
+    e.trajectories = rows_of(trials, stage.seeds, with_s, scripted, explained && !with_s);
     if (!wanted || is_decided(e.trajectories)) break;
   }
   if (stage.seeds.r.size() < 2) return Ok{};

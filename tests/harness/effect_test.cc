@@ -81,6 +81,7 @@ TEST(Effect, ADeclaredMarginIsHeldAgainstTheInterval) {
   // Other than 0, and neither inside nor beyond: more seeds are asked for, and at the last look it counts.
   EXPECT_EQ(judged(spec, {0.0190, 0.0195, 0.0215}).outcome, "harmful");
   spec.max_seeds = 20;
+  EXPECT_EQ(judged(spec, {0.001, -0.001, 0.0005}).outcome, "undecided") << "all seeds acquit";
   EXPECT_EQ(judged(spec, {0.0190, 0.0195, 0.0215}).outcome, "undecided");
 }
 
