@@ -9,7 +9,6 @@
 #include "harness/causes.h"
 #include "harness/corners.h"
 #include "harness/effect.h"
-#include "program/base/names.h"
 #include "program/device/machine.h"
 
 namespace twinrun {
