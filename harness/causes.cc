@@ -53,6 +53,7 @@ struct Row {
   std::string (*cure)(E);
   const char* parting;
   const char* twin;
+  Overrides (*settings)(E) = nullptr;  // keys of the scenario that do what `cure` says
 };
 
 bool always(E) { return true; }
@@ -106,6 +107,12 @@ std::string batch_norm_cure(E e) {
                     enough, tpu::kSmallBatchPerCore);
 }
 
+Overrides batch_norm_settings(E e) {
+  Overrides out = {{"tpu.batchnorm", "synced"}};
+  if (e.sharding.batchnorm_group > 0) out.emplace_back("tpu.batchnorm_group", "0");
+  return out;
+}
+
 const Row kRows[] = {
     {"reduction", "scale", always, [](E e, S s) { return s.reduction != fitting(e); },
      [](E e, Sharding& s) { s.reduction = fitting(e); },
@@ -127,7 +134,10 @@ const Row kRows[] = {
                              "and keep the sum)"
                            : "set tpu.reduction = \"sum\" (or make the loss a mean)";
      },
-     kGradient, kScaleTwin},
+     kGradient, kScaleTwin,
+     [](E e) {
+       return Overrides{{"tpu.reduction", mean_loss(e) ? "mean" : "sum"}};
+     }},
     {"unscaled", "scale",
      [](E e) { return mean_loss(e) && e.sharding.reduction == Reduction::kMean; },
      [](E, S s) { return s.scaling == Scaling::kNever && s.reduction == Reduction::kMean; },
@@ -169,7 +179,8 @@ const Row kRows[] = {
                         samples(per_core(e)), e.scenario.train.batch);
      },
      batch_norm_cure, "a step whose cores hold different samples",
-     "an engine that leaves out the all-reduce of batch statistics that the program has"},
+     "an engine that leaves out the all-reduce of batch statistics that the program has",
+     batch_norm_settings},
     {"averaged_variance", "batchnorm", has_batch_norm,
      [](E e, S s) { return has_batch_norm(e) && s.batchnorm == BatchNormSync::kAveraged; }, synced,
      [](E, Sharding& s) { s.batchnorm = BatchNormSync::kAveraged; },
@@ -223,7 +234,10 @@ const Row kRows[] = {
      [](E) -> std::string {
        return "set tpu.batchwise = \"gathered\" (a cross-replica gather before it)";
      },
-     "a step whose cores hold different samples", ""},
+     "a step whose cores hold different samples", "",
+     [](E) {
+       return Overrides{{"tpu.batchwise", "gathered"}};
+     }},
     {"token_mean", "token_mean",
      [](E e) { return !coupled_by(e, "token_mean").empty() && mean_loss(e); },
      [](E e, S s) {
@@ -240,7 +254,10 @@ const Row kRows[] = {
      [](E) -> std::string {
        return "set tpu.token_mean = \"global\" (all-reduce the number of tokens first)";
      },
-     "a step whose cores hold unequal numbers of tokens", ""},
+     "a step whose cores hold unequal numbers of tokens", "",
+     [](E) {
+       return Overrides{{"tpu.token_mean", "global"}};
+     }},
     {"clipping", "clipping",
      [](E e) { return e.forward.optimizer.clip != OptimizerSpec::Clip::kNone; },
      [](E e, S s) {
@@ -258,7 +275,10 @@ const Row kRows[] = {
                : std::string());
      },
      [](E) -> std::string { return "set tpu.clipping = \"after_all_reduce\""; },
-     "a step whose gradient is above optimizer.clip_at", ""},
+     "a step whose gradient is above optimizer.clip_at", "",
+     [](E) {
+       return Overrides{{"tpu.clipping", "after_all_reduce"}};
+     }},
     {"l2", "l2", [](E e) { return e.forward.optimizer.l2 > 0; },
      // Where the loss is a mean, the reduction that fits counts the term once.
      [](E e, S s) {
@@ -417,17 +437,8 @@ ShardingCause describe(const Experiment& e, const std::string& cause) {
 }
 
 Overrides cure_settings(const Experiment& e, const std::string& cause) {
-  if (cause == "reduction" || (cause == "l2" && e.sharding.reduction != fitting(e)))
-    return {{"tpu.reduction", mean_loss(e) ? "mean" : "sum"}};
-  if (cause == "batch_norm") {
-    Overrides out = {{"tpu.batchnorm", "synced"}};
-    if (e.sharding.batchnorm_group > 0) out.emplace_back("tpu.batchnorm_group", "0");
-    return out;
-  }
-  if (cause == "batch_wise") return {{"tpu.batchwise", "gathered"}};
-  if (cause == "token_mean") return {{"tpu.token_mean", "global"}};
-  if (cause == "clipping") return {{"tpu.clipping", "after_all_reduce"}};
-  return {};
+  const Row& row = row_of(cause);
+  return row.settings == nullptr ? Overrides() : row.settings(e);
 }
 
 std::vector<ShardingCause> sharding_causes(const Experiment& e) {

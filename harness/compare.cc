@@ -22,7 +22,7 @@ class Comparing {
     TWINRUN_RETURN_IF_ERROR(open(o_.b, b_));
     const Scenario& s = a_->scenario;
     c_.scenario = s.name;
-    c_.metric = accuracy() ? "held-out accuracy" : "held-out loss";
+    c_.metric = accuracy() ? kAccuracyMetric : kLossMetric;
     c_.asked_seeds = o_.seeds > 0 ? o_.seeds : s.diagnose.seeds;
     c_.a.asked = o_.a.asked;
     c_.b.asked = o_.b.asked;

@@ -6,7 +6,8 @@
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 #include <map>
-#include <numeric>
+
+#include "harness/moments.h"
 
 namespace twinrun {
 namespace {
@@ -18,18 +19,6 @@ constexpr double kPower = 0.8;
 constexpr double kHarmful = 2;
 constexpr double kGrowth = 1.6;  // seeds from look to look
 
-double mean_of(const std::vector<double>& v) {
-  return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
-}
-
-double deviation_of(const std::vector<double>& v) {
-  if (v.size() < 2) return 0;
-  const double m = mean_of(v);
-  double sum = 0;
-  for (double x : v) sum += (x - m) * (x - m);
-  return std::sqrt(sum / static_cast<double>(v.size() - 1));
-}
-
 double quantile(double n, double p) {
   return boost::math::quantile(boost::math::students_t(n - 1), p);
 }
@@ -39,13 +28,13 @@ double lower_bound_of_deviation(double n) {
   return std::sqrt((n - 1) / boost::math::quantile(boost::math::chi_squared(n - 1), 0.95));
 }
 
-std::vector<double> values(const std::vector<Evaluation>& runs, double Evaluation::*value) {
+}  // namespace
+
+std::vector<double> values_of(const std::vector<Evaluation>& runs, double Evaluation::*value) {
   std::vector<double> out;
   for (const Evaluation& run : runs) out.push_back(run.*value);
   return out;
 }
-
-}  // namespace
 
 std::vector<int> looks_of(int first, int most) {
   std::vector<int> looks = {first};
@@ -59,8 +48,8 @@ std::vector<int> looks_of(int first, int most) {
 SeedTrials::SeedTrials(const DiagnoseSpec& asked, bool labels_are_classes, int64_t labels)
     : first_(asked.seeds),
       looks_(looks_of(asked.seeds, asked.seeds > 1 ? std::max(asked.seeds, asked.max_seeds) : 1)) {
-  const Metric loss = {"held-out loss", &Evaluation::loss, asked.margin, "diagnose.margin", 0};
-  const Metric accuracy = {"held-out accuracy", &Evaluation::accuracy, asked.accuracy_margin,
+  const Metric loss = {kLossMetric, &Evaluation::loss, asked.margin, "diagnose.margin", 0};
+  const Metric accuracy = {kAccuracyMetric, &Evaluation::accuracy, asked.accuracy_margin,
                            "diagnose.accuracy_margin",
                            1 / static_cast<double>(std::max<int64_t>(1, labels))};
   const bool only_loss = asked.margin > 0 && asked.accuracy_margin == 0,
@@ -71,8 +60,6 @@ SeedTrials::SeedTrials(const DiagnoseSpec& asked, bool labels_are_classes, int64
     metrics_.push_back(loss);
   if (take_accuracy) metrics_.push_back(accuracy);
 }
-
-bool SeedTrials::judges_accuracy() const { return metrics_.back().value == &Evaluation::accuracy; }
 
 double SeedTrials::alpha(size_t looks) const {
   return kAlpha / static_cast<double>(looks * metrics_.size());
@@ -154,14 +141,14 @@ std::vector<TrajectoryRow> SeedTrials::compare(const std::string& pair, const st
                                                bool stops_early) const {
   std::vector<TrajectoryRow> rows;
   for (const Metric& metric : metrics_) {
-    const std::vector<double> x = values(a, metric.value), y = values(b, metric.value);
+    const std::vector<double> x = values_of(a, metric.value), y = values_of(b, metric.value);
     std::vector<double> differences;
     bool broken = false;
     for (size_t i = 0; i < x.size(); ++i) {
       differences.push_back(x[i] - y[i]);
       broken = broken || (!std::isfinite(a[i].loss) && std::isfinite(b[i].loss));
     }
-    TrajectoryRow row = row_of(metric, std::move(differences), values(reference, metric.value),
+    TrajectoryRow row = row_of(metric, std::move(differences), values_of(reference, metric.value),
                                broken, stops_early);
     row.pair = pair;
     row.meaning = meaning;
@@ -172,7 +159,7 @@ std::vector<TrajectoryRow> SeedTrials::compare(const std::string& pair, const st
 
 bool is_worse(const TrajectoryRow& row) {
   if (!std::isfinite(row.mean)) return true;
-  return row.metric == "held-out accuracy" ? row.mean < 0 : row.mean > 0;
+  return row.metric == kAccuracyMetric ? row.mean < 0 : row.mean > 0;
 }
 
 Effect effect_of(const TrajectoryRow& row) {
@@ -260,7 +247,7 @@ std::optional<double> loss_of_prior(const Experiment& e, const std::vector<doubl
 Learning judge_learning(const Experiment& e, const Evaluation& initial,
                         const std::vector<Evaluation>& reference) {
   Learning out;
-  const std::vector<double> losses = values(reference, &Evaluation::loss);
+  const std::vector<double> losses = values_of(reference, &Evaluation::loss);
   out.reference = mean_of(losses);
   out.spread = deviation_of(losses);
   out.initial = initial.loss;
@@ -271,7 +258,7 @@ Learning judge_learning(const Experiment& e, const Evaluation& initial,
   const double aim = chance - 2 * out.spread;
   out.learnt = out.reference < aim;
   if (!out.learnt && !shares.empty()) {
-    const std::vector<double> hits = values(reference, &Evaluation::accuracy);
+    const std::vector<double> hits = values_of(reference, &Evaluation::accuracy);
     const double most = *std::ranges::max_element(shares);
     const auto labels = static_cast<double>(std::max<int64_t>(1, counted_labels(e.data->eval)));
     const double sampled = std::sqrt(most * (1 - most) / labels);

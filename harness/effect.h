@@ -11,6 +11,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoints/run.h"
@@ -28,7 +29,6 @@ class SeedTrials {
 
   // Numbers of seeds at which the effect is judged: diagnose.seeds, then 1.6 times as many, ..., diagnose.max_seeds.
   const std::vector<int>& looks() const { return looks_; }
-  bool judges_accuracy() const;
 
   // A row for each metric: a[i] - b[i] over paired seeds. `reference`: runs whose spread between seeds is the measure, most often b.
   // A change of meaning is acquitted by all seeds alone; where nothing but the effect is at stake, `stops_early` lets "none detected"
@@ -41,7 +41,7 @@ class SeedTrials {
 
  private:
   struct Metric {
-    const char* name;
+    std::string_view name;
     double Evaluation::*value;
     double margin;  // declared; 0: none
     const char* margin_key;
@@ -58,6 +58,7 @@ class SeedTrials {
 };
 
 std::vector<int> looks_of(int first, int most);
+std::vector<double> values_of(const std::vector<Evaluation>& runs, double Evaluation::*value);
 
 // Of the rows of a pair the one that says most: harmful before beneficial before undecided before all others; nullptr where there is
 // none.

@@ -18,7 +18,7 @@ const TrajectoryRow* find_row(const Evidence& evidence, const std::string& pair)
 std::string effect_words(const TrajectoryRow& row);
 std::string capitalized(std::string sentence);
 std::string lower_first(std::string sentence);
-// "95%: paired over 5 seeds, judged after 3, 5, ...": what an answer of the seeds rests on.
+// "95% over all looks and metrics: t intervals of 5 paired seeds, each of 99.5%": what an answer of the seeds rests on.
 std::string trials_text(const TrajectoryRow& row);
 // The second answer of the judgement: what the drift does to what is learnt, or why that is undecided.
 void answer_effect(const Evidence& evidence, Judgement& judgement);

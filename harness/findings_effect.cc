@@ -149,7 +149,7 @@ std::string what_decides(const std::vector<const TrajectoryRow*>& rows) {
                   : "";
   const double margin = widest == nullptr ? 0 : accepting_margin(*widest);
   if (margin == 0) return more.empty() ? "a run that ended in NaN or Inf cannot be compared" : more;
-  const bool accuracy = widest->metric == "held-out accuracy";
+  const bool accuracy = widest->metric == kAccuracyMetric;
   return fmt::format("{}{}if a change of {} of {} does not matter to you: --set diagnose.{}={:g}",
                      more, more.empty() ? "" : "; or, ", text::size_of(*widest, margin),
                      widest->metric, accuracy ? "accuracy_margin" : "margin", margin);

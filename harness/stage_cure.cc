@@ -9,6 +9,7 @@
 #include "harness/causes.h"
 #include "harness/corners.h"
 #include "harness/effect.h"
+#include "harness/moments.h"
 #include "program/device/machine.h"
 
 namespace twinrun {
@@ -46,12 +47,6 @@ std::string settings_text(const Overrides& settings) {
   for (const auto& [key, value] : settings)
     out += fmt::format("{}{} = {}", out.empty() ? "" : ", ", key, value);
   return out;
-}
-
-double mean_of(const std::vector<Evaluation>& runs, double Evaluation::*value) {
-  double sum = 0;
-  for (const Evaluation& run : runs) sum += run.*value;
-  return sum / static_cast<double>(runs.size());
 }
 
 // Is the whole interval within what another seed of the reference does, two standard deviations?
@@ -118,14 +113,14 @@ Status apply_cure(Stage& stage, const Cure& cure) {
   }
   row.seeds = static_cast<int>(c.size());
   r.resize(c.size());
-  row.loss_before = mean_of(stage.seeds.t, &Evaluation::loss);
-  row.loss = mean_of(c, &Evaluation::loss);
-  row.loss_reference = mean_of(r, &Evaluation::loss);
+  row.loss_before = mean_of(values_of(stage.seeds.t, &Evaluation::loss));
+  row.loss = mean_of(values_of(c, &Evaluation::loss));
+  row.loss_reference = mean_of(values_of(r, &Evaluation::loss));
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   const bool classes = labels_are_classes(cured);
-  row.accuracy_before = classes ? mean_of(stage.seeds.t, &Evaluation::accuracy) : kNone;
-  row.accuracy = classes ? mean_of(c, &Evaluation::accuracy) : kNone;
-  row.accuracy_reference = classes ? mean_of(r, &Evaluation::accuracy) : kNone;
+  row.accuracy_before = classes ? mean_of(values_of(stage.seeds.t, &Evaluation::accuracy)) : kNone;
+  row.accuracy = classes ? mean_of(values_of(c, &Evaluation::accuracy)) : kNone;
+  row.accuracy_reference = classes ? mean_of(values_of(r, &Evaluation::accuracy)) : kNone;
   if (!stage.options.command.empty()) {
     row.command = stage.options.command;
     for (const auto& [key, value] : cure.settings)

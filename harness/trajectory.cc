@@ -5,23 +5,10 @@
 #include <algorithm>
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
-#include <numeric>
+
+#include "harness/moments.h"
 
 namespace twinrun {
-namespace {
-
-double mean_of(const std::vector<double>& v) {
-  return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
-}
-
-double deviation_of(const std::vector<double>& v) {
-  const double m = mean_of(v);
-  double sum = 0;
-  for (double x : v) sum += (x - m) * (x - m);
-  return std::sqrt(sum / static_cast<double>(v.size() - 1));
-}
-
-}  // namespace
 
 Margin choose_margin(double user_margin, const std::vector<double>& reference_losses,
                      std::string_view user_source, std::string_view reference) {
@@ -40,7 +27,7 @@ TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning
   TrajectoryRow row;
   row.pair = pair;
   row.meaning = meaning;
-  row.metric = "held-out loss";
+  row.metric = kLossMetric;
   row.margin = margin.value;
   row.margin_source = margin.source;
   for (size_t i = 0; i < a.size(); ++i) row.differences.push_back(a[i] - b[i]);
@@ -74,9 +61,7 @@ TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning
   return row;
 }
 
-double spread_of(const TrajectoryRow& row) {
-  return row.differences.size() < 2 ? 0 : deviation_of(row.differences);
-}
+double spread_of(const TrajectoryRow& row) { return deviation_of(row.differences); }
 
 std::optional<int> seeds_for_power(const TrajectoryRow& row) {
   if (row.differences.size() < 2 || !std::isfinite(row.mean) || !(row.margin > 0))

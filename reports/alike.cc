@@ -89,8 +89,8 @@ std::string failure_of(const Control& c) {
 }
 
 std::string change_of(const TrajectoryRow& row, double change) {
-  return row.metric == "held-out accuracy" ? signed_number(100 * change) + " points"
-                                           : signed_number(change);
+  return row.metric == kAccuracyMetric ? signed_number(100 * change) + " points"
+                                       : signed_number(change);
 }
 
 std::string size_of(const TrajectoryRow& row, double change) {
@@ -100,8 +100,8 @@ std::string size_of(const TrajectoryRow& row, double change) {
 std::string interval_of(const TrajectoryRow& row) {
   if (row.differences.size() < 2) return "- (one seed)";
   if (!std::isfinite(row.mean)) return "-";
-  return row.metric == "held-out accuracy" ? interval(100 * row.low, 100 * row.high)
-                                           : interval(row.low, row.high);
+  return row.metric == kAccuracyMetric ? interval(100 * row.low, 100 * row.high)
+                                       : interval(row.low, row.high);
 }
 
 std::string margin_of(const TrajectoryRow& row) {

@@ -1,3 +1,4 @@
+// Which axis losses need: linear, in decades, or squeezed above a knee where a run diverges.
 #include "reports/axis.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Pages of docs/ that a report names: found in its text, and their Markdown made markup of the page.
 #include "reports/html_docs.h"
 
 #include <fmt/format.h>

@@ -175,11 +175,14 @@ struct ProofRow {
   std::string unproven;  // why the program has no value over the field; then the others say nothing
 };
 
+inline constexpr std::string_view kLossMetric = "held-out loss";
+inline constexpr std::string_view kAccuracyMetric = "held-out accuracy";  // a fraction
+
 // A comparison of two kinds of runs over paired seeds.
 struct TrajectoryRow {
   std::string pair;                    // "T - R"
   std::string meaning;                 // "what the user sees"
-  std::string metric;                  // "held-out loss", "held-out accuracy"
+  std::string metric;                  // kLossMetric, kAccuracyMetric
   std::vector<double> differences;     // per seed
   double mean = 0, low = 0, high = 0;  // confidence interval, of the level below
   double level = 0.95;        // that all intervals, of every look and metric, hold with 95 %

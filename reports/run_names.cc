@@ -1,3 +1,4 @@
+// The table of run names, and where one stands in a text.
 #include "reports/run_names.h"
 
 #include <algorithm>

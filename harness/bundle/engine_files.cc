@@ -1,3 +1,4 @@
+// The script files of an exec engine: packed into a bundle, and put in the place of those of its command where it is replayed.
 #include "harness/bundle/engine_files.h"
 
 #include <fmt/format.h>
