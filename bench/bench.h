@@ -105,6 +105,7 @@ void bench_elementary(Suite& suite);
 void bench_digest(Suite& suite);
 void bench_diff(Suite& suite);
 void bench_diagnose(Suite& suite);
+void bench_field_proof(Suite& suite);
 void bench_step(Suite& suite);
 // What a measured copy of this program does (--steps MODEL BATCH THREADS): a step of engine cpu for every line of stdin.
 int bench_steps_on_request(const std::string& model, int64_t batch, int threads);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: ./dev bench [--filter REGEX] [--json] [--samples N]\n"
-    "names begin with: dot f32, dot bf16, conv, ceiling, elementary, digest, diff, step\n";
+    "names begin with: dot f32, dot bf16, conv, ceiling, elementary, digest, diff, diagnose, field proof, step\n";
 
 [[noreturn]] void usage_error(std::string_view what) {
   fmt::print(stderr, "twinrun_bench: {}\n{}", what, kUsage);
@@ -65,6 +65,7 @@ int main(int argc, char** argv) {
   twinrun::bench_digest(suite);
   twinrun::bench_diff(suite);
   twinrun::bench_diagnose(suite);
+  twinrun::bench_field_proof(suite);
   twinrun::bench_step(suite);
   suite.finish();
 }

@@ -1,6 +1,7 @@
-// Dots and convolutions over the field, at the speed of binary64. An element is three limbs of 21 bits, each moved to lie around zero,
-// so at most 2^20 in size; Karatsuba's six products of them are sums of at most 512 terms of 2^42, which binary64 holds to the bit, and
-// 2^61 = 1 puts them together again. Few columns are not worth that: there the words themselves are multiplied.
+// Dots and convolutions over the field, at the speed of binary64. An element is three limbs of 21, 21 and 19 bits around zero, the
+// coefficients of a polynomial at 2^21. Products of polynomials are interpolated from their values at 0, 1, -1, 2 and infinity
+// (Toom-3): five matrix products in binary64, whose sums of at most 256 terms stay below 2^53 and are exact; 2^61 = 1 puts the
+// coefficients together again. For few columns the words themselves are multiplied.
 #include <Eigen/Core>
 #include <array>
 
@@ -15,51 +16,60 @@ using Doubles = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::Row
 using Block = Eigen::Map<Doubles>;
 using StridedBlock = Eigen::Map<const Doubles, 0, Eigen::OuterStride<>>;
 
-constexpr int64_t kTerms = 512;            // of one exact sum
+constexpr int64_t kTerms = 256;            // of one exact sum
 constexpr int64_t kGathered = 192 * 1024;  // gathered elements at a time
 constexpr int64_t kFewColumns = 6;
-constexpr size_t kProducts = 6;  // of limbs 0, 1, 2, 0 + 1, 0 + 2, 1 + 2
+constexpr size_t kProducts = 5;  // values at 0, 1, -1, 2 and infinity
 using Planes = std::array<Plane, kProducts>;
 
-// The limbs of words, and their sums in twos. `words` are those of elements, in the dress of doubles.
-void split(const double* words, int64_t n, Planes& to) {
-  constexpr uint64_t kMask = (1u << 21) - 1, kHalf = 1u << 20, kExponent = 0x4330000000000000u;
-  constexpr uint64_t kHalves = kHalf | kHalf << 21 | kHalf << 42;
-  constexpr double kBias = 0x1p52 + 0x1p20;
+// The values of elements' polynomials, at most 2^22 in size. `words` are the elements' own, in doubles.
+void split(const double* __restrict words, int64_t n, Planes& to) {
+  constexpr uint64_t kMask = (1u << 21) - 1, kExponent = 0x4330000000000000u;
+  constexpr uint64_t kHalves = uint64_t{1} << 20 | uint64_t{1} << 41 | uint64_t{1} << 60;
   for (Plane& plane : to) plane.resize(static_cast<size_t>(n));
-  double *a = to[0].data(), *b = to[1].data(), *c = to[2].data();
-  double *ab = to[3].data(), *ac = to[4].data(), *bc = to[5].data();
+  double* __restrict const at_0 = to[0].data();
+  double* __restrict const at_1 = to[1].data();
+  double* __restrict const at_minus_1 = to[2].data();
+  double* __restrict const at_2 = to[3].data();
+  double* __restrict const at_infinity = to[4].data();
   for (int64_t i = 0; i < n; ++i) {
-    const uint64_t w = std::bit_cast<uint64_t>(words[i]) + kHalves;
-    const double x = std::bit_cast<double>((w & kMask) | kExponent) - kBias;
-    const double y = std::bit_cast<double>((w >> 21 & kMask) | kExponent) - kBias;
-    const double z = std::bit_cast<double>(w >> 42 | kExponent) - kBias;
-    a[i] = x, b[i] = y, c[i] = z;
-    ab[i] = x + y, ac[i] = x + z, bc[i] = y + z;
+    const auto word = std::bit_cast<uint64_t>(words[i]);
+    // The element as an integer between -2^60 and 2^60, and a half of each limb's range.
+    const uint64_t w = word + kHalves - (Field61::kPrime & -(word >> 60));
+    const double a = std::bit_cast<double>((w & kMask) | kExponent) - (0x1p52 + 0x1p20);
+    const double b = std::bit_cast<double>((w >> 21 & kMask) | kExponent) - (0x1p52 + 0x1p20);
+    const double c = std::bit_cast<double>(w >> 42 | kExponent) - (0x1p52 + 0x1p18);
+    at_0[i] = a, at_infinity[i] = c;
+    at_1[i] = a + c + b, at_minus_1[i] = a + c - b;
+    at_2[i] = a + 2 * b + 4 * c;
   }
 }
 
-// to[i] += the sum whose products of limbs are in d, integers of at most 2^51.
-void fold(const Planes& d, int64_t n, Field61* to) {
+// to[i] += the sums of products whose polynomials have the values `d`.
+void fold(const Planes& d, int64_t n, Field61* __restrict to) {
   static constexpr double kMiddle = 0x1.8p52;  // where binary64's last bit is one
   static constexpr auto kPrime = static_cast<int64_t>(Field61::kPrime);
+  // The nearest integer, of at most 51 bits.
   const auto integer = [](double x) {
     return std::bit_cast<int64_t>(x + kMiddle) - std::bit_cast<int64_t>(kMiddle);
   };
-  // x 2^by: 61 bits, turned.
+  // x 2^by: a rotation of 61 bits.
   const auto turned = [](int64_t x, int by) {
     const auto bits = static_cast<uint64_t>(x < 0 ? x + kPrime : x);
     return (bits << by & Field61::kPrime) | bits >> (61 - by);
   };
-  const double *a = d[0].data(), *b = d[1].data(), *c = d[2].data();
-  const double *ab = d[3].data(), *ac = d[4].data(), *bc = d[5].data();
+  const double *at_0 = d[0].data(), *at_1 = d[1].data(), *at_minus_1 = d[2].data();
+  const double *at_2 = d[3].data(), *at_infinity = d[4].data();
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t p0 = integer(a[i]), p1 = integer(b[i]), p2 = integer(c[i]);
-    const int64_t c1 = integer(ab[i]) - p0 - p1, c2 = integer(ac[i]) - p0 - p2 + p1,
-                  c3 = integer(bc[i]) - p1 - p2;
-    // Of 1, 2^21, 2^42, 2^63 = 2^2, 2^84 = 2^23.
-    const uint64_t sum = to[i].word + turned(p0, 0) + turned(c1, 21) + turned(c2, 42) +
-                         turned(c3, 2) + turned(p2, 23);
+    // Of 256 terms: |c0|, |c1|, |c2| < 2^50, |c3| < 2^48, |c4| <= 2^44, and all that is added up on the way is below 2^53.
+    const double c0 = at_0[i], c4 = at_infinity[i];
+    const double c2 = (at_1[i] + at_minus_1[i]) * 0.5 - c0 - c4;
+    const double odd = (at_1[i] - at_minus_1[i]) * 0.5;                     // c1 + c3
+    const double odd_at_2 = (at_2[i] - c0 - 4 * c2 - 16 * c4) * 0.5 - odd;  // 3 c3
+    const int64_t c3 = integer(odd_at_2 * (1.0 / 3)), c1 = integer(odd) - c3;
+    // At 1, 2^21, 2^42, 2^63 = 2^2, 2^84 = 2^23.
+    const uint64_t sum = to[i].word + turned(integer(c0), 0) + turned(c1, 21) +
+                         turned(integer(c2), 42) + turned(c3, 2) + turned(integer(c4), 23);
     const uint64_t once = (sum & Field61::kPrime) + (sum >> 61);
     to[i].word = once >= Field61::kPrime ? once - Field61::kPrime : once;
   }
