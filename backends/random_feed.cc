@@ -1,5 +1,6 @@
 #include "backends/random_feed.h"
 
+#include "backends/registry.h"
 #include "program/graph/random_ops.h"
 
 namespace twinrun {

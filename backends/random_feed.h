@@ -5,7 +5,7 @@
 //   auto drawn = random.draw(step, states, inputs);      // (*drawn)[i][replica]: of op random.ops()[i]
 #pragma once
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 
 namespace twinrun {
 

@@ -1,8 +1,9 @@
-// The engines by name, and what follows from a declaration. A new engine is a folder and a line here.
+// Our own engines by name. A new one is a folder and a line here.
+#include "backends/registry.h"
+
 #include <array>
 #include <charconv>
 
-#include "backends/backend.h"
 #include "backends/cpu/cpu.h"
 #include "backends/oracle/f64_engine.h"
 #include "backends/tpu/tpu.h"
@@ -31,22 +32,6 @@ std::unique_ptr<Backend> make_honest(std::string_view seed, const BackendOptions
 }
 
 }  // namespace
-
-unsigned unrounded_operands(const Capabilities& declared, const Graph& graph, ValueId id) {
-  const Op& op = graph.op(id);
-  if (!declared.contracts || op.type.dtype != DType::kF32) return 0;
-  if (op.kind != OpKind::kAdd && op.kind != OpKind::kSubtract) return 0;
-  unsigned which = 0;
-  for (size_t i = 0; i < 2; ++i) {
-    if (graph.op(op.operands[i]).kind == OpKind::kMultiply) which |= 1u << i;
-  }
-  return which;
-}
-
-std::string_view to_string(DotPrecision precision) {
-  constexpr std::string_view kNames[] = {"f32", "default", "high", "highest"};
-  return kNames[static_cast<size_t>(precision)];
-}
 
 std::vector<std::string> backend_names() {
   std::vector<std::string> names;

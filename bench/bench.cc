@@ -15,7 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "harness/environment.h"
+#include "harness/host/environment.h"
 
 namespace twinrun {
 namespace {

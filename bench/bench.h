@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "backends/kernels/kernels.h"
-#include "program/graph/graph.h"
+#include "program/ops/graph.h"
 
 namespace twinrun {
 

@@ -2,15 +2,15 @@
 // is at most ten of them.
 //
 //   twinrun_bench --filter '^field proof'
-#include "harness/field_proof.h"
+#include "harness/sharding/field_proof.h"
 
 #include <fmt/format.h>
 
 #include "backends/oracle/f64_engine.h"
 #include "bench/bench.h"
 #include "checkpoints/checkpoint.h"
-#include "harness/causes.h"
-#include "harness/experiment.h"
+#include "harness/experiment/experiment.h"
+#include "harness/sharding/causes.h"
 #include "scenarios/library.h"
 #include "scenarios/model.h"
 

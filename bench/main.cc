@@ -16,7 +16,8 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: ./dev bench [--filter REGEX] [--json] [--samples N]\n"
-    "names begin with: dot f32, dot bf16, conv, ceiling, elementary, digest, diff, diagnose, field proof, step\n";
+    "names begin with: dot f32, dot bf16, conv, ceiling, elementary, digest, diff, diagnose, field "
+    "proof, step\n";
 
 [[noreturn]] void usage_error(std::string_view what) {
   fmt::print(stderr, "twinrun_bench: {}\n{}", what, kUsage);

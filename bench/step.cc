@@ -14,12 +14,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 #include "bench/bench.h"
 #include "bench/child.h"
 #include "checkpoints/checkpoint.h"
-#include "harness/engines.h"
-#include "harness/experiment.h"
+#include "harness/experiment/engines.h"
+#include "harness/experiment/experiment.h"
 #include "program/base/digest.h"
 #include "scenarios/model.h"
 

@@ -1,5 +1,5 @@
 // What a step holds in memory, as text and JSON: one TPU core's HBM on paper, and our own engines' host memory. Filled by
-// harness/memory.h; nothing here computes a plan. The fields of the JSON: docs/memory.md.
+// harness/experiment/memory.h; nothing here computes a plan. The fields of the JSON: docs/memory.md.
 #pragma once
 
 #include <cstdint>

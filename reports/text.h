@@ -53,7 +53,7 @@ std::string size_of(const TrajectoryRow& row, double change);    // the same wit
 std::string interval_of(const TrajectoryRow& row);
 std::string margin_of(const TrajectoryRow& row);
 std::string outcome_of(const TrajectoryRow& row);
-std::string cured(const CureRow& cure);    // "with KEY = VALUE the subject ends within ..."
+std::string cured(const CureRow& cure);       // "with KEY = VALUE the subject ends within ..."
 std::string cure_of(const CureRow& cure);     // what is left with it, and what came back
 std::string effect_of(const Report& report);  // "harmful: held-out loss is higher ..."
 // What the intervals of the table are, and when an answer is given; "" for one seed.

@@ -1,6 +1,6 @@
 #include "backends/cpu/cpu.h"
 
-#include "backends/interpreter.h"
+#include "backends/core/interpreter.h"
 
 namespace twinrun {
 namespace {

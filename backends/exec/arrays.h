@@ -1,7 +1,7 @@
 // What a step is asked with, and what came of it, as arrays of the protocol: "input/images@0", "state/dense1/kernel".
 #pragma once
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 #include "checkpoints/container/array.h"
 
 namespace twinrun::exec {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 
 namespace twinrun {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 
 namespace twinrun::exec {
 

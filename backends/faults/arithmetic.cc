@@ -6,8 +6,8 @@
 
 #include "backends/faults/kind.h"
 #include "backends/faults/terms.h"
+#include "device/machine.h"
 #include "program/base/bits.h"
-#include "program/device/machine.h"
 
 namespace twinrun {
 namespace {

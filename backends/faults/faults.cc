@@ -10,9 +10,9 @@
 #include <mutex>
 
 #include "backends/faults/kind.h"
-#include "program/analysis/liveness.h"
 #include "program/base/names.h"
 #include "program/base/philox.h"
+#include "program/graph/liveness.h"
 
 namespace twinrun {
 namespace {

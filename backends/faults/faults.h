@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 
 namespace twinrun {
 

@@ -5,8 +5,8 @@
 
 #include "backends/faults/kind.h"
 #include "backends/faults/terms.h"
+#include "device/machine.h"
 #include "program/base/bits.h"
-#include "program/device/machine.h"
 #include "program/ops/k_tail.h"
 
 namespace twinrun {

@@ -11,7 +11,7 @@
 #include <functional>
 #include <memory>
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 
 namespace twinrun {
 

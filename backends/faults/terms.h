@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 
 namespace twinrun {
 

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "program/graph/op.h"
+#include "program/ops/op.h"
 
 namespace twinrun {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backends/kernels/gemm.h"
-#include "program/graph/op.h"
+#include "program/ops/op.h"
 
 namespace twinrun {
 

@@ -12,7 +12,7 @@
 #include "program/base/result.h"
 #include "program/base/tensor.h"
 #include "program/base/thread_pool.h"
-#include "program/graph/op.h"
+#include "program/ops/op.h"
 
 namespace twinrun {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backends/oracle.h"
+#include "backends/oracle/oracle.h"
 #include "backends/oracle/replica_walk.h"
 
 namespace twinrun {

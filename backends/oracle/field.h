@@ -25,7 +25,7 @@
 #include "program/base/result.h"
 #include "program/base/tensor.h"
 #include "program/base/thread_pool.h"
-#include "program/graph/graph.h"
+#include "program/ops/graph.h"
 
 namespace twinrun {
 

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 
 namespace twinrun::oracle {
 

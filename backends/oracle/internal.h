@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "backends/oracle.h"
+#include "backends/oracle/oracle.h"
 #include "backends/oracle/rounding.h"
 
 namespace twinrun::oracle {

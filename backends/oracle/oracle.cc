@@ -1,4 +1,4 @@
-#include "backends/oracle.h"
+#include "backends/oracle/oracle.h"
 
 #include <immintrin.h>
 

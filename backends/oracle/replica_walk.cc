@@ -1,7 +1,7 @@
 // A program op by op on all replicas; what replicas share is computed once.
 #include "backends/oracle/replica_walk.h"
 
-#include "program/analysis/liveness.h"
+#include "program/graph/liveness.h"
 
 namespace twinrun {
 

@@ -1,5 +1,5 @@
 // All replicas of a program op by op, in whatever numbers the caller computes: binary64 (f64_engine.cc), or a prime field
-// (harness/field_proof.cc). What replicas share is computed once, and a value is let go after its last reader.
+// (harness/sharding/field_proof.cc). What replicas share is computed once, and a value is let go after its last reader.
 //
 //   ReplicaWalk walk(program);                          // keeps a reference
 //   walk.run(values, eval, seen);                       // values[replica][id]: inputs and state are there, the rest is filled in

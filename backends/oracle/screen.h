@@ -1,5 +1,5 @@
 // A cheap look at one op's result, for every op of every step: its only outcome is "replay this one
-// with the oracle" (backends/oracle.h), so it needs no verdict-grade bound. O(inputs + outputs),
+// with the oracle" (backends/oracle/oracle.h), so it needs no verdict-grade bound. O(inputs + outputs),
 // not O(flops): docs/bounds.md, "Screening".
 //
 //   if (!plausible(declared, op, inputs, output, pool)) judge(eval_op(declared, op, inputs, pool),
@@ -8,7 +8,7 @@
 
 #include <span>
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 
 namespace twinrun {
 

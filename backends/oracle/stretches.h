@@ -9,7 +9,7 @@
 #include <span>
 
 #include "program/base/tensor.h"
-#include "program/graph/op.h"
+#include "program/ops/op.h"
 
 namespace twinrun::oracle {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "program/base/types.h"
-#include "program/graph/op.h"
+#include "program/ops/op.h"
 
 namespace twinrun::oracle {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 
 namespace twinrun {
 

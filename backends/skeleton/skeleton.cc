@@ -69,7 +69,7 @@ class SkeletonEngine : public Engine {
     }
 
     // Here the arithmetic of your engine goes in. These are the kernels of `cpu`; an engine with
-    // its own computes into a fresh Tensor of op.type; what each op means: program/graph/op.h.
+    // its own computes into a fresh Tensor of op.type; what each op means: program/ops/op.h.
     const KernelContext context{nullptr, Arithmetic{}};  // no thread pool
     if (op.kind == OpKind::kAllReduce) {
       Tensor sum = Tensor::empty(op.type);

@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 
 namespace twinrun {
 

@@ -1,7 +1,7 @@
 #include "backends/tpu/tpu.h"
 
-#include "backends/interpreter.h"
-#include "program/device/machine.h"
+#include "backends/core/interpreter.h"
+#include "device/machine.h"
 
 namespace twinrun {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "program/base/tensor.h"
-#include "program/graph/op.h"
+#include "program/ops/op.h"
 
 namespace twinrun::variants {
 

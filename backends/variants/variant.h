@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 
 namespace twinrun {
 

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "backends/interpreter.h"
+#include "backends/core/interpreter.h"
 #include "backends/kernels/arithmetic.h"
 #include "backends/variants/variant.h"
 

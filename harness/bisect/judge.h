@@ -10,7 +10,7 @@
 #include <string>
 
 #include "harness/bisect/session.h"
-#include "harness/progress.h"
+#include "harness/host/progress.h"
 
 namespace twinrun::bisect {
 

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "harness/bisect/parting.h"
-#include "harness/experiment.h"
+#include "harness/experiment/experiment.h"
 
 namespace twinrun::bisect {
 namespace {

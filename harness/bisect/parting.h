@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "checkpoints/run.h"
-#include "harness/experiment.h"
-#include "harness/progress.h"
-#include "harness/rerun.h"
+#include "harness/experiment/experiment.h"
+#include "harness/host/progress.h"
+#include "harness/lockstep/rerun.h"
 
 namespace twinrun::bisect {
 

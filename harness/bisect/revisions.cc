@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/bisect/command.h"
+#include "harness/host/command.h"
 #include "harness/bisect/worktree.h"
 
 namespace twinrun::bisect {
@@ -38,16 +38,16 @@ class CommitOracle {
     TWINRUN_RETURN_IF_ERROR(tree_.checkout(commit, options_.clean));
     if (!options_.build.empty() && built_ != commit) {
       built_.clear();
-      TWINRUN_ASSIGN(const Ran build, run_command({"sh", "-c", options_.build}, how, stop_));
-      if (build.ended == Ran::Ended::kInterrupted) return outcome_of(build, "").error();
+      TWINRUN_ASSIGN(const CommandResult build, run_command({"sh", "-c", options_.build}, how, stop_));
+      if (build.ended == CommandResult::Ended::kInterrupted) return outcome_of(build, "").error();
       e.seconds = build.seconds;
-      if (build.ended != Ran::Ended::kExit || build.code != 0) {
+      if (build.ended != CommandResult::Ended::kExit || build.code != 0) {
         e.why = "the build: " + build.text();
         return e;
       }
       built_ = commit;
     }
-    TWINRUN_ASSIGN(const Ran ran, run_command(options_.command, how, stop_));
+    TWINRUN_ASSIGN(const CommandResult ran, run_command(options_.command, how, stop_));
     TWINRUN_ASSIGN(e.outcome, outcome_of(ran, options_.command[0]));
     e.seconds += ran.seconds;
     e.why = ran.text();

@@ -12,11 +12,11 @@
 #include <optional>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/bisect/command.h"
-#include "harness/engine_setup.h"
-#include "harness/engines.h"
-#include "harness/pipeline.h"
-#include "harness/run.h"
+#include "harness/host/command.h"
+#include "harness/diagnose/pipeline.h"
+#include "harness/experiment/engines.h"
+#include "harness/run/engine_setup.h"
+#include "harness/run/run.h"
 
 namespace twinrun::bisect {
 namespace {
@@ -113,7 +113,7 @@ class ScenarioOracle {
     std::vector<std::string> words = options_.command;
     words.push_back(file_of(name));
     TWINRUN_ASSIGN(
-        const Ran ran,
+        const CommandResult ran,
         run_command(words, {.log = log, .timeout_seconds = options_.timeout_seconds}, stop_));
     TWINRUN_ASSIGN(e.outcome, outcome_of(ran, options_.command[0]));
     return e.outcome == Outcome::kSkip ? Answer{std::nullopt, ran.text()} : Answer{ran.text(), ""};

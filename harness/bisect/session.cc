@@ -177,4 +177,25 @@ Status Session::append(const std::string& line) {
   return Ok{};
 }
 
+Result<Outcome> outcome_of(const CommandResult& ran, const std::string& command) {
+  switch (ran.ended) {
+    case CommandResult::Ended::kInterrupted:
+      return interrupted();
+    case CommandResult::Ended::kTimeout:
+      return Outcome::kSkip;
+    case CommandResult::Ended::kExit:
+      if (ran.code == 0) return Outcome::kGood;
+      if (ran.code == 125) return Outcome::kSkip;
+      if (ran.code < 128) return Outcome::kBad;
+      break;
+    case CommandResult::Ended::kSignal:
+      break;
+  }
+  return Error{
+      fmt::format("{}: not an answer about the candidate, so the search stops", ran.text()),
+      command,
+      "0 is good, 1 to 127 bad, 125 skip, as for git bisect run; a crash that counts as "
+      "bad: -- sh -c 'COMMAND || exit 1'"};
+}
+
 }  // namespace twinrun::bisect

@@ -14,7 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/folder_lock.h"
+#include "harness/host/command.h"
+#include "harness/host/folder_lock.h"
 #include "program/base/result.h"
 
 namespace twinrun::bisect {
@@ -82,5 +83,9 @@ class Session {
   std::map<std::string, std::vector<Execution>> known_;
   std::map<std::string, size_t> used_;
 };
+
+// As `git bisect run` takes it: 0 good, 125 skip, 1 to 127 bad; a deadline that has passed: skip. Errors: 128 and beyond, and signals, which say
+// nothing about the candidate; interrupted.
+Result<Outcome> outcome_of(const CommandResult& ran, const std::string& command);
 
 }  // namespace twinrun::bisect

@@ -7,9 +7,9 @@
 
 #include "harness/bisect/parting.h"
 #include "harness/bisect/search.h"
-#include "harness/element.h"
-#include "harness/loop.h"
-#include "harness/pattern.h"
+#include "harness/run/loop.h"
+#include "harness/tensors/element.h"
+#include "harness/tensors/pattern.h"
 
 namespace twinrun::bisect {
 namespace {

@@ -9,7 +9,7 @@
 #include <map>
 #include <sstream>
 
-#include "harness/bisect/command.h"
+#include "harness/host/command.h"
 #include "program/base/names.h"
 
 namespace twinrun::bisect {
@@ -48,12 +48,12 @@ Result<std::string> Repository::git(std::vector<std::string> words,
   }
   all.insert(all.end(), words.begin(), words.end());
   const std::string out = log_ + ".out";
-  TWINRUN_ASSIGN(const Ran ran, run_command(all, {.log = log_, .out = out}, stop_));
+  TWINRUN_ASSIGN(const CommandResult ran, run_command(all, {.log = log_, .out = out}, stop_));
   std::string said = text_of(out);
   std::error_code ignored;
   fs::remove(out, ignored);
-  if (ran.ended == Ran::Ended::kExit && ran.code == 0) return said;
-  if (ran.ended == Ran::Ended::kInterrupted) return interrupted();
+  if (ran.ended == CommandResult::Ended::kExit && ran.code == 0) return said;
+  if (ran.ended == CommandResult::Ended::kInterrupted) return interrupted();
   return Error{fmt::format("git {}: {}: {}", what, ran.text(), last_line(log_)), top_, ""};
 }
 
@@ -135,10 +135,10 @@ Status Repository::export_to(const std::string& commit, const std::string& folde
   fs::create_directories(folder, error);
   if (error) return Error{"cannot create the folder: " + error.message(), folder, ""};
   TWINRUN_RETURN_IF_ERROR(git({"archive", "--format=tar", "--output=" + archive, commit}));
-  TWINRUN_ASSIGN(const Ran ran,
+  TWINRUN_ASSIGN(const CommandResult ran,
                  run_command({"tar", "-xf", archive, "-C", folder}, {.log = log_}, stop_));
   fs::remove(archive, error);
-  if (ran.ended == Ran::Ended::kExit && ran.code == 0) return Ok{};
+  if (ran.ended == CommandResult::Ended::kExit && ran.code == 0) return Ok{};
   return Error{fmt::format("tar: {}: {}", ran.text(), last_line(log_)), folder, "free space"};
 }
 

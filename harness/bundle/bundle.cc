@@ -12,12 +12,12 @@
 #include "checkpoints/container/zip.h"
 #include "harness/bundle/manifest.h"
 #include "harness/bundle/own_data.h"
-#include "harness/engine_setup.h"
-#include "harness/engines.h"
-#include "harness/environment.h"
-#include "harness/experiment.h"
-#include "harness/run.h"
-#include "harness/scratch.h"
+#include "harness/experiment/engines.h"
+#include "harness/experiment/experiment.h"
+#include "harness/host/environment.h"
+#include "harness/host/scratch.h"
+#include "harness/run/engine_setup.h"
+#include "harness/run/run.h"
 #include "program/graph/program.h"
 
 namespace twinrun {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "harness/bundle/engine_files.h"
-#include "harness/pipeline.h"
+#include "harness/diagnose/pipeline.h"
 #include "program/base/digest.h"
 #include "program/base/result.h"
 #include "reports/report.h"

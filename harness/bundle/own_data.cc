@@ -7,7 +7,7 @@
 
 #include "checkpoints/container/atomic_file.h"
 #include "checkpoints/container/npy.h"
-#include "harness/experiment.h"
+#include "harness/experiment/experiment.h"
 #include "program/base/philox.h"
 
 namespace twinrun {

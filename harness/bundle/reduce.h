@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/pipeline.h"
+#include "harness/diagnose/pipeline.h"
 
 namespace twinrun {
 

@@ -10,8 +10,8 @@
 #include "checkpoints/container/zip.h"
 #include "harness/bundle/own_data.h"
 #include "harness/bundle/reduce.h"
-#include "harness/engines.h"
-#include "harness/environment.h"
+#include "harness/experiment/engines.h"
+#include "harness/host/environment.h"
 
 namespace twinrun {
 namespace {

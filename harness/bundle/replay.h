@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "harness/bundle/manifest.h"
-#include "harness/pipeline.h"
+#include "harness/diagnose/pipeline.h"
 
 namespace twinrun {
 

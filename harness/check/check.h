@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/imported.h"
+#include "harness/experiment/imported.h"
 #include "program/import/hlo_module.h"
 #include "scenarios/reader.h"
 

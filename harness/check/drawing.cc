@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "device/layout.h"
 #include "harness/check/rules.h"
-#include "program/device/layout.h"
 #include "program/import/names.h"
 
 namespace twinrun {

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "device/machine.h"
 #include "harness/check/rules.h"
 #include "program/base/names.h"
-#include "program/device/machine.h"
 #include "program/graph/shard_plan.h"
 
 namespace twinrun::check {

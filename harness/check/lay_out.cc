@@ -4,9 +4,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "harness/bisect/command.h"
+#include "harness/host/command.h"
 #include "harness/check/drawing.h"
-#include "harness/scratch.h"
+#include "harness/host/scratch.h"
 
 namespace twinrun::check {
 namespace {
@@ -81,10 +81,10 @@ Result<std::vector<Drawing>> lay_out(const std::vector<Sketch>& sketches) {
   }
   text.close();
   if (!text) return Error{"cannot write", in, "free space in the folder for temporary files"};
-  bisect::CommandOptions options;
+  CommandOptions options;
   options.timeout_seconds = kSeconds;
   options.out = out;
-  const auto ran = bisect::run_command({"dot", "-Tplain", in}, options, nullptr);
+  const auto ran = run_command({"dot", "-Tplain", in}, options, nullptr);
   if (!ran)
     return Error{
         "the graph page is laid out by Graphviz, whose program is not there: " + ran.error().what,

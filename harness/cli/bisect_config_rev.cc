@@ -6,8 +6,8 @@
 #include "harness/bisect/scenarios.h"
 #include "harness/cli/bisect.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/engines.h"
-#include "harness/reference_cache.h"
+#include "harness/experiment/engines.h"
+#include "harness/run/reference_cache.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {

@@ -5,9 +5,9 @@
 
 #include "harness/cli/bisect.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/engine_setup.h"
-#include "harness/lockstep.h"
-#include "harness/loop.h"
+#include "harness/lockstep/lockstep.h"
+#include "harness/run/engine_setup.h"
+#include "harness/run/loop.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/container/atomic_file.h"
+#include "device/machine.h"
 #include "harness/check/drawing.h"
 #include "harness/cli/cli.h"
-#include "harness/memory.h"
-#include "program/device/machine.h"
+#include "harness/experiment/memory.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {

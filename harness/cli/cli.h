@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backends/faults/faults.h"
-#include "harness/progress.h"
+#include "harness/host/progress.h"
 #include "program/base/result.h"
 #include "reports/report.h"
 #include "scenarios/scenario.h"

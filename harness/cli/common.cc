@@ -15,7 +15,7 @@
 
 #include "backends/exec/last_resort.h"
 #include "harness/cli/cli.h"
-#include "harness/engines.h"
+#include "harness/experiment/engines.h"
 #include "program/base/names.h"
 #include "reports/text.h"
 

@@ -1,4 +1,4 @@
-#include "harness/convert.h"
+#include "harness/foreign/convert.h"
 
 #include <fmt/format.h>
 

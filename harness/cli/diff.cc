@@ -1,4 +1,4 @@
-#include "harness/diff.h"
+#include "harness/diff/diff.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "harness/doctor.h"
+#include "harness/doctor/doctor.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/environment.h"
+#include "harness/host/environment.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {

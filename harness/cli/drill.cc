@@ -9,8 +9,8 @@
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/environment.h"
-#include "harness/folder_lock.h"
+#include "harness/host/environment.h"
+#include "harness/host/folder_lock.h"
 
 namespace twinrun::cli {
 namespace {

@@ -1,6 +1,6 @@
 // Engines on the command line: --pjrt-plugin, and what it means that one cannot start.
 #include "harness/cli/cli.h"
-#include "harness/engines.h"
+#include "harness/experiment/engines.h"
 
 namespace twinrun::cli {
 

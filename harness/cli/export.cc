@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/cli/cli.h"
-#include "harness/engine_setup.h"
-#include "harness/export_step.h"
+#include "harness/foreign/export_step.h"
+#include "harness/run/engine_setup.h"
 
 namespace twinrun::cli {
 

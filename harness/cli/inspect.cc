@@ -5,8 +5,8 @@
 
 #include "checkpoints/run.h"
 #include "harness/cli/cli.h"
-#include "harness/experiment.h"
-#include "program/analysis/liveness.h"
+#include "harness/experiment/experiment.h"
+#include "program/graph/liveness.h"
 
 namespace twinrun::cli {
 namespace {

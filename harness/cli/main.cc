@@ -18,8 +18,8 @@
 #include "backends/kernels/kernels.h"
 #include "checkpoints/container/hdf5_tree.h"
 #include "harness/cli/cli.h"
-#include "harness/environment.h"
-#include "harness/heap.h"
+#include "harness/host/environment.h"
+#include "harness/host/heap.h"
 #include "program/base/names.h"
 
 namespace twinrun::cli {

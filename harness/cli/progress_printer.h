@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "harness/progress.h"
+#include "harness/host/progress.h"
 
 namespace twinrun::cli {
 

@@ -4,7 +4,7 @@
 
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/golden.h"
+#include "harness/gate/golden.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {

@@ -6,7 +6,7 @@
 
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/scratch.h"
+#include "harness/host/scratch.h"
 #include "reports/text.h"
 
 namespace twinrun::cli {

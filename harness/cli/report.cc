@@ -9,7 +9,7 @@
 #include "checkpoints/container/array.h"
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/cli.h"
-#include "harness/tensorboard.h"
+#include "harness/foreign/tensorboard.h"
 #include "program/base/names.h"
 #include "reports/csv.h"
 

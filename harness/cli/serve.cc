@@ -1,4 +1,4 @@
-#include "harness/serve.h"
+#include "harness/doctor/serve.h"
 
 #include <iostream>
 

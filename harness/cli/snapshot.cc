@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/cli/cli.h"
-#include "harness/experiment.h"
+#include "harness/experiment/experiment.h"
 
 namespace twinrun::cli {
 

@@ -7,10 +7,10 @@
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/engine_setup.h"
-#include "harness/loop.h"
-#include "harness/op_times.h"
-#include "harness/run.h"
+#include "harness/run/engine_setup.h"
+#include "harness/run/loop.h"
+#include "harness/run/op_times.h"
+#include "harness/run/run.h"
 
 namespace twinrun::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "harness/verify.h"
+#include "harness/gate/verify.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "checkpoints/container/atomic_file.h"
 #include "harness/cli/cli.h"
 #include "harness/cli/progress_printer.h"
-#include "harness/engines.h"
+#include "harness/experiment/engines.h"
 
 namespace twinrun::cli {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "harness/causes.h"
+#include "harness/sharding/causes.h"
 
 namespace twinrun::drill {
 namespace {

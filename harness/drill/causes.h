@@ -1,13 +1,13 @@
 // How a drill brings about a cause of sharding: by the scenario's own keys, or by a subject that secretly runs another program.
 //
 //   declared_causes(scenario)[0].overrides;          // {{"tpu.reduction", "sum"}}
-//   hidden_causes(experiment);                       // names in harness/causes.h that the experiment's sharding has not
+//   hidden_causes(experiment);                       // names in harness/sharding/causes.h that the experiment's sharding has not
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "harness/experiment.h"
+#include "harness/experiment/experiment.h"
 
 namespace twinrun::drill {
 

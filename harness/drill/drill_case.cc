@@ -8,13 +8,14 @@
 #include <set>
 
 #include "backends/faults/faults.h"
+#include "harness/diagnose/pipeline.h"
 #include "harness/drill/causes.h"
 #include "harness/drill/subject.h"
-#include "harness/pipeline.h"
-#include "program/analysis/liveness.h"
+#include "harness/experiment/engines.h"
 #include "program/base/digest.h"
 #include "program/base/names.h"
 #include "program/base/philox.h"
+#include "program/graph/liveness.h"
 
 namespace twinrun::drill {
 namespace {

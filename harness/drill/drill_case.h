@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/experiment.h"
+#include "harness/experiment/experiment.h"
 #include "program/base/result.h"
 
 namespace twinrun::drill {

@@ -4,8 +4,8 @@
 //   CaseRecord r = run_case("engine.drill_mlp.1.17", {.directory = "out/cases", .cache = "out/references"}, truths);
 #pragma once
 
+#include "harness/diagnose/pipeline.h"
 #include "harness/drill/truth.h"
-#include "harness/pipeline.h"
 
 namespace twinrun::drill {
 

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include "backends/faults/other_program.h"
-#include "harness/causes.h"
+#include "backends/registry.h"
+#include "harness/sharding/causes.h"
 
 namespace twinrun::drill {
 namespace {

@@ -7,11 +7,13 @@
 #include <numeric>
 #include <set>
 
+#include "backends/registry.h"
+#include "harness/diagnose/pipeline.h"
 #include "harness/drill/subject.h"
-#include "harness/effect.h"
-#include "harness/evaluate.h"
-#include "harness/pipeline.h"
-#include "harness/run.h"
+#include "harness/effect/effect.h"
+#include "harness/experiment/engines.h"
+#include "harness/run/evaluate.h"
+#include "harness/run/run.h"
 
 namespace twinrun::drill {
 namespace {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "device/machine.h"
 #include "harness/profile/modelled.h"
-#include "program/device/machine.h"
 #include "reports/text.h"
 
 namespace twinrun {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "harness/violation.h"
+#include "harness/lockstep/violation.h"
 
 namespace twinrun {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "program/device/machine.h"
+#include "device/machine.h"
 
 namespace twinrun {
 namespace {

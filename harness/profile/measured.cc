@@ -6,11 +6,11 @@
 #include <cmath>
 #include <map>
 
-#include "harness/engine_setup.h"
-#include "harness/environment.h"
+#include "harness/host/environment.h"
 #include "harness/profile/ceilings.h"
 #include "harness/profile/describe.h"
-#include "harness/run.h"
+#include "harness/run/engine_setup.h"
+#include "harness/run/run.h"
 #include "program/ops/op_def.h"
 
 namespace twinrun {

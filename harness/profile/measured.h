@@ -4,7 +4,7 @@
 //   to_profile_text(m->profile, 80);   to_chrome_trace(m->trace);
 #pragma once
 
-#include "harness/progress.h"
+#include "harness/host/progress.h"
 #include "program/base/result.h"
 #include "reports/chrome_trace.h"
 #include "reports/profile.h"

@@ -4,14 +4,14 @@
 
 #include <algorithm>
 
-#include "harness/engine_setup.h"
-#include "harness/environment.h"
-#include "harness/experiment.h"
+#include "device/core_model.h"
+#include "device/hbm_plan.h"
+#include "harness/experiment/experiment.h"
+#include "harness/host/environment.h"
 #include "harness/profile/describe.h"
 #include "harness/profile/input_model.h"
 #include "harness/profile/published.h"
-#include "program/device/core_model.h"
-#include "program/device/hbm_plan.h"
+#include "harness/run/engine_setup.h"
 
 namespace twinrun {
 namespace {

@@ -13,11 +13,11 @@ namespace twinrun {
 
 struct ModelledOptions {
   std::string generation = "v2";
-  bool bf16_activations = false;  // what if (program/device/core_model.h)
+  bool bf16_activations = false;  // what if (device/core_model.h)
   bool advice = true;             // model each recommendation as well
 };
 
-// Errors: no such generation; a batch that does not divide; what only the data tell (harness/experiment.h).
+// Errors: no such generation; a batch that does not divide; what only the data tell (harness/experiment/experiment.h).
 Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions& options);
 
 // What may be set to go faster, each with what the model says after it, the largest gain first. Below 1 % nothing is said.

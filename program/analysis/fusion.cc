@@ -5,7 +5,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "program/analysis/liveness.h"
+#include "program/graph/liveness.h"
 
 namespace twinrun {
 namespace {

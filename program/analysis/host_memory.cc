@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include "program/analysis/liveness.h"
 #include "program/analysis/memory_plan.h"
+#include "program/graph/liveness.h"
 
 namespace twinrun {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "program/analysis/liveness.h"
 #include "program/graph/accumulate.h"
 #include "program/graph/clip.h"
 #include "program/graph/core_groups.h"
+#include "program/graph/liveness.h"
 #include "program/graph/optimizer.h"
 
 namespace twinrun {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "program/base/digest.h"
-#include "program/graph/graph.h"
+#include "program/ops/graph.h"
 
 namespace twinrun {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "program/graph/graph.h"
+#include "program/ops/graph.h"
 
 namespace twinrun {
 

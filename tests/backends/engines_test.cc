@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "backends/registry.h"
 #include "program/base/bits.h"
 #include "tests/backends/small_programs.h"
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "backends/registry.h"
 #include "program/base/bits.h"
 #include "tests/backends/fault_trials.h"
 

@@ -11,7 +11,8 @@
 
 #include "backends/faults/faulty_backend.h"
 #include "backends/kernels/kernels.h"
-#include "program/analysis/liveness.h"
+#include "backends/registry.h"
+#include "program/graph/liveness.h"
 #include "tests/backends/fault_trials.h"
 
 namespace twinrun::fault_everywhere_test {

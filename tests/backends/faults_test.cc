@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 
+#include "backends/registry.h"
 #include "program/base/bits.h"
 #include "tests/backends/fault_trials.h"
 

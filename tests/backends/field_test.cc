@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-#include "backends/oracle.h"
+#include "backends/oracle/oracle.h"
 #include "program/ops/op_def.h"
 #include "tests/reference/op_cases.h"
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <random>
 
-#include "backends/interpreter.h"
+#include "backends/core/interpreter.h"
 #include "program/base/bits.h"
 #include "program/graph/layers.h"
 #include "tests/backends/small_programs.h"

@@ -1,5 +1,5 @@
 // The oracle accepts honest engines and rejects planted errors; its functions agree with MPFR.
-#include "backends/oracle.h"
+#include "backends/oracle/oracle.h"
 
 #include <gtest/gtest.h>
 #include <mpfr.h>

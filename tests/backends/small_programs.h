@@ -15,7 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
+#include "backends/registry.h"
 #include "program/base/philox.h"
 #include "program/graph/initial_state.h"
 #include "program/graph/layers.h"

@@ -9,8 +9,9 @@
 
 #include "backends/faults/faulty_backend.h"
 #include "backends/kernels/kernels.h"
-#include "backends/oracle.h"
+#include "backends/oracle/oracle.h"
 #include "backends/oracle/screen.h"
+#include "backends/registry.h"
 #include "backends/variants/variant.h"
 #include "program/base/bits.h"
 #include "tests/backends/small_programs.h"

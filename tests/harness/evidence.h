@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "harness/classify.h"
+#include "harness/diagnose/classify.h"
 
 namespace twinrun::by_hand {
 

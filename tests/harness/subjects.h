@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "backends/backend.h"
-#include "harness/envelope.h"
-#include "harness/run.h"
+#include "backends/core/backend.h"
+#include "harness/envelope/envelope.h"
+#include "harness/run/run.h"
 
 namespace twinrun::tiny {
 

@@ -10,8 +10,9 @@
 #include <string>
 
 #include "backends/faults/faulty_backend.h"
-#include "harness/experiment.h"
-#include "harness/run.h"
+#include "backends/registry.h"
+#include "harness/experiment/experiment.h"
+#include "harness/run/run.h"
 
 namespace twinrun::tiny {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "backends/variants/variant.h"
-#include "harness/lockstep.h"
+#include "harness/lockstep/lockstep.h"
 #include "tests/harness/tiny.h"
 
 namespace twinrun::tiny {

@@ -1,3 +1,4 @@
+// The table of layers, and the checks of the tree against it.
 #include "tests/layering/layering.h"
 
 #include <algorithm>
@@ -5,6 +6,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -14,54 +16,108 @@ namespace {
 
 constexpr int kMaxLines = 600;
 
-// The first prefix that fits names the layer. `sees` is what it may include besides itself; "*" is
-// every room.
+// A folder of the house. It may include itself, the folders that it stands on and whatever those stand on, and the rooms that it
+// sees, with all their folders.
 struct Layer {
-  std::string_view prefix;
-  std::string_view name;
+  std::string_view folder;
+  std::vector<std::string_view> stands_on;
   std::vector<std::string_view> sees;
 };
 
 const std::vector<Layer>& layers() {
+  static const std::vector<std::string_view> rooms = {"program",  "device",      "scenarios",
+                                                      "backends", "checkpoints", "reports"};
   static const std::vector<Layer> all = {
-      {"program/base/", "base", {}},
-      {"program/", "program", {"base"}},
-      {"checkpoints/container/", "container", {"base"}},
-      {"checkpoints/", "checkpoints", {"base", "program", "container"}},
-      {"scenarios/data/", "data", {"base", "program", "container"}},
-      {"scenarios/", "scenarios", {"base", "program", "data"}},
-      {"backends/kernels/", "kernels", {"base", "program"}},
-      {"backends/exec/",
-       "exec",
-       {"base", "program", "kernels", "backends", "container", "checkpoints"}},
-      {"backends/pjrt/", "pjrt", {"base", "program", "kernels", "backends"}},
-      {"backends/", "backends", {"base", "program", "kernels"}},
-      {"reports/", "reports", {"base", "container"}},
-      {"harness/cli/", "cli", {"*", "harness"}},
-      {"harness/", "harness", {"*"}},
-      {"tests/reference/", "reference", {"base", "program"}},
+      {"program/base", {}, {}},
+      {"program", {}, {}},  // ops.def
+      {"program/ops", {"program/base", "program"}, {}},
+      {"program/graph", {"program/ops"}, {}},
+      {"program/analysis", {"program/graph"}, {}},
+      {"program/text", {"program/graph"}, {}},
+      {"program/import", {"program/graph"}, {}},
+      {"device", {"program/analysis"}, {}},
+      {"checkpoints/container", {"program/base"}, {}},
+      {"checkpoints", {"checkpoints/container", "program/graph"}, {}},
+      {"checkpoints/interchange", {"checkpoints"}, {}},
+      {"scenarios/data", {"program/base"}, {"checkpoints/container"}},
+      {"scenarios", {"program/graph", "scenarios/data"}, {}},
+      {"backends/kernels", {"program/analysis"}, {}},
+      {"backends/core", {"backends/kernels"}, {}},
+      {"backends/cpu", {"backends/core"}, {}},
+      {"backends/tpu", {"backends/core", "device"}, {}},
+      {"backends/oracle", {"backends/core"}, {}},
+      {"backends/variants", {"backends/core"}, {}},
+      {"backends/faults", {"backends/core", "device"}, {}},
+      {"backends/skeleton", {"backends/core"}, {}},
+      {"backends", {"backends/cpu", "backends/tpu", "backends/oracle", "backends/variants"}, {}},
+      {"backends/exec", {"backends"}, {"checkpoints"}},
+      {"backends/pjrt", {"backends", "program/text"}, {}},
+      {"reports", {"program/base", "checkpoints/container"}, {}},
+      {"harness/host", {}, rooms},
+      {"harness/experiment", {"harness/host"}, rooms},
+      {"harness/tensors", {"harness/experiment"}, rooms},
+      {"harness/effect", {"harness/experiment"}, rooms},
+      {"harness/run", {"harness/tensors"}, rooms},
+      {"harness/lockstep", {"harness/run"}, rooms},
+      {"harness/sharding", {"harness/lockstep"}, rooms},
+      {"harness/envelope", {"harness/lockstep"}, rooms},
+      {"harness/identify", {"harness/envelope", "harness/sharding"}, rooms},
+      {"harness/diagnose", {"harness/effect", "harness/identify"}, rooms},
+      {"harness/gate", {"harness/effect", "harness/identify"}, rooms},
+      {"harness/bisect", {"harness/diagnose"}, rooms},
+      {"harness/bundle", {"harness/diagnose"}, rooms},
+      {"harness/drill", {"harness/diagnose"}, rooms},
+      {"harness/profile", {"harness/lockstep"}, rooms},
+      {"harness/doctor", {"harness/run"}, rooms},
+      {"harness/check", {"harness/experiment"}, rooms},
+      {"harness/foreign", {"harness/run"}, rooms},
+      {"harness/diff", {"harness/foreign"}, rooms},
+      {"harness/cli",
+       {"harness/bisect", "harness/bundle", "harness/check", "harness/diff", "harness/doctor",
+        "harness/drill", "harness/gate", "harness/profile"},
+       rooms},
+      {"tests/reference", {"program/graph"}, {}},
   };
   return all;
 }
 
+bool is_below(std::string_view path, std::string_view folder) {
+  return path == folder || (path.starts_with(folder) && path[folder.size()] == '/');
+}
+
+// The row of the longest folder that the path is in.
 const Layer* find_layer(std::string_view path) {
+  const Layer* found = nullptr;
   for (const Layer& layer : layers()) {
-    if (path.starts_with(layer.prefix)) return &layer;
+    if (is_below(path, layer.folder) && (!found || layer.folder.size() > found->folder.size()))
+      found = &layer;
   }
-  return nullptr;
+  return found;
+}
+
+bool stands_on(const Layer& from, const Layer& to) {
+  if (from.folder == to.folder) return true;
+  return std::ranges::any_of(from.stands_on, [&](std::string_view folder) {
+    const Layer* const next = find_layer(folder);
+    return next != nullptr && stands_on(*next, to);
+  });
 }
 
 bool may_include(const Layer& from, const Layer& to) {
-  if (from.name == to.name) return true;
-  const auto listed = [&](std::string_view name) {
-    return std::ranges::find(from.sees, name) != from.sees.end();
-  };
-  if (listed(to.name)) return true;
-  return listed("*") && to.name != "cli" && to.name != "reference";
+  return stands_on(from, to) || std::ranges::any_of(from.sees, [&](std::string_view room) {
+           return is_below(to.folder, room);
+         });
 }
 
 bool is_cpp(std::string_view path) {
   return path.ends_with(".h") || path.ends_with(".cc") || path.ends_with(".def");
+}
+
+// In a room, not in tests/, bench/ or adapters/.
+bool is_room(std::string_view path) {
+  constexpr std::array<std::string_view, 7> kRooms = {
+      "program", "device", "scenarios", "checkpoints", "backends", "reports", "harness"};
+  return std::ranges::any_of(kRooms, [&](std::string_view room) { return is_below(path, room); });
 }
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
@@ -136,8 +192,8 @@ bool is_isa_file(std::string_view path) {
 Files read_tree(const std::string& root) {
   namespace fs = std::filesystem;
   Files files;
-  for (const char* room : {"program", "scenarios", "checkpoints", "backends", "reports", "harness",
-                           "tests", "bench", "adapters"}) {
+  for (const char* room : {"program", "device", "scenarios", "checkpoints", "backends", "reports",
+                           "harness", "tests", "bench", "adapters"}) {
     const fs::path top = fs::path(root) / room;
     if (!fs::is_directory(top)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(top)) {
@@ -192,7 +248,7 @@ std::string strip(std::string_view text, bool keep_strings) {
 
 std::string_view layer_of(std::string_view path) {
   const Layer* layer = find_layer(path);
-  return layer ? layer->name : "";
+  return layer ? layer->folder : "";
 }
 
 std::vector<Violation> check_arrows(const Files& files) {
@@ -217,17 +273,60 @@ std::vector<Violation> check_arrows(const Files& files) {
             {file, include.line, "a room includes " + *target + ", which is outside the rooms"});
       } else if (!may_include(*from, *to)) {
         out.push_back({file, include.line,
-                       std::string(from->name) + " may not include " + std::string(to->name) +
+                       std::string(from->folder) + " may not include " + std::string(to->folder) +
                            ": " + *target});
-      } else if (file.starts_with("harness/classify") &&
-                 (to->name == "backends" || to->name == "kernels" || to->name == "exec" ||
-                  to->name == "pjrt") &&
-                 *target != "backends/backend.h" && *target != "backends/oracle.h") {
+      } else if (file.starts_with("harness/diagnose/classify") && is_below(*target, "backends") &&
+                 *target != "backends/core/backend.h" && *target != "backends/oracle/oracle.h") {
         out.push_back({file, include.line,
                        "the classifier knows an engine by its capabilities only: " + *target});
       }
     }
   }
+  return out;
+}
+
+std::vector<Violation> check_rows(const Files& files) {
+  std::vector<Violation> out;
+  for (const auto& [file, text] : files) {
+    const std::string folder = std::filesystem::path(file).parent_path().generic_string();
+    if (is_cpp(file) && is_room(file) && layer_of(file) != folder)
+      out.push_back({file, 0, folder + " has no row of its own in the table of layers"});
+  }
+  return out;
+}
+
+std::vector<Violation> check_circles(const Files& files) {
+  std::map<std::string, std::map<std::string, std::string>>
+      includes;  // folder -> folder -> a file that does
+  for (const auto& [file, text] : files) {
+    if (!is_cpp(file) || !is_room(file)) continue;
+    const std::string from = std::filesystem::path(file).parent_path().generic_string();
+    for (const Include& include : includes_of(text)) {
+      const auto target = resolve(files, file, include);
+      if (!target || !is_room(*target)) continue;
+      const std::string to = std::filesystem::path(*target).parent_path().generic_string();
+      if (to != from) includes[from].try_emplace(to, file);
+    }
+  }
+  std::vector<Violation> out;
+  std::vector<std::string> way;
+  std::set<std::string> done;
+  const std::function<void(const std::string&)> visit = [&](const std::string& folder) {
+    if (const auto seen = std::ranges::find(way, folder); seen != way.end()) {
+      std::string circle;
+      for (auto it = seen; it != way.end(); ++it) circle += *it + " -> ";
+      out.push_back({includes[way.back()][folder], 0, "a circle of folders: " + circle + folder});
+      return;
+    }
+    if (done.contains(folder)) return;
+    way.push_back(folder);
+    for (const auto& [to, file] : includes[folder]) visit(to);
+    way.pop_back();
+    done.insert(folder);
+  };
+  std::vector<std::string> folders;
+  for (const auto& [folder, to] : includes) folders.push_back(folder);
+  for (const std::string& folder : folders) visit(folder);
   return out;
 }
 
@@ -257,10 +356,11 @@ std::vector<Violation> check_speech(const Files& files) {
   std::vector<Violation> out;
   for (const auto& [file, text] : files) {
     const std::string_view layer = layer_of(file);
-    if (layer.empty() || layer == "cli" || !is_cpp(file)) continue;
+    if (layer.empty() || layer == "harness/cli" || !is_cpp(file)) continue;
     for (const Include& include : includes_of(text)) {
       // exec splits its command as shell words with this library.
-      const bool options = include.path.starts_with("boost/program_options") && layer != "exec";
+      const bool options =
+          include.path.starts_with("boost/program_options") && layer != "backends/exec";
       if (include.path == "iostream" || options || include.path == "getopt.h") {
         out.push_back({file, include.line, "only harness/cli may include <" + include.path + ">"});
       }
@@ -316,7 +416,8 @@ std::vector<Violation> check_length(const Files& files) {
 
 std::vector<Violation> check_layering(const Files& files) {
   std::vector<Violation> out;
-  for (auto* check : {check_arrows, check_speech, check_isa, check_length}) {
+  for (auto* check :
+       {check_arrows, check_rows, check_circles, check_speech, check_isa, check_length}) {
     auto found = check(files);
     out.insert(out.end(), found.begin(), found.end());
   }

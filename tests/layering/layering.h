@@ -27,12 +27,12 @@ Files read_tree(const std::string& root);
 // `keep_strings`. Line breaks stay, so that line numbers do.
 std::string strip(std::string_view text, bool keep_strings);
 
-// The layer of a path: "base", "program", "container", "checkpoints", "data", "scenarios",
-// "kernels", "exec", "backends", "reports", "cli", "harness", "reference"; "" for what is outside
-// the rooms.
+// The folder whose row in the table of layers a path belongs to: "program/base", "harness/cli"; "" outside of the rooms.
 std::string_view layer_of(std::string_view path);
 
-std::vector<Violation> check_arrows(const Files& files);  // #include "..." between layers
+std::vector<Violation> check_arrows(const Files& files);   // #include "..." between layers
+std::vector<Violation> check_rows(const Files& files);     // a row for every folder of the rooms
+std::vector<Violation> check_circles(const Files& files);  // folders that include each other
 std::vector<Violation> check_speech(
     const Files& files);  // only harness/cli prints, parses argv or exits
 std::vector<Violation> check_isa(

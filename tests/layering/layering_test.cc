@@ -27,6 +27,8 @@ TEST(Tree, IsRead) {
 }
 
 TEST(Tree, KeepsItsArrows) { EXPECT_EQ(list(check_arrows(tree())), ""); }
+TEST(Tree, HasARowForEveryFolder) { EXPECT_EQ(list(check_rows(tree())), ""); }
+TEST(Tree, HasNoCircles) { EXPECT_EQ(list(check_circles(tree())), ""); }
 TEST(Tree, OnlyTheCommandLineSpeaks) { EXPECT_EQ(list(check_speech(tree())), ""); }
 TEST(Tree, IsaFilesSeePlainHeadersOnly) { EXPECT_EQ(list(check_isa(tree())), ""); }
 TEST(Tree, NoFileIsOvergrown) { EXPECT_EQ(list(check_length(tree())), ""); }
@@ -38,70 +40,95 @@ int arrows(const std::string& from, const std::string& to) {
 }
 
 TEST(Checker, NamesTheLayer) {
-  EXPECT_EQ(layer_of("program/base/bits.h"), "base");
+  EXPECT_EQ(layer_of("program/base/bits.h"), "program/base");
   EXPECT_EQ(layer_of("program/ops.def"), "program");
-  EXPECT_EQ(layer_of("checkpoints/container/npy.cc"), "container");
-  EXPECT_EQ(layer_of("scenarios/data/feed.h"), "data");
-  EXPECT_EQ(layer_of("backends/kernels/dot.h"), "kernels");
-  EXPECT_EQ(layer_of("backends/tpu/tpu.h"), "backends");
-  EXPECT_EQ(layer_of("harness/cli/main.cc"), "cli");
+  EXPECT_EQ(layer_of("checkpoints/container/npy.cc"), "checkpoints/container");
+  EXPECT_EQ(layer_of("scenarios/data/feed.h"), "scenarios/data");
+  EXPECT_EQ(layer_of("backends/kernels/dot.h"), "backends/kernels");
+  EXPECT_EQ(layer_of("backends/tpu/tpu.h"), "backends/tpu");
+  EXPECT_EQ(layer_of("backends/registry.cc"), "backends");
+  EXPECT_EQ(layer_of("harness/cli/main.cc"), "harness/cli");
   EXPECT_EQ(layer_of("bench/dot.cc"), "");
 }
 
 TEST(Checker, AllowsTheArrowsOfTheHouse) {
-  EXPECT_EQ(arrows("program/graph/graph.cc", "program/base/types.h"), 0);
-  EXPECT_EQ(arrows("scenarios/models.cc", "program/graph/graph.h"), 0);
+  EXPECT_EQ(arrows("program/ops/graph.cc", "program/base/types.h"), 0);
+  EXPECT_EQ(arrows("scenarios/models.cc", "program/ops/graph.h"), 0);
   EXPECT_EQ(arrows("scenarios/data/idx.cc", "checkpoints/container/npy.h"), 0);
   EXPECT_EQ(arrows("reports/bundle.cc", "checkpoints/container/zip.h"), 0);
   EXPECT_EQ(arrows("checkpoints/run.cc", "checkpoints/container/hdf5.h"), 0);
   EXPECT_EQ(arrows("backends/tpu/engine.cc", "backends/kernels/kernels.h"), 0);
   EXPECT_EQ(arrows("backends/exec/job.cc", "checkpoints/checkpoint.h"), 0);
-  EXPECT_EQ(arrows("harness/pipeline.cc", "reports/report.h"), 0);
-  EXPECT_EQ(arrows("harness/cli/diff.cc", "harness/diff.h"), 0);
-  EXPECT_EQ(arrows("harness/classify.cc", "backends/backend.h"), 0);
-  EXPECT_EQ(arrows("tests/reference/interpreter.cc", "program/graph/op.h"), 0);
+  EXPECT_EQ(arrows("harness/diagnose/pipeline.cc", "reports/report.h"), 0);
+  EXPECT_EQ(arrows("harness/cli/diff.cc", "harness/diff/diff.h"), 0);
+  EXPECT_EQ(arrows("harness/diagnose/classify.cc", "backends/core/backend.h"), 0);
+  EXPECT_EQ(arrows("tests/reference/interpreter.cc", "program/ops/op.h"), 0);
 }
 
 TEST(Checker, FindsEveryForbiddenArrow) {
-  EXPECT_EQ(arrows("program/base/bits.h", "program/graph/op.h"), 1);
-  EXPECT_EQ(arrows("program/graph/graph.cc", "scenarios/scenario.h"), 1);
-  EXPECT_EQ(arrows("program/graph/graph.cc", "backends/backend.h"), 1);
+  EXPECT_EQ(arrows("program/base/bits.h", "program/ops/op.h"), 1);
+  EXPECT_EQ(arrows("program/ops/graph.cc", "scenarios/scenario.h"), 1);
+  EXPECT_EQ(arrows("program/ops/graph.cc", "backends/core/backend.h"), 1);
   EXPECT_EQ(arrows("scenarios/scenario.cc", "checkpoints/checkpoint.h"), 1);
   EXPECT_EQ(arrows("scenarios/scenario.cc", "checkpoints/container/npy.h"), 1);
   EXPECT_EQ(arrows("scenarios/data/idx.cc", "checkpoints/checkpoint.h"), 1);
   EXPECT_EQ(arrows("scenarios/data/idx.cc", "scenarios/scenario.h"), 1);
   EXPECT_EQ(arrows("checkpoints/run.cc", "scenarios/scenario.h"), 1);
   EXPECT_EQ(arrows("checkpoints/container/npy.cc", "checkpoints/checkpoint.h"), 1);
-  EXPECT_EQ(arrows("checkpoints/run.cc", "backends/backend.h"), 1);
+  EXPECT_EQ(arrows("checkpoints/run.cc", "backends/core/backend.h"), 1);
   EXPECT_EQ(arrows("backends/cpu/engine.cc", "checkpoints/checkpoint.h"), 1);
   EXPECT_EQ(arrows("backends/cpu/engine.cc", "scenarios/scenario.h"), 1);
   EXPECT_EQ(arrows("backends/registry.cc", "backends/exec/job.h"), 1);
   EXPECT_EQ(arrows("backends/kernels/dot.h", "backends/tpu/tpu.h"), 1);
-  EXPECT_EQ(arrows("reports/html.cc", "program/graph/graph.h"), 1);
+  EXPECT_EQ(arrows("reports/html.cc", "program/ops/graph.h"), 1);
   EXPECT_EQ(arrows("reports/html.cc", "checkpoints/run.h"), 1);
-  EXPECT_EQ(arrows("reports/html.cc", "harness/pipeline.h"), 1);
-  EXPECT_EQ(arrows("harness/pipeline.cc", "harness/cli/verbs.h"), 1);
-  EXPECT_EQ(arrows("harness/pipeline.cc", "tests/support/temp.h"), 1);
-  EXPECT_EQ(arrows("harness/classify.cc", "backends/tpu/tpu.h"), 1);
+  EXPECT_EQ(arrows("reports/html.cc", "harness/diagnose/pipeline.h"), 1);
+  EXPECT_EQ(arrows("program/ops/op_def.h", "program/graph/program.h"), 1);
+  EXPECT_EQ(arrows("backends/core/interpreter.h", "backends/registry.h"), 1);
+  EXPECT_EQ(arrows("backends/cpu/cpu.cc", "backends/tpu/tpu.h"), 1);
+  EXPECT_EQ(arrows("harness/run/run.cc", "harness/lockstep/lockstep.h"), 1);
+  EXPECT_EQ(arrows("harness/envelope/members.cc", "harness/diagnose/pipeline.h"), 1);
+  EXPECT_EQ(arrows("harness/diagnose/pipeline.cc", "harness/cli/verbs.h"), 1);
+  EXPECT_EQ(arrows("harness/diagnose/pipeline.cc", "tests/support/temp.h"), 1);
+  EXPECT_EQ(arrows("harness/diagnose/classify.cc", "backends/tpu/tpu.h"), 1);
   EXPECT_EQ(arrows("tests/reference/interpreter.cc", "backends/kernels/kernels.h"), 1);
+}
+
+TEST(Checker, AsksForARow) {
+  EXPECT_EQ(check_rows({{"harness/run/run.cc", ""}, {"tests/new/a.cc", ""}}).size(), 0u);
+  EXPECT_EQ(check_rows({{"harness/new/a.cc", ""}}).size(), 1u);
+  EXPECT_EQ(check_rows({{"harness/run/new/a.cc", ""}}).size(), 1u);
+}
+
+TEST(Checker, FindsACircle) {
+  const auto circles = [](const Files& files) { return list(check_circles(files)); };
+  Files files = {{"harness/run/run.cc", "#include \"harness/host/heap.h\"\n"},
+                 {"harness/host/heap.h", "#include \"program/base/types.h\"\n"},
+                 {"program/base/types.h", ""}};
+  EXPECT_EQ(circles(files), "");
+  files["program/base/types.h"] = "#include \"harness/run/run.h\"\n";
+  files["harness/run/run.h"] = "";
+  EXPECT_EQ(circles(files),
+            "harness/run/run.cc:0: a circle of folders: harness/host -> program/base -> "
+            "harness/run -> harness/host\n");
 }
 
 TEST(Checker, SeesThroughSpelling) {
   const auto count = [](const std::string& line) {
     return check_arrows({{"program/base/a.h", "\n" + line + "\n"},
-                         {"program/graph/op.h", ""},
+                         {"program/ops/op.h", ""},
                          {"program/base/b.h", ""}})
         .size();
   };
-  EXPECT_EQ(count("  #  include   \"program/graph/op.h\"  // why not"), 1u);
-  EXPECT_EQ(count("#include <program/graph/op.h>"), 1u);
-  EXPECT_EQ(count("#include \"../graph/op.h\""), 1u);
+  EXPECT_EQ(count("  #  include   \"program/ops/op.h\"  // why not"), 1u);
+  EXPECT_EQ(count("#include <program/ops/op.h>"), 1u);
+  EXPECT_EQ(count("#include \"../ops/op.h\""), 1u);
   EXPECT_EQ(count("#include \"hdf5.h\""), 1u);
   EXPECT_EQ(count("#include \"b.h\""), 0u);
   EXPECT_EQ(count("#include <vector>"), 0u);
-  EXPECT_EQ(count("// #include \"program/graph/op.h\""), 0u);
-  EXPECT_EQ(count("/* \n#include \"program/graph/op.h\"\n*/"), 0u);
-  const auto found = check_arrows({{"program/base/a.h", "\n\n#include \"harness/run.h\"\n"}});
+  EXPECT_EQ(count("// #include \"program/ops/op.h\""), 0u);
+  EXPECT_EQ(count("/* \n#include \"program/ops/op.h\"\n*/"), 0u);
+  const auto found = check_arrows({{"program/base/a.h", "\n\n#include \"harness/run/run.h\"\n"}});
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].line, 3);
 }
@@ -118,7 +145,7 @@ TEST(Checker, FindsThoseWhoSpeak) {
         "void f() { exit(1); }", "void f() { fmt::print(\"x\"); }",
         "void f() { fprintf(stderr, \"x\"); }", "int main(int argc, char** argv) {}",
         "int n = 1'000; void f() { std::cerr << 'x'; }"}) {
-    EXPECT_EQ(speech("harness/run.cc", text), 1) << text;
+    EXPECT_EQ(speech("harness/run/run.cc", text), 1) << text;
     EXPECT_EQ(speech("program/base/bits.cc", text), 1) << text;
     EXPECT_EQ(speech("harness/cli/main.cc", text), 0) << text;
     EXPECT_EQ(speech("tests/support/command.cc", text), 0) << text;
@@ -131,7 +158,7 @@ TEST(Checker, LetsOthersBe) {
         "auto s = R\"x(exit(1) \" )\" puts(1))x\";", "void f() { std::snprintf(a, 4, \"x\"); }",
         "void f() { _exit(0); }", "void f() { loop.exit(1); loop->exit(2); }", "int on_exit(int);",
         "char c = '\"'; int argcount;", "auto s = \"a\\\" exit(1)\";"}) {
-    EXPECT_EQ(speech("harness/run.cc", text), 0) << text;
+    EXPECT_EQ(speech("harness/run/run.cc", text), 0) << text;
   }
 }
 
@@ -162,9 +189,9 @@ TEST(Checker, KeepsInstructionSetsIn) {
 
 TEST(Checker, CountsLines) {
   const auto lines = [](int n) { return std::string(static_cast<size_t>(n), '\n'); };
-  EXPECT_TRUE(check_length({{"harness/run.cc", lines(600)}}).empty());
-  EXPECT_EQ(check_length({{"harness/run.cc", lines(601)}}).size(), 1u);
-  EXPECT_EQ(check_layering({{"harness/run.cc", lines(601)}}).size(), 1u);
+  EXPECT_TRUE(check_length({{"harness/run/run.cc", lines(600)}}).empty());
+  EXPECT_EQ(check_length({{"harness/run/run.cc", lines(601)}}).size(), 1u);
+  EXPECT_EQ(check_layering({{"harness/run/run.cc", lines(601)}}).size(), 1u);
 }
 
 TEST(Checker, StripKeepsTheShape) {

@@ -3,7 +3,8 @@
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 
-#include "harness/stages.h"
+#include "backends/registry.h"
+#include "harness/diagnose/stages.h"
 #include "tests/parity/rounding_noise.h"
 
 namespace twinrun::parity {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/experiment.h"
+#include "harness/experiment/experiment.h"
 
 namespace twinrun::parity {
 

@@ -15,8 +15,9 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "backends/registry.h"
 #include "checkpoints/container/hdf5_file.h"
-#include "harness/stages.h"
+#include "harness/diagnose/stages.h"
 #include "scenarios/keys.h"
 #include "tests/parity/corners.h"
 

@@ -1,6 +1,6 @@
 // Ten training steps that JAX exported, imported and run: loss and state against what JAX itself computed. The bound is that of
 // docs/parity.md: as far from the binary64 result as honest f32 implementations, drawn at random, are.
-#include "harness/imported.h"
+#include "harness/experiment/imported.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,9 @@
 #include <cmath>
 #include <filesystem>
 
+#include "backends/registry.h"
 #include "checkpoints/interchange/weights.h"
-#include "harness/export_step.h"
+#include "harness/foreign/export_step.h"
 #include "tests/parity/rounding_noise.h"
 
 namespace twinrun::parity {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "backends/oracle.h"
+#include "backends/oracle/oracle.h"
 #include "tests/harness/tiny.h"
 #include "tests/parity/corners.h"
 #include "tests/parity/rounding_noise.h"

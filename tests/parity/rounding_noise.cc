@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backends/oracle.h"
+#include "backends/oracle/oracle.h"
 #include "program/base/philox.h"
 #include "program/ops/op_def.h"
 #include "scenarios/keys.h"

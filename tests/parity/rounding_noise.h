@@ -6,7 +6,7 @@
 //   scenario = with_rounded_settings(scenario, /*member=*/3);   // the same for beta2, epsilon, ...
 #pragma once
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
 #include "scenarios/scenario.h"
 
 namespace twinrun::parity {

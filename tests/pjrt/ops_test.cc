@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "backends/oracle.h"
+#include "backends/oracle/oracle.h"
 #include "backends/pjrt/pjrt_backend.h"
 #include "tests/reference/op_cases.h"
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "backends/oracle.h"
+#include "backends/oracle/oracle.h"
 #include "backends/pjrt/pjrt_backend.h"
 #include "program/base/bits.h"
 

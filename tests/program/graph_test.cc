@@ -1,5 +1,5 @@
 // Graph construction: what each op infers, what it refuses and under which name.
-#include "program/graph/graph.h"
+#include "program/ops/graph.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "program/analysis/liveness.h"
+#include "program/graph/liveness.h"
 #include "program/ops/op_def.h"
 #include "tests/program/models.h"
 

@@ -1,4 +1,4 @@
-// The second interpreter: the numeric contract (docs/numerics.md, program/graph/op.h) written as
+// The second interpreter: the numeric contract (docs/numerics.md, program/ops/op.h) written as
 // the most naive scalar loops, sharing no code with backends/kernels. It exists to disagree.
 //
 //   Tensor want = reference_op(op, inputs, {.dot = ReferenceArithmetic::Dot::kBf16, .flush =
@@ -8,7 +8,7 @@
 #include <span>
 
 #include "program/base/tensor.h"
-#include "program/graph/op.h"
+#include "program/ops/op.h"
 
 namespace twinrun {
 

@@ -2,7 +2,8 @@
 // room.
 #include <cstdio>
 
-#include "backends/backend.h"
+#include "backends/core/backend.h"
+#include "backends/registry.h"
 #include "program/base/digest.h"
 
 int main() {

@@ -1,0 +1,363 @@
+#include "backends/core/interpreter.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "program/graph/liveness.h"
+#include "program/ops/op_def.h"
+
+namespace twinrun {
+
+Tensor TensorPool::take(const TensorType& type) {
+  const auto it = idle_.find(type.elements() * 8 + static_cast<int64_t>(type.dtype));
+  if (it == idle_.end() || it->second.empty()) return Tensor::empty(type);
+  Tensor tensor = std::move(it->second.back().tensor);
+  it->second.pop_back();
+  return tensor.dims() == type.dims ? std::move(tensor) : tensor.reshaped(type.dims);
+}
+
+void TensorPool::give(Tensor&& tensor) {
+  const Tensor held = std::move(tensor);
+  tensor = Tensor();
+  // Results are 64-byte aligned; a caller's tensor may not be.
+  if (!held.valid() || held.owners() != 1 || reinterpret_cast<uintptr_t>(held.raw()) % 64 != 0)
+    return;
+  idle_[held.elements() * 8 + static_cast<int64_t>(held.dtype())].push_back({held, steps_});
+}
+
+void TensorPool::end_step() {
+  ++steps_;
+  for (auto& [size, list] : idle_)
+    std::erase_if(list, [&](const Idle& i) { return i.since + 2 < steps_; });
+}
+
+struct Interpreter::OpRun {
+  int64_t step = 0;
+  ValueId id = kNoValue;
+  OpHooks* hooks = nullptr;  // nullptr unless they watch this op
+  std::vector<std::vector<Tensor>> inputs = {};
+  std::vector<Tensor> outputs = {};
+};
+
+Interpreter::Interpreter(Program program, Arithmetic arithmetic, const BackendOptions& options)
+    : program_(std::move(program)),
+      arithmetic_(arithmetic),
+      poison_memory_(options.poison_memory),
+      pool_(options.threads),
+      dead_(dead_values(program_)) {
+  const Graph& graph = program_.graph;
+  const auto n = static_cast<size_t>(graph.size());
+  const std::vector<ValueId> last_use = last_uses(program_);
+  dies_.resize(n);
+  constant_ = constant_values(program_);
+  constants_.resize(n);
+  small_.assign(n, false);
+  for (ValueId id = 0; id < graph.size(); ++id) {
+    const Op& op = graph.op(id);
+    const auto i = static_cast<size_t>(id);
+    if (last_use[i] < graph.size()) dies_[static_cast<size_t>(last_use[i])].push_back(id);
+    double work = static_cast<double>(op.type.elements()) + flops(graph, id) / 16;
+    for (ValueId operand : op.operands) work += static_cast<double>(graph.type(operand).elements());
+    small_[i] = work * program_.sharding.cores < 1 << 15;
+  }
+  plan_ = plan_fusion(program_, constant_);
+  memory_plan_ = plan_memory(program_, plan_, constant_);
+  for (const FusionGroup& group : plan_.groups) {
+    std::vector<bool> over;
+    for (ValueId id : group.stored)
+      over.push_back(memory_plan_.takes[static_cast<size_t>(id)] != kNoValue);
+    kernels_.emplace_back(graph, group, arithmetic_.flush, over);
+  }
+  unit_dies_.resize(plan_.order.size());
+  for (ValueId id = 0; id < graph.size(); ++id) {
+    const int last = plan_.last_use[static_cast<size_t>(id)];
+    if (memory_plan_.offset[static_cast<size_t>(id)] >= 0) continue;
+    if (last >= 0 && last < static_cast<int>(plan_.order.size()))
+      unit_dies_[static_cast<size_t>(last)].push_back(id);
+  }
+  values_.assign(static_cast<size_t>(program_.sharding.cores), std::vector<Tensor>(n));
+}
+
+Tensor Interpreter::fresh(const TensorType& type) {
+  Tensor t = memory_.take(type);
+  if (poison_memory_) std::memset(t.raw(), 0xFF, t.bytes());
+  return t;
+}
+
+// Where a result goes.
+Tensor Interpreter::place(size_t replica, ValueId id) {
+  const int64_t offset = memory_plan_.offset[static_cast<size_t>(id)];
+  if (!in_arena_ || offset < 0) return fresh(program_.graph.type(id));
+  Tensor t = arenas_[replica].at(static_cast<size_t>(offset), program_.graph.type(id));
+  if (poison_memory_ && memory_plan_.takes[static_cast<size_t>(id)] == kNoValue)
+    std::memset(t.raw(), 0xFF, t.bytes());
+  return t;
+}
+
+Status Interpreter::check(const States& states, const StepInputs& inputs) const {
+  const size_t cores = values_.size();
+  if (states.size() != cores || inputs.size() != cores) {
+    return Error{"the program has " + std::to_string(cores) + " replicas, got state for " +
+                     std::to_string(states.size()) + " and inputs for " +
+                     std::to_string(inputs.size()),
+                 "engine step", ""};
+  }
+  const auto fits = [&](ValueId id, const Tensor& value, const std::string& name) -> Status {
+    if (value.valid() && value.type() == program_.graph.type(id)) return Ok{};
+    return Error{"expected " + to_string(program_.graph.type(id)) + ", got " +
+                     (value.valid() ? to_string(value.type()) : "nothing"),
+                 name, ""};
+  };
+  for (size_t r = 0; r < cores; ++r) {
+    if (states[r].vars.size() != program_.state.size() ||
+        inputs[r].size() != program_.inputs.size()) {
+      return Error{"state or inputs of another program", "engine step", ""};
+    }
+    for (size_t i = 0; i < program_.state.size(); ++i) {
+      TWINRUN_RETURN_IF_ERROR(
+          fits(program_.state[i].id, states[r].vars[i], program_.state[i].name));
+    }
+    for (size_t i = 0; i < program_.inputs.size(); ++i) {
+      TWINRUN_RETURN_IF_ERROR(fits(program_.inputs[i].id, inputs[r][i], program_.inputs[i].name));
+    }
+  }
+  return Ok{};
+}
+
+// A state that is about to be replaced moves in: if nobody else holds it, its memory is ours.
+void Interpreter::bind(States& states, const StepInputs& inputs) {
+  for (size_t r = 0; r < values_.size(); ++r) {
+    for (size_t i = 0; i < program_.state.size(); ++i) {
+      const StateVar& var = program_.state[i];
+      Tensor& given = states[r].vars[i];
+      values_[r][static_cast<size_t>(var.id)] =
+          var.next == kNoValue ? given : std::exchange(given, {});
+    }
+    for (size_t i = 0; i < program_.inputs.size(); ++i) {
+      values_[r][static_cast<size_t>(program_.inputs[i].id)] = inputs[r][i];
+    }
+  }
+}
+
+void Interpreter::run_replica(OpRun& run, int replica) {
+  const Op& op = program_.graph.op(run.id);
+  const auto r = static_cast<size_t>(replica);
+  const KernelContext context{&pool_, arithmetic_};
+  Tensor& output = run.outputs[r];
+  if (run.hooks == nullptr) {
+    run_kernel(context, op, run.inputs[r], output);
+    return;
+  }
+  const OpCompute compute = [&](const std::vector<Tensor>& in, Tensor& out) {
+    run_kernel(context, op, in, out);
+  };
+  const OpSite site{run.step, replica, &program_, run.id, &compute};
+  std::vector<Tensor> inputs = run.inputs[r];
+  run.hooks->before(site, inputs);
+  if (!run.hooks->replace(site, inputs, output)) run_kernel(context, op, inputs, output);
+  run.hooks->after(site, inputs, output);
+}
+
+void Interpreter::run_collective(OpRun& run) {
+  std::vector<Tensor> contributions;
+  for (const auto& in : run.inputs) contributions.push_back(in[0]);
+  const OpCompute compute = [&](const std::vector<Tensor>& in, Tensor& out) {
+    all_reduce_sum({&pool_, arithmetic_}, in, out);
+  };
+  OpSite site{run.step, -1, &program_, run.id, &compute};
+  Tensor output = place(0, run.id);
+  if (run.hooks != nullptr) run.hooks->before(site, contributions);
+  if (run.hooks == nullptr || !run.hooks->replace(site, contributions, output))
+    compute(contributions, output);
+  if (run.hooks != nullptr) run.hooks->after(site, contributions, output);
+  run.outputs.assign(run.inputs.size(), output);
+  for (size_t r = 0; run.hooks != nullptr && r < run.outputs.size(); ++r) {
+    site.replica = static_cast<int>(r);
+    run.hooks->after_copy(site, contributions, run.outputs[r]);
+  }
+}
+
+void Interpreter::run_op(OpRun& run) {
+  const Op& op = program_.graph.op(run.id);
+  const size_t cores = values_.size();
+  run.inputs.resize(cores);
+  run.outputs.assign(cores, {});
+  bool uniform = true;
+  for (size_t r = 0; r < cores; ++r) {
+    run.inputs[r].clear();
+    for (ValueId operand : op.operands) {
+      run.inputs[r].push_back(values_[r][static_cast<size_t>(operand)]);
+      uniform =
+          uniform && run.inputs[r].back().raw() == run.inputs[0][run.inputs[r].size() - 1].raw();
+    }
+  }
+  if (op.kind == OpKind::kAllReduce) return run_collective(run);
+  Tensor& cached = constants_[static_cast<size_t>(run.id)];
+  bool constant = constant_[static_cast<size_t>(run.id)] && run.hooks == nullptr;
+  for (size_t i = 0; constant && i < op.operands.size();
+       ++i) {  // a hook may have given them other values
+    const auto* kept = constants_[static_cast<size_t>(op.operands[i])].raw();
+    for (size_t r = 0; r < cores; ++r) constant = constant && run.inputs[r][i].raw() == kept;
+  }
+  if (constant && cached.valid()) {
+    run.outputs.assign(cores, cached);
+    return;
+  }
+  uniform = (uniform || constant) && run.hooks == nullptr;
+  const size_t runs = uniform ? 1 : cores;
+  for (size_t r = 0; r < runs; ++r) {
+    const bool alias = op.kind == OpKind::kReshape && run.hooks == nullptr;
+    run.outputs[r] = alias ? run.inputs[r][0].reshaped(op.type.dims) : place(r, run.id);
+  }
+  if (op.kind == OpKind::kReshape && run.hooks == nullptr) {
+    // done: the same memory under another shape
+  } else if (runs == 1 || small_[static_cast<size_t>(run.id)]) {
+    for (size_t r = 0; r < runs; ++r) run_replica(run, static_cast<int>(r));
+  } else {
+    pool_.parallel_for(static_cast<int64_t>(runs),
+                       [&](int64_t r) { run_replica(run, static_cast<int>(r)); });
+  }
+  if (uniform) run.outputs.assign(cores, Tensor(run.outputs[0]));
+  if (constant) cached = run.outputs[0];
+}
+
+void Interpreter::store(OpRun& run) {
+  for (size_t r = 0; r < values_.size(); ++r)
+    values_[r][static_cast<size_t>(run.id)] = std::move(run.outputs[r]);
+  for (auto& inputs : run.inputs) inputs.clear();  // so that dying values have no other owner
+}
+
+// Does each replica's value, or the one of all, belong to nobody but values_?
+bool Interpreter::held_by_us(ValueId id, bool uniform) const {
+  const long owners = uniform ? static_cast<long>(values_.size()) : 1;
+  return std::ranges::all_of(values_, [&](const std::vector<Tensor>& values) {
+    const Tensor& value = values[static_cast<size_t>(id)];
+    return value.owners() == owners && reinterpret_cast<uintptr_t>(value.raw()) % 64 == 0;
+  });
+}
+
+void Interpreter::run_group(size_t index) {
+  const FusionGroup& group = plan_.groups[index];
+  const size_t cores = values_.size();
+  bool uniform = true;
+  for (ValueId id : group.sources) {
+    const auto* first = values_[0][static_cast<size_t>(id)].raw();
+    for (size_t r = 1; r < cores; ++r)
+      uniform = uniform && values_[r][static_cast<size_t>(id)].raw() == first;
+  }
+  const size_t jobs = uniform ? 1 : cores;
+  sources_.clear();
+  for (size_t r = 0; r < jobs; ++r) {
+    for (ValueId id : group.sources) sources_.push_back(values_[r][static_cast<size_t>(id)].raw());
+  }
+  for (ValueId id : group.stored) {
+    const auto i = static_cast<size_t>(id);
+    const ValueId source = memory_plan_.takes[i];
+    const bool in_place =
+        memory_plan_.offset[i] < 0 && source != kNoValue && held_by_us(source, uniform);
+    for (size_t r = 0; r < jobs; ++r)
+      values_[r][i] = in_place ? values_[r][static_cast<size_t>(source)] : place(r, id);
+  }
+  stored_.clear();
+  for (size_t r = 0; r < jobs; ++r) {
+    for (ValueId id : group.stored) stored_.push_back(values_[r][static_cast<size_t>(id)].raw());
+  }
+  kernels_[index].run({&pool_, arithmetic_}, static_cast<int64_t>(jobs), sources_, stored_);
+  for (size_t r = jobs; r < cores; ++r) {
+    for (ValueId id : group.stored)
+      values_[r][static_cast<size_t>(id)] = values_[0][static_cast<size_t>(id)];
+  }
+}
+
+void Interpreter::release(const std::vector<ValueId>& dead) {
+  for (ValueId id : dead) {
+    for (auto& values : values_) memory_.give(std::move(values[static_cast<size_t>(id)]));
+  }
+}
+
+bool Interpreter::find_watched(int64_t step, OpHooks* hooks) {
+  watched_.assign(static_cast<size_t>(program_.graph.size()), false);
+  bool any = false;
+  for (ValueId id = 0; hooks != nullptr && id < program_.graph.size(); ++id) {
+    if (program_.graph.op(id).kind == OpKind::kParameter || dead_[static_cast<size_t>(id)])
+      continue;
+    if (!hooks->watches(program_, id, step)) continue;
+    watched_[static_cast<size_t>(id)] = any = true;
+  }
+  return any;
+}
+
+void Interpreter::step_by_ops(int64_t step, TraceSink* sink, OpHooks* hooks) {
+  for (ValueId id = 0; id < program_.graph.size(); ++id) {
+    if (program_.graph.op(id).kind == OpKind::kParameter || dead_[static_cast<size_t>(id)])
+      continue;
+    OpRun run{step, id, watched_[static_cast<size_t>(id)] ? hooks : nullptr};
+    run_op(run);
+    if (sink != nullptr) sink->on_op({step, &program_, id, run.inputs, run.outputs});
+    store(run);
+    release(dies_[static_cast<size_t>(id)]);
+  }
+}
+
+void Interpreter::step_by_units() {
+  while (arenas_.size() < values_.size())
+    arenas_.push_back(Tensor::empty({DType::kPred, {memory_plan_.bytes}}));
+  in_arena_ = true;
+  OpRun run;
+  for (size_t i = 0; i < plan_.order.size(); ++i) {
+    const FusionUnit& unit = plan_.order[i];
+    if (unit.group >= 0) {
+      run_group(static_cast<size_t>(unit.group));
+    } else {
+      run.id = unit.op;
+      run_op(run);
+      store(run);
+    }
+    release(unit_dies_[i]);
+  }
+  in_arena_ = false;
+}
+
+// The results leave; whatever else the step held is free for the next one.
+void Interpreter::collect(States& states, StepOutputs& outputs) {
+  const size_t cores = values_.size();
+  outputs.assign(cores, {});
+  Values next(cores);
+  for (size_t r = 0; r < cores; ++r) {
+    for (const auto& output : program_.outputs)
+      outputs[r].push_back(values_[r][static_cast<size_t>(output.id)]);
+    for (const StateVar& var : program_.state) {
+      next[r].push_back(var.next == kNoValue ? Tensor()
+                                             : values_[r][static_cast<size_t>(var.next)]);
+    }
+  }
+  for (auto& values : values_) {
+    for (Tensor& value : values) memory_.give(std::move(value));
+  }
+  for (size_t r = 0; r < cores; ++r) {
+    for (size_t i = 0; i < program_.state.size(); ++i) {
+      if (next[r][i].valid()) states[r].vars[i] = std::move(next[r][i]);
+    }
+  }
+  memory_.end_step();
+}
+
+Status Interpreter::step(int64_t step, States& states, const StepInputs& inputs,
+                         StepOutputs& outputs, TraceSink* sink, OpHooks* hooks) {
+  TWINRUN_RETURN_IF_ERROR(check(states, inputs));
+  bind(states, inputs);
+  for (auto& replica : outputs) {
+    for (Tensor& old : replica)
+      memory_.give(std::move(old));  // of the step before: its memory serves this one
+  }
+  if (find_watched(step, hooks) || sink != nullptr) {
+    step_by_ops(step, sink, hooks);
+  } else {
+    step_by_units();
+  }
+  collect(states, outputs);
+  return Ok{};
+}
+
+}  // namespace twinrun

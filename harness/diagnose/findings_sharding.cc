@@ -1,0 +1,283 @@
+// What is said of causes: those that the sharded program has, and those that the subject's script has brought in.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "harness/diagnose/findings.h"
+#include "reports/text.h"
+
+namespace twinrun {
+namespace {
+
+// What people call a cause of sharding: as a subject, and in a list of shares.
+struct CauseName {
+  std::string_view cause, subject, share;
+};
+
+constexpr CauseName kCauseNames[] = {
+    {"reduction", "the loss reduction", "reduction"},
+    {"batch_norm", "per-core batch norm", "batch norm"},
+    {"batch_wise", "looking across one core's samples", "batch-wise layers"},
+    {"token_mean", "a mean of means over unequal tokens", "mean of means over unequal tokens"},
+    {"clipping", "clipping before the all-reduce", "clipping"},
+    {"l2", "the L2 term of every core", "L2"},
+    {"unscaled", "a gradient that is never scaled by 1/cores", "unscaled gradient"},
+    {"scaled_twice", "a gradient scaled by 1/cores twice", "gradient scaled twice"},
+    {"averaged_variance", "the average of the cores' own variances", "averaged variances"},
+    {"statistics", "running statistics of replica 0 alone", "running statistics"},
+    {"rate_times_cores", "a learning rate times the cores", "learning rate"},
+    {"rate_over_cores", "a learning rate over the cores", "learning rate"},
+    {"one_stream", "one random stream on all cores", "one random stream"},
+    {"stream_per_core", "a random stream of each core", "random streams"},
+    {"averaged_statistics", "running statistics averaged over the cores", "averaged statistics"},
+    {"same_shard", "the same shard on every core", "unsharded data"},
+    {"shard_twice", "one shard on two cores", "duplicate shard"},
+    {"remainder_padded", "padding that counts", "padded remainder"},
+    {"remainder_repeated", "samples that count twice", "repeated remainder"},
+    {"remainder_dropped", "samples that are left out", "dropped remainder"},
+    {"no_all_reduce", "a missing all-reduce", "missing all-reduce"},
+};
+
+CauseName name_of(const std::string& cause) {
+  for (const CauseName& name : kCauseNames) {
+    if (name.cause == cause) return name;
+  }
+  return {cause, cause, cause};
+}
+
+std::string roundoff_text(const MeaningResult& meaning) {
+  return meaning.threshold > kMeaningThreshold
+             ? "four times float32's unit roundoff: 1/cores is no float32 number"
+             : "a quarter of float32's unit roundoff";
+}
+
+// Whether a proof is of this kind; an evaluation follows from the state.
+bool proves(const ProofRow& proof, StepKind kind) {
+  return proof.unproven.empty() &&
+         (kind == StepKind::kGradient     ? proof.gradient
+          : kind == StepKind::kUpdate     ? proof.update
+          : kind == StepKind::kStatistics ? proof.statistics
+                                          : proof.update && proof.statistics);
+}
+
+const ProofRow* find_proof(const Evidence& e, const std::string& program) {
+  const auto it = std::ranges::find(e.proofs, program, &ProofRow::program);
+  return it == e.proofs.end() ? nullptr : &*it;
+}
+
+// What is left of the change with a cause undone: proven nothing, or measured.
+std::string left_over(const Evidence& e, const SwitchRow& row) {
+  const ProofRow* proof = find_proof(e, "without " + row.cause);
+  if (proof != nullptr && row.drift_after <= row.envelope && proves(*proof, e.meaning.kind))
+    return fmt::format("; with this cause undone the {} is the whole batch's function: {}",
+                       to_string(e.meaning.kind), proof_text(*proof));
+  return fmt::format(", and by {} with this cause undone; below {} ({}) it means the same",
+                     text::relative(row.drift_after), text::number(row.envelope),
+                     roundoff_text(e.meaning));
+}
+
+}  // namespace
+
+std::string proof_text(const ProofRow& proof) {
+  return fmt::format(
+      "equal at {} random points of the field of 2^61 - 1 elements, as another function of degree "
+      "{:.0f} or less is with a probability below 2^{:.0f}",
+      proof.points, proof.degree, std::ceil(proof.log2_error));
+}
+
+// Causes with their share, most important first.
+void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
+  const TrajectoryRow* effect = find_row(e, "S - R");
+  const std::string kind(to_string(e.meaning.kind));
+  for (const SwitchRow& row : e.meaning.rows) {
+    if (row.direction != "restored in S" || row.share < 0.01) continue;
+    const auto cause = std::ranges::find(e.meaning.causes, row.cause, &ShardingCause::name);
+    const std::string name(name_of(row.cause).subject);
+    Finding f;
+    f.verdict = as;
+    f.cause = row.cause;
+    f.phase = kind;
+    f.share = row.share;
+    f.level = 'A';
+    const std::string changes = fmt::format("sharding changes the {} of one step by {}", kind,
+                                            text::relative(e.meaning.drift));
+    f.sentence = as == VerdictClass::kNoise
+                     ? fmt::format("Sharding's part (S - R) is {}: {}.", name, cause->meaning)
+                     : fmt::format("{} changes what the program means: {}.", capitalized(name),
+                                   cause->meaning);
+    f.sentence +=
+        fmt::format(" Undoing it removes {} of the squared change.", text::share(row.share));
+    if (as == VerdictClass::kNoise)
+      f.sentence += " No effect on held-out metrics was detected, so it is counted as noise.";
+    if (has_interval(effect)) {
+      set_effect(*effect, f);
+    } else {
+      f.number = e.meaning.drift;
+      f.bound = e.meaning.threshold;
+      f.number_text = fmt::format("{}; allowed {}", changes, text::relative(e.meaning.threshold));
+      f.bound_source = "meaning is compared in binary64; the bound is " + roundoff_text(e.meaning);
+    }
+    f.evidence.push_back(changes + left_over(e, row));
+    if (const ProofRow* sharded = find_proof(e, "sharded");
+        sharded != nullptr && !sharded->parts_at.empty() && row.explains)
+      f.evidence.push_back(
+          "the first value that is not the whole batch's is " + sharded->parts_at +
+          (sharded->parts_reads.empty()
+               ? ""
+               : fmt::format(", made of {}, of which each core has a part of its own",
+                             sharded->parts_reads)));
+    if (has_interval(effect) && effect_of(*effect) == Effect::kBeneficial)
+      f.evidence.push_back(
+          "the sharded run is better here; the cure makes it behave as the unsharded reference "
+          "does");
+    f.evidence.push_back("cure: " + cause->cure);
+    f.reproduce = e.command;
+    j.findings.push_back(std::move(f));
+    j.next_steps.push_back(cause->cure);
+  }
+  std::ranges::stable_sort(j.findings, std::greater<>(),
+                           [](const Finding& f) { return f.share.value_or(0); });
+}
+
+std::string named_causes(const Evidence& e) {
+  std::string names;
+  for (const SwitchRow& row : e.meaning.rows) {
+    if (row.direction != "restored in S" || row.share < 0.01) continue;
+    names += fmt::format("{}{} {}", names.empty() ? "" : ", ", name_of(row.cause).share,
+                         text::share(row.share));
+  }
+  return names.empty() ? "no known cause" : names;
+}
+
+namespace {
+
+std::string subject_of(const Explanation::Part& part) {
+  return part.sharding ? part.sharding->subject : std::string(name_of(part.cause).subject);
+}
+
+// "adds epsilon after the bias correction and has per-core batch norm", of a subject that comes before it.
+std::string doings_text(const Explanation& explanation) {
+  std::string text;
+  for (const Explanation::Part& part : explanation.parts) {
+    text += text.empty() ? "" : ", and ";
+    text += part.formula ? part.formula->meaning
+                         : fmt::format("has {}{}", part.introduced ? "" : "no ", subject_of(part));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string parts_text(const Explanation& explanation) {
+  if (explanation.has_formula()) return doings_text(explanation);
+  std::string text;
+  for (const Explanation::Part& part : explanation.parts) {
+    text += fmt::format("{}{}{}", text.empty() ? "" : " and ",
+                        part.introduced ? "" : "the absence of ", subject_of(part));
+  }
+  return text;
+}
+
+std::string explained_by(const Evidence& e) {
+  std::string text;
+  for (const Explanation& explanation : e.match->explanations)
+    text += (text.empty() ? "" : ", or ") + parts_text(explanation);
+  return text;
+}
+
+namespace {
+
+std::string formula_sentence(const Evidence& e, const FormulaChange& change) {
+  std::string text = fmt::format("{} {}.", e.subject.name, change.meaning);
+  if (!change.frameworks.empty()) text += fmt::format(" Who does so: {}.", change.frameworks);
+  return text;
+}
+
+}  // namespace
+
+// What the subject's script changed, told from its tensors.
+void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
+  const MatchResult& m = *e.match;
+  const TrajectoryRow* effect = find_row(e, "T - R");
+  for (const Explanation& explanation : m.explanations) {
+    for (const Explanation::Part& part : explanation.parts) {
+      Finding f;
+      f.verdict = as == VerdictClass::kProgram && !part.formula ? VerdictClass::kSharding : as;
+      f.cause = part.formula ? part.formula->values.front().first : part.cause;
+      f.level = m.read ? e.level : 'C';
+      const auto found = std::ranges::find(e.known_causes, part.cause, &ShardingCause::name);
+      const ShardingCause* known = part.sharding                   ? &part.sharding->cause
+                                   : found == e.known_causes.end() ? nullptr
+                                                                   : &*found;
+      const bool told = known != nullptr;
+      f.sentence =
+          part.formula
+              ? formula_sentence(e, *part.formula)
+              : fmt::format("The training script differs from the scenario{}.",
+                            part.introduced && told
+                                ? ": " + known->meaning
+                                : fmt::format(" by {}{}", part.introduced ? "" : "the absence of ",
+                                              subject_of(part)));
+      const std::string told_by =
+          m.read ? "what the ops read is bit by bit what this cause feeds"
+                 : fmt::format(
+                       "its tensors are {} off as this cause predicts ({}), and {} as the scenario "
+                       "does",
+                       text::times(explanation.ratio), envelope_source(m), text::times(m.ratio));
+      if (has_interval(effect)) {
+        set_effect(*effect, f);
+        f.evidence.push_back(told_by);
+      } else {
+        f.number = explanation.ratio;
+        f.bound = m.threshold;
+        f.number_text =
+            m.read ? "the bits are equal"
+                   : fmt::format("with the scenario changed so {}; as it is {}",
+                                 spreads(explanation.ratio, m.threshold), text::times(m.ratio));
+        f.bound_source = m.read ? told_by : envelope_source(m);
+      }
+      if (!m.outside.empty()) {
+        const TensorMismatch& t = m.outside.front();
+        f.step = t.step;
+        f.evidence.push_back(fmt::format("first tensor that shows it: {} on core {} at step {}{}",
+                                         t.tensor, t.replica, t.step,
+                                         t.pattern.empty() ? "" : " (" + t.pattern + ")"));
+      }
+      if (m.explanations.size() > 1)
+        f.evidence.push_back((explanation.has_formula()
+                                  ? "the tensors do not tell apart whether it "
+                                  : "the same tensors follow from ") +
+                             explained_by(e));
+      if (part.formula) {
+        const std::string both = fmt::format(
+            "if the script is right, set {} in the scenario; if the scenario is right, {}",
+            part.formula->setting, part.formula->cure);
+        f.evidence.push_back("cure: " + both);
+        j.next_steps.push_back(capitalized(both) + ".");
+      }
+      if (e.level == 'C' && told && !known->twin.empty())
+        f.evidence.push_back("an engine fault would look the same: " + known->twin +
+                             "; the list of executed ops would tell");
+      if (told && part.introduced) {
+        f.evidence.push_back("cure: " + known->cure);
+        j.next_steps.push_back(known->cure);
+      }
+      f.reproduce = e.command;
+      j.findings.push_back(std::move(f));
+    }
+  }
+}
+
+void harmless_notes(const Evidence& e, Judgement& j) {
+  for (const Explanation::Part& part : e.match->harmless->parts) {
+    const ShardingCause& cause = part.sharding->cause;
+    j.notes.push_back(fmt::format(
+        "{} differs from the scenario in a way that changes nothing of what the batch "
+        "means ({}): {}. It was judged as such, and every tensor is where honest engines put "
+        "it. {}.",
+        e.subject.name, cause.name, cause.meaning, capitalized(cause.cure)));
+  }
+}
+
+}  // namespace twinrun

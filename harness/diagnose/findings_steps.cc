@@ -1,0 +1,229 @@
+// What is said of a run's steps where tensors are all that is shown: a step that began elsewhere than was reported, cores that part,
+// state that is hidden, and how much of the run was seen.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "harness/diagnose/findings.h"
+#include "reports/text.h"
+
+namespace twinrun {
+namespace {
+
+std::string listed(const std::vector<int64_t>& steps) {
+  std::string out;
+  for (size_t i = 0; i < std::min<size_t>(steps.size(), 8); ++i)
+    out += (i == 0 ? "" : ", ") + std::to_string(steps[i]);
+  return steps.size() > 8 ? out + fmt::format(" and {} more", steps.size() - 8) : out;
+}
+
+Finding finding_at(const Evidence& e, std::string cause, int64_t step, std::string tensor,
+                   int replica) {
+  Finding f;
+  f.cause = std::move(cause);
+  f.step = step;
+  f.op = std::move(tensor);
+  f.core = replica;
+  f.level = 'C';
+  f.reproduce = e.command;
+  return f;
+}
+
+}  // namespace
+
+void step_findings(const Evidence& e, Judgement& j) {
+  if (j.findings.empty()) return;
+  Finding& first = j.findings.front();
+  const StepCoverage& told = e.step_coverage;
+  if (!told.outside.empty())
+    first.evidence.push_back(fmt::format("outside at {} of the {} steps that were judged: {}",
+                                         told.outside.size(), told.judged - told.set_aside,
+                                         listed(told.outside)));
+  if (e.inside_again) {
+    first.evidence.push_back(
+        !*e.inside_again ? "run again from the state that the engine reported: outside again"
+        : told.outside.size() > 1
+            ? "run again from the state that the engine reported, the step is inside: the script "
+              "or engine keeps something that the state does not hold, or the fault comes and goes"
+            : "run again from the state that the engine reported, the step is inside: what made "
+              "it wrong is not in that state, or does not repeat");
+  }
+  if (!e.layers_error.empty())
+    first.evidence.push_back("asked what its layers give in that step, the engine failed: " +
+                             e.layers_error);
+  if (!e.other_start) return;
+  const OtherStart& other = *e.other_start;
+  Finding f = finding_at(e, "other_start", other.step, other.variable, other.replica);
+  f.verdict = VerdictClass::kEngineBug;
+  f.phase = "forward";
+  f.elements = other.elements;
+  f.number = first.number;
+  f.bound = first.bound;
+  f.number_text = first.number_text;
+  f.bound_source = first.bound_source;
+  f.sentence = fmt::format(
+      "Step {} does not follow from the state that the engine reported after step {}: from that "
+      "state its tensors are outside, and from one in which {} differs on core {} they are inside "
+      "({}).",
+      other.step, other.step - 1, other.variable, other.replica, other.elements);
+  f.evidence = first.evidence;
+  j.headline = fmt::format(
+      "{} (framework or script): step {} does not follow from the state that it reported; {} was "
+      "another one.",
+      e.subject.name, other.step, other.variable);
+  j.findings.insert(j.findings.begin(), std::move(f));
+}
+
+namespace {
+
+// "conv2"; "relu1 or conv2"; nothing where it may be one of many.
+std::string one_of_layers(const std::vector<std::string>& layers) {
+  constexpr size_t kMost = 3;
+  if (layers.size() > kMost) return "";
+  std::string out;
+  for (size_t i = 0; i < layers.size(); ++i)
+    out += (i == 0 ? "" : i + 1 == layers.size() ? " or " : ", ") + layers[i];
+  return out;
+}
+
+std::string value_named(const LayerFault& l) {
+  if (!l.of_layer) return l.value;
+  if (!l.backward) return "the output of " + l.value;
+  return "the gradient at the output of " + l.value.substr(0, l.value.rfind(".grad"));
+}
+
+// What is said of it: "computes the output of conv2 wrong (forward pass)".
+std::string does_wrong(const LayerFault& l) {
+  const std::string pass = l.backward ? "backward pass" : "forward pass";
+  const std::string where = one_of_layers(l.layers);
+  const std::string own = l.backward && !l.of_layer   ? l.value.substr(0, l.value.rfind('/'))
+                          : l.of_layer && !l.backward ? l.value
+                                                      : "";
+  // Its own name says which layer it is, but for a gradient at an output: that, the layer behind it computes.
+  const bool told = where.empty() || where == own || (where == "loss" && l.value == "loss");
+  return fmt::format("computes {} wrong ({}{}{})", value_named(l), pass, told ? "" : " of ",
+                     told ? "" : where);
+}
+
+}  // namespace
+
+void layer_finding(const Evidence& e, Judgement& j) {
+  const LayerFault& l = *e.layer_fault;
+  j.headline = fmt::format("{} (framework or script) {}, seen at step {} on core {}.",
+                           e.subject.name, does_wrong(l), l.step, l.replica);
+  std::string from;
+  for (size_t i = 0; i < l.from.size() && l.from.size() <= 4; ++i)
+    from += (i == 0 ? "" : i + 1 == l.from.size() ? " and " : ", ") + l.from[i];
+  const std::string told = fmt::format(
+      "the engine was asked for the step again and showed {} outputs of layers and gradients at "
+      "them: this is the first that is outside in the order of computation{}",
+      l.shown,
+      from.empty() ? ""
+                   : fmt::format("; {}, which it is computed from, {} inside", from,
+                                 l.from.size() == 1 ? "is" : "are"));
+  if (!j.findings.empty() && j.findings.front().op == l.value) {
+    j.findings.front().evidence.push_back(told);
+    return;
+  }
+  Finding f = finding_at(e, "engine:" + l.value, l.step, l.value, l.replica);
+  f.verdict = VerdictClass::kEngineBug;
+  f.phase = l.backward ? "gradient" : "forward";
+  f.fingerprint = l.pattern;
+  f.number = l.ratio;
+  f.bound = l.threshold;
+  f.number_text = spreads(l.ratio, l.threshold);
+  f.bound_source = envelope_source(*e.match);
+  std::string what = value_named(l);
+  if (l.of_layer) what.front() = 'T';
+  f.sentence = fmt::format(
+      "{} on core {} at step {} is {} as far from what is expected as honest engines spread ({}).",
+      what, l.replica, l.step, text::times(l.ratio), text::relative(l.relative));
+  if (!l.pattern.empty()) f.sentence += fmt::format(" It looks like {}.", l.pattern);
+  f.evidence.push_back(told);
+  j.findings.insert(j.findings.begin(), std::move(f));
+}
+
+void split_finding(const Evidence& e, Judgement& j) {
+  const ReplicaSplit& s = *e.replica_split;
+  Finding f = finding_at(e, "engine:" + s.variable, s.step, s.variable, s.replica);
+  f.verdict = VerdictClass::kEngineBug;
+  f.phase = "update";
+  f.number = s.distance;
+  f.bound = s.allowed;
+  f.number_text = fmt::format("{} between the changes on two cores; allowed {}",
+                              text::number(s.distance), text::number(s.allowed));
+  f.bound_source =
+      "twice what binary32 engines of other orders of summation differ by on that step, and four "
+      "roundings of what is stored (docs/diagnosis.md, Every step at level C)";
+  f.sentence = fmt::format(
+      "{} on core {} parts from the other cores' at step {}, although the program computes the "
+      "same "
+      "on all of them: its change is {} of its size off{}.",
+      s.variable, s.replica, s.step, text::relative(s.relative),
+      s.for_good ? ", and the cores differ to the end" : "");
+  const bool alone = j.findings.empty() || j.verdict != VerdictClass::kEngineBug;
+  j.findings.push_back(std::move(f));
+  if (!alone) return;
+  j.verdict = VerdictClass::kEngineBug;
+  j.headline =
+      fmt::format("{} (framework or script) updates {} otherwise on core {}, seen at step {}.",
+                  e.subject.name, s.variable, s.replica, s.step);
+  j.confidence =
+      "statistical (level C, tensors only): cores that compute the same are farther apart than "
+      "rounding brings them";
+  j.next_steps.push_back(
+      "give the engine an op trace: then the op is named, and the claim is certain");
+}
+
+void hidden_state_finding(const Evidence& e, Judgement& j) {
+  const HiddenState& h = *e.hidden_state;
+  Finding f = finding_at(e, "hidden_state", h.step, h.tensor, h.replica);
+  f.verdict = j.verdict;
+  f.number = h.relative;
+  f.number_text = fmt::format("{} (relative, the step resumed against the step of the run)",
+                              text::number(h.relative));
+  f.bound_source = h.promised
+                       ? "bits must be equal: the engine promises to repeat them"
+                       : "what honest engines of the declared arithmetic, and the engine itself "
+                         "run twice, differ by on that step";
+  f.sentence = fmt::format(
+      "Resuming from the engine's own state of step {0} gives another step {0} ({1} differs by {2} "
+      "of its size): the script or engine keeps something that the state does not hold, such as a "
+      "schedule's counter, a momentum or a random generator.",
+      h.step, h.tensor, text::relative(h.relative));
+  j.findings.push_back(std::move(f));
+  j.notes.push_back(
+      "The run cannot be resumed from its own state to the same end; what is said of its steps "
+      "holds for the run as it was made.");
+}
+
+std::string coverage_text(const StepCoverage& c) {
+  std::string out;
+  if (!c.left_out.empty())
+    out = fmt::format(
+        "The update of {} was left out by the script (loss scaler skipped step{} {}): the loss or "
+        "a "
+        "gradient was not finite, and the state stayed as it was. {}",
+        c.left_out.size() == 1 ? "one step" : fmt::format("{} steps", c.left_out.size()),
+        c.left_out.size() == 1 ? "" : "s", listed(c.left_out),
+        c.screened == 0 ? "No other step was seen." : "");
+  if (c.screened == 0) return out;
+  out += fmt::format(
+      "{} of {} steps were taken again by the reference from the subject's own states, and {} of "
+      "them, the most unlike and a sample, were held against honest engines.",
+      c.screened, c.steps, c.judged);
+  if (c.set_aside > 0)
+    out += fmt::format(
+        " {} of these {} set aside: a decision that hangs on a rounding (a relu, a maximum) "
+        "explains what was outside.",
+        c.set_aside, c.set_aside == 1 ? "was" : "were");
+  if (!c.not_exercised.empty()) {
+    out += " Never exercised in this run, and so not judged: ";
+    for (size_t i = 0; i < c.not_exercised.size(); ++i)
+      out += (i == 0 ? "" : "; ") + c.not_exercised[i];
+    out += ".";
+  }
+  return out;
+}
+
+}  // namespace twinrun

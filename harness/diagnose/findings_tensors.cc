@@ -1,0 +1,289 @@
+// What is said of tensors outside the envelope of honest engines: one finding for each tensor, whatever cores and steps show it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "harness/diagnose/findings.h"
+#include "reports/text.h"
+
+namespace twinrun {
+namespace {
+
+// Probability of a false accusation, as it is calibrated: 1e-06.
+std::string rate(double probability) { return fmt::format("{:.0e}", probability); }
+
+// One tensor at the first step that shows it, on all cores that do.
+struct Told {
+  const TensorMismatch* first = nullptr;
+  std::vector<int> cores;
+  std::vector<const TensorMismatch*>
+      others;  // on other cores or at other steps, if they look otherwise
+};
+
+std::vector<Told> grouped(const std::vector<TensorMismatch>& outside) {
+  std::vector<Told> out;
+  for (const TensorMismatch& m : outside) {
+    auto it = std::ranges::find_if(out, [&](const Told& t) { return t.first->tensor == m.tensor; });
+    if (it == out.end()) it = out.insert(out.end(), {&m, {}, {}});
+    if (m.step == it->first->step) {
+      const std::vector<int> own = m.cores.empty() ? std::vector<int>{m.replica} : m.cores;
+      it->cores.insert(it->cores.end(), own.begin(), own.end());
+    }
+    const auto same = [&](const TensorMismatch& o) {
+      return o.pattern == m.pattern && o.elements == m.elements;
+    };
+    if (!m.pattern.empty() && !same(*it->first) &&
+        std::ranges::none_of(it->others, [&](const TensorMismatch* o) { return same(*o); }))
+      it->others.push_back(&m);
+  }
+  for (Told& t : out) std::ranges::sort(t.cores);
+  return out;
+}
+
+// " on core 2", " on cores 0 to 3 and 6"; "" of one core, or where all show it.
+std::string cores_text(const std::vector<int>& cores, int all) {
+  if (all == 1 || static_cast<int>(cores.size()) >= all) return "";
+  std::vector<std::string> runs;
+  for (size_t i = 0; i < cores.size();) {
+    size_t k = i;
+    while (k + 1 < cores.size() && cores[k + 1] == cores[k] + 1) ++k;
+    if (k > i + 1) {
+      runs.push_back(fmt::format("{} to {}", cores[i], cores[k]));
+    } else {
+      for (size_t n = i; n <= k; ++n) runs.push_back(std::to_string(cores[n]));
+    }
+    i = k + 1;
+  }
+  std::string out = cores.size() == 1 ? " on core " : " on cores ";
+  for (size_t i = 0; i < runs.size(); ++i)
+    out += (i == 0 ? "" : i + 1 == runs.size() ? " and " : ", ") + runs[i];
+  return out;
+}
+
+// How far off, where that is a share of anything.
+std::string amount(const TensorMismatch& t) {
+  if (!std::isfinite(t.distance)) return "it has NaN or Inf";
+  if (std::isfinite(t.relative) && (t.known || t.due == 0)) return text::relative(t.relative);
+  return fmt::format("{} in size, where {} was due", text::number(t.distance),
+                     t.due == 0 ? "exactly zero" : "nothing but rounding");
+}
+
+// "in column 7 of 32 it looks like 2 times what was due"; "" where nothing is known of it.
+std::string likeness(const TensorMismatch& t) {
+  if (t.pattern.empty())
+    return t.elements.empty() ? "" : fmt::format("what is wrong is {}", t.elements);
+  return t.elements.empty() ? "it looks like " + t.pattern
+                            : fmt::format("in {} it looks like {}", t.elements, t.pattern);
+}
+
+std::string sentence_of(std::string clause) {
+  if (!clause.empty()) clause.front() = static_cast<char>(std::toupper(clause.front()));
+  return clause + ".";
+}
+
+// " from step 3 on", " at step 7 alone", " at 5 of 24 steps, first at step 3".
+std::string steps_text(const Evidence& e, const TensorMismatch& t) {
+  const StepCoverage& c = e.step_coverage;
+  if (t.all_steps) return " in all steps together";
+  const auto judged = c.judged - c.set_aside;
+  const auto outside = static_cast<int64_t>(c.outside.size());
+  if (outside == 0 || judged < 2) return fmt::format(" at step {}", t.step);
+  if (outside == 1) return fmt::format(" at step {} alone", t.step);
+  if (outside == e.judged_since_outside) return fmt::format(" from step {} on", t.step);
+  return fmt::format(" at {} of the {} steps that were judged, first at step {}", outside, judged,
+                     t.step);
+}
+
+Finding tensor_finding(const Evidence& e, const TensorMismatch& t) {
+  const MatchResult& m = *e.match;
+  Finding f;
+  f.verdict = VerdictClass::kEngineBug;
+  f.cause = "engine:" + t.tensor;
+  f.step = t.step;
+  f.op = t.tensor;
+  f.phase = t.is_state ? "update" : t.tensor.ends_with(".grad") ? "gradient" : "forward";
+  f.core = t.replica;
+  f.elements = t.elements;
+  f.fingerprint = t.pattern;
+  f.level = 'C';
+  f.number = t.ratio;
+  f.bound = m.threshold;
+  f.number_text = spreads(t.ratio, m.threshold);
+  if (!std::isfinite(t.ratio) && std::isfinite(t.distance)) {
+    f.number = t.distance;
+    f.bound = 0;
+    f.number_text =
+        fmt::format("{} from what all honest engines give; allowed 0", text::number(t.distance));
+  }
+  f.bound_source = envelope_source(m);
+  f.reproduce = e.command;
+  return f;
+}
+
+Finding told_finding(const Evidence& e, const Told& told) {
+  const TensorMismatch& t = *told.first;
+  Finding f = tensor_finding(e, t);
+  const std::string cores = cores_text(told.cores, e.cores);
+  if (cores.empty() && e.cores > 1) f.core.reset();
+  const std::string where = fmt::format("{}{} at step {}", t.tensor, cores, t.step);
+  f.sentence = std::isfinite(t.ratio)
+                   ? fmt::format(
+                         "{} is {} as far from what is expected as honest engines spread "
+                         "({}).",
+                         where, text::times(t.ratio), amount(t))
+                   : fmt::format("{} is not what all honest engines give ({}).", where, amount(t));
+  if (const std::string like = likeness(t); !like.empty()) f.sentence += " " + sentence_of(like);
+  if (t.follows) f.sentence += " It is the update that follows from the gradient as reported.";
+  if (t.wrong_besides)
+    f.sentence += " It is not the update that follows from the gradient as reported, either.";
+  for (size_t i = 0; i < std::min<size_t>(told.others.size(), 4); ++i) {
+    const TensorMismatch& o = *told.others[i];
+    f.evidence.push_back(fmt::format(
+        "{} at step {}: {}", e.cores == 1 ? std::string("also") : fmt::format("core {}", o.replica),
+        o.step, likeness(o)));
+  }
+  return f;
+}
+
+// The whole step in another precision than the declared one: a finding of its own, not one for each tensor.
+void undeclared_finding(const Evidence& e, Judgement& j) {
+  const MatchResult& m = *e.match;
+  const TensorMismatch& t = m.outside.front();
+  Finding f = tensor_finding(e, t);
+  f.cause = "undeclared_precision";
+  f.elements = "";
+  f.fingerprint = m.undeclared;
+  f.sentence = fmt::format(
+      "Its arithmetic is coarser than the declared one ({}): it computes as \"{}\" would, {}. {} "
+      "tensors of {} steps show it, first {} on core {} at step {}, {} off.",
+      declared_word(e.subject), m.computes_as, m.undeclared, m.outside.size(), m.states, t.tensor,
+      t.replica, t.step, amount(t));
+  j.headline = fmt::format(
+      "{} (framework or script) computes as \"{}\" would, which it does not declare: {}.",
+      e.subject.name, m.computes_as, m.undeclared);
+  j.findings.push_back(std::move(f));
+}
+
+std::string headline(const Evidence& e, const Told& told) {
+  const TensorMismatch& t = *told.first;
+  std::string out = fmt::format("{} (framework or script) makes {} wrong{}{}", e.subject.name,
+                                tensor_words(t.tensor, t.is_state), steps_text(e, t),
+                                cores_text(told.cores, e.cores));
+  if (!t.pattern.empty()) {
+    out += ": " + likeness(t);
+  } else {
+    out += fmt::format(", by {}{}", amount(t), t.elements.empty() ? "" : ": " + t.elements);
+  }
+  out += ".";
+  if (!t.bracket.text.empty()) out += fmt::format(" The fault lies in {}.", t.bracket.text);
+  return out;
+}
+
+}  // namespace
+
+std::string envelope_source(const MatchResult& m) {
+  return fmt::format(
+      "spread of honest engines of the declared arithmetic over the same step{}; an honest engine "
+      "exceeds it with "
+      "probability {} (docs/diagnosis.md, instrument 2)",
+      m.elements_kept == m.elements
+          ? ""
+          : fmt::format(", on a sample of {} of {} elements", text::count(m.elements_kept),
+                        text::count(m.elements)),
+      rate(m.false_alarm));
+}
+
+std::string spreads(double ratio, double threshold) {
+  return fmt::format("{} the spread of honest engines; allowed {}", text::times(ratio),
+                     text::number(threshold));
+}
+
+// Outside, and outside of itself when run again.
+void unrepeatable_finding(const Evidence& e, Judgement& j) {
+  const MatchResult& m = *e.match;
+  Finding f = tensor_finding(e, m.outside.front());
+  f.verdict = VerdictClass::kInconclusive;
+  f.cause = "unrepeatable";
+  f.core.reset();
+  f.sentence = fmt::format(
+      "A step run twice from the same state gives tensors that are {} of their size apart, as far "
+      "as they are from what is due: {}.",
+      text::relative(m.apart),
+      m.draws ? "it draws random numbers of its own, where the scenario has some for it"
+              : "it uses numbers that are not those of the step");
+  j.findings.push_back(std::move(f));
+}
+
+void tensor_findings(const Evidence& e, Judgement& j) {
+  const MatchResult& m = *e.match;
+  j.verdict = VerdictClass::kEngineBug;
+  const std::vector<Told> told = grouped(m.outside);
+  if (!m.undeclared.empty()) {
+    undeclared_finding(e, j);
+  } else if (told.empty()) {
+    j.headline = fmt::format("{} (framework or script) does not do the step it was asked to.",
+                             e.subject.name);
+  } else {
+    j.headline = headline(e, told.front());
+    std::string following;
+    size_t listed = 0;
+    for (const Told& t : told) {
+      // An update that follows from a gradient that is told already is that gradient's echo.
+      if (t.first->follows && &t != &told.front()) {
+        following += (following.empty() ? "" : ", ") + t.first->tensor;
+        continue;
+      }
+      if (listed++ < 8) j.findings.push_back(told_finding(e, t));
+    }
+    const auto at =
+        std::ranges::find(j.findings, "engine:" + told.front().first->tensor, &Finding::cause);
+    const Bracket& bracket = told.front().first->bracket;
+    if (!bracket.text.empty()) {
+      at->evidence.push_back(fmt::format(
+          "the tensors that are outside all follow from {}{}", bracket.text,
+          bracket.right.empty() ? "" : "; inside, and so not to blame: " + bracket.right));
+    }
+    if (!following.empty())
+      at->evidence.push_back(
+          "outside as well, as they follow from the gradients that it reported: " + following);
+    if (listed > 8) at->evidence.push_back(fmt::format("{} more tensors are outside", listed - 8));
+  }
+  if (m.likeness && m.undeclared.empty() && !told.empty()) {
+    std::ranges::find(j.findings, "engine:" + told.front().first->tensor, &Finding::cause)
+        ->evidence.push_back(fmt::format(
+            "nearest of the known formulas, which does not explain it: {} {}; {} of {} tensors are "
+            "outside with it, too",
+            e.subject.name, parts_text(m.likeness->explanation), m.likeness->outside,
+            m.likeness->of));
+  }
+  if (m.beside) {
+    j.headline += fmt::format(" Besides, its script is not the scenario's: it {}{}.",
+                              m.beside->has_formula() ? "" : "runs with ", parts_text(*m.beside));
+    Finding f;
+    f.verdict = m.beside->has_formula() ? VerdictClass::kProgram : VerdictClass::kSharding;
+    f.cause = m.beside->parts.front().formula
+                  ? m.beside->parts.front().formula->values.front().first
+                  : m.beside->parts.front().cause;
+    f.level = 'C';
+    f.sentence = fmt::format(
+        "The tensors above are held against the scenario as the script has it: it {}{}.",
+        m.beside->has_formula() ? "" : "runs with ", parts_text(*m.beside));
+    f.number = m.beside->ratio;
+    f.bound = m.threshold;
+    f.number_text = spreads(m.beside->ratio, m.threshold);
+    f.bound_source = envelope_source(m);
+    f.reproduce = e.command;
+    j.findings.push_back(std::move(f));
+  }
+  j.confidence = fmt::format(
+      "statistical (level C, tensors only): an honest engine is accused so with probability {}; no "
+      "known formula or sharding cause explains it{}",
+      rate(m.false_alarm),
+      declared_precision(e.subject) ? "" : ", and no precision that an engine can declare does");
+  j.next_steps.push_back(
+      "give the engine an op trace: then the op is named, and the claim is certain");
+}
+
+}  // namespace twinrun

@@ -1,0 +1,297 @@
+// Evidence and judgement -> Report: numbers are copied, nothing is decided here.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "checkpoints/container/atomic_file.h"
+#include "harness/diagnose/corners.h"
+#include "harness/diagnose/findings.h"
+#include "harness/diagnose/ruled_out.h"
+#include "harness/diagnose/stages.h"
+#include "harness/host/environment.h"
+#include "program/base/digest.h"
+#include "reports/text.h"
+#include "scenarios/conventions.h"
+
+namespace twinrun {
+namespace {
+
+const std::map<std::string, std::string>& meanings() {
+  static const std::map<std::string, std::string> m = {{"R", "reference, whole batch"},
+                                                       {"R2", "reference again (control)"},
+                                                       {"R1", "reference, one core's batch"},
+                                                       {"E1", "subject, one core"},
+                                                       {"S", "reference, sharded"},
+                                                       {"T", "subject, sharded"},
+                                                       {"C", "subject, cured"},
+                                                       {"B", "subject, larger batch"},
+                                                       {"RB", "reference, larger batch"}};
+  return m;
+}
+
+std::string settings_of(const Program& p) {
+  if (p.sharding.cores == 1) return fmt::format("batch {}", p.batch);
+  return fmt::format("{} cores x {}, {} all-reduce, batch norm {}{}", p.sharding.cores, p.batch,
+                     p.sharding.reduction == Reduction::kMean ? "mean" : "sum",
+                     p.sharding.batchnorm == BatchNormSync::kPerCore  ? "per core"
+                     : p.sharding.batchnorm == BatchNormSync::kSynced ? "synced"
+                                                                      : "of averaged variances",
+                     p.optimizer.clip != OptimizerSpec::Clip::kNone &&
+                             p.sharding.clipping == Clipping::kBeforeAllReduce
+                         ? ", clipped before the all-reduce"
+                         : "");
+}
+
+bool shares_storage(const ReplicaState& a, const ReplicaState& b) {
+  return std::ranges::equal(a.vars, b.vars,
+                            [](const Tensor& x, const Tensor& y) { return x.raw() == y.raw(); });
+}
+
+std::string digest_of(const ReplicaState& core, const Program& program) {
+  DigestBuilder builder;
+  for (size_t i = 0; i < std::min(core.vars.size(), program.state.size()); ++i) {
+    builder.add(program.state[i].name);
+    builder.add(digest(core.vars[i]));
+  }
+  return builder.finish().hex();
+}
+
+RunSummary summary(const std::string& name, const RunResult& run, const Program& program) {
+  RunSummary s;
+  s.name = name;
+  s.engine = run.file.engine;
+  s.settings = settings_of(program);
+  s.meaning = meanings().contains(name) ? meanings().at(name) : "";
+  if (name == "T" && program.sharding.cores == 1) s.meaning = "subject";
+  s.root_digest = run.file.root_digest().hex();
+  s.steps = static_cast<int64_t>(run.file.steps.size());
+  for (const StepScalars& step : run.file.steps) s.losses.push_back(step.loss);
+  if (!s.losses.empty()) s.train_loss = s.losses.back();
+  s.evaluated = !run.file.evaluations.empty();
+  if (s.evaluated) {
+    s.eval_loss = run.file.evaluations.back().loss;
+    s.eval_accuracy = run.file.evaluations.back().accuracy;
+  }
+  s.seconds = run.seconds;
+  s.kept = run.kept;
+  s.ended = run.file.ended;
+  for (const ReplicaState& core : run.states) {
+    const bool shared = !s.core_digests.empty() && shares_storage(core, run.states.front());
+    s.core_digests.push_back(shared ? s.core_digests.front() : digest_of(core, program));
+  }
+  return s;
+}
+
+// From which steps on the states of two corners differ.
+std::vector<StateParting> state_partings(Stage& stage) {
+  std::vector<StateParting> out;
+  for (const auto& [left, right] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"R2", "R"}, {"E1", "R1"}, {"S", "R"}, {"T", "S"}, {"T", "R"}}) {
+    const bool shown =
+        stage.own_s() || (left != std::string_view("S") && right != std::string_view("S"));
+    if (!shown || !stage.runs.contains(left) || !stage.runs.contains(right)) continue;
+    const RunFile &a = stage.runs[left].file, &b = stage.runs[right].file;
+    const auto steps =
+        static_cast<int64_t>(std::min(a.state_digests.size(), b.state_digests.size()));
+    if (steps > 0)
+      out.push_back({fmt::format("{} - {}", left, right), steps, first_difference(a, b)});
+  }
+  return out;
+}
+
+// The ops that findings name with those that feed them, and the layers in which a cause of sharding acts; "" for none.
+std::string excerpt(const Program& program, const std::vector<Coupling>& couplings,
+                    const std::vector<Finding>& findings) {
+  const std::string text = to_text(program);
+  std::vector<std::string> lines;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  std::vector<bool> wanted(static_cast<size_t>(program.graph.size()), false);
+  size_t count = 0;
+  const auto want = [&](ValueId id) {
+    count += wanted[static_cast<size_t>(id)] ? 0 : 1;
+    wanted[static_cast<size_t>(id)] = true;
+  };
+  for (const Finding& f : findings) {
+    const ValueId id = f.op.empty() ? kNoValue : program.graph.find(f.op);
+    if (id == kNoValue || count > 24) continue;
+    for (ValueId operand : program.graph.op(id).operands) want(operand);
+    want(id);
+  }
+  for (const Coupling& c : couplings) {
+    if (std::ranges::find(findings, c.cause, &Finding::cause) == findings.end()) continue;
+    for (ValueId id = 0; count <= 24 && id < program.graph.size(); ++id) {
+      if (program.graph.op(id).name.starts_with(c.layer + "/")) want(id);
+    }
+  }
+  if (count == 0) return "";
+  // What the program is, then a line per op.
+  size_t head = 0;
+  while (head < lines.size() && !lines[head].starts_with("%")) ++head;
+  std::string out;
+  for (size_t i = 0; i < head; ++i) out += lines[i] + "\n";
+  for (ValueId id = 0; id < program.graph.size(); ++id) {
+    if (wanted[static_cast<size_t>(id)]) out += lines[head + static_cast<size_t>(id)] + "\n";
+  }
+  return out;
+}
+
+// Where nothing is outside: of how many elements, and how near the sums come to their bounds. (A single rounding may always reach
+// its own.)
+std::string inside(const Lockstep& probe, const Program& asked, const EngineProbe& summary) {
+  const Program& ran = probe.executed_program() != nullptr ? *probe.executed_program() : asked;
+  for (const ProbeRow& row : summary.rows) {
+    const ValueId id = ran.graph.find(row.op);
+    if (id != kNoValue && BiasWatch::scored(ran.graph.op(id)))
+      return inside_text(summary, row.op, row.worst_ratio);
+  }
+  return inside_text(summary, "", 0);
+}
+
+// Faults put there on purpose. The judge has spoken: only now is the log opened.
+std::string injected(Stage& stage) {
+  std::string faults;
+  for (const FaultSpec& fault : stage.faults) faults += (faults.empty() ? "" : "; ") + fault.text;
+  if (faults.empty()) return "";
+  const std::scoped_lock lock(stage.fault_log->mutex);
+  const auto first = stage.fault_log->first_step();
+  return fmt::format("Injected on purpose: {}; {}.", faults,
+                     stage.fault_log->runs.empty() ? "the subject was not run"
+                     : first ? fmt::format("it changed bits from step {} on", *first)
+                             : "it changed no bit of any run");
+}
+
+// Nothing of an imported program or of a subject without a name (a drill's): another process cannot ask for it.
+AskedOf asked_of(const Stage& stage) {
+  if (stage.experiment.imported || stage.options.make_subject) return {};
+  AskedOf asked{stage.options.baseline, stage.options.subject, {}, stage.options.quick};
+  for (const FaultSpec& fault : stage.options.faults) asked.faults.push_back(fault.text);
+  return asked;
+}
+
+}  // namespace
+
+Report make_report(Stage& stage, const Judgement& j) {
+  const Scenario& s = stage.experiment.scenario;
+  const Evidence& e = stage.evidence;
+  Report r;
+  r.scenario_name = s.name;
+  r.scenario_description = s.description;
+  r.scenario_digest = scenario_digest(s).hex();
+  r.scenario_toml = resolved_toml(s);
+  r.subject =
+      fmt::format("{}, {} core{}{}{}{}", stage.options.subject, stage.experiment.sharding.cores,
+                  stage.experiment.sharding.cores == 1 ? "" : "s",
+                  e.subject.settings.empty() && e.subject.ours ? "" : ", ",
+                  e.subject.ours               ? ""
+                  : e.subject.settings.empty() ? e.subject.name
+                                               : e.subject.name + " ",
+                  e.subject.settings);
+  r.command = stage.options.command;
+  r.asked = asked_of(stage);
+  r.injected = injected(stage);
+  r.verdict = j.verdict;
+  r.effect = j.effect;
+  r.effect_metric = j.effect_metric;
+  r.effect_text = j.effect_text;
+  r.headline = j.headline;
+  r.confidence = j.confidence;
+  r.findings = j.findings;
+  r.next_steps = j.next_steps;
+  if (!r.injected.empty())
+    std::ranges::replace(r.next_steps, std::string(kFileIt), std::string(kNothingToFile));
+  r.notes = j.notes;
+  if (const std::string coverage = coverage_text(e.step_coverage); !coverage.empty())
+    r.notes.push_back(coverage);
+  for (const char* name : {"R", "R2", "R1", "E1", "S", "T", "C", "RB", "B"}) {
+    const auto run = stage.runs.find(name);
+    if (run != stage.runs.end() && (stage.own_s() || run->first != "S")) {
+      r.runs.push_back(summary(name, run->second, stage.programs[name]));
+    }
+  }
+  r.loss_band = stage.loss_band;
+  r.state_partings = state_partings(stage);
+  r.weight_drift = stage.weight_drift;
+  r.step_coverage = e.step_coverage;
+  r.controls = e.controls;
+  const auto add_probe = [&](const auto& probe, const char* run) {
+    const auto done = stage.runs.find(run);
+    if (!probe || done == stage.runs.end()) return;  // the engine may have failed in it
+    EngineProbe summary = probe->summary(run, static_cast<int64_t>(done->second.file.steps.size()));
+    if (!summary.rows.empty()) r.probes.push_back(std::move(summary));  // else no op was shown
+  };
+  add_probe(stage.probe_t, "T");
+  add_probe(stage.probe_e1, "E1");
+  const bool acquitted =
+      j.verdict == VerdictClass::kNoise || j.verdict == VerdictClass::kInconclusive;
+  if (acquitted && stage.probe_t && stage.runs.contains("T") && e.level != 'C' &&
+      !r.probes.empty() && !r.findings.empty()) {
+    r.findings.front().evidence.insert(
+        r.findings.front().evidence.begin(),
+        inside(*stage.probe_t, stage.programs["T"], r.probes.front()));
+  }
+  for (Finding& f : r.findings) {
+    if (f.cause == "reference_diverges")
+      tell_losses(f, std::ranges::find(r.runs, e.reference_birth_run, &RunSummary::name)->losses);
+  }
+  if (stage.conventions_declared)
+    r.notes.push_back(
+        fmt::format("Formulas are those of {}, as the engine declares: conventions = "
+                    "\"{}\" (docs/formulas.md).",
+                    framework_of(s.conventions), s.conventions));
+  if (stage.experiment.imported) {
+    for (const std::string& note : stage.experiment.imported->notes)
+      r.notes.push_back("Imported: " + note + ".");
+  }
+  r.switches = e.meaning.rows;
+  r.proofs = e.proofs;
+  r.ruled_out = ruled_out(e, r);
+  r.trajectories = e.trajectories;
+  r.cures = stage.cures;
+  if (stage.options.cure && r.cures.empty())
+    r.notes.push_back(e.meaning.differs()
+                          ? "No cure was run: no key of the scenario undoes what was found, or the "
+                            "effect was not "
+                            "tested."
+                          : "No cure was run: sharding does not change what the program means.");
+  r.ensembles = e.ensembles;
+  if (stage.runs.contains("E1") && stage.runs.contains("T")) {
+    const auto loss = [&](const char* name) {
+      return stage.runs[name].file.evaluations.back().loss;
+    };
+    r.unexplained = (loss("T") - loss("S")) - (loss("E1") - loss("R1"));
+  }
+  if (!e.trajectories.empty()) {
+    const TrajectoryRow& tr = e.trajectories.front();
+    r.smallest_effect =
+        tr.outcome == "identical" ? "any: the losses are equal to the bit"
+        : tr.differences.size() > 1
+            ? fmt::format("{}: a mean change of {} of {} (95% confidence, 80% power, {} seeds)",
+                          tr.pair, tr.metric, text::size_of(tr, tr.detectable),
+                          tr.differences.size())
+            : "one seed: no statement about held-out loss; ops are held to their bounds";
+  }
+  r.environment = environment();
+  r.environment["data"] = stage.experiment.data->digest.hex();
+  r.environment["threads"] = std::to_string(stage.options.threads);
+  r.directory = stage.options.directory;
+  if (stage.programs.contains("S"))
+    r.program_excerpt =
+        excerpt(stage.programs["S"], stage.experiment.forward.couplings, j.findings);
+  return r;
+}
+
+Status write_results(const Stage& stage, const Report& report) {
+  const std::filesystem::path dir(stage.options.directory);
+  for (const ReportFormat& format : report_formats()) {
+    TWINRUN_RETURN_IF_ERROR(
+        write_file_atomically((dir / format.file).string(), format.render(report)));
+  }
+  return Ok{};
+}
+
+}  // namespace twinrun

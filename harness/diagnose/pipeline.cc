@@ -1,0 +1,36 @@
+#include "harness/diagnose/pipeline.h"
+
+#include "harness/diagnose/stages.h"
+#include "harness/experiment/engines.h"
+
+namespace twinrun {
+
+Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& options,
+                           Progress* progress, const StopFlag* stop) {
+  TWINRUN_ASSIGN(Experiment experiment, make_experiment(scenario));
+  return diagnose(std::move(experiment), options, progress, stop);
+}
+
+Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options,
+                           Progress* progress, const StopFlag* stop) {
+  Stage stage(options, progress, stop, std::move(experiment));
+
+  for (const auto run : {adopt_conventions, preflight, write_snapshot, run_references, run_subject,
+                         check_emulator, localise, match_program, compare_meaning, prove_sharding,
+                         compare_trajectories, apply_cures}) {
+    if (const Status done = run(stage); !done) {
+      // Before the reference has run there is nothing to report on.
+      if (!of_foreign_engine(done.error()) || !stage.runs.contains("R")) return done.error();
+      stage.evidence.engine_failure = done.error();
+      stage.evidence.engine_failure_run = stage.running;
+      break;
+    }
+    if (stage.stopped()) return Diagnosis{{}, true};
+    if (options.sabotage) options.sabotage(stage.evidence);
+  }
+  Diagnosis diagnosis{make_report(stage, classify(stage.evidence)), false};
+  TWINRUN_RETURN_IF_ERROR(write_results(stage, diagnosis.report));
+  return diagnosis;
+}
+
+}  // namespace twinrun

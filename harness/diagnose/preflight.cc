@@ -1,0 +1,68 @@
+// What can be known to fail is said before the first step is run and before the first file is written.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "harness/diagnose/corners.h"
+#include "harness/experiment/engines.h"
+#include "scenarios/conventions.h"
+#include "scenarios/keys.h"
+#include "scenarios/suggest.h"
+
+namespace twinrun {
+
+namespace {
+
+// diagnose.faults
+Result<std::vector<FaultSpec>> faults_of(const Scenario& scenario) {
+  std::vector<FaultSpec> faults;
+  for (const std::string& text : scenario.diagnose.faults) {
+    auto fault = parse_fault(text);
+    if (!fault) {
+      const Error& e = fault.error();
+      return Error{"'" + text + "': " + e.what, "diagnose.faults", e.fix};
+    }
+    faults.push_back(*std::move(fault));
+  }
+  return faults;
+}
+
+}  // namespace
+
+Status adopt_conventions(Stage& stage) {
+  Scenario scenario = stage.experiment.scenario;
+  if (scenario.conventions != "auto" || stage.experiment.imported) return Ok{};
+  if (!is_foreign_engine(stage.options.subject) && !stage.options.make_subject) return Ok{};
+  // An engine that cannot be started says so when it is to run: there is a report by then.
+  const auto engine = subject(stage);
+  if (!engine) return Ok{};
+  const std::string declared = (*engine)->capabilities().conventions;
+  if (declared.empty()) return Ok{};
+  if (!contains_name(convention_names(), declared)) {
+    const auto names = split_names(convention_names());
+    return Error{fmt::format("hello: 'conventions' is \"{}\"; allowed: {}", declared,
+                             fmt::join(names, ", ")),
+                 stage.options.subject, did_you_mean(declared, names)};
+  }
+  scenario.conventions = declared;
+  TWINRUN_ASSIGN(stage.experiment, with_scenario(stage.experiment, scenario));
+  stage.conventions_declared = true;
+  return Ok{};
+}
+
+Status preflight(Stage& stage) {
+  const Experiment& e = stage.experiment;
+  if (stage.options.subject == "cpu:f64") {
+    return Error{"cpu:f64 is the oracle that judges others; it cannot be the subject", "--subject",
+                 "give it as --baseline, or use `twinrun train --engine cpu:f64`"};
+  }
+  TWINRUN_RETURN_IF_ERROR(check_shares(e, e.sharding, /*alone=*/true));
+  TWINRUN_RETURN_IF_ERROR(check_data_lasts(e));
+  TWINRUN_ASSIGN(stage.faults, faults_of(e.scenario));
+  stage.faults.insert(stage.faults.end(), stage.options.faults.begin(), stage.options.faults.end());
+  if (stage.faults.empty()) return Ok{};
+  const Program program = stage.subject_program(e);
+  TWINRUN_RETURN_IF_ERROR(FaultHooks::make(program, stage.faults, e.scenario.seed));
+  return Ok{};
+}
+
+}  // namespace twinrun

@@ -1,0 +1,149 @@
+// The cure, applied: where the scenario's sharding changes the meaning, the subject trains again with the causes undone, and is held
+// against the reference seed by seed.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "device/machine.h"
+#include "harness/diagnose/corners.h"
+#include "harness/effect/effect.h"
+#include "harness/effect/moments.h"
+#include "harness/sharding/causes.h"
+
+namespace twinrun {
+namespace {
+
+struct Cure {
+  std::string run, reference;
+  Overrides settings;
+};
+
+// Undoing every cause by its key; and where cores normalise by few samples, a batch that gives each of them enough.
+std::vector<Cure> cures_of(const Stage& stage) {
+  const Experiment& e = stage.experiment;
+  Cure undo{"C", "R", {}};
+  bool few = false, others = false;
+  for (const ShardingCause& cause : stage.evidence.meaning.causes) {
+    for (const auto& setting : cure_settings(e, cause.name)) {
+      if (std::ranges::find(undo.settings, setting) == undo.settings.end())
+        undo.settings.push_back(setting);
+    }
+    few = few || cause.name == "batch_norm";
+    others = others || (cause.name != "batch_norm" && cause.name != "statistics");
+  }
+  std::vector<Cure> cures;
+  if (!undo.settings.empty()) cures.push_back(std::move(undo));
+  const int64_t batch = tpu::kSmallBatchPerCore * e.sharding.cores;
+  // Larger batches alone undo nothing where another cause stands beside the small one, and there must be so many samples.
+  if (few && !others && e.scenario.train.batch < batch && e.data->train.count() >= batch)
+    cures.push_back({"B", "RB", {{"train.batch", std::to_string(batch)}}});
+  return cures;
+}
+
+std::string settings_text(const Overrides& settings) {
+  std::string out;
+  for (const auto& [key, value] : settings)
+    out += fmt::format("{}{} = {}", out.empty() ? "" : ", ", key, value);
+  return out;
+}
+
+// Is the whole interval within what another seed of the reference does, two standard deviations?
+std::string outcome_of(const std::vector<TrajectoryRow>& left) {
+  bool inside = true;
+  for (const TrajectoryRow& row : left) {
+    if (row.outcome == "identical") continue;
+    if (!std::isfinite(row.mean) || row.low > row.must_see || row.high < -row.must_see)
+      return "outside the seed noise";
+    inside = inside && -row.must_see < row.low && row.high < row.must_see;
+  }
+  return inside ? "within the seed noise" : "undecided";
+}
+
+// One run of a cure: of the first seed it is kept, with its curve.
+Result<Evaluation> train_cured(Stage& stage, const Cure& cure, const std::string& name, size_t seed,
+                               const Experiment& cured, Backend& backend) {
+  TWINRUN_ASSIGN(const Experiment e, with_seed(cured, cured.scenario.seed + seed));
+  const bool is_reference = name == cure.reference;
+  Program program =
+      is_reference ? e.whole() : as_computed_by(backend.capabilities(), stage.subject_program(e));
+  RunOptions options;
+  options.digest_states = seed == 0;
+  const std::string key = seed == 0 ? name : fmt::format("{}#{}", name, seed);
+  const auto run = is_reference ? reference : corner;
+  TWINRUN_RETURN_IF_ERROR(run(stage, key, e, std::move(program), backend, options, seed == 0));
+  if (stage.stopped()) return Evaluation{};
+  const Evaluation result = final_evaluation(stage.runs[key]);
+  if (seed > 0) stage.runs.erase(key);
+  return result;
+}
+
+Status apply_cure(Stage& stage, const Cure& cure) {
+  const Scenario& s = stage.experiment.scenario;
+  TWINRUN_ASSIGN(const Scenario changed, parse_scenario(resolved_toml(s), s.file, cure.settings));
+  TWINRUN_ASSIGN(const Experiment cured, with_scenario(stage.experiment, changed));
+  TWINRUN_ASSIGN(const auto cpu, baseline(stage, stage.options.threads));
+  TWINRUN_ASSIGN(const auto engine, subject(stage, changed));
+  // What was trained already is the reference where the cure leaves the whole batch's training as it was.
+  std::vector<Evaluation> r, c;
+  if (cure.reference == "R") r = stage.seeds.r;
+  DiagnoseSpec asked = s.diagnose;
+  asked.margin = asked.accuracy_margin = 0;
+  const SeedTrials trials(asked, labels_are_classes(cured), counted_labels(cured.data->eval));
+  CureRow row{.run = cure.run, .reference = cure.reference, .cure = settings_text(cure.settings)};
+  for (const int look : trials.looks()) {
+    while (c.size() < static_cast<size_t>(look)) {
+      if (r.size() == c.size()) {
+        TWINRUN_ASSIGN(const Evaluation mine,
+                       train_cured(stage, cure, cure.reference, r.size(), cured, *cpu));
+        if (stage.stopped()) return Ok{};
+        r.push_back(mine);
+      }
+      TWINRUN_ASSIGN(const Evaluation mine,
+                     train_cured(stage, cure, cure.run, c.size(), cured, *engine));
+      if (stage.stopped()) return Ok{};
+      c.push_back(mine);
+    }
+    const std::vector<Evaluation> paired(r.begin(), r.begin() + look);
+    row.left = trials.compare(fmt::format("{} - {}", cure.run, cure.reference),
+                              "what is left with the cure", c, paired, paired);
+    row.outcome = outcome_of(row.left);
+    if (row.outcome != "undecided") break;
+  }
+  row.seeds = static_cast<int>(c.size());
+  r.resize(c.size());
+  row.loss_before = mean_of(values_of(stage.seeds.t, &Evaluation::loss));
+  row.loss = mean_of(values_of(c, &Evaluation::loss));
+  row.loss_reference = mean_of(values_of(r, &Evaluation::loss));
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  const bool classes = labels_are_classes(cured);
+  row.accuracy_before = classes ? mean_of(values_of(stage.seeds.t, &Evaluation::accuracy)) : kNone;
+  row.accuracy = classes ? mean_of(values_of(c, &Evaluation::accuracy)) : kNone;
+  row.accuracy_reference = classes ? mean_of(values_of(r, &Evaluation::accuracy)) : kNone;
+  if (!stage.options.command.empty()) {
+    row.command = stage.options.command;
+    for (const auto& [key, value] : cure.settings)
+      row.command += fmt::format(" --set {}={}", key, value);
+  }
+  stage.cures.push_back(std::move(row));
+  return Ok{};
+}
+
+}  // namespace
+
+Status apply_cures(Stage& stage) {
+  const Evidence& e = stage.evidence;
+  // Beside a fault of the engine, or another program than was asked for, it would cure something else.
+  const bool other = e.match && e.match->outcome != MatchResult::Outcome::kInside;
+  if (!stage.options.cure || !e.meaning.differs() || !e.violations.empty() || other ||
+      stage.seeds.r.size() < 2)
+    return Ok{};
+  for (const Cure& cure : cures_of(stage)) {
+    TWINRUN_RETURN_IF_ERROR(apply_cure(stage, cure));
+    if (stage.stopped()) return Ok{};
+  }
+  return Ok{};
+}
+
+}  // namespace twinrun

@@ -1,0 +1,174 @@
+// Does it matter: instrument 3, paired seeds and, where asked for, the ensemble of honest engines.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "harness/diagnose/corners.h"
+#include "harness/effect/effect.h"
+#include "harness/envelope/ensemble.h"
+#include "harness/run/evaluate.h"
+
+namespace twinrun {
+namespace {
+
+// The band of R's training loss takes in another seed of it.
+void widen(Stage& stage, const RunFile& run) {
+  LossBand& band = stage.loss_band;
+  if (band.low.empty()) {
+    for (const StepScalars& step : stage.runs["R"].file.steps) band.low.push_back(step.loss);
+    band.high = band.low;
+  }
+  for (size_t i = 0; i < std::min(band.low.size(), run.steps.size()); ++i) {
+    band.low[i] = std::min(band.low[i], run.steps[i].loss);
+    band.high[i] = std::max(band.high[i], run.steps[i].loss);
+  }
+}
+
+// The experiment and the program that S runs: the sharded program, or what the subject's script was found to run, whose effect it
+// shows without the engine's.
+Result<std::pair<Experiment, Program>> program_of_s(const Stage& stage, const Experiment& own,
+                                                    bool scripted) {
+  if (!scripted) return std::pair{own, own.sharded(own.sharding)};
+  TWINRUN_ASSIGN(const ChangedProgram changed,
+                 changed_by(own, own.sharding, stage.evidence.match->explanations.front().parts));
+  const Experiment& meant = changed.experiment ? *changed.experiment : own;
+  return std::pair{meant, stage.sharded() ? meant.sharded(changed.sharding) : meant.whole()};
+}
+
+// R, S (where it is asked) and T of one more seed.
+Status train_seed(Stage& stage, bool with_s, bool scripted, Backend& cpu, Backend& engine) {
+  const size_t i = stage.seeds.r.size();
+  TWINRUN_ASSIGN(const Experiment other,
+                 with_seed(stage.experiment, stage.experiment.scenario.seed + i));
+  const auto train_one = [&](const std::string& name, Program program, Backend& backend,
+                             const Experiment& fed) -> Result<Evaluation> {
+    RunOptions o;
+    o.digest_states = false;
+    const std::string key = fmt::format("{}#{}", name, i);
+    const auto run = name == "T" ? corner : reference;
+    TWINRUN_RETURN_IF_ERROR(run(stage, key, fed, std::move(program), backend, o, false));
+    if (stage.stopped()) return Evaluation{};
+    const Evaluation result = final_evaluation(stage.runs[key]);
+    if (name == "R") widen(stage, stage.runs[key].file);
+    stage.runs.erase(key);
+    return result;
+  };
+  TWINRUN_ASSIGN(const Evaluation r, train_one("R", other.whole(), cpu, other));
+  if (stage.stopped()) return Ok{};
+  Evaluation s = r;
+  if (with_s) {
+    TWINRUN_ASSIGN(const auto sharded, program_of_s(stage, other, scripted));
+    TWINRUN_ASSIGN(s, train_one("S", sharded.second, cpu, sharded.first));
+    if (stage.stopped()) return Ok{};
+  }
+  TWINRUN_ASSIGN(const Evaluation t,
+                 train_one("T", as_computed_by(engine.capabilities(), stage.subject_program(other)),
+                           engine, other));
+  if (stage.stopped()) return Ok{};
+  stage.seeds.r.push_back(r);
+  stage.seeds.s.push_back(s);
+  stage.seeds.t.push_back(t);
+  return Ok{};
+}
+
+// `tr_acquits`: no S was trained, and the subject's script means something else, so that T - R alone tells whether that matters.
+std::vector<TrajectoryRow> rows_of(const SeedTrials& trials, const PairedSeeds& seeds, bool with_s,
+                                   bool scripted, bool tr_acquits) {
+  auto rows = trials.compare("T - R", "what the user sees", seeds.t, seeds.r, seeds.r, !tr_acquits);
+  if (!with_s) return rows;
+  const auto add = [&](std::vector<TrajectoryRow> more) {
+    rows.insert(rows.end(), more.begin(), more.end());
+  };
+  add(trials.compare("S - R",
+                     scripted ? "what the script's program alone does, on cpu"
+                              : "what sharding alone does, on cpu",
+                     seeds.s, seeds.r, seeds.r));
+  add(trials.compare("T - S", "what the engine adds", seeds.t, seeds.s, seeds.r, true));
+  return rows;
+}
+
+// More seeds can change neither answer.
+bool is_decided(const std::vector<TrajectoryRow>& rows) {
+  const TrajectoryRow *sr = speaking(rows, "S - R"), *tr = speaking(rows, "T - R");
+  const auto open = [](const TrajectoryRow* row) {
+    return row != nullptr && effect_of(*row) == Effect::kUndecided;
+  };
+  const bool matters = is_significant(sr) && effect_of(*sr) != Effect::kWithinMargin;
+  return matters || (!open(sr) && !open(tr));
+}
+
+// Paired seeds, one after the other, until the effect is decided.
+Status judge_effect(Stage& stage, bool wanted, Backend& cpu, Backend* engine) {
+  Evidence& e = stage.evidence;
+  const Experiment& x = stage.experiment;
+  // Rates that were seen at single steps make no whole run.
+  const bool explained = e.match && e.match->outcome == MatchResult::Outcome::kExplained;
+  const bool scripted = explained && !is_read_from_steps(e.match->explanations.front().parts);
+  const bool with_s = scripted || (stage.sharded() && e.meaning.differs());
+  stage.seeds = {{final_evaluation(stage.runs["R"])},
+                 {final_evaluation(stage.runs["S"])},
+                 {final_evaluation(stage.runs["T"])}};
+  if (scripted && wanted) {
+    RunOptions o;
+    o.digest_states = false;
+    TWINRUN_ASSIGN(const auto script, program_of_s(stage, x, true));
+    TWINRUN_RETURN_IF_ERROR(reference(stage, "S#0", script.first, script.second, cpu, o, false));
+    if (stage.stopped()) return Ok{};
+    stage.seeds.s = {final_evaluation(stage.runs["S#0"])};
+    stage.runs.erase("S#0");
+  }
+  const SeedTrials trials(x.scenario.diagnose, labels_are_classes(x), counted_labels(x.data->eval));
+  for (const int look : trials.looks()) {
+    while (wanted && stage.seeds.r.size() < static_cast<size_t>(look)) {
+      TWINRUN_RETURN_IF_ERROR(train_seed(stage, with_s, scripted, cpu, *engine));
+      if (stage.stopped()) return Ok{};
+    }
+    e.trajectories = rows_of(trials, stage.seeds, with_s, scripted, explained && !with_s);
+    if (!wanted || is_decided(e.trajectories)) break;
+  }
+  if (stage.seeds.r.size() < 2) return Ok{};
+  stage.loss_band.source = fmt::format("least and largest of {} seeds of R", stage.seeds.r.size());
+  Evaluator evaluator(x, stage.options.threads);
+  const Program whole = x.whole();
+  TWINRUN_ASSIGN(const Evaluation initial, evaluator.evaluate(whole, initial_states(x, whole), 0));
+  e.learning = judge_learning(x, initial, stage.seeds.r);
+  return Ok{};
+}
+
+}  // namespace
+
+Status compare_trajectories(Stage& stage) {
+  Evidence& e = stage.evidence;
+  if (!stage.runs.contains("T")) return Ok{};
+  e.held_out = !stage.experiment.imported;
+  const bool broken = e.match && (e.match->outcome == MatchResult::Outcome::kUnexplained ||
+                                  e.match->outcome == MatchResult::Outcome::kUnrepeatable);
+  const bool wanted = !stage.options.quick && e.violations.empty() && !broken && !e.identical;
+  const Scenario& s = stage.experiment.scenario;
+  TWINRUN_ASSIGN(const auto cpu, baseline(stage, stage.options.threads));
+  std::unique_ptr<Backend> engine;  // an engine that nothing more is asked of need not be started
+  if (wanted) {
+    TWINRUN_ASSIGN(engine, subject(stage));
+  }
+  if (wanted && s.diagnose.ensemble > 0) {
+    EnsembleOptions o;
+    o.members = s.diagnose.ensemble;
+    o.steps = std::min<int64_t>(o.steps, s.train.steps);
+    o.threads = stage.options.threads;
+    o.seed = s.seed;
+    if (e.level == 'C' && e.match)
+      o.as = class_of(e.match->computes_as, e.match->computes, engine->capabilities(),
+                      stage.programs["T"]);
+    if (stage.progress != nullptr) stage.progress->begin("ensemble: is it one of the honest", 1);
+    TWINRUN_ASSIGN(e.ensembles,
+                   compare_ensemble(stage.experiment, stage.programs["T"], *engine, o));
+    if (stage.progress != nullptr)
+      stage.progress->end(
+          fmt::format("p {:.2f}, {}", e.ensembles.back().p, e.ensembles.back().outcome));
+  }
+  if (!e.held_out) return Ok{};
+  TWINRUN_RETURN_IF_ERROR(judge_effect(stage, wanted, *cpu, engine.get()));
+  return Ok{};
+}
+
+}  // namespace twinrun

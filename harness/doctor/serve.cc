@@ -1,0 +1,159 @@
+#include "harness/doctor/serve.h"
+
+#include <filesystem>
+#include <fstream>
+#include <istream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "backends/exec/arrays.h"
+#include "backends/exec/messages.h"
+#include "backends/faults/faulty_backend.h"
+#include "backends/registry.h"
+#include "checkpoints/container/safetensors.h"
+#include "harness/experiment/engines.h"
+
+namespace twinrun {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMost = uint64_t{1} << 40;  // what twinrun writes is its own affair
+
+struct Prepared {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Engine> engine;
+  States states;
+};
+
+class Server {
+ public:
+  explicit Server(const ServeOptions& options) : o_(options) {}
+
+  Result<json> answer(const json& request) {
+    const std::string what = request.value("do", "");
+    if (what == "hello") return hello();
+    if (what == "prepare") return prepare(request.value("program", ""));
+    if (what == "step") return step(request);
+    return Error{"unknown request '" + what + "'", "", "hello, prepare or step"};
+  }
+
+ private:
+  Result<json> hello() {
+    TWINRUN_ASSIGN(const auto backend, make_backend(o_.engine, {}));
+    const Capabilities c = backend->capabilities();
+    return json{{"hello",
+                 {{"protocol", exec::kProtocol},
+                  {"name", c.name},
+                  {"version", c.settings},
+                  {"max_cores", c.max_cores},
+                  {"precision", to_string(c.precision)},
+                  {"elementary_ulps", c.elementary_ulps},
+                  {"flush", c.flush},
+                  {"contracts", c.contracts},
+                  {"deterministic", c.deterministic},
+                  {"activations", true}}}};
+  }
+
+  Result<json> prepare(const std::string& name) {
+    std::ifstream file(fs::path(o_.folder) / name);
+    const json p = json::parse(file, nullptr, false);
+    if (!p.is_object()) return Error{"is no program", name, ""};
+    TWINRUN_ASSIGN(Scenario scenario, parse_scenario(p.at("scenario").get<std::string>(), name));
+    forget_cache_file(scenario);
+    TWINRUN_ASSIGN(const Experiment e, make_experiment(scenario));
+    Sharding sharding = e.sharding;
+    sharding.cores = p.at("cores");
+    const auto stack = p.at("algebra") == "xla" ? Experiment::Stack::kTpu : Experiment::Stack::kCpu;
+    Program program = sharding.cores > 1                      ? e.sharded(sharding)
+                      : p.at("batch") == scenario.train.batch ? e.whole(stack)
+                                                              : e.per_core(stack);
+    if (!p.value("activations", json::array()).empty()) program = with_layers_shown(program);
+    Prepared& prepared = programs_[name];
+    TWINRUN_ASSIGN(auto backend, make_backend(o_.engine, backend_options(scenario, o_.threads)));
+    prepared.backend = with_faults(std::move(backend), o_.faults, scenario.seed, nullptr);
+    TWINRUN_ASSIGN(prepared.engine, prepared.backend->prepare(
+                                        as_computed_by(prepared.backend->capabilities(), program)));
+    return json{{"prepared", name}};
+  }
+
+  Result<json> step(const json& request) {
+    const auto found = programs_.find(request.value("program", ""));
+    if (found == programs_.end()) return Error{"no such program was prepared", "", ""};
+    Prepared& at = found->second;
+    const Program& program = at.engine->program();
+    const auto replicas = static_cast<size_t>(program.sharding.cores);
+    if (request.at("state").is_string()) {
+      const std::string name = request["state"];
+      TWINRUN_ASSIGN(ArrayFile file, exec::read_result(o_.folder, name, kMost, name));
+      const exec::ResultArrays arrays(std::move(file), name);
+      at.states.assign(replicas, {});
+      for (const StateVar& var : program.state) {
+        TWINRUN_ASSIGN(const auto values, arrays.take("state/" + var.name, var.type, replicas));
+        for (size_t r = 0; r < replicas; ++r) at.states[r].vars.push_back(values[r]);
+      }
+    }
+    if (at.states.empty()) return Error{"there is no state to go on from", "", ""};
+    const std::string name = request.at("inputs");
+    TWINRUN_ASSIGN(ArrayFile file, exec::read_result(o_.folder, name, kMost, name));
+    const exec::ResultArrays arrays(std::move(file), name);
+    StepInputs inputs(replicas);
+    for (const Input& input : program.inputs) {
+      TWINRUN_ASSIGN(const auto values,
+                     arrays.take("input/" + input.name, program.graph.type(input.id), replicas));
+      for (size_t r = 0; r < replicas; ++r) inputs[r].push_back(values[r]);
+    }
+    StepOutputs outputs;
+    const int64_t step = request.at("step");
+    TWINRUN_RETURN_IF_ERROR(at.engine->step(step, at.states, inputs, outputs));
+    return write(program, at.states, outputs, step, request.at("result"));
+  }
+
+  Result<json> write(const Program& program, const States& states, const StepOutputs& outputs,
+                     int64_t step, const std::string& stem) {
+    ArrayFile result;
+    const auto add = [&](const std::string& name, const auto& of_replica) {
+      std::vector<Tensor> values;
+      for (size_t r = 0; r < states.size(); ++r) values.push_back(of_replica(r));
+      exec::add_arrays(result, name, values);
+    };
+    for (size_t i = 0; i < program.state.size(); ++i)
+      add("state/" + program.state[i].name, [&](size_t r) { return states[r].vars[i]; });
+    for (size_t o = 0; o < program.outputs.size(); ++o)
+      add("output/" + program.outputs[o].name, [&](size_t r) { return outputs[r][o]; });
+    const std::string name = stem + ".safetensors";
+    TWINRUN_ASSIGN(const std::vector<std::byte> bytes, to_safetensors(result, name));
+    std::ofstream file(fs::path(o_.folder) / name, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+    if (!file.flush()) return Error{"cannot write", name, ""};
+    return json{{"stepped", step}, {"result", name}};
+  }
+
+  ServeOptions o_;
+  std::map<std::string, Prepared> programs_;
+};
+
+}  // namespace
+
+Status serve(const ServeOptions& options, std::istream& in, std::ostream& out) {
+  if (!fs::is_directory(options.folder))
+    return Error{"is no folder", options.folder, "the session folder is the last argument"};
+  TWINRUN_ASSIGN(const auto there, make_backend(options.engine, {}));
+  Server server(options);
+  for (std::string line; std::getline(in, line);) {
+    json reply;
+    try {
+      auto answer = server.answer(json::parse(line));
+      reply = answer ? *answer : json{{"error", answer.error().message()}};
+    } catch (const json::exception& e) {
+      reply = {{"error", std::string("no request: ") + e.what()}};
+    }
+    out << reply.dump() << std::endl;
+  }
+  return Ok{};
+}
+
+}  // namespace twinrun

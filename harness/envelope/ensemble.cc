@@ -1,0 +1,137 @@
+#include "harness/envelope/ensemble.h"
+
+#include <algorithm>
+#include <boost/math/distributions/students_t.hpp>
+#include <cmath>
+
+#include "backends/variants/variant.h"
+#include "harness/run/one_step.h"
+#include "program/base/philox.h"
+
+namespace twinrun {
+namespace {
+
+constexpr double kFalseAlarm = 1e-4;
+
+// Every parameter one ulp up, down, or where it is.
+void move_by_an_ulp(const Program& program, States& states, uint64_t seed, uint32_t member) {
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    if (program.state[i].role != StateRole::kParameter) continue;
+    Tensor moved = states[0].vars[i].clone();
+    uint64_t element = 0;
+    for (float& w : moved.as<float>()) {
+      const uint32_t way =
+          bounded(draw({seed, kStreamEnsemble}, member, static_cast<uint32_t>(i), element++), 3);
+      if (way != 1) w = std::nextafterf(w, way == 0 ? -INFINITY : INFINITY);
+    }
+    for (ReplicaState& replica : states) replica.vars[i] = moved;
+  }
+}
+
+struct Curves {
+  std::vector<double> losses, weights;
+};
+
+Result<Curves> first_steps(const Experiment& e, const Program& program, Backend& backend,
+                           const EnsembleOptions& o, uint32_t member) {
+  TWINRUN_ASSIGN(const auto engine, backend.prepare(program));
+  States states = initial_states(e, program);
+  move_by_an_ulp(program, states, o.seed, member);
+  Curves curves;
+  const auto keep_loss = [&](const StepOutputs& outputs) {
+    for (size_t i = 0; i < program.outputs.size(); ++i) {
+      if (program.outputs[i].name != "loss") continue;
+      double sum = 0;
+      for (const auto& replica : outputs) sum += as_doubles(replica[i])[0];
+      curves.losses.push_back(sum / static_cast<double>(outputs.size()));
+    }
+  };
+  TWINRUN_ASSIGN(states, run_steps(e, *engine, std::move(states), o.steps, keep_loss));
+  for (size_t i = 0; i < program.state.size(); ++i) {
+    if (program.state[i].role != StateRole::kParameter) continue;
+    const std::vector<double> values = as_doubles(states[0].vars[i]);
+    curves.weights.insert(curves.weights.end(), values.begin(), values.end());
+  }
+  return curves;
+}
+
+// Root mean square; what is no number is infinitely far.
+double apart(const std::vector<double>& a, const std::vector<double>& b) {
+  double squares = 0;
+  for (size_t k = 0; k < a.size(); ++k) squares += (a[k] - b[k]) * (a[k] - b[k]);
+  const double d = std::sqrt(squares / static_cast<double>(a.size()));
+  return std::isnan(d) ? HUGE_VAL : d;
+}
+
+// What binary32 numbers of a curve do not tell apart: an ulp of their size.
+double resolution(const std::vector<double>& curve) {
+  return 0x1p-23 * apart(curve, std::vector<double>(curve.size()));
+}
+
+}  // namespace
+
+EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves) {
+  const size_t n = curves.size();
+  // One outlier must not make the others look far: each is judged by its median distance.
+  std::vector<double> distance;
+  for (size_t i = 0; i < n; ++i) {
+    std::vector<double> to;
+    for (size_t j = 0; j < n; ++j) {
+      if (j != i) to.push_back(apart(curves[i], curves[j]));
+    }
+    std::ranges::nth_element(to, to.begin() + static_cast<std::ptrdiff_t>((n - 2) / 2));
+    distance.push_back(to[(n - 2) / 2]);
+  }
+  EnsembleRow row;
+  row.members = static_cast<int>(n) - 1;
+  row.subject = distance[0];
+  row.low = *std::min_element(distance.begin() + 1, distance.end());
+  row.high = *std::max_element(distance.begin() + 1, distance.end());
+  const auto as_far = [&](double d) { return d >= row.subject; };
+  row.p = static_cast<double>(std::ranges::count_if(distance, as_far)) / static_cast<double>(n);
+  row.outcome = "inside";
+  if (row.subject <= row.high) return row;
+  // Farther than all: a prediction interval for one more logarithm, by Student. Distances are known but for the resolution.
+  const double unknown = resolution(curves[1]);
+  for (double& d : distance) d = std::max(d, unknown);
+  double mean = 0, squares = 0;
+  for (size_t i = 1; i < n; ++i) mean += std::log(distance[i]) / static_cast<double>(n - 1);
+  for (size_t i = 1; i < n; ++i) squares += std::pow(std::log(distance[i]) - mean, 2);
+  const auto members = static_cast<double>(n - 1);
+  const double error = std::sqrt(squares / (members - 1) * (1 + 1 / members));
+  const boost::math::students_t t(members - 1);
+  const double limit =
+      mean + boost::math::quantile(boost::math::complement(t, kFalseAlarm)) * error;
+  if (!(row.subject - unknown <= 0 || std::log(row.subject - unknown) <= limit))
+    row.outcome = "outside";
+  return row;
+}
+
+Result<std::vector<EnsembleRow>> compare_ensemble(const Experiment& e, const Program& program,
+                                                  Backend& subject, const EnsembleOptions& o) {
+  std::vector<std::vector<double>> losses, weights;
+  for (int member = 0; member <= o.members; ++member) {
+    std::unique_ptr<Backend> honest;
+    if (member > 0) {
+      const uint64_t number = o.seed + static_cast<uint64_t>(member);
+      BackendOptions options;
+      options.threads = o.threads;
+      honest = o.as ? member_of(*o.as, number, subject.capabilities(), options)
+                    : make_variant_backend(variant_within(number, subject.capabilities()), options);
+    }
+    TWINRUN_ASSIGN(Curves curves, first_steps(e, program, honest ? *honest : subject, o,
+                                              static_cast<uint32_t>(member)));
+    losses.push_back(std::move(curves.losses));
+    weights.push_back(std::move(curves.weights));
+  }
+  std::vector<EnsembleRow> rows{rank_of_first(losses), rank_of_first(weights)};
+  rows[0].metric = "loss curve";
+  rows[1].metric = "weights";
+  for (EnsembleRow& row : rows) {
+    row.run = "T";
+    row.steps = o.steps;
+  }
+  return rows;
+}
+
+}  // namespace twinrun

@@ -1,0 +1,60 @@
+#include "harness/experiment/engines.h"
+
+#include <algorithm>
+
+#include "backends/exec/exec_backend.h"
+#include "backends/pjrt/pjrt_backend.h"
+#include "backends/registry.h"
+
+namespace twinrun {
+namespace {
+
+constexpr std::string_view kXla = "xla";
+
+bool is_xla(std::string_view name) { return name == kXla || name.starts_with(kXlaPlace); }
+
+}  // namespace
+
+bool is_foreign_engine(std::string_view name) {
+  return name.starts_with(kExecPlace) || is_xla(name);
+}
+
+Status check_takes_faults(std::string_view name, bool faults) {
+  if (!faults || (!is_foreign_engine(name) && name != "cpu:f64")) return Ok{};
+  return Error{std::string(name) + " takes no faults", "--fault", "inject them into cpu or tpu"};
+}
+
+bool of_foreign_engine(const Error& error) { return is_foreign_engine(error.where); }
+
+BackendOptions backend_options(const Scenario& scenario, int threads) {
+  BackendOptions o;
+  o.threads = threads;
+  o.tpu.poison = scenario.tpu.poison;
+  const std::string& p = scenario.tpu.precision;
+  o.tpu.precision = p == "f32"       ? DotPrecision::kF32
+                    : p == "high"    ? DotPrecision::kBf16x3
+                    : p == "highest" ? DotPrecision::kBf16x6
+                                     : DotPrecision::kBf16;
+  return o;
+}
+
+Result<std::unique_ptr<Backend>> make_engine(const std::string& name, const Scenario& scenario,
+                                             const BackendOptions& options, Progress* progress) {
+  if (is_xla(name)) {
+    return make_pjrt_backend({.plugin = name == kXla ? "" : name.substr(kXlaPlace.size()),
+                              .devices = std::max(8, static_cast<int>(scenario.tpu.cores)),
+                              .threads = options.threads,
+                              .precision = options.tpu.precision});
+  }
+  if (!name.starts_with(kExecPlace)) return make_backend(name, options);
+  ExecOptions exec;
+  exec.command = name.substr(kExecPlace.size());
+  exec.scenario = resolved_toml(scenario);
+  exec.reuse_idle = true;
+  if (progress != nullptr) {
+    exec.on_alive = [progress](const std::string& what) { progress->alive(what); };
+  }
+  return make_exec_backend(exec, options.threads);
+}
+
+}  // namespace twinrun

@@ -1,0 +1,327 @@
+#include "harness/gate/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "harness/experiment/engines.h"
+#include "harness/gate/golden.h"
+#include "harness/gate/moved.h"
+#include "harness/host/environment.h"
+#include "harness/run/run.h"
+#include "reports/text.h"
+
+namespace twinrun {
+namespace {
+
+class Verification {
+ public:
+  Verification(std::string path, const VerifyOptions& options)
+      : path_(std::move(path)), options_(options) {}
+
+  Result<Gate> run() {
+    const auto begin = std::chrono::steady_clock::now();
+    gate_.golden = path_;
+    TWINRUN_ASSIGN(golden_, read_run(path_));
+    TWINRUN_ASSIGN(facts_, golden_facts(golden_, path_));
+    TWINRUN_RETURN_IF_ERROR(open());
+    TWINRUN_RETURN_IF_ERROR(judge());
+    if (options_.update &&
+        (gate_.outcome == GateOutcome::kMoved || gate_.outcome == GateOutcome::kInside))
+      TWINRUN_RETURN_IF_ERROR(update());
+    gate_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return std::move(gate_);
+  }
+
+ private:
+  // The scenario, its data and the engine.
+  Status open() {
+    TWINRUN_ASSIGN(const Scenario stored, parse_scenario(golden_.scenario, path_));
+    TWINRUN_ASSIGN(Scenario scenario, parse_scenario(golden_.scenario, path_, options_.overrides));
+    if (scenario.data.cache == stored.data.cache) forget_cache_file(scenario);
+    if (scenario_digest(scenario) != scenario_digest(stored))
+      return Error{
+          "changes what the golden run was asked for", "--set",
+          "only keys that decide no bits can be set here, as data.dir; else: twinrun record"};
+    if (static_cast<int64_t>(golden_.steps.size()) != scenario.train.steps)
+      return Error{fmt::format("it has {} steps, its scenario {}", golden_.steps.size(),
+                               scenario.train.steps),
+                   path_, "record it again: twinrun record"};
+    if (scenario_digest(scenario).hex() != golden_.scenario_digest)
+      gate_.notes.push_back(
+          "this twinrun knows keys that the golden run's scenario does not have: "
+          "they are at their defaults");
+    gate_.scenario = scenario.name;
+    TWINRUN_ASSIGN(auto experiment, make_experiment(scenario));
+    experiment_.emplace(std::move(experiment));
+
+    spec_.engine = options_.engine.value_or(facts_.engine);
+    spec_.cores = golden_.cores;
+    spec_.threads = options_.threads;
+    spec_.faults = options_.faults;
+    TWINRUN_ASSIGN(setup_, set_up(*experiment_, spec_, options_.progress));
+    declared_ = setup_.backend->capabilities();
+    gate_.engine = declared_.name;
+    gate_.settings = fmt::format("cores={} batch={} {}", golden_.cores,
+                                 setup_.program.batch * golden_.cores, declared_.settings);
+    same_engine_ = declared_.name == golden_.engine &&
+                   is_foreign_engine(spec_.engine) == is_foreign_engine(facts_.engine);
+    using Decides = VerifyOptions::Decides;
+    const bool defined = same_engine_ && has_defined_bits(spec_.engine, declared_);
+    bits_decide_ =
+        options_.decides == Decides::kBits || (options_.decides == Decides::kDefault && defined);
+    gate_.decides = bits_decide_ ? "bits" : "noise";
+    list_changes();
+    return Ok{};
+  }
+
+  // What is not as it was when the golden run was made; none of it decides.
+  void list_changes() {
+    std::map<std::string, std::string> now = environment();
+    now["engine"] = gate_.engine;
+    now["settings"] = gate_.settings;
+    std::map<std::string, std::string> was = golden_.environment;
+    was["engine"] = golden_.engine;
+    was["settings"] = golden_.engine_settings;
+    for (const auto& [key, value] : now) {
+      if (was[key] != value)
+        gate_.changed.push_back(fmt::format("{}: {}, now {}", key, was[key], value));
+    }
+  }
+
+  void moved_before_training(const std::string& what, std::string was, std::string now,
+                             const std::string& headline) {
+    gate_.outcome = GateOutcome::kMoved;
+    gate_.moved = GateSite{{}, what, {}, std::move(was), std::move(now)};
+    gate_.headline = headline;
+  }
+
+  // What must be as it was before an engine is looked at at all. True: it is not.
+  bool moved_before() {
+    const std::string data = experiment_->data->digest.hex();
+    if (const std::string& was = golden_.environment["data"]; was != data) {
+      moved_before_training("data", was, data,
+                            "Other samples than the golden run was trained on: nothing was run.");
+      return true;
+    }
+    if (same_engine_ && declaration(declared_) != facts_.declares) {
+      moved_before_training("declaration", facts_.declares, declaration(declared_),
+                            "The engine declares other arithmetic than it did: nothing was run.");
+      return true;
+    }
+    const Checkpoint now = to_checkpoint(
+        setup_.program, initial_states(*experiment_, setup_.program), experiment_->scenario, 0);
+    const CheckpointHeader is = now.header(), was = golden_.checkpoints.front().header();
+    for (const auto& [name, entry] : is.tensors) {
+      const auto at = was.tensors.find(name);
+      if (at == was.tensors.end() || at->second.digest == entry.digest) continue;
+      moved_before_training(name + ", initial value", at->second.digest.hex(), entry.digest.hex(),
+                            "The seed gives another initial state than it did: nothing was run.");
+      return true;
+    }
+    return false;
+  }
+
+  Result<RunFile> train_from_golden(int64_t steps, bool evaluate) {
+    std::vector<int64_t> kept;
+    for (const Checkpoint& c : golden_.checkpoints) {
+      if (c.step < static_cast<int64_t>(golden_.steps.size())) kept.push_back(c.step);
+    }
+    StepRecorder recorder(setup_.program, kept, traces_ops(spec_.engine, declared_));
+    RunOptions run;
+    run.name = fmt::format("{}: {}, {}", experiment_->scenario.name, gate_.engine,
+                           text::plural(golden_.cores, "core"));
+    run.steps = steps;
+    run.threads = options_.threads;
+    run.observer = &recorder;
+    run.progress = options_.progress;
+    run.stop = options_.stop;
+    run.evaluate = evaluate;
+    TWINRUN_ASSIGN(run.start, state_of(golden_.checkpoints.front()));
+    TWINRUN_ASSIGN(RunResult result, train(*experiment_, setup_.program, *setup_.backend, run));
+    result.file.trace = std::move(recorder.rows);
+    return std::move(result.file);
+  }
+
+  Result<States> state_of(const Checkpoint& checkpoint) const {
+    auto states = from_checkpoint(checkpoint, setup_.program);
+    if (states) return states;
+    Error error = states.error();
+    error.where = path_ + ": " + error.where;
+    return error;
+  }
+
+  Status judge() {
+    if (moved_before()) return Ok{};
+    TWINRUN_ASSIGN(const RunFile now, train_from_golden(0, true));
+    if (now.ended == "interrupted") return interrupted();
+    gate_.moved = first_moved(golden_, now, same_engine_);
+    if (!gate_.moved) {
+      gate_.outcome = GateOutcome::kSame;
+      gate_.headline = fmt::format(
+          "The same bits: {} states and losses{}.", golden_.steps.size(),
+          same_engine_ ? ", " + text::plural(static_cast<int64_t>(now.trace.size()), "traced value")
+                       : "");
+      return Ok{};
+    }
+    if (now.ended != "completed") gate_.notes.push_back("the run now " + now.ended);
+    TWINRUN_RETURN_IF_ERROR(look_at_noise());
+    if (same_engine_) TWINRUN_RETURN_IF_ERROR(look_for_repeats(now));
+    decide();
+    if (!bits_decide_ && gate_.outcome == GateOutcome::kMoved) return first_outside();
+    return Ok{};
+  }
+
+  Status interrupted() {
+    gate_.outcome = GateOutcome::kInterrupted;
+    gate_.headline = "Interrupted: not decided.";
+    return Ok{};
+  }
+
+  Status look_at_noise() {
+    if (same_engine_ && !facts_.noise.empty()) {
+      gate_.noise.emplace();
+      gate_.noise->unusable = facts_.noise;
+      return Ok{};
+    }
+    std::vector<MatchState> states;
+    for (const Checkpoint& c : golden_.checkpoints) {
+      if (c.step >= static_cast<int64_t>(golden_.steps.size())) continue;
+      TWINRUN_ASSIGN(States at, state_of(c));
+      states.push_back({c.step, std::move(at)});
+    }
+    if (options_.progress != nullptr)
+      options_.progress->begin(
+          "bits moved: one step from each recorded state, among honest engines", 1);
+    TWINRUN_ASSIGN(gate_.noise, noise_of(*experiment_, setup_.program, *setup_.backend, states,
+                                         options_.threads));
+    if (options_.progress != nullptr)
+      options_.progress->end(!gate_.noise->unusable.empty() ? gate_.noise->unusable
+                             : gate_.noise->inside          ? "inside"
+                                                            : "outside");
+    return Ok{};
+  }
+
+  // Two runs of one engine that part: whatever moved may be nothing but that.
+  Status look_for_repeats(const RunFile& now) {
+    const int64_t to = gate_.moved->step.value_or(0) + 1;
+    TWINRUN_ASSIGN(const RunFile again, train_from_golden(to, false));
+    const auto parts = first_difference(again, now);
+    if (parts && *parts < to) {
+      gate_.notes.push_back(
+          fmt::format("the engine does not repeat its own bits: two runs from the same state part "
+                      "after step {}",
+                      *parts));
+    } else if (!facts_.repeats) {
+      gate_.notes.push_back("the engine did not repeat its own bits when the golden run was made");
+    }
+    return Ok{};
+  }
+
+  void decide() {
+    const bool usable = gate_.noise->unusable.empty();
+    if (!usable) {
+      bits_decide_ = true;
+      gate_.decides = "bits";
+    }
+    const bool inside = usable && gate_.noise->inside;
+    if (inside && !bits_decide_) {
+      gate_.outcome = GateOutcome::kInside;
+      gate_.headline = "Bits moved, inside the noise of honest engines.";
+      return;
+    }
+    gate_.outcome = GateOutcome::kMoved;
+    if (bits_decide_) {
+      gate_.headline =
+          fmt::format("Bits moved, first in {}{}{}.", gate_.moved->tensor,
+                      gate_.moved->step ? fmt::format(" at step {}", *gate_.moved->step) : "",
+                      !usable  ? ""
+                      : inside ? "; inside the noise of honest engines, as another order of sums is"
+                               : "; outside the noise of honest engines");
+      return;
+    }
+    gate_.notes.push_back(fmt::format("bits parted at step {}", gate_.moved->step.value_or(0)));
+    gate_.moved = gate_.noise->outside;
+    gate_.noise->outside.reset();
+  }
+
+  // The first step outside: between the recorded state that it was seen from and the one before, which was inside, the engine trains
+  // on, and its own steps are looked at.
+  Status first_outside() {
+    constexpr int64_t kAtOnce = 16;
+    int64_t bad = *gate_.moved->step, at = -1;
+    States from;
+    for (const Checkpoint& c : golden_.checkpoints) {
+      if (c.step >= bad) break;
+      at = c.step;
+      TWINRUN_ASSIGN(from, state_of(c));
+    }
+    while (at >= 0 && bad - at > 1) {
+      const int64_t n = std::min(kAtOnce, bad - at);
+      std::vector<int64_t> looked;
+      for (int64_t i = 1; i <= n; ++i) looked.push_back(at + i * (bad - at) / n);
+      StepRecorder recorder(setup_.program, looked, false);
+      RunOptions run;
+      run.name = fmt::format("steps {} to {}: where it first leaves the noise", at, bad);
+      run.start = from;
+      run.first_step = at;
+      run.steps = bad + 1;
+      run.threads = options_.threads;
+      run.observer = &recorder;
+      run.progress = options_.progress;
+      run.stop = options_.stop;
+      run.evaluate = run.digest_states = false;
+      TWINRUN_ASSIGN(const RunResult result,
+                     train(*experiment_, setup_.program, *setup_.backend, run));
+      if (result.file.ended == "interrupted") return interrupted();
+      TWINRUN_ASSIGN(const Gate::Noise own, noise_of(*experiment_, setup_.program, *setup_.backend,
+                                                     recorder.states, options_.threads));
+      if (own.inside || !own.outside) break;  // what was seen from the recorded state stands
+      gate_.moved = own.outside;
+      bad = *own.outside->step;
+      for (const MatchState& state : recorder.states) {
+        if (state.step >= bad) break;
+        at = state.step;
+        from = state.states;
+      }
+    }
+    gate_.headline = fmt::format("Outside the noise of honest engines, first in {} at step {}.",
+                                 gate_.moved->tensor, *gate_.moved->step);
+    return Ok{};
+  }
+
+  Status update() {
+    GoldenOptions o;
+    o.spec = spec_;
+    o.states = static_cast<int>(golden_.checkpoints.size()) - 1;
+    o.progress = options_.progress;
+    o.stop = options_.stop;
+    TWINRUN_ASSIGN(const RunFile anew, record_golden(*experiment_, o));
+    if (anew.ended == "interrupted") return interrupted();
+    if (anew.ended != "completed")
+      return Error{"cannot be recorded anew: the run " + anew.ended, path_, "keep the old one"};
+    TWINRUN_RETURN_IF_ERROR(write_run(path_, anew));
+    gate_.updated = true;
+    return Ok{};
+  }
+
+  std::string path_;
+  const VerifyOptions& options_;
+  Gate gate_;
+  RunFile golden_;
+  GoldenFacts facts_;
+  std::optional<Experiment> experiment_;
+  EngineSpec spec_;
+  EngineSetup setup_;
+  Capabilities declared_;
+  bool same_engine_ = true, bits_decide_ = true;
+};
+
+}  // namespace
+
+Result<Gate> verify_golden(const std::string& path, const VerifyOptions& options) {
+  return Verification(path, options).run();
+}
+
+}  // namespace twinrun

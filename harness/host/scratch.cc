@@ -1,0 +1,34 @@
+#include "harness/host/scratch.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+namespace twinrun {
+
+Result<Scratch> Scratch::make(const std::string& name) {
+  std::error_code error;
+  const auto base = std::filesystem::temp_directory_path(error);
+  std::string folder = (base / (name + "-XXXXXX")).string();
+  if (error || mkdtemp(folder.data()) == nullptr)
+    return Error{fmt::format("no temporary folder can be made ({})",
+                             error ? error.message() : std::strerror(errno)),
+                 folder, "set TMPDIR to a folder that can be written to"};
+  return Scratch(std::move(folder));
+}
+
+Status new_folder(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::create_directory(path, error)) return Ok{};
+  return Error{error ? fmt::format("cannot be made ({})", error.message()) : "is there already",
+               path, "name a folder that is not there yet, in one that is"};
+}
+
+Scratch::~Scratch() {
+  std::error_code ignored;
+  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace twinrun

@@ -1,0 +1,383 @@
+// Tensors outside the envelope, described: signatures by element, cores, brackets, updates that follow.
+#include "harness/identify/outside.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/math/distributions/students_t.hpp>
+#include <cmath>
+#include <limits>
+
+#include "harness/envelope/screen_steps.h"
+#include "harness/identify/matching_fit.h"
+#include "harness/identify/signatures.h"
+#include "harness/run/one_step.h"
+
+namespace twinrun {
+namespace {
+
+// Of what a state holds; more is no rounding of binary32 (an update's constants may be as far off).
+constexpr double kRoundingToOneSide = 0x1p-16;
+constexpr size_t kMostDescribed = 48;  // signatures cost a look at every element each
+constexpr size_t kMostOthers = 24;
+// What constants that are computed in another order make of a change, and the rounding of what is stored: as in envelope.cc.
+constexpr double kOfChange = 16 * kRoundingUnit, kOfStored = 4 * kRoundingUnit;
+// An update that is farther than that from what follows from its gradient is wrong by itself, too.
+constexpr double kFarFromReported = 1e-2;
+
+class Describer {
+ public:
+  explicit Describer(const OutsideView& v) : v_(v) {}
+
+  TensorMismatch mismatch(const Distance& d) const {
+    const Compared& c = v_.tensors[place_of(d.value)];
+    const std::vector<float>& due = *v_.honest.values[d.value].mean;
+    TensorMismatch m;
+    m.tensor = c.tensor;
+    m.is_state = c.is_state;
+    m.replica = static_cast<int>(d.value % v_.subject.replicas);
+    const size_t first = d.value - static_cast<size_t>(m.replica);
+    for (size_t k = static_cast<size_t>(m.replica); k < v_.subject.replicas; ++k) {
+      if (v_.subject.values[first + k].data == v_.subject.values[d.value].data)
+        m.cores.push_back(static_cast<int>(k));
+    }
+    m.step = step_of(d.value);
+    m.distance = std::fabs(d.distance);
+    m.spread = d.spread;
+    m.ratio = d.ratio;
+    m.known = d.known;
+    m.all_steps = of_all_steps(d.look);
+    m.due = norm2(due);
+    m.relative = d.look != Look::kDistance ? m.distance
+                 : m.due > 0               ? d.distance / m.due
+                                           : std::numeric_limits<double>::infinity();
+    return m;
+  }
+
+  // Is any element outside by itself?
+  bool signature(const Distance& d, TensorMismatch& m) const {
+    const Compared& c = v_.tensors[place_of(d.value)];
+    const Value &is = v_.subject.values[d.value], &exact = v_.exact.values[d.value];
+    const std::vector<float>& due = *v_.honest.values[d.value].mean;
+    const size_t n = is.data->size();
+    std::vector<double> allowed(n), from_exact(n);
+    reach(d.value, allowed, from_exact);
+    WrongTensor w;
+    if (c.kept == c.elements)
+      w.dims = c.is_state ? v_.asked.state[c.index].type.dims : v_.asked.graph.type(c.id).dims;
+    w.axes = axis_names(c.tensor, w.dims);
+    w.got = *is.data;
+    w.due = due;
+    w.allowed = allowed;
+    w.from_exact = from_exact;
+    std::vector<float> left_due;
+    if (is.stored && exact.stored) {
+      w.left = *is.stored;
+      // Where the mean of honest engines leaves it: from where the subject began.
+      left_due.resize(n);
+      for (size_t i = 0; i < n; ++i) left_due[i] = (*is.stored)[i] - (*is.data)[i] + due[i];
+      w.left_due = left_due;
+    }
+    const size_t core = d.value % v_.subject.replicas, first = d.value - core;
+    if (v_.parts != nullptr && !c.is_state && n > 1) {
+      for (size_t k = 0; k < v_.subject.replicas; ++k)
+        w.parts.push_back(*v_.parts->values[first + k].data);
+    }
+    std::vector<std::vector<float>> kept;
+    kept.reserve(kMostOthers);
+    others(d.value, w, kept);
+    const Signature s = signature_of(w);
+    m.pattern = s.likeness;
+    m.elements = s.elements;
+    return s.wrong > 0;
+  }
+
+  // What can be said where no element is outside by itself.
+  static void along(const Distance& d, TensorMismatch& m) {
+    if (d.look == Look::kSize || d.look == Look::kSizes) {
+      m.pattern = fmt::format("{:.8g} times what was due", 1 + d.distance);
+    } else if (d.look != Look::kDistance) {
+      m.pattern = fmt::format("{}values that lie {:.2g} of their size {} zero",
+                              m.distance < kRoundingToOneSide ? "rounding to one side: " : "",
+                              m.distance, d.distance < 0 ? "nearer to" : "farther from");
+    }
+  }
+
+  ValueId order(const Distance& d) const {
+    const Compared& c = v_.tensors[place_of(d.value)];
+    return computed_at(v_.asked, c.tensor, c.id);
+  }
+  int64_t step_of(size_t value) const {
+    return v_.states[value / v_.subject.replicas / v_.tensors.size()].step;
+  }
+  size_t place_of(size_t value) const { return value / v_.subject.replicas % v_.tensors.size(); }
+
+ private:
+  // How far each element of an honest engine may be from the mean of the members: by the rule that holds for a whole tensor. The
+  // rounding of a sum is that of its terms, and the terms of one tensor's elements are alike: what they have in root mean square, each
+  // may have.
+  void reach(size_t value, std::vector<double>& allowed, std::vector<double>& from_exact) const {
+    const size_t n = allowed.size();
+    const auto members = static_cast<double>(v_.members.size());
+    const Envelope::Around& around = v_.honest.values[value];
+    const std::vector<float>&mean = *around.mean, &exact = *v_.exact.values[value].data;
+    const boost::math::students_t student(members - 1);
+    const double quantile = boost::math::quantile(
+        boost::math::complement(student, v_.false_alarm / 2 / static_cast<double>(n)));
+    std::vector<double> squares(n, 0), largest(n, 0), off(n, 0);
+    double all = 0, all_off = 0;
+    for (const Observed& m : v_.members) {
+      const std::vector<float>& x = *m.values[value].data;
+      for (size_t i = 0; i < n; ++i) {
+        const double d = static_cast<double>(x[i]) - static_cast<double>(mean[i]);
+        squares[i] += d * d;
+        largest[i] = std::max(largest[i], std::fabs(d));
+        off[i] =
+            std::max(off[i], std::fabs(static_cast<double>(x[i]) - static_cast<double>(exact[i])));
+        all += d * d;
+      }
+    }
+    for (const double x : off) all_off += x * x;
+    const double scale = (1 + 1 / members) / (members - 1);
+    const double typical = all * scale / static_cast<double>(n),
+                 typical_off = std::sqrt(all_off / static_cast<double>(n));
+    const double size = norm2(mean), settings = size > 0 ? around.allowed / size : 0;
+    for (size_t i = 0; i < n; ++i) {
+      const double held =
+          std::fabs(static_cast<double>(around.stored ? (*around.stored)[i] : mean[i]));
+      const double spread =
+          std::sqrt(squares[i] * scale + typical + kRoundingUnit * held * kRoundingUnit * held);
+      allowed[i] = std::max(quantile * spread, kBeyondMembers * largest[i]) +
+                   settings * std::fabs(static_cast<double>(mean[i]));
+      // The parts of a sum have errors of their own, also where those of the sum cancel.
+      from_exact[i] = allowed[i] + kBeyondMembers * off[i] + quantile * typical_off;
+    }
+  }
+
+  // Tensors that may stand in its place: those of the step before, and others of the same shape.
+  void others(size_t value, WrongTensor& w, std::vector<std::vector<float>>& kept) const {
+    const size_t place = place_of(value), core = value % v_.subject.replicas;
+    const size_t one_step = v_.tensors.size() * v_.subject.replicas;
+    const Compared& c = v_.tensors[place];
+    const auto add = [&](std::string text, const std::vector<float>& values) {
+      if (w.others.size() < kMostOthers) w.others.push_back({std::move(text), values});
+    };
+    const int64_t step = step_of(value);
+    if (!c.is_state && c.kept == c.elements) {
+      if (const auto was = v_.before.find(step); was != v_.before.end())
+        add("what was due at the step before (stale)", *was->second.values[value % one_step].data);
+      if (const auto was = v_.gave.find(step); was != v_.gave.end())
+        add("what it was at the step before (stale)", *was->second.values[value % one_step].data);
+      if (const auto was = v_.gave.find(step); was != v_.gave.end()) {
+        const std::vector<float>& earlier = *was->second.values[value % one_step].data;
+        std::vector<float>& sum = kept.emplace_back(*v_.exact.values[value].data);
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += earlier[i];
+        add("what was due plus what it was at the step before: gradients add up over steps, as "
+            "without zero_grad()",
+            sum);
+      }
+    }
+    for (size_t other = 0; other < v_.tensors.size(); ++other) {
+      const Compared& u = v_.tensors[other];
+      if (other == place || u.is_state != c.is_state || u.kept != u.elements ||
+          c.kept != c.elements || w.dims.empty())
+        continue;
+      const Dims& dims =
+          u.is_state ? v_.asked.state[u.index].type.dims : v_.asked.graph.type(u.id).dims;
+      if (dims != w.dims) continue;
+      const size_t there = value / one_step * one_step + other * v_.subject.replicas + core;
+      const Value& due = v_.exact.values[there];
+      if (!c.is_state) {
+        add("what was due of " + u.tensor, *due.data);
+        continue;
+      }
+      if (!due.stored || w.left.empty() || kept.size() == kept.capacity()) continue;
+      std::vector<float>& change = kept.emplace_back(w.left.size());
+      for (size_t i = 0; i < change.size(); ++i)
+        change[i] = (*due.stored)[i] - (w.left[i] - w.got[i]);
+      add("what was due of " + u.tensor, change);
+    }
+  }
+
+  const OutsideView& v_;
+};
+
+}  // namespace
+
+std::vector<TensorMismatch> describe(const OutsideView& v, const std::vector<Distance>& outside) {
+  const Describer describer(v);
+  // What one step shows by itself is told of that step; a look at all of them together, only where none does.
+  const size_t stride = v.tensors.size() * v.subject.replicas;
+  std::vector<bool> alone(stride);
+  for (const Distance& d : outside) {
+    if (!of_all_steps(d.look)) alone[d.value % stride] = true;
+  }
+  std::vector<Distance> told;
+  for (const Distance& d : outside) {
+    if (of_all_steps(d.look) && alone[d.value % stride]) continue;
+    // Of the looks at one value, the one that says most.
+    if (!told.empty() && told.back().value == d.value) {
+      if (d.ratio > told.back().ratio) told.back() = d;
+    } else {
+      told.push_back(d);
+    }
+  }
+  // First what was computed first, of the earliest step: the others may follow from it.
+  std::ranges::stable_sort(told, [&](const Distance& a, const Distance& b) {
+    return std::pair(describer.step_of(a.value), describer.order(a)) <
+           std::pair(describer.step_of(b.value), describer.order(b));
+  });
+  std::vector<TensorMismatch> out;
+  for (const Distance& d : told) {
+    out.push_back(describer.mismatch(d));
+    const bool described = out.size() <= kMostDescribed && describer.signature(d, out.back());
+    if (!described) Describer::along(d, out.back());
+  }
+  return out;
+}
+
+Bracket bracket_at(const OutsideView& v, const std::vector<Distance>& found,
+                   const std::vector<Distance>& outside, double threshold, int64_t step) {
+  const Describer describer(v);
+  std::vector<SeenTensor> seen(v.tensors.size());
+  std::vector<bool> looked(v.tensors.size());
+  for (size_t t = 0; t < seen.size(); ++t) {
+    seen[t].id = v.tensors[t].id;
+    seen[t].name = v.tensors[t].tensor;
+  }
+  for (const Distance& d : outside) {
+    if (describer.step_of(d.value) != step && !of_all_steps(d.look)) continue;
+    SeenTensor& t = seen[describer.place_of(d.value)];
+    const double size = norm2(*v.honest.values[d.value].mean);
+    t.outside = true;
+    t.relative = std::max(t.relative, d.look != Look::kDistance ? std::fabs(d.distance)
+                                      : size > 0                ? d.distance / size
+                                                                : 0);
+  }
+  for (const Distance& d : found) {
+    if (describer.step_of(d.value) != step || d.look != Look::kDistance) continue;
+    const size_t place = describer.place_of(d.value);
+    const double size = norm2(*v.honest.values[d.value].mean);
+    looked[place] = true;
+    seen[place].resolution = std::max(
+        seen[place].resolution, d.known && size > 0 ? threshold * d.spread / size
+                                                    : std::numeric_limits<double>::infinity());
+  }
+  for (size_t t = 0; t < seen.size(); ++t) {
+    if (!looked[t]) seen[t].resolution = std::numeric_limits<double>::infinity();
+  }
+  return bracket_of(v.asked, seen);
+}
+
+namespace {
+
+// Puts what the subject reported in the place of each gradient that an update takes.
+class Reported : public OpHooks {
+ public:
+  // `outputs` in the order of `asked`.
+  Reported(const Program& program, const Program& asked, const StepOutputs& outputs)
+      : outputs_(outputs) {
+    for (size_t o = 0; o < asked.outputs.size(); ++o) {
+      const Output* own = program.find_output(asked.outputs[o].name);
+      if (own != nullptr && own->name.ends_with(".grad")) at_[own->id] = o;
+    }
+  }
+  bool watches(const Program&, ValueId id, int64_t) override { return at_.contains(id); }
+  void after(const OpSite& site, const std::vector<Tensor>&, Tensor& output) override {
+    put(site, std::max(0, site.replica), output);
+  }
+  void after_copy(const OpSite& site, const std::vector<Tensor>&, Tensor& copy) override {
+    put(site, site.replica, copy);
+  }
+
+ private:
+  void put(const OpSite& site, int replica, Tensor& output) const {
+    const Tensor& given = outputs_[static_cast<size_t>(replica)][at_.at(site.id)];
+    if (given.valid() && given.type() == output.type()) output = given.clone();
+  }
+  const StepOutputs& outputs_;
+  std::map<ValueId, size_t> at_;
+};
+
+}  // namespace
+
+Result<MatchState> updated_as_reported(const Experiment& e, const Program& program,
+                                       const Program& asked, const Capabilities& declared,
+                                       const MatchState& state, int threads) {
+  TWINRUN_ASSIGN(const auto engine, reference_of(e, program, declared, threads));
+  StepFeed feed(e, program);
+  TWINRUN_ASSIGN(const StepInputs inputs, feed.inputs(state.step));
+  MatchState out{state.step, state.states, state.states, {}};
+  Reported hooks(program, asked, state.outputs);
+  TWINRUN_RETURN_IF_ERROR(
+      engine->step(state.step, out.after, inputs, out.outputs, nullptr, &hooks));
+  return out;
+}
+
+namespace {
+
+// How far an update is from the one that follows from the gradients that were reported, in units of what rounding and binary32 settings
+// allow: up to 1 it is that one.
+double off_from_reported(const Value& is, const std::vector<float>& due, double settings) {
+  if (!std::ranges::all_of(*is.data, [](float x) { return std::isfinite(x); }))
+    return std::numeric_limits<double>::infinity();
+  const double allowed =
+      kOfChange * norm2(due) + (is.stored ? kOfStored * norm2(*is.stored) : 0) + settings;
+  const double gap = gap2(*is.data, due);
+  return gap == 0 ? 0 : gap / allowed;
+}
+
+}  // namespace
+
+void tell_updates(const OutsideView& v, const Observed& updated, int64_t step,
+                  std::vector<TensorMismatch>& told) {
+  const size_t stride = v.tensors.size() * v.subject.replicas;
+  // The gradient that a state's update takes is wrong itself.
+  const auto gradient_is_outside = [&](const std::string& state) {
+    return std::ranges::any_of(told, [&](const TensorMismatch& g) {
+      if (g.step != step || !g.tensor.ends_with(".grad")) return false;
+      const std::string of = g.tensor.substr(0, g.tensor.size() - 5);
+      return state == of || state.starts_with(of + ".");
+    });
+  };
+  for (TensorMismatch& m : told) {
+    if (m.step != step || !m.is_state) continue;
+    const auto at = std::ranges::find(v.states, step, &MatchState::step);
+    const auto place = std::ranges::find(v.tensors, m.tensor, &Compared::tensor);
+    const size_t here = static_cast<size_t>(place - v.tensors.begin()) * v.subject.replicas +
+                        static_cast<size_t>(m.replica);
+    const size_t value = static_cast<size_t>(at - v.states.begin()) * stride + here;
+    const std::vector<float>& due = *updated.values[here].data;
+    const double off =
+        off_from_reported(v.subject.values[value], due, v.honest.values[value].allowed);
+    m.follows = off <= 1;
+    m.wrong_besides = !m.follows && std::isfinite(off) &&
+                      gap2(*v.subject.values[value].data, due) > kFarFromReported * norm2(due) &&
+                      gradient_is_outside(m.tensor);
+  }
+}
+
+double updates_off(const Program& asked, const std::vector<Compared>& tensors,
+                   const Observed& subject, size_t state, const Observed& updated,
+                   const SettingsSlack& slack) {
+  double most = 0;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const Compared& c = tensors[t];
+    if (!c.is_state) continue;
+    const StateRole role = asked.state[c.index].role;
+    if (role != StateRole::kParameter && role != StateRole::kSlot) continue;
+    for (size_t k = 0; k < subject.replicas; ++k) {
+      const size_t here = t * subject.replicas + k;
+      const Value& is = subject.values[state * tensors.size() * subject.replicas + here];
+      const std::vector<float>& due = *updated.values[here].data;
+      const double settings =
+          slack.change * norm2(due) + (is.stored ? slack.held * norm2(*is.stored) : 0);
+      const double off = off_from_reported(is, due, settings);
+      // Not a number: what is due is none, and the subject's is.
+      most = std::isnan(off) ? std::numeric_limits<double>::infinity() : std::max(most, off);
+    }
+  }
+  return most;
+}
+
+}  // namespace twinrun

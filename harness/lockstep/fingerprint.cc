@@ -1,0 +1,75 @@
+#include "harness/lockstep/fingerprint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "harness/lockstep/hypotheses.h"
+#include "program/base/bits.h"
+
+namespace twinrun {
+namespace {
+
+constexpr double kNearlyAll = 0.9;  // of the wrong elements: still worth saying
+
+std::string describe(const Suspect& s) {
+  double sx = 0, ss = 0, xx = 0;
+  for (const int64_t i : s.wrong) {
+    const double got = s.got(i), due = s.due(i);
+    if (!std::isfinite(got) || !std::isfinite(due)) continue;
+    sx += got * due;
+    ss += got * got;
+    xx += due * due;
+  }
+  const double correlation = xx > 0 && ss > 0 ? sx / std::sqrt(ss * xx) : 0;
+  return fmt::format("{} elements between {} and {}, {:.4f} correlated with what was due",
+                     s.wrong.size(), index_text(s.op.type.dims, s.wrong.front()),
+                     index_text(s.op.type.dims, s.wrong.back()), correlation);
+}
+
+}  // namespace
+
+std::vector<int64_t> wrong_elements(const OracleResult& oracle, const Tensor& subject) {
+  std::vector<int64_t> wrong;
+  const auto n = static_cast<int64_t>(oracle.value.size());
+  for (int64_t i = 0; i < n; ++i) {
+    const double x = number_at(subject, i), v = oracle.value[static_cast<size_t>(i)];
+    if (x == v || (x != x && v != v)) continue;
+    if (!(std::fabs(x - v) <= oracle.radius[static_cast<size_t>(i)])) wrong.push_back(i);
+  }
+  return wrong;
+}
+
+std::vector<Likeness> likenesses(const Capabilities& declared, const Op& op, const Tensor& subject,
+                                 const OracleResult& oracle, const std::vector<Tensor>& inputs,
+                                 ThreadPool* pool, const Past& past) {
+  const Suspect s{declared, op,   subject, oracle,
+                  inputs,   pool, past,    wrong_elements(oracle, subject)};
+  std::vector<Likeness> all;
+  for (const auto& family : {from_memory, from_operands, from_values}) {
+    for (Likeness& e : family(s)) {
+      if (e.share >= kNearlyAll) all.push_back(std::move(e));
+    }
+    // What explains everything ends the search: later families describe, the earlier ones say why.
+    if (std::ranges::any_of(all, [](const Likeness& e) { return e.share == 1; })) break;
+  }
+  std::ranges::stable_sort(all, std::greater<>(), &Likeness::share);
+  for (Likeness& e : all) {
+    if (e.share < 1) e.text += fmt::format(" (explains {:.4g} % of what is wrong)", 100 * e.share);
+  }
+  if (all.empty() && !s.wrong.empty() && subject.dtype() == DType::kF32)
+    all.push_back({describe(s), 0});
+  return all;
+}
+
+std::string fingerprint(const Capabilities& declared, const Op& op, const Tensor& subject,
+                        const OracleResult& oracle, const std::vector<Tensor>& inputs,
+                        ThreadPool* pool, const Tensor* previous) {
+  Past past;
+  if (previous != nullptr) past.result = *previous;
+  const auto all = likenesses(declared, op, subject, oracle, inputs, pool, past);
+  return all.empty() ? "" : all[0].text;
+}
+
+}  // namespace twinrun

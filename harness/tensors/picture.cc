@@ -1,0 +1,65 @@
+#include "harness/tensors/picture.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "harness/tensors/element.h"
+
+namespace twinrun {
+namespace {
+
+constexpr int64_t kMost = 64;  // cells on a side
+
+// 0: inside; 1 to 9: powers of ten above the bound; 10: NaN, Inf, or other bits where they had to be equal.
+int level_of(double got, double due, double radius) {
+  if (got == due || (std::isnan(got) && std::isnan(due))) return 0;
+  const double error = std::fabs(got - due);
+  if (error <= radius) return 0;
+  if (!std::isfinite(error) || radius == 0) return 10;
+  return std::clamp(static_cast<int>(std::ceil(std::log10(error / radius))), 1, 9);
+}
+
+// How many trailing dimensions run across, so that rows and columns are as nearly as many as can be.
+int64_t columns_of(const std::vector<int64_t>& dims) {
+  int64_t best = 1;
+  double least = INFINITY;
+  for (size_t across = 1; across <= dims.size(); ++across) {
+    double balance = 0;
+    for (size_t d = 0; d < dims.size(); ++d)
+      balance += std::log(static_cast<double>(dims[d])) * (d + across < dims.size() ? -1 : 1);
+    if (std::fabs(balance) >= least) continue;
+    least = std::fabs(balance);
+    best = static_cast<int64_t>(across);
+  }
+  return best;
+}
+
+}  // namespace
+
+TensorPicture picture_of(const std::vector<int64_t>& dims, const OracleResult& oracle,
+                         const Tensor& subject) {
+  const auto n = static_cast<int64_t>(oracle.value.size());
+  TensorPicture picture{dims, dims.empty() ? 0 : columns_of(dims), {}};
+  int64_t columns = 1;
+  for (size_t d = dims.size() - static_cast<size_t>(picture.across); d < dims.size(); ++d)
+    columns *= dims[d];
+  if (n == 0 || columns == 0) return picture;
+  const int64_t rows = n / columns;
+  const int64_t high = std::min(rows, kMost), wide = std::min(columns, kMost);
+  std::vector<int> worst(static_cast<size_t>(high * wide), 0);
+  for (int64_t i = 0; i < n; ++i) {
+    const auto k = static_cast<size_t>(i);
+    int& cell =
+        worst[static_cast<size_t>(i / columns * high / rows * wide + i % columns * wide / columns)];
+    cell = std::max(cell, level_of(number_at(subject, i), oracle.value[k], oracle.radius[k]));
+  }
+  for (int64_t r = 0; r < high; ++r) {
+    std::string line;
+    for (int64_t c = 0; c < wide; ++c)
+      line += ".123456789!"[worst[static_cast<size_t>(r * wide + c)]];
+    picture.cells.push_back(std::move(line));
+  }
+  return picture;
+}
+
+}  // namespace twinrun

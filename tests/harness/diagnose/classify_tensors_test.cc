@@ -1,0 +1,114 @@
+// The table of docs/diagnosis.md where only tensors are seen (level C): evidence made by hand.
+#include <gtest/gtest.h>
+
+#include "harness/diagnose/classify.h"
+#include "tests/harness/evidence.h"
+
+namespace twinrun {
+namespace {
+
+using namespace by_hand;
+
+// Tensors alone, and nothing explains them: the engine, as a rate and not as a certainty. With ops seen, nobody is accused.
+TEST(Classify, TensorsThatNothingExplains) {
+  Evidence e = clean();
+  e.level = 'C';
+  e.match = matched(MatchResult::Outcome::kUnexplained);
+  Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].level, 'C');
+  EXPECT_EQ(j.findings[0].op, "dense1/kernel.grad");
+  EXPECT_EQ(j.findings[0].core, 3);
+  EXPECT_TRUE(contains(j.findings[0].sentence, "8 times what was due"));
+  EXPECT_FALSE(contains(j.confidence, "certain:")) << j.confidence;
+  e.level = 'A';
+  e.other_program = true;
+  e.trajectories = {trajectory("T - R", "harmful")};
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.headline, "another program")) << j.headline;
+}
+
+// What differs from itself as far as from what is due is named, not accused.
+TEST(Classify, ASubjectThatDoesNotRepeatItself) {
+  Evidence e = clean();
+  e.level = 'C';
+  e.match = matched(MatchResult::Outcome::kUnrepeatable);
+  e.match->apart = 0.9;
+  e.match->draws = true;
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.headline, "does not repeat itself")) << j.headline;
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "unrepeatable");
+  EXPECT_TRUE(contains(j.findings[0].sentence, "random numbers of its own"))
+      << j.findings[0].sentence;
+}
+
+// Another precision than the declared one is one finding, however many tensors show it.
+TEST(Classify, PrecisionThatIsNotDeclared) {
+  Evidence e = clean();
+  e.level = 'C';
+  e.match = matched(MatchResult::Outcome::kUnexplained);
+  e.match->undeclared = "results rounded to bfloat16";
+  e.match->computes_as = "autocast";
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "undeclared_precision");
+  EXPECT_TRUE(contains(j.headline, "as \"autocast\" would, which it does not declare"))
+      << j.headline;
+}
+
+// An engine that shows what its layers give: which of them, and in which pass.
+TEST(Classify, ALayerIsNamedWithItsPass) {
+  Evidence e = clean();
+  e.level = 'C';
+  e.match = matched(MatchResult::Outcome::kUnexplained);
+  LayerFault fault;
+  fault.ratio = 400;
+  fault.threshold = 8;
+  fault.relative = 0.5;
+  fault.shown = 12;
+  fault.step = 4;
+  const auto said = [&](const std::string& value, const std::vector<std::string>& layers,
+                        const std::vector<std::string>& from) {
+    fault.value = value;
+    fault.layers = layers;
+    fault.from = from;
+    fault.backward = value.ends_with(".grad");
+    fault.of_layer = value != "loss" && value.find('/') == std::string::npos;
+    e.layer_fault = fault;
+    const Judgement j = classify(e);
+    expect_verdict(j, VerdictClass::kEngineBug, 20);
+    EXPECT_EQ(j.findings[0].op, value);
+    EXPECT_EQ(j.findings[0].phase, fault.backward ? "gradient" : "forward");
+    return j.headline;
+  };
+  EXPECT_EQ(said("dense2", {"dense2"}, {"relu1"}),
+            "tpu (framework or script) computes the output of dense2 wrong (forward pass), seen at "
+            "step 4 on core 0.");
+  EXPECT_TRUE(contains(said("dense2", {"relu1", "dense2"}, {"dense1"}),
+                       "the output of dense2 wrong (forward pass of relu1 or dense2), seen"));
+  EXPECT_TRUE(
+      contains(said("relu1.grad", {"dense2"}, {"dense2.grad"}),
+               "the gradient at the output of relu1 wrong (backward pass of dense2), seen"));
+  EXPECT_TRUE(contains(said("dense2.grad", {"loss"}, {}),
+                       "the gradient at the output of dense2 wrong (backward pass of loss), seen"));
+  EXPECT_TRUE(contains(said("loss", {"loss"}, {"dense2"}), "computes loss wrong (forward pass)"));
+  // The tensor that stands first already is not told twice.
+  EXPECT_TRUE(contains(said("dense1/kernel.grad", {"dense1"}, {"dense1.grad"}),
+                       "computes dense1/kernel.grad wrong (backward pass), seen"));
+  const Judgement j = classify(e);
+  EXPECT_EQ(j.findings.size(), 1u);
+  EXPECT_TRUE(contains(j.findings[0].evidence.back(), "dense1.grad, which it is computed from, is"))
+      << j.findings[0].evidence.back();
+  // Beside it, what the engine's error was where it failed.
+  e.layer_fault.reset();
+  e.layers_error = "the program has no 'output/duoble'";
+  EXPECT_TRUE(contains(classify(e).findings[0].evidence.back(), "the program has no"));
+}
+
+}  // namespace
+}  // namespace twinrun

@@ -1,0 +1,512 @@
+// The table of docs/diagnosis.md, row by row: evidence made by hand, the class, its exit code, and
+// that the headline names what a reader needs first.
+#include "harness/diagnose/classify.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "harness/diagnose/findings.h"
+#include "tests/harness/evidence.h"
+
+namespace twinrun {
+namespace {
+
+using namespace by_hand;
+
+// R differs from R': nothing else is concluded, whatever else was seen.
+TEST(Classify, NondeterministicReference) {
+  Evidence e = clean();
+  e.reference_parts = 17;
+  e.reference_parts_op = "dense1/dot_general";
+  e.violations = {violation("dense2/kernel.grad", 3, 0, 8)};
+  add_meaning(e);
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNondeterministic, 30);
+  EXPECT_TRUE(contains(j.headline, "step 17")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "dense1/dot_general")) << j.headline;
+  // Nobody is accused; the control that failed is the finding.
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].verdict, VerdictClass::kNondeterministic);
+  EXPECT_EQ(j.findings[0].reproduce, e.command);
+  EXPECT_FALSE(j.findings[0].number_text.empty());
+}
+
+TEST(Classify, DivergingReference) {
+  Evidence e = clean();
+  e.reference_birth = Birth{6, 0, "loss/value", "forward", "Inf"};
+  e.reference_birth_run = "S";
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.headline, "Inf is born in loss/value at step 6 (S)")) << j.headline;
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].op, "loss/value");
+  EXPECT_EQ(j.findings[0].step, 6);
+  EXPECT_FALSE(j.next_steps.empty());
+  Finding f = j.findings[0];
+  const float losses[] = {1.0f, 1.9e36f, INFINITY};
+  tell_losses(f, losses);
+  EXPECT_EQ(f.number_text, "loss 1.90e+36 at step 1, inf at step 2");
+  EXPECT_FALSE(f.bound_source.empty());
+}
+
+TEST(Classify, EngineBugOnOneCore) {
+  Evidence e = clean();
+  e.violations = {violation("dense2/kernel.grad", 57, 2, 1)};
+  e.violations_run = "T";
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  EXPECT_TRUE(contains(j.headline, "The emulated TPU computes dense2/kernel.grad wrong"))
+      << j.headline;
+  EXPECT_TRUE(contains(j.headline, "step 57")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "core 2")) << j.headline;
+  EXPECT_TRUE(contains(j.confidence, "certain")) << j.confidence;
+  ASSERT_EQ(j.findings.size(), 1u);
+  const Finding& f = j.findings[0];
+  EXPECT_EQ(f.verdict, VerdictClass::kEngineBug);
+  EXPECT_EQ(f.cause, "engine:dense2/kernel.grad");
+  EXPECT_EQ(f.op, "dense2/kernel.grad");
+  EXPECT_EQ(f.op_kind, "dot_general");
+  EXPECT_EQ(f.phase, "gradient");
+  EXPECT_EQ(f.step, 57);
+  EXPECT_EQ(f.core, 2);
+  EXPECT_EQ(f.number, 7);
+  EXPECT_EQ(f.bound, 1e-6);
+  EXPECT_EQ(f.number_text, "error 7.00; allowed 1.00e-06 (7.00 million times)");
+  EXPECT_TRUE(contains(f.bound_source, "running error analysis")) << f.bound_source;
+  EXPECT_EQ(f.level, 'A');
+  EXPECT_EQ(f.reproduce, e.command);
+  EXPECT_TRUE(contains(f.sentence, "8 times the expected value")) << f.sentence;
+  EXPECT_TRUE(contains(f.sentence, "12 of 640 elements")) << f.sentence;
+  EXPECT_TRUE(contains(f.hex, "0x41000000")) << f.hex;  // 8
+  EXPECT_TRUE(contains(f.hex, "0x3f800000")) << f.hex;  // 1
+}
+
+TEST(Classify, EngineBugOnAllCoresAndInACollective) {
+  Evidence e = clean();
+  e.violations = {violation("dense1/kernel.grad.all_reduce", 0, -1, 1)};
+  Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  EXPECT_TRUE(contains(j.headline, "in the all-reduce, whose result all cores share"))
+      << j.headline;
+  EXPECT_FALSE(j.findings.at(0).core);
+  e.violations = {violation("dense1/dot_general", 0, 0, 8)};
+  j = classify(e);
+  EXPECT_TRUE(contains(j.headline, "all cores")) << j.headline;
+  EXPECT_FALSE(j.findings.at(0).core);
+}
+
+// One finding per op, in the order of execution; the headline counts them.
+TEST(Classify, SeveralOps) {
+  Evidence e = clean();
+  e.violations = {violation("dense2/kernel.grad", 3, 0, 8),
+                  violation("dense1/kernel.grad", 3, 1, 1),
+                  violation("dense2/kernel.grad", 4, 0, 8)};
+  const Judgement j = classify(e);
+  ASSERT_EQ(j.findings.size(), 2u);
+  EXPECT_EQ(j.findings[0].op, "dense2/kernel.grad");
+  EXPECT_EQ(j.findings[0].step, 3);
+  EXPECT_EQ(j.findings[1].op, "dense1/kernel.grad");
+  EXPECT_TRUE(contains(j.headline, "2 ops are affected.")) << j.headline;
+  for (int i = 0; i < 10; ++i) e.violations.push_back(violation(std::to_string(i), 4, 0, 8));
+  EXPECT_TRUE(contains(classify(e).headline, "12 ops are affected, the first 8 are listed."))
+      << classify(e).headline;
+  EXPECT_EQ(classify(e).findings.size(), 8u);
+}
+
+TEST(Classify, BrokenLink) {
+  Evidence e = clean();
+  Violation v = violation("dense2/kernel.update", 4, 0, 1);
+  v.what = Violation::What::kLink;
+  v.link = "operand 0 is not what dense2/kernel wrote";
+  e.violations = {v};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  EXPECT_TRUE(contains(j.findings.at(0).sentence, v.link)) << j.findings[0].sentence;
+  EXPECT_TRUE(contains(j.findings.at(0).bound_source, "bits must be equal"));
+}
+
+TEST(Classify, UnlocalisedEngineBugSaysSo) {
+  Evidence e = clean();
+  e.violations = {violation("dense2/kernel.grad", 20, 0, 8)};
+  e.localised = false;
+  const Judgement j = classify(e);
+  ASSERT_FALSE(j.notes.empty());
+  EXPECT_TRUE(contains(j.notes[0], "may begin earlier")) << j.notes[0];
+}
+
+// The most severe class is the headline; the sharding is not forgotten.
+TEST(Classify, EngineBugBesideSharding) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
+  e.trajectories = {trajectory("T - R", "harmful"), trajectory("S - R", "harmful")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
+  ASSERT_EQ(j.findings.size(), 3u);
+  EXPECT_EQ(j.findings[0].verdict, VerdictClass::kEngineBug);
+  EXPECT_EQ(j.findings[1].verdict, VerdictClass::kSharding);
+  EXPECT_EQ(j.findings[1].cause, "reduction");
+  ASSERT_FALSE(j.notes.empty());
+  EXPECT_TRUE(contains(j.notes.back(), "not judged beside")) << j.notes.back();
+}
+
+TEST(Classify, EvidenceLevelWithoutATrace) {
+  Evidence e = clean();
+  e.level = 'C';
+  e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
+  EXPECT_EQ(classify(e).findings.at(0).level, 'C');
+}
+
+TEST(Classify, Identical) {
+  Evidence e = clean();
+  e.identical = true;
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kIdentical, 0);
+  EXPECT_TRUE(contains(j.headline, "bit for bit")) << j.headline;
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].reproduce, e.command);
+  // --quick may say so, too.
+  e.quick = true;
+  expect_verdict(classify(e), VerdictClass::kIdentical, 0);
+}
+
+TEST(Classify, QuickConcludesNoNoise) {
+  Evidence e = clean();
+  e.quick = true;
+  e.trajectories = {trajectory("T - R", "undecided")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  ASSERT_FALSE(j.next_steps.empty());
+  EXPECT_TRUE(contains(j.next_steps[0], "--quick")) << j.next_steps[0];
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "undecided");
+  // But a bug is a bug.
+  e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
+  expect_verdict(classify(e), VerdictClass::kEngineBug, 20);
+}
+
+TEST(Classify, Sharding) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.trajectories = {trajectory("T - R", "harmful", 0.4), trajectory("S - R", "harmful", 0.25)};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kSharding, 10);
+  EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "0.250 higher (worse), [+0.249, +0.251]")) << j.headline;
+  ASSERT_EQ(j.findings.size(), 2u);
+  EXPECT_EQ(j.findings[0].verdict, VerdictClass::kSharding);
+  EXPECT_EQ(j.findings[0].cause, "reduction");
+  EXPECT_EQ(j.findings[0].share, 0.9);
+  EXPECT_EQ(j.findings[1].cause, "batch_norm");
+  EXPECT_EQ(j.findings[1].share, 0.1);
+  EXPECT_TRUE(contains(j.next_steps.at(0), "tpu.reduction")) << j.next_steps[0];
+  EXPECT_TRUE(contains(
+      j.findings[0].number_text,
+      "S - R of held-out loss +0.250, interval [+0.249, +0.251], in 3 paired seeds: harmful"))
+      << j.findings[0].number_text;
+  EXPECT_EQ(j.findings[0].bound_source,
+            "no margin is declared: an effect is one whose interval leaves 0");
+  EXPECT_TRUE(contains(
+      j.findings[0].evidence.at(0),
+      "sharding changes the gradient of one step by 50.0%, and by 10.0% with this cause undone"))
+      << j.findings[0].evidence[0];
+}
+
+// Most important cause first, however the switches were ordered.
+TEST(Classify, SharingCausesAreSortedByShare) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.meaning.rows[0].share = 0.2;
+  e.meaning.rows[2].share = 0.8;
+  e.trajectories = {trajectory("T - R", "harmful"), trajectory("S - R", "harmful")};
+  const Judgement j = classify(e);
+  EXPECT_EQ(j.findings.at(0).cause, "batch_norm");
+  EXPECT_EQ(j.findings.at(1).cause, "reduction");
+}
+
+// A drift that no switch removes is not blamed on sharding's known causes.
+TEST(Classify, UnexplainedMeaningIsNotSharding) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.meaning.residual = 0.3;
+  e.trajectories = {trajectory("T - R", "harmful"), trajectory("S - R", "harmful")};
+  expect_verdict(classify(e), VerdictClass::kInconclusive, 125);
+}
+
+TEST(Classify, ShardingInsideTheMarginIsNoise) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.trajectories = {trajectory("T - R", "none detected"), trajectory("S - R", "none detected")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  EXPECT_TRUE(contains(j.headline, "reduction 90%")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "held-out loss moves by +0.0100 [+0.00900, +0.0110]"))
+      << j.headline;
+  EXPECT_EQ(j.effect, Effect::kNoneDetected);
+  EXPECT_EQ(j.effect_metric, "held-out loss");
+  ASSERT_FALSE(j.notes.empty());
+  EXPECT_TRUE(contains(j.notes.back(), "does not mean the same")) << j.notes.back();
+  for (const Finding& f : j.findings) EXPECT_EQ(f.verdict, VerdictClass::kNoise);
+  // Two findings share the drift out: they do not both claim it.
+  e.trajectories.push_back(trajectory("T - S", "none detected", 0.002));
+  const Judgement shared = classify(e);
+  ASSERT_EQ(shared.findings.size(), 3u);
+  EXPECT_TRUE(shared.findings[0].sentence.starts_with("The engine's own part (T - S) is"))
+      << shared.findings[0].sentence;
+  EXPECT_TRUE(contains(shared.findings[0].number_text, "T - S of held-out loss +0.00200"))
+      << shared.findings[0].number_text;
+  EXPECT_TRUE(shared.findings[0].evidence.back().starts_with("in all, T - R of held-out loss"))
+      << shared.findings[0].evidence.back();
+  EXPECT_TRUE(
+      shared.findings[1].sentence.starts_with("Sharding's part (S - R) is the loss reduction"))
+      << shared.findings[1].sentence;
+  EXPECT_TRUE(contains(shared.findings[1].sentence, "counted as noise"))
+      << shared.findings[1].sentence;
+  EXPECT_TRUE(contains(shared.findings[1].number_text, "in 3 paired seeds: none detected"))
+      << shared.findings[1].number_text;
+}
+
+TEST(Classify, ShardingThatTheSeedsDoNotDecide) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.trajectories = {trajectory("T - R", "undecided"), trajectory("S - R", "undecided")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.headline, "3 seeds do not decide")) << j.headline;
+  EXPECT_EQ(j.effect, Effect::kUndecided);
+  EXPECT_TRUE(contains(j.next_steps.back(), "seeds would decide")) << j.next_steps.back();
+}
+
+// An imported step: no held-out samples, no seeds, so ops alone decide.
+TEST(Classify, WithoutHeldOutSamplesOpsDecide) {
+  Evidence e = clean();
+  e.held_out = false;
+  e.trajectories.clear();
+  for (const bool quick : {false, true}) {
+    e.quick = quick;
+    const Judgement j = classify(e);
+    expect_verdict(j, VerdictClass::kNoise, 0);
+    ASSERT_FALSE(j.notes.empty());
+    EXPECT_TRUE(contains(j.notes.front(), "was not judged")) << j.notes.front();
+  }
+}
+
+TEST(Classify, PrecisionNoise) {
+  Evidence e = clean();
+  e.default_drift = 0.004;
+  e.highest_drift = 1e-7;
+  e.trajectories = {trajectory("T - R", "none detected")};
+  Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  EXPECT_TRUE(contains(j.headline, "precision")) << j.headline;
+  EXPECT_TRUE(contains(j.headline, "Held-out loss moves by +0.0100")) << j.headline;
+  EXPECT_TRUE(contains(j.confidence, "95%")) << j.confidence;
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "precision");
+  EXPECT_EQ(j.findings[0].number_text,
+            "T - R of held-out loss +0.0100, interval [+0.00900, +0.0110], in 3 paired seeds: none "
+            "detected");
+  EXPECT_EQ(j.findings[0].bound_source,
+            "no margin is declared: an effect is one whose interval leaves 0");
+  EXPECT_EQ(j.findings[0].evidence.at(0),
+            "one step's gradient differs from the float32 reference by 0.400% at precision "
+            "default, by 1.00e-07 of its size at "
+            "highest: the rounding of operands is the reason");
+  // Where the two agree, precision removes nothing.
+  e.subject.precision = DotPrecision::kBf16x6;
+  e.default_drift = e.highest_drift;
+  j = classify(e);
+  EXPECT_TRUE(j.findings[0].evidence.empty());
+  EXPECT_TRUE(contains(j.findings[0].sentence, "the declared precision of products (highest)"))
+      << j.findings[0].sentence;
+}
+
+TEST(Classify, RoundingNoise) {
+  Evidence e = clean();
+  e.subject.precision = DotPrecision::kF32;
+  e.trajectories = {trajectory("T - R", "none detected")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  EXPECT_EQ(j.findings.at(0).cause, "rounding");
+  EXPECT_TRUE(contains(j.headline, "rounding")) << j.headline;
+  // Equal to the sharded reference: whatever precision is declared, it is not the engine's.
+  e.subject.precision = DotPrecision::kBf16;
+  e.t_equals_s = true;
+  EXPECT_EQ(classify(e).findings.at(0).cause, "rounding");
+}
+
+TEST(Classify, WithoutTrajectoriesNothingIsNoise) {
+  expect_verdict(classify(clean()), VerdictClass::kInconclusive, 125);
+}
+
+// Drift below 2^-26 is not meaning: causes stay silent.
+TEST(Classify, MeaningBelowTheThresholdIsIgnored) {
+  Evidence e = clean();
+  add_meaning(e);
+  e.meaning.drift = kMeaningThreshold / 2;
+  e.trajectories = {trajectory("T - R", "none detected"), trajectory("S - R", "none detected")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "precision");
+}
+
+// An emulator that is not the reference at precision f32 may accuse nobody, nor acquit.
+TEST(Classify, EmulatorThatFailsItsControl) {
+  Evidence e = clean();
+  e.emulator_fails = true;
+  e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
+  e.trajectories = {trajectory("T - R", "none detected")};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_TRUE(contains(j.headline, "emulator fails its own control")) << j.headline;
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "emulator");
+  EXPECT_EQ(j.findings[0].verdict, VerdictClass::kInconclusive);
+}
+
+// An engine of another process that failed is neither accused nor acquitted; what it said last is quoted.
+TEST(Classify, EngineThatFailed) {
+  Evidence e = clean();
+  e.engine_failure = Error{
+      "step 3: ended with exit status 9 without an answer; the last it said on its standard "
+      "error:\nout of memory\nbye",
+      "exec:engine", "a fix"};
+  e.engine_failure_run = "T";
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "engine_failed");
+  EXPECT_TRUE(
+      contains(j.findings[0].sentence, "In run T, exec:engine: step 3: ended with exit status 9"));
+  EXPECT_EQ(j.findings[0].evidence, (std::vector<std::string>{"out of memory", "bye"}));
+  EXPECT_EQ(j.next_steps.back(), "a fix");
+}
+
+// T differs from T': inside the bounds a note, outside a bug that does not repeat.
+TEST(Classify, SubjectThatIsNotDeterministic) {
+  Evidence e = clean();
+  e.subject_parts = 1;
+  e.trajectories = {trajectory("T - R", "none detected")};
+  Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  ASSERT_FALSE(j.notes.empty());
+  EXPECT_TRUE(contains(j.notes[0], "T and T' part at step 1")) << j.notes[0];
+  EXPECT_TRUE(contains(j.notes[0], "inside its bound in both")) << j.notes[0];
+  e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
+  e.violations[0].persistence = Violation::Persistence::kTransient;
+  e.violations[0].reruns = 2;
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  EXPECT_TRUE(contains(j.headline, "transient")) << j.headline;
+  EXPECT_FALSE(contains(j.notes.at(0), "inside its bound")) << j.notes[0];
+}
+
+// The subject alone ends in NaN, no op is outside its bound: say where it is born.
+TEST(Classify, DivergingSubject) {
+  Evidence e = clean();
+  e.subject_birth = Birth{9, 5, "dense2/dot_general", "forward", "Inf"};
+  e.trajectories = {trajectory("T - R", "harmful", std::nan(""))};
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  ASSERT_FALSE(j.notes.empty());
+  EXPECT_TRUE(contains(j.notes[0], "Inf at step 9, born in dense2/dot_general")) << j.notes[0];
+}
+
+// The update's algebra is a source of noise with a name: alone, or beside another.
+TEST(Classify, UpdateAlgebraIsNamed) {
+  Evidence e = clean();
+  e.trajectories = {trajectory("T - R", "none detected")};
+  e.algebra_drift = 3e-8;
+  Judgement j = classify(e);
+  EXPECT_EQ(j.verdict, VerdictClass::kNoise);
+  ASSERT_EQ(j.findings.size(), 2u);
+  EXPECT_EQ(j.findings[0].cause, "precision");
+  EXPECT_EQ(j.findings[1].cause, "update_algebra");
+  EXPECT_TRUE(contains(j.headline, "from the declared precision and the update's algebra"))
+      << j.headline;
+  EXPECT_TRUE(contains(j.findings[1].number_text, "3.00e-08")) << j.findings[1].number_text;
+  e.cores = 1;
+  e.t_equals_s = true;
+  j = classify(e);
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "update_algebra");
+  EXPECT_TRUE(contains(j.headline, "What differs is noise, from the update's algebra:"))
+      << j.headline;
+  e.algebra_drift = -1;
+  j = classify(e);
+  ASSERT_EQ(j.findings.size(), 1u);
+  EXPECT_EQ(j.findings[0].cause, "rounding");
+}
+
+// The subject runs the program of another cause: whether that matters is what T does, and every cause of the class is named.
+TEST(Classify, ScriptOfAnotherProgram) {
+  Evidence e = clean();
+  e.other_program = true;
+  e.match = matched(MatchResult::Outcome::kExplained);
+  e.known_causes = {
+      {"unscaled", "nobody divides by 8", "divide by the cores", "", "an engine that scales"},
+      {"rate_times_cores", "the rate is 8 times", "divide the rate", "", ""}};
+  e.trajectories = {trajectory("T - R", "harmful", 0.4)};
+  Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kSharding, 10);
+  EXPECT_TRUE(contains(j.headline, "never scaled by 1/cores, or a learning rate times the cores"))
+      << j.headline;
+  ASSERT_EQ(j.findings.size(), 2u);
+  EXPECT_EQ(j.findings[0].cause, "unscaled");
+  EXPECT_EQ(j.findings[1].cause, "rate_times_cores");
+  EXPECT_EQ(j.findings[0].sentence,
+            "The training script differs from the scenario: nobody divides by 8.");
+  EXPECT_TRUE(contains(j.findings[0].number_text, "T - R of held-out loss +0.400"))
+      << j.findings[0].number_text;
+  EXPECT_TRUE(contains(j.confidence, "matched tensor by tensor")) << j.confidence;
+  e.match->read = true;
+  EXPECT_TRUE(contains(classify(e).confidence, "told from what the ops read, bit by bit"))
+      << classify(e).confidence;
+  e.match->read = false;
+  e.trajectories = {trajectory("T - R", "none detected")};
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kNoise, 0);
+  EXPECT_TRUE(contains(j.headline, "never scaled")) << j.headline;
+  e.trajectories = {trajectory("T - R", "undecided")};
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kInconclusive, 125);
+  EXPECT_EQ(j.findings.size(), 2u);
+  // An engine bug beside it leads.
+  e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
+  e.violations_run = "T";
+  j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  ASSERT_EQ(j.findings.size(), 3u);
+  EXPECT_EQ(j.findings[0].op, "dense2/kernel.grad");
+  EXPECT_TRUE(contains(j.headline, "another program besides")) << j.headline;
+}
+
+// A bias is statistical, and its number is beside what honest engines show.
+TEST(Classify, BiasBelowTheBound) {
+  Evidence e = clean();
+  Violation v = violation("dense1/dot_general", 0, 1, 1);
+  v.what = Violation::What::kStatistic;
+  BiasFinding b;
+  b.score = {"toward zero", -0.93, -0.18, 0.34};
+  b.steps = 3;
+  b.observations = 6;
+  b.members = 12;
+  v.bias = b;
+  e.violations = {v};
+  e.violations_run = "T";
+  const Judgement j = classify(e);
+  expect_verdict(j, VerdictClass::kEngineBug, 20);
+  EXPECT_TRUE(contains(j.headline, "with a bias")) << j.headline;
+  EXPECT_TRUE(contains(j.confidence, "statistical")) << j.confidence;
+  EXPECT_DOUBLE_EQ(j.findings.at(0).number, 0.93);
+  EXPECT_DOUBLE_EQ(j.findings.at(0).bound, 0.34);
+  EXPECT_EQ(j.findings.at(0).number_text, "score 0.930; honest engines stay within 0.340");
+  EXPECT_TRUE(contains(j.findings.at(0).sentence, "seen 6 times, on 3 steps, from step 0 on"))
+      << j.findings[0].sentence;
+}
+
+}  // namespace
+}  // namespace twinrun

@@ -1,0 +1,403 @@
+// The drill's own parts: cases from ids, scores from records, figures from scores, truth from honest engines; and small drills,
+// the last of which must fail.
+#include "harness/drill/drill.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "backends/registry.h"
+#include "harness/diagnose/classify.h"
+#include "harness/drill/truth.h"
+#include "tests/harness/tiny.h"
+
+namespace twinrun::drill {
+namespace {
+
+using tiny::must;
+
+TEST(DrillCases, AreDrawnFromTheirIds) {
+  const auto ids = must(plan_cases({{"drill_mlp", "drill_cnn"}, 80, 7}));
+  ASSERT_EQ(ids.size(), 80u);
+  EXPECT_EQ(std::set(ids.begin(), ids.end()).size(), 80u);
+  std::set<std::string> kinds;
+  for (const std::string& id : ids) {
+    const DrillCase a = must(draw_case(id)), b = must(draw_case(id));
+    EXPECT_EQ(a.fault, b.fault);
+    EXPECT_EQ(a.overrides, b.overrides);
+    EXPECT_EQ(a.variant, b.variant);
+    const bool fault = a.stratum == Stratum::kEngine || a.stratum == Stratum::kBias ||
+                       a.stratum == Stratum::kInert || a.stratum == Stratum::kBoth;
+    EXPECT_EQ(!a.fault.empty(), fault) << id;
+    if (fault) kinds.insert(a.kind);
+  }
+  EXPECT_GT(kinds.size(), 12u);
+}
+
+TEST(DrillCases, AShortDrillIsStratifiedAndAPartOfALongOne) {
+  const auto some = must(plan_cases({{"drill_mlp"}, 60, 1}));
+  const auto many = must(plan_cases({{"drill_mlp"}, 600, 1}));
+  std::set<Stratum> strata;
+  for (const std::string& id : some) {
+    strata.insert(must(parse_id(id)).stratum);
+    EXPECT_NE(std::ranges::find(many, id), many.end()) << id;
+  }
+  EXPECT_EQ(strata.size(), std::size(kStrata));
+  for (const std::string& id : must(plan_cases({{"drill_mlp"}, 40, 1, 'C'})))
+    EXPECT_EQ(must(draw_case(id)).level, 'C');
+}
+
+TEST(DrillCases, RefuseWhatIsNoCase) {
+  for (const char* id : {"", "engine", "engine.drill_mlp.1", "engine.drill_mlp.x.1",
+                         "other.drill_mlp.1.1", "engine.drill_mlp.1.-1", "engine.no_such.1.1"}) {
+    EXPECT_FALSE(draw_case(id).ok()) << id;
+  }
+}
+
+// What Wilson's formula gives, computed elsewhere (R: prop.test(k, n, correct = FALSE)).
+TEST(DrillMatrix, WilsonsInterval) {
+  Rate rate{8, 10};
+  rate.close();
+  EXPECT_NEAR(rate.low, 0.4901625, 1e-6);
+  EXPECT_NEAR(rate.high, 0.9433178, 1e-6);
+  Rate none{0, 1000};
+  none.close();
+  EXPECT_EQ(none.low, 0);
+  EXPECT_NEAR(none.high, 0.0038269, 1e-6);
+}
+
+CaseRecord record(Stratum stratum, VerdictClass verdict) {
+  CaseRecord r;
+  r.injected.id = std::string(to_string(stratum)) + ".drill_mlp.1.0";
+  r.injected.stratum = stratum;
+  r.injected.scenario = "drill_mlp";
+  r.verdict = verdict;
+  return r;
+}
+
+TEST(DrillScore, SaysWhatTheTruthAllows) {
+  EXPECT_TRUE(score(record(Stratum::kClean, VerdictClass::kNoise)).right);
+  EXPECT_FALSE(score(record(Stratum::kClean, VerdictClass::kEngineBug)).right);
+  EXPECT_FALSE(score(record(Stratum::kClean, VerdictClass::kInconclusive)).right);
+
+  CaseRecord fault = record(Stratum::kEngine, VerdictClass::kEngineBug);
+  fault.injected.fault = "scale@a/b,from=3";
+  fault.injected.op = "a/b";
+  fault.truth = {
+      .activated = true, .first_activated = 3, .replica = 2, .outside = true, .first_outside = 4};
+  fault.findings = {{VerdictClass::kEngineBug, "engine:a/b", "a/b", 4, 2}};
+  Score s = score(fault);
+  EXPECT_EQ(s.kind, Kind::kEngineOutside);
+  EXPECT_TRUE(s.right && s.flagged && s.op && s.step && s.core);
+  fault.findings[0].op = "a/c";
+  fault.findings[0].step = 2;
+  fault.findings[0].core = -1;
+  s = score(fault);
+  EXPECT_TRUE(s.right && s.flagged);
+  EXPECT_FALSE(s.op || s.step || s.core);
+  fault.verdict = VerdictClass::kNoise;
+  EXPECT_FALSE(score(fault).right);
+  fault.truth.outside = false;
+  EXPECT_EQ(score(fault).kind, Kind::kEngineInside);
+  EXPECT_TRUE(score(fault).right);
+  fault.truth.outside = true;
+  fault.injected.level = 'C';
+  EXPECT_EQ(score(fault).kind, Kind::kEngineOutside);
+  fault.truth.tensors = 1.5;
+  EXPECT_EQ(score(fault).kind, Kind::kEngineOutside);
+  fault.truth.tensors = 0.5;  // the op is outside, but no tensor shows it
+  EXPECT_EQ(score(fault).kind, Kind::kEngineInside);
+  fault.truth = {};
+  fault.truth.activated = false;
+  EXPECT_EQ(score(fault).kind, Kind::kInert);
+  fault.error = "it broke";
+  EXPECT_FALSE(score(fault).right);
+
+  CaseRecord cause = record(Stratum::kDeclared, VerdictClass::kSharding);
+  cause.injected.cause = "reduction";
+  cause.truth.meaning = 0.1;
+  cause.truth.matters = "harmful";
+  cause.effect = Effect::kHarmful;
+  cause.findings = {{VerdictClass::kSharding, "unscaled|reduction", "", -1, -1}};
+  EXPECT_TRUE(score(cause).right && score(cause).cause);
+  EXPECT_EQ(score(cause).effect, true);
+  cause.effect = Effect::kBeneficial;
+  EXPECT_EQ(score(cause).effect, false);
+  cause.truth.matters = "inside";
+  cause.effect = Effect::kWithinMargin;
+  EXPECT_TRUE(score(cause).right);
+  EXPECT_EQ(score(cause).effect, true);
+  cause.effect = Effect::kHarmful;
+  EXPECT_EQ(score(cause).effect, false);
+  cause.truth.matters = "open";
+  EXPECT_FALSE(score(cause).effect);
+  cause.findings[0].cause = "reductions";
+  EXPECT_FALSE(score(cause).cause);
+}
+
+TEST(DrillRecord, ComesBackFromItsLine) {
+  CaseRecord r = record(Stratum::kEngine, VerdictClass::kEngineBug);
+  r.injected.overrides = {{"seed", "2"}, {"tpu.cores", "4"}};
+  r.injected.fault = "scale@a/b";
+  r.injected.magnitude = 1.5;
+  r.truth.outside = true;
+  r.truth.distance = std::numeric_limits<double>::infinity();
+  r.truth.tensors = 0.25;
+  r.findings = {{VerdictClass::kEngineBug, "engine:a/b", "a/b", 4, 2}};
+  r.sealed = {4, 4};
+  const std::string line = to_line(r);
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  EXPECT_EQ(to_line(must(from_line(line))), line);
+  EXPECT_FALSE(from_line(line.substr(0, line.size() / 2)).ok());
+}
+
+Truth truth_of(const std::string& fault, const std::string& op, char level = 'A') {
+  DrillCase c;
+  c.level = level;
+  c.id = "engine.drill_mlp.1.0";
+  c.stratum = Stratum::kEngine;
+  c.scenario = "drill_mlp";
+  c.overrides = {{"tpu.cores", "2"}, {"train.steps", "4"}};
+  c.variant = 5;
+  c.fault = fault;
+  c.op = op;
+  TruthCache cache;
+  const Experiment e = must(make_experiment(must(load_scenario(c.scenario, c.overrides))));
+  return must(decide_truth(c, e, cache));
+}
+
+TEST(DrillTruth, IsWhatHonestEnginesCannotBe) {
+  const Truth big = truth_of("scale@dense1/dot_general,from=2,core=1", "dense1/dot_general");
+  EXPECT_TRUE(big.activated && big.outside);
+  EXPECT_EQ(big.first_activated, 2);
+  EXPECT_EQ(big.first_outside, 2);
+  EXPECT_EQ(big.replica, 1);
+  // Times one: no bit changes.
+  EXPECT_FALSE(truth_of("scale@dense1/dot_general,magnitude=1", "dense1/dot_general").activated);
+  // The last bit of one element: any order of summation may do that.
+  const Truth small = truth_of("bit_flip@dense1/dot_general,magnitude=0", "dense1/dot_general");
+  EXPECT_TRUE(small.activated);
+  EXPECT_FALSE(small.outside);
+  // ... but not to a move.
+  EXPECT_TRUE(truth_of("bit_flip@flatten1/reshape,magnitude=0", "flatten1/reshape").outside);
+}
+
+// What level C is asked for is what its tensors show.
+TEST(DrillTruth, OfTensorsAlone) {
+  const Truth big = truth_of("scale@dense1/dot_general,from=2,core=1", "dense1/dot_general", 'C');
+  ASSERT_TRUE(big.tensors);
+  EXPECT_GT(*big.tensors, 1);
+  // 0 for the largest logit: the same softmax but for rounding.
+  const Truth same = truth_of("unstable_softmax@loss/largest", "loss/largest", 'C');
+  EXPECT_TRUE(same.outside);
+  ASSERT_TRUE(same.tensors);
+  EXPECT_LT(*same.tensors, 1);
+  EXPECT_FALSE(truth_of("scale@dense1/dot_general", "dense1/dot_general").tensors);
+}
+
+// Every op of honest engines that are none of the judges, held against the judges.
+TEST(DrillTruth, HonestEnginesAreInsideSlow) {
+  struct Judge : StepObserver, TraceSink {
+    std::vector<Variant> judges;
+    double worst = 0;
+    int64_t compared = 0, leaning = 0;
+    std::string where;
+    TraceSink* begin_step(int64_t, const States&, const StepInputs&) override { return this; }
+    void on_op(const OpEvent& event) override {
+      const bool collective = event.op().kind == OpKind::kAllReduce;
+      if (class_of(event.op().kind) == OpClass::kSource || event.outputs[0].dtype() != DType::kF32)
+        return;
+      std::vector<Tensor> inputs = event.inputs[0];
+      if (collective) {
+        inputs.clear();
+        for (const auto& part : event.inputs) inputs.push_back(part[0]);
+      }
+      const Comparison c = compare(judges, event.op(), inputs, event.outputs[0]);
+      ++compared;
+      leaning += std::fabs(c.lean) > kLean ? 1 : 0;
+      if (c.distance <= worst) return;
+      worst = c.distance;
+      where = event.op().name;
+    }
+  };
+  // ... and the tensors of every step against theirs.
+  struct Tensors : Judge {
+    std::optional<StepJudges> whole;
+    States before;
+    StepInputs fed;
+    double step_worst = 0;
+    TraceSink* begin_step(int64_t, const States& states, const StepInputs& inputs) override {
+      before = states;
+      fed = inputs;
+      return this;
+    }
+    void end_step(int64_t step, const States& after, const StepOutputs& outputs) override {
+      step_worst = std::max(step_worst, must(whole->distance(step, before, fed, after, outputs)));
+    }
+  };
+  int64_t compared = 0, leaning = 0;
+  for (const char* scenario : {"drill_mlp", "drill_cnn", "drill_triplet"}) {
+    const Experiment e = must(make_experiment(must(load_scenario(scenario, {{"tpu.cores", "2"}}))));
+    for (const uint64_t seed : {11, 12, 13}) {
+      const auto engine = must(make_backend("honest:" + std::to_string(seed), {}));
+      Tensors judge;
+      judge.judges = honest_judges(engine->capabilities());
+      const Program program = as_computed_by(engine->capabilities(), e.sharded(e.sharding));
+      judge.whole.emplace(must(StepJudges::make(judge.judges, program)));
+      RunOptions options;
+      options.steps = 2;
+      options.observer = &judge;
+      options.evaluate = options.digest_states = false;
+      must(train(e, program, *engine, options));
+      EXPECT_LE(judge.step_worst, 1) << scenario << " honest:" << seed;
+      EXPECT_LE(judge.worst, 1) << scenario << " honest:" << seed << " " << judge.where;
+      compared += judge.compared;
+      leaning += judge.leaning;
+    }
+  }
+  EXPECT_GT(compared, 1000);
+  // A truth of bias wants every activation to lean; of single results hardly any may.
+  EXPECT_LT(static_cast<double>(leaning), 0.02 * static_cast<double>(compared));
+}
+
+// Another program in binary64 is another meaning; the same one is not.
+TEST(DrillTruth, OfACause) {
+  DrillCase c;
+  c.stratum = Stratum::kDeclared;
+  c.scenario = "drill_mlp";
+  c.overrides = {{"tpu.cores", "4"}};
+  TruthCache cache;
+  const Truth plain = must(
+      decide_truth(c, must(make_experiment(must(load_scenario(c.scenario, c.overrides)))), cache));
+  EXPECT_LT(plain.meaning, 1e-12);
+  EXPECT_EQ(plain.matters, "");
+  c.overrides.emplace_back("tpu.reduction", "sum");
+  const Truth sum = must(
+      decide_truth(c, must(make_experiment(must(load_scenario(c.scenario, c.overrides)))), cache));
+  EXPECT_GT(sum.meaning, 0.1);
+  EXPECT_EQ(sum.matters, "beneficial");
+}
+
+struct Drilling {
+  tiny::Folder folder;
+  DrillOptions options;
+  Drilling() {
+    options.directory = folder / "drill";
+    options.threads = 2;
+  }
+  std::vector<CaseRecord> run() { return must(run_drill(options, nullptr, nullptr)).records; }
+};
+
+TEST(DrillRunner, GoesOnWhereItStoppedAndLosesNoError) {
+  Drilling d;
+  d.options.ids = {"clean.drill_mlp.1.0", "engine.no_such_scenario.1.0"};
+  const auto first = d.run();
+  ASSERT_EQ(first.size(), 2u);
+  EXPECT_EQ(first[0].error, "");
+  EXPECT_NE(first[1].error, "");
+  EXPECT_EQ(summarise(first).errors, 1);
+  d.options.ids.push_back("clean.drill_mlp.1.1");
+  d.options.resume = true;
+  std::atomic<int> begun = 0;
+  d.options.sabotage = [&](Evidence&) { ++begun; };
+  const auto both = d.run();
+  ASSERT_EQ(both.size(), 3u);
+  EXPECT_EQ(to_line(both[0]), to_line(first[0]));  // seconds and all: it was not run again
+  EXPECT_GT(begun, 0);
+}
+
+// A case that took the process with it twice is a miss of its own, and the others run.
+TEST(DrillRunner, ACaseInWhichTheProcessDiedDoesNotStopTheDrill) {
+  Drilling d;
+  d.options.ids = {"clean.drill_mlp.1.0", "clean.drill_mlp.1.1", "clean.drill_mlp.1.2"};
+  d.options.resume = true;
+  const std::filesystem::path begun = std::filesystem::path(d.options.directory) / "begun";
+  std::filesystem::create_directories(begun);
+  std::ofstream(begun / d.options.ids[0]) << 2;
+  std::ofstream(begun / d.options.ids[1]) << 1;  // beside it; gets another try
+  const auto records = d.run();
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_NE(records[0].error.find("the process died"), std::string::npos) << records[0].error;
+  EXPECT_FALSE(score(records[0]).right);
+  EXPECT_EQ(records[1].error, "");
+  EXPECT_EQ(records[2].error, "");
+  EXPECT_FALSE(std::filesystem::exists(begun / d.options.ids[1]));
+}
+
+// What the suite runs of a drill: few cases of every stratum. The whole one is `./dev drill`; docs/drill.md has its figures.
+TEST(DrillSlow, FewCasesOfEveryStratum) {
+  Drilling d;
+  d.options.plan = {{"drill_mlp", "drill_dropout", "drill_triplet"}, 48, 3, 'A'};
+  const DrillSummary s = summarise(d.run());
+  // Of biases below the bound a part is missed: docs/drill.md says how large a part.
+  for (const std::string& miss : s.misses) {
+    if (!miss.starts_with("bias.")) ADD_FAILURE() << miss;
+  }
+  EXPECT_EQ(s.cases, 48);
+  EXPECT_EQ(s.false_alarms.k, 0);
+  EXPECT_GE(s.false_alarms.n, 15);
+  EXPECT_GE(s.faults.size(), 8u);
+}
+
+// The same cases, judged by a diagnosis with a part broken: the drill must notice each.
+struct Sabotage {
+  const char* what;
+  std::vector<std::string> cases;
+  std::function<void(Evidence&)> hand;
+};
+
+class DrillSabotageSlow : public testing::TestWithParam<Sabotage> {};
+
+TEST_P(DrillSabotageSlow, IsNoticed) {
+  Drilling d;
+  d.options.ids = GetParam().cases;
+  const DrillSummary whole = summarise(d.run());
+  for (const std::string& miss : whole.misses) ADD_FAILURE() << "as it is: " << miss;
+  d.options.sabotage = GetParam().hand;
+  const auto records = d.run();
+  const DrillSummary broken = summarise(records);
+  std::string said;
+  for (const CaseRecord& r : records) said += r.injected.id + ": " + r.headline + "\n";
+  EXPECT_EQ(broken.misses.size(), GetParam().cases.size()) << said;
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, DrillSabotageSlow,
+                         testing::Values(
+                             // Rounded toward zero: at 2.0 and 1.4 times the bound.
+                             Sabotage{"TenTimesTheRadius",
+                                      {"engine.drill_triplet.1.21", "engine.drill_cnn.1.14"},
+                                      [](Evidence& e) {
+                                        std::erase_if(e.violations, [](const Violation& v) {
+                                          return v.what != Violation::What::kLink &&
+                                                 v.verdict.worst <= 10;
+                                        });
+                                      }},
+                             // A script that feeds cores what is not theirs: no op is wrong.
+                             Sabotage{"NobodyLooksAtTheFeed",
+                                      {"hidden.drill_mlp.3.0", "hidden.drill_mlp.3.1"},
+                                      [](Evidence& e) {
+                                        std::erase_if(e.violations, [](const Violation& v) {
+                                          return v.what == Violation::What::kFeed;
+                                        });
+                                      }},
+                             Sabotage{"ASwitchIgnored",
+                                      {"declared.drill_mlp.1.0"},
+                                      [](Evidence& e) {
+                                        std::erase_if(e.meaning.causes, [](const ShardingCause& c) {
+                                          return c.name == "reduction";
+                                        });
+                                        std::erase_if(e.meaning.rows, [](const SwitchRow& r) {
+                                          return r.cause == "reduction";
+                                        });
+                                        e.meaning.residual = e.meaning.drift;
+                                        for (KindDrift& kind : e.meaning.kinds)
+                                          kind.residual = kind.drift;
+                                      }}),
+                         [](const auto& info) { return info.param.what; });
+
+}  // namespace
+}  // namespace twinrun::drill

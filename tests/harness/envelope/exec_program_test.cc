@@ -1,0 +1,53 @@
+// What an engine of others is told of a program, and what is compared of its answers.
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "backends/exec/messages.h"
+#include "harness/envelope/envelope.h"
+#include "tests/harness/tiny.h"
+
+namespace twinrun {
+namespace {
+
+nlohmann::json told_of(const Experiment& e) {
+  return nlohmann::json::parse(exec::program_json(e.sharded(e.sharding), ""));
+}
+
+// Adapters and the parity tests read either.
+TEST(ExecProgram, ShardingIsInTheScenariosWords) {
+  using Settings = std::vector<std::pair<std::string, std::string>>;
+  for (const Settings& settings : {Settings{}, Settings{{"tpu.batchwise", "gathered"},
+                                                        {"tpu.token_mean", "global"},
+                                                        {"tpu.batchnorm", "synced"},
+                                                        {"tpu.batchnorm_group", "2"},
+                                                        {"tpu.clipping", "before_all_reduce"}}}) {
+    const Scenario s = tiny::must(load_scenario("triplet_phrases", settings));
+    const Experiment e = tiny::must(make_experiment(s));
+    const nlohmann::json told = told_of(e).at("sharding");
+    EXPECT_EQ(told.at("batchwise"), s.tpu.batchwise);
+    EXPECT_EQ(told.at("token_mean"), s.tpu.token_mean);
+    EXPECT_EQ(told.at("batchnorm"), s.tpu.batchnorm);
+    EXPECT_EQ(told.at("batchnorm_group"), s.tpu.batchnorm_group);
+    EXPECT_EQ(told.at("clipping"), s.tpu.clipping);
+  }
+}
+
+// What an engine was not asked for it does not give, and is not accused of: a GAN has a second loss.
+TEST(ExecProgram, NothingIsComparedThatIsNotAskedFor) {
+  for (const char* name : {"gan_digits", "drill_cnn"}) {
+    const Experiment e = tiny::must(make_experiment(tiny::must(load_scenario(name))));
+    const nlohmann::json told = told_of(e);
+    std::set<std::string> asked;
+    for (const auto& output : told.at("outputs")) asked.insert(output.at("name"));
+    size_t outputs = 0;
+    for (const Compared& c : compared_tensors(e.sharded(e.sharding))) {
+      if (c.is_state) continue;
+      ++outputs;
+      EXPECT_TRUE(asked.contains(c.tensor)) << name << ": " << c.tensor;
+    }
+    EXPECT_EQ(outputs, asked.size()) << name;
+  }
+}
+
+}  // namespace
+}  // namespace twinrun

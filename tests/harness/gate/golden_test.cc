@@ -1,0 +1,227 @@
+// The bits of training, pinned: every library scenario that needs no file of the user's, its
+// initial checkpoint and the state after 20 steps on the cpu (whole and sharded) and on the
+// emulated TPU.
+//
+// A digest that changes is a decision about the numeric contract (docs/numerics.md), never a
+// refresh: whoever trained before gets other bits from now on. TWINRUN_UPDATE_GOLDEN=1 rewrites the
+// table.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "program/graph/liveness.h"
+#include "scenarios/library.h"
+#include "tests/harness/tiny.h"
+#include "tests/support/isa_scope.h"
+
+namespace twinrun {
+namespace {
+
+const char* const kTable = TWINRUN_SOURCE_DIR "/tests/golden/runs/digests.txt";
+// A heavy scenario shows in two steps what its ops do; the heaviest are not repeated for every setting.
+constexpr int64_t kSteps = 20, kHeavySteps = 2;
+constexpr double kMediumFlops = 1e9, kHeavyFlops = 5e9, kHeaviestFlops = 1e11;  // of a step
+
+// "digits_mlp T" -> "after 20 steps: 0123..."
+using Table = std::map<std::string, std::string>;
+
+Table read_table() {
+  Table table;
+  std::ifstream in(kTable);
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string scenario, corner, rest;
+    if (line.empty() || line[0] == '#' || !(words >> scenario >> corner)) continue;
+    std::getline(words >> std::ws, rest);
+    table[scenario + " " + corner] = rest;
+  }
+  return table;
+}
+
+void write_table(const Table& table) {
+  std::ofstream out(kTable);
+  out << "# scenario, corner, state digest. Written by TWINRUN_UPDATE_GOLDEN=1; a change is a\n"
+         "# decision about the numeric contract: see tests/harness/gate/golden_test.cc.\n";
+  for (const auto& [key, value] : table) out << key << " " << value << "\n";
+}
+
+void expect_golden(const Table& found) {
+  Table table = read_table();
+  if (std::getenv("TWINRUN_UPDATE_GOLDEN") != nullptr) {
+    for (const auto& [key, value] : found) table[key] = value;
+    write_table(table);
+    return;
+  }
+  for (const auto& [key, value] : found) {
+    ASSERT_TRUE(table.contains(key)) << key << " is not in " << kTable;
+    EXPECT_EQ(value, table[key]) << key;
+  }
+}
+
+// Few samples: the model is the library's, the data need not be.
+Experiment load(const std::string& name) {
+  return tiny::must(make_experiment(
+      tiny::must(load_scenario(name, {{"data.train", "512"}, {"data.eval", "32"}}))));
+}
+
+// The same values where no vector would lie by itself.
+States shifted(const States& states) {
+  States result = states;
+  for (ReplicaState& replica : result) {
+    for (Tensor& t : replica.vars) {
+      const auto bytes = static_cast<int64_t>(t.bytes());
+      Tensor moved = Tensor::empty({DType::kPred, {bytes + 4}}).at(4, t.type());
+      std::copy_n(t.raw(), t.bytes(), moved.raw());
+      t = moved;
+    }
+  }
+  return result;
+}
+
+std::vector<Digest> states_of(const Experiment& e, const std::string& engine, bool sharded,
+                              int threads, int64_t steps, bool shift) {
+  const Program program = tiny::program(e, sharded);
+  RunOptions options;
+  options.steps = steps;
+  options.evaluate = false;
+  if (shift) options.start = shifted(initial_states(program, e.scenario.seed));
+  return tiny::must(train(e, program, *tiny::backend(engine, threads), options)).file.state_digests;
+}
+
+std::string after_training(const Experiment& e, const std::string& engine, bool sharded,
+                           int threads, bool shift) {
+  const int64_t steps = step_flops(e.whole()) < kHeavyFlops ? kSteps : kHeavySteps;
+  const std::vector<Digest> states = states_of(e, engine, sharded, threads, steps, shift);
+  return "after " + std::to_string(states.size()) + " steps: " + states.back().hex();
+}
+
+Table corners(const std::string& name, int threads, bool shift = false) {
+  const Experiment e = load(name);
+  const Program whole = e.whole();
+  Table found;
+  found[name + " init"] =
+      to_checkpoint(whole, initial_states(whole, e.scenario.seed), e.scenario, 0)
+          .root_digest()
+          .hex();
+  found[name + " R"] = after_training(e, "cpu", false, threads, shift);
+  found[name + " S"] = after_training(e, "cpu", true, threads, shift);
+  found[name + " T"] = after_training(e, "tpu", true, threads, shift);
+  return found;
+}
+
+// Scenarios that need no file, and whose step has from `least` to `most` FLOP.
+std::vector<std::string> self_contained(double least, double most) {
+  static const std::map<std::string, double> all = [] {
+    std::map<std::string, double> flops;
+    for (const LibraryFile& file : library_files()) {
+      const Scenario s = tiny::must(parse_scenario(file.text, file.name));
+      const bool procedural = s.data.source == "digits" || s.data.source == "images32" ||
+                              s.data.source == "phrases" || s.data.source == "text_synthetic";
+      if (procedural)
+        flops[std::string(file.name)] = step_flops(load(std::string(file.name)).whole());
+    }
+    return flops;
+  }();
+  std::vector<std::string> names;
+  for (const auto& [name, flops] : all) {
+    if (flops >= least && flops < most) names.push_back(name);
+  }
+  return names;
+}
+constexpr double kAny = 1e30;
+
+TEST(GoldenRuns, LightScenarios) {
+  const std::vector<std::string> names = self_contained(0, kMediumFlops);
+  ASSERT_GE(names.size(), 5u);
+  for (const std::string& name : names) expect_golden(corners(name, 1));
+}
+
+TEST(GoldenRunsSlowHeavy, HeavyScenarios) {
+  const std::vector<std::string> names = self_contained(kMediumFlops, kAny);
+  ASSERT_GE(names.size(), 4u);
+  for (const std::string& name : names) expect_golden(corners(name, 1));
+}
+
+// The table has no row that no test looks at, and none is missing.
+TEST(GoldenRuns, TableIsComplete) {
+  if (std::getenv("TWINRUN_UPDATE_GOLDEN") != nullptr) GTEST_SKIP() << "being rewritten";
+  EXPECT_EQ(read_table().size(), 4 * self_contained(0, kAny).size());
+}
+
+// TWINRUN_GOLDEN="digits_mlp litmus_nan" leaves only these, for an emulated CPU (docs/amx.md).
+std::vector<std::string> chosen(const std::vector<std::string>& names) {
+  const char* list = std::getenv("TWINRUN_GOLDEN");
+  if (list == nullptr) return names;
+  std::istringstream words(list);
+  std::vector<std::string> result;
+  for (std::string word; words >> word;) {
+    if (std::find(names.begin(), names.end(), word) == names.end()) {
+      ADD_FAILURE() << "TWINRUN_GOLDEN: no scenario '" << word << "' among these";
+    } else {
+      result.push_back(word);
+    }
+  }
+  return result;
+}
+
+// Every instruction set, every thread count, both alignments: the digests of the table.
+class GoldenSettings : public testing::TestWithParam<std::tuple<Isa, int, bool>> {
+ protected:
+  void expect(double least, double most) {
+    const auto [isa, threads, shift] = GetParam();
+    const IsaScope scope(isa);
+    if (!scope.there()) GTEST_SKIP() << "this CPU has no " << to_string(isa);
+    for (const std::string& name : chosen(self_contained(least, most))) {
+      expect_golden(corners(name, threads, shift));
+    }
+  }
+};
+class GoldenRunsSlow : public GoldenSettings {};
+
+const auto kSettings =
+    testing::Combine(testing::Values(Isa::kAvx2, Isa::kAvx512, Isa::kAmx, Isa::kAmxModel),
+                     testing::Values(1, 2, 3, 8), testing::Bool());
+std::string setting_name(const testing::TestParamInfo<std::tuple<Isa, int, bool>>& info) {
+  const auto [isa, threads, shift] = info.param;
+  const std::string name = isa == Isa::kAmxModel ? "amx_model" : std::string(to_string(isa));
+  return name + "_" + std::to_string(threads) + (shift ? "_shifted" : "");
+}
+
+TEST_P(GoldenRunsSlow, NeverChangeABit) { expect(0, kMediumFlops); }
+// Heavy ones: every instruction set with every thread count, in turn with one alignment and the other; the model of AMX with three
+// threads; the heaviest not at all. All of it where TWINRUN_GOLDEN names them.
+TEST_P(GoldenRunsSlow, NeverChangeABitOfHeavyScenarios) {
+  const auto [isa, threads, shift] = GetParam();
+  const bool turn = (threads % 2 == 1) != (isa == Isa::kAvx512),
+             named = std::getenv("TWINRUN_GOLDEN") != nullptr;
+  if (!named && (shift != turn || (isa == Isa::kAmxModel && threads != 3)))
+    GTEST_SKIP() << "another one stands for it; TWINRUN_GOLDEN=NAMES runs all";
+  expect(kMediumFlops, named ? kAny : kHeaviestFlops);
+}
+INSTANTIATE_TEST_SUITE_P(Settings, GoldenRunsSlow, kSettings, setting_name);
+
+class GoldenRunsThreads : public testing::TestWithParam<int> {};
+TEST_P(GoldenRunsThreads, NeverChangeABit) { expect_golden(corners("digits_mlp", GetParam())); }
+INSTANTIATE_TEST_SUITE_P(Counts, GoldenRunsThreads, testing::Values(1, 2, 3, 8));
+
+// Scalar code and the model of AMX tiles are for proof: five steps of each.
+TEST(GoldenRunsProof, FiveSteps) {
+  const Experiment e = load("digits_mlp");
+  for (const auto& [engine, sharded] :
+       {std::pair<const char*, bool>{"cpu", false}, {"cpu", true}, {"tpu", true}}) {
+    const std::vector<Digest> fast = states_of(e, engine, sharded, 1, 5, false);
+    for (Isa isa : {Isa::kScalar, Isa::kAmxModel}) {
+      const IsaScope scope(isa);
+      ASSERT_TRUE(scope.there());
+      EXPECT_EQ(states_of(e, engine, sharded, 2, 5, false), fast)
+          << engine << (sharded ? ", sharded, " : ", ") << to_string(isa);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace twinrun

@@ -1,0 +1,365 @@
+// The catalogue of formulas: each that an experiment could have, run in secret by an engine of its own, is named from its tensors.
+#include "harness/identify/formulas.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "backends/variants/variant.h"
+#include "harness/identify/judge_steps.h"
+#include "harness/identify/matching.h"
+#include "harness/run/run.h"
+#include "tests/harness/subjects.h"
+#include "tests/harness/tiny.h"
+
+namespace twinrun {
+namespace {
+
+// An honest engine that runs a script of its own.
+class OwnScript : public tiny::OwnScript {
+ public:
+  OwnScript(Experiment own, Sharding sharding)
+      : tiny::OwnScript(std::move(own), sharding, make_variant_backend(variant(), {})) {}
+
+ private:
+  static Variant variant() {
+    Capabilities declared;
+    declared.contracts = true;
+    declared.elementary_ulps = 4;
+    declared.max_cores = 8;
+    return variant_within(77, declared);
+  }
+};
+
+MatchResult match_script(const Experiment& e, Backend& subject, const MatchOptions& how = {}) {
+  const Program asked = e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole();
+  class ScriptKeeper : public StepObserver {
+   public:
+    TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
+      if (step == 0 || step == 7) states.push_back({step, before});
+      return nullptr;
+    }
+    std::vector<MatchState> states;
+  } keeper;
+  RunOptions options;
+  options.observer = &keeper;
+  options.evaluate = false;
+  options.steps = 8;
+  tiny::must(train(e, asked, subject, options));
+  return tiny::must(match_subject(e, asked, subject, keeper.states, how));
+}
+
+std::string told_of_script(const MatchResult& m) {
+  std::string out = "outcome " + std::to_string(static_cast<int>(m.outcome)) + ", ratio " +
+                    std::to_string(m.ratio);
+  for (const Explanation& x : m.explanations) {
+    for (const auto& part : x.parts) out += "\n  " + part.cause + " " + std::to_string(x.ratio);
+  }
+  for (const TensorMismatch& t : m.outside)
+    out += "\n  " + t.tensor + " at " + std::to_string(t.step) + ": " + std::to_string(t.ratio) +
+           " " + t.pattern;
+  return out;
+}
+
+bool is_named(const MatchResult& m, const std::string& setting) {
+  return std::ranges::any_of(m.explanations, [&](const Explanation& x) {
+    return x.parts.size() == 1 && x.parts[0].cause == setting;
+  });
+}
+
+Experiment on_one_core(const char* layers, Overrides overrides) {
+  overrides.emplace_back("tpu.cores", "1");
+  return tiny::experiment(layers, overrides);
+}
+
+// Each change of the experiment, planted: named, or inside where the run cannot show it. How many of each.
+void expect_all_named(const Experiment& e, size_t at_least) {
+  size_t names = 0;
+  for (const FormulaChange& change : formula_changes(e)) {
+    const Result<Experiment> own = with_formula(e, change);
+    if (!own) continue;  // this model cannot have it: another padding, other shapes
+    // What keeps other things between steps has tests of its own.
+    const Program its = own->whole(), asked = e.whole();
+    const bool fits = std::ranges::equal(
+        its.state, asked.state,
+        [](const StateVar& x, const StateVar& y) { return x.name == y.name && x.type == y.type; });
+    if (!fits) continue;
+    OwnScript subject(*own, e.sharding);
+    const MatchResult m = match_script(e, subject, {.pairs = false});
+    if (m.outcome == MatchResult::Outcome::kInside) continue;
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained)
+        << change.setting << ": " << told_of_script(m);
+    EXPECT_TRUE(is_named(m, change.setting)) << change.setting << ": " << told_of_script(m);
+    names += is_named(m, change.setting) ? 1 : 0;
+  }
+  EXPECT_GE(names, at_least);
+}
+
+TEST(FormulasSlow, OfAdamAreNamed) {
+  expect_all_named(on_one_core(tiny::kDense, {{"optimizer.kind", "adam"},
+                                              {"optimizer.epsilon", "1e-5"},
+                                              {"optimizer.weight_decay", "0.01"},
+                                              {"optimizer.schedule", "cosine"},
+                                              {"optimizer.decay_steps", "20"}}),
+                   30);
+}
+TEST(FormulasSlow, OfMomentumAndClippingAreNamed) {
+  expect_all_named(on_one_core(tiny::kDense, {{"optimizer.kind", "momentum"},
+                                              {"optimizer.clip", "global_norm"},
+                                              {"optimizer.clip_at", "0.5"},
+                                              {"optimizer.l2", "0.01"}}),
+                   25);
+}
+TEST(FormulasSlow, OfConvolutionsAndBatchNormAreNamed) {
+  expect_all_named(on_one_core(tiny::kConvolutional, {{"loss.smoothing", "0.1"}}), 30);
+}
+TEST(FormulasSlow, OfDropoutAreNamed) { expect_all_named(on_one_core(tiny::kNormalized, {}), 30); }
+
+TEST(Formulas, AnHonestEngineIsInside) {
+  const Experiment e = on_one_core(tiny::kConvolutional, {});
+  OwnScript subject(e, e.sharding);
+  EXPECT_EQ(match_script(e, subject).outcome, MatchResult::Outcome::kInside);
+}
+
+// ---- what no list has
+
+// A script of another program that keeps its own state from step to step, and shows what the scenario asks for.
+class Stateful : public Backend {
+ public:
+  Stateful(const Experiment& own, const Program& asked) : own_(own), asked_(asked) {}
+  Capabilities capabilities() const override {
+    Capabilities c = tiny::backend("cpu")->capabilities();
+    c.ours = c.op_trace = false;
+    return c;
+  }
+  Result<std::unique_ptr<Engine>> prepare(const Program&) override {
+    TWINRUN_ASSIGN(auto inner, tiny::backend("cpu")->prepare(own_.whole()));
+    return std::unique_ptr<Engine>(new Run(std::move(inner), own_, asked_));
+  }
+
+ private:
+  class Run : public Engine {
+   public:
+    Run(std::unique_ptr<Engine> inner, const Experiment& own, const Program& asked)
+        : inner_(std::move(inner)),
+          asked_(asked),
+          states_(initial_states(own, inner_->program())) {}
+    const Program& program() const override { return inner_->program(); }
+    Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+                TraceSink*, OpHooks*) override {
+      const Program& own = inner_->program();
+      TWINRUN_RETURN_IF_ERROR(inner_->step(step, states_, inputs, outputs));
+      for (size_t i = 0; i < asked_.state.size(); ++i) {
+        const int place = own.state_index(asked_.state[i].name);
+        if (place >= 0) states[0].vars[i] = states_[0].vars[static_cast<size_t>(place)];
+      }
+      return Ok{};
+    }
+
+   private:
+    std::unique_ptr<Engine> inner_;
+    const Program& asked_;
+    States states_;
+  };
+  const Experiment& own_;
+  const Program& asked_;
+};
+
+// All steps of a run, judged as a diagnosis judges them.
+MatchResult match_run(const Experiment& e, const Program& asked, Backend& subject) {
+  tiny::KeptSteps keeper;
+  RunOptions options;
+  options.observer = &keeper;
+  options.evaluate = false;
+  options.steps = 8;
+  tiny::must(train(e, asked, subject, options));
+  StepsJudge judge(e, asked, subject, {});
+  return tiny::must(judge.match(keeper.states, 8));
+}
+
+MatchResult match_stateful(const Experiment& e, const Overrides& own) {
+  Experiment other = e;
+  for (const auto& [key, value] : own) {
+    FormulaChange change;
+    change.values = {{key, value}};
+    other = tiny::must(with_formula(other, change));
+  }
+  const Program asked = e.whole();
+  Stateful subject(other, asked);
+  return match_run(e, asked, subject);
+}
+
+// AMSGrad's maximum is nowhere in the state that is reported: it is replayed.
+TEST(Formulas, WhatAScriptKeepsToItselfIsReplayed) {
+  const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "adam"}});
+  const MatchResult m = match_stateful(e, {{"optimizer.amsgrad", "true"}});
+  EXPECT_TRUE(is_named(m, "optimizer.amsgrad = true")) << told_of_script(m);
+}
+
+TEST(Formulas, AVelocityThatTheScenarioDoesNotHaveIsReplayed) {
+  const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "sgd"}});
+  const MatchResult m = match_stateful(e, {{"optimizer.kind", "momentum"}});
+  EXPECT_TRUE(is_named(m, "optimizer.kind = \"momentum\"")) << told_of_script(m);
+}
+
+TEST(Formulas, AnotherStartOfASlotIsNamed) {
+  const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "adagrad"}});
+  const MatchResult m = match_stateful(e, {{"optimizer.initial_accumulator", "0"}});
+  EXPECT_TRUE(is_named(m, "optimizer.initial_accumulator = 0")) << told_of_script(m);
+}
+
+TEST(Formulas, AccumulationThatIsLeftOutIsNamed) {
+  const Experiment e = on_one_core(tiny::kDense, {{"train.accumulate", "4"}});
+  const MatchResult m = match_stateful(e, {{"train.accumulate", "1"}});
+  EXPECT_TRUE(is_named(m, "train.accumulate = 1")) << told_of_script(m);
+}
+
+// ---- numbers
+
+MatchResult match_number(const Experiment& e, const std::string& key, const std::string& value) {
+  FormulaChange change;
+  change.values = {{key, value}};
+  OwnScript subject(tiny::must(with_formula(e, change)), e.sharding);
+  return match_script(e, subject);
+}
+
+TEST(Formulas, ANumberOfNoListIsSolvedFor) {
+  const Experiment dense =
+      on_one_core(tiny::kDense, {{"optimizer.kind", "adam"}, {"optimizer.epsilon", "1e-5"}});
+  EXPECT_TRUE(
+      is_named(match_number(dense, "optimizer.epsilon", "0.00035"), "optimizer.epsilon = 0.00035"));
+  EXPECT_TRUE(is_named(match_number(dense, "optimizer.beta1", "0.87"), "optimizer.beta1 = 0.87"));
+  EXPECT_TRUE(is_named(match_number(dense, "loss.smoothing", "0.07"), "loss.smoothing = 0.07"));
+  const Experiment norm = on_one_core(tiny::kNormalized, {});
+  EXPECT_TRUE(is_named(match_number(norm, "batch_norm.epsilon", "0.0007"),
+                       "epsilon = 0.0007 in layers of kind batch_norm"));
+}
+
+// A constant that an engine's compiler got wrong is any number, and nobody's setting.
+TEST(Formulas, ANumberThatNobodySetsIsNotExplained) {
+  const Experiment norm = on_one_core(tiny::kNormalized, {});
+  const MatchResult m = match_number(norm, "batch_norm.epsilon", "0.001037");
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told_of_script(m);
+  EXPECT_EQ(plain_number(0.0101), std::nullopt);
+  EXPECT_EQ(plain_number(0.997001), 1 - 0.003);
+  EXPECT_EQ(plain_number(0.00349997), 0.0035);
+}
+
+TEST(Formulas, WhatGradientsAreClippedAtIsRead) {
+  const Experiment e = on_one_core(tiny::kDense, {});
+  for (const auto& [kind, at] : {std::pair{"global_norm", "0.37"}, {"value", "0.0123"}}) {
+    FormulaChange change;
+    change.values = {{"optimizer.clip", kind}, {"optimizer.clip_at", at}};
+    OwnScript subject(tiny::must(with_formula(e, change)), e.sharding);
+    const MatchResult m = match_script(e, subject);
+    const std::string setting =
+        std::string("optimizer.clip = \"") + kind + "\", optimizer.clip_at = " + at;
+    EXPECT_TRUE(is_named(m, setting)) << setting << ": " << told_of_script(m);
+  }
+}
+
+// ---- layers
+
+// Of these kinds, with what else a kind needs.
+Experiment of_layers(std::initializer_list<const char*> kinds) {
+  std::string text;
+  for (const std::string kind : kinds) {
+    text += "[[model.layers]]\nkind = \"" + kind + "\"\n";
+    if (kind == "conv2d") text += "filters = 3\nkernel = 3\n";
+    if (kind == "dense") text += "units = 10\n";
+  }
+  return on_one_core(text.c_str(), {});
+}
+
+// Black pixels and biases that start at zero: relu's input is exactly zero there.
+TEST(Formulas, TheGradientOfReluAtZeroIsNamed) {
+  const Experiment e = of_layers({"conv2d", "relu", "flatten", "dense"});
+  for (const char* at_zero : {"half", "full"}) {
+    const std::string value = std::string("\"") + at_zero + "\"";
+    EXPECT_TRUE(is_named(match_number(e, "relu.at_zero", value),
+                         "at_zero = " + value + " in layers of kind relu"));
+  }
+}
+
+TEST(Formulas, OfOneLayerAreNamed) {
+  const Experiment e =
+      of_layers({"conv2d", "batch_norm", "relu", "flatten", "dense", "batch_norm", "dense"});
+  const MatchResult m = match_number(e, "model.layers.batch_norm2.momentum", "0.9");
+  EXPECT_TRUE(is_named(m, "model.layers.batch_norm2.momentum = 0.9")) << told_of_script(m);
+}
+
+// ---- what does not learn
+
+TEST(Formulas, LayersThatDoNotLearnAreNamedTogether) {
+  const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "momentum"}});
+  EXPECT_TRUE(is_named(match_number(e, "optimizer.frozen", "\"dense1|dense2/bias\""),
+                       "optimizer.frozen = [\"dense1\", \"dense2/bias\"]"));
+  EXPECT_TRUE(is_named(match_number(e, "optimizer.stopped", "\"dense1\""),
+                       "optimizer.stopped = [\"dense1\"]"));
+  EXPECT_TRUE(is_named(match_number(e, "model.layers.dense2.unused", "\"bias\""),
+                       "model.layers.dense2.unused = [\"bias\"]"));
+}
+
+TEST(Formulas, AKernelThatDoesNotLearnBesideItsBiasIsNoFormula) {
+  const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "momentum"}});
+  for (const char* key : {"optimizer.frozen", "optimizer.stopped"}) {
+    const MatchResult m = match_number(e, key, "\"dense1/kernel\"");
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told_of_script(m);
+  }
+}
+
+// One tensor's fault is no formula's doing.
+TEST(Formulas, AFaultOfOneOpIsNotExplainedAway) {
+  const Experiment e = on_one_core(tiny::kConvolutional, {{"optimizer.kind", "momentum"}});
+  for (const char* fault : {"scale@dense1/kernel.grad", "zero_rows@dense1/kernel.grad"}) {
+    const FaultSpec parsed = tiny::must(parse_fault(fault));
+    class Hidden : public Backend {
+     public:
+      explicit Hidden(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+      Capabilities capabilities() const override {
+        Capabilities c = inner_->capabilities();
+        c.ours = c.op_trace = false;
+        return c;
+      }
+      Result<std::unique_ptr<Engine>> prepare(const Program& p) override {
+        return inner_->prepare(p);
+      }
+
+     private:
+      std::unique_ptr<Backend> inner_;
+    } subject(with_faults(tiny::backend("cpu"), {parsed}, 3, nullptr));
+    const MatchResult m = match_script(e, subject);
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << fault << ": " << told_of_script(m);
+  }
+}
+
+TEST(Formulas, TwoAtOnceAreBothNamed) {
+  const Experiment e = on_one_core(tiny::kConvolutional,
+                                   {{"optimizer.kind", "adam"}, {"optimizer.epsilon", "1e-4"}});
+  Experiment own = e;
+  std::vector<std::string> settings;
+  for (const FormulaChange& change : formula_changes(e)) {
+    if (change.setting != "optimizer.epsilon_form = \"torch\"" &&
+        change.setting != "epsilon = 1e-5 in layers of kind batch_norm")
+      continue;
+    own = tiny::must(with_formula(own, change));
+    settings.push_back(change.setting);
+  }
+  ASSERT_EQ(settings.size(), 2u);
+  OwnScript subject(own, e.sharding);
+  const MatchResult m = match_script(e, subject);
+  ASSERT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told_of_script(m);
+  EXPECT_EQ(m.explanations.front().parts.size(), 2u) << told_of_script(m);
+}
+
+// docs/formulas.md ends with the table; where this fails, what is printed is to take its place.
+TEST(Formulas, TheTableOfTheDocsIsTheCatalogue) {
+  std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/formulas.md");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::string table = formula_table_markdown();
+  EXPECT_TRUE(text.ends_with(table)) << table;
+}
+
+}  // namespace
+}  // namespace twinrun

@@ -1,0 +1,282 @@
+// In which layer, and in which pass, a step went wrong: told of engines that show what their layers give.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "backends/variants/variant.h"
+#include "harness/diagnose/pipeline.h"
+#include "harness/identify/judge_steps.h"
+#include "harness/run/one_step.h"
+#include "tests/harness/tiny.h"
+
+namespace twinrun {
+namespace {
+
+using tiny::must;
+
+constexpr const char* kDeep = R"(
+[[model.layers]]
+kind = "flatten"
+[[model.layers]]
+kind = "dense"
+units = 8
+[[model.layers]]
+kind = "relu"
+[[model.layers]]
+kind = "dense"
+units = 8
+[[model.layers]]
+kind = "relu"
+[[model.layers]]
+kind = "dense"
+units = 10
+)";
+
+// An engine of another's, of which something is known: op `op` times `factor`, on replica 0 alone. It shows all layers but `hidden`.
+struct Wrong {
+  std::string op = {};
+  float factor = 1;
+  std::set<std::string> hidden = {};
+  float unit = 1;          // in which it shows gradients of layers
+  int64_t runs = 1 << 20;  // engines of its that are wrong
+};
+
+class ShowsLayers : public Backend {
+ public:
+  ShowsLayers(std::unique_ptr<Backend> inner, Wrong own)
+      : inner_(std::move(inner)), own_(std::move(own)) {}
+  Capabilities capabilities() const override {
+    Capabilities c = inner_->capabilities();
+    c.op_trace = c.ours = c.deterministic = false;
+    c.activations = true;
+    c.elementary_ulps = 4;
+    c.contracts = true;
+    return c;
+  }
+  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+    for (const Output& output : program.outputs) asked_ = asked_ || output.of_layer;
+    TWINRUN_ASSIGN(auto engine, inner_->prepare(program));
+    return std::unique_ptr<Engine>(new Run(std::move(engine), own_, prepared_++ < own_.runs));
+  }
+  bool asked() const { return asked_; }
+
+ private:
+  class Run : public Engine, public OpHooks {
+   public:
+    Run(std::unique_ptr<Engine> inner, const Wrong& own, bool wrong)
+        : inner_(std::move(inner)), own_(own), wrong_(wrong) {}
+    const Program& program() const override { return inner_->program(); }
+    Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
+                TraceSink*, OpHooks*) override {
+      TWINRUN_RETURN_IF_ERROR(
+          inner_->step(step, states, inputs, outputs, nullptr, wrong_ ? this : nullptr));
+      for (size_t o = 0; o < program().outputs.size(); ++o) {
+        const Output& output = program().outputs[o];
+        for (auto& replica : outputs) {
+          if (output.of_layer && own_.hidden.contains(output.name)) replica[o] = Tensor();
+          if (output.of_layer && output.name.ends_with(".grad") && replica[o].valid() &&
+              own_.unit != 1) {
+            replica[o] = replica[o].clone();
+            for (float& x : replica[o].as<float>()) x *= own_.unit;
+          }
+        }
+      }
+      return Ok{};
+    }
+    bool watches(const Program& program, ValueId id, int64_t) override {
+      return program.graph.op(id).name == own_.op;
+    }
+    void after(const OpSite& site, const std::vector<Tensor>&, Tensor& output) override {
+      if (site.replica > 0) return;
+      output = output.clone();
+      for (float& x : output.as<float>()) x *= own_.factor;
+    }
+
+   private:
+    std::unique_ptr<Engine> inner_;
+    Wrong own_;
+    bool wrong_;
+  };
+  std::unique_ptr<Backend> inner_;
+  Wrong own_;
+  int64_t prepared_ = 0;
+  bool asked_ = false;
+};
+
+Experiment deep_model(int cores, const Overrides& more = {}) {
+  Overrides all{{"tpu.cores", std::to_string(cores)}, {"train.steps", "4"}};
+  all.insert(all.end(), more.begin(), more.end());
+  return tiny::experiment(kDeep, all);
+}
+
+std::unique_ptr<Backend> honest_f32() {
+  return make_variant_backend(draw_variant(7, DotPrecision::kF32), {});
+}
+
+struct LayerCase {
+  MatchResult match;
+  std::optional<LayerFault> fault;
+  bool asked = false;
+};
+
+// Two steps from its own states, judged.
+LayerCase layer_case(const Experiment& e, const Wrong& own) {
+  const Program asked = e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole();
+  ShowsLayers subject(honest_f32(), own);
+  const auto engine = must(subject.prepare(asked));
+  std::vector<MatchState> states;
+  States at = initial_states(e, asked);
+  for (int64_t step = 0; step < 2; ++step) {
+    StepResult r = must(one_step(e, *engine, step, at));
+    states.push_back({step, at, r.after, r.outputs});
+    at = r.after;
+  }
+  MatchOptions o;  // what would explain the subject is not looked for: it is known to be wrong
+  o.formulas = o.pairs = false;
+  StepsJudge judge(e, asked, subject, o);
+  LayerCase out;
+  out.match = must(judge.match(states, 2));
+  out.fault = must(judge.layer_fault(out.match, states));
+  out.asked = subject.asked();
+  return out;
+}
+
+std::string told(const LayerCase& j) {
+  std::string out =
+      "outcome " + std::to_string(static_cast<int>(j.match.outcome)) + " " + j.match.undeclared;
+  for (const TensorMismatch& t : j.match.outside) out += "\n  " + t.tensor;
+  if (!j.fault) return out + "\n  no layer";
+  out += "\n" + j.fault->value + " by";
+  for (const std::string& layer : j.fault->layers) out += " " + layer;
+  out += " from";
+  for (const std::string& from : j.fault->from) out += " " + from;
+  return out + " " + j.fault->pattern;
+}
+
+using Words = std::vector<std::string>;
+
+void expect_fault(const LayerCase& j, const std::string& value, const Words& layers,
+                  const Words& from) {
+  ASSERT_TRUE(j.fault) << told(j);
+  EXPECT_EQ(j.fault->value, value) << told(j);
+  EXPECT_EQ(j.fault->layers, layers) << told(j);
+  EXPECT_EQ(j.fault->from, from) << told(j);
+  EXPECT_EQ(j.fault->replica, 0);
+  EXPECT_EQ(j.fault->step, 0);
+  EXPECT_GT(j.fault->ratio, j.fault->threshold);
+}
+
+// What the tensors of a step begin with here is the loss.
+TEST(Layers, AForwardFaultIsOfItsLayer) {
+  for (const int cores : {1, 2}) {
+    const LayerCase j = layer_case(deep_model(cores), {"dense2/dot_general", 1.5F});
+    EXPECT_EQ(j.match.outside.front().tensor, "loss") << told(j);
+    expect_fault(j, "dense2", {"dense2"}, {"relu1"});
+    EXPECT_FALSE(j.fault->backward);
+    EXPECT_NEAR(j.fault->relative, 0.5, 0.1);
+  }
+  expect_fault(layer_case(deep_model(1), {"dense1/add_bias", 1.5F}), "dense1", {"dense1"},
+               {"flatten1"});
+}
+
+TEST(Layers, OfSeveralThatAreNotShownEachIsNamed) {
+  const Wrong own{"dense2/dot_general", 1.5F, {"dense2", "relu2"}};
+  expect_fault(layer_case(deep_model(2), own), "dense3", {"dense2", "relu2", "dense3"}, {"relu1"});
+}
+
+TEST(Layers, TheLossItselfIsWrong) {
+  expect_fault(layer_case(deep_model(2), {"loss/per_sample", 1.5F}), "loss", {"loss"}, {"dense3"});
+}
+
+TEST(Layers, ABackwardFaultIsOfTheLayerBehind) {
+  const Experiment e = deep_model(2);
+  const Program step = e.sharded(e.sharding);
+  const auto gradient = [&](const std::string& layer) {
+    const auto found = std::ranges::find(step.layers, layer, &LayerOutput::name);
+    return step.graph.op(found->gradient).name;
+  };
+  // The gradient at the output of relu2 is what the backward pass of dense3 makes of the gradient at its own.
+  const LayerCase j = layer_case(e, {gradient("relu2"), 1.5F});
+  expect_fault(j, "relu2.grad", {"dense3"}, {"dense3.grad"});
+  EXPECT_TRUE(j.fault->backward && j.fault->of_layer);
+  EXPECT_EQ(j.fault->pattern.substr(0, 4), "1.5 ") << told(j);
+  expect_fault(layer_case(e, {gradient("dense3"), -1}), "dense3.grad", {"loss"}, {});
+}
+
+TEST(Layers, AParametersGradientAlone) {
+  const LayerCase j = layer_case(deep_model(2), {"dense2/kernel.grad", 1.5F});
+  expect_fault(j, "dense2/kernel.grad", {"dense2"}, {"dense2.grad"});
+  EXPECT_FALSE(j.fault->of_layer);
+}
+
+// float16 with a loss scale: gradients of layers are in its unit, those of parameters are not.
+TEST(Layers, GradientsInAnotherUnitAreHeldInThat) {
+  Wrong own{"dense2/kernel.grad", 1.5F};
+  own.unit = 1024;
+  expect_fault(layer_case(deep_model(2), own), "dense2/kernel.grad", {"dense2"}, {"dense2.grad"});
+  own = {"dense2/dot_general.grad_lhs", 1.5F};
+  own.unit = 1024;
+  expect_fault(layer_case(deep_model(2), own), "relu1.grad", {"dense2"}, {"dense2.grad"});
+}
+
+TEST(Layers, NobodyIsAskedWithoutNeed) {
+  const LayerCase right = layer_case(deep_model(2), {});
+  EXPECT_EQ(right.match.outcome, MatchResult::Outcome::kInside) << told(right);
+  EXPECT_FALSE(right.asked);
+  // An update that is wrong has no layer.
+  const LayerCase update = layer_case(deep_model(2), {"dense2/kernel.update_step", 1.5F});
+  EXPECT_EQ(update.match.outcome, MatchResult::Outcome::kUnexplained) << told(update);
+  EXPECT_FALSE(update.asked || update.fault) << told(update);
+}
+
+TEST(Layers, WhatDoesNotRepeatHasNoLayer) {
+  Wrong own{"dense2/dot_general", 1.5F};
+  own.runs = 1;
+  const LayerCase j = layer_case(deep_model(2), own);
+  EXPECT_FALSE(j.fault) << told(j);
+}
+
+// The honest engine's own bits: what is shown changes nothing.
+TEST(Layers, AreShownByTheSameStep) {
+  const Experiment e = tiny::experiment(tiny::kConvolutional);
+  for (const char* name : {"cpu", "tpu"}) {
+    const Program asked = e.sharded(e.sharding);
+    const auto backend = tiny::backend(name);
+    const auto plain = must(backend->prepare(asked));
+    const auto shows = must(backend->prepare(with_layers_shown(asked)));
+    const States start = initial_states(e, asked);
+    const StepResult one = must(one_step(e, *plain, 0, start));
+    const StepResult two = must(one_step(e, *shows, 0, start));
+    for (size_t r = 0; r < start.size(); ++r) {
+      for (size_t i = 0; i < asked.state.size(); ++i)
+        EXPECT_TRUE(one.after[r].vars[i].same_bits(two.after[r].vars[i])) << asked.state[i].name;
+      for (size_t o = 0; o < asked.outputs.size(); ++o)
+        EXPECT_TRUE(one.outputs[r][o].same_bits(two.outputs[r][o])) << asked.outputs[o].name;
+    }
+  }
+}
+
+// By a whole diagnosis.
+TEST(LayersSlow, AreNamedInTheReport) {
+  const tiny::Folder folder;
+  DiagnoseOptions o;
+  o.subject = "theirs";
+  o.directory = folder / "out";
+  o.quick = true;
+  o.make_subject = [](const BackendOptions&) -> Result<std::unique_ptr<Backend>> {
+    return std::unique_ptr<Backend>(new ShowsLayers(honest_f32(), {"dense2/dot_general", 1.5F}));
+  };
+  const Scenario s = tiny::scenario(kDeep, {{"tpu.cores", "2"}, {"train.steps", "4"}});
+  const Report report = must(diagnose(s, o, nullptr, nullptr)).report;
+  EXPECT_NE(report.headline.find("computes the output of dense2 wrong (forward pass), seen at step "
+                                 "0 on core 0."),
+            std::string::npos)
+      << report.headline;
+  ASSERT_FALSE(report.findings.empty());
+  EXPECT_EQ(report.findings[0].op, "dense2");
+  EXPECT_EQ(report.findings[0].phase, "forward");
+}
+
+}  // namespace
+}  // namespace twinrun

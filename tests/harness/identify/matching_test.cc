@@ -1,0 +1,507 @@
+// Which program did a subject run? Told from its tensors alone.
+#include "harness/identify/matching.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "backends/faults/other_program.h"
+#include "backends/variants/variant.h"
+#include "harness/envelope/precision_class.h"
+#include "harness/run/run.h"
+#include "tests/harness/tiny.h"
+
+namespace twinrun {
+namespace {
+
+// States of the subject's own run before some of its steps.
+class Keeper : public StepObserver {
+ public:
+  explicit Keeper(std::vector<int64_t> steps) : steps_(std::move(steps)) {}
+  TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
+    if (std::ranges::find(steps_, step) != steps_.end()) states.push_back({step, before});
+    return nullptr;
+  }
+  std::vector<MatchState> states;
+
+ private:
+  std::vector<int64_t> steps_;
+};
+
+MatchResult match(const Experiment& e, Backend& subject, std::vector<int64_t> steps = {0, 3},
+                  const MatchOptions& how = {}) {
+  const Program asked = e.sharded(e.sharding);
+  Keeper keeper(steps);
+  RunOptions options;
+  options.observer = &keeper;
+  options.evaluate = false;
+  options.steps = steps.back() + 1;
+  tiny::must(train(e, asked, subject, options));
+  return tiny::must(match_subject(e, asked, subject, keeper.states, how));
+}
+
+bool names(const MatchResult& m, const std::string& cause) {
+  return std::ranges::any_of(m.explanations, [&](const Explanation& x) {
+    return x.parts.size() == 1 && x.parts[0].cause == cause;
+  });
+}
+
+std::string told(const MatchResult& m) {
+  std::string out = "outcome " + std::to_string(static_cast<int>(m.outcome)) + ", ratio " +
+                    std::to_string(m.ratio) + " of " + std::to_string(m.threshold);
+  for (const Explanation& x : m.explanations) {
+    out += "\n  explained by";
+    for (const auto& part : x.parts) out += (part.introduced ? " +" : " -") + part.cause;
+    out += " " + std::to_string(x.ratio);
+  }
+  for (const TensorMismatch& t : m.outside) {
+    out += "\n  " + t.tensor + " on " + std::to_string(t.replica) + " at " +
+           std::to_string(t.step) + ": " + std::to_string(t.ratio) + ", " + t.pattern;
+  }
+  return out;
+}
+
+// A model with everything that a cause can act on, asked for as the whole batch means it.
+Experiment rich(int cores) {
+  return tiny::experiment(tiny::kNormalized, {{"tpu.cores", std::to_string(cores)},
+                                              {"tpu.batchnorm", "synced"},
+                                              {"optimizer.clip", "value"},
+                                              {"optimizer.clip_at", "0.02"},
+                                              {"optimizer.l2", "0.01"}});
+}
+
+std::unique_ptr<Backend> hiding(const Experiment& e, const std::vector<std::string>& causes,
+                                std::unique_ptr<Backend> honest = tiny::backend("tpu")) {
+  return with_other_program(std::move(honest), [&e, causes](Sharding s) {
+    for (const std::string& cause : causes) s = introduce(e, s, cause);
+    return s;
+  });
+}
+
+void expect_named(const Experiment& e, const std::string& cause, std::vector<int64_t> steps) {
+  const MatchResult m = match(e, *hiding(e, {cause}), std::move(steps));
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << cause << ": " << told(m);
+  EXPECT_TRUE(names(m, cause)) << cause << ": " << told(m);
+  // What cannot be told apart is one program, or one feed.
+  const std::vector<std::string> one_program = {"reduction", "unscaled"},
+                                 one_feed = {"same_shard", "shard_twice"};
+  const auto has = [&](const std::vector<std::string>& c) {
+    return std::ranges::find(c, cause) != c.end();
+  };
+  const bool alike = has(one_program) || (has(one_feed) && e.sharding.cores == 2);
+  EXPECT_EQ(m.explanations.size(), alike ? 2u : 1u) << cause << ": " << told(m);
+}
+
+// Each cause by itself, run in secret: told apart from all others but those that are the same.
+class MatchingSlow : public testing::TestWithParam<int> {};
+TEST_P(MatchingSlow, NamesEachHiddenCause) {
+  const Experiment e = rich(GetParam());
+  ASSERT_TRUE(sharding_causes(e).empty());
+  ASSERT_GE(possible_causes(e).size(), 18u);
+  for (const std::string& cause : possible_causes(e)) expect_named(e, cause, {0, 3});
+}
+INSTANTIATE_TEST_SUITE_P(Cores, MatchingSlow, testing::Values(2, 8));
+
+// Where samples meet in pairs, and means are by unequal numbers of tokens.
+TEST(Matching, NamesCausesOfPairsAndTokens) {
+  const auto phrases = [](const char* batchwise) {
+    return tiny::must(
+        make_experiment(tiny::must(load_scenario("triplet_phrases", {{"tpu.cores", "2"},
+                                                                     {"tpu.batchwise", batchwise},
+                                                                     {"tpu.token_mean", "global"},
+                                                                     {"train.batch", "16"},
+                                                                     {"data.train", "256"},
+                                                                     {"data.eval", "64"}}))));
+  };
+  const Experiment gathered = phrases("gathered");
+  ASSERT_TRUE(sharding_causes(gathered).empty());
+  expect_named(gathered, "batch_wise", {0});
+  // A loss that sees the samples of all cores divides by the tokens of all.
+  expect_named(phrases("per_core"), "token_mean", {0});
+}
+
+TEST(Matching, NamesAHiddenCause) {
+  const Experiment e = rich(2);
+  for (const char* cause : {"unscaled", "statistics", "same_shard", "rate_over_cores"})
+    expect_named(e, cause, {0});
+}
+
+// A script that forgot the all-reduce, and an engine that does not perform it, show the same tensors.
+TEST(Matching, SaysWhichEngineFaultLooksTheSame) {
+  const Experiment e = tiny::experiment(tiny::kDense);
+  const MatchResult m = match(e, *hiding(e, {"no_all_reduce"}), {0, 2});
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told(m);
+  EXPECT_TRUE(names(m, "no_all_reduce")) << told(m);
+  ASSERT_EQ(m.twins.size(), 1u);
+  EXPECT_NE(m.twins[0].find("does not perform the all-reduce"), std::string::npos);
+  EXPECT_GT(m.outside.back().replica, 0) << "every replica is compared";
+}
+
+// The program asked for normalises by cores, the subject's over all: a cause undone.
+TEST(Matching, NamesACauseThatTheSubjectHasNot) {
+  const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.cores", "2"}});
+  const auto subject = with_other_program(tiny::backend("tpu"), [](Sharding s) {
+    s.batchnorm = BatchNormSync::kSynced;
+    return s;
+  });
+  const MatchResult m = match(e, *subject, {0});
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told(m);
+  ASSERT_FALSE(m.explanations.empty());
+  EXPECT_EQ(m.explanations[0].parts[0].cause, "batch_norm");
+  EXPECT_FALSE(m.explanations[0].parts[0].introduced);
+}
+
+TEST(Matching, NamesTwoHiddenCauses) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
+  const MatchResult m = match(e, *hiding(e, {"no_all_reduce", "rate_over_cores"}), {0});
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told(m);
+  EXPECT_TRUE(std::ranges::any_of(m.explanations, [](const Explanation& x) {
+    return x.parts.size() == 2 && x.parts[0].cause == "rate_over_cores" &&
+           x.parts[1].cause == "no_all_reduce";
+  })) << told(m);
+}
+
+// What no cause predicts is not explained by one, and the tensor nearest the fault is told with what it looks like.
+TEST(Matching, AnEngineFaultIsNoCause) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
+  const auto scaled =
+      tiny::faulty(tiny::backend("tpu"), "scale@dense1/kernel.grad.all_reduce,magnitude=1.5");
+  const MatchResult m = match(e, *scaled, {0});
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
+  ASSERT_FALSE(m.outside.empty());
+  EXPECT_EQ(m.outside[0].tensor, "dense1/kernel.grad");
+  EXPECT_NEAR(std::stod(m.outside[0].pattern), 1.5, 1e-3) << m.outside[0].pattern;
+  const auto tail = tiny::faulty(tiny::backend("tpu"), "drop_k_tail@dense1/dot_general");
+  const MatchResult t = match(e, *tail, {0});
+  EXPECT_EQ(t.outcome, MatchResult::Outcome::kUnexplained) << told(t);
+  ASSERT_FALSE(t.outside.empty());
+  EXPECT_EQ(t.outside[0].tensor, "loss") << "a fault of the forward pass shows there first";
+}
+
+// Both at once: the cause that leaves least outside, and the fault in what it leaves.
+TEST(Matching, TellsAFaultBesideACause) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "4"}});
+  const auto subject = hiding(
+      e, {"same_shard"},
+      tiny::faulty(tiny::backend("tpu"), "scale@dense2/kernel.grad.all_reduce,magnitude=1.5"));
+  const MatchResult m = match(e, *subject, {0});
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
+  ASSERT_TRUE(m.beside) << told(m);
+  EXPECT_EQ(m.beside->parts[0].cause, "same_shard");
+  ASSERT_EQ(m.outside.size(), 2u) << told(m);
+  EXPECT_EQ(m.outside[0].tensor, "dense2/kernel.grad");
+  EXPECT_NEAR(std::stod(m.outside[0].pattern), 1.5, 1e-2) << m.outside[0].pattern;
+  EXPECT_EQ(m.outside[1].tensor, "dense2/kernel");
+}
+
+TEST(Matching, TellsACoreThatIsLeftOut) {
+  const Experiment e = tiny::experiment(tiny::kDense);
+  const auto dropped =
+      tiny::faulty(tiny::backend("tpu"), "drop_core@dense2/kernel.grad.all_reduce,core=3");
+  const MatchResult m = match(e, *dropped, {0});
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
+  ASSERT_FALSE(m.outside.empty());
+  EXPECT_EQ(m.outside[0].pattern, "what was due without core 3's part");
+}
+
+// Which elements, what stands there, on which cores, and where the fault lies: all told of the tensor named first.
+struct Told {
+  const char* fault;
+  std::vector<int64_t> steps;
+  const char *tensor, *elements, *pattern;  // contained in what is said
+  std::vector<int> cores;
+  const char* bracket;
+};
+void expect_told(const Experiment& e, const Told& t) {
+  const MatchResult m =
+      match(e, *tiny::faulty(tiny::backend("tpu"), t.fault), t.steps, {.explain = false});
+  ASSERT_FALSE(m.outside.empty()) << t.fault;
+  const TensorMismatch& first = m.outside.front();
+  EXPECT_EQ(first.tensor, t.tensor) << t.fault << told(m);
+  EXPECT_NE(first.elements.find(t.elements), std::string::npos) << t.fault << first.elements;
+  EXPECT_NE(first.pattern.find(t.pattern), std::string::npos) << t.fault << told(m);
+  EXPECT_EQ(first.cores, t.cores) << t.fault << told(m);
+  EXPECT_NE(first.bracket.text.find(t.bracket), std::string::npos)
+      << t.fault << ": " << first.bracket.text;
+}
+TEST(Matching, DescribesWhatIsOutside) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "4"}});
+  const std::vector<int> all = {0, 1, 2, 3};
+  const char* own = "the gradient of dense1/kernel itself";
+  for (const Told& t : {
+           Told{"zero_rows@dense1/kernel.grad.all_reduce",
+                {0},
+                "dense1/kernel.grad",
+                "row",
+                "zero",
+                all,
+                own},
+           Told{"drop_core@dense1/kernel.grad.all_reduce,core=3",
+                {0},
+                "dense1/kernel.grad",
+                "",
+                "without core 3's part",
+                all,
+                own},
+           Told{"no_reduce@dense1/kernel.grad.all_reduce,core=2",
+                {0},
+                "dense1/kernel.grad",
+                "",
+                "core 2's part alone: not reduced",
+                {2},
+                own},
+           Told{"first_core_only@dense1/kernel.grad.all_reduce",
+                {0},
+                "dense1/kernel.grad",
+                "",
+                "core 0's part alone: not reduced",
+                all,
+                own},
+           Told{"stale_weights@dense1/kernel.grad.all_reduce,step=3",
+                {2, 3},
+                "dense1/kernel.grad",
+                "",
+                "what was due at the step before (stale)",
+                all,
+                own},
+           Told{"wrong_stride@dense1/kernel.update,step=0",
+                {0},
+                "dense1/kernel",
+                "",
+                "",
+                all,
+                "the update of dense1, whose gradient is right"},
+           Told{"stale_weights@dense2/kernel.update,step=2",
+                {1, 2},
+                "dense2/kernel",
+                "",
+                "unchanged",
+                all,
+                "the update of dense2, whose gradient is right"},
+           Told{"scale@dense2/dot_general,magnitude=1.5",
+                {0},
+                "loss",
+                "",
+                "",
+                {0},
+                "the forward pass"},
+       })
+    expect_told(e, t);
+}
+
+// The last gradients of the backward pass are wrong and the first are right: the fault lies between them.
+TEST(Matching, BracketsTheBackwardPass) {
+  const Experiment e = tiny::experiment(tiny::kConvolutional, {{"tpu.cores", "2"}});
+  const MatchResult m =
+      match(e, *tiny::faulty(tiny::backend("tpu"), "scale@max_pool1/*.grad*,magnitude=1.5"), {0},
+            {.explain = false});
+  ASSERT_FALSE(m.outside.empty());
+  const Bracket& b = m.outside.front().bracket;
+  EXPECT_EQ(m.outside.front().tensor.substr(0, 11), "batch_norm1") << told(m);
+  EXPECT_TRUE(b.text.starts_with("the backward pass")) << b.text;
+  EXPECT_NE(b.right.find("the gradient of dense1/kernel"), std::string::npos) << b.right;
+}
+
+TEST(Matching, AFactorFarBelowTheNoiseOfANormIsSeen) {
+  const Experiment e = tiny::experiment(
+      tiny::kDense, {{"tpu.cores", "2"}, {"tpu.precision", "f32"}, {"optimizer.kind", "momentum"}});
+  const auto f32 = [] { return tiny::backend("tpu", 1, DotPrecision::kF32); };
+  const auto scaled = tiny::faulty(f32(), "scale@dense1/kernel.grad.all_reduce,magnitude=1.00002");
+  const MatchResult a = match(e, *scaled);
+  ASSERT_EQ(a.outcome, MatchResult::Outcome::kUnexplained) << told(a);
+  EXPECT_EQ(a.outside[0].tensor, "dense1/kernel.grad") << told(a);
+  // A constant rounded in another order is honest.
+  const auto close = tiny::faulty(f32(), "scale@dense1/kernel.grad.all_reduce,magnitude=1.0000002");
+  const MatchResult c = match(e, *close);
+  EXPECT_EQ(c.outcome, MatchResult::Outcome::kInside) << told(c);
+}
+
+// Honest engines of a declaration that is drawn as well, and ours.
+int outside_of(int first, int last, const Experiment& e) {
+  int flagged = 0;
+  for (int seed = first; seed < last; ++seed) {
+    const DotPrecision precision = seed % 3 == 0 ? DotPrecision::kF32 : DotPrecision::kBf16;
+    const auto subject =
+        make_variant_backend(draw_variant(1000 + static_cast<uint64_t>(seed), precision), {});
+    const MatchResult m = match(e, *subject, {0, 2});
+    flagged += m.outcome != MatchResult::Outcome::kInside;
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << seed << ": " << told(m);
+  }
+  return flagged;
+}
+TEST(Matching, HonestEnginesAreInside) {
+  const Experiment e = rich(2);
+  EXPECT_EQ(outside_of(0, 4, e), 0);
+  const MatchResult m = match(e, *tiny::backend("tpu"), {0, 2});
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << told(m);
+  EXPECT_TRUE(m.explanations.empty());
+  EXPECT_GT(m.comparisons, 30);
+}
+// Of what does not fit, every tensor keeps a part, small ones all.
+TEST(Matching, ASampleHasElementsOfEveryTensor) {
+  const Experiment e = rich(2);
+  const Program program = e.sharded(e.sharding);
+  int64_t all = 0;
+  for (const Compared& c : compared_tensors(program)) {
+    EXPECT_EQ(c.kept, c.elements) << c.tensor;
+    all += c.elements;
+  }
+  for (const int64_t most : {all, all - 1, all / 2, all / 10, int64_t{100}}) {
+    int64_t kept = 0, largest = 0;
+    for (const Compared& c : compared_tensors(program, most)) {
+      EXPECT_GE(c.kept, 1) << c.tensor;
+      kept += c.kept;
+      largest = std::max(largest, c.kept);
+    }
+    for (const Compared& c : compared_tensors(program, most))
+      EXPECT_TRUE(c.kept == c.elements || c.kept == largest) << c.tensor << " of " << most;
+    EXPECT_LE(kept, most);
+    EXPECT_GT(kept, most - static_cast<int64_t>(compared_tensors(program).size()));
+  }
+}
+
+// A large model's sample: honest engines stay inside, causes and faults are named as from all elements.
+TEST(Matching, ASampleTellsWhatAllElementsTell) {
+  const Experiment e = rich(2);
+  MatchOptions few;
+  few.most_elements = 4 * 300;  // two states, two cores
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    const auto honest = make_variant_backend(draw_variant(1000 + seed, DotPrecision::kBf16), {});
+    const MatchResult m = match(e, *honest, {0, 3}, few);
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << seed << ": " << told(m);
+    EXPECT_LE(m.elements_kept, 300);
+    EXPECT_GT(m.elements, 900);
+  }
+  const MatchResult m = match(e, *hiding(e, {"clipping"}), {0, 3}, few);
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << told(m);
+  EXPECT_TRUE(names(m, "clipping")) << told(m);
+}
+
+// One activation that this engine rounds to the other bf16 than all of the contract's orders do moves a gradient by 1e-3 of its
+// size, ten thousand times what the members differ by if their weights round alike.
+TEST(Matching, AnOperandRoundedTheOtherWayIsHonest) {
+  const Experiment e = tiny::experiment(
+      tiny::kNormalized, {{"seed", "242"}, {"tpu.cores", "1"}, {"optimizer.kind", "momentum"}});
+  const auto subject = make_variant_backend(draw_variant(5241, DotPrecision::kBf16), {});
+  const MatchResult m = match(e, *subject, {0, 2, 5});
+  EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << told(m);
+}
+// ---- precision
+
+// An engine that computes as a class's member does, and declares something else.
+class Declaring : public Backend {
+ public:
+  Declaring(std::unique_ptr<Backend> backend, std::optional<Precision> declares)
+      : backend_(std::move(backend)), declares_(declares) {}
+  Capabilities capabilities() const override {
+    Capabilities c = backend_->capabilities();
+    c.ours = c.op_trace = false;
+    c.declares_arithmetic = declares_.has_value();
+    c.vocabulary = declares_;
+    c.precision = declares_ ? row_of(*declares_).dots : DotPrecision::kBf16;
+    return c;
+  }
+  Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
+    return backend_->prepare(program);
+  }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::optional<Precision> declares_;
+};
+
+// A number that no matching uses for a member.
+constexpr uint64_t kSubject = 9001;
+std::unique_ptr<Backend> computing_as(Precision precision, std::optional<Precision> declares,
+                                      const Experiment& e, const std::string& fault = "") {
+  const Capabilities declared = draw_variant(kSubject, DotPrecision::kF32).declared;
+  const Program program = e.sharded(e.sharding);
+  const std::vector<PrecisionClass> classes = classes_within(precision, declared, program);
+  const auto own = std::ranges::find(classes, precision, &PrecisionClass::precision);
+  PrecisionClass c = *own;
+  if (c.how == PrecisionClass::How::kDrawn) c.how = PrecisionClass::How::kNearest;  // as engines do
+  auto backend = member_of(c, kSubject, declared, {});
+  if (!fault.empty()) backend = tiny::faulty(std::move(backend), fault);
+  return std::make_unique<Declaring>(std::move(backend), declares);
+}
+
+// Exact is within every precision, and so is whatever is finer than what is declared.
+TEST(Matching, FinerThanDeclaredIsInside) {
+  const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.cores", "2"}});
+  using P = Precision;
+  struct Case {
+    P computes;
+    std::optional<P> declares;
+  };
+  for (const Case c :
+       {Case{P::kF32, std::nullopt}, Case{P::kF32, P::kDefault}, Case{P::kF32, P::kAutocast},
+        Case{P::kTf32, P::kDefault}, Case{P::kTf32, std::nullopt}, Case{P::kDefault, P::kBf16}}) {
+    const MatchResult m = match(e, *computing_as(c.computes, c.declares, e), {0, 2});
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside) << told(m);
+    EXPECT_EQ(m.computes_as, row_of(c.computes).word);
+  }
+}
+
+// Whatever their penalties and all-reduces make of the numbers.
+TEST(Matching, MixedPrecisionIsInside) {
+  const Experiment e = rich(2);
+  using P = Precision;
+  for (const P precision : {P::kAutocast, P::kBf16, P::kFloat16}) {
+    for (const std::optional<P> declares : {std::optional<P>(precision), std::optional<P>()}) {
+      const MatchResult m = match(e, *computing_as(precision, declares, e), {0, 2});
+      EXPECT_EQ(m.outcome, MatchResult::Outcome::kInside)
+          << row_of(precision).word << ": " << told(m);
+    }
+  }
+}
+
+TEST(Matching, AFaultUnderMixedPrecisionIsFound) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
+  const std::string fault = "scale@dense1/kernel.grad.all_reduce,magnitude=1.05";
+  for (const std::optional<Precision> declares :
+       {std::optional(Precision::kAutocast), std::optional<Precision>()}) {
+    const MatchResult m =
+        match(e, *computing_as(Precision::kAutocast, declares, e, fault), {0, 1, 2, 3});
+    ASSERT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
+    EXPECT_EQ(m.outside[0].tensor, "dense1/kernel.grad") << told(m);
+  }
+}
+
+// An engine that rounds operands alone is held to that, whatever else would be allowed.
+TEST(Matching, TheClassOfMostTensorsIsHeldAgainstTheRest) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
+  const std::string fault = "scale@dense1/kernel.grad.all_reduce,magnitude=1.003";
+  for (const std::optional<Precision> declares :
+       {std::optional(Precision::kAutocast), std::optional<Precision>()}) {
+    const MatchResult m =
+        match(e, *computing_as(Precision::kF32, declares, e, fault), {0, 1, 2, 3});
+    ASSERT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
+    EXPECT_EQ(m.computes_as, "f32");
+    EXPECT_EQ(m.outside[0].tensor, "dense1/kernel.grad") << told(m);
+  }
+}
+
+TEST(Matching, CoarserThanDeclaredIsNamed) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
+  using P = Precision;
+  for (const P precision : {P::kTf32, P::kDefault, P::kAutocast}) {
+    const MatchResult m = match(e, *computing_as(precision, P::kF32, e), {0, 2});
+    EXPECT_EQ(m.outcome, MatchResult::Outcome::kUnexplained) << told(m);
+    EXPECT_FALSE(m.undeclared.empty()) << row_of(precision).word << ": " << told(m);
+    if (precision != P::kAutocast) {
+      EXPECT_EQ(m.computes_as, row_of(precision).word);
+    }
+  }
+}
+
+TEST(MatchingSlowClean, ManyHonestEnginesAreInside) {
+  EXPECT_EQ(outside_of(4, 44, rich(2)), 0);
+  EXPECT_EQ(outside_of(44, 64, tiny::experiment(tiny::kConvolutional)), 0);
+  EXPECT_EQ(outside_of(64, 84,
+                       tiny::experiment(tiny::kDense,
+                                        {{"optimizer.kind", "adam"}, {"optimizer.lr", "0.001"}})),
+            0);
+}
+
+}  // namespace
+}  // namespace twinrun

@@ -1,0 +1,260 @@
+// What a wrong tensor is said to look like where only tensors are seen: each likeness made by hand, on numbers that no fault has made.
+#include "harness/identify/signatures.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "program/base/bits.h"
+#include "program/base/philox.h"
+
+namespace twinrun {
+namespace {
+
+constexpr double kReach = 1e-5;
+
+std::vector<float> numbers(size_t n, uint64_t seed) {
+  std::vector<float> out(n);
+  for (size_t i = 0; i < n; ++i)
+    out[i] = uniform(draw({seed, 1}, 0, 0, i)) + (i % 3 == 0 ? -1.2f : 0.2f);
+  return out;
+}
+
+// A matrix of 8 rows and 12 columns, and what becomes of it.
+struct SignatureCase {
+  Dims dims = {8, 12};
+  std::vector<float> due = numbers(96, 5), got = due;
+  std::vector<double> allowed = std::vector<double>(96, kReach);
+  std::vector<std::string> axes = {"row", "column"};
+  std::vector<std::vector<float>> parts = {};
+  std::vector<std::vector<float>> others = {};
+  std::vector<float> left = {}, left_due = {};
+
+  Signature look() const {
+    WrongTensor w;
+    w.dims = dims;
+    w.axes = axes;
+    w.got = got;
+    w.due = due;
+    w.allowed = w.from_exact = allowed;
+    w.left = left;
+    w.left_due = left_due;
+    for (const auto& part : parts) w.parts.push_back(part);
+    for (const auto& other : others) w.others.push_back({"another tensor", other});
+    return signature_of(w);
+  }
+  void change(const std::function<bool(size_t, size_t)>& where,
+              const std::function<float(size_t, float)>& how) {
+    const auto columns = static_cast<size_t>(dims.back());
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (where(i / columns, i % columns)) got[i] = how(i, due[i]);
+    }
+  }
+};
+
+const auto everywhere = [](size_t, size_t) { return true; };
+
+void expect(const SignatureCase& c, const std::string& elements, const std::string& likeness) {
+  const Signature s = c.look();
+  EXPECT_EQ(s.elements, elements);
+  EXPECT_EQ(s.likeness, likeness);
+}
+
+TEST(Signatures, NothingIsWrongWithinTheReach) {
+  SignatureCase c;
+  c.change(everywhere, [](size_t i, float x) { return x + (i % 2 == 0 ? 9e-6f : -9e-6f); });
+  EXPECT_EQ(c.look().wrong, 0);
+  expect(c, "", "");
+}
+
+TEST(Signatures, NumbersThatStandThere) {
+  SignatureCase column;
+  column.change([](size_t, size_t k) { return k == 7; }, [](size_t, float) { return 0.f; });
+  expect(column, "column 7 of 12", "zero");
+  SignatureCase doubled;
+  doubled.change([](size_t, size_t k) { return k == 7; }, [](size_t, float x) { return 2 * x; });
+  expect(doubled, "column 7 of 12", "2 times what was due");
+  SignatureCase row;
+  row.change([](size_t r, size_t) { return r == 7; }, [](size_t, float x) { return x / 3; });
+  expect(row, "the last of 8 rows", "0.333333 times what was due");
+  SignatureCase tail;
+  tail.change([](size_t, size_t k) { return k >= 9; }, [](size_t, float) { return 0.25f; });
+  expect(tail, "the last 3 of 12 columns", "the constant 0.25");
+  SignatureCase turned;
+  turned.change(everywhere, [](size_t, float x) { return -x; });
+  expect(turned, "", "what was due with its sign turned");
+  SignatureCase offset;
+  offset.change([](size_t r, size_t) { return r % 2 == 1; },
+                [](size_t, float x) { return x + 0.5f; });
+  expect(offset, "every 2nd of 8 rows, from 1", "what was due plus 0.5");
+  SignatureCase all;
+  all.change(everywhere, [](size_t, float x) { return 1.5f * x; });
+  expect(all, "", "1.5 times what was due");
+}
+
+// A zeroed column in which most numbers were nearly zero anyway is still that column.
+TEST(Signatures, WhatCannotBeSeenLiesInTheSameColumn) {
+  SignatureCase c;
+  for (size_t r = 0; r < 8; ++r) {
+    if (r != 1 && r != 2 && r != 5) c.due[r * 12 + 4] = 1e-6f;
+  }
+  c.got = c.due;
+  c.change([](size_t, size_t k) { return k == 4; }, [](size_t, float) { return 0.f; });
+  EXPECT_EQ(c.look().wrong, 3);
+  expect(c, "column 4 of 12", "zero");
+}
+
+TEST(Signatures, OneElementAndItsBit) {
+  SignatureCase c;
+  c.got[5 * 12 + 3] = from_bits(to_bits(c.due[5 * 12 + 3]) ^ (1u << 27));
+  const Signature s = c.look();
+  EXPECT_EQ(s.elements, "one element, [5,3]");
+  EXPECT_NE(s.likeness.find("(bit 27 flipped)"), std::string::npos) << s.likeness;
+  c.got[5 * 12 + 3] = 0;
+  EXPECT_EQ(c.look().likeness.substr(0, 7), "0 where");
+}
+
+TEST(Signatures, NotFinite) {
+  SignatureCase c;
+  c.change([](size_t r, size_t) { return r == 2; },
+           [](size_t, float) { return std::numeric_limits<float>::quiet_NaN(); });
+  expect(c, "row 2 of 8", "NaN or Inf (12 of 96 elements)");
+}
+
+TEST(Signatures, PartsOfCores) {
+  SignatureCase c;
+  std::fill(c.due.begin(), c.due.end(), 0.f);
+  for (uint64_t k = 0; k < 4; ++k) c.parts.push_back(numbers(96, 20 + k));
+  for (const auto& part : c.parts) {
+    for (size_t i = 0; i < 96; ++i) c.due[i] += part[i];
+  }
+  const auto counting = [&](const std::vector<float>& times, size_t begin, size_t end) {
+    c.got = c.due;
+    for (size_t i = begin; i < end; ++i) {
+      for (size_t k = 0; k < 4; ++k) c.got[i] += (times[k] - 1) * c.parts[k][i];
+    }
+  };
+  counting({1, 1, 1, 0}, 0, 96);
+  expect(c, "", "what was due without core 3's part");
+  counting({1, 2, 1, 1}, 0, 96);
+  expect(c, "", "what was due with core 1's part twice");
+  counting({1, 1, 0, 0}, 0, 96);
+  expect(c, "", "the parts of cores 0 and 1 alone");
+  counting({0, 0, 1, 0}, 0, 96);
+  expect(c, "", "core 2's part alone: not reduced");
+  counting({1, 0, 1, 0}, 0, 96);
+  expect(c, "", "the parts of cores 0 and 2 alone");
+  counting({1, 3, 1, 0}, 0, 96);
+  expect(c, "", "what was due with core 1's part 3 times, without core 3's part");
+  // A ring passes on a tensor in stretches, and one of them is not passed on.
+  counting({1, 0, 1, 1}, 32, 58);
+  expect(c, "elements 32 to 57 of 96, a stretch in memory", "what was due without core 1's part");
+  // A bias has too few elements for as many unknowns.
+  counting({1, 1, 0, 1}, 0, 96);
+  c.dims = {4};
+  c.axes = {"element"};
+  c.got.resize(4);
+  c.due.resize(4);
+  c.allowed.resize(4);
+  for (auto& part : c.parts) part.resize(4);
+  expect(c, "", "what was due without core 2's part");
+}
+
+TEST(Signatures, RightNumbersInOtherPlaces) {
+  SignatureCase c;
+  const auto from = [&](const std::function<size_t(size_t, size_t)>& source) {
+    for (size_t i = 0; i < c.due.size(); ++i) {
+      const auto columns = static_cast<size_t>(c.dims.back());
+      c.got[i] = c.due[source(i / columns, i % columns)];
+    }
+  };
+  // Written as 12 rows of 8, and read as 8 of 12.
+  for (size_t i = 0; i < 96; ++i) c.got[i] = c.due[i % 8 * 12 + i / 8];
+  expect(c, "", "what was due with rows and columns exchanged (transposed)");
+  from([](size_t r, size_t k) { return r * 12 + (11 - k); });
+  expect(c, "", "what was due, columns in reverse order");
+  from([](size_t r, size_t k) { return (r + 7) % 8 * 12 + k; });
+  EXPECT_EQ(c.look().likeness, "what was due 1 place before along rows");
+  // A tile that is its neighbour's.
+  from([](size_t r, size_t k) { return r * 12 + (k >= 4 && k < 8 ? k - 4 : k); });
+  expect(c, "columns 4 to 7 of 12", "what was due 4 places before along columns");
+  c.dims = {4, 2, 3, 4};
+  c.axes = {};
+  c.due.resize(96);
+  const auto flat = [](size_t a, size_t b, size_t d, size_t e) {
+    return ((a * 2 + b) * 3 + d) * 4 + e;
+  };
+  for (size_t i = 0; i < 96; ++i) c.got[i] = c.due[flat(i % 4, i / 12 % 2, i / 4 % 3, i / 24)];
+  expect(c, "", "what was due with dimension 0 and dimension 3 exchanged (transposed)");
+  for (size_t i = 0; i < 96; ++i)
+    c.got[i] = c.due[flat(3 - i / 24, 1 - i / 12 % 2, i / 4 % 3, i % 4)];
+  expect(c, "", "what was due, the kernel turned by half a turn");
+}
+
+TEST(Signatures, AnotherTensor) {
+  SignatureCase c;
+  c.others = {numbers(96, 71), numbers(96, 72)};
+  c.got = c.others[1];
+  expect(c, "", "another tensor");
+  c.got = c.due;
+  c.change([](size_t r, size_t) { return r < 3; }, [&](size_t i, float) { return c.others[0][i]; });
+  expect(c, "the first 3 of 8 rows", "another tensor");
+}
+
+TEST(Signatures, FewerBits) {
+  SignatureCase c;
+  c.allowed.assign(96, 1e-7);
+  c.change(everywhere, [](size_t, float x) { return bf16_to_f32(bf16_round(x)); });
+  expect(c, "", "what was due rounded to bfloat16");
+  c.change(everywhere, [](size_t, float x) { return bf16_to_f32(bf16_truncate(x)); });
+  expect(c, "", "what was due cut to bfloat16");
+  c.change(everywhere,
+           [](size_t, float x) { return from_bits((to_bits(x) + 0x1000u) & ~0x1FFFu); });
+  expect(c, "", "what was due rounded to tf32");
+}
+
+TEST(Signatures, AStateThatDidNotMove) {
+  SignatureCase c;
+  const std::vector<float> before = numbers(96, 40);
+  const auto leave = [&] {
+    c.left.resize(96);
+    c.left_due.resize(96);
+    for (size_t i = 0; i < 96; ++i) {
+      c.left[i] = before[i] + c.got[i];
+      c.left_due[i] = before[i] + c.due[i];
+    }
+  };
+  c.change([](size_t r, size_t) { return r == 3; }, [](size_t, float) { return 0.f; });
+  leave();
+  expect(c, "row 3 of 8", "unchanged: an update of zero");
+  c.got = c.due;
+  c.change([](size_t r, size_t) { return r == 3; }, [&](size_t i, float) { return -before[i]; });
+  leave();
+  expect(c, "row 3 of 8", "set to zero");
+}
+
+// What nothing explains is said to be where it is, and no more.
+TEST(Signatures, NoiseHasNoLikeness) {
+  SignatureCase c;
+  const std::vector<float> noise = numbers(96, 90);
+  c.change([](size_t r, size_t) { return r < 2; },
+           [&](size_t i, float x) { return x + 0.1f * noise[i]; });
+  expect(c, "the first 2 of 8 rows", "");
+}
+
+// Where nothing but rounding was due there is no factor, however large it would be.
+TEST(Signatures, NoFactorOfRounding) {
+  SignatureCase c;
+  const std::vector<float> noise = numbers(96, 91);
+  for (size_t i = 0; i < 96; ++i) {
+    c.due[i] = 1e-9f * noise[i];
+    c.got[i] = 100 * c.due[i] + noise[i] * 1e3f * 1e-5f;
+  }
+  EXPECT_EQ(c.look().likeness.find("times"), std::string::npos) << c.look().likeness;
+}
+
+}  // namespace
+}  // namespace twinrun

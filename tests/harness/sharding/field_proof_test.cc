@@ -1,0 +1,243 @@
+// Equal meaning, proven: the sharded program and the whole batch's as functions, and where they part; beside the ablation in binary64.
+#include "harness/sharding/field_proof.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "harness/diagnose/findings.h"
+#include "harness/sharding/causes.h"
+#include "harness/sharding/switches.h"
+#include "program/graph/liveness.h"
+#include "scenarios/library.h"
+#include "tests/harness/evidence.h"
+#include "tests/harness/tiny.h"
+
+namespace twinrun::field_proofs {  // names of its own: tests are compiled together
+namespace {
+
+std::vector<FieldProof> prove(const Experiment& e, const std::vector<Sharding>& shardings) {
+  return tiny::must(prove_meaning(e, shardings, 1));
+}
+FieldProof prove(const Experiment& e) { return prove(e, {e.sharding})[0]; }
+
+FieldProof alone(const Experiment& e, const std::string& cause) {
+  return prove(e, {introduce(e, faithful(e), cause)})[0];
+}
+
+// One word for how much a cause changes in each kind, by the field and by binary64.
+struct Compared {
+  std::string cause;
+  FieldProof proof;
+  std::array<double, 3> drift = {};
+};
+
+// Every possible cause, introduced into the program that means what the whole batch does; the first is no cause.
+std::vector<Compared> compare(const Experiment& e, bool with_causes = true) {
+  std::vector<Compared> all = {{"", {}, {}}};
+  std::vector<Sharding> shardings = {faithful(e)};
+  for (const std::string& cause : with_causes ? possible_causes(e) : std::vector<std::string>()) {
+    all.push_back({cause, {}, {}});
+    shardings.push_back(introduce(e, faithful(e), cause));
+  }
+  const std::vector<FieldProof> proofs = prove(e, shardings);
+  for (size_t i = 0; i < all.size(); ++i) all[i].proof = proofs[i];
+  Experiment clean = e;
+  clean.sharding = faithful(e);
+  const Program whole = e.whole();
+  const ProbeState start{
+      0, to_checkpoint(whole, initial_states(whole, e.scenario.seed), e.scenario, 0)};
+  const MeaningResult none = tiny::must(probe_meaning(clean, {start}, 1));
+  for (size_t k = 0; k < 3; ++k) all[0].drift[k] = none.kinds[k].drift;
+  if (!with_causes) return all;
+  const Catalogue listed = tiny::must(catalogue(e, {start}, 1));
+  for (const CauseEffect& effect : listed.effects) {
+    const auto it = std::ranges::find(all, effect.cause, &Compared::cause);
+    if (effect.kind != StepKind::kEvaluation)
+      it->drift[static_cast<size_t>(effect.kind)] = effect.alone;
+  }
+  return all;
+}
+
+// Causes that do nothing to the gradient of this step and are another function all the same: on cores that hold equal numbers of tokens
+// or the same samples, below the norm at which gradients are clipped, or by a factor above it.
+bool depends_on_data(const Experiment& e, const std::string& cause) {
+  using Clip = OptimizerSpec::Clip;
+  const Clip clip = e.forward.optimizer.clip;
+  return cause == "token_mean" || cause == "clipping" || cause.starts_with("remainder") ||
+         cause == "shard_twice" || cause == "same_shard" || clip == Clip::kNorm ||
+         clip == Clip::kGlobalNorm;
+}
+
+// Where binary64 is far from its threshold, both say the same.
+void expect_agreement(const Experiment& e, const std::vector<Compared>& all) {
+  const double threshold = meaning_threshold(e.sharding.cores);
+  for (const Compared& c : all) {
+    SCOPED_TRACE(e.scenario.name + ", " + (c.cause.empty() ? "no cause" : c.cause));
+    ASSERT_EQ(c.proof.unproven, "");
+    EXPECT_LT(c.proof.log2_error(), -100);
+    for (size_t k = 0; k < 3; ++k) {
+      if (c.drift[k] > 100 * threshold) {
+        EXPECT_FALSE(c.proof.same[k]) << to_string(kStepKinds[k]) << " differs by " << c.drift[k];
+      }
+      if (c.drift[k] < threshold / 100 && !c.proof.same[k] && !depends_on_data(e, c.cause)) {
+        // Adam divides by the gradient's size, and statistics may not be read yet.
+        EXPECT_FALSE(c.cause.empty())
+            << to_string(kStepKinds[k]) << ", parts at " << c.proof.parts_at;
+        EXPECT_NE(k, 0u) << "the gradient differs by " << c.drift[k] << ", parts at "
+                         << c.proof.parts_at;
+      }
+    }
+    EXPECT_EQ(c.proof.equal(), c.proof.parts_at.empty());
+  }
+}
+
+Experiment rich(const Overrides& more = {}, const char* layers = tiny::kNormalized) {
+  Overrides o = {{"tpu.batchnorm", "synced"},
+                 {"optimizer.clip", "value"},
+                 {"optimizer.clip_at", "0.02"},
+                 {"optimizer.l2", "0.01"}};
+  o.insert(o.end(), more.begin(), more.end());
+  return tiny::experiment(layers, o);
+}
+
+TEST(FieldProof, ProgramsThatMeanTheSameAreTheSameFunction) {
+  for (const char* layers : {tiny::kDense, tiny::kNormalized, tiny::kConvolutional}) {
+    const Experiment e = rich({}, layers);
+    const FieldProof proof = prove(e);
+    EXPECT_TRUE(proof.equal()) << layers << proof.parts_at;
+    EXPECT_LT(proof.log2_error(), -100);
+    EXPECT_EQ(proof.parts_at, "");
+  }
+}
+
+// 1/3 is no float32 number, and needs no larger threshold here.
+TEST(FieldProof, ThreeCoresMeanTheSame) {
+  const Experiment e = tiny::must(make_experiment(
+      tiny::must(load_scenario("drill_cnn", {{"tpu.cores", "3"}, {"tpu.batchnorm", "synced"}}))));
+  const FieldProof proof = prove(e);
+  EXPECT_TRUE(proof.equal()) << proof.parts_at;
+}
+
+TEST(FieldProof, EveryOptimizerMeansTheSame) {
+  for (const char* kind : {"sgd", "momentum", "adam", "adagrad", "adadelta", "rmsprop", "adamax",
+                           "adamw", "adafactor", "lars", "lamb"}) {
+    for (const char* clip : {"none", "norm", "global_norm"}) {
+      Overrides o = {{"optimizer.kind", kind}, {"optimizer.clip", clip}};
+      if (std::string(clip) != "none") o.push_back({"optimizer.clip_at", "0.5"});
+      const FieldProof proof = prove(tiny::experiment(tiny::kDense, o));
+      EXPECT_TRUE(proof.equal()) << kind << ", clip " << clip << ": " << proof.parts_at;
+    }
+  }
+}
+
+TEST(FieldProof, EachCauseIsAnotherFunctionAsBinary64Says) {
+  for (const Overrides& more :
+       {Overrides{}, Overrides{{"loss.reduction", "sum"}, {"tpu.reduction", "sum"}},
+        Overrides{{"optimizer.clip", "global_norm"}, {"train.accumulate", "2"}}}) {
+    const Experiment e = rich(more);
+    const std::vector<Compared> all = compare(e);
+    EXPECT_GE(all.size(), 15u);
+    EXPECT_TRUE(all[0].proof.equal());
+    expect_agreement(e, all);
+    for (size_t i = 1; i < all.size(); ++i) EXPECT_FALSE(all[i].proof.equal()) << all[i].cause;
+  }
+}
+
+TEST(FieldProof, TheFirstOtherValueIsWhereTheMeaningParts) {
+  const Experiment e = rich();
+  const FieldProof norm = alone(e, "batch_norm");
+  EXPECT_EQ(norm.parts_at, "batch_norm1/mean_broadcast");
+  EXPECT_EQ(norm.parts_reads, "batch_norm1/mean");
+  EXPECT_EQ(alone(e, "same_shard").parts_at, "images");
+  EXPECT_EQ(alone(e, "rate_times_cores").parts_at, "learning_rate");
+  EXPECT_EQ(alone(e, "rate_over_cores").parts_at, "learning_rate");
+  EXPECT_EQ(alone(e, "one_stream").parts_at, "sample_ids");
+  const FieldProof unreduced = alone(e, "no_all_reduce");
+  EXPECT_TRUE(unreduced.parts_reads.ends_with(".grad")) << unreduced.parts_reads;
+  // Running statistics alone: no gradient, no weight.
+  const FieldProof statistics = alone(e, "statistics");
+  EXPECT_TRUE(statistics.same[0] && statistics.same[1]);
+  EXPECT_FALSE(statistics.same[2]);
+}
+
+// What a gradient is clipped by is not what it is clipped to: below the norm too they are two functions.
+TEST(FieldProof, ClippingIsSeenWhereNothingIsClipped) {
+  const Experiment e = tiny::experiment(tiny::kDense, {{"optimizer.clip", "global_norm"},
+                                                       {"optimizer.clip_at", "1000"},
+                                                       {"tpu.clipping", "before_all_reduce"}});
+  const FieldProof proof = prove(e);
+  EXPECT_FALSE(proof.same[0]);
+  EXPECT_TRUE(proof.parts_reads.ends_with(".grad")) << proof.parts_at << proof.parts_reads;
+}
+
+TEST(FieldProof, ThreadsAndSeedsDoNotMatter) {
+  const Experiment e = rich();
+  for (const std::string& cause : {std::string("batch_norm"), std::string("l2")}) {
+    const Sharding how = introduce(e, faithful(e), cause);
+    const auto one = tiny::must(prove_meaning(e, {how}, 1));
+    const auto three = tiny::must(prove_meaning(e, {how}, 3));
+    EXPECT_EQ(one[0].same, three[0].same);
+    EXPECT_EQ(one[0].parts_at, three[0].parts_at);
+  }
+}
+
+// A finding tells of a proof in the place of a distance below a threshold, and of the distance where there is none.
+TEST(FieldProof, IsSaidInThePlaceOfADistance) {
+  using by_hand::contains;
+  Evidence e = by_hand::clean();
+  by_hand::add_meaning(e);
+  e.meaning.rows[0].drift_after = 3e-15;
+  const auto told = [&] {
+    Judgement j;
+    sharding_findings(e, j, VerdictClass::kSharding);
+    std::string all;
+    for (const std::string& line : j.findings.at(0).evidence) all += line + "\n";
+    return all;
+  };
+  EXPECT_TRUE(contains(told(), "below 1.49e-08")) << told();
+  e.proofs = {{"sharded", false, false, true, 2, 58, -110.3, "loss/scaled", "loss/value", ""},
+              {"without reduction", true, true, true, 2, 58, -110.3, "", "", ""}};
+  EXPECT_TRUE(contains(told(), "is the whole batch's function: equal at 2 random points"));
+  EXPECT_TRUE(contains(told(), "of degree 58 or less is with a probability below 2^-110"));
+  EXPECT_TRUE(contains(told(), "not the whole batch's is loss/scaled, made of loss/value"));
+  EXPECT_FALSE(contains(told(), "1.49e-08")) << told();
+  e.proofs[1].unproven = "rounded: no value";
+  EXPECT_TRUE(contains(told(), "below 1.49e-08")) << told();
+}
+
+// All scenarios of the library whose data are there, and one whose weighted mean is of a core's own items. Of those whose step is too long for one test of every cause, the program that
+// means the same and the scenario's own.
+TEST(FieldProof, AgreesWithBinary64OnTheWholeLibrarySlow) {
+  std::set<std::string> found;
+  int proven = 0;
+  std::vector<std::pair<std::string, Overrides>> all_of_them = {
+      {"drill_attention", {{"loss.weights", "tokens"}}}};
+  for (const LibraryFile& entry : library_files())
+    all_of_them.push_back({std::string(entry.name), {}});
+  for (const auto& [name, overrides] : all_of_them) {
+    const auto scenario = load_scenario(name, overrides);
+    ASSERT_TRUE(scenario.ok()) << name;
+    const auto experiment = make_experiment(*scenario);
+    if (!experiment) continue;  // data of the user's own
+    const Experiment& e = *experiment;
+    const double flops = step_flops(e.sharded(e.sharding)) * e.sharding.cores;
+    if (flops > 2e11) continue;
+    const std::vector<Compared> all = compare(e, flops < 1e9);
+    EXPECT_TRUE(all[0].proof.equal()) << name << ": " << all[0].proof.parts_at;
+    expect_agreement(e, all);
+    ++proven;
+    for (const Compared& c : all) {
+      if (!c.proof.equal()) found.insert(c.cause);
+    }
+    const FieldProof own = prove(e);
+    EXPECT_EQ(own.equal(), present_causes(e, e.sharding).empty()) << name;
+  }
+  EXPECT_GE(proven, 15);
+  for (const std::string& cause : cause_names())
+    EXPECT_TRUE(found.contains(cause)) << cause << " was found in no scenario";
+}
+
+}  // namespace
+}  // namespace twinrun::field_proofs
