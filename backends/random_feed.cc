@@ -1,3 +1,4 @@
+// Runs the random ops of a program, and what they depend on, on the CPU engine.
 #include "backends/random_feed.h"
 
 #include "backends/registry.h"

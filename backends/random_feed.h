@@ -1,8 +1,9 @@
-// The numbers of a program's random ops, drawn by our reference for an engine that takes them as arguments.
+// Draws the values of a program's random ops on our CPU reference, for an engine that takes them as
+// arguments instead of drawing them itself (backends/exec, backends/pjrt).
 //
 //   RandomFeed random;
 //   TWINRUN_RETURN_IF_ERROR(random.prepare(program, threads));
-//   auto drawn = random.draw(step, states, inputs);      // (*drawn)[i][replica]: of op random.ops()[i]
+//   auto drawn = random.draw(step, states, inputs);   // (*drawn)[i][replica]: op random.ops()[i]
 #pragma once
 
 #include "backends/core/backend.h"
@@ -13,13 +14,13 @@ class RandomFeed {
  public:
   Status prepare(const Program& program, int threads);
   const std::vector<ValueId>& ops() const { return ops_; }  // in program order
-  // states: what the step begins with; left as it is.
+  // `states` is the state before the step. It is not changed.
   Result<std::vector<std::vector<Tensor>>> draw(int64_t step, const States& states,
                                                 const StepInputs& inputs);
 
  private:
   std::vector<ValueId> ops_;
-  std::unique_ptr<Engine> engine_;  // nullptr: no random ops
+  std::unique_ptr<Engine> engine_;  // nullptr if the program has no random ops
 };
 
 }  // namespace twinrun

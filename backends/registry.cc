@@ -1,4 +1,4 @@
-// Our own engines by name. A new one is a folder and a line here.
+// The table of our own engines. To add an engine, add its folder and a row to kBackends.
 #include "backends/registry.h"
 
 #include <array>
@@ -21,7 +21,7 @@ constexpr std::array kBackends = {Entry{"cpu", make_cpu_backend},
                                   Entry{"cpu:f64", make_f64_backend},
                                   Entry{"tpu", make_tpu_backend}};
 
-// "honest:SEED", at the precision that the scenario asks of its TPU.
+// "honest:SEED": a conforming variant, at the precision that the scenario sets for its TPU.
 constexpr std::string_view kHonest = "honest:";
 
 std::unique_ptr<Backend> make_honest(std::string_view seed, const BackendOptions& options) {

@@ -1,4 +1,5 @@
-// Our own engines by name.
+// Makes one of our own engines from its name. Between the scenario, which names an engine, and
+// Backend::prepare.
 //
 //   auto backend = make_backend("tpu", {.threads = 2, .tpu = {...}});
 #pragma once
@@ -12,7 +13,8 @@
 
 namespace twinrun {
 
-// "cpu", "cpu:f64", "tpu". An unknown name: error with the nearest one.
+// Accepts "cpu", "cpu:f64", "tpu" and "honest:SEED" (a conforming variant drawn from SEED). The
+// error for an unknown name suggests the nearest one.
 Result<std::unique_ptr<Backend>> make_backend(std::string_view name, const BackendOptions& options);
 std::vector<std::string> backend_names();
 

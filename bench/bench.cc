@@ -1,7 +1,7 @@
-// The paired sampler and the table.
-//   A sample is as many calls as fill kSampleSeconds, after one call that is not timed: it wakes the
-//   threads and warms the caches. Before it comes a pause, in which the other side's workers stop
-//   spinning (OpenMP and OpenBLAS keep theirs awake for up to 26 ms).
+// The paired sampler and the table. A sample repeats the call for about kSampleSeconds. One untimed
+// call before it wakes the threads and warms the caches (unless a single call fills the sample). A
+// pause before that lets the other side's workers stop spinning (OpenMP and OpenBLAS keep theirs
+// awake for up to 26 ms).
 #include "bench/bench.h"
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// One side of a pair: its calls per sample, found on the way, and its samples.
+// One side of a pair: the number of calls per sample, set by calibrate(), and the samples.
 struct Side {
   const std::function<void()>& call;
   int times = 0;
@@ -64,7 +64,7 @@ std::string today() {
   return text;
 }
 
-// How busy the machine was before: a neighbour's work is in every number.
+// The load before the measurement, since other programs' work affects every number.
 std::string load_now() {
   double load[1] = {0};
   return getloadavg(load, 1) == 1 ? fmt::format("{:.2f}", load[0]) : "unknown";

@@ -1,13 +1,13 @@
-// How fast against whom: paired samples of our code and a peer's in one process, and their table.
-// The clock of a machine drifts and its neighbours come and go, so what counts is the ratio of two
-// neighbouring samples, never a number of its own.
+// Benchmarks against peers: paired samples of our code and of a peer's, taken by one process, and
+// the table of the results. A machine's clock and its load by others change with time, so the
+// result is the ratio of two neighbouring samples, never an absolute number.
 //
 //   if (suite.begin({.name = "dot f32 512x512x512", .threads = 2, .unit = "GFLOP/s",
 //                    .ours_work = flop, .peer_work = flop, .target = 1.0})) {
 //     suite.measure([&] { kernel.run(context); }, [&] { cblas_sgemm(...); });
 //   }
 //
-// Google Benchmark's runner times one thing after the other; only its DoNotOptimize is used.
+// Google Benchmark's runner cannot alternate two functions, so only its DoNotOptimize is used.
 #pragma once
 
 #include <functional>
@@ -22,12 +22,12 @@
 namespace twinrun {
 
 struct BenchCase {
-  std::string name;  // what --filter matches
+  std::string name;  // --filter is matched against it
   int threads = 1;
   std::string unit;                     // "GFLOP/s", "GB/s", "step/s" (larger is better) or "ns"
-  double ours_work = 1, peer_work = 1;  // flop, bytes, elements per call
-  std::optional<double> target;         // of the ratio
-  double scale = 1e-9;                  // work per second -> unit; of "ns": seconds per work -> ns
+  double ours_work = 1, peer_work = 1;  // flop, bytes or elements per call
+  std::optional<double> target;         // least acceptable ratio
+  double scale = 1e-9;                  // figure: work / s * scale; for "ns": s / work / scale
 };
 
 struct BenchRow {
@@ -45,19 +45,20 @@ class Suite {
   };
   explicit Suite(Options options);
 
-  // The thread counts that every topic goes over: 1 and 2, or 1 on a machine with one core.
+  // The thread counts to measure: 1 and 2, or only 1 on a machine with one core.
   std::vector<int> threads() const;
-  // A heading: what follows, the peer's name. Printed before its first row.
+  // Sets the heading of the following rows, with the peer's name. Printed before the first of them.
   void section(std::string heading) { heading_ = std::move(heading); }
-  // False if --filter leaves this case out.
+  // Starts a case. Returns false if --filter excludes it.
   bool begin(BenchCase what);
-  // Both are called until a sample takes long enough; samples alternate.
+  // Times both functions and records the row. Each sample repeats the call until it is long enough;
+  // samples of the two alternate.
   void measure(const std::function<void()>& ours, const std::function<void()>& peer);
-  // A row of figures that were not timed here.
+  // Records a row of figures that the caller has measured.
   void record(double ours, double peer, double ratio);
-  // A peer that is not there, with the word that says so.
+  // Records a case that cannot be measured, and the reason.
   void skip(const std::string& name, const std::string& why);
-  // The machine; with --json the whole document.
+  // Prints the machine and a summary; with --json the whole document.
   void finish();
 
  private:
@@ -73,12 +74,12 @@ class Suite {
 // Uniform in [-1, 1), the same on every run.
 Tensor random_tensor(TensorType type, uint32_t seed);
 
-// One op over random operands, run through the kernels' one entry point.
+// One op with random operands, run through run_kernel, the entry point of all kernels.
 struct KernelCase {
   Graph graph;
   std::vector<Tensor> inputs;
   Tensor output;
-  // `build` gets the parameters' ids and returns the op's.
+  // `build` receives the ids of the parameters and returns the id of the op.
   KernelCase(const std::vector<Dims>& operands,
              const std::function<ValueId(GraphBuilder&, const std::vector<ValueId>&)>& build);
   void run(const KernelContext& context) { run_kernel(context, graph.op(op), inputs, output); }
@@ -88,14 +89,16 @@ struct KernelCase {
   ValueId op = kNoValue;
 };
 
-// The two computed the same thing: relative Euclidean distance below 1e-3 (1e-2 for bf16), or exit.
+// Exits with a message unless both computed the same: a relative Euclidean distance of at most
+// `most` (callers pass 1e-2 for bf16).
 void expect_close(const std::string& name, const float* ours, const float* peer, int64_t n,
                   double most = 1e-3);
 
 bool machine_has_amx();
 
-// OpenBLAS 0.3.21 takes a CPU that came after it for one without AVX ("Prescott"), for us and for PyTorch: begins this program anew
-// with a name that fits, unless OPENBLAS_CORETYPE says one.
+// OpenBLAS 0.3.21 treats a CPU newer than itself as one without AVX ("Prescott"), here and in
+// PyTorch. If it does so on this machine, restarts this program with a fitting OPENBLAS_CORETYPE,
+// unless that variable is set.
 void openblas_for_this_machine(char** argv);
 void bench_dot_f32(Suite& suite);
 void bench_dot_bf16(Suite& suite);
@@ -107,7 +110,8 @@ void bench_diff(Suite& suite);
 void bench_diagnose(Suite& suite);
 void bench_field_proof(Suite& suite);
 void bench_step(Suite& suite);
-// What a measured copy of this program does (--steps MODEL BATCH THREADS): a step of engine cpu for every line of stdin.
+// The main function of a copy of this program whose memory is measured (--steps MODEL BATCH
+// THREADS): runs a step of the engine cpu for every line of stdin. Returns the exit status.
 int bench_steps_on_request(const std::string& model, int64_t batch, int threads);
 
 }  // namespace twinrun

@@ -1,6 +1,6 @@
-// The machine's own limits, and our share of them: fused multiply-adds in registers, and a triad
-// over arrays that no cache holds.
-//   `ours` is a 1024^3 f32 dot, or an elementwise add; `peer` is the ceiling.
+// The machine's limits and the fraction of them that we reach: fused multiply-adds in registers,
+// and a triad over arrays that exceed all caches. `ours` is a 1024^3 f32 dot or an elementwise add;
+// `peer` is the limit.
 //
 //   twinrun_bench --filter '^ceiling'
 #include "harness/profile/ceilings.h"

@@ -1,3 +1,4 @@
+// Starts a child process with pipes to its standard input and from its standard output.
 #include "bench/child.h"
 
 #include <sys/wait.h>

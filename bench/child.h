@@ -1,9 +1,11 @@
-// A program that answers every line with a line: how a peer in another process, or a measured copy of ourselves, takes
-// part. If it cannot be started, its first answer is missing.
+// A child process that answers every line with a line: for peers that run in a process of their
+// own, and for measured copies of this program. If it cannot be started, its first answer is
+// missing.
 //
-//   PeerProcess torch({"/usr/bin/python3", script, "use_tpus", "200", "f32", "2"}, {{"OMP_NUM_THREADS", "2"}});
+//   PeerProcess torch({"/usr/bin/python3", script, "use_tpus", "200", "f32", "2"},
+//                     {{"OMP_NUM_THREADS", "2"}});
 //   if (!torch.answer()) ... not installed ...
-//   torch.ask();                       // "step\n", and its answer
+//   torch.ask();                       // sends "step\n" and reads the answer
 #pragma once
 
 #include <cstdio>
@@ -22,8 +24,9 @@ class PeerProcess {
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
 
-  // The next line, without its end; nothing if the child has left.
+  // Reads the next line, without its newline; nothing if the child has ended.
   std::optional<std::string> answer();
+  // Sends the line "step" and reads the answer.
   std::optional<std::string> ask();
 
  private:

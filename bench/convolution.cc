@@ -1,6 +1,7 @@
-// Convolution and its two gradients, f32, NHWC images and HWIO kernels, against oneDNN.
-//   The peer's images are NHWC as ours are, its kernels in the layout that it chooses (any); bringing
-//   them there is not timed. Input gradients of one-channel images are left out: nothing needs them.
+// Convolution and its two gradients, f32, NHWC images and HWIO kernels, against oneDNN. The peer's
+// images are NHWC like ours; its kernels are in the layout that it chooses (any), and the
+// conversion is not timed. Input gradients of one-channel images are left out: training never needs
+// them.
 //
 //   twinrun_bench --filter '^conv kernel_grad'
 #include <fmt/format.h>
@@ -17,7 +18,7 @@ using Tag = dnnl::memory::format_tag;
 using Md = dnnl::memory::desc;
 constexpr auto kF32 = dnnl::memory::data_type::f32;
 
-// Square images and kernels, padding "same" or none.
+// One convolution with square images and kernels, padding "same" or "valid".
 struct Shape {
   int64_t n, size, ci, kernel, co, stride = 1;
   bool padded = true;
@@ -42,14 +43,15 @@ struct Shape {
   }
 };
 
-// The third has the products of the second, none of them with padding, which the peer always leaves out.
+// The third shape has as many products as the second, but none with padding. The peer always skips
+// those with padding.
 constexpr Shape kShapes[] = {
     {128, 28, 1, 5, 32},      {128, 14, 32, 5, 64}, {128, 18, 32, 5, 64, 1, false},
     {256, 28, 16, 3, 32},     {200, 32, 3, 3, 256}, {32, 32, 256, 3, 256},
     {128, 16, 64, 3, 128, 2},
 };
 
-// The peer's side of one shape: descriptors that the three directions share.
+// oneDNN's descriptors for one shape, shared by the forward convolution and its two gradients.
 struct Peer {
   OneDnn& dnn;
   const Shape& s;

@@ -1,7 +1,7 @@
-// dot_general: f32 against OpenBLAS, emulated bf16 against our own f32 and against oneDNN.
-//   The shapes are squares and those of training: dense layers forward and backward, convolutions
-//   as matrix products. Row-major, no transposition. Emulated bf16 reads f32 and rounds while it
-//   packs, which is timed; oneDNN is given bf16 operands, and all its layouts are plain.
+// dot_general: f32 against OpenBLAS, emulated bf16 against our own f32 and against oneDNN. The
+// shapes are squares and those of training: dense layers forward and backward, convolutions as
+// matrix products. Row-major, no transposition. Emulated bf16 reads f32 and rounds while packing,
+// which is timed; oneDNN gets bf16 operands, and all its layouts are plain.
 //
 //   twinrun_bench --filter '^dot'
 #include <fmt/format.h>
@@ -117,7 +117,7 @@ void openblas_for_this_machine(char** argv) {
   if (among(kAvx512) || (!wide && among(kAvx2)) || std::getenv("OPENBLAS_CORETYPE") != nullptr)
     return;
   setenv("OPENBLAS_CORETYPE", wide ? "SkylakeX" : "Haswell", 1);
-  execv("/proc/self/exe", argv);  // its libraries read the variable when they are loaded
+  execv("/proc/self/exe", argv);  // OpenBLAS reads the variable only when it is loaded
 #else
   (void)argv;
 #endif

@@ -1,5 +1,5 @@
-// exp, log and tanh over arrays, correctly rounded, against a loop over glibc's expf, logf, tanhf
-// (which are not), on as many threads; ns per element.
+// exp, log and tanh of arrays, correctly rounded, against a loop over glibc's expf, logf and tanhf,
+// which are not correctly rounded, on the same number of threads; ns per element.
 //
 //   twinrun_bench --filter '^elementary'
 #include <benchmark/benchmark.h>

@@ -1,5 +1,5 @@
-// The proof of equal meaning over the prime field: what it costs in binary64 steps of the sharded program. The project's promise
-// is at most ten of them.
+// The cost of the proof over the prime field that a sharded program computes the same function,
+// compared to a binary64 step of that program. The project promises at most ten such steps.
 //
 //   twinrun_bench --filter '^field proof'
 #include "harness/sharding/field_proof.h"

@@ -1,7 +1,8 @@
-// What the comparison of runs costs: XXH3-128 of a tensor against libxxhash, and `twinrun diff` of two
-// checkpoints against h5diff, as processes, files in the page cache.
-//   The checkpoints (1 GiB each in 64 tensors) are written to a temporary folder first: equal, ten elements of one tensor
-//   apart, ten elements of every tensor apart. And a whole `twinrun diagnose` against single runs of `twinrun train`.
+// The cost of comparing runs: XXH3-128 of a tensor against libxxhash, and `twinrun diff` of two
+// checkpoints against h5diff, as processes, with the files in the page cache. The checkpoints (1
+// GiB each in 64 tensors) are written to a temporary folder first: equal ones, and ones that differ
+// in ten elements of one tensor or of every tensor. Also a whole `twinrun diagnose` against single
+// runs of `twinrun train`.
 //
 //   twinrun_bench --filter '^(digest|diff|diagnose)'
 #include <benchmark/benchmark.h>
@@ -29,7 +30,7 @@ Tensor floats_of(int64_t bytes, uint32_t seed) {
   return random_tensor({DType::kF32, {bytes / 1024 / 4, 1024}}, seed);
 }
 
-// A folder that goes away with its scope.
+// A temporary folder; the destructor removes it.
 struct TemporaryFolder {
   std::string path = (std::filesystem::temp_directory_path() / "twinrun_bench_XXXXXX").string();
   bool made = mkdtemp(path.data()) != nullptr;
@@ -49,7 +50,8 @@ double seconds_of_command(const std::string& line) {
 }
 
 #ifdef TWINRUN_H5DIFF
-// 64 tensors of 16 MiB, of which the first `changed` are not those of the original.
+// 64 tensors of 16 MiB. The first `changed` of them differ in ten elements from those of
+// checkpoint_of(0).
 Checkpoint checkpoint_of(int changed) {
   Checkpoint c;
   for (int i = 0; i < 64; ++i) {
@@ -124,7 +126,7 @@ void bench_diff(Suite& suite) {
 #endif
 }
 
-// Everything that a diagnosis does but ensembles: one seed. Nothing is taken from earlier ones.
+// A whole diagnosis with one seed. No results of earlier runs are reused (TWINRUN_CACHE is empty).
 void bench_diagnose(Suite& suite) {
   suite.section(
       "diagnose, all cores, nothing kept; peer: six times a single `twinrun train` on the "

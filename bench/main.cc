@@ -3,7 +3,7 @@
 //   twinrun_bench                          # all topics, a table
 //   twinrun_bench --filter '^dot f32'      # cases whose name matches
 //   twinrun_bench --json                   # {machine, ratios, skipped} on stdout
-//   twinrun_bench --samples 15             # pairs per case, 7 or more
+//   twinrun_bench --samples 15             # pairs per case, at least 7
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "bench/bench.h"
+#include "harness/host/heap.h"
 
 namespace {
 
@@ -53,6 +54,7 @@ twinrun::Suite::Options parse(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  twinrun::keep_freed_pages();  // as the program itself does
   twinrun::openblas_for_this_machine(argv);
   if (argc == 5 && std::string_view(argv[1]) == "--steps") {
     return twinrun::bench_steps_on_request(argv[2], std::atoi(argv[3]), std::atoi(argv[4]));

@@ -1,7 +1,7 @@
-// The peer oneDNN: engine, stream, thread count, operands. Empty where CMake did not find it.
+// oneDNN as a peer: engine, stream, thread count, operands. Empty where CMake did not find oneDNN.
 //
-//   OneDnn dnn(2);                                          // primitives made from here on use 2 threads
-//   dnn.run(primitive, {{DNNL_ARG_SRC, memory}, ...});      // and waits
+//   OneDnn dnn(2);                                      // primitives made afterwards use 2 threads
+//   dnn.run(primitive, {{DNNL_ARG_SRC, memory}, ...});  // and waits for the result
 #pragma once
 
 #ifdef TWINRUN_ONEDNN
@@ -28,7 +28,7 @@ struct OneDnn {
     stream.wait();
     return out;
   }
-  // Plain f32 data in the layout and type that a primitive wants.
+  // Converts plain f32 data to the layout and type `to` that a primitive requires.
   dnnl::memory converted(const dnnl::memory::dims& dims, dnnl::memory::format_tag tag,
                          const float* data, const dnnl::memory::desc& to) {
     const dnnl::memory::desc plain(dims, dnnl::memory::data_type::f32, tag);

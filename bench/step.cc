@@ -1,8 +1,9 @@
-// Whole training steps: against PyTorch in f32 and in mixed precision, against ourselves (tpu against cpu, eight cores
-// against one, with digests against without), XLA's against ours, and their memory. Random samples; the models are scenarios. PyTorch runs
-// bench/torch_step.py in a child process, a step for every line it is sent, so that its samples alternate with ours, at
-// its best setting as far as this machine has it: channels_last, OpenBLAS built for OpenMP, an allocator that keeps its
-// pages.
+// Whole training steps: against PyTorch in f32 and in mixed precision, against our own engines (tpu
+// against cpu, eight cores against one, with digests against without), XLA's against ours, and
+// their memory. Samples are random; the models are scenarios. PyTorch runs bench/torch_step.py in a
+// child process, one step for every line it receives, so that its samples alternate with ours. It
+// has its best settings, as far as this machine has them: channels_last, OpenBLAS built for OpenMP,
+// an allocator that keeps its pages.
 //
 //   twinrun_bench --filter '^step'
 #include <benchmark/benchmark.h>
@@ -27,8 +28,8 @@ namespace twinrun {
 namespace {
 
 struct Model {
-  std::string name;      // of torch_step.py, too
-  std::string scenario;  // a name of the library or a file
+  std::string name;      // also in torch_step.py
+  std::string scenario;  // a library name or a file
   int64_t batch;
   std::string text() const { return fmt::format("{} b{}", name, batch); }
 };
@@ -43,7 +44,7 @@ std::vector<Model> models() {
           {"gpt", own + "gpt.toml", 16}};
 }
 
-// An engine, prepared, with data.
+// A prepared engine with its state and the inputs of a step.
 struct OurStep {
   Scenario scenario;
   Program program;
@@ -59,7 +60,7 @@ struct OurStep {
   }
 };
 
-// 0, 1, .. below `end`, over and over.
+// A tensor with leading dimension `batch`, filled with 0, 1, ..., end - 1 repeatedly.
 Tensor counted(Dims dims, int64_t batch, int64_t end) {
   dims.insert(dims.begin(), batch);
   Tensor t = Tensor::empty({DType::kI32, dims});
@@ -135,14 +136,15 @@ void against_torch(Suite& suite, const std::string& engine, const std::string& p
   }
 }
 
-// Which engine, on how many cores.
+// An engine and its number of cores.
 struct Setup {
   std::string engine;
   int cores = 1;
 };
 
-// A row per model and thread count: `run` on one engine, against the plain step of another. XLA's threads are its own, as many as
-// the machine has: no rows with fewer.
+// Measures a row per model and thread count: `run` on the engine `ours` against a plain step of
+// `peer`. XLA chooses its own number of threads, as many as the machine has, so it gets no rows
+// with fewer.
 void rows(Suite& suite, const std::string& name, const std::vector<Model>& models,
           const std::function<std::optional<double>(const Model&)>& target, const Setup& ours,
           const Setup& peer, const std::function<void(OurStep&)>& run) {
@@ -166,14 +168,14 @@ void rows(Suite& suite, const std::string& name, const std::vector<Model>& model
   }
 }
 
-// What recording every op's result would cost.
+// Digests every op's result, to measure the cost of recording them.
 class DigestSink : public TraceSink {
  public:
   void on_op(const OpEvent& event) override {
     const std::byte* last = nullptr;
     for (const Tensor& t : event.outputs) {
       if (t.raw() != last)
-        benchmark::DoNotOptimize(digest(t).low);  // one object on all replicas: once
+        benchmark::DoNotOptimize(digest(t).low);  // replicas that share storage count once
       last = t.raw();
     }
   }
@@ -212,7 +214,8 @@ void against_ourselves(Suite& suite) {
   });
 }
 
-// The engine `xla` as it is used, its tensors going to the device and back at every step (docs/xla.md).
+// The engine `xla` as it is used: its tensors go to the device and back at every step
+// (docs/xla.md).
 void of_xla(Suite& suite) {
   suite.section("step, engine xla; peer: our own cpu or tpu on as many cores, all threads");
   for (const int cores : {1, 8}) {
@@ -235,7 +238,7 @@ int64_t peak_kib() {
   return 0;
 }
 
-// What five steps add to the resident size of a fresh process, MiB.
+// The increase of the peak resident size of a fresh process by five steps, in MiB.
 std::optional<double> added_mib(PeerProcess child) {
   const std::optional<std::string> before = child.answer();
   if (!before) return std::nullopt;

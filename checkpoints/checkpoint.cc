@@ -1,3 +1,4 @@
+// Writing, reading and verifying checkpoints, as files and as groups of a run file; their digests.
 #include "checkpoints/checkpoint.h"
 
 #include <set>
@@ -37,7 +38,8 @@ CheckpointHeader Checkpoint::header() const {
 namespace checkpoint_format {
 namespace {
 
-// Over what the root digest leaves out because it must not change the state's identity.
+// Digest of the fields that the root digest leaves out because they are not part of the state's
+// identity.
 Digest header_digest(const CheckpointHeader& header) {
   DigestBuilder builder;
   builder.add(header.scenario);
@@ -52,7 +54,8 @@ Digest header_digest(const CheckpointHeader& header) {
   return builder.finish();
 }
 
-// "conv1/kernel" is the dataset kernel in the group conv1, so nothing may lie below it.
+// The tensor "conv1/kernel" is the dataset `kernel` in the group `conv1`. A dataset cannot contain
+// others, so no tensor name may be a path prefix of another.
 Status check_names(const Checkpoint& checkpoint, const std::string& where) {
   for (const auto& [name, tensor] : checkpoint.tensors) {
     for (size_t slash = name.find('/'); slash != std::string::npos;
@@ -85,7 +88,8 @@ Status write_tensor(Hdf5Group& group, std::string_view name, const Tensor& value
   return dataset.set_int("replica_axis", entry.replica_axis ? 1 : 0);
 }
 
-// Lists one level of /state; `seen` refuses an object that can be reached twice, and so cycles.
+// Lists the tensors at and below one group of /state. `seen` holds the addresses of the groups that
+// were visited: a group that can be reached twice is an error, and so are cycles.
 Status list_state(const Hdf5Group& group, const std::string& prefix, std::set<uint64_t>& seen,
                   std::map<std::string, CheckpointHeader::Entry>& tensors) {
   constexpr size_t kLongestName = 4096;
@@ -140,7 +144,7 @@ Result<CheckpointHeader> read_header(const Hdf5Group& group) {
   return header;
 }
 
-// The tensor of that name below `group`.
+// Reads the tensor `name` below `group`. `whole` is its name from /state on, for messages.
 Result<Tensor> read_entry(const Hdf5Group& group, std::string_view name,
                           const CheckpointHeader::Entry& entry, std::string_view whole) {
   const size_t slash = name.find('/');
@@ -296,7 +300,7 @@ bool fits(const CheckpointTensor& tensor, const TensorType& expected) {
   TensorType found = tensor.value.type();
   if (found == expected) return true;
   if (!tensor.replica_axis || found.dims.empty()) return false;
-  found.dims.erase(found.dims.begin());  // one replica's share
+  found.dims.erase(found.dims.begin());  // the shape of one replica
   return found == expected;
 }
 

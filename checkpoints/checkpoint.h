@@ -1,9 +1,12 @@
-// What is kept of a training state: named tensors, the step, where data and random numbers stand.
-// HDF5, readable with h5py and h5dump alone; identity is the root digest over logical content (FORMAT.md).
+// Checkpoint files: a training state as named tensors, with the step and the seed, which fix the
+// position in the data and in the random numbers. Engines start from one, and runs record them. The
+// files are HDF5, readable with h5py and h5dump alone. Two states are equal if their root digests
+// over logical content are equal (FORMAT.md).
 //
-//   TWINRUN_RETURN_IF_ERROR(write_checkpoint(path, checkpoint));      // temporary name, fsync, rename
+//   TWINRUN_RETURN_IF_ERROR(write_checkpoint(path, checkpoint));      // atomically
 //   auto c = read_checkpoint(path);                                   // every digest verified
-//   auto f = CheckpointFile::open(path);                              // says what is in it; f->read("conv1/kernel")
+//   auto f = CheckpointFile::open(path);                              // reads the header only
+//   f->read("conv1/kernel");                                          // one tensor
 #pragma once
 
 #include <cstdint>
@@ -24,12 +27,12 @@ inline constexpr int kCheckpointSchema = 1;
 struct CheckpointTensor {
   Tensor value;
   std::string role;           // parameter | slot | statistic | counter
-  bool replica_axis = false;  // true: the outermost dimension counts replicas, whose values differ
+  bool replica_axis = false;  // true: the outermost dimension is the replica; their values differ
 };
 
-// Of which run it is.
+// The run that a checkpoint belongs to.
 struct CheckpointOrigin {
-  int64_t step = 0;  // steps done
+  int64_t step = 0;  // training steps done
   uint64_t seed = 0;
   int contract = kContractVersion;
   std::string scenario;         // resolved TOML
@@ -38,7 +41,7 @@ struct CheckpointOrigin {
   int cores = 1;
 };
 
-// What a checkpoint says of itself, without its elements.
+// Everything in a checkpoint but the elements of its tensors.
 struct CheckpointHeader : CheckpointOrigin {
   struct Entry {
     TensorType type;
@@ -48,33 +51,36 @@ struct CheckpointHeader : CheckpointOrigin {
   };
   std::map<std::string, Entry> tensors;
 
-  // Over (name, type, replica axis, tensor digest) in name order, then step and seed. Independent of engine and text.
+  // Over (name, type, replica axis, tensor digest) in name order, then step and seed. Engine,
+  // cores, roles and scenario do not enter.
   Digest root_digest() const;
 };
 
 struct Checkpoint : CheckpointOrigin {
   std::map<std::string, CheckpointTensor> tensors;  // by hierarchical name, "conv1/kernel"
 
-  CheckpointHeader outline() const;  // no tensor's digest
-  CheckpointHeader header() const;   // digests every tensor
+  CheckpointHeader outline() const;  // leaves the tensor digests empty
+  CheckpointHeader header() const;   // computes the digest of every tensor
   Digest root_digest() const { return header().root_digest(); }
 };
 
 Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint);
-// Errors name the damaged tensor, the unknown contract, the missing attribute.
+// Verifies every digest. Errors name the damaged tensor, the unknown contract or the missing
+// attribute.
 Result<Checkpoint> read_checkpoint(const std::string& path);
 
-// A checkpoint file whose tensors are read one at a time, or not at all: its digests say what they are.
+// An open checkpoint file whose tensors are read one at a time. Comparing the digests in its header
+// can make reading the tensors unnecessary.
 class CheckpointFile {
  public:
-  // The header fits its own digests; no element has been read.
+  // Verifies the header against its own digests; reads no elements.
   static Result<CheckpointFile> open(const std::string& path);
   ~CheckpointFile();
   CheckpointFile(CheckpointFile&&) noexcept;
   CheckpointFile& operator=(CheckpointFile&&) noexcept;
 
   const CheckpointHeader& header() const;
-  // One of header().tensors, its digest verified.
+  // `name` must be in header().tensors. Verifies the digest of the tensor.
   Result<Tensor> read(const std::string& name) const;
 
  private:
@@ -83,8 +89,9 @@ class CheckpointFile {
   std::unique_ptr<Impl> impl_;
 };
 
-// A checkpoint of another model is an error that names the first missing, superfluous or differently
-// shaped tensor. With a replica axis, the whole shape or that of one replica may be expected.
+// An error if the checkpoint belongs to another model; it names the first missing, superfluous or
+// differently shaped tensor. For a tensor with a replica axis, `expected` may give the whole shape
+// or that of one replica.
 Status check_same_model(const Checkpoint& checkpoint,
                         const std::map<std::string, TensorType>& expected);
 

@@ -1,5 +1,5 @@
 // A checkpoint as an HDF5 group: the root of a checkpoint file, or /checkpoints/STEP of a run file.
-// This room's own; the layout stands in FORMAT.md.
+// Internal to checkpoints/; FORMAT.md describes the layout.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,13 +22,15 @@ inline constexpr const char* kDamagedFix = "the file is damaged: fetch or make i
 Status write_group(Hdf5Group& group, const Checkpoint& checkpoint);
 Result<Checkpoint> read_group(const Hdf5Group& group);
 
-// The attributes by which a file says what it is, how laid out and by which numeric contract.
+// The attributes `format`, `schema` and `contract`. Reading requires the given format and schema
+// and the contract of this program, and returns the contract.
 Status write_preamble(Hdf5Group& group, std::string_view format, int schema, int contract);
-Result<int> read_preamble(const Hdf5Group& group, std::string_view format, int schema);  // contract
+Result<int> read_preamble(const Hdf5Group& group, std::string_view format, int schema);
 
+// An int64 attribute that must be at least `least` and fit into an int.
 Result<int> read_int(const Hdf5Node& node, const std::string& name, int least);
 Result<Digest> read_digest(const Hdf5Node& node, const std::string& name);
-// "a1b2c3d4..": as much as a message needs.
+// The first 8 digits, for messages: "a1b2c3d4..".
 std::string brief(const Digest& digest);
 Status check_digest(const Digest& stored, const Digest& found, std::string_view what,
                     const std::string& where);
@@ -37,7 +39,8 @@ inline void add_int(DigestBuilder& builder, int64_t value) {
   builder.add_bytes(&value, sizeof value);
 }
 
-// The room's outer wall: what the standard library throws when memory ends becomes an Error.
+// Wraps the public functions of checkpoints/: an exception of the standard library, which is thrown
+// when memory runs out, becomes an Error.
 template <typename Function>
 auto guarded(const std::string& path, Function function) -> std::invoke_result_t<Function> {
   try {

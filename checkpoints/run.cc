@@ -1,3 +1,4 @@
+// Writing, reading and verifying run files; their digests.
 #include "checkpoints/run.h"
 
 #include <algorithm>
@@ -72,7 +73,7 @@ Digest RunFile::root_digest() const {
 
 namespace {
 
-// Over what the root digest leaves out.
+// Digest of the fields that the root digest leaves out.
 Digest header_digest(const RunFile& run) {
   DigestBuilder builder;
   builder.add(run.scenario);
@@ -128,7 +129,7 @@ Result<std::vector<T>> read_values(const Hdf5Dataset& dataset) {
   }
 }
 
-// Fills field `member` of every row; the first column read makes the rows.
+// Fills field `member` of every row. With `first`, the column's length sets the number of rows.
 template <typename Row, typename T>
 Status read_column(const Hdf5Group& group, const char* name, std::vector<Row>& rows, T Row::*member,
                    bool first = false) {
@@ -143,7 +144,7 @@ Status read_column(const Hdf5Group& group, const char* name, std::vector<Row>& r
   return Ok{};
 }
 
-// A column of digests is one of 32 hex digits each.
+// A column of digests is stored as text of 32 hex digits.
 Status write_digests(Hdf5Group& group, const char* name, const std::vector<Digest>& digests) {
   std::vector<std::string> hex;
   hex.reserve(digests.size());

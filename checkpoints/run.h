@@ -1,4 +1,5 @@
-// One training run on one engine: per-step scalars and digests, evaluations, checkpoints, environment.
+// The record of one training run on one engine: per-step scalars and digests, evaluations,
+// checkpoints, environment. harness/run fills it; FORMAT.md describes the file.
 //
 //   RunFile run = ...;  write_run("run.h5", run);   auto back = read_run("run.h5");
 #pragma once
@@ -17,9 +18,9 @@ inline constexpr int kRunSchema = 1;
 
 struct StepScalars {        // one row per step, steps from 0
   float loss = 0;           // mean over replicas of the replica losses, in replica order
-  float loss_replica0 = 0;  // what the real stack reports
+  float loss_replica0 = 0;  // of replica 0, which is what a real TPU job reports
   float learning_rate = 0;
-  float gradient_norm = 0;  // of all parameters' gradients after the all-reduce, replica 0
+  float gradient_norm = 0;  // L2 norm of all gradients after the all-reduce, on replica 0
 };
 
 struct Evaluation {  // recomputed by the cpu reference on the held-out split
@@ -28,7 +29,7 @@ struct Evaluation {  // recomputed by the cpu reference on the held-out split
   double accuracy = 0;
 };
 
-// One executed op, where a trace was asked for.
+// One executed op; recorded only if a trace is requested.
 struct OpTraceRow {
   int64_t step = 0;
   int32_t replica = 0;
@@ -38,7 +39,7 @@ struct OpTraceRow {
   int64_t nans = 0, infs = 0;
 };
 
-// A key of RunFile::environment: the digest of the parameters and statistics that the run began with, at its first step.
+// Key in RunFile::environment: the digest of the parameters and statistics at the run's first step.
 inline constexpr std::string_view kInitialState = "initial_state";
 
 struct RunFile {
@@ -52,19 +53,19 @@ struct RunFile {
   int64_t batch = 0;                               // total
   std::map<std::string, std::string> environment;  // cpu, isa, threads, build, os, data digest, ...
   std::vector<StepScalars> steps;
-  std::vector<Digest>
-      state_digests;  // state after each step, root digest of the checkpoint it would make
+  // Root digest of the checkpoint that the state after each step would make.
+  std::vector<Digest> state_digests;
   std::vector<Evaluation> evaluations;
   std::vector<OpTraceRow> trace;
-  std::vector<Checkpoint> checkpoints;  // periodic ones and the last, in step order
+  std::vector<Checkpoint> checkpoints;  // periodic ones and the last one, in step order
   std::string ended;                    // "completed" | "interrupted" | "diverged: ..."
-  Digest root_digest() const;  // over all of the above but environment, times and scenario text
+  Digest root_digest() const;  // over everything above but the environment and the scenario text
 };
 
 Status write_run(const std::string& path, const RunFile& run);
 Result<RunFile> read_run(const std::string& path);
 
-// "checkpoint" or "run": what the file says it is; nothing else in it is looked at.
+// "checkpoint" or "run", from the attribute `format`; nothing else in the file is checked.
 Result<std::string> file_kind(const std::string& path);
 
 }  // namespace twinrun

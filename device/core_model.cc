@@ -1,3 +1,4 @@
+// The roofline of each fusion unit: work of the matrix and vector units, padded bytes, all-reduces.
 #include "device/core_model.h"
 
 #include <algorithm>
@@ -10,10 +11,10 @@ namespace twinrun::tpu {
 namespace {
 
 // Assumptions of ours, with their uncertainty in docs/profile.md.
-constexpr double kStart = 1e-6;      // of a unit: instructions, first bytes out of HBM
-constexpr double kHop = 1e-6;        // from chip to chip
-constexpr double kPhiloxOps = 30;    // of a random number: ten rounds for four
-constexpr double kPooledTapOps = 2;  // compare and choose, or divide and add
+constexpr double kStart = 1e-6;      // start of a unit: instructions, first bytes out of HBM
+constexpr double kHop = 1e-6;        // latency from chip to chip
+constexpr double kPhiloxOps = 30;    // per random number: ten rounds give four numbers
+constexpr double kPooledTapOps = 2;  // compare and select, or divide and add
 
 double tiles(int64_t n) { return static_cast<double>(padded(n, kLanes) / kLanes); }
 
@@ -49,7 +50,7 @@ class Modeller {
   static size_t at(ValueId id) { return static_cast<size_t>(id); }
   double elements(ValueId id) const { return static_cast<double>(graph_.type(id).elements()); }
 
-  // State stays in f32, whatever is said of activations.
+  // State stays in f32, whatever the option for activations says.
   void find_kept() {
     kept_.assign(at(graph_.size()), false);
     for (const StateVar& var : step_.state) {
@@ -59,7 +60,7 @@ class Modeller {
   }
 
   Stored stored(ValueId id) const {
-    // A splat of a constant is no array in HBM.
+    // A splat of a constant takes no memory in HBM.
     if (constant_[at(id)] && class_of(graph_.op(id).kind) != OpClass::kMove &&
         graph_.op(id).kind != OpKind::kIota)
       return {};
@@ -75,7 +76,7 @@ class Modeller {
     u.bytes += s.padded;
     u.unpadded_bytes += s.plain;
   }
-  // Elements with those of padding, which the vector unit computes as well.
+  // Number of elements including padding, which the vector unit processes as well.
   double padded_elements(ValueId id) const {
     const TensorType& type = graph_.type(id);
     return static_cast<double>(padded_bytes(type, smallest_layout(type))) /
@@ -106,7 +107,7 @@ double Modeller::vector_work(ValueId id) const {
     case OpClass::kReduce:
       return padded_elements(op.operands.back());
     case OpClass::kWindow:
-      // A gradient goes over the windows of what was pooled.
+      // A gradient iterates over the windows of the forward pooling.
       return kPooledTapOps * taps *
              padded_elements(op.kind == OpKind::kReduceWindow ? id : op.operands.back());
     case OpClass::kRandom:
@@ -122,7 +123,8 @@ void Modeller::add_op(UnitModel& u, ValueId id) const {
   if (const auto product = product_of(graph_, id)) {
     u.matrix_flops += product->flops();
     u.matrix_cycles += options_.passes * matrix_cycles(*product);
-    // A group of few channels fills no tile: the compiler has the vector unit for that.
+    // Grouped products with few channels do not fill a tile. The model assumes that the compiler
+    // uses the vector unit if that is faster.
     const double by_vector = product->flops() / options_.generation.vector_rate();
     const double by_matrix =
         u.matrix_cycles / options_.generation.matrix_units / options_.generation.clock;
@@ -151,7 +153,8 @@ UnitModel Modeller::of_op(ValueId id) const {
   const Op& op = graph_.op(id);
   UnitModel u{.unit = {id, -1}, .lead = id};
   add_op(u, id);
-  // A row of a table is read, not the table; of a slice, what it keeps.
+  // A gather reads rows, not the whole table, and a slice reads only what it keeps: as many bytes
+  // as the result has.
   const bool part = op.kind == OpKind::kGather || op.kind == OpKind::kSlice;
   for (ValueId operand : op.operands) {
     if (!part) move(u, operand);
@@ -180,7 +183,7 @@ UnitModel Modeller::of_group(const FusionGroup& group) const {
 StepModel Modeller::run() {
   for (const FusionUnit& unit : model_.plan.order) {
     if (unit.group < 0) {
-      // Constants are made once, and a reshape renames what is there.
+      // Constants are computed once, and a reshape moves no bytes.
       if (constant_[at(unit.op)] || graph_.op(unit.op).kind == OpKind::kReshape) continue;
     }
     UnitModel u = unit.group >= 0 ? of_group(model_.plan.groups[static_cast<size_t>(unit.group)])
@@ -262,11 +265,11 @@ std::string_view to_string(Limit limit) {
 double all_reduce_seconds(double bytes, int cores, const Generation& g) {
   if (cores <= 1) return 0;
   const int chips = (cores + kCoresPerChip - 1) / kCoresPerChip;
-  // The two cores of a chip add up in its HBM first: two reads and a write.
+  // The two cores of a chip first add their values in its HBM: two reads and a write.
   const double on_chip = 3 * bytes / g.hbm_bandwidth;
   if (chips == 1) return on_chip;
   const int axes = chips >= 4 ? 2 : 1;
-  const double wires = axes * 2 * g.link_bandwidth;  // both ways around each axis
+  const double wires = axes * 2 * g.link_bandwidth;  // links in both directions along each axis
   const double side = axes == 2 ? std::ceil(std::sqrt(chips)) : chips;
   return on_chip + 2 * bytes / wires + 2 * axes * (side - 1) * kHop;
 }

@@ -1,9 +1,10 @@
-// How long one core of a TPU would take for its step, on paper: for every fusion unit of a program the times that its matrix unit, its
-// vector unit, HBM and the links between chips would need by themselves, and the longest of them. A roofline with tiles: nothing is
-// measured, everything is padded. Constants, sources and uncertainty: docs/profile.md.
+// A model of how long one core of a TPU takes for its step: for every fusion unit of a program, the
+// times that its matrix unit, its vector unit, HBM and the links between chips would need alone,
+// and the longest of them. It is a roofline with tiles: nothing is measured, and sizes are padded.
+// Constants, sources and uncertainty: docs/profile.md. Reads a Program; the profile reports it.
 //
 //   const StepModel m = model_step(e.sharded(e.sharding), {.generation = v2, .passes = 1});
-//   m.seconds;  m.units[3].limit;            // kMemory: the unit waits for HBM
+//   m.seconds;  m.units[3].limit;            // kMemory: HBM limits the unit
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@
 
 namespace twinrun::tpu {
 
-// `batch` products [m, k] x [k, n]: what the matrix unit makes of a dot or of a convolution (implicitly, without a copy).
+// `batch` products [m, k] x [k, n], as which the matrix unit computes a dot or a convolution
+// (without copying the image).
 struct Product {
   int64_t batch = 1, m = 1, k = 1, n = 1;
   double flops() const {
@@ -27,15 +29,19 @@ struct Product {
   }
 };
 
-// Of an op of class dot; else nothing. The gradient of a convolution's input is counted without the zeros between strides.
+// The product of an op of class dot; nothing for other ops. The gradient of a convolution's input
+// is counted without the zeros between strides.
 std::optional<Product> product_of(const Graph& graph, ValueId id);
 
-// Cycles of one 128 x 128 unit for one pass. One operand's tile stays in the unit, the rows of the other stream through it, one a
-// cycle and in eights; a tile takes 128 cycles to load, while the one before it works. The better of the two operands stays.
+// Cycles of one 128 x 128 unit for one pass. A tile of one operand stays in the unit while the rows
+// of the other stream through it, one per cycle and padded to eight. Loading a tile takes 128
+// cycles, which overlap with the work of the tile before. The operand that stays is the one that
+// gives fewer cycles.
 double matrix_cycles(const Product& product);
 
-// Operations of the vector unit on each element: 1 for what an ALU does, kMediumOps for divisions and transcendentals (classes as
-// in JAX's Pallas documentation; the number is ours).
+// Operations of the vector unit per element: 1 for those of an ALU, kMediumOps for divisions and
+// transcendentals, twice that for logistic and erf (classes as in JAX's Pallas documentation; the
+// number is ours).
 inline constexpr double kMediumOps = 10;
 double vector_ops(const Op& op);
 
@@ -44,39 +50,41 @@ std::string_view to_string(Limit limit);  // "matrix unit", "vector unit", "HBM"
 
 struct UnitModel {
   FusionUnit unit;
-  ValueId lead =
-      kNoValue;      // the op that the unit is named after: its only one, or the largest result
-  double flops = 0;  // that the program asks for
-  double matrix_flops = 0;                               // of them, the matrix unit's
-  double matrix_cycles = 0;                              // of one unit, all passes
-  double bytes = 0;                                      // through HBM, padded
+  // The op after which the unit is named: its only op, or the one with the largest result.
+  ValueId lead = kNoValue;
+  double flops = 0;                                      // of the program's ops
+  double matrix_flops = 0;                               // those of them in the matrix unit
+  double matrix_cycles = 0;                              // of one matrix unit, all passes
+  double bytes = 0;                                      // to and from HBM, padded
   double unpadded_bytes = 0;                             // the same tensors without padding
   double matrix = 0, vector = 0, memory = 0, links = 0;  // seconds
-  double seconds = 0;                                    // the longest, and the start of a unit
+  double seconds = 0;                                    // the longest, plus the start of a unit
   Limit limit = Limit::kStart;
 };
 
 struct ModelOptions {
   Generation generation;
-  int passes = 1;                 // of bf16: 1, 3, 6 (default, high, highest)
-  bool bf16_activations = false;  // what if activations and their gradients were stored as bf16
+  int passes = 1;                 // passes of bf16: 1, 3, 6 (default, high, highest)
+  bool bf16_activations = false;  // as if activations and their gradients were stored as bf16
 };
 
 struct StepModel {
   std::vector<UnitModel> units;  // in the order in which they run
   FusionPlan plan;
   double seconds = 0;     // of all units
-  double all_reduce = 0;  // of them, those of collectives
+  double all_reduce = 0;  // the seconds of all-reduces among them
   double flops = 0, matrix_flops = 0;
   double bytes = 0, unpadded_bytes = 0;
   double all_reduced_bytes = 0;
 };
 
-// Every core runs the same step on as many samples, so one core's time is every core's.
+// The model of one core's step. Every core runs the same step on the same number of samples, so all
+// take the same time.
 StepModel model_step(const Program& step, const ModelOptions& options);
 
-// Seconds that an all-reduce of so many bytes takes among `cores` cores: 2 V / W in a torus whose chips use all their links, and a
-// hop's latency along both axes and back.
+// Seconds that an all-reduce of `bytes` bytes takes among `cores` cores: 2 V / W for V bytes in a
+// torus whose chips use all their links of total bandwidth W, plus the latency of the hops along
+// both axes and back, plus the sum of a chip's two cores in HBM.
 double all_reduce_seconds(double bytes, int cores, const Generation& generation);
 
 }  // namespace twinrun::tpu

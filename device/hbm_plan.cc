@@ -1,3 +1,4 @@
+// The lifetimes of all buffers of a step in one core's HBM, their uses, and the peak.
 #include "device/hbm_plan.h"
 
 #include <algorithm>
@@ -12,7 +13,8 @@
 namespace twinrun::tpu {
 namespace {
 
-// What a core runs: its loss alone leaves, nothing is shared with other replicas.
+// The program that one core runs: only its loss is an output, and no value is shared with other
+// replicas.
 Program core_program(const Program& step) {
   Program core = step;
   std::erase_if(core.outputs, [&](const Output& output) { return output.id != step.loss; });
@@ -79,10 +81,10 @@ class HbmPlanner {
       hold(input.id, input.name, HbmUse::kInfeed, 0, 0);  // until its last reader
   }
 
-  // A value's place is read by this unit.
+  // Records that this unit reads the value.
   void read(ValueId id, int unit) {
     const int index = buffer_of_[at(id)];
-    if (index < 0) return;  // constant, or kept in registers
+    if (index < 0) return;  // no buffer: a constant, or not stored
     HeldValue& value = values_[static_cast<size_t>(index)];
     value.buffer.last = std::max(value.buffer.last, unit);
     if (value.readers.empty() || value.readers.back() != unit) value.readers.push_back(unit);
@@ -106,11 +108,13 @@ class HbmPlanner {
     write(u.op, unit, op.kind == OpKind::kAllReduce ? op.operands[0] : kNoValue);
   }
 
-  // `source`: whose place the result may take, if this is its last reader.
+  // Records that this unit writes the value. `source`: the operand whose buffer the result may
+  // reuse, if this unit is its last reader.
   void write(ValueId id, int unit, ValueId source) {
     const bool outlives = last_[at(id)] >= end_;
     if (const auto next = state_of_.find(id); next != state_of_.end()) {
-      // Donated: the new state lies where the old one was, if that is read no more or read element by element.
+      // Donated: the new state overwrites the old one, if no later unit reads the old one and this
+      // unit reads it, if at all, element by element.
       const int old_last = last_[at(next->second)];
       if (old_last < unit || (old_last == unit && source == next->second)) {
         buffer_of_[at(id)] = buffer_of_[at(next->second)];
@@ -131,7 +135,7 @@ class HbmPlanner {
     hold(id, graph().op(id).name, HbmUse::kTemporaries, unit, outlives ? end_ : unit);
   }
 
-  // Gradients by their names, activations by who reads them.
+  // Gradients are found by their names, activations by the units that read them.
   void name_uses() {
     for (const StateVar& var : core_.state) {
       const ValueId id = graph().find(var.name + ".grad");
@@ -196,10 +200,10 @@ class HbmPlanner {
   FusionPlan fusion_;
   std::vector<ValueId> takes_;
   int end_;
-  int turn_ = 0;           // the first unit of the backward pass
-  std::vector<int> last_;  // of a value: its last reader, end_ if it outlives the step
-  std::map<ValueId, ValueId> state_of_;  // by next values
-  std::vector<int> buffer_of_;           // of a value: index in values_; -1: none
+  int turn_ = 0;                         // the first unit of the backward pass
+  std::vector<int> last_;                // by value: its last reader; end_ if it outlives the step
+  std::map<ValueId, ValueId> state_of_;  // next value of a state variable -> its value
+  std::vector<int> buffer_of_;           // by value: index in values_; -1: none
   std::vector<HeldValue> values_;
 };
 

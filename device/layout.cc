@@ -1,3 +1,4 @@
+// Tile sizes, the choice of a layout, padded bytes, and layouts as XLA prints them.
 #include "device/layout.h"
 
 #include <fmt/format.h>
@@ -11,7 +12,8 @@
 namespace twinrun::tpu {
 namespace {
 
-// The compact forms. Rows of 16 and 8 bit types share a 32 bit word by twos and fours, so that theirs begin at 4.
+// The compact forms. Two rows of a 16-bit type or four of an 8-bit type share a 32-bit word, so the
+// compact forms of these types begin at 4 rows.
 int64_t sublanes_for(const TensorType& type, int64_t rows) {
   if (rows <= 2 && size_of(type.dtype) >= 4) return 2;
   return rows <= 4 ? 4 : kSublanes;
@@ -40,7 +42,7 @@ std::vector<std::pair<int64_t, int64_t>> minor_pairs(int64_t rank) {
 }  // namespace
 
 Layout with_order(const TensorType& type, std::vector<int64_t> minor_to_major) {
-  // Of one dimension the rows are those of 128 that it fills.
+  // An array of one dimension has as many rows as it fills lines of 128 elements.
   int64_t rows = 1;
   if (type.rank() == 1) rows = padded(type.dims[0], kLanes) / kLanes;
   if (type.rank() >= 2) rows = type.dims[static_cast<size_t>(minor_to_major[1])];
@@ -81,7 +83,7 @@ int64_t padded_bytes(const TensorType& type, const Layout& layout) {
 }
 
 std::string to_string(const TensorType& type, const Layout& layout) {
-  // XLA's name of a signed integer is s32, ours i32.
+  // XLA calls the signed integer s32, we call it i32.
   const std::string_view dtype = type.dtype == DType::kI32 ? "s32" : twinrun::to_string(type.dtype);
   const std::string tiles = type.rank() < 2 ? fmt::format("T({})", layout.sublanes * kLanes)
                                             : fmt::format("T({},{})", layout.sublanes, kLanes);

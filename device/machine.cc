@@ -1,3 +1,4 @@
+// The figures of each TPU generation.
 #include "device/machine.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Rematerialisation of fused elementwise results, and of segments of the forward pass.
 #include "device/remat.h"
 
 #include <algorithm>
@@ -7,10 +8,11 @@ namespace twinrun::tpu {
 namespace {
 
 constexpr int kMostSegments = 64;
-constexpr int kWorthwhile = 100;  // of the largest activation, less than this part is kept
+// Activations smaller than this part (1 / kWorthwhile) of the largest one are not recomputed.
+constexpr int kWorthwhile = 100;
 constexpr int kNever = std::numeric_limits<int>::max();
 
-// Where a value's forward life ends and its backward life begins.
+// The last unit of the forward pass and the first one of the backward pass that need a value.
 struct Gap {
   int forward = -1;
   int backward = kNever;
@@ -28,7 +30,7 @@ Gap gap_of(const HeldValue& value, const std::vector<StepUnit>& units) {
   return gap;
 }
 
-// One value from the forward pass to the backward one.
+// An activation whose buffer the forward pass does not reuse for another value.
 bool is_activation(const HeldValue& value, const std::vector<StepUnit>& units) {
   return value.buffer.use == HbmUse::kActivations &&
          (value.overwritten == kNever || !units[static_cast<size_t>(value.overwritten)].forward);
@@ -44,7 +46,7 @@ void split(std::vector<HeldValue>& values, size_t index, int forward, int backwa
 
 void prolong(HeldValue& value, int to) { value.buffer.last = std::max(value.buffer.last, to); }
 
-// By unit: what it reads.
+// For each unit, the values that it reads.
 std::vector<std::vector<size_t>> reads_of(const std::vector<HeldValue>& values, size_t units) {
   std::vector<std::vector<size_t>> reads(units);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -53,7 +55,8 @@ std::vector<std::vector<size_t>> reads_of(const std::vector<HeldValue>& values, 
   return reads;
 }
 
-// Results of fused forward passes whose sources are there anyway when they are needed again; a little may be kept longer for it.
+// Drops results of fused forward units whose sources are still held when the results are needed
+// again. Sources may be held longer for it, if they are small (up to an eighth of the result).
 double drop_elementwise(const std::vector<StepUnit>& units, std::vector<HeldValue>& values) {
   const auto reads = reads_of(values, units.size());
   std::vector<bool> dropped(values.size(), false), paid(units.size(), false);
@@ -88,7 +91,8 @@ double drop_elementwise(const std::vector<StepUnit>& units, std::vector<HeldValu
   return flops;
 }
 
-// The forward units in `count` stretches of about equal bytes of activations; -1: not a forward unit.
+// Assigns the forward units to `count` segments with about equal bytes of activations; -1: not a
+// forward unit.
 std::vector<int> stretches(const std::vector<StepUnit>& units, const std::vector<HeldValue>& values,
                            int count) {
   std::vector<int64_t> written(units.size(), 0);
@@ -114,7 +118,7 @@ double drop_segments(const std::vector<StepUnit>& units, std::vector<HeldValue>&
                      int count) {
   const std::vector<int> stretch = stretches(units, values, count);
   const size_t n = values.size();
-  std::vector<int> start(static_cast<size_t>(count), kNever);  // when a stretch is computed again
+  std::vector<int> start(static_cast<size_t>(count), kNever);  // when a segment is recomputed
   std::vector<Gap> gaps;
   std::vector<bool> dropped(n, false);
   for (size_t i = 0; i < n; ++i) {
@@ -133,7 +137,7 @@ double drop_segments(const std::vector<StepUnit>& units, std::vector<HeldValue>&
       split(values, i, gaps[i].forward, start[static_cast<size_t>(mine)]);
       continue;
     }
-    // What comes into a stretch from an earlier one is kept until it is computed again.
+    // A value that a segment reads from an earlier one is held until that segment is recomputed.
     const int mine = values[i].buffer.use == HbmUse::kInfeed
                          ? -1
                          : stretch[static_cast<size_t>(values[i].buffer.first)];

@@ -1,4 +1,4 @@
-// What every format says alike: words and sentences, in one place.
+// Words and sentences that every format shares.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ std::string_view meaning(char level) {
 
 std::span<const std::string> glossary() {
   static const std::vector<std::string> lines = [] {
-    // The runs of the experiment in one line, their controls in the next.
+    // Two lines: the runs of the experiment, and their controls.
     std::string runs, controls;
     for (const RunName& run : run_names()) {
       const bool control = run.name == "R2" || run.name.ends_with('\'');

@@ -1,4 +1,5 @@
-// Which axis losses need: linear, in decades, or squeezed above a knee where a run diverges.
+// Chooses the axis that losses need: linear, logarithmic, or compressed above a knee where a run
+// diverges.
 #include "reports/axis.h"
 
 #include <algorithm>
@@ -8,9 +9,9 @@
 namespace twinrun::text {
 namespace {
 
-constexpr double kLinear = 1e3;  // largest / least: what a linear axis shows
-constexpr double kEven = 1e8;    // what decades of equal height show
-constexpr double kMost = 1e4;    // losses that far above the first ones are no usual ones
+constexpr double kLinear = 1e3;  // largest / least that a linear axis shows
+constexpr double kEven = 1e8;    // the same for a logarithmic axis without a knee
+constexpr double kMost = 1e4;    // losses that many times above the first ones are not usual
 
 double fraction(double at, double from, double to) {
   return to > from ? (at - from) / (to - from) : 0.5;
@@ -51,13 +52,16 @@ Axis axis_of_losses(const Report& report) {
   axis.low = all.front();
   axis.high = all.back();
   if (!(axis.high > 0)) return axis;
-  // Losses below 0 have no logarithm: linear, and only what diverges above.
+  // Losses below 0 have no logarithm: the axis stays linear, and only the part above the knee is
+  // logarithmic.
   const bool negative = axis.low < 0;
   const double positive = *std::ranges::upper_bound(all, 0.0), span = axis.high / positive;
   axis.logarithmic = !negative && span > kLinear;
   if (axis.logarithmic) axis.low = positive;
   if (!(usual > 0 && axis.high > kLinear * usual && (negative || span > kEven))) return axis;
-  // A spike leaves most losses below the knee, wherever they settled; a run that is lost, those before it went.
+  // Where the knee lies. After a spike most losses settle below some level, so the knee is above
+  // nine tenths of them. A run that has diverged for good has most losses far up, so the knee is
+  // just above its first losses.
   const double most = all[all.size() * 9 / 10];
   axis.knee = 1.2 * (most < kMost * usual ? std::max(most, usual) : usual);
   if (axis.knee * kLinear > axis.high) axis.knee = 0;

@@ -1,3 +1,4 @@
+// Writes a ChromeTrace in the Trace Event Format.
 #include "reports/chrome_trace.h"
 
 #include <algorithm>
@@ -16,13 +17,13 @@ Json words(const TraceWords& words) {
   return out;
 }
 
-// Sections count from 1: viewers take process 0 for the kernel's.
+// Process ids start at 1, because viewers take process 0 for the kernel.
 Json metadata(const char* what, int section, int track, const char* key, const Json& value) {
   return {
       {"name", what}, {"ph", "M"}, {"pid", section + 1}, {"tid", track}, {"args", {{key, value}}}};
 }
 
-// Nanoseconds are more than any clock has here.
+// Rounds to nanoseconds, which is finer than any clock used here.
 double rounded(double microseconds) { return std::round(microseconds * 1000) / 1000; }
 
 }  // namespace
@@ -50,7 +51,7 @@ std::string to_chrome_trace(const ChromeTrace& trace) {
            std::tuple(b->track, b->begin, -b->duration);
   });
   for (const TraceSpan* span : spans) {
-    // Both ends are rounded alike, so that what lay within still does.
+    // Round both ends alike, so that nested spans stay nested.
     const double begin = rounded(span->begin);
     add({{"name", span->name},
          {"cat", span->category},

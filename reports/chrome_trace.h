@@ -1,6 +1,6 @@
-// Spans of time as a Chrome trace, which Perfetto and chrome://tracing draw: sections (the format's processes) of tracks
-// (its threads), in the order given. Source: "Trace Event Format" (Chromium project); complete events (ph X), metadata events (ph M),
-// times in microseconds.
+// Spans of time as a Chrome trace, which Perfetto and chrome://tracing draw: sections (the format's
+// processes) of tracks (its threads), in the given order. Source: "Trace Event Format" (Chromium
+// project); complete events (ph X), metadata events (ph M), times in microseconds.
 //
 //   ChromeTrace trace{{"tpu, 8 cores"}, {{"step"}, {"core 0"}}, {}, {}};
 //   trace.spans.push_back({"dense1/matmul", "forward", 1, 12.5, 40.25, {{"kind", "dot_general"}}});
@@ -30,11 +30,12 @@ struct TraceTrack {
 struct ChromeTrace {
   std::vector<std::string> sections;  // from top to bottom
   std::vector<TraceTrack> tracks;     // within their sections
-  std::vector<TraceSpan> spans;       // of one track: apart, or one within the other
-  TraceWords notes;                   // what the times are
+  std::vector<TraceSpan> spans;       // spans of one track are disjoint or nested
+  TraceWords notes;                   // describe what the times are
 };
 
-// An event a line; those of a track by their begin, the longer first: what encloses comes before what lies within.
+// Writes one event per line. The events of a track are sorted by begin, longer ones first, so that
+// an enclosing span precedes the spans within it.
 std::string to_chrome_trace(const ChromeTrace& trace);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Renders an A/B comparison as terminal text and JSON.
 #include "reports/comparison.h"
 
 #include <fmt/format.h>

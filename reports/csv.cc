@@ -1,4 +1,5 @@
-// Every table of a report as a CSV file (RFC 4180): columns are the keys of report.json, so docs/report-schema.md describes both.
+// Writes every table of a report as a CSV file (RFC 4180). Columns are the keys of report.json, so
+// docs/report-schema.md describes both.
 #include "reports/csv.h"
 
 #include <fmt/format.h>
@@ -10,7 +11,8 @@
 namespace twinrun {
 namespace {
 
-// Text that a spreadsheet would take for a formula gets an apostrophe before it, which it shows as text.
+// Text that a spreadsheet would take for a formula gets a leading apostrophe, so that it is shown
+// as text.
 std::string field_of(std::string_view text) {
   std::string safe(text);
   if (!safe.empty() && std::string_view("=+-@\t\r").find(safe.front()) != std::string_view::npos)
@@ -30,7 +32,7 @@ std::string cell(const std::string& text) { return field_of(text); }
 std::string cell(bool value) { return value ? "true" : "false"; }
 std::string cell(char value) { return field_of(std::string(1, value)); }
 std::string cell(VerdictClass value) { return std::string(to_string(value)); }
-// The shortest decimal that reads back: of binary64, or of binary32.
+// The shortest decimal that reads back as the same binary64 or binary32.
 std::string cell(double value) { return fmt::format("{}", value); }
 std::string cell(float value) { return fmt::format("{}", value); }
 std::string cell(int64_t value) { return fmt::format("{}", value); }
@@ -42,7 +44,8 @@ std::string cell(const std::vector<std::string>& items) {
   return field_of(fmt::format("{}", fmt::join(items, "; ")));
 }
 
-// The keys of one struct, and its fields as cells. Lists of numbers and of structs are tables of their own.
+// The keys of one struct, and its fields as cells. Lists of numbers and of structs are skipped;
+// they have tables of their own.
 class Row {
  public:
   static constexpr bool kReads = false;
@@ -73,7 +76,7 @@ class Row {
 
 class Table {
  public:
-  // `name` may lead a row: the run or pair that it belongs to.
+  // An optional first column holds `name`, the run or pair that the row belongs to.
   template <typename T>
   void add(const T& item, const char* leading = nullptr, std::string_view name = "") {
     Row row;

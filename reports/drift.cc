@@ -1,3 +1,4 @@
+// Computes from the losses of a report which curves diverge, and where.
 #include "reports/drift.h"
 
 #include <fmt/format.h>

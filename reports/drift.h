@@ -1,5 +1,5 @@
-// Which loss curves part, and where: arithmetic on the runs that a report already holds, so that
-// people see it in every format. Pairs and their meaning: docs of the diagnosis, "The runs".
+// Which loss curves diverge, and where: arithmetic on the runs that a report already holds, so that
+// every format shows the same. Pairs and their meaning: docs/diagnosis.md, "The runs".
 //
 //   for (const DriftRow& row : drift_of(report)) { row.pair; row.first_step; row.largest; }
 #pragma once
@@ -14,12 +14,12 @@ namespace twinrun::text {
 
 struct DriftRow {
   std::string pair;                   // "T - R"
-  std::string isolates;               // "all of it: what you see"
+  std::string isolates;               // "everything: what you see"
   int64_t steps = 0;                  // that both runs have
-  std::optional<int64_t> first_step;  // whose losses differ in their bits
-  double largest = 0;         // |difference| of the loss over the steps; NaN or Inf when a loss is
-  double last = 0;            // difference at the last common step, signed
-  std::vector<double> sizes;  // |difference| of every step; 0: same bits
+  std::optional<int64_t> first_step;  // first step whose losses differ in their bits
+  double largest = 0;                 // of |difference| over the steps; NaN or Inf when a loss is
+  double last = 0;                    // signed difference at the last common step
+  std::vector<double> sizes;          // |difference| at each step; 0: same bits
 };
 
 // The pairs of the four-corner experiment that are present and have losses.
@@ -32,11 +32,11 @@ struct Curve {
 };
 std::vector<Curve> curves_of(const Report& report);
 
-// The finding that the headline rests on: of the verdict's class, the earliest. None when no such
-// finding names a step or an op.
+// The finding that the headline rests on: the earliest one of the verdict's class. Null when no
+// such finding names a step or an op.
 const Finding* first_divergence(const Report& report);
 
-// The step from which a curve is NaN or Inf; none where it never is.
+// The step from which a curve is NaN or Inf; nullopt when it never is.
 std::optional<int64_t> broken_from(const std::vector<float>& losses);
 
 // "step 3, gradient, core 5"; empty when the finding names none of them.

@@ -1,3 +1,4 @@
+// Renders the result of a regression gate as terminal text and JSON lines; exit codes.
 #include "reports/gate.h"
 
 #include <fmt/format.h>

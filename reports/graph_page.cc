@@ -1,3 +1,4 @@
+// Writes graph.html: pictures of the phases, lists of ops and findings, data for the page's script.
 #include "reports/graph_page.h"
 
 #include <fmt/format.h>
@@ -15,7 +16,7 @@ namespace twinrun {
 namespace graph_page {
 namespace {
 
-// Points as a path: whole numbers are fine enough.
+// Points as an SVG path. Coordinates rounded to whole numbers are precise enough.
 std::string path_of(const std::vector<std::pair<double, double>>& points) {
   std::string d;
   for (size_t i = 0; i < points.size(); ++i)
@@ -47,7 +48,7 @@ class Page {
 
  private:
   size_t compatible() const { return p_.ops.size() - wrong_; }
-  // Never "100%" where one is not.
+  // Rounded down, so that it never shows "100%" while an op is not compatible.
   std::string percent() const {
     if (p_.ops.empty()) return "–";
     if (wrong_ == 0) return "100%";
@@ -168,7 +169,7 @@ class Page {
     return out + "</section>\n";
   }
 
-  // For the script. "<" is spelt out, so that no name ends the element.
+  // JSON for the script. "<" is escaped, so that no name can close the script element.
   std::string data() const {
     using Json = nlohmann::ordered_json;
     Json j;

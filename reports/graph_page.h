@@ -1,5 +1,6 @@
-// graph.html: a training step drawn layer by layer, what a TPU runs in green and what it does not in red. One file that loads nothing,
-// as report.html. Who calls has laid it out; words and numbers are made here.
+// graph.html: a training step drawn layer by layer, ops that a TPU can run in green and others in
+// red. One file that loads nothing, like report.html. The caller computes the layout; this page
+// adds words and numbers.
 //
 //   GraphPage page{.title = "digits_cnn", .phases = ...};
 //   write_file_atomically("graph.html", to_html(page));
@@ -11,10 +12,11 @@
 
 namespace twinrun {
 
-// In points; y grows downwards. A line is a chain of cubic Bezier curves, 3 n + 1 points.
+// Coordinates are in points; y grows downwards. A line is a chain of cubic Bezier curves, 3 n + 1
+// points.
 struct Drawing {
   struct Box {
-    double x = 0, y = 0, width = 0, height = 0;  // x, y: its middle
+    double x = 0, y = 0, width = 0, height = 0;  // x, y: the centre
   };
   double width = 0, height = 0;
   std::vector<Box> boxes;
@@ -23,28 +25,29 @@ struct Drawing {
 };
 
 struct DrawnOp {
-  std::string name, kind, shape, layout;  // layout: "f32[8,128]{1,0:T(8,128)}", "" of none
-  bool compatible = true;                 // with a TPU
-  std::string why;                        // not
-  std::vector<int> operands;              // other ops
+  // layout: "f32[8,128]{1,0:T(8,128)}", "" when there is none.
+  std::string name, kind, shape, layout;
+  bool compatible = true;     // with a TPU
+  std::string why;            // why it is not compatible
+  std::vector<int> operands;  // indices of other ops
 };
 
 struct DrawnGroup {
   std::string name;
   std::vector<int> ops;
-  Drawing inside;  // a box for each of `ops`; not drawn where they are too many
+  Drawing inside;  // one box per entry of `ops`; not drawn where there are too many
 };
 
 struct DrawnPhase {
   std::string name;
   std::vector<DrawnGroup> groups;
-  Drawing drawing;  // a box for each group
+  Drawing drawing;  // one box per group
 };
 
 struct GraphPage {
   std::string title, about;
-  std::string memory;  // what a core's takes of it, in a line; "" where it is not known
-  bool fits = true;    // into that memory
+  std::string memory;  // one line on a core's memory use; "" where it is not known
+  bool fits = true;    // whether that use fits into the memory
   std::vector<DrawnOp> ops;
   std::vector<DrawnPhase> phases;
   struct Remark {

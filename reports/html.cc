@@ -1,5 +1,6 @@
-// report.html: the verdict, where, why, how sure and what next on the first screen; the evidence below it. One file that loads nothing:
-// its policy forbids that, and all that it shows has gone through reports/html_text.h.
+// Assembles report.html: verdict, place, reason, confidence and next steps on the first screen, the
+// evidence below. One file that loads nothing, since its policy forbids it; every string in it has
+// gone through reports/html_text.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 namespace twinrun {
 namespace {
 
-// A sign beside the word and the colour.
+// A sign in addition to word and colour, for readers who do not see colours.
 std::string_view sign_of(VerdictClass verdict) {
   switch (verdict) {
     case VerdictClass::kIdentical:
@@ -122,7 +123,7 @@ class Document {
       if (!lead_->elements.empty()) out += ", " + html::text(lead_->elements);
     }
     if (lead_ != nullptr && !lead_->op.empty()) return out;
-    // Else: where the curves part.
+    // No single op is known: list where the loss curves diverge.
     std::string parts;
     for (const text::DriftRow& row : text::drift_of(r_)) {
       if (!row.first_step) continue;
@@ -147,7 +148,8 @@ class Document {
     std::string out;
     const std::string number = text::number_of(*lead_);
     const auto line = [&](const std::string& html) { out += (out.empty() ? "" : "<br>") + html; };
-    // The headline has often said it already; or the number and what it looks like do, the place being told above.
+    // Skip the sentence where the headline already says it, or where number and fingerprint say it
+    // in short; the place is stated above.
     const bool in_short = !lead_->op.empty() && !lead_->fingerprint.empty() && !number.empty();
     if (!in_short && !lead_->sentence.empty() && lead_->sentence != r_.headline)
       out = html::prose(lead_->sentence);
@@ -168,7 +170,7 @@ class Document {
 
   std::string next() const {
     std::string out = html::bullets(r_.next_steps, 4);
-    // Only what was tested can be said to be in order.
+    // Say that all is in order only where the effect was tested.
     const bool tested = r_.effect == Effect::kNoneDetected || r_.effect == Effect::kWithinMargin;
     if (out.empty() && tested && exit_code(r_.verdict, r_.effect) == 0)
       out = "<p>Nothing to mend and nothing to file.</p>\n";

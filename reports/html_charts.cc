@@ -1,4 +1,4 @@
-// The figures of report.html.
+// Makes the figures of report.html.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 namespace twinrun::html {
 namespace {
 
-constexpr size_t kStillPoints = 700,
-                 kLivePoints = 3000;  // more than a page is wide; than a zoom needs
+// Static chart: more points than a page is wide in pixels; chart with zoom: more than it needs.
+constexpr size_t kStillPoints = 700, kLivePoints = 3000;
 
-// A run looks alike in every chart; a pair looks like its left side.
+// A run has the same style in every chart; a pair has the style of its left side.
 int style_of(std::string_view name) {
   static constexpr std::array<std::string_view, kStyles> kNames = {"R", "R1",    "E1", "S",
                                                                    "T", "T - S", "C"};
@@ -50,7 +50,8 @@ void mark_finding(const Report& r, LineChart& chart) {
 
 std::string key_of(const LineChart& chart) {
   std::string out = "<ul class=\"key\">\n";
-  // The script makes a button of each that shows and hides it: a line's number, or the band.
+  // The script turns each entry into a button that shows or hides the line with that number, or the
+  // band.
   for (size_t i = 0; i < chart.lines.size(); ++i) {
     const Line& line = chart.lines[i];
     out += fmt::format("<li data-shows=\"{}\">{} <b>{}</b> <span>{}</span></li>\n", i,
@@ -66,14 +67,14 @@ std::string key_of(const LineChart& chart) {
   return out + "</ul>\n";
 }
 
-// Of the longest run: charts of one report have one axis of steps.
+// Length of the longest run: all charts of a report share one axis of steps.
 size_t steps_of(const Report& r) {
   size_t steps = r.loss_band.low.size();
   for (const RunSummary& run : r.runs) steps = std::max(steps, run.losses.size());
   return steps;
 }
 
-// Why the axis is not the usual one; "" for a linear one.
+// Explains an axis that is not plain; "" for a linear one.
 std::string told(const text::Axis& axis, const Report& r) {
   if (axis.plain()) return "";
   std::string out = axis.logarithmic ? " Logarithmic scale: losses span more than three decades."
@@ -126,7 +127,7 @@ std::string loss_figure(const Report& r) {
       broken += " " + words + ".";
     }
   }
-  // One core's small batch is the noisiest: behind the others.
+  // Draw R1 and E1 first, behind the others: one core's small batch has the noisiest curve.
   std::ranges::stable_partition(
       chart.lines, [](const Line& line) { return line.style == 1 || line.style == 2; });
   chart.low.assign(r.loss_band.low.begin(), r.loss_band.low.end());

@@ -1,4 +1,5 @@
-// The experiment of report.html: its corners, how far they are apart, and whose bits are equal.
+// Makes the part of report.html about the experiment: its runs, how far they are apart, and which
+// have equal bits.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ std::string box(const Report& r, std::string_view name) {
   return out + "</div>\n";
 }
 
-// What lies between two corners, and how much.
+// What the difference of two runs isolates, and its size.
 std::string between(const std::vector<text::DriftRow>& drift, std::string_view pair,
                     std::string_view place) {
   const auto row = std::ranges::find(drift, pair, &text::DriftRow::pair);

@@ -1,4 +1,4 @@
-// Pages of docs/ that a report names: found in its text, and their Markdown made markup of the page.
+// Finds pages of docs/ that a report mentions, and converts their Markdown to HTML.
 #include "reports/html_docs.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ namespace twinrun::html {
 namespace {
 
 constexpr std::string_view kFolder = "docs/", kEnd = ".md", kId = "doc-", kHref = "href=\"#doc-";
-constexpr int kLong = 1 << 20;  // a page of ours is shown whole
+constexpr int kLong = 1 << 20;  // a limit that no page of docs/ reaches: they are shown whole
 
 bool in_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-';
@@ -26,7 +26,7 @@ std::string_view name_at(std::string_view text) {
   return text.substr(0, end);
 }
 
-// What GitHub makes of a heading.
+// GitHub's anchor for a heading.
 std::string slug(std::string_view heading) {
   std::string out;
   for (const char c : heading) {
@@ -56,10 +56,10 @@ size_t level_of(std::string_view line) {
 struct Section {
   std::string title, slug;
   size_t level = 0;
-  std::string_view text;  // with its heading and the sections below it
+  std::string_view text;  // including its heading and the sections below it
 };
 
-// Every heading of a page, its first one stands for all of it.
+// Every heading of a page. The first one stands for the whole page.
 std::vector<Section> sections_of(std::string_view page) {
   std::vector<Section> out;
   std::vector<size_t> begins;
@@ -90,7 +90,7 @@ const Section* section_named(const std::vector<Section>& sections, std::string_v
   return found == sections.end() ? nullptr : &*found;
 }
 
-// "`code`, **bold** and [words](link)" as markup.
+// Inline Markdown as HTML: `code`, **bold**, *italic* and [words](link), of which the words remain.
 std::string inline_of(std::string_view text) {
   std::string out;
   const auto until = [&](size_t at, std::string_view end) {
@@ -184,7 +184,7 @@ DocName doc_named_at(std::string_view text, size_t at) {
     out.size += 1 + anchor.size();
     if (section_named(sections, anchor) != nullptr) out.id += fmt::format("--{}", anchor);
   } else if (rest.starts_with(", ")) {
-    // "docs/bounds.md, Bias below the bound)": a heading, or how one begins.
+    // A heading after a comma, or the beginning of one: "docs/bounds.md, Bias below the bound)".
     const size_t end = std::min(rest.find_first_of(").;:", 2), rest.size());
     const std::string words = slug(rest.substr(2, end - 2));
     const auto found = std::ranges::find_if(
@@ -224,8 +224,8 @@ std::string docs_of(std::string_view html) {
 }
 
 std::string from_markdown(std::string_view markdown) {
-  std::string out, words,
-      list;  // a paragraph or an item that is not yet written; what closes the list around it
+  // words: a paragraph or item not yet written; list: the element name of the open list.
+  std::string out, words, list;
   bool item = false;
   const auto flush = [&] {
     if (!words.empty()) out += fmt::format("<{0}>{1}</{0}>\n", item ? "li" : "p", inline_of(words));

@@ -1,3 +1,4 @@
+// Makes the frame of every page: head, styles, body and scripts.
 #include "reports/html_page.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,8 @@
-// The frame of every page: one file that loads nothing (its policy forbids that), in the reader's light or dark.
+// The frame of every page: one file whose content security policy forbids loading anything, in the
+// reader's light or dark colour scheme.
 //
-//   html::page({.title = "profile", .styles = {"page.css"}, .body = "<main>...</main>\n", .scripts = {...}});
+//   html::page({.title = "profile", .styles = {"page.css"},
+//               .body = "<main>...</main>\n", .scripts = {...}});
 #pragma once
 
 #include <string>
@@ -11,9 +13,9 @@ namespace twinrun::html {
 
 struct Page {
   std::string title;                      // markup
-  std::vector<std::string_view> styles;   // names of page_files.h
+  std::vector<std::string_view> styles;   // names in page_files.h
   std::string body;                       // markup
-  std::vector<std::string> scripts = {};  // texts
+  std::vector<std::string> scripts = {};  // source text of each
   std::string_view kind = {};             // class of <body>, for styles
 };
 std::string page(const Page& page);
@@ -21,11 +23,12 @@ std::string page(const Page& page);
 // The text of an embedded file; "" for an unknown name.
 std::string_view page_file(std::string_view name);
 
-// Sections with a list of contents that links to them.
+// Collects sections and a table of contents that links to them.
 class Sections {
  public:
-  void add(std::string_view id, std::string_view title, const std::string& html);  // none for ""
-  std::string contents() const;                                                    // <nav>
+  // An empty `html` adds nothing.
+  void add(std::string_view id, std::string_view title, const std::string& html);
+  std::string contents() const;  // <nav>
   const std::string& body() const { return body_; }
 
  private:

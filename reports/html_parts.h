@@ -1,5 +1,6 @@
-// The parts of report.html, each a piece of markup from a Report; "" where the report has nothing to show. reports/html.cc puts them
-// together. What is drawn: html_charts.cc; what is told in tables: html_tables.cc; the experiment's corners: html_corners.cc.
+// The parts of report.html. Each function makes markup from a Report, and returns "" where the
+// report has nothing to show; reports/html.cc assembles them. Charts: html_charts.cc; tables:
+// html_tables.cc; the runs of the experiment: html_corners.cc.
 #pragma once
 
 #include <string>
@@ -8,14 +9,14 @@
 
 namespace twinrun::html {
 
-// Figures: a chart as SVG, its key, its data for the page's script.
+// Figures: a chart as SVG, its legend, and its data for the page's script.
 std::string loss_figure(const Report& report);
-std::string drift_figure(const Report& report);  // on the axis of steps that loss_figure has
+std::string drift_figure(const Report& report);  // same axis of steps as loss_figure
 std::string drift_table(const Report& report);
 std::string weight_figure(const Report& report);
 std::string tensor_figure(const Finding& finding);
 
-// What each run is whose name `html` has as an abbreviation, in visible words.
+// Explains in visible words each run whose name occurs in `html` as an abbreviation.
 std::string runs_named(const std::string& html);
 std::string corners(const Report& report);
 std::string digests(const Report& report);

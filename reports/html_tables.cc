@@ -1,4 +1,4 @@
-// What report.html tells in tables.
+// Makes the tables of report.html.
 #include <fmt/format.h>
 
 #include <algorithm>

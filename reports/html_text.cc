@@ -1,3 +1,4 @@
+// Escapes text for HTML; makes paragraphs, lists, blocks and tables.
 #include "reports/html_text.h"
 
 #include <fmt/format.h>
@@ -41,7 +42,8 @@ std::string escaped(std::string_view clean) {
 }  // namespace
 
 std::string text(std::string_view raw, int most) {
-  // Reading megabytes to show a line of them is not worth it: a code point has at most four bytes.
+  // Clean only as much as can be shown, since the text may be megabytes: a code point has at most
+  // four bytes.
   const std::string_view head = raw.substr(0, 4 * static_cast<size_t>(most) + 4);
   return escaped(text::clip(text::clean(head), most));
 }
@@ -51,7 +53,7 @@ std::string prose(std::string_view raw, int most) {
       text::clip(text::clean(raw.substr(0, 4 * static_cast<size_t>(most) + 4)), most);
   const std::string_view all = clean;
   std::string out;
-  size_t plain = 0;  // from here on nothing has been written yet
+  size_t plain = 0;  // everything before this position has been written
   const auto put = [&](size_t at, size_t size, const std::string& html) {
     out += escaped(all.substr(plain, at - plain)) + html;
     plain = at + size;

@@ -1,5 +1,6 @@
-// HTML from strings that nobody has checked: names of ops, messages of engines, files of scenarios. Every function takes raw text and
-// gives markup, but where a parameter is called `html`. Used by html*.cc and svg*.cc alone.
+// HTML from untrusted strings: names of ops, messages of engines, files of scenarios. Every
+// function takes raw text and returns markup; only parameters called `html` are markup already.
+// Used by html*.cc, svg*.cc and the other pages of reports/.
 //
 //   html::text("a < b")                       // "a &lt; b", one line, nothing invisible
 //   html::Table t("Runs", {{"run"}, {"loss", true}});
@@ -15,13 +16,14 @@ namespace twinrun::html {
 // Escaped for text and for attributes in quotes; one line, cut at `most` columns.
 std::string text(std::string_view raw, int most = 1000);
 std::string code(std::string_view raw, int most = 200);  // "" for ""
-// A sentence: text with its `code` as code, the names of runs as abbreviations that tell their meaning, and the pages of the
-// documentation that it names ("docs/bounds.md") as links to what html_docs.h puts onto the page.
+// A sentence as markup: `code` in backquotes becomes code, names of runs become abbreviations that
+// show their meaning, and pages of the documentation ("docs/bounds.md") become links to the
+// sections that html_docs.h includes in the page.
 std::string prose(std::string_view raw, int most = 1000);
 // Several lines as they are, in a box that scrolls; at most `most` bytes.
 std::string block(std::string_view raw, size_t most = 40000);
-std::string paragraph(std::string_view raw);  // of prose; "" for ""
-// The first `most`, then how many more there are in report.json; "" for none.
+std::string paragraph(std::string_view raw);  // as prose; "" for ""
+// The first `most` items, then how many more there are in report.json; "" for an empty list.
 std::string bullets(const std::vector<std::string>& items, size_t most = 64);
 // A box that is closed until a reader opens it.
 std::string folded(std::string_view summary, const std::string& html);
@@ -32,7 +34,8 @@ struct Column {
   bool number = false;  // aligned to the right
 };
 
-// Scrolls inside itself where the page is too narrow. A column without any content is left out, rows beyond the limit are counted.
+// A table that scrolls horizontally where the page is too narrow. Columns without any content are
+// left out; rows beyond the limit are only counted.
 class Table {
  public:
   Table(std::string caption, std::vector<Column> columns, size_t most = 100)

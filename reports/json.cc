@@ -1,4 +1,5 @@
-// report.json: everything a Report holds. Keys: json_keys.h; types and units: docs/report-schema.md.
+// Writes report.json, which contains everything a Report holds. Keys: json_keys.h; types and units:
+// docs/report-schema.md.
 #include <fmt/format.h>
 
 #include <cmath>

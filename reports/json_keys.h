@@ -1,10 +1,12 @@
-// report.json, key by key: one description of each struct, which the writer (json.cc) and the reader (read_json.cc) both go over.
-// A new field is one line here, in the order of the document, and one in docs/report-schema.md.
+// report.json, key by key: one description of each struct, which both the writer (json.cc) and the
+// reader (read_json.cc) go over. A new field is one line here, in the order of the document, and
+// one in docs/report-schema.md.
 //
-//   a("key", field)              a string, bool, integer, number, optional (null: none), vector or map of these, another struct
-//   a.measured("key", x)         a statistic that is negative here and null there when it was not taken
+//   a("key", field)              a string, bool, integer, number, optional (nullopt: null), vector
+//                                or map of these, or another struct
+//   a.measured("key", x)         a statistic; when not measured it is negative here, null in JSON
 //   a.present("key", there, x)   null unless `there`
-//   a.derived("key", text)       written for readers elsewhere; ours ignores it
+//   a.derived("key", text)       written for other programs; our reader ignores it
 //   a.group("key", [&](A& in) {...})   an object whose keys are fields of the same struct
 #pragma once
 
@@ -18,7 +20,7 @@
 
 namespace twinrun::json {
 
-// The struct as A has it: the reader fills it, the writer only looks.
+// T for a reader, which fills the struct; const T for a writer.
 template <typename A, typename T>
 using Of = std::conditional_t<A::kReads, T, const T>;
 
@@ -225,7 +227,7 @@ void keys(A& a, Of<A, EnsembleRow>& e) {
   a("outcome", e.outcome);
 }
 
-// All but `schema`, which comes first.
+// Every key but `schema`, which comes first.
 template <typename A>
 void keys(A& a, Of<A, Report>& r) {
   a.group("verdict", [&](A& in) {

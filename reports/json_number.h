@@ -1,4 +1,5 @@
-// Numbers as all our JSON has them: JSON knows no NaN and no infinity, those are strings. Inside reports/ alone.
+// Numbers in the JSON of all reports. JSON has no NaN and no infinity, so they are written as
+// strings. Used inside reports/ only.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// JUnit XML: what CI servers show of a test run. There is no standard but what Ant's task wrote and everybody reads.
+// Writes JUnit XML, which CI servers display. There is no formal standard; this follows the format
+// that Ant's JUnit task writes and CI servers read.
 #include <fmt/format.h>
 
 #include "reports/gate.h"
@@ -8,7 +9,8 @@
 namespace twinrun {
 namespace {
 
-// Characters that XML 1.0 has: clean() leaves no control character; two noncharacters remain.
+// Escapes for XML 1.0. clean() leaves no control characters; two noncharacters remain to be
+// replaced.
 std::string escaped(std::string_view raw) {
   std::string out;
   const std::string line = text::clean(raw);
@@ -29,7 +31,7 @@ std::string escaped(std::string_view raw) {
   return out;
 }
 
-// The element that says how a case ended; "" where it passed.
+// The element that reports how a test case ended; "" where it passed.
 std::string_view element_of(GateOutcome outcome) {
   switch (outcome) {
     case GateOutcome::kSame:

@@ -1,6 +1,6 @@
-// report.md: made to be pasted into a bug filing. The order is that of the filings that get
+// Writes report.md, to be pasted into a bug report. It follows the order of bug reports that get
 // answered (verdict, smallest program, command, first divergence with bits, numbers against bounds,
-// the experiment, environment); GitHub takes 65,536 characters, this stays below 60,000 bytes.
+// the experiment, environment). GitHub accepts 65,536 characters; this stays below 60,000 bytes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,13 +49,13 @@ class Page {
     if (!body.empty()) out_ += fmt::format("\n## {}\n\n{}", title, body);
   }
 
-  // Short tables stand open; long ones are folded.
+  // Short tables are shown; longer ones are folded.
   static std::string fold(size_t rows, size_t open, std::string_view summary,
                           const std::string& body) {
     return rows <= open ? body : text::details(summary, body);
   }
 
-  // Rows beyond the limit are counted, not rendered.
+  // True when the row limit is reached. Adds an empty row then, so that the table counts the rest.
   bool beyond(Rows& rows, size_t usual) const {
     if (rows.size() < md_.rows(usual)) return false;
     rows.emplace_back();
@@ -202,7 +202,7 @@ class Page {
   }
 
   // Losses with nine digits, which identify a binary32: every step of a short run, a sample of a
-  // long one.
+  // longer one.
   std::string losses() {
     std::vector<std::string> titles = {"step:"};
     std::vector<const std::vector<float>*> columns;
@@ -380,7 +380,7 @@ class Page {
       runs += (runs.empty() ? "" : " ") + md_.code(r_.runs[i].name + ".h5", 40);
     }
     if (!runs.empty()) files += "- `runs/`: " + runs + "\n";
-    // A folder's name that a shell would take apart is left to the reader.
+    // Print the folder in the shell command only if its name needs no quoting.
     const bool plain = !r_.directory.empty() && r_.directory.size() <= 120 &&
                        r_.directory.find_first_not_of(
                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -1,3 +1,4 @@
+// Escapes text for GitHub-flavoured Markdown; makes code spans, blocks, tables and lists.
 #include "reports/markdown_text.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@ bool is_word(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-// Cut at a code point, with "…" for the rest.
+// Cuts between code points, with "…" for the rest.
 std::string cut(std::string_view text, size_t bytes) {
   if (text.size() <= bytes) return std::string(text);
   std::string out;
@@ -26,7 +27,8 @@ std::string cut(std::string_view text, size_t bytes) {
   return out + "…";
 }
 
-// Reading megabytes to show a line of them is not worth it; clean() at most triples what is broken.
+// Cleans only as much as can be shown, since the text may be megabytes; clean() at most triples the
+// size of broken text.
 std::string clean_head(std::string_view raw, size_t bytes) {
   return clean(raw.substr(0, bytes * 4 + 16));
 }
@@ -65,7 +67,7 @@ std::string Pieces::prose(std::string_view raw, size_t usual) const {
   std::string_view rest = text;
   while (rest.starts_with(' ')) rest.remove_prefix(1);
   char before = ' ';
-  // "1." or "-" at the start of a list item would begin a list in the list.
+  // "1." or "-" at the start of a list item would begin a nested list.
   const size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
   const bool ordered = digits > 0 && digits < rest.size() &&
                        (rest[digits] == '.' || rest[digits] == ')') &&
@@ -82,7 +84,7 @@ std::string Pieces::prose(std::string_view raw, size_t usual) const {
     const bool markup = std::string_view("`*[]|\\~$").find(c) != std::string_view::npos ||
                         (c == '_' && !inner) || (at == 0 && (c == '#' || c == '+' || c == '-')) ||
                         (ordered && at == digits);
-    // "#12" and "@name" would link to an issue or call a person.
+    // "#12" and "@name" would link to an issue or notify a user.
     const bool link = (c == '#' || c == '@') && !is_word(before) && is_word(after);
     if (link) {
       safe = unit;

@@ -1,3 +1,4 @@
+// Renders the memory of a step as text, as JSON, and in the words of an out-of-memory error.
 #include "reports/memory.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Groups the ops of a profile, and writes it as JSON.
 #include "reports/profile.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// XProf, op_stats_to_input_pipeline_analysis.cc.
+// Limits of XProf, op_stats_to_input_pipeline_analysis.cc.
 constexpr double kModerate = 0.05, kHigh = 0.20;
 
 Json json_of(const ProfileStep& s) {

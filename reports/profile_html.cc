@@ -1,4 +1,4 @@
-// profile.html: what a step costs on the first screen, then each op, the steps, the input, what to set.
+// Writes profile.html: the cost of a step on the first screen, then ops, steps, input and advice.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ constexpr Part kParts[] = {{"compute", "compute", &ProfileStep::compute},
                            {"input", "waiting for input", &ProfileStep::input},
                            {"host", "host loop", &ProfileStep::host}};
 
-// Sorted by `value`, shown as `shown`.
+// A cell that sorts by `value` and displays `shown`.
 std::string cell(double value, const std::string& shown) {
   return fmt::format("<span data-v=\"{:.9g}\">{}</span>", value, html::text(shown));
 }

@@ -1,4 +1,4 @@
-// A profile on a terminal: the overview, and where to look further.
+// Renders a profile for the terminal: the overview, and where to look further.
 #include <fmt/format.h>
 
 #include "reports/profile.h"

@@ -1,4 +1,5 @@
-// A modelled profile as a trace: two steps on every core, and what the host does meanwhile.
+// Converts a modelled profile to a trace: two steps on each core, and the work of the host
+// meanwhile.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +10,7 @@ namespace twinrun {
 namespace {
 
 constexpr size_t kShownSteps = 2;
-constexpr int kShownCores = 8;  // all do the same
+constexpr int kShownCores = 8;  // all cores do the same
 constexpr double kMicroseconds = 1e6;
 
 enum Track : uint8_t { kStep, kFramework, kProgram, kTracks };
@@ -56,7 +57,7 @@ void Tracer::core(int first, const ProfileStep& step, double begin) {
   span(first + kFramework, layer, "layer", layer_begin, now - layer_begin);
 }
 
-// What is read ahead is the next step's batch, while this one is computed.
+// With prefetching the host prepares the next step's batch while the device computes this one.
 void Tracer::host(int first, const ProfileStep& step, double begin) {
   double now = begin;
   for (size_t i = 0; i < p_.input.stages.size(); ++i) {
@@ -81,7 +82,7 @@ ChromeTrace Tracer::run() {
   for (const InputStage& stage : p_.input.stages) trace_.tracks.push_back({stage.name, cores});
   trace_.tracks.push_back({"loop", cores});
 
-  // The two around the end of a loop, if one is shown.
+  // Show the two steps around the end of a loop, if there is one.
   size_t first = 0;
   for (size_t i = 0; i + 1 < p_.steps.size(); ++i) {
     if (p_.steps[i].host > 0) {

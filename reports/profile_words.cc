@@ -1,3 +1,4 @@
+// Sentences about a profile that the terminal and the page share.
 #include "reports/profile_words.h"
 
 #include <fmt/format.h>

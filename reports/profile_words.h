@@ -1,4 +1,4 @@
-// What the terminal and the page say of a profile in the same words.
+// Sentences about a profile that the terminal and the page share.
 #pragma once
 
 #include <string>

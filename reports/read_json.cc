@@ -1,5 +1,6 @@
-// report.json read back. Trusted in nothing: an error names the key, what was found and what is allowed. What a newer twinrun
-// added is ignored, what an older one had not yet keeps its default.
+// Reads report.json. The input is untrusted: errors name the key, what was found and what is
+// allowed. Keys that a newer twinrun added are ignored; keys that an older one did not write keep
+// their defaults.
 #include <fmt/format.h>
 
 #include <array>
@@ -155,7 +156,7 @@ class Reader {
     }
   }
 
-  // The writer shows a byte that is no character as U+FFFD.
+  // The writer replaces a byte that is not a character by U+FFFD.
   void character(const Json& found, const std::string& place, char& value) {
     const std::string text = found.is_string() ? found.get<std::string>() : "";
     if (text == "\xEF\xBF\xBD") {
@@ -188,7 +189,7 @@ class Reader {
   std::optional<Error>& error_;
 };
 
-// "[json.exception.parse_error.101] parse error at line 1, column 2: ..." without its number.
+// The message without its prefix "[json.exception.parse_error.101] ".
 std::string said_by(const Json::exception& e) {
   const std::string_view text = e.what();
   const size_t end = text.find("] ");

@@ -1,3 +1,4 @@
+// Names and exit codes of verdicts and effects, and the table of formats.
 #include "reports/report.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// The table of run names, and where one stands in a text.
+// The table of run names, and a search for a name in a text.
 #include "reports/run_names.h"
 
 #include <algorithm>

@@ -1,8 +1,9 @@
-// The names of the runs and what each is: one table, from which the glossary, the first screen of report.html and its abbreviations
-// take their words.
+// The names of the runs and their meanings: one table for the glossary, the first screen of
+// report.html and its abbreviations.
 //
-//   for (const RunName& run : run_names()) run.name, run.words;   // "S", "the reference, sharded over the same cores"
-//   words_of_run("T - S");                                        // "": of one name alone
+//   for (const RunName& run : run_names())
+//     run.name, run.words;              // "S", "the reference, sharded over the same cores"
+//   words_of_run("T - S");              // "": takes single names only
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ struct RunName {
 std::span<const RunName> run_names();
 std::string_view words_of_run(std::string_view name);
 
-// How long the name of a run is that stands as a word of its own at `at`; 0 where none does.
+// Length of the run name that stands as a separate word at `at`; 0 where there is none.
 size_t run_named_at(std::string_view text, size_t at);
 
 }  // namespace twinrun::text

@@ -1,3 +1,4 @@
+// Draws line charts as static SVG, and writes the same as JSON for the page's script.
 #include "reports/svg.h"
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@ namespace {
 constexpr double kWidth = 720, kHeight = 280;
 constexpr double kLeft = 66, kRight = 12, kTop = 14, kBottom = 40;
 
-// From numbers to places on the sheet.
+// Maps values to coordinates of the drawing.
 struct Scale {
   text::Axis axis;
   double from = 0, to = 1;
@@ -30,11 +31,11 @@ struct Tick {
   std::string label;
 };
 
-// Whole powers of ten, every second or third of them where there are many.
+// Ticks at whole powers of ten; at every second or third of them where there are many.
 void add_decades(double low, double high, int about, std::vector<Tick>& out) {
   const int first = static_cast<int>(std::ceil(std::log10(low) - 1e-9));
   const int last = static_cast<int>(std::floor(std::log10(high) + 1e-9));
-  if (std::log10(high / low) < 2.5) {  // few of them: what lies between, too
+  if (std::log10(high / low) < 2.5) {  // so few that ticks at 2 and 5 are added
     for (int e = first - 1; e <= last; ++e) {
       for (const double factor : {1.0, 2.0, 5.0}) {
         const double v = factor * std::pow(10.0, e);
@@ -49,7 +50,7 @@ void add_decades(double low, double high, int about, std::vector<Tick>& out) {
     out.push_back({std::pow(10.0, e), fmt::format("1e{}", e)});
 }
 
-// Steps of 1, 2 or 5.
+// Ticks at multiples of 1, 2 or 5 times a power of ten.
 void add_steps(double low, double high, int about, bool whole, std::vector<Tick>& out) {
   const double raw = (high - low) / about;
   double step = std::pow(10.0, std::floor(std::log10(raw)));
@@ -75,7 +76,7 @@ std::vector<Tick> ticks_of(const text::Axis& axis, int about, bool whole) {
   } else {
     add_steps(axis.low, end, about, whole, out);
   }
-  // Less than a decade above the last tick there is no room for another.
+  // Start a decade above the knee: closer to the last tick below it there is no room.
   if (squeezed) add_decades(axis.knee * 10, axis.high, 3, out);
   return out;
 }
@@ -94,7 +95,7 @@ text::Axis axis_of(const LineChart& c) {
   see(c.high);
   if (axis.knee > 0 && !(axis.low < axis.knee && axis.knee < axis.high)) axis.knee = 0;
   const double high = axis.high;
-  const bool decades = axis.logarithmic || axis.knee > 0;  // whole ones
+  const bool decades = axis.logarithmic || axis.knee > 0;  // extend to whole decades
   if (decades) axis.high = std::pow(10.0, std::ceil(std::log10(high)));
   if (axis.logarithmic) {
     axis.low = std::pow(10.0, std::floor(std::log10(axis.low)));
@@ -173,7 +174,7 @@ std::string axes(const LineChart& c, const Scale& x, const Scale& y) {
 nlohmann::json numbers(const std::vector<double>& values, bool positive) {
   nlohmann::json out = nlohmann::json::array();
   for (const double v : values) {
-    // Seven digits tell apart any two points of a screen.
+    // Seven digits distinguish any two points on a screen.
     const bool shown = std::isfinite(v) && (!positive || v > 0);
     out.push_back(shown ? nlohmann::json(std::stod(fmt::format("{:.7g}", v)))
                         : nlohmann::json(nullptr));
@@ -196,7 +197,8 @@ LineChart thinned(const LineChart& c, size_t most) {
     const size_t end = std::min(n, begin + stretch), middle = (begin + end) / 2;
     out.x.push_back(c.x[begin]);
     out.x.push_back(c.x[middle] > c.x[begin] ? c.x[middle] : c.x[begin] + 0.5);
-    // Twice the same value where both bounds are one.
+    // Each stretch becomes two points: a line gets its least and largest value; a bound of the band
+    // gets its own extreme twice.
     const auto put = [&](const std::vector<double>& from, std::vector<double>& to, bool low_first,
                          bool high_second) {
       if (from.empty()) return;
@@ -260,7 +262,8 @@ std::string to_data(const LineChart& c) {
   for (const Mark& mark : c.marks)
     marks.push_back(
         {{"x", mark.x}, {"label", text::clip(text::clean(mark.label.substr(0, 400)), 60)}});
-  // What is no plain axis comes with its ends and ticks: the script draws on the same one.
+  // An axis that is not plain is passed with its ends and ticks, so that the script draws the same
+  // one.
   Json axis = nullptr;
   if (drawable(c) && (c.logarithmic || c.knee > 0)) {
     const text::Axis y = axis_of(c);
@@ -282,7 +285,7 @@ std::string to_data(const LineChart& c) {
                     {"high", numbers(c.high, c.logarithmic)},
                     {"lines", lines},
                     {"marks", marks}};
-  // Nothing in it may end the element that it stands in.
+  // Escape the characters that could close the script element.
   std::string out;
   for (const char ch : all.dump(-1, ' ', true, Json::error_handler_t::replace)) {
     if (ch == '<' || ch == '>' || ch == '&') {

@@ -1,4 +1,4 @@
-// Charts that are made of cells and bars.
+// Draws charts made of cells and bars.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kLevels = 10;
 
-// Where a distance stands among those of its map: "z" for none, "x" for what is not finite, else 0 .. 9.
+// The level of a distance within its map: "z" for zero, "x" for a non-finite or negative one, else
+// 0 .. 9.
 std::string level_of(double v, double low, double high) {
   if (v == 0) return "z";
   if (!std::isfinite(v) || v < 0) return "x";
@@ -25,7 +26,7 @@ std::string level_of(double v, double low, double high) {
 }  // namespace
 
 std::string op_bar(const ProbeRow& row) {
-  // 10^-3 at the left edge, the bound at 3/7, 10^4 at the right.
+  // 10^-3 is the left edge, the bound is at 3/7, 10^4 is the right edge.
   constexpr double kLow = -3, kHigh = 4, kSpan = 140;
   const bool wrong = row.outside > 0;
   double length = kSpan;
@@ -88,7 +89,7 @@ std::string to_svg(const HeatMap& map) {
   }
   out += fmt::format("<text x=\"{:.1f}\" y=\"{:.0f}\" text-anchor=\"middle\">{}</text>\n",
                      left + wide * columns / 2, bottom + 32, text(map.x_label));
-  // The key: from least to most.
+  // The legend, from least to largest.
   const double key = bottom + 48;
   if (high > 0) {
     const std::string from = text::number(low, 2), to = text::number(high, 2);
@@ -120,7 +121,7 @@ std::string to_svg(const TensorPicture& picture, std::string_view description) {
       width + 2, height + 2, rows, columns, text(description), width + 1, height + 1);
   for (size_t r = 0; r < rows; ++r) {
     const std::string& row = picture.cells[r];
-    for (size_t begin = 0; begin < row.size();) {  // cells alike, side by side, are one
+    for (size_t begin = 0; begin < row.size();) {  // equal adjacent cells form one rectangle
       size_t end = begin + 1;
       while (end < row.size() && row[end] == row[begin]) ++end;
       const char c = row[begin];

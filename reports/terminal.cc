@@ -1,5 +1,6 @@
-// What `twinrun diagnose` leaves on the terminal: the verdict at a glance, then why, then what to
-// do. No frame, no line past the width, no colour unless asked for; long tables end in report.json.
+// Writes the summary that `twinrun diagnose` prints: the verdict first, then the reasons, then what
+// to do. No frame, no line wider than the terminal, colour only on request; tables are cut, with
+// the rest in report.json.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,7 +60,7 @@ class Screen {
   }
 
  private:
-  // Nobody reads more than a thousand characters of a sentence here; report.json has them all.
+  // Sentences are cut at a thousand characters; report.json has them in full.
   std::string clean(std::string_view raw, int most = 1000) const {
     const std::string whole = text::clean(raw.substr(0, 4 * static_cast<size_t>(most)), o_.unicode);
     return text::clip(whole, most, o_.unicode ? "…" : "...");
@@ -87,7 +88,7 @@ class Screen {
     }
   }
 
-  // "label     words that wrap under themselves"
+  // "label     words, wrapped with a hanging indent"
   void labelled(std::string_view label, std::string_view words, int indent, int column) {
     if (words.empty()) return;
     std::string head = fmt::format("{}{:<{}}", std::string(indent, ' '), label, column - indent);
@@ -234,11 +235,12 @@ class Screen {
     command("reproduce", f.reproduce, kIndent + 3, kColumn);
   }
 
-  // A command is for copying: on one line when it fits, else with the shell's backslashes.
+  // A command is meant to be copied: it stays on one line if it fits, else it is broken with
+  // backslashes.
   void command(std::string_view label, std::string_view raw, int indent, int column) {
     if (raw.empty()) return;
     constexpr size_t kMost = 4000;
-    if (raw.size() > kMost) {  // a part of a command is worse than none
+    if (raw.size() > kMost) {  // part of a command is worse than none
       labelled(label, "too long to show: it is in report.json", indent, column);
       return;
     }
@@ -252,7 +254,7 @@ class Screen {
     for (const std::string& part : text::command_lines(typed, width_, indent + 2)) line(part);
   }
 
-  // A run of fewer steps is drawn shorter, so that steps lie under each other.
+  // The width is proportional to the number of steps, so that equal steps of all runs align.
   std::string curve_of(const RunSummary& run, const text::Axis& axis, size_t steps,
                        int room) const {
     if (run.losses.empty()) return "";
@@ -269,7 +271,7 @@ class Screen {
 
   void runs() {
     if (r_.runs.empty()) return;
-    // One axis for all curves; as many columns as the longest needs.
+    // One axis for all curves, with at most as many columns as the longest run has steps.
     const text::Axis axis = text::axis_of_losses(r_);
     size_t longest = 0;
     for (const RunSummary& run : r_.runs) longest = std::max(longest, run.losses.size());
@@ -280,8 +282,8 @@ class Screen {
               ? fmt::format("loss of {}, {} to {} on one {}scale", steps, text::number(axis.low),
                             text::number(axis.high), axis.plain() ? "" : "logarithmic ")
               : fmt::format("loss of {}, none of them finite", steps));
-    const bool evaluated = r_.runs.front().evaluated;  // an imported step has nothing held out
-    const bool wide = width_ >= 100;                   // for what the first lines tell already
+    const bool evaluated = r_.runs.front().evaluated;  // an imported step has no held-out data
+    const bool wide = width_ >= 100;  // room for columns that repeat what is said above
     const int room = std::clamp(width_ - 68, 8, 32);
     text::Table t({{.title = "run"},
                    {.title = wide ? "engine" : "", .flexible = true},
@@ -297,7 +299,7 @@ class Screen {
     size_t rows = 0;
     for (size_t i = 0; i < r_.runs.size(); ++i) {
       const RunSummary& run = r_.runs[i];
-      // A control that gave the same bits needs no line of its own: "R = R2".
+      // A control with the same bits shares the row of its run: "R = R2".
       std::string name = cell(run.name);
       while (i + 1 < r_.runs.size() && same_outcome(run, r_.runs[i + 1])) {
         name += " = " + cell(r_.runs[++i].name);
@@ -456,7 +458,7 @@ class Screen {
     if (r_.controls.empty()) return;
     title("Controls");
     constexpr size_t kMost = 8;
-    std::vector<const Control*> sorted;  // what failed first
+    std::vector<const Control*> sorted;  // failed ones first
     for (const Control& c : r_.controls) sorted.push_back(&c);
     std::ranges::stable_sort(sorted, {},
                              [](const Control* c) { return c->run && !c->passed ? 0 : 1; });
@@ -507,7 +509,7 @@ class Screen {
       if (!r_.runs.empty()) labelled("runs/*.h5", "losses, checkpoints, digests", kIndent, kColumn);
     }
     line();
-    // What is left in sight when the rest has scrolled away.
+    // The last line repeats the result, because the rest may have scrolled away.
     const std::string code = fmt::format("exit code {}", exit_code(r_.verdict, r_.effect));
     const std::string both = fmt::format("effect {}, {}", to_string(r_.effect), code);
     const bool fits = text::display_width(verdict_name()) + 2 + text::display_width(both) <= width_;

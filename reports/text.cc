@@ -1,3 +1,4 @@
+// Formats numbers, sentences, tables and curves as text; cleans and wraps strings.
 #include "reports/text.h"
 
 #include <fmt/format.h>
@@ -44,7 +45,8 @@ int widest_word(std::string_view text) {
   return widest;
 }
 
-// How many bytes of a word go onto the rest of a line: all that fit, or up to the joint of a name among them.
+// How many bytes of a word fit into `room` columns; if there is a "/" or "." among them, up to the
+// last one.
 size_t joint_within(std::string_view word, int room) {
   size_t joint = 0, end = 0;
   for (std::string_view rest = word; !rest.empty();) {
@@ -72,7 +74,7 @@ std::string number(double value, int digits) {
   if (size < 1e-3 || size >= 1e6) return fmt::format("{:.{}e}", value, digits - 1);
   std::string out = fmt::format("{:#.{}g}", value, digits);
   if (out.find('e') != std::string::npos) return fmt::format("{:.0f}", value);
-  // As many digits as asked before the point leave none behind it.
+  // No decimals where the digits before the point are already as many as requested.
   const auto whole = static_cast<int>(out.find('.')) - (value < 0 ? 1 : 0);
   if (size >= 1 && whole >= digits) out.resize(out.find('.'));
   return out;
@@ -217,7 +219,8 @@ std::vector<std::string> wrap(std::string_view text, int width) {
       ++used;
     }
     while (!word.empty()) {
-      // Too long for a line: cut behind the last "/" or "." that fits, or where the line ends.
+      // A word too long for one line is cut after the last "/" or "." that fits, else where the
+      // line ends.
       const std::string_view part =
           size > width ? word.substr(0, joint_within(word, width - used)) : word;
       word.remove_prefix(part.size());
@@ -236,7 +239,7 @@ std::vector<std::string> wrap(std::string_view text, int width) {
 }
 
 std::vector<std::string> command_lines(std::string_view command, int width, int indent) {
-  // Words with the quotes they were typed in; a space inside quotes does not end one.
+  // Split into words with their quotes; a space inside quotes does not end a word.
   std::vector<std::string> words;
   std::string word;
   char quote = 0;
@@ -267,7 +270,7 @@ std::vector<std::string> command_lines(std::string_view command, int width, int 
   bool fresh = true;
   for (size_t i = 0; i < words.size(); ++i) {
     const int size = display_width(words[i]);
-    const int tail = i + 1 < words.size() ? 2 : 0;  // " \" follows unless it is the last
+    const int tail = i + 1 < words.size() ? 2 : 0;  // " \" follows all but the last
     if (!fresh && display_width(line) + 1 + size + tail > width) {
       out.push_back(line + " \\");
       line = next;
@@ -275,7 +278,7 @@ std::vector<std::string> command_lines(std::string_view command, int width, int 
     }
     if (!fresh) line += ' ';
     fresh = false;
-    // A word longer than a line goes on at the margin, where the shell glues it back together.
+    // A word longer than a line continues at the margin, so that the shell joins its pieces.
     bool single = false;
     int used = display_width(line);
     int left = size + tail;
@@ -306,7 +309,7 @@ void Table::add(std::vector<std::string> row) {
 std::vector<std::string> Table::lines(int width, int indent) const {
   constexpr int kGap = 2;
   constexpr int kLeast = 4;
-  constexpr int kLongWord = 24;                  // a longer one may be cut
+  constexpr int kLongWord = 24;                  // longer words may be cut
   std::vector<int> content(columns_.size(), 0);  // the widest cell
   std::vector<int> least(columns_.size(), 0);    // the widest word, title included
   std::vector<int> natural(columns_.size(), 0);
@@ -329,7 +332,7 @@ std::vector<std::string> Table::lines(int width, int indent) const {
     for (size_t i : shown) total += size[i];
     return total - width;
   };
-  // Takes from the widest of the columns that are above their floor until the line fits.
+  // Narrows the widest column that is above its floor, until the line fits.
   const auto squeeze = [&](const auto& floor_of) {
     while (excess() > 0) {
       size_t best = columns_.size();
@@ -337,14 +340,14 @@ std::vector<std::string> Table::lines(int width, int indent) const {
         if (size[i] > floor_of(i) && (best == columns_.size() || size[i] > size[best])) best = i;
       }
       if (best == columns_.size()) return;
-      // Far too wide at once, then column by column.
+      // Large steps while the line is far too wide, single columns at the end.
       const int step = std::max(1, std::min(excess(), size[best] - floor_of(best)) / 4);
       size[best] -= step;
     }
   };
   for (;;) {
     size = natural;
-    squeeze([&](size_t i) { return std::max(least[i], content[i]); });  // titles on two lines
+    squeeze([&](size_t i) { return std::max(least[i], content[i]); });  // may wrap titles
     squeeze([&](size_t i) { return least[i]; });
     if (excess() <= 0) break;
     const auto last =

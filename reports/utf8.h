@@ -1,4 +1,4 @@
-// UTF-8 one code point at a time, never failing: what is broken reads as U+FFFD, one for each byte.
+// UTF-8, one code point at a time. Decoding never fails: each broken byte reads as U+FFFD.
 //
 //   for (std::string_view rest = s; !rest.empty();) { char32_t c = take(rest); ... }
 #pragma once
@@ -10,8 +10,8 @@ namespace twinrun::text {
 
 inline constexpr char32_t kReplacement = 0xFFFD;
 
-// The first code point; `rest` (not empty) moves past it. Overlong forms, surrogates and values
-// past U+10FFFF are broken.
+// Takes the first code point off the front of `rest`, which must not be empty. Overlong forms,
+// surrogates and values past U+10FFFF are broken.
 inline char32_t take(std::string_view& rest) {
   const auto lead = static_cast<unsigned char>(rest.front());
   rest.remove_prefix(1);
@@ -49,8 +49,8 @@ inline void append(std::string& out, char32_t c) {
   }
 }
 
-// A code point, or one of our own colour sequences (ESC [ ... m) as a whole. Foreign escapes never
-// come here: clean() takes them away.
+// A code point, or one of our own colour sequences (ESC [ ... m) as a whole. Foreign escape
+// sequences never get here, since clean() removes them.
 inline std::string_view take_unit(std::string_view& rest) {
   const std::string_view start = rest;
   size_t size = 0;
@@ -64,7 +64,7 @@ inline std::string_view take_unit(std::string_view& rest) {
   return start.substr(0, size);
 }
 
-// Columns of one unit: wide East Asian characters and pictographs take two.
+// Width of one unit in columns: wide East Asian characters and pictographs take two.
 inline int columns(std::string_view unit) {
   if (unit.starts_with('\x1b')) return 0;
   const char32_t c = take(unit);

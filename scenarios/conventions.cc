@@ -6,17 +6,18 @@
 namespace twinrun {
 namespace {
 
-// Values in the order of kNames.
+// One key; its values in the order of kNames.
 struct Row {
   std::string_view key;
-  std::string_view kinds;  // of optimizer.kind; "": every one
+  std::string_view kinds;  // values of optimizer.kind for which the row holds; "": all
   std::string_view values[5];
 };
 constexpr std::string_view kNames = "tensorflow|keras2|keras3|pytorch|optax";
 constexpr std::string_view kFrameworks[] = {"TensorFlow", "Keras 2", "Keras 3", "PyTorch", "optax"};
 
-// Sources, the versions of 2026: tensorflow core/kernels/training_ops.cc; keras/src/optimizers/*.py (Keras 3), of which
-// Keras 2.11 and later have the same formulas; torch/optim/*.py; optax/_src/transform.py.
+// Sources, in their versions of 2026: tensorflow core/kernels/training_ops.cc;
+// keras/src/optimizers/*.py (Keras 3; Keras 2.11 and later have the same formulas);
+// torch/optim/*.py; optax/_src/transform.py.
 constexpr Row kRows[] = {
     {"epsilon_form", "adam|adamw", {"tf", "tf", "tf", "torch", "torch"}},
     {"epsilon_form", "rmsprop", {"tf", "tf", "tf", "torch", "tf"}},
@@ -35,7 +36,7 @@ size_t place_of(std::string_view conventions) {
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i] == conventions) return i;
   }
-  return 0;  // "auto" without a subject that declares its own
+  return 0;  // "auto", and no subject has declared its conventions: TensorFlow's
 }
 
 }  // namespace

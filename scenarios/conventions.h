@@ -1,7 +1,8 @@
-// Formulas in which frameworks differ, by framework: what the keys mean whose value is "auto". The table is that of
-// docs/formulas.md, with its sources.
+// Formulas that differ by default between frameworks: the value that a scenario key stands for
+// where it is "auto". docs/formulas.md has the same table, with its sources. scenarios/ uses it
+// when it turns a Scenario into a Program.
 //
-//   by_conventions(scenario, "epsilon_form");  // "torch" under conventions = "pytorch" and optimizer.kind = "adam"
+//   by_conventions(scenario, "epsilon_form");  // "torch" for Adam under conventions = "pytorch"
 #pragma once
 
 #include <string>
@@ -11,12 +12,13 @@
 
 namespace twinrun {
 
-// The names that `conventions` takes, but for "auto": "tensorflow|keras2|keras3|pytorch|optax".
+// The values of the key `conventions` other than "auto": "tensorflow|keras2|keras3|pytorch|optax".
 std::string_view convention_names();
-// "PyTorch" for "pytorch".
+// The framework's name for messages: "PyTorch" for "pytorch".
 std::string_view framework_of(std::string_view conventions);
 
-// What an [optimizer] key (epsilon_form, decay_form, clip_form) or batch norm's `variance` stands for where it is "auto".
+// The value of an [optimizer] key (epsilon_form, velocity, nesterov_form, decay_form, clip_form) or
+// of batch norm's `variance` where it is "auto".
 std::string_view by_conventions(const Scenario& scenario, std::string_view key);
 
 }  // namespace twinrun

@@ -1,3 +1,5 @@
+// The keys of the top level, [data], [loss], [train], [tpu] and [diagnose]; values as text; the
+// table in docs/scenario-keys.md.
 #include "scenarios/keys.h"
 
 #include <fmt/format.h>
@@ -34,7 +36,7 @@ constexpr std::string_view kFileSources = "idx|cifar10|tfrecord|npy|npz|hdf5|tex
 constexpr std::string_view kClassSources =
     "digits|idx|cifar10|images32|tfrecord|npy|npz|hdf5|phrases";
 
-// A key of [data] that only these sources have.
+// A key of [data] that exists only for the sources `only`.
 constexpr Key<DataSpec> of_source(std::string_view only, std::string_view name, auto member,
                                   Allowed allowed, std::string_view meaning,
                                   std::string_view shown_default = {}) {
@@ -237,7 +239,7 @@ const Key<DiagnoseSpec> kDiagnose[] = {
 
 bool is_names(std::string_view names) { return !names.empty(); }
 
-// One row of the docs.
+// One row of the table in docs/scenario-keys.md.
 template <typename Owner>
 std::string row(const std::string& prefix, const Owner& initial, const Key<Owner>& key) {
   struct Type {

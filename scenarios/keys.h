@@ -1,9 +1,9 @@
-// The one table of scenario keys: reading, checking, suggestions, --set, the resolved dump and
-// docs/scenario-keys.md all go over it, so a key is declared once (keys.cc).
+// The table of all scenario keys. Reading, checking, suggestions, --set, the resolved dump and
+// docs/scenario-keys.md all use it, so each key is declared once (keys.cc, layer_keys.cc,
+// optimizer_keys.cc).
 //
-//   for (const Key<TrainSpec>& key : keys<TrainSpec>()) ...    // "batch", &TrainSpec::batch, at
-//   least 1, ... key_table_markdown();                                      //
-//   docs/scenario-keys.md
+//   for (const Key<TrainSpec>& key : keys<TrainSpec>()) ...    // "batch", &TrainSpec::batch, ...
+//   key_table_markdown();                                      // docs/scenario-keys.md
 #pragma once
 
 #include <limits>
@@ -17,21 +17,21 @@
 
 namespace twinrun {
 
-// Values a key takes: a range for numbers, names for strings; nothing: everything.
+// The values that a key accepts: a range for numbers, names for strings. By default everything.
 struct Allowed {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
-  bool above_low = false, below_high = false;  // the bound itself is out
+  bool above_low = false, below_high = false;  // the bound itself is excluded
   std::string_view names = {};                 // "mean|sum"
-  bool or_count = false;                       // beside the names: an integer of at least 1
+  bool or_count = false;                       // also accepts an integer of at least 1
 
   bool has(double value) const;
   bool has(std::string_view name) const;
   std::string text() const;  // "at least 1", "1 to 512", "mean, sum"; "" for everything
 };
 
-namespace allowed {                      // how tables of keys say it
-inline constexpr double kMost = 9.3e18;  // beyond every int64
+namespace allowed {                      // shorthands for the tables of keys
+inline constexpr double kMost = 9.3e18;  // greater than every int64
 constexpr Allowed any() { return {}; }
 constexpr Allowed at_least(double low) { return {.low = low, .high = kMost}; }
 constexpr Allowed between(double low, double high) { return {.low = low, .high = high}; }
@@ -51,23 +51,23 @@ struct Key {
       member;
   Allowed allowed;
   std::string_view meaning;
-  // Only with these values of the selector ("dense|conv2d"); empty: always.
+  // The key exists only with these values of the selector ("dense|conv2d"); empty: always.
   std::string_view only = {};
   bool required = false;
-  std::string_view shown_default =
-      {};  // in the docs, where the member's initial value says too little
-  std::string_view selector = "kind";  // the key that `only` speaks of
+  // The default to show in the docs, where the member's initial value is not informative.
+  std::string_view shown_default = {};
+  std::string_view selector = "kind";  // the key whose values `only` lists
 };
 
 template <typename Owner>
-std::span<const Key<Owner>> keys();  // Scenario (the top level) and each of its parts
+std::span<const Key<Owner>> keys();  // Owner: Scenario (the top level keys) or one of its parts
 
 // "a|b|c" -> {"a", "b", "c"}; {} for "".
 std::vector<std::string_view> split_names(std::string_view names);
 bool contains_name(std::string_view names, std::string_view name);
 
-// Applies f(section, part) to every [section] of the scenario, in file order; stops when f returns
-// false.
+// Calls f(section, part) for every [section] of the scenario, in file order, until f returns false.
+// Returns whether all calls returned true.
 template <typename S, typename F>
 bool each_section(S& s, F f) {
   return f("data", s.data) && f("model", s.model) && f("loss", s.loss) &&
@@ -75,20 +75,21 @@ bool each_section(S& s, F f) {
          f("diagnose", s.diagnose);
 }
 
-// A value as TOML: strings quoted and escaped, numbers shortest round-trip.
+// A value as TOML: strings quoted and escaped, numbers in the shortest form that reads back equal.
 template <typename Owner>
 std::string toml_value(const Owner& owner, const Key<Owner>& key);
 std::string toml_string(std::string_view text);
 std::string toml_number(double value);
-// The value of the string key `name` (a selector).
+// The value of the string key `name`; used for selectors.
 template <typename Owner>
 std::string_view string_value(const Owner& owner, std::string_view name);
-// False when `only` excludes the key, given the owner's selector.
+// Whether the key exists, given the value of the owner's selector.
 template <typename Owner>
 bool applies(const Owner& owner, const Key<Owner>& key) {
   return key.only.empty() || contains_name(key.only, string_value(owner, key.selector));
 }
 
+// The content of docs/scenario-keys.md.
 std::string key_table_markdown();
 
 }  // namespace twinrun

@@ -1,4 +1,4 @@
-// The keys of [[model.layers]]: every kind of layer, and which keys it has.
+// The keys of [[model.layers]]: the kinds of layers, and which keys each kind has.
 #include "program/graph/initializer.h"
 #include "scenarios/keys.h"
 

@@ -1,4 +1,5 @@
-// The scenarios that ship inside the binary; the text comes from scenarios/library/*.toml at build time.
+// The scenarios that are embedded in the binary. The build takes them from
+// scenarios/library/*.toml.
 //
 //   for (const auto& file : library_files()) fmt::print("{}\n", file.name);    // "digits_cnn", ...
 #pragma once

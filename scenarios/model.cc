@@ -1,3 +1,4 @@
+// Builds the program of a scenario, layer by layer and then the loss; also the two parts of a GAN.
 #include "scenarios/model.h"
 
 #include <fmt/format.h>
@@ -11,12 +12,12 @@
 namespace twinrun {
 namespace {
 
-// `init_scale` is the one number that an initializer's name leaves open.
+// The initializer that a layer names. `init_scale` replaces its one free number, whichever that is.
 Initializer initializer_of(const LayerSpec& layer) {
   const Result<Initializer> named = named_initializer(layer.init, {1, 1});
   if (!named) throw GraphError(layer.name + ": " + named.error().what);
   Initializer init = *named;
-  init.fan_in = init.fan_out = 0;  // the layer knows its kernel
+  init.fan_in = init.fan_out = 0;  // the layer sets them from its kernel's shape
   if (layer.init_scale > 0) {
     init.value = init.stddev = init.gain = init.scale = init.high = layer.init_scale;
     init.low = -layer.init_scale;
@@ -24,13 +25,13 @@ Initializer initializer_of(const LayerSpec& layer) {
   return init;
 }
 
-// A GraphError with the layer's line.
+// A GraphError that carries the line of the layer in the scenario file.
 struct LayerError : GraphError {
   LayerError(const std::string& what, int at) : GraphError(what), line(at) {}
   int line;
 };
 
-// Values by the name of the layer that made them. A GAN's parts each have a map of their own.
+// The output value of each layer, by the layer's name. Each part of a GAN has a map of its own.
 using Values = std::map<std::string, ValueId>;
 
 class ModelBuilder {
@@ -80,7 +81,7 @@ class ModelBuilder {
     net_.gan(judged, deceived, "discriminator", "generator", reduction);
   }
 
-  // The layers of a part, from `input` on.
+  // Appends the layers of a part ("": all) to `input` and returns the last layer's value.
   ValueId run(const std::string& part, ValueId input) {
     Values values{{"data", input}};
     net_.set(input);
@@ -97,7 +98,8 @@ class ModelBuilder {
       if (inputs.size() == 1) net_.set(inputs[0]);
       append(part.empty() ? layer.name : part + "/" + layer.name, layer, inputs);
       values[layer.name] = net_.value();
-      // A GAN's discriminator gives two values under each name. "loss" is the loss's.
+      // Only names of single values are recorded: a GAN's discriminator runs twice and gives two
+      // values under each name, and "loss" is the name of the loss.
       if (part.empty() && layer.name != "loss") net_.end_layer(layer.name);
     }
     return net_.value();

@@ -1,4 +1,4 @@
-// The keys of [optimizer]: every rule, and which keys it has.
+// The keys of [optimizer]: the update rules, and which keys each rule has.
 #include "scenarios/keys.h"
 
 namespace twinrun {

@@ -1,4 +1,5 @@
-// [optimizer] and what [train] says of updates -> OptimizerSpec; the defaults that depend on the kind.
+// Turns [optimizer] and the keys of [train] that concern updates into an OptimizerSpec, and fills
+// in the defaults that depend on the kind.
 #include "scenarios/conventions.h"
 #include "scenarios/model.h"
 
@@ -7,7 +8,7 @@ namespace {
 
 using Kind = OptimizerSpec::Kind;
 
-// kByKind where the kind has no such number. Sources: docs/optimizers.md.
+// The defaults of a kind; kByKind where the kind has no such number. Sources: docs/optimizers.md.
 struct Rule {
   std::string_view name;
   Kind kind;

@@ -1,4 +1,4 @@
-// --set KEY=VALUE, and the names of places in a scenario.
+// Applies --set KEY=VALUE to the tree; layer names, and locations in a scenario for messages.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -27,7 +27,7 @@ bool is_number(std::string_view text) {
          text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// The entry of model.layers called `name` (or numbered so, from 0).
+// The entry of model.layers whose name, or number from 0, is `name`.
 Result<Node*> find_layer(Node& layers, const std::string& name, const std::string& where) {
   const std::vector<std::string> names = layer_names(layers);
   for (size_t i = 0; i < names.size(); ++i) {

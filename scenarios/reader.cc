@@ -1,3 +1,4 @@
+// Checks the names and reads the values of a TOML tree by the tables of keys.
 #include "scenarios/reader.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@ namespace {
 
 using Names = std::vector<std::string_view>;
 
-// What other tools call these.
+// Names that other tools use for our keys, for suggestions.
 constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"learning_rate", "lr"},
     {"batch_size", "batch"},
@@ -86,7 +87,7 @@ std::string below(std::string_view path, std::string_view key) {
   return path.empty() ? std::string(key) : fmt::format("{}.{}", path, key);
 }
 
-// "steps" belongs in [train]: the section where a key that stands elsewhere belongs.
+// The section that has this key, for a key found in the wrong one: "train" for "steps".
 std::string other_section(std::string_view key) {
   Scenario sections;
   std::string found;
@@ -110,7 +111,7 @@ Status check_table(const Source& source, const Node& table, const std::string& p
   return Ok{};
 }
 
-// What a key takes, in words.
+// The values that a key accepts, in words.
 template <typename Owner>
 std::string expected(const Key<Owner>& key) {
   struct Type {
@@ -133,7 +134,8 @@ std::string expected(const Key<Owner>& key) {
   return range.empty() ? type : type + ", " + range;
 }
 
-// Puts the node's value into the member; false: wrong type or not allowed.
+// Assigns the node's value to the member. Returns false if the type is wrong or the value not
+// allowed.
 template <typename Owner>
 class Assign {
  public:
@@ -208,7 +210,7 @@ class Assign {
     owner_.*member = static_cast<T>(node_.integer);
     return true;
   }
-  // A bare --set name=2024 is a string where a string is wanted.
+  // --set name=2024 counts as a string where a string is expected.
   bool is_text() const {
     const bool scalar = node_.kind != Node::Kind::kTable && node_.kind != Node::Kind::kArray;
     return node_.kind == Node::Kind::kString || (node_.overridden() && scalar);
@@ -246,7 +248,7 @@ Error bad_value(const std::string& where, const Node& node, const Key<Owner>& ke
           fix};
 }
 
-// The keys that a kind has, for the error about one that it has not.
+// The keys of the owner's kind, for the error about a key that the kind does not have.
 template <typename Owner>
 Names keys_of_kind(const Owner& owner) {
   Names names;
@@ -270,7 +272,7 @@ Status read_table(const Source& source, const Node& table, const std::string& pa
     if (node != nullptr && !applies(owner, key)) {
       const Node* selector = table.find(key.selector);
       if (selector != nullptr && selector->overridden() && !node->overridden()) {
-        // --set changed the kind: the file's keys of the old kind do not matter.
+        // --set changed the kind: ignore keys in the file that only the old kind has.
         static const Owner initial;
         std::visit([&](auto member) { owner.*member = initial.*member; }, key.member);
         continue;
@@ -283,7 +285,8 @@ Status read_table(const Source& source, const Node& table, const std::string& pa
                                fmt::join(split_names(key.only), " or "))};
     }
     if constexpr (std::is_same_v<Owner, OptimizerConfig>) {
-      // --set changed the kind: the decay of a rule that has its own is not meant for one that has none by default.
+      // --set changed the kind: ignore the file's decay, which was meant for the old kind, unless
+      // weight decay is part of the new kind's own rule.
       const Node* kind = table.find("kind");
       if (key.name == "weight_decay" && node != nullptr && !node->overridden() && kind != nullptr &&
           kind->overridden() && !contains_name("adamw|lars|lamb", owner.kind))

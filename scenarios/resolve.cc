@@ -1,4 +1,5 @@
-// Scenario -> TOML with every key that applies, and the digest of what decides the bits.
+// Scenario -> TOML with every key that applies, and the digest of the keys that decide the bits of
+// a run.
 #include <fmt/format.h>
 
 #include "scenarios/keys.h"
@@ -7,13 +8,14 @@
 namespace twinrun {
 namespace {
 
-// Keys that say what a run is called, where its data lies or how fast it is read.
+// False for keys that only name a run, locate its data or set how fast the data is read.
 bool decides_bits(std::string_view section, std::string_view key) {
   if (section.empty()) return key != "name" && key != "description";
   return section != "data" || !contains_name("dir|cache|parallel_calls|prefetch", key);
 }
 
-// Keys that scenarios had not always: at their defaults they leave the digest as it was.
+// Keys that were added later. Those at their defaults do not enter the digest, so that the digests
+// of older scenarios stay as they were.
 constexpr std::string_view kAddedKeys =
     "conventions|scale|offset|channels|batch_offset|over_classes|input|ignored|velocity|gradient_"
     "scale|epsilon_form|"
@@ -33,7 +35,7 @@ bool added_later(const Owner& owner, const Key<Owner>& key) {
       return owner.kind == "rmsprop" && owner.initial_accumulator == 1;
   }
   if constexpr (std::is_same_v<Owner, LayerSpec>) {
-    if (key.name == "input") return false;  // which layers it reads
+    if (key.name == "input") return false;  // an older key; kAddedKeys means the loss's `input`
   }
   return contains_name(kAddedKeys, key.name) && toml_value(owner, key) == toml_value(initial, key);
 }

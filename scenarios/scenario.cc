@@ -1,3 +1,4 @@
+// Finds and loads scenarios: from the library by name, else from a file.
 #include "scenarios/scenario.h"
 
 #include <fmt/format.h>

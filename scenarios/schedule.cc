@@ -1,3 +1,4 @@
+// The formulas of the learning rate schedules.
 #include "scenarios/schedule.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 namespace twinrun {
 namespace {
 
-// Steps as a share of decay_steps, at most 1.
+// `step` as a fraction of decay_steps, at most 1.
 double share_done(const OptimizerConfig& c, int64_t step) {
   return static_cast<double>(std::min(step, c.decay_steps)) / static_cast<double>(c.decay_steps);
 }
@@ -24,7 +25,8 @@ double cosine(const OptimizerConfig& c, int64_t step) {
   return c.lr * ((1.0 - c.alpha) * fallen + c.alpha);
 }
 
-// The rate after the last boundary that the step has passed; a boundary itself is not passed.
+// The rate after the last boundary below `step`: the step of a boundary still has the rate before
+// it.
 double piecewise(const OptimizerConfig& c, int64_t step) {
   const auto passed = std::ranges::lower_bound(c.boundaries, step) - c.boundaries.begin();
   return passed == 0 ? c.lr : c.values[static_cast<size_t>(passed - 1)];
@@ -32,8 +34,8 @@ double piecewise(const OptimizerConfig& c, int64_t step) {
 
 double polynomial(const OptimizerConfig& c, int64_t step) {
   double share = share_done(c, step);
-  if (c.cycle &&
-      step > c.decay_steps) {  // of the first multiple of decay_steps that is not below step
+  if (c.cycle && step > c.decay_steps) {
+    // The period ends at the first multiple of decay_steps that is not below `step`.
     const int64_t periods = step / c.decay_steps + (step % c.decay_steps != 0 ? 1 : 0);
     share = static_cast<double>(step) /
             (static_cast<double>(c.decay_steps) * static_cast<double>(periods));

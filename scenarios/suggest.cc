@@ -1,3 +1,4 @@
+// Suggestions by edit distance.
 #include "scenarios/suggest.h"
 
 #include <fmt/format.h>

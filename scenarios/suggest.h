@@ -1,5 +1,5 @@
-// "Did you mean": only for what may be a typo, unlike nearest() of program/base/names.h, which
-// always answers.
+// "Did you mean" suggestions for likely typos only. nearest() of program/base/names.h always
+// returns a name.
 //
 //   did_you_mean("bacth", {"batch", "steps"});    // "did you mean \"batch\"?"
 //   did_you_mean("zebra", {"batch", "steps"});    // ""
@@ -11,7 +11,8 @@
 
 namespace twinrun {
 
-// The nearest candidate within a third of the longer word's length (at least 1), case ignored.
+// Suggests the candidate with the least edit distance, if that is at most a third of the longer
+// word's length (at least 1); case is ignored. Else "".
 std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& candidates);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Converts the TOML library's tree into nodes.
 #include "scenarios/toml_reader.h"
 
 #define TOML_HEADER_ONLY 1
@@ -127,7 +128,7 @@ Node parse_override(std::string_view value) {
   if (parsed && parsed.table().size() == 1) {
     node = convert(*parsed.table().get("v"), 0);
     clear_lines(node);
-    // The raw text, so that a key that takes a string may have --set name=2024.
+    // Keep the raw text, so that --set name=2024 works for a key that accepts strings.
     const bool scalar = node.kind != Node::Kind::kTable && node.kind != Node::Kind::kArray;
     if (scalar && node.kind != Node::Kind::kString) node.text = value;
     return node;

@@ -1,8 +1,9 @@
-// TOML text -> a tree that remembers lines; the only place that knows the TOML library.
+// TOML text -> a tree of nodes that know their line numbers. It hides the TOML library from the
+// rest of scenarios/.
 //
 //   TWINRUN_ASSIGN(Node root, parse_toml(text, "digits.toml"));
 //   const Node* batch = root.find("train")->find("batch");    // batch->integer, batch->line
-//   Node value = parse_override("train.batch", "64");         // line 0: from --set
+//   Node value = parse_override("64");                        // line 0: from --set
 #pragma once
 
 #include <cstdint>
@@ -19,13 +20,13 @@ struct Node {
   enum class Kind : uint8_t { kTable, kArray, kString, kInteger, kReal, kBool, kDate };
 
   Kind kind = Kind::kTable;
-  std::string text;  // kString: the value; others but tables and arrays: as the user may read it
+  std::string text;  // kString: the value; other scalars: the value as text, for messages
   int64_t integer = 0;
   double real = 0;  // kReal, kInteger
   bool boolean = false;
   std::vector<Node> items;                            // kArray
   std::vector<std::pair<std::string, Node>> members;  // kTable, in the order of the file
-  int line = 0;                                       // of the key; 0: from --set
+  int line = 0;                                       // line of the key; 0: from --set
 
   const Node* find(std::string_view key) const;
   Node* find(std::string_view key);
@@ -37,8 +38,8 @@ std::string describe(const Node& node);       // "\"abc\"", "12", "an array"
 
 // Errors carry file:line.
 Result<Node> parse_toml(std::string_view text, std::string_view file);
-// VALUE as TOML, else a bare string. Every node of the result has line 0; text is the raw VALUE for
-// scalars.
+// Parses the VALUE of --set as TOML; if that fails, it is a bare string. Every node of the result
+// has line 0. The text of a scalar is the raw VALUE.
 Node parse_override(std::string_view value);
 
 }  // namespace twinrun

@@ -1,4 +1,4 @@
-// What needs more than one key, and the defaults that depend on others.
+// Checks that involve several keys, and the defaults that depend on other keys.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,10 +15,10 @@ namespace {
 
 constexpr int64_t kProceduralTrain = 4096, kProceduralEval = 1024;
 
-// What a source fixes or needs beyond the key table. `most_files` 0: any number.
+// What a source requires beyond the table of keys. `most_files` 0: any number.
 struct SourceRule {
   std::string_view source;
-  Dims shape;  // the default; with `only_shape` nothing else
+  Dims shape;  // the default; with `only_shape` the only one accepted
   bool only_shape = false;
   int64_t most_classes = 1 << 20;
   bool procedural = false;
@@ -92,7 +92,7 @@ Status validate_data(const Source& source, Scenario& s) {
                              data.shape.size()),
                  source.where("data", "shape"), "leave shape out"};
   }
-  // A path shows that it is one: "memroy" makes no file.
+  // A path must contain '.' or '/', so that the typo "memroy" is an error and not a file name.
   if (data.cache != "none" && data.cache != "memory" &&
       data.cache.find_first_of("./") == std::string::npos) {
     return Error{
@@ -114,7 +114,7 @@ Status validate_data(const Source& source, Scenario& s) {
   return Ok{};
 }
 
-// What a layer reads must stand before it, and a layer that reads one thing cannot name two.
+// A layer may read only earlier layers, and only `add` and `concat` may read several.
 Status check_input(const Source& source, const Scenario& s, size_t i,
                    const std::map<std::string, int>& before) {
   const LayerSpec& layer = s.model.layers[i];
@@ -141,7 +141,7 @@ Status check_input(const Source& source, const Scenario& s, size_t i,
   return Ok{};
 }
 
-// A GAN has both parts and the loss of that name; nothing else has parts.
+// A GAN (loss `gan`) has a generator and a discriminator; other models have no parts.
 Status check_parts(const Source& source, const Scenario& s) {
   const auto has = [&](std::string_view part) {
     return std::ranges::any_of(s.model.layers, [&](const LayerSpec& l) { return l.part == part; });
@@ -199,7 +199,7 @@ Status validate_batch(const Source& source, const Scenario& s) {
     const int64_t below = batch / cores * cores, above = below + cores;
     const std::string fix = below > 0 ? fmt::format("train.batch = {} or {}", below, above)
                                       : fmt::format("train.batch = {}", above);
-    // Blame the one that was set last: the file's batch was right for the file's cores.
+    // Report the key that --set changed: the file's batch was right for the file's cores.
     const std::string by_cores = source.where("tpu", "cores");
     const std::string by_batch = source.where("train", "batch");
     const bool cores_set = by_cores.starts_with("--set") && !by_batch.starts_with("--set");
@@ -255,7 +255,8 @@ Status validate_optimizer(const Source& source, Scenario& s) {
   return Ok{};
 }
 
-// Who lies outside is told from the spread of the honest, and that of few says nothing.
+// Whether a subject is an outlier is judged by the spread of the conforming engines; the spread of
+// a few says nothing.
 Status validate_ensemble(const Source& source, const Scenario& s) {
   constexpr int kFewest = 5;
   if (s.diagnose.ensemble == 0 || s.diagnose.ensemble >= kFewest) return Ok{};

@@ -1,4 +1,4 @@
-// What follows from an engine's declaration.
+// Functions of the engine interface: what an engine's declaration allows, and names of precisions.
 #include "backends/core/backend.h"
 
 namespace twinrun {

@@ -1,3 +1,5 @@
+// Executes steps unit by unit, or op by op where they are traced or hooked, and manages the memory
+// of values.
 #include "backends/core/interpreter.h"
 
 #include <algorithm>
@@ -85,7 +87,7 @@ Tensor Interpreter::fresh(const TensorType& type) {
   return t;
 }
 
-// Where a result goes.
+// The memory that a result is written to: its planned place in the arena, or a tensor of its own.
 Tensor Interpreter::place(size_t replica, ValueId id) {
   const int64_t offset = memory_plan_.offset[static_cast<size_t>(id)];
   if (!in_arena_ || offset < 0) return fresh(program_.graph.type(id));
@@ -125,7 +127,8 @@ Status Interpreter::check(const States& states, const StepInputs& inputs) const 
   return Ok{};
 }
 
-// A state that is about to be replaced moves in: if nobody else holds it, its memory is ours.
+// A state variable that the step replaces is moved in, not copied: without another owner, its
+// memory can be written in place.
 void Interpreter::bind(States& states, const StepInputs& inputs) {
   for (size_t r = 0; r < values_.size(); ++r) {
     for (size_t i = 0; i < program_.state.size(); ++i) {
@@ -195,8 +198,8 @@ void Interpreter::run_op(OpRun& run) {
   if (op.kind == OpKind::kAllReduce) return run_collective(run);
   Tensor& cached = constants_[static_cast<size_t>(run.id)];
   bool constant = constant_[static_cast<size_t>(run.id)] && run.hooks == nullptr;
-  for (size_t i = 0; constant && i < op.operands.size();
-       ++i) {  // a hook may have given them other values
+  // A constant op is computed again if a hook has given one of its operands another value.
+  for (size_t i = 0; constant && i < op.operands.size(); ++i) {
     const auto* kept = constants_[static_cast<size_t>(op.operands[i])].raw();
     for (size_t r = 0; r < cores; ++r) constant = constant && run.inputs[r][i].raw() == kept;
   }
@@ -211,7 +214,7 @@ void Interpreter::run_op(OpRun& run) {
     run.outputs[r] = alias ? run.inputs[r][0].reshaped(op.type.dims) : place(r, run.id);
   }
   if (op.kind == OpKind::kReshape && run.hooks == nullptr) {
-    // done: the same memory under another shape
+    // Nothing to compute: the result is the operand's memory under another shape.
   } else if (runs == 1 || small_[static_cast<size_t>(run.id)]) {
     for (size_t r = 0; r < runs; ++r) run_replica(run, static_cast<int>(r));
   } else {
@@ -228,7 +231,8 @@ void Interpreter::store(OpRun& run) {
   for (auto& inputs : run.inputs) inputs.clear();  // so that dying values have no other owner
 }
 
-// Does each replica's value, or the one of all, belong to nobody but values_?
+// Whether values_ holds the only references to the value (each replica's, or if `uniform` the one
+// that all share) and it is 64-byte aligned, so that it can be overwritten.
 bool Interpreter::held_by_us(ValueId id, bool uniform) const {
   const long owners = uniform ? static_cast<long>(values_.size()) : 1;
   return std::ranges::all_of(values_, [&](const std::vector<Tensor>& values) {
@@ -319,7 +323,7 @@ void Interpreter::step_by_units() {
   in_arena_ = false;
 }
 
-// The results leave; whatever else the step held is free for the next one.
+// Hands out the outputs and next states, and returns all other memory of the step to the pool.
 void Interpreter::collect(States& states, StepOutputs& outputs) {
   const size_t cores = values_.size();
   outputs.assign(cores, {});
@@ -349,7 +353,8 @@ Status Interpreter::step(int64_t step, States& states, const StepInputs& inputs,
   bind(states, inputs);
   for (auto& replica : outputs) {
     for (Tensor& old : replica)
-      memory_.give(std::move(old));  // of the step before: its memory serves this one
+      // Outputs of the previous step: their memory is reused in this one.
+      memory_.give(std::move(old));
   }
   if (find_watched(step, hooks) || sink != nullptr) {
     step_by_ops(step, sink, hooks);

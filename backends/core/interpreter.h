@@ -1,10 +1,14 @@
-// Runs a program on N replicas: the engine that cpu and tpu share. They differ in arithmetic and in what they declare.
-// Unit by unit (an op, or a group of elementwise ops in one pass over memory: program/analysis/fusion.h); all replicas finish a
-// unit before the next begins, so a collective needs no rendezvous and results cannot depend on the number of host threads. A
-// value that is the same object on all replicas (an all-reduced gradient, a weight) is computed once and shared. What dies
-// within the step lies in an arena, planned once (program/analysis/memory_plan.h); a state that nobody else holds is
-// updated in place. A step that somebody watches runs op by op, in program order, every value in memory of its own; its
-// bits are the same.
+// The interpreter: runs a program on N replicas. It is the engine that cpu and tpu share; they
+// differ in arithmetic and in what they declare.
+//
+// It executes unit by unit (an op, or a group of elementwise ops in one pass over memory:
+// program/analysis/fusion.h). All replicas finish a unit before the next begins, so a collective
+// needs no rendezvous and results cannot depend on the number of host threads. A value that is the
+// same object on all replicas (an all-reduced gradient, a weight) is computed once and shared.
+// Values that die within the step lie in an arena that is planned once
+// (program/analysis/memory_plan.h); a state variable that has no other owner is updated in place. A
+// step with a trace sink or a watching hook runs op by op, in program order and without the arena;
+// its bits are the same.
 //
 //   Interpreter engine(program, arithmetic, options);
 //   engine.step(0, states, inputs, outputs, nullptr, nullptr);
@@ -21,13 +25,13 @@
 
 namespace twinrun {
 
-// Memory of results that leave the step and come back, and of watched steps: fresh pages cost more than the ops that fill
-// them.
+// Recycles the memory of tensors outside the arena: results that leave the step and come back, and
+// all values of traced or hooked steps. Fresh pages cost more than the ops that fill them.
 class TensorPool {
  public:
   Tensor take(const TensorType& type);
-  void give(Tensor&& tensor);  // kept if nobody else holds it
-  void end_step();             // drops what a whole step has not used
+  void give(Tensor&& tensor);  // kept if it has no other owner
+  void end_step();             // frees what two whole steps have not used
 
  private:
   struct Idle {
@@ -70,22 +74,22 @@ class Interpreter : public Engine {
   bool poison_memory_;
   ThreadPool pool_;
   TensorPool memory_;
-  std::vector<bool> dead_;         // nobody needs it: not computed, not traced
+  std::vector<bool> dead_;         // no output or next state needs it: not computed, not traced
   std::vector<bool> constant_;     // depends on no input, state or random op
   std::vector<Tensor> constants_;  // computed once
-  std::vector<bool> small_;        // not worth waking threads for, on all replicas together
-  std::vector<std::vector<ValueId>> dies_;  // values whose last reader is op i
+  std::vector<bool> small_;        // too little work, on all replicas together, to wake threads for
+  std::vector<std::vector<ValueId>> dies_;  // dies_[i]: values whose last reader is op i
   FusionPlan plan_;
   std::vector<FusedKernel> kernels_;  // of plan_.groups
   MemoryPlan memory_plan_;
-  bool in_arena_ = false;       // this step's values lie where they were planned
+  bool in_arena_ = false;       // this step's values lie at their planned offsets
   std::vector<Tensor> arenas_;  // one per replica, made by the first step that needs them
-  std::vector<std::vector<ValueId>>
-      unit_dies_;              // values outside the arena whose last reader is unit i
-  std::vector<bool> watched_;  // by hooks, in this step
+  // unit_dies_[i]: values outside the arena whose last reader is unit i.
+  std::vector<std::vector<ValueId>> unit_dies_;
+  std::vector<bool> watched_;  // ops that the hooks watch in this step
   Values values_;
-  std::vector<const std::byte*> sources_;  // of the group at work
-  std::vector<std::byte*> stored_;
+  std::vector<const std::byte*> sources_;  // operands of the group that is running
+  std::vector<std::byte*> stored_;         // and its results
 };
 
 }  // namespace twinrun

@@ -1,4 +1,5 @@
-// The table of precisions that an engine may declare, and how its words are read.
+// The table of precisions that an engine may declare, the lookup of their words, and which allows
+// which.
 #include "backends/core/precision.h"
 
 #include <algorithm>
@@ -31,7 +32,7 @@ constexpr std::array kRows = {
                  "results rounded to bfloat16, and weights used as bfloat16 with a float32 copy"},
 };
 
-// Where the casts of a mixed precision sit is the framework's choice: one word for each number format.
+// Frameworks choose where the casts of mixed precision stand, so kNotSums and kAll count as equal.
 Rounded as_free_as(const PrecisionRow& row) {
   return row.results == Rounded::kNone ? Rounded::kNone : Rounded::kAll;
 }
@@ -77,7 +78,8 @@ std::string_view declared_word(const Capabilities& c) {
 
 bool allows(Precision declared, Precision other) {
   if (declared == other) return true;
-  // Six passes have as many bits as binary32, and are not binary32: who declares "f32" is held to that.
+  // Six bfloat16 passes keep as many bits as binary32 but are not binary32 arithmetic: an engine
+  // that declares "f32" must compute in binary32.
   if (declared == Precision::kF32) return false;
   const PrecisionRow &d = row_of(declared), &o = row_of(other);
   return o.operand_bits >= d.operand_bits && o.result_bits >= d.result_bits &&

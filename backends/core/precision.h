@@ -1,9 +1,10 @@
-// The words in which an engine declares its arithmetic, and what each of them rounds: one table, of which the reader of a hello,
-// the honest engines of level C (harness/envelope/precision_class.h), the findings and docs/precision.md are made.
+// The words in which an engine declares its arithmetic, and what each of them rounds. One table
+// serves the parser of the hello message, the conforming engines of evidence level C
+// (harness/envelope/precision_class.h) and the findings; docs/precision.md describes it.
 //
-//   const PrecisionRow* row = find_precision("autocast");      // null: no such word
-//   row->operand_bits, row->result_bits;                       // bits of significand that it keeps, the leading one included
-//   auto declared = declared_precision(engine->capabilities());// nullopt: nothing was declared
+//   const PrecisionRow* row = find_precision("autocast");  // null: no such word
+//   row->operand_bits, row->result_bits;                   // significand bits that it keeps
+//   auto declared = declared_precision(engine->capabilities());  // nullopt: nothing was declared
 #pragma once
 
 #include <cstdint>
@@ -29,23 +30,25 @@ enum class Precision : uint8_t {
   kBf16Params
 };
 
-// Bits of significand: binary32, bfloat16, and what float16 and TF32 have. Half of 2^(1 - bits) is the unit roundoff.
+// Bits of significand, the leading one included: of binary32, of float16 and TF32, of bfloat16. The
+// unit roundoff is half of 2^(1 - bits).
 inline constexpr int kF32Bits = 24, kF16Bits = 11, kBf16Bits = 8;
 
 // Which results are rounded, in the forward pass and in its gradients alike.
 enum class Rounded : uint8_t {
   kNone,
-  kNotSums,  // of products, of elementwise ops and of windows; softmax, norms and losses sum in binary32
+  // All but sums: products, elementwise ops and windows; softmax, norms and losses sum in binary32.
+  kNotSums,
   kAll
 };
 
 struct PrecisionRow {
   Precision precision;
-  std::string_view word;  // of the hello
-  DotPrecision
-      dots;  // the coarsest operands of products that it allows, in the terms of our own engines
-  int operand_bits;  // that it keeps of an operand of a product
-  int result_bits;   // that it keeps of a result
+  std::string_view word;  // as in the hello message
+  // The coarsest operand handling of products that it allows, as our own engines name it.
+  DotPrecision dots;
+  int operand_bits;  // significand bits kept of an operand of a product
+  int result_bits;   // significand bits kept of a result
   Rounded results;
   std::string_view does;  // "results rounded to bfloat16"
 };
@@ -53,15 +56,16 @@ std::span<const PrecisionRow> precision_rows();  // finest first
 
 const PrecisionRow* find_precision(std::string_view word);
 const PrecisionRow& row_of(Precision precision);
-// "\"f32\", \"highest\", ...": what a hello may say.
+// "\"f32\", \"highest\", ...": the words that a hello message may use.
 std::string precision_words();
 
-// What an engine declares, of ours and of others; nullopt: nothing.
+// The precision that an engine declares, ours or foreign; nullopt if it declares none.
 std::optional<Precision> declared_precision(const Capabilities& capabilities);
-// Its word, for reports: "autocast", "nothing".
+// The word of that precision, for reports: "autocast", or "nothing".
 std::string_view declared_word(const Capabilities& capabilities);
 
-// An engine that declares `declared` may compute as `other`: no rounding of that is coarser.
+// Whether an engine that declares `declared` may compute as `other`: no rounding of `other` is
+// coarser.
 bool allows(Precision declared, Precision other);
 
 }  // namespace twinrun

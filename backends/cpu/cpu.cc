@@ -1,3 +1,4 @@
+// The `cpu` engine: the shared interpreter with the default arithmetic.
 #include "backends/cpu/cpu.h"
 
 #include "backends/core/interpreter.h"

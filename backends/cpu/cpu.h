@@ -1,4 +1,5 @@
-// `cpu`: the reference whose bits are the contract's. f32, one fma chain per dot output, denormals kept.
+// The `cpu` engine: the reference, whose bits docs/numerics.md defines. f32, one fma chain per dot
+// output, denormals kept.
 #pragma once
 
 #include <memory>

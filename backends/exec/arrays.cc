@@ -1,3 +1,4 @@
+// Tensors to protocol arrays and back, with all checks of a result file from an engine.
 #include "backends/exec/arrays.h"
 
 #include <fcntl.h>
@@ -103,7 +104,7 @@ Result<ArrayFile> read_result(const std::string& folder, const std::string& name
   const bool hdf5 = name.ends_with(".h5");
   if (!hdf5 && !name.ends_with(".safetensors"))
     return Error{"is of no known format", where, "results are .safetensors or .h5 files"};
-  // Looked at once it is open: what lies under a name may change.
+  // Open first, then check the descriptor: the file behind a name may change in between.
   const Descriptor file(::open((std::filesystem::path(folder) / name).c_str(),
                                O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
   if (file.get() < 0 && errno == ENOENT) return Error{"there is no such file", where, ""};

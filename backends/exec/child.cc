@@ -1,3 +1,4 @@
+// Starts, talks to and reliably kills the process of an engine.
 #include "backends/exec/child.h"
 
 #include <fcntl.h>
@@ -39,7 +40,7 @@ void close_fd(int& fd) {
   fd = -1;
 }
 
-// Of a file that says 0 of its size.
+// Files in /proc report size 0, so read until the end.
 std::string read_procfs(const std::string& path) {
   std::string text;
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -51,11 +52,12 @@ std::string read_procfs(const std::string& path) {
   return text;
 }
 
-// Processes that were started by a program of this mark and have left its group: a daemon keeps the environment.
+// Kills the processes that carry this mark in their environment: a daemon leaves the process group,
+// but keeps the environment.
 void kill_marked(const std::string& mark) {
   namespace fs = std::filesystem;
   bool found = true;
-  for (int pass = 0; pass < 5 && found; ++pass) {  // one may start another meanwhile
+  for (int pass = 0; pass < 5 && found; ++pass) {  // a process may start another one meanwhile
     found = false;
     std::error_code error;
     for (fs::directory_iterator at("/proc", error), end; !error && at != end; at.increment(error)) {
@@ -69,7 +71,8 @@ void kill_marked(const std::string& mark) {
   }
 }
 
-// A write to a program that has gone is an error here, not the end of ours.
+// Blocks SIGPIPE, so that a write to a child that has ended returns an error instead of ending this
+// program.
 class NoPipeSignal {
  public:
   NoPipeSignal() {
@@ -158,7 +161,8 @@ Child::Read Child::read_some(int fd, std::string& into) {
   return n > 0 ? Read::kSome : Read::kEnd;
 }
 
-// What is there; a process that it started may hold the other end for ever.
+// Reads what is available and does not wait for the end of the pipe: a process that the child
+// started may hold it open for ever.
 void Child::drain_errors() {
   while (error_fd_ >= 0 && read_some(error_fd_, errors_) == Read::kSome) {
   }
@@ -183,7 +187,8 @@ std::string Child::how() const {
   return "was ended by signal " + std::to_string(status_) + " (" + strsignal(status_) + ")";
 }
 
-// Leaves a zombie: until the group is killed nobody else may get its number.
+// Waits for the child to end, but leaves it as a zombie (WNOWAIT): its number must not be reused
+// before the group is killed.
 bool Child::reap(std::chrono::milliseconds limit) {
   const auto end = Clock::now() + limit;
   while (!gone_ && pid_ > 0) {
@@ -204,7 +209,7 @@ bool Child::reap(std::chrono::milliseconds limit) {
 void Child::end(std::chrono::milliseconds patience) {
   if (pid_ <= 0) return;
   close_fd(in_fd_);
-  // What it still says must not keep it.
+  // Keep reading its output: a child that blocks on a full pipe would not end.
   for (const auto late = Clock::now() + patience;
        !reap(std::chrono::milliseconds(10)) && Clock::now() < late;) {
     drain_errors();
@@ -215,11 +220,11 @@ void Child::end(std::chrono::milliseconds patience) {
     kill(-pid_, SIGTERM);
     reap(std::chrono::seconds(1));
   }
-  // Its own children may live on: the group goes as a whole, and then what has left it.
+  // Its own children may live on: kill the whole group, then the processes that have left it.
   kill(-pid_, SIGKILL);
   kill_marked(mark_);
   reap(std::chrono::seconds(10));
-  watcher_.reset();  // from now on the number may be another's
+  watcher_.reset();  // before waitpid(): after it, the number may belong to another process
   last_resort_.reset();
   waitpid(pid_, nullptr, WNOHANG);
   pid_ = -1;
@@ -236,7 +241,7 @@ Status Child::send(const std::string& line) {
       continue;
     }
     if (n < 0 && errno != EAGAIN && errno != EINTR) {
-      // It has gone, or will say why.
+      // The child has ended, or is about to report why on its standard error.
       reap(std::chrono::seconds(2));
       drain_errors();
       return failed(gone_ ? how() : "reads no more");
@@ -271,7 +276,7 @@ Result<std::string> Child::receive(std::chrono::milliseconds limit) {
       return failed("has not answered within " + std::to_string(limit.count() / 1000) + " s");
     pollfd ready[2] = {{out_fd_, POLLIN, 0}, {error_fd_, POLLIN, 0}};
     const int n = poll(ready, 2, static_cast<int>(std::min<int64_t>(left.count(), 200)));
-    // A process that it started may hold its end of the pipe.
+    // A process that the child started may keep the pipe open, so also check whether it has ended.
     if (n == 0 && reap(std::chrono::milliseconds(0))) return failed(how() + " without an answer");
     if (n <= 0) continue;
     if (ready[1].revents != 0 && read_some(error_fd_, errors_) == Read::kEnd) close_fd(error_fd_);

@@ -1,3 +1,4 @@
+// Runs the steps of a program on an engine of another process: files out, a request, files back.
 #include "backends/exec/exec_backend.h"
 
 #include <algorithm>
@@ -37,7 +38,7 @@ class ExecEngine : public Engine {
               TraceSink*, OpHooks* hooks) override {
     Status done = ask_step(step, states, inputs, outputs, hooks);
     if (done || !done.error().where.starts_with(kExecPlace)) return done;
-    last_.clear();  // nobody knows what it goes on from
+    last_.clear();  // the engine's state is unknown now: send the full state with the next step
     Error error = done.error();
     error.what = "step " + std::to_string(step) + ": " + error.what;
     return error;
@@ -49,7 +50,8 @@ class ExecEngine : public Engine {
     if (hooks != nullptr)
       return Error{"an engine of another process takes no faults", "--fault",
                    "inject them into cpu or tpu"};
-    // Of the request, not of the step: no answer to an earlier one fits.
+    // Number the files by request, not by step: then the answer to an earlier request cannot be
+    // taken for this one's.
     const std::string number = std::to_string(session_->next_request());
     const std::string inputs_file = "inputs-" + number + ".safetensors",
                       state_file = "state-" + number + ".safetensors", result = "result-" + number;
@@ -94,7 +96,7 @@ class ExecEngine : public Engine {
     return out;
   }
 
-  // Does the step start from what the last one ended with?
+  // Whether the step starts from the state with which the last one ended.
   bool same(const States& states) const {
     if (last_.size() != states.size()) return false;
     for (size_t r = 0; r < states.size(); ++r) {
@@ -151,7 +153,7 @@ class ExecEngine : public Engine {
     return Ok{};
   }
 
-  // A layer by another name than the program's would count as not shown.
+  // Refuse unknown output names: a misspelt layer output would silently count as not shown.
   Status only_known_outputs(const exec::ResultArrays& arrays) const {
     std::vector<std::string> names;
     bool shows = false;

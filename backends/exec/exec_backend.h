@@ -1,8 +1,9 @@
-// Engines that are not ours: a command that speaks docs/engine-protocol.md. Each backend is a process of its own, with a session
-// folder of its own; both end with it.
+// Foreign engines: a command that speaks the protocol of docs/engine-protocol.md. Each backend has
+// its own process and session folder; both end with the backend.
 //
-//   auto backend = make_exec_backend({"python3 adapters/pytorch/engine.py", resolved_toml(scenario)}, options);
-//   (*backend)->capabilities();     // what its hello declared; op_trace = false: evidence of level C
+//   auto backend = make_exec_backend(
+//       {"python3 adapters/pytorch/engine.py", resolved_toml(scenario)}, threads);
+//   (*backend)->capabilities();  // what its hello declares; op_trace = false: evidence of level C
 #pragma once
 
 #include <chrono>
@@ -15,28 +16,34 @@
 namespace twinrun {
 
 struct ExecOptions {
-  std::string command;                      // split as shell words
-  std::string scenario;                     // resolved TOML: the engine builds the model from it
-  std::chrono::milliseconds slow{600'000};  // for hello, prepare, the first step of a program
-  std::chrono::milliseconds fast{60'000};   // at least, for any other
-  std::chrono::milliseconds longest{
-      6 * 3'600'000};  // for one that says again and again that it is alive
-  std::function<void(const std::string&)> on_alive{};  // what it says then
-  // A process that has said hello and was asked for nothing more outlives its backend (until the program ends), and serves the next
-  // backend of the same command: importing a framework takes seconds.
+  std::string command;   // split as shell words
+  std::string scenario;  // resolved TOML: the engine builds the model from it
+  // Time limit of hello, of prepare, and of the first step of a program.
+  std::chrono::milliseconds slow{600'000};
+  // Time limit of any other step; the actual limit is 20 times the slowest step so far, if that is
+  // more.
+  std::chrono::milliseconds fast{60'000};
+  // Time limit of one request for an engine that keeps reporting that it is alive.
+  std::chrono::milliseconds longest{6 * 3'600'000};
+  std::function<void(const std::string&)> on_alive{};  // called with the text of such a report
+  // Keep a process that has answered hello and received no other request after its backend is
+  // destroyed (until this program ends), and use it for the next backend of the same command:
+  // importing a framework takes seconds.
   bool reuse_idle = false;
 };
 
-// Every error of an engine, from its start on, has a place that begins so: "exec:COMMAND".
+// Every error of an engine, from its start on, has a place that begins with this: "exec:COMMAND".
 inline constexpr std::string_view kExecPlace = "exec:";
 
-// The words of ExecOptions::command.
+// Splits ExecOptions::command into shell words.
 std::vector<std::string> command_words(const std::string& command);
 
-// The command that reads HDF5 results in a process of its own: `twinrun read-hdf5`. Until it is set they are refused.
+// Sets the command that reads HDF5 results in a separate process: `twinrun read-hdf5`. Until it is
+// set, HDF5 results are refused.
 void read_hdf5_with(std::vector<std::string> command);
 
-// Errors: no such program, not the protocol, another version of it.
+// Starts the engine. `threads` is for the CPU reference that draws random numbers. Errors: no such
+// program, an answer that is not of the protocol, another protocol version.
 Result<std::unique_ptr<Backend>> make_exec_backend(const ExecOptions& options, int threads);
 
 }  // namespace twinrun

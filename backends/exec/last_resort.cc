@@ -1,3 +1,4 @@
+// A fixed table of sessions that a signal handler can read without locks or allocation.
 #include "backends/exec/last_resort.h"
 
 #include <signal.h>
@@ -39,7 +40,7 @@ void end_sessions() noexcept {
     const int group = slot.group.load();
     if (group <= 0) continue;
     kill(-group, SIGKILL);
-    // fork() takes locks; _Fork() may be called here.
+    // fork() takes locks; _Fork() is async-signal-safe.
     const pid_t remover = _Fork();
     if (remover == 0) {
       execl("/bin/rm", "rm", "-rf", "--", slot.folder.data(), static_cast<char*>(nullptr));

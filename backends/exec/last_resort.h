@@ -1,7 +1,8 @@
-// What must go even where nothing of ours is unwound: a second Ctrl-C ends the program inside of its signal handler.
+// Registers process groups and folders that must be removed even if no destructor runs: a second
+// Ctrl-C ends the program inside its signal handler.
 //
-//   const LastResort session(group, folder);      // as long as the two are there
-//   end_sessions();                               // in the handler: groups killed, folders removed
+//   const LastResort session(group, folder);      // registered while this object lives
+//   end_sessions();                               // in the handler: kills groups, removes folders
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +13,7 @@ namespace twinrun {
 
 class LastResort {
  public:
-  // Beyond 64 at once, or a path of more than 511 bytes: not taken.
+  // Does nothing if 64 are registered already, or if the path has more than 511 bytes.
   LastResort(pid_t group, const std::string& folder);
   ~LastResort();
   LastResort(const LastResort&) = delete;

@@ -1,3 +1,4 @@
+// Writes and parses the messages of the engine protocol. Replies are untrusted input.
 #include "backends/exec/messages.h"
 
 #include <nlohmann/json.hpp>
@@ -10,14 +11,15 @@ namespace {
 
 using nlohmann::json;
 
-// No message is deep. What is deeper is dropped while it is read: json goes down by recursion where it prints.
+// Drops what is nested deeper than any valid message while parsing: the JSON library prints by
+// recursion, which a deep message could make overflow the stack.
 json parse_line(const std::string& line) {
   constexpr int kMostDepth = 8;
   const auto keep = [](int depth, json::parse_event_t, json&) { return depth <= kMostDepth; };
   return json::parse(line, keep, false);
 }
 
-// A value of a message in an error.
+// A value of a message, for an error text.
 std::string shown_value(const json& value) {
   const std::string text = value.dump();
   return text.size() > 200 ? text.substr(0, 200) + "..." : text;
@@ -42,7 +44,7 @@ json typed(const std::string& name, const TensorType& type) {
   return {{"name", name}, {"dtype", dtype_name(type.dtype)}, {"shape", type.dims}};
 }
 
-// A word of the scenario's (tpu.batchwise, tpu.token_mean).
+// The scenario's word for a scope (tpu.batchwise, tpu.token_mean).
 const char* word_of(Scope scope, const char* global) {
   return scope == Scope::kPerCore ? "per_core" : global;
 }

@@ -1,4 +1,5 @@
-// The protocol's JSON: what is said of a program, and what an engine says of itself.
+// The JSON messages of the engine protocol (docs/engine-protocol.md): writes the description of a
+// program and the requests, and parses the replies of an engine.
 #pragma once
 
 #include <string>
@@ -10,27 +11,32 @@ namespace twinrun::exec {
 
 inline constexpr int kProtocol = 1;
 
-// Which of a program's outputs an engine must give; nothing else of them may be held against it.
+// Whether an engine must return this output of a program: the loss and the gradients. No other
+// output is required of it.
 bool is_asked_for(const Output& output);
 std::string program_json(const Program& program, const std::string& scenario);
 std::string hello();
 std::string prepare(const std::string& program_file);
-// state_file "": go on from the last step.
+// An empty state_file means: continue from the state after the last step.
 std::string step(const std::string& program_file, int64_t step, const std::string& inputs_file,
                  const std::string& state_file, const std::string& result);
 
-// A line from an engine. Errors: no JSON object; it reports an error ("the engine says: ...").
+// A parsed line from an engine.
 struct Reply {
-  std::string alive;   // not the answer yet
-  std::string result;  // of a step
-  std::string line;    // all of it
+  std::string alive;   // not empty: a sign of life with this text, not the answer yet
+  std::string result;  // the result file of a step
+  std::string line;    // the whole line of an answer
 };
-// Text from outside in an error: the beginning, without control characters, in quotes.
+// Foreign text for an error message: at most 200 bytes of it, control characters replaced by
+// blanks, in quotes.
 std::string shown(std::string_view text);
-// `key`: what the answer must have ("hello", "prepared", "stepped"); `is` its value, for the latter two.
+// `key`: the key that the answer must have ("hello", "prepared", "stepped"); `is`: its expected
+// value as JSON, "" for any. Errors: not a JSON object, another answer, or the engine reports an
+// error ("the engine says: ...").
 Result<Reply> parse_reply(const std::string& line, const std::string& key, const std::string& is,
                           const std::string& engine);
-// Of the answer to hello.
+// What the answer to hello declares. Keys that are missing get the defaults of
+// docs/engine-protocol.md.
 Result<Capabilities> parse_hello(const std::string& line, const std::string& engine);
 
 }  // namespace twinrun::exec

@@ -1,3 +1,4 @@
+// The life of an engine's session: start or reuse, requests and replies, files, removal.
 #include "backends/exec/session.h"
 
 #include <fcntl.h>
@@ -20,7 +21,8 @@ namespace fs = std::filesystem;
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// An engine may have taken rights away from folders of its own, and what was killed takes a moment to go.
+// Retries, because an engine may have removed permissions from folders of its own, and because
+// killed processes take a moment to disappear.
 void remove_folder(const fs::path& folder) {
   std::error_code error;
   for (int attempt = 0; attempt < 5; ++attempt) {
@@ -36,7 +38,7 @@ void remove_folder(const fs::path& folder) {
   }
 }
 
-// The process that has said hello and nothing more, of the command that was started last.
+// The idle session that is kept for reuse: it has answered hello and received no other request.
 std::shared_ptr<Session>& kept() {
   static std::shared_ptr<Session> session;
   return session;
@@ -88,9 +90,9 @@ Session::~Session() {
 Result<Reply> Session::ask(const std::string& message, const std::string& key,
                            const std::string& is, Milliseconds limit) {
   if (broken_) return Error{"has failed before", name_, ""};
-  broken_ = true;  // until it has answered
+  broken_ = true;  // until a valid answer has come
   ++asked_;
-  // Signs of life may come at any time; what is not one answers something that nobody asked.
+  // Signs of life may come at any time. Any other unread line is an answer without a request.
   const std::string more = child_->unread();
   for (size_t at = 0, end; (end = more.find('\n', at)) != std::string::npos; at = end + 1) {
     const std::string line = more.substr(at, end - at);
@@ -130,7 +132,8 @@ Status Session::write(const std::string& name, std::string_view bytes) const {
   const std::string path = (fs::path(folder_) / name).string();
   std::error_code ignored;
   fs::remove_all(path, ignored);
-  // Never through a link, into a pipe or over a file that the engine has put there.
+  // O_EXCL and O_NOFOLLOW: never write through a link, into a pipe or over a file that the engine
+  // has created.
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   int failed = fd < 0 ? errno : 0;
   while (failed == 0 && !bytes.empty()) {

@@ -1,7 +1,9 @@
-// One engine's process and its folder: messages there and back, files. Both end with this object.
+// One engine process and its session folder: exchanges messages and writes files. Destroying this
+// object ends the process and removes the folder.
 //
 //   TWINRUN_ASSIGN(auto session, Session::start(options));
-//   TWINRUN_ASSIGN(const Reply reply, session->ask(exec::prepare(file), "prepared", quoted, options.slow));
+//   TWINRUN_ASSIGN(const Reply reply,
+//                  session->ask(exec::prepare(file), "prepared", quoted, options.slow));
 #pragma once
 
 #include <memory>
@@ -18,23 +20,25 @@ namespace twinrun::exec {
 class Session {
  public:
   static Result<std::shared_ptr<Session>> start(const ExecOptions& options);
-  // Ends it, or keeps it for the next start(): ExecOptions::reuse_idle.
+  // Releases a session: ends it, or keeps it for the next start() (ExecOptions::reuse_idle).
   static void leave(std::shared_ptr<Session> session);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // The answer, which has `key` with the value `is` (JSON; "": any), within `limit` after the request or the last sign of life.
-  // After an error there is none any more.
+  // Sends a request and returns the answer, which must have `key` with the value `is` (JSON; "" for
+  // any). It must come within `limit` after the request or the last sign of life, and in total
+  // within ExecOptions::longest (or `limit`, if that is longer). After an error the session cannot
+  // be used any more.
   Result<Reply> ask(const std::string& message, const std::string& key, const std::string& is,
                     std::chrono::milliseconds limit);
-  // A new file of the folder, in the place of whatever has its name.
+  // Writes a new file into the folder, and first removes whatever has its name.
   Status write(const std::string& name, const ArrayFile& file) const;
   Status write(const std::string& name, std::string_view bytes) const;
   void remove(const std::string& name) const;
 
   const std::string& folder() const { return folder_; }
-  // The place that errors name: "exec:COMMAND".
+  // What errors give as their place: "exec:COMMAND".
   const std::string& name() const { return name_; }
   const ExecOptions& options() const { return options_; }
   const Capabilities& declared() const { return declared_; }

@@ -1,3 +1,4 @@
+// A shell that outlives this program and then cleans up after its session.
 #include "backends/exec/watcher.h"
 
 #include <fcntl.h>
@@ -13,7 +14,8 @@
 namespace twinrun {
 namespace {
 
-// The pipe tells of groups, and ends because we have. $1: the folder, $2: the mark.
+// Each line of the pipe is a process group; the pipe ends when this program has ended. $1: the
+// folder, $2: the mark.
 constexpr const char* kScript =
     R"(groups=
 while read -r group; do groups="$groups -$group"; done
@@ -35,7 +37,7 @@ Watcher::Watcher(const std::string& folder, const std::string& mark) {
   std::string shell = "sh", option = "-c", name = "twinrun-watcher";
   std::array<char*, 7> words = {shell.data(),     option.data(), script.data(), name.data(),
                                 to_remove.data(), of.data(),     nullptr};
-  // The bare environment: the mark must not stand in it.
+  // A bare environment without the mark: the shell must not kill itself.
   std::string path = "PATH=/usr/bin:/bin";
   std::array<char*, 2> environment = {path.data(), nullptr};
   posix_spawn_file_actions_t actions;
@@ -59,7 +61,7 @@ void Watcher::guard(pid_t group) {
 }
 
 Watcher::~Watcher() {
-  // The shell goes before the end of the pipe wakes it.
+  // Kill the shell before the end of the pipe wakes it: it has nothing to clean up.
   if (shell_ > 0) {
     kill(shell_, SIGKILL);
     waitpid(shell_, nullptr, 0);

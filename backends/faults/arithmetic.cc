@@ -1,4 +1,4 @@
-// Numbers that come out rounded, approximated or divided wrongly.
+// Arithmetic faults: wrong rounding, approximation, accumulation, constants and divisors.
 #include <array>
 #include <bit>
 #include <cmath>
@@ -33,7 +33,8 @@ bool quotient(const Program& p, ValueId id) {
   const OpKind k = op_at(p, id).kind;
   return (k == OpKind::kDivide || k == OpKind::kRsqrt) && computed_f32(p, id);
 }
-bool rounds(const Program& p, ValueId id) {  // every op but sources and moves
+// Every op that can round: not sources, moves and random ops.
+bool rounds(const Program& p, ValueId id) {
   const OpClass c = class_of(op_at(p, id).kind);
   return c != OpClass::kSource && c != OpClass::kMove && c != OpClass::kRandom &&
          computed_f32(p, id);
@@ -52,7 +53,7 @@ bool is_mean(const Program& p, ValueId id) {
   return (op.kind == OpKind::kReduce || op.kind == OpKind::kReduceWindow) &&
          op.attrs.reducer == Reducer::kMean && is_f32(op);
 }
-// A maximum that is subtracted, at once or after it was broadcast.
+// A maximum that a later op subtracts, directly or after a broadcast or reshape.
 bool is_shift(const Program& p, ValueId id) {
   const Op& op = op_at(p, id);
   if (op.kind != OpKind::kReduce || op.attrs.reducer != Reducer::kMax || !is_f32(op)) return false;
@@ -96,7 +97,8 @@ float toward_zero(double exact) {
   return std::fabs(nearest) > std::fabs(exact) ? std::nextafter(nearest, 0.0f) : nearest;
 }
 
-// A new accumulator for the sums; the engine's operands and its treatment of denormals are kept.
+// Recomputes the sums with another rounding of the accumulator. The declared rounding of operands
+// and treatment of denormals are kept.
 void accumulate(Strike& s, float (*round)(double)) {
   const bool flushes = s.where.declared.flush;
   std::vector<Tensor> inputs = s.inputs;
@@ -137,7 +139,8 @@ float moved(float x, int64_t ulps) {
   return from_bits(to < 0 ? 0x80000000u | static_cast<uint32_t>(-to) : static_cast<uint32_t>(to));
 }
 
-// Whole ulps for all elements, what is left for a part of them, drawn anew each step.
+// By how many ulps to move element i: the whole part of the magnitude for all elements, and one
+// more for a random share of them, the fractional part, drawn anew each step.
 int64_t ulps_of(const Strike& s, size_t i) {
   const double whole = std::floor(s.magnitude());
   const double u = s.random(i + 1) * 0x1p-32;
@@ -153,7 +156,7 @@ void ulp_toward_zero(Strike& s) {
     out[i] = moved(out[i], out[i] > 0 ? -ulps_of(s, i) : ulps_of(s, i));
 }
 
-// The other treatment of denormals than the one that is declared.
+// Treats denormals the other way than declared, in elements where a denormal occurs.
 void denormals(Strike& s) {
   const OpKind kind = s.op().kind;
   const bool keep = s.where.declared.flush;
@@ -174,14 +177,16 @@ void denormals(Strike& s) {
 
 // ---- approximations
 
-// Further off than declared, up or down by the bits of the result: a function of the argument.
+// An error larger than declared. Its sign depends on the bits of the result only, so that the
+// function stays a function of its argument.
 void elementary_ulps(Strike& s) {
   const auto ulps =
       static_cast<int64_t>(std::ceil(s.where.declared.elementary_ulps + s.magnitude()));
   for (float& v : s.own_output()) v = moved(v, std::popcount(to_bits(v)) % 2 == 0 ? ulps : -ulps);
 }
 
-// An argument with `bits` bits after the leading one: a table without interpolation.
+// Keeps only `bits` bits after the leading one of an operand: what a table without interpolation
+// does.
 void coarse_argument(Strike& s, size_t operand) {
   const auto bits = std::min(23u, static_cast<unsigned>(s.magnitude()));
   const uint32_t mask = ~((1u << (23 - bits)) - 1);
@@ -199,7 +204,8 @@ void wrong_constant(Strike& s) {
   for (float& v : s.own_output()) v = static_cast<float>(v * (1 + s.magnitude()));
 }
 
-// Divided by the padded size: of tiles of 8, or of 128 where 8 divides it; under a window, by all its taps.
+// Divides by the padded count: the count rounded up to a multiple of 8, or of 128 where 8 divides
+// it, or of `magnitude`. For a window without a magnitude: all its taps.
 void padded_mean(Strike& s) {
   const auto padded = [&](int64_t n) {
     if (s.op().kind == OpKind::kReduceWindow && !s.fault.magnitude)
@@ -229,7 +235,8 @@ constexpr auto kVaries = std::numeric_limits<double>::quiet_NaN();
 }  // namespace
 
 std::vector<FaultKind> arithmetic_faults() {
-  // truncate_bf16 on what is no dot cuts the result; both are said to be the computation.
+  // truncate_bf16 cuts the operands of a dot, but the result of any other op. Both count as the
+  // computation.
   return {
       computes("truncate_bf16", "any f32 op",
                "a dot's operands, any other op's result, cut to bf16 toward zero", computed_f32,

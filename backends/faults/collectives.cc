@@ -1,4 +1,5 @@
-// All-reduces that add up the wrong parts. A row of place kEachCopy makes cores differ.
+// Faults of collectives: all-reduces that add the wrong contributions. Kinds with place kEachCopy
+// make the cores' results differ.
 #include <algorithm>
 
 #include "backends/faults/kind.h"
@@ -35,7 +36,8 @@ void reduced_twice(Strike& s) {
   s.recompute();
 }
 
-// The contract's ring (docs/numerics.md, rule 7) with bf16 between the cores.
+// The ring order of the numeric contract (docs/numerics.md, section 6), with the partial sum
+// rounded to bf16 at each hop between cores.
 void wire_bf16(Strike& s) {
   const auto n = static_cast<int64_t>(s.inputs.size()), length = s.output.elements();
   const auto out = s.own_output();
@@ -52,7 +54,7 @@ void wire_bf16(Strike& s) {
   }
 }
 
-// The cores' shards of the sum are put together in the wrong order: each in its neighbour's place.
+// Joins the cores' shards of the sum in the wrong order: each shard at its neighbour's position.
 void permuted_shards(Strike& s) {
   const auto out = s.own_output();
   std::ranges::rotate(out, out.begin() + static_cast<int64_t>(out.size()) / s.cores());
@@ -62,7 +64,7 @@ void permuted_shards(Strike& s) {
 
 void no_reduce(Strike& s) { s.output = s.inputs[static_cast<size_t>(s.site.replica)]; }
 
-// The last hop never arrives: one core lacks its neighbour's part.
+// One core misses the last hop: its copy of the sum lacks its neighbour's contribution.
 void one_core_wrong(Strike& s) {
   if (s.site.replica != s.core()) return;
   Tensor& missing = s.inputs[static_cast<size_t>((s.core() + 1) % s.cores())];

@@ -84,7 +84,7 @@ const std::vector<FaultKind>& catalogue() {
   return kinds;
 }
 
-// Words of `text` as lines; all but the first begin with `indent` blanks.
+// Wraps `text` into lines of at most `width` columns; all but the first begin with `indent` blanks.
 std::string wrapped(const std::string& text, size_t indent, size_t width) {
   std::string out;
   size_t column = indent;

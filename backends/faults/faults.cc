@@ -1,4 +1,5 @@
-// When and where faults strike, and the log of it. What they do is in the files of the groups.
+// The hooks: at which op, core and step each fault strikes, and the log of what it changed. What
+// the kinds do is in the files of the groups.
 #include "backends/faults/faults.h"
 
 #include <fnmatch.h>
@@ -43,7 +44,7 @@ Error no_op(const FaultSpec& fault, bool named, const std::vector<std::string>& 
 
 }  // namespace
 
-// ---- what a kind is given
+// ---- helpers for the kinds (kind.h)
 
 Tensor Strike::computed(const std::vector<Tensor>& on) const {
   Tensor result = Tensor::empty(op().type);
@@ -84,13 +85,14 @@ struct FaultHooks::Impl {
 
   std::vector<FaultSpec> faults;
   Where where;
-  std::vector<std::vector<size_t>> by_op;               // [value] -> indices into faults
-  std::vector<ValueId> state_of;                        // [value] -> the state it replaces
-  std::map<std::pair<ValueId, int>, Memory> last_step;  // (op, replica): for kinds that remember
+  std::vector<std::vector<size_t>> by_op;  // [value] -> indices into faults
+  std::vector<ValueId> state_of;           // [value] -> the state variable that it replaces
+  // By (op, replica), for kinds with `remembers`: what the op read and gave when it last ran.
+  std::map<std::pair<ValueId, int>, Memory> last_step;
   std::vector<Activation> log;
   mutable std::mutex mutex;
 
-  // Does the fault strike this op in this step (on whatever cores)?
+  // Whether the fault strikes this op in this step, regardless of the core.
   bool strikes(size_t f, ValueId id, int64_t step) const {
     const FaultSpec& fault = faults[f];
     if (!fault.active_at(step)) return false;
@@ -100,8 +102,9 @@ struct FaultHooks::Impl {
     return static_cast<double>(u) * 0x1p-32 < *fault.rate;
   }
 
-  // A collective's result is struck once for all, unless the fault makes cores differ: then each
-  // copy is.
+  // A fault on a collective normally changes the shared result once. It changes the cores' copies
+  // instead if its kind makes cores differ, or if it names a core and its kind is not itself a
+  // fault of collectives (for those, `core` selects a contribution).
   static bool on_copies(const FaultSpec& fault) {
     if (fault.kind->place == FaultKind::Place::kEachCopy) return true;
     return fault.core && fault.kind->group != FaultGroup::kCollectives;
@@ -123,7 +126,8 @@ struct FaultHooks::Impl {
                    std::string(faults[f].kind->name), n});
   }
 
-  // First what makes the op compute wrongly, then what changes its result; each in the order given.
+  // Applies first the faults that change how the op computes, then those that change its result,
+  // each in the order given.
   void strike(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) {
     const auto& indices = by_op[static_cast<size_t>(site.id)];
     std::vector<Tensor> previous_inputs;

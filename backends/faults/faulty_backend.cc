@@ -1,3 +1,4 @@
+// A backend whose engines run with fault hooks, and the log of what the faults changed.
 #include "backends/faults/faulty_backend.h"
 
 namespace twinrun {

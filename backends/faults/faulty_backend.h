@@ -1,9 +1,11 @@
-// An engine that is wrong on purpose: to whoever runs it, an engine like any other.
+// Wraps a backend so that its engines compute with faults. For the caller it is a backend like any
+// other, with the capabilities of the wrapped one.
 //
 //   auto log = std::make_shared<FaultLog>();
-//   auto broken = with_faults(*make_backend("tpu", options), {*parse_fault("scale@dense1/*")}, /*seed=*/1, log);
+//   auto broken = with_faults(*make_backend("tpu", options), {*parse_fault("scale@dense1/*")},
+//                             /*seed=*/1, log);
 //   train(experiment, program, *broken, {});
-//   log->runs.front()                          // what changed bits in the first engine that was run and let go
+//   log->runs.front()                          // what changed bits in the first run
 #pragma once
 
 #include <memory>
@@ -15,17 +17,20 @@
 
 namespace twinrun {
 
-// The sealed log: the diagnosis never sees it. One entry per engine, in the order in which they were let go. Backends that
-// share a log also share the count of runs by which intermittent faults (rate=) differ from one run to the next.
+// The sealed log of what the faults changed. The diagnosis never sees it. Backends that share a log
+// also share the count of runs, which makes intermittent faults (rate=) differ from one run to the
+// next.
 struct FaultLog {
   std::mutex mutex;
+  // One entry per engine with faults, in the order in which the engines were destroyed.
   std::vector<std::vector<Activation>> runs;
-  uint64_t prepared = 0;                      // engines so far
-  std::optional<int64_t> first_step() const;  // the first activated step of any run
+  uint64_t prepared = 0;                      // number of engines prepared so far
+  std::optional<int64_t> first_step() const;  // the earliest step with an activation, over all runs
 };
 
-// On one core, faults that have no place there (a collective, another core) are left out; on several, prepare() fails as
-// FaultHooks::make does. Without faults: `honest` itself.
+// For a program of one core, faults that do not apply to it (on a collective, on another core) are
+// left out. For several cores, prepare() fails as FaultHooks::make does. Returns `honest` itself if
+// `faults` is empty.
 std::unique_ptr<Backend> with_faults(std::unique_ptr<Backend> honest, std::vector<FaultSpec> faults,
                                      uint64_t seed, std::shared_ptr<FaultLog> log = nullptr);
 

@@ -1,4 +1,5 @@
-// One element that goes wrong, now or always. For faults that come and go, any kind takes rate=.
+// Hardware faults: one element goes wrong, once or always. For intermittent faults, every kind
+// accepts rate=.
 #include <limits>
 
 #include "backends/faults/kind.h"
@@ -9,7 +10,7 @@ namespace {
 
 using Unit = FaultMagnitude::Unit;
 
-// The byte and the bit in it.
+// Where the faulty bit of an element is: the byte of the tensor, and the bit in that byte.
 struct Bit {
   size_t byte;
   std::byte mask;
@@ -35,8 +36,8 @@ void nan(Strike& s) { s.own_output()[s.element()] = from_bits(kCanonicalNaN); }
 void inf(Strike& s) { s.own_output()[s.element()] = std::numeric_limits<float>::infinity(); }
 void garbage(Strike& s) {
   uint32_t bits = s.random(1);
-  if ((bits & 0x7F800000u) == 0x7F800000u)
-    bits ^= 0x40000000u;  // NaN and Inf are kinds of their own
+  // Keep it finite: NaN and Inf are kinds of their own.
+  if ((bits & 0x7F800000u) == 0x7F800000u) bits ^= 0x40000000u;
   s.own_output()[s.element()] = from_bits(bits);
 }
 

@@ -1,4 +1,5 @@
-// Terms and elements that the wrong numbers reach: tails, padding, strides, borders, overlaps.
+// Indexing faults: lost or misplaced terms and elements at tails, padding, strides, borders and
+// overlapping writes.
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -16,7 +17,7 @@ using Unit = FaultMagnitude::Unit;
 constexpr auto kByOp = std::numeric_limits<double>::quiet_NaN();
 
 bool dot(const Program& p, ValueId id) { return is_dot(op_at(p, id)); }
-// The last two dimensions of a tensor, and how often they come.
+// A tensor as `count` matrices of its last two dimensions.
 struct Planes {
   int64_t count, rows, columns;
   explicit Planes(const TensorType& type) {
@@ -27,7 +28,8 @@ struct Planes {
   }
 };
 
-// The first operand that a plane can be misread of; -1: none. `square`: transposing keeps its shape.
+// The first operand whose planes (last two dimensions) can be read in the wrong order; -1 if there
+// is none. `square`: only operands whose shape survives a transposition.
 int misread_operand(const Program& p, ValueId id, bool square) {
   const Op& op = op_at(p, id);
   if (class_of(op.kind) == OpClass::kCollective) return -1;
@@ -44,7 +46,8 @@ bool has_plane(const Program& p, ValueId id) { return misread_operand(p, id, fal
 
 // ---- tails and padding
 
-// The last partial tile of 128 of the flat k, a whole one if it divides; magnitude: the size.
+// Drops the last partial tile of 128 of the flat k, or a whole tile if 128 divides K. The magnitude
+// sets the number of terms instead.
 void drop_k_tail(Strike& s) {
   const int64_t k = k_size(s.op(), s.inputs);
   const int64_t partial = k % tpu::kLanes != 0 ? k % tpu::kLanes : std::min(k, tpu::kLanes);
@@ -59,7 +62,7 @@ int64_t padding_of(const Strike& s) {
   return (k + tpu::kLanes - 1) / tpu::kLanes * tpu::kLanes - k;
 }
 
-// The padding cells still hold the first terms of k, which so count twice.
+// The padding cells still hold the first terms of k, so these terms count twice.
 void padding_leak(Strike& s) {
   const int64_t k = k_size(s.op(), s.inputs);
   const auto most = s.fault.magnitude ? static_cast<int64_t>(*s.fault.magnitude) : tpu::kLanes;
@@ -70,7 +73,7 @@ void padding_leak(Strike& s) {
   for (size_t i = 0; i < out.size(); ++i) out[i] += extra.as<float>()[i];
 }
 
-// The padding cells hold NaN and take part.
+// The padding cells hold NaN and take part in the sum.
 void padding_nan(Strike& s) {
   if (padding_of(s) == 0) return;
   for (float& v : s.own_output()) v = from_bits(kCanonicalNaN);
@@ -93,7 +96,7 @@ void transposed(Strike& s) {
   s.recompute();
 }
 
-// Row-major memory read column by column.
+// Reads a row-major plane as if it were column-major.
 void wrong_stride(Strike& s) {
   const auto i = static_cast<size_t>(misread_operand(*s.site.program, s.site.id, false));
   const Tensor original = s.inputs[i];
@@ -131,7 +134,7 @@ void border(Strike& s) {
   }
 }
 
-// The partial tile of 8 x 128 in the corner is never written; the memory was zero.
+// The last partial tile of 8 x 128, in the corner, is never written; the memory was zero.
 void edge_tile(Strike& s) {
   const Planes p(s.output.type());
   if (p.rows % tpu::kSublanes == 0 && p.columns % tpu::kLanes == 0) return;
@@ -156,7 +159,8 @@ bool scatters(const Program& p, ValueId id) {
   return has_terms(p, id) &&
          (k == OpKind::kScatterAdd || k == OpKind::kSelectAndScatter || k == OpKind::kAvgPoolGrad);
 }
-// Only where several meet: elsewhere the engine's own result stands.
+// Changes only elements with several contributions: elsewhere assignment gives the engine's own
+// result.
 void assign_not_add(Strike& s) {
   const Tensor last =
       add_up(s.op(), s.inputs, {}, [](float, double term) { return static_cast<float>(term); });
@@ -192,8 +196,8 @@ void lost_term(Strike& s) {
     s.output = s.inputs[0];
     return;
   }
-  std::set<int64_t> met;             // results that had their first term
-  if (op.kind == OpKind::kReduce) {  // terms come in the order of the operand's elements
+  std::set<int64_t> met;             // elements of the result that had their first term
+  if (op.kind == OpKind::kReduce) {  // each_term follows the order of the operand's elements
     const auto x = s.own_input(0);
     size_t at = 0;
     each_term(op, {s.inputs[0].clone()}, {}, [&](int64_t e, double) {

@@ -1,3 +1,5 @@
+// Builds and runs the program of another sharding in place of the requested one, and maps inputs
+// and outputs by name between the two.
 #include "backends/faults/other_program.h"
 
 #include <utility>
@@ -31,7 +33,7 @@ class OtherEngine : public Engine {
     misfeed(fed_, own);
     StepOutputs all;
     TWINRUN_RETURN_IF_ERROR(honest_->step(step, states, own, all, sink, hooks));
-    // As the asked program names them.
+    // Return the outputs in the order of the requested program.
     outputs.assign(all.size(), {});
     for (size_t core = 0; core < all.size(); ++core) {
       for (const Output& output : asked_.outputs) {
@@ -45,7 +47,9 @@ class OtherEngine : public Engine {
 
  private:
   std::unique_ptr<Engine> honest_;
-  Program asked_, fed_;  // fed_: the executed one, with what it is fed
+  // asked_: the requested program. fed_: the executed one, with the misfeeding that is still to be
+  // applied to its inputs in sharding.feeding.
+  Program asked_, fed_;
 };
 
 class OtherBackend : public Backend {

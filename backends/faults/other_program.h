@@ -1,5 +1,6 @@
-// An engine whose script means something else than was asked: it secretly runs the program of another sharding, or is fed
-// otherwise. The engine itself is honest. To whoever runs it, an engine like any other.
+// Simulates a training script that does not do what was requested: the backend executes the program
+// of another sharding, or feeds it other inputs, without saying so. The wrapped engine itself
+// conforms. For the caller it is a backend like any other.
 //
 //   auto forgetful = with_other_program(*make_backend("tpu", options), [](Sharding s) {
 //     s.reduce_gradients = false;
@@ -15,10 +16,11 @@
 
 namespace twinrun {
 
-// Programs of one core, and those that nothing says how to build again, run as they are. Engine::program() and the trace are of
-// the program that is executed; what it is fed otherwise stands in no program, and shows only in what its ops read. The state
-// has the same variables in the same order. prepare(): an error where the asked program is itself misfed, or the change asks
-// for what cannot be built.
+// `change` maps the requested sharding to the executed one. Programs of one core, and programs
+// without a recipe (which cannot be resharded), run unchanged. Engine::program() and the trace show
+// the executed program; a changed feeding appears in no program, only in what the ops read. The
+// state has the same variables in the same order. prepare() returns an error if the requested
+// program is itself misfed in another way, or if the changed sharding cannot be built.
 std::unique_ptr<Backend> with_other_program(std::unique_ptr<Backend> honest,
                                             std::function<Sharding(Sharding)> change);
 

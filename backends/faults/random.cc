@@ -1,4 +1,4 @@
-// Random bits that are not the ones of (seed, step, sample).
+// Faults of random ops: bits that do not depend on (seed, step, sample) as they should.
 #include <algorithm>
 
 #include "backends/faults/kind.h"

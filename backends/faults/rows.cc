@@ -1,4 +1,4 @@
-// Rows of a result (samples, an embedding's entries) that are lost or in each other's place.
+// Indexing faults of whole rows (samples, entries of an embedding): rows lost, shifted or swapped.
 #include <algorithm>
 #include <numeric>
 
@@ -15,7 +15,7 @@ bool has_rows(const Program& p, ValueId id) {
   return computed_f32(p, id) && op.type.rank() > 0 && op.type.dims[0] > 1;
 }
 
-// Rows of the outermost dimension; result row i comes from row source[i].
+// Reorders the rows of the outermost dimension: row i of the result comes from row source[i].
 void move_rows(Strike& s, const std::vector<int64_t>& source) {
   const Tensor from = s.output;
   const auto to = s.own_output();
@@ -43,7 +43,7 @@ void swapped_samples(Strike& s) {
   std::swap(rows[a], rows[b < a ? b : b + 1]);
   move_rows(s, rows);
 }
-// At least one row, always the same ones.
+// Zeroes a share of the rows: at least one, the same rows in every step.
 void zero_rows(Strike& s) {
   const auto n = static_cast<uint32_t>(s.output.dims()[0]);
   const auto out = s.own_output();

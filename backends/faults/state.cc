@@ -1,4 +1,4 @@
-// What should have changed and did not, or changed on some cores only.
+// Faults of state: updates that are lost, stale, wrong, or different on one core.
 #include <algorithm>
 #include <string_view>
 
@@ -29,14 +29,14 @@ bool has_operand(const Program& p, ValueId id) {
          class_of(op_at(p, id).kind) != OpClass::kCollective;
 }
 
-// The state that an update replaces, or nullptr: the op does not read it.
+// The old value of the state that an update replaces; nullptr if the op does not read it.
 const Tensor* old_state(const Strike& s) {
   const auto it = std::ranges::find(s.op().operands, s.state);
   if (s.state == kNoValue || it == s.op().operands.end()) return nullptr;
   return &s.inputs[static_cast<size_t>(it - s.op().operands.begin())];
 }
 
-// An update's result of the step before is the old state, too.
+// If the op does not read the old state, its result of the step before is the old state.
 void keep(Strike& s) {
   if (const Tensor* old = old_state(s)) {
     s.output = *old;

@@ -1,3 +1,4 @@
+// The addends behind each element of dots, convolutions, reductions, scatters and windows.
 #include "backends/faults/terms.h"
 
 #include <algorithm>
@@ -11,7 +12,8 @@ namespace {
 
 using Term = std::function<void(int64_t, double)>;
 
-// A number as the sum of up to three bf16, each the rest rounded (docs/numerics.md, the TPU).
+// A number as the sum of up to three bf16 parts; each part is the remainder rounded to bf16
+// (docs/numerics.md, the TPU).
 struct Parts {
   double part[3];
   explicit Parts(float x) {
@@ -23,7 +25,8 @@ struct Parts {
   }
 };
 
-// Exact: products of binary32 numbers and their few sums fit a binary64, nearly always.
+// One term of a dot: the product of a and b at this precision. Products of binary32 numbers are
+// exact in binary64, and the sums of their few parts nearly always are.
 double product(DotPrecision precision, float a, float b) {
   if (precision == DotPrecision::kF32) return static_cast<double>(a) * b;
   const Parts of_a(a), of_b(b);
@@ -61,7 +64,8 @@ void dot_terms(const Op& op, const std::vector<Tensor>& inputs, DotPrecision pre
   }
 }
 
-// All three go over (pixel of y, tap of w, input channel, output channel); each is the sum over what it lacks.
+// The convolution and its two gradients all iterate over (pixel of y, tap of w, input channel,
+// output channel); an element of the result is the sum over the indices that it does not have.
 void convolution_terms(const Op& op, const std::vector<Tensor>& inputs, DotPrecision precision,
                        const Term& term) {
   const bool forward = op.kind == OpKind::kConvolution;
@@ -95,7 +99,7 @@ void convolution_terms(const Op& op, const std::vector<Tensor>& inputs, DotPreci
 
 void reduce_terms(const Op& op, const Tensor& x, const Term& term) {
   const Dims& d = x.dims();
-  std::vector<int64_t> stride(d.size(), 0);  // of the result, 0 along what is reduced
+  std::vector<int64_t> stride(d.size(), 0);  // strides of the result; 0 along reduced dimensions
   int64_t next = 1;
   for (size_t i = d.size(); i-- > 0;) {
     if (std::ranges::find(op.attrs.dims, static_cast<int64_t>(i)) != op.attrs.dims.end()) continue;
@@ -119,7 +123,7 @@ void scatter_terms(const Op& op, const Tensor& ids, const Tensor& dy, const Term
   }
 }
 
-// The pixels of x under every window, in order: f(element of y, elements of x).
+// Calls f(element of y, the elements of x under its window) for every window, in order.
 void each_window(const Dims& x, const Window& window,
                  const std::function<void(int64_t, const std::vector<int64_t>&)>& f) {
   std::vector<int64_t> under;

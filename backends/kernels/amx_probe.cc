@@ -1,3 +1,4 @@
+// Detects AVX-512 and AMX, and tests that AMX products have the bits of the model.
 #include "backends/kernels/amx_probe.h"
 
 #include <vector>
@@ -21,7 +22,7 @@ enum class Data { kPlain, kWide, kCancelling, kTiny, kDenormal, kSpecial, kSmall
 constexpr Data kAllData[] = {Data::kPlain,    Data::kWide,    Data::kCancelling,    Data::kTiny,
                              Data::kDenormal, Data::kSpecial, Data::kSmallestNormal};
 
-// Bits of bf16 numbers, the same in every process.
+// Pseudo-random bits of bf16 numbers, the same in every process.
 class Source {
  public:
   explicit Source(uint32_t seed) : state_(seed * 2654435761u + 1u) {}
@@ -31,7 +32,7 @@ class Source {
     state_ ^= state_ << 5;
     return state_;
   }
-  // Exponents (biased) from `low` on, `count` of them.
+  // A number whose biased exponent is one of `count` values from `low` on.
   uint16_t number(uint32_t low, uint32_t count) {
     const uint32_t r = next();
     return static_cast<uint16_t>((r & 0x8000u) | (low + (r >> 16) % count) << 7 | (r & 0x7Fu));
@@ -77,7 +78,10 @@ class Problem {
         b(static_cast<size_t>(s.k * s.columns));
     for (uint16_t& x : a) x = source.draw(data);
     for (uint16_t& x : b) x = source.draw(data);
-    if (data == Data::kCancelling) {  // against the neighbour or against the chain's last
+    // Operands of k repeat those of k - 1 (the other chain) or of k - 2 (the last of its own
+    // chain), a with the sign changed and b sometimes with the last bit changed, so that products
+    // cancel wholly or nearly.
+    if (data == Data::kCancelling) {
       for (int k = 2; k < s.k; ++k) {
         const int other = k - 1 - k / 2 % 2;
         for (int i = 0; i < s.rows; ++i) at(a, i * s.k + k) = at(a, i * s.k + other) ^ 0x8000u;
@@ -86,7 +90,8 @@ class Problem {
               static_cast<uint16_t>(at(b, other * s.columns + j) ^ (source.next() % 3 == 0));
       }
     }
-    if (data == Data::kSmallestNormal) {  // 2^-126 - 2^-151 * (1 to 4): tiny after rounding or not
+    // Each chain gives 2^-126 - 2^-151 * (1 to 4), which may or may not be tiny after rounding.
+    if (data == Data::kSmallestNormal) {
       for (int k = 0; k < s.k; ++k) {
         for (int i = 0; i < s.rows; ++i)
           at(a, i * s.k + k) = static_cast<uint16_t>(k < 2 ? 0x2000 : k < 4 ? 0x1980 + i * 4 : 0);
@@ -151,7 +156,8 @@ bool has_tiles() {
   return (edx >> 22 & 1u) != 0 && (edx >> 24 & 1u) != 0;  // AMX-BF16, AMX-TILE
 }
 
-// The kernel saves tiles from thread to thread, and lets this process have them.
+// Whether the operating system's kernel saves tile registers on a thread switch and grants them to
+// this process.
 bool kernel_allows_tiles() {
 #if defined(__linux__)
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;

@@ -1,4 +1,5 @@
-// What this machine has, asked of the processor and the kernel. Called by isa.cc.
+// Detection of AVX-512 and AMX, by querying the processor and the operating system's kernel. Called
+// by isa.cc.
 #pragma once
 
 #include <string_view>
@@ -6,7 +7,8 @@
 namespace twinrun {
 
 bool has_avx512();
-// Asks for AMX tiles, for this process, and tries them. Why they cannot be used; empty if they can.
+// Requests AMX tiles for this process and tests them. Returns why they cannot be used; empty if
+// they can.
 std::string_view probe_amx();
 
 }  // namespace twinrun

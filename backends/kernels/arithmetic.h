@@ -1,8 +1,8 @@
-// What every kernel needs of the contract: flushing, canonical NaNs, typed loads and stores,
-// cutting work into pieces. Private to backends/kernels.
+// What every kernel needs to keep the numeric contract: flushing, canonical NaNs, typed loads and
+// stores, and cutting work into pieces. Private to backends/kernels.
 //
-//   for_pieces(context, n, work, [&](int64_t i) { FlushScope scope(context.arithmetic.flush); ...
-//   }); for_ranges(context, elements, 1, [&](int64_t begin, int64_t end) { ... });
+//   for_pieces(context, n, work, [&](int64_t i) { FlushScope scope(flush); ... });
+//   for_ranges(context, elements, 1, [&](int64_t begin, int64_t end) { ... });
 #pragma once
 
 #include <immintrin.h>
@@ -16,8 +16,8 @@
 
 namespace twinrun {
 
-// FTZ and DAZ of this thread while in scope. The empty asm keeps arithmetic on memory inside the
-// scope.
+// Sets FTZ and DAZ (denormal results and operands are zero) for this thread while in scope. The
+// empty asm keeps the compiler from moving arithmetic on memory out of the scope.
 class FlushScope {
  public:
   explicit FlushScope(bool on) : on_(on) {
@@ -40,10 +40,10 @@ class FlushScope {
 };
 
 // Below this much work (about one unit per element touched) waking the pool costs more than it
-// brings.
+// saves.
 inline constexpr int64_t kParallelWork = 1 << 15;
 
-// Calls run(i) for i < pieces, on the pool if the work is worth it.
+// Calls run(i) for i < pieces, on the pool if there is enough work.
 template <typename F>
 void for_pieces(const KernelContext& context, int64_t pieces, int64_t work, F&& run) {
   if (context.pool == nullptr || context.pool->threads() == 1 || pieces <= 1 ||
@@ -58,8 +58,8 @@ inline int threads_of(const KernelContext& context) {
   return context.pool == nullptr ? 1 : context.pool->threads();
 }
 
-// Cuts [0, n) into ranges of about equal size; `cost` is the work per index. Only for indices that
-// are independent.
+// Cuts [0, n) into ranges of about equal size and calls run(begin, end) for each, on the pool if
+// there is enough work; `cost` is the work per index. Only for indices that are independent.
 template <typename F>
 void for_ranges(const KernelContext& context, int64_t n, int64_t cost, F&& run) {
   if (n <= 0) return;
@@ -74,13 +74,13 @@ void for_ranges(const KernelContext& context, int64_t n, int64_t cost, F&& run) 
   for_pieces(context, pieces, work, [&](int64_t i) { run(n * i / pieces, n * (i + 1) / pieces); });
 }
 
-// What an operation reads or leaves under flushing.
+// x as an op sees it: with kFlush a denormal is a zero of its sign.
 template <bool kFlush>
 inline float flushed(float x) {
   return kFlush ? flush(x) : x;
 }
 
-// Element types as kernels see them.
+// Element types: how kernels load an element as binary32 and store a result.
 struct F32 {
   using type = float;
   static float load(float x) { return x; }
@@ -98,7 +98,7 @@ struct BF16 {
   }
 };
 
-// Arithmetic kernels are instantiated on the element type and on flushing.
+// Calls f with the element type and flushing as template arguments.
 template <typename F>
 void dispatch_float(DType dtype, bool flush, F&& f) {
   if (dtype == DType::kBF16) {

@@ -1,6 +1,7 @@
-// binary32 goes straight from operand to result. bf16 goes in chunks of 256 through binary32 buffers
-// in L1: widen, compute, round once. Under `flush` the caller has set FTZ and DAZ, which do the work
-// for + - * /; what moves or compares operands flushes them itself.
+// The elementwise kernels for one block. binary32 goes straight from operand to result. bf16 goes
+// in chunks of 256 through binary32 buffers in L1: widen, compute, round once. Under `flush` the
+// caller has set FTZ and DAZ, which is enough for + - * /; maximum, minimum, comparisons and unary
+// functions flush their operands themselves. select, negate and abs do not flush.
 #include "backends/kernels/blocks.h"
 
 #include <cstring>
@@ -39,7 +40,7 @@ struct Divide {
     return a / b;
   }
 };
-// NaN + NaN keeps a NaN; equal numbers differ in bits only as zeros do.
+// A NaN operand gives a NaN. Equal numbers differ in bits only if they are zeros of different sign.
 struct Maximum {
   template <bool kFlush>
   static float of(float x, float y) {
@@ -63,7 +64,7 @@ struct Minimum {
   static __m256 of8(__m256 a, __m256 b) { return minimum8(a, b); }
 };
 
-// Operand elements as binary32; in place where nothing has to change.
+// The operand's elements as binary32, in `buffer`; the operand itself where nothing has to change.
 template <typename T, bool kFlushInput>
 inline const float* widen(const typename T::type* x, float* buffer, int64_t n) {
   if constexpr (std::is_same_v<T, F32> && !kFlushInput) {
@@ -151,7 +152,7 @@ void integer(const BlockArgs& g) {
     if constexpr (kKind == OpKind::kMinimum) out[i] = std::min(a[i], b[i]);
   }
 }
-// What no program contains (integer division, ...), as ever: zeros.
+// For ops that no program contains (integer division, ...): writes zeros.
 void zeros(const BlockArgs& g) { std::memset(g.out, 0, static_cast<size_t>(g.n) * 4); }
 
 template <CompareKind kKind, typename V>
@@ -194,7 +195,7 @@ void compare_float(const BlockArgs& g) {
   }
 }
 
-// Bits are moved: integer types, which FTZ and DAZ do not concern.
+// Copies bits as integer types, which FTZ and DAZ do not affect.
 template <typename E>
 void select(const BlockArgs& g) {
   const auto* p = static_cast<const uint8_t*>(g.in[0]);

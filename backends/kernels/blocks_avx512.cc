@@ -1,3 +1,4 @@
+// The functions of blocks_wide.h, compiled for AVX-512.
 #include <immintrin.h>
 
 #include "backends/kernels/blocks_wide.h"
@@ -39,7 +40,8 @@ inline __m512 load(const float* x, __mmask16 lanes) {
   return _mm512_castsi512_ps(_mm512_mask_and_epi32(u, static_cast<__mmask16>(~normal), u, sign));
 }
 
-// VMAXPS gives the second operand where both are zeros or one is NaN: zeros are joined by their bits, NaNs replaced.
+// VMAXPS returns its second operand if both are zeros or one is NaN. So equal operands are joined
+// by their bits, and NaNs are replaced.
 template <bool kFlush, bool kLargest>
 void extreme(const float* a, const float* b, float* out, int64_t n) {
   const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7FC00000));

@@ -1,5 +1,5 @@
-// Conversions of blocks: through binary32, flushed if so asked, then rounded once. Between integers and
-// booleans: tests against zero.
+// Conversions of blocks: through binary32, flushed under `flush`, then rounded once. Conversions
+// between integers and booleans are tests against zero.
 #include <cstring>
 #include <limits>
 #include <type_traits>

@@ -1,4 +1,4 @@
-// Blocks of binary32 on machines with AVX-512: which of blocks_wide.h serves an op.
+// Chooses the AVX-512 function of blocks_wide.h for an op on blocks of binary32.
 #include "backends/kernels/blocks_wide.h"
 
 #include "backends/kernels/blocks.h"

@@ -1,4 +1,4 @@
-// The all-reduce ring of numerics.md rule 7, computed in one place instead of around a ring.
+// The all-reduce of numerics.md, section 6: the sums of a ring, computed in one place.
 #include <cstring>
 
 #include "backends/kernels/arithmetic.h"
@@ -26,7 +26,7 @@ void ring(const KernelContext& context, std::span<const Tensor> x, Tensor& outpu
         for (int64_t q = 0; q < n; ++q) sum[q] = T::load(of(c + 1)[i + q]);
         for (int64_t hop = 2; hop <= replicas; ++hop) {
           const E* next = of(c + hop) + i;
-          // What travels has the tensor's type: rounded at every hop.
+          // A hop sends values of the tensor's type, so each hop rounds to it.
           for (int64_t q = 0; q < n; ++q)
             sum[q] = T::load(T::template store<kFlush>(sum[q] + T::load(next[q])));
         }

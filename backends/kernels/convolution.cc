@@ -1,5 +1,5 @@
-// convolution and convolution_input_grad: M = output pixels, read straight from slabs; K = (kh, kw,
-// channel); N = channels.
+// convolution and convolution_input_grad as matrix products: M = output pixels, read straight from
+// slabs; K = (kh, kw, channel); N = channels of the result.
 #include <atomic>
 
 #include "backends/kernels/gemm.h"
@@ -13,17 +13,17 @@ namespace {
 
 // ---- input gradients of strided convolutions
 //
-// Of a pixel's taps only those hit dy whose distance is a multiple of the stride; the contract
-// multiplies the zeros between, too. Pixels of one phase (y mod stride, x mod stride) share their
-// taps, and taken alone they are the input gradient of a convolution without stride: less work by
-// the product of the strides. The zeros are left out as
-// those of padding are (patch_product.h), or else all multiplied.
+// Of a pixel's taps, only those at multiples of the stride meet an element of dy; the contract
+// multiplies the zeros between them, too. Pixels of one phase (y mod stride, x mod stride) share
+// their taps, and by themselves they are the input gradient of a convolution without stride, which
+// is less work by the product of the strides. The zeros are left out under the conditions that hold
+// for padding (patch_product.h); otherwise all are multiplied.
 
 bool phases_apply(const Window& w) {
   return (w.stride[0] != 1 || w.stride[1] != 1) && w.dilation[0] == 1 && w.dilation[1] == 1;
 }
 
-// Along one axis: the pixels phase, phase + stride, .. and the taps that they share.
+// Along one axis: the pixels phase, phase + stride, ... and the taps that they share.
 struct Phase {
   int64_t pixels, first_tap, taps, base;  // tap t of pixel j reads dy at base + j - t
   Phase(int64_t phase, int64_t size, int64_t kernel, int64_t stride, int64_t pad_low)
@@ -33,8 +33,8 @@ struct Phase {
         base((phase + pad_low - first_tap) / stride) {}
 };
 
-// One pass of dx [n, h, w, ci] from dy and w [kh, kw, ci, co]; false: there is a -0, nothing is
-// promised of c.
+// Computes one pass of dx [n, h, w, ci] from dy and w [kh, kw, ci, co]. False if a result is -0: c
+// is then unspecified, and the pass has to be computed without phases.
 bool multiply_phases(const GemmPlan& plan, const Window& window, const Dims& dy_dims,
                      const float* dy, const Dims& w, const float* weights, const Dims& x,
                      Terms terms, float* c) {

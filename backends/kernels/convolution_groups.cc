@@ -1,5 +1,5 @@
-// Grouped convolutions and their gradients: every operand and the result is cut along its last dimension, and part g of the
-// result is the convolution of the parts g.
+// Grouped convolutions and their gradients: every operand and the result is cut along its last
+// dimension, and part g of the result is the convolution of part g of each operand.
 #include "backends/kernels/kernel_list.h"
 
 namespace twinrun {

@@ -1,4 +1,5 @@
-// convolution_kernel_grad: M = (kh, kw, ci), K = (n, oh, ow) in segments of 4096, N = co.
+// convolution_kernel_grad as a matrix product: M = (kh, kw, ci), K = (n, oh, ow) in segments of
+// 4096, N = co.
 #include "backends/kernels/gemm.h"
 #include "backends/kernels/image_view.h"
 #include "backends/kernels/kernel_list.h"
@@ -18,10 +19,10 @@ struct Problem {
   int64_t m, n, k;
 };
 
-// Row tiles: a tile's rows must be neighbours in the slab.
+// Cuts M into row tiles. The rows of a tile must be adjacent in the slab.
 int64_t row_tiles(const GemmPlan& plan, const PatchGeometry& g, RowTile* tiles) {
-  const bool joined =
-      g.pitch == g.channels && g.tap_step[1] == 1;  // taps of a kernel row follow one another
+  // Whether the taps of a kernel row are adjacent in the slab.
+  const bool joined = g.pitch == g.channels && g.tap_step[1] == 1;
   const int64_t run = joined ? g.taps[1] * g.channels : g.channels;
   const int64_t parts = (run + plan.kernels.rows - 1) / plan.kernels.rows;
   int64_t count = 0;
@@ -37,7 +38,8 @@ int64_t row_tiles(const GemmPlan& plan, const PatchGeometry& g, RowTile* tiles) 
   return count;
 }
 
-// Slabs for outputs [k0, k1) of the flat (n, oh, ow), and the offset of each.
+// Copies the slabs that outputs [k0, k1) of the flat (n, oh, ow) read, and writes the offset of
+// each output.
 void copy_patches(const Problem& p, Term term, bool poison, int64_t k0, int64_t k1,
                   int64_t* offsets) {
   const PatchGeometry& g = p.g;
@@ -67,13 +69,13 @@ void copy_patches(const Problem& p, Term term, bool poison, int64_t k0, int64_t 
   }
 }
 
-// One segment's sum for some of the row tiles.
+// Computes one segment's sum for some of the row tiles.
 void segment_sum(const GemmPlan& plan, const Problem& p, Terms terms, int64_t segment,
                  const RowTile* tiles, int64_t count, bool whole, float* c) {
   const int64_t begin = segment * kSegment, end = std::min(p.k, begin + kSegment);
   const bool poison = plan.context.arithmetic.poison;
   int64_t offsets[kBlockK];
-  // Few rows do not pay for packing dy.
+  // For few rows, packing dy costs more than it saves.
   const bool in_place = !plan.amx() && terms.b == Term::kWhole && p.n % plan.kernels.lanes == 0 &&
                         (count <= kFewTiles || p.n <= plan.panel());
   auto* copy =
@@ -95,8 +97,8 @@ void multiply(const GemmPlan& plan, const Problem& p, Terms terms, float* c) {
   RowTile* tiles = scratch<RowTile>(Scratch::kTiles, static_cast<size_t>(p.m));
   const int64_t tile_count = row_tiles(plan, p.g, tiles);
   const int64_t elements = p.m * p.n;
-  // As many segments side by side as memory allows, each thread as many as the others; more pieces by rows where the
-  // segments are few.
+  // Takes as many segments at a time as memory allows, with as many for each thread as for the
+  // others. Where segments are few, pieces are also cut by rows.
   int64_t group = std::clamp<int64_t>(kPartialLimit / elements, 1, segments);
   const bool side_by_side = segments >= 2 * threads && group >= threads;
   if (side_by_side) group = group / threads * threads;

@@ -1,5 +1,5 @@
-// dot_general: matrices, or stacks of them. Contracting both outermost dimensions of two matrices is a kernel gradient:
-// segments of 4096.
+// dot_general: matrices, or stacks of them. A product that contracts both outermost dimensions of
+// two matrices is treated as a kernel gradient: it has segments of 4096.
 #include "backends/kernels/gemm.h"
 #include "backends/kernels/kernel_list.h"
 #include "backends/kernels/operands.h"
@@ -9,8 +9,9 @@ namespace {
 
 struct Product {
   int64_t m, k, n;
-  bool a_rows,
-      b_rows;  // k runs along a's rows (a is [m, k]), along b's first dimension (b is [k, n])
+  // a_rows: k runs along the rows of a (a is [m, k]). b_rows: k is the first dimension of b (b is
+  // [k, n]).
+  bool a_rows, b_rows;
   int64_t segment;
 };
 

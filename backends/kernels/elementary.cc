@@ -1,3 +1,4 @@
+// The elementary functions: choice of the vector code, and the evaluation in binary128.
 #include "backends/kernels/elementary.h"
 
 #include <cmath>
@@ -10,7 +11,7 @@ namespace {
 
 __extension__ typedef __float128 Quad;
 
-// Further terms of ln 2 and of 2 / sqrt(pi).
+// Further binary64 terms of ln 2 and of 2 / sqrt(pi).
 constexpr double kLn2c = 0x1.7b57a079a1934p-111;
 constexpr double kTwoOverSqrtPib = 0x1.1ae3a914fed80p-56, kTwoOverSqrtPic = -0x1.3cbbebf65f145p-111;
 
@@ -22,7 +23,7 @@ const ElementaryKernels& vectors() {
 
 Quad ln2_quad() { return Quad(kLn2) + Quad(kLn2b) + Quad(kLn2c); }
 
-// exp(r) - 1 by its series, |r| <= 0.35: 2^-110.
+// exp(r) - 1 by its series for |r| <= 0.35, to 2^-110.
 Quad expm1_quad_reduced(Quad r) {
   Quad sum = 0;
   for (int k = 30; k >= 1; --k) sum = (sum + 1) * r / k;
@@ -54,7 +55,8 @@ Quad log1p_quad(float x) {
   const Quad f = e == 0 ? Quad(x) : one_plus * two_to(-e) - 1;
   return log_quad_of(f / (f + 2), e);
 }
-// The series of erf_small; its terms reach e^(x^2) / x, which costs 23 of the 113 bits at x = 4.
+// The series of erf_small. Its terms reach e^(x^2) / x, and their cancellation costs 23 of the 113
+// bits at x = 4.
 Quad erf_quad(float x) {
   const Quad z = Quad(x) * x;
   Quad term = x, sum = x;
@@ -71,8 +73,8 @@ Quad tanh_quad(float x) {
   return em / (em + 2);
 }
 
-// Rounds to binary32; the conversion of the rounded value is where the hardware flushes, if it is
-// to.
+// Rounds to binary32. Converting the rounded value through binary64 lets the hardware flush it, if
+// it is set to flush.
 float rounded(Quad y) {
   volatile double r = static_cast<float>(y);
   return static_cast<float>(r);

@@ -1,4 +1,4 @@
-// Elementary functions eight binary64 at a time.
+// The elementary functions compiled for AVX-512: eight binary64 at a time.
 #include "backends/kernels/elementary_vectors.h"
 
 namespace twinrun {

@@ -1,4 +1,4 @@
-// What an instruction set has of elementary functions. Private to elementary*.cc.
+// The table of elementary functions that each instruction set provides. Private to elementary*.cc.
 #pragma once
 
 #include <stdint.h>
@@ -17,7 +17,8 @@ struct ElementaryKernels {
 };
 extern const ElementaryKernels kElementaryAvx512;
 
-// In binary128, for the few arguments that binary64 does not decide; rounded as the thread's mode flushes. tanh, erf: x >= 0.
+// Evaluation in binary128, for the few arguments whose rounding binary64 does not decide. The
+// result is flushed if the thread's MXCSR flushes. tanh and erf: x >= 0.
 float exp_slow(float x);
 float log_slow(float x);
 float tanh_slow(float x);

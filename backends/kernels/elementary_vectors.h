@@ -1,5 +1,6 @@
-// The vectors of elementary.cc, for the instruction set of the file that includes this: elementary.cc for the floor,
-// elementary_avx512.cc. Every operation is written out (fma where one is meant), so how many go at a time changes no bit.
+// The vector code of the elementary functions, for the instruction set of the file that includes
+// it: elementary.cc (AVX2) or elementary_avx512.cc. Every operation is written out (fma where one
+// is meant), so the number of lanes changes no bit.
 #pragma once
 
 #include <stdint.h>
@@ -9,7 +10,7 @@
 namespace twinrun {
 namespace {
 
-// ln 2 in binary64 terms: 0x0.b17217f7d1cf79abc9e3b39803f2f6af40f343267...
+// ln 2 as a sum of binary64 terms: 0x0.b17217f7d1cf79abc9e3b39803f2f6af40f343267...
 constexpr double kLn2 = 0x1.62e42fefa39efp-1, kLn2b = 0x1.abc9e3b39803fp-56;
 constexpr double kLog2e = 0x1.71547652b82fep+0;
 constexpr double kRound = 0x1.8p52;  // adding it rounds to an integer, held in the low bits
@@ -21,8 +22,8 @@ inline uint32_t as_u32(float x) { return __builtin_bit_cast(uint32_t, x); }
 constexpr uint32_t kNaN32 = 0x7FC00000u;  // the canonical one
 constexpr float kInfinity32 = __builtin_inff();
 
-// exp(r) - 1 for |r| <= ln2/2: its Taylor series to r^13, cut off below 2^-57. Coefficients are
-// exact quotients.
+// exp(r) - 1 for |r| <= ln2/2: its Taylor series to r^13, with a remainder below 2^-57. Each
+// coefficient is a rounded quotient of exact integers.
 inline double expm1_reduced(double r) {
   double q = 1.0 / 6227020800.0;
   q = __builtin_fma(q, r, 1.0 / 479001600.0);
@@ -39,7 +40,8 @@ inline double expm1_reduced(double r) {
   return __builtin_fma(q * r, r, r);
 }
 
-// Relative error at most 2^-50 (two reductions by fma, 2^-54 each; polynomial 2^-52).
+// exp(x) with a relative error of at most 2^-50 (two argument reductions by fma, 2^-54 each;
+// polynomial 2^-52).
 inline double exp_fast(double x) {
   const double t = __builtin_fma(x, kLog2e, kRound);
   const double n = t - kRound;
@@ -48,7 +50,7 @@ inline double exp_fast(double x) {
   return (1.0 + expm1_reduced(r)) * scale;
 }
 
-// e log 2 + 2 s (1 + s^2/3 + ... + s^20/21): log of 2^e m, s = (m - 1) / (m + 1).
+// log of 2^e m, with s = (m - 1) / (m + 1): e log 2 + 2 s (1 + s^2/3 + ... + s^20/21).
 inline double log_of(double s, double e) {
   const double z = s * s;
   double q = 1.0 / 21.0;
@@ -64,7 +66,7 @@ inline double log_of(double s, double e) {
   const double s2 = s + s;
   return __builtin_fma(e, kLn2, __builtin_fma(s2 * z, q, s2));
 }
-// m in [sqrt(1/2), sqrt(2)); x > 0 and finite.
+// log(x) for x > 0 and finite, with m in [sqrt(1/2), sqrt(2)).
 inline double log_fast(double x) {
   const uint64_t u = as_u64(x) - 0x3FE6A09E667F3BCDull;  // distance from sqrt(1/2)
   const uint64_t shifted = u >> 52;                      // exponent, modulo 2^12
@@ -74,7 +76,7 @@ inline double log_fast(double x) {
   return log_of((m - 1.0) / (m + 1.0), e);
 }
 
-// x >= 0: expm1(2x) / (expm1(2x) + 2).
+// tanh(x) for x >= 0, as expm1(2x) / (expm1(2x) + 2).
 inline double tanh_fast(double x) {
   const double z = x + x;
   const double t = __builtin_fma(z, kLog2e, kRound);
@@ -85,9 +87,9 @@ inline double tanh_fast(double x) {
   return em / (em + 2.0);
 }
 
-// log(1 + x), x > -1 and finite: as log_fast of u = 1 + x, but where u lies in [sqrt(1/2), sqrt(2))
-// it is x that is taken for m - 1, exact where u is not. Elsewhere u is exact up to x = 2^29, and its
-// relative error of 2^-53 beyond that is nothing to a logarithm above 20.
+// log(1 + x) for x > -1 and finite: log_fast of u = 1 + x, except that where u lies in [sqrt(1/2),
+// sqrt(2)) x itself is used for m - 1, since x is exact where u is not. Elsewhere u is exact up to
+// x = 2^29; beyond that its relative error of 2^-53 is negligible for a logarithm above 20.
 inline double log1p_fast(double x) {
   const double one_plus = 1.0 + x;
   const uint64_t u = as_u64(one_plus) - 0x3FE6A09E667F3BCDull;
@@ -102,9 +104,9 @@ inline double log1p_fast(double x) {
 
 constexpr double kTwoOverSqrtPi = 0x1.20dd750429b6dp+0;
 
-// 0 <= x <= 1: 2 / sqrt(pi) * x * sum (-x^2)^n / (n! (2n + 1)). Cut off below 2^-57 of the first
-// term, which the sum is at least 0.74 of; terms add up to twice the sum: relative error at most
-// 2^-50.
+// erf(x) for 0 <= x <= 1: 2 / sqrt(pi) * x * sum (-x^2)^n / (n! (2n + 1)). The remainder is below
+// 2^-57 of the first term. The sum is at least 0.74 of the first term and the magnitudes of the
+// terms add up to twice the sum, so the relative error is at most 2^-50.
 inline double erf_small(double x) {
   const double z = -(x * x);  // exact
   double q = 1.0 / (355687428096000.0 * 35);
@@ -127,8 +129,9 @@ inline double erf_small(double x) {
   q = __builtin_fma(q, z, 1.0);
   return kTwoOverSqrtPi * x * q;
 }
-// 1 <= x <= 4: the polynomial of degree 25 in x - 5/2 (exact) that equals erf at the Chebyshev points;
-// it is off by at most 2^-50.5, coefficients rounded, and Horner's rule adds 2^-52.3. erf >= 0.84.
+// erf(x) for 1 <= x <= 4: the polynomial of degree 25 in x - 5/2 (an exact difference) that equals
+// erf at the Chebyshev points. Its error with rounded coefficients is at most 2^-50.5, and Horner's
+// rule adds 2^-52.3. erf >= 0.84 here.
 inline double erf_large(double x) {
   constexpr double kErf[] = {-0x1.98970669ec902p-40, -0x1.5706cb17e40cbp-39, 0x1.97dd9e2f729d2p-35,
                              -0x1.ab36731f7a425p-38, -0x1.74d60f34bc02ep-31, 0x1.71aff8b28df5dp-30,
@@ -147,12 +150,13 @@ inline double erf_large(double x) {
 }
 inline double erf_fast(double x) {
   const double small = erf_small(x), large = erf_large(x);
-  // Positive numbers compare as their bits do.
+  // Non-negative numbers compare as their bits do.
   const uint64_t below_one = as_u64(x) < as_u64(1.0) ? ~uint64_t{0} : 0;
   return as_double((as_u64(small) & below_one) | (as_u64(large) & ~below_one));
 }
 
-// value(i) and its error bound; slow(i) where they do not decide a rounding.
+// Ziv's test: rounds fast(x[i]) to binary32 where its relative error bound `error` decides the
+// rounding; elsewhere y[i] is slow(x[i]).
 template <typename Fast>
 inline void ziv(const float* x, float* y, int64_t n, double error, Fast&& fast,
                 float (*slow)(float)) {
@@ -175,8 +179,8 @@ inline void ziv(const float* x, float* y, int64_t n, double error, Fast&& fast,
 void exp_vectors(const float* x, float* y, int64_t n) {
   float clamped[kElementaryChunk], result[kElementaryChunk];
   for (int64_t i = 0; i < n; ++i) {
-    const float lowest =
-        x[i] < -110.0f ? -110.0f : x[i];  // rounds to 0 and to infinity beyond these
+    // Beyond -110 and 100 the result rounds to 0 and to infinity.
+    const float lowest = x[i] < -110.0f ? -110.0f : x[i];
     clamped[i] = lowest > 100.0f ? 100.0f : lowest;
     clamped[i] = clamped[i] != clamped[i] ? 0.0f : clamped[i];
   }
@@ -199,7 +203,7 @@ void tanh_vectors(const float* x, float* y, int64_t n) {
   float magnitude[kElementaryChunk], result[kElementaryChunk];
   for (int64_t i = 0; i < n; ++i) {
     const float a = as_float(as_u32(x[i]) & 0x7FFFFFFFu);
-    magnitude[i] = a < 10.0f ? a : 10.0f;  // rounds to 1 beyond
+    magnitude[i] = a < 10.0f ? a : 10.0f;  // tanh rounds to 1 beyond
   }
   ziv(magnitude, result, n, 0x1p-48, tanh_fast, tanh_slow);
   for (int64_t i = 0; i < n; ++i) {
@@ -212,7 +216,7 @@ void erf_vectors(const float* x, float* y, int64_t n) {
   float magnitude[kElementaryChunk], result[kElementaryChunk];
   for (int64_t i = 0; i < n; ++i) {
     const float a = as_float(as_u32(x[i]) & 0x7FFFFFFFu);
-    magnitude[i] = a < 4.0f ? a : 4.0f;  // rounds to 1 from there
+    magnitude[i] = a < 4.0f ? a : 4.0f;  // erf rounds to 1 from 4 on
   }
   ziv(magnitude, result, n, 0x1p-48, erf_fast, erf_slow);
   for (int64_t i = 0; i < n; ++i) {
@@ -226,7 +230,7 @@ void log1p_vectors(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) proper[i] = x[i] > -1.0f && x[i] < kInfinity32 ? x[i] : 1.0f;
   ziv(proper, result, n, 0x1p-48, log1p_fast, log1p_slow);
   for (int64_t i = 0; i < n; ++i) {
-    // It has the sign of x, zeros too.
+    // The result has the sign of x, also where it is zero.
     const float signed_result =
         as_float((as_u32(result[i]) & 0x7FFFFFFFu) | (as_u32(x[i]) & 0x80000000u));
     float r = x[i] > -1.0f ? signed_result : as_float(kNaN32);

@@ -1,5 +1,5 @@
-// Elementwise ops over whole tensors: each piece of the range is one block. convert, select, negate
-// and abs too; what they compute is in blocks.cc.
+// Elementwise ops over whole tensors, convert, select, negate and abs included: each piece of the
+// range is one block, which the kernels of blocks.cc compute.
 #include "backends/kernels/arithmetic.h"
 #include "backends/kernels/blocks.h"
 #include "backends/kernels/kernel_list.h"

@@ -1,3 +1,4 @@
+// Compiles a fusion group into block kernels that share buffers, and runs them block by block.
 #include "backends/kernels/fused.h"
 
 #include <cstring>
@@ -12,9 +13,9 @@ namespace twinrun {
 namespace {
 
 constexpr int64_t kBlock = 1024, kLargestPeriod = 2048;
-constexpr size_t kElement = 4;  // bytes a buffer has per element
+constexpr size_t kElement = 4;  // bytes per element of a buffer
 
-// Elements [at, at + n) of a broadcast.
+// Writes elements [at, at + n) of a broadcast to `to`.
 template <typename E>
 void expand(const E* from, int64_t inner, int64_t period, int64_t at, E* to, int64_t n) {
   if (period == 1) {
@@ -46,14 +47,14 @@ void expand_bytes(size_t size, const std::byte* from, int64_t inner, int64_t per
 
 }  // namespace
 
-// The table of pointers holds sources, then stored results, then buffers.
+// Builds a FusedKernel. The table of pointers holds sources, then stored results, then buffers.
 struct FusedKernel::Compiler {
   FusedKernel& k;
   const Graph& graph;
   const FusionGroup& group;
   const std::vector<bool>& over;
-  std::map<ValueId, Place> places;                                    // of the group's ops
-  std::map<std::tuple<ValueId, int64_t, int64_t>, Place> broadcasts;  // what has been expanded
+  std::map<ValueId, Place> places;                                    // results of the group's ops
+  std::map<std::tuple<ValueId, int64_t, int64_t>, Place> broadcasts;  // those already expanded
   using Key = std::tuple<OpKind, DType, CompareKind, std::vector<std::pair<int, size_t>>>;
   std::map<Key, ValueId> computed;
 
@@ -81,7 +82,8 @@ struct FusedKernel::Compiler {
       return;
     }
     k.block_ = k.columns_;
-    while (k.block_ * 2 <= kBlock) k.block_ *= 2;  // a power of two of rows: divides a segment
+    // A power of two of rows, so that a block divides a segment.
+    while (k.block_ * 2 <= kBlock) k.block_ *= 2;
     k.unit_ = kReduceSegment * k.columns_;
   }
 
@@ -147,7 +149,8 @@ struct FusedKernel::Compiler {
     k.nodes_.push_back(node);
   }
 
-  // Buffers whose last reader is past are given to later nodes: few enough to stay in L1.
+  // Gives buffers whose last reader has run to later nodes, so that few enough are left to stay in
+  // L1.
   void share_buffers() {
     const int first = static_cast<int>(group.sources.size() + group.stored.size());
     std::map<int, size_t> last;
@@ -184,8 +187,8 @@ struct FusedKernel::Compiler {
           over.push_back(now);
         }
       }
-      take(node.view >= 0 ? k.views_[static_cast<size_t>(node.view)].out
-                          : node.out);  // before its operands are free
+      // Taken before the operands' buffers are freed, since a result must not overlap them.
+      take(node.view >= 0 ? k.views_[static_cast<size_t>(node.view)].out : node.out);
       free.insert(free.end(), over.begin(), over.end());
     }
     for (Fold& fold : k.folds_) renamed(fold.in);
@@ -206,7 +209,7 @@ FusedKernel::FusedKernel(const Graph& graph, const FusionGroup& group, bool flus
   compiler.share_buffers();
 }
 
-// One call of run.
+// The arguments and the segments' sums of one call of run.
 struct FusedKernel::Pass {
   std::span<const std::byte* const> sources;
   std::span<std::byte* const> stored;
@@ -250,7 +253,8 @@ void FusedKernel::finish(const Pass& pass, int64_t job) const {
   }
 }
 
-// Brings node i's share of the next block's operands near. A block is a page: the hardware's own prefetchers stop there.
+// Prefetches node i's share of the next block's operands. A block is a page, and the hardware's own
+// prefetchers stop at page boundaries.
 void FusedKernel::fetch(std::byte* const* table, int64_t at, int64_t n, size_t i) const {
   if (n <= 0) return;
   for (const Place& place : full_) {
@@ -262,7 +266,8 @@ void FusedKernel::fetch(std::byte* const* table, int64_t at, int64_t n, size_t i
   }
 }
 
-// Elements [begin, end) of one job: whole blocks, and whole segments where there are reductions.
+// Runs elements [begin, end) of one job: whole blocks, and whole segments where there are
+// reductions.
 void FusedKernel::piece(const Pass& pass, int64_t job, int64_t begin, int64_t end) const {
   const int first = sources_ + stored_;
   const size_t buffer_bytes = (static_cast<size_t>(block_) * kElement + 63) / 64 * 64;

@@ -1,3 +1,4 @@
+// Dense matrix products: cuts C into pieces for threads, and operands into blocks for the caches.
 #include "backends/kernels/gemm.h"
 
 namespace twinrun {
@@ -55,30 +56,31 @@ void add_partial(const GemmPlan& plan, float* c, const float* t, int64_t n, bool
 namespace {
 
 constexpr int64_t kPackedLimit = int64_t{4} << 20;  // floats of B packed at once
-constexpr int64_t kFewRows = 252;                   // of A, for which B is packed piece by piece
-constexpr int64_t kPieceRows = 504;                 // rows of A that stay in L2
-constexpr int64_t kFewRowsBlockK = 256;             // of k, where a piece packs its own B:
-constexpr int64_t kShortRows = 192;                 // of A, that are read where they are
-constexpr int64_t kRowsAhead = 8;     // of A, that are asked for before they are copied
-constexpr int64_t kPiecePanels = 16;  // panels of B that stay in L2
+constexpr int64_t kFewRows = 252;        // rows of A up to which each piece packs its own part of B
+constexpr int64_t kPieceRows = 504;      // rows of A that stay in L2
+constexpr int64_t kFewRowsBlockK = 256;  // size of k blocks where a piece packs its own part of B
+constexpr int64_t kShortRows = 192;      // longest rows of A that are read in place if read once
+constexpr int64_t kRowsAhead = 8;        // rows of A prefetched ahead of the copy
+constexpr int64_t kPiecePanels = 16;     // panels of B that stay in L2
 
-// Rows of A over one k block, as tiles read them.
+// Rows of A over one k block, in the form that tiles read.
 struct RowBlock {
   const float* data;
   int64_t row_stride;
 };
 
-// Rows [m0, m1) and k in [k0, k1) of A: in place where tiles can read them there, else copied next to each other; the
-// padding of each line keeps lines out of one another's cache set. `once`: they are read only once. Writes the offsets
-// of k.
+// Returns rows [m0, m1) and k in [k0, k1) of A: in place where tiles can read them there, else
+// copied next to each other, with padding after each line so that lines fall into different cache
+// sets. `once`: the rows are read only once. Writes the offset of each k.
 RowBlock rows_of_a(const MatrixA& a, Term term, int64_t m0, int64_t m1, int64_t k0, int64_t k1,
                    bool once, int64_t* offsets) {
   const int64_t m = m1 - m0, k = k1 - k0;
   auto* out = scratch<float>(Scratch::kPackedA, static_cast<size_t>((m + 32) * (kBlockK + 32)));
   if (a.k_stride == 1) {
     for (int64_t q = 0; q < k; ++q) offsets[q] = q;
-    // Rows a multiple of 1 KiB apart share few cache sets; rows that are read once are copied, for nothing else asks memory for
-    // them ahead of time, but for a few short ones, which are in a cache.
+    // Rows a multiple of 1 KiB apart share few cache sets and are copied. So are rows that are read
+    // once, since only the copy prefetches them; a few short rows are not, because they are in a
+    // cache.
     const bool stream = a.row_stride == k && k <= kShortRows && m <= kFewRows;
     const bool in_place = term == Term::kWhole && a.row_stride % 256 != 0 && (!once || stream);
     if (in_place) return {a.data + m0 * a.row_stride + k0, a.row_stride};
@@ -98,7 +100,8 @@ RowBlock rows_of_a(const MatrixA& a, Term term, int64_t m0, int64_t m1, int64_t 
   return {out, 1};
 }
 
-// Rows [m0, m1) of C, columns [n0, n1), over all k in blocks; packed(k0, k1) gives those columns of B.
+// Computes rows [m0, m1), columns [n0, n1) of C over all k in blocks of `block`; packed(k0, k1)
+// returns those columns of B, packed.
 template <typename F>
 void piece_of_c(const GemmPlan& plan, const DenseProblem& p, Terms terms, int64_t m0, int64_t m1,
                 int64_t n0, int64_t n1, int64_t block, F packed) {
@@ -121,7 +124,8 @@ void piece_of_c(const GemmPlan& plan, const DenseProblem& p, Terms terms, int64_
   }
 }
 
-// Few rows: a piece is some columns and packs its own B, which is used while it lies in L2.
+// For few rows of A: each piece is a range of columns and packs its own part of B, which is used
+// while it is in L2.
 void few_rows(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
   const int64_t panel = plan.panel(), panels = (p.n + panel - 1) / panel,
                 threads = threads_of(plan.context);
@@ -139,7 +143,7 @@ void few_rows(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
   });
 }
 
-// Many rows: B is packed once by all threads, pieces are rows.
+// For many rows of A: all threads together pack B, and each piece is a range of rows.
 void many_rows(const GemmPlan& plan, const DenseProblem& p, Terms terms) {
   const int64_t panel = plan.panel(), most_rows = plan.kernels.rows;
   const int64_t columns = std::max(panel, kPackedLimit / p.k / panel * panel);

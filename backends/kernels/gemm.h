@@ -1,10 +1,10 @@
 // Blocked matrix products in the contract's order: packing, cache blocks, threads. Called by dot.cc
-// and convolution.cc.
+// and the convolution kernels.
 //
 //   GemmPlan plan(context);
 //   dense_gemm(plan, {m, n, k, a, b, c, n}, {.a = kWhole, .b = kWhole});
 //
-// Everything here changes speed only: a chain's accumulator is carried through C from one k block
+// Blocking changes only the speed: each chain's accumulator is carried through C from one k block
 // to the next.
 #pragma once
 
@@ -18,21 +18,21 @@ namespace twinrun {
 
 const GemmKernels& gemm_kernels(Isa isa, bool bf16);
 
-// Whether block products of these AMX tiles have the bits of the modelled ones, on a fixed set of
+// Whether `block` gives the bits of the modelled AMX tiles (gemm_amx_model.h) on a fixed set of
 // products: cancellation, flushing, infinities, NaN, odd k.
 bool keeps_amx_order(GemmBlockFunction block);
 
-// Which part of an operand takes part: the binary32 itself, or the bf16 terms of its splitting
-// (first = bf16(x), second = bf16(x - first), third = bf16((x - first) - second)).
+// Which part of an operand enters a product: the binary32 itself, or one of the bf16 terms that it
+// is split into (first = bf16(x), second = bf16(x - first), third = bf16((x - first) - second)).
 enum class Term : uint8_t { kWhole, kFirst, kSecond, kThird };
 struct Terms {
   Term a = Term::kWhole, b = Term::kWhole;
 };
 
-// dst[i] = that term of src[i]. Vectorised; denormals are zeros in every bf16 term.
+// dst[i] = the given term of src[i]. Vectorised; denormals are zeros in every bf16 term.
 void copy_term(Term term, const float* src, float* dst, int64_t n);
 
-// Asks for n floats that copy_term will read soon, into L2: what copies a tensor from memory otherwise waits for it.
+// Prefetches n floats into L2 that copy_term reads soon; without it, a copy from memory stalls.
 inline void prefetch(const float* src, int64_t n) {
   for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(src + i, /*write=*/0, /*locality=*/2);
 }
@@ -53,14 +53,15 @@ struct MatrixB {
 
 struct GemmPlan {
   const KernelContext& context;
-  bool bf16;   // in AMX order
-  bool flush;  // MXCSR while computing
+  bool bf16;   // bf16 operands, accumulated in AMX order
+  bool flush;  // FTZ and DAZ are set while computing
   const GemmKernels& kernels;
   explicit GemmPlan(const KernelContext& context);
-  GemmPlan(const KernelContext& context, const GemmKernels& kernels);  // tests
+  GemmPlan(const KernelContext& context, const GemmKernels& kernels);  // for tests
   bool amx() const { return kernels.block != nullptr; }
   int panel() const { return 2 * kernels.lanes; }
-  // Where part i of `parts` parts of n rows begins: at a whole tile for AMX, else parts are even.
+  // The first row of part i when n rows are cut into `parts` parts: a multiple of the tile's rows
+  // for AMX; else the parts are even.
   int64_t cut(int64_t n, int64_t i, int64_t parts) const {
     if (!amx()) return n * i / parts;
     const int64_t tiles = (n + kernels.rows - 1) / kernels.rows;
@@ -69,22 +70,23 @@ struct GemmPlan {
   int64_t packed_columns(int64_t n) const {
     return (n + kernels.lanes - 1) / kernels.lanes * kernels.lanes;
   }
-  // Floats that k rows of packed columns take.
+  // Floats that k rows of `columns` packed columns take.
   int64_t packed_size(int64_t columns, int64_t k) const {
     return amx() ? columns * ((k + 31) / 32 * 16) : columns * k;
   }
 };
 
-// Packs columns [n0, n1) of k in [k0, k1) into panels of panel() columns, the last one perhaps of
-// lanes: panel p begins at packed_size(p * panel(), k1 - k0).
+// Packs columns [n0, n1) of k in [k0, k1) into panels of panel() columns; the last panel may be
+// only `lanes` wide. Panel p begins at packed_size(p * panel(), k1 - k0).
 void pack_b(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64_t k1, int64_t n0,
             int64_t n1, float* out);
 
-// A whole operand packed by all threads: k blocks of kBlockK, panels inside.
+// Columns [n0, n1) of B over all k, packed by all threads: k blocks of kBlockK, each cut into
+// panels.
 class PackedB {
  public:
   PackedB(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k, int64_t n0, int64_t n1);
-  // Columns from j0 on, a multiple of panel().
+  // The packed block of k in [k0, k1), from column j0 (a multiple of panel()) on.
   const float* block(int64_t k0, int64_t k1, int64_t j0) const {
     return data_ + plan_.packed_size(columns_, k0) + plan_.packed_size(j0, k1 - k0);
   }
@@ -98,7 +100,7 @@ class PackedB {
 void multiply_block(const GemmPlan& plan, const BlockProduct& product, const RowTile* tiles,
                     int64_t tile_count);
 
-// One segment.
+// A product C = A B over one segment of k: A is m x k, B is k x n.
 struct DenseProblem {
   int64_t m, n, k;
   MatrixA a;
@@ -108,12 +110,12 @@ struct DenseProblem {
 };
 void dense_gemm(const GemmPlan& plan, const DenseProblem& problem, Terms terms);
 
-// c[i] += t[i], both of them segment sums or passes, canonical NaNs; `zero_nan` replaces a NaN of c
-// by +0 first.
+// c[i] += t[i], where both are sums of segments or passes; NaNs become canonical. With `zero_nan` a
+// NaN of c is replaced by +0 first.
 void add_partial(const GemmPlan& plan, float* c, const float* t, int64_t n, bool zero_nan);
 
-// Runs `product(terms, out)` once (f32, bf16) or once per pass (bf16x3, bf16x6), and joins the
-// passes in c.
+// Runs `product(terms, out)` once (f32, bf16) or once per pass (bf16x3, bf16x6), and adds the
+// passes up in c.
 template <typename F>
 void run_passes(const GemmPlan& plan, float* c, int64_t elements, F&& product) {
   constexpr Term k1 = Term::kFirst, k2 = Term::kSecond, k3 = Term::kThird;

@@ -1,6 +1,6 @@
-// Tiles of 32 x 32 on AMX: four accumulators, two tiles of A, two of B. The instructions stand here
-// as asm: GCC 12's intrinsics want a literal for a tile's number and do not say that a load reads
-// memory.
+// Products of 32 x 32 tiles on AMX: four accumulators, two tiles of A, two of B. The instructions
+// are written as asm, because GCC 12's intrinsics need a literal for a tile's number and do not say
+// that a load reads memory.
 #include "backends/kernels/gemm_amx_tiles.h"
 
 namespace twinrun {
@@ -16,7 +16,7 @@ static_assert(sizeof(TileConfig) == 64);
 constexpr TileConfig kConfig = {
     1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
 
-// The tiles are this thread's from the constructor to the destructor.
+// Configures this thread's tiles on construction and releases them on destruction.
 class AmxUnit {
  public:
   AmxUnit() { asm volatile("ldtilecfg %0" ::"m"(kConfig)); }

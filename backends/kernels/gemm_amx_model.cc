@@ -1,3 +1,4 @@
+// The dot of the modelled AMX tile unit, and the kernels that use it.
 #include "backends/kernels/gemm_amx_model.h"
 
 #include <immintrin.h>
@@ -13,13 +14,14 @@ TWINRUN_INLINE float bf16_value(uint16_t x) {
 
 }  // namespace
 
-// Out of line, and on memory: nothing of it leaves the stretch between the two settings of MXCSR.
+// Not inlined, and working on memory, so that no arithmetic moves out of the section between the
+// two settings of MXCSR.
 __attribute__((noinline)) void tile_dot_model(float* __restrict c, const uint16_t* a,
                                               const uint16_t* b) {
   const unsigned saved = _mm_getcsr();
   _mm_setcsr(0x9FC0);  // nearest even, FTZ, DAZ, no traps
   asm volatile("" ::: "memory");
-  float b_even[256], b_odd[256];  // pair, column
+  float b_even[256], b_odd[256];  // [pair][column]
   for (int i = 0; i < 256; ++i) {
     b_even[i] = bf16_value(b[2 * i]);
     b_odd[i] = bf16_value(b[2 * i + 1]);

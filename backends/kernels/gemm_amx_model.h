@@ -1,5 +1,5 @@
-// The tile unit of gemm_amx_tiles.h in plain C++: what AMX does, told exactly. Tests run it on every
-// machine, and the self test of amx_probe.cc holds the hardware against it. Slow.
+// The tile unit of gemm_amx_tiles.h in plain C++: an exact model of what AMX computes. Tests run it
+// on every machine, and the self test of amx_probe.cc compares the hardware with it. Slow.
 #pragma once
 
 #include <stdint.h>
@@ -7,8 +7,8 @@
 namespace twinrun {
 
 // TDPBF16PS on 16 x 16 floats of c, 16 rows of 32 bf16 in a, 16 pairs x 16 columns in b: even k and
-// odd k in a chain each from +0, then c + (even + odd). Nearest even, denormals are zeros coming
-// and going, whatever MXCSR says.
+// odd k form a chain each, from +0, then c + (even + odd). Nearest even; denormal operands and
+// results are zeros, whatever MXCSR says.
 void tile_dot_model(float* c, const uint16_t* a, const uint16_t* b);
 
 class TileModel {

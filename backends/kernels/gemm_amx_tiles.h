@@ -1,5 +1,5 @@
-// Block products on tile registers in the manner of AMX, written once over a tile unit: 8 tiles of
-// 16 rows x 64 bytes, ready when it is made, with
+// Block products on tile registers as AMX has them, written once over a tile unit. A tile unit has
+// 8 tiles of 16 rows x 64 bytes, is ready when constructed, and provides
 //
 //   zero<T>();  load<T>(from, stride);  store<T>(to, stride);      // strides in bytes
 //   dot<C, A, B>();   // TDPBF16PS: C[m][n] += the 32 products of A[m] and B[.][n]
@@ -7,9 +7,10 @@
 // Included by gemm_amx.cc (the hardware) and gemm_amx_model.cc (the same in plain C++). No standard
 // header: inline functions would carry an instruction set into the rest of the program.
 //
-// A dot of tiles is one block of numerics.md, "The emulated TPU": C is acc. The tile image of A
-// holds 16 rows of 32 k; that of B, packed by pack_b, 16 pairs of k x 16 columns, the even k first.
-// k is padded with +0 on both sides, missing rows and columns with what is never stored.
+// A dot of tiles is one block of numerics.md, "The emulated TPU", where C is acc. The tile image of
+// A holds 16 rows of 32 k; that of B, packed by pack_b, 16 pairs of k x 16 columns, the even k
+// first. k is padded with +0 on both sides; missing rows and columns are filled with values that
+// affect only results that are never stored.
 #pragma once
 
 #include <stdint.h>
@@ -22,7 +23,7 @@
 namespace twinrun {
 namespace {
 
-// The bf16 that a binary32 with nothing below its upper half holds.
+// The bf16 bits of a binary32 whose lower half is zero.
 TWINRUN_INLINE uint32_t upper_half(float x) { return __builtin_bit_cast(uint32_t, x) >> 16; }
 TWINRUN_INLINE uint32_t pair_of(float even, float odd) {
   return upper_half(even) | (__builtin_bit_cast(uint32_t, odd) & 0xFFFF0000u);
@@ -38,7 +39,7 @@ TWINRUN_INLINE void narrow(const float* from, uint16_t* to, int n) {
   }
 }
 
-// Consecutive k whose elements are neighbours; none crosses a multiple of 32.
+// A run of consecutive k whose elements are adjacent in memory; none crosses a multiple of 32.
 struct KRun {
   int64_t offset;
   int k, length;
@@ -55,7 +56,7 @@ inline int find_runs(const BlockProduct& p, KRun* runs) {
   return count;
 }
 
-// A row tile's images, [k block][half][row][k]: rows are run after run.
+// Writes the images of a row tile, [k block][half][row][k], row by row and run by run.
 inline void images_by_rows(const BlockProduct& p, const RowTile& tile, int halves, const KRun* runs,
                            int run_count, uint16_t edge, uint16_t* images) {
   const int64_t step = halves * 2 * kTileWords;
@@ -75,7 +76,7 @@ inline void images_by_rows(const BlockProduct& p, const RowTile& tile, int halve
   }
 }
 
-// The same where rows are neighbours: pairs of k for 16 rows, transposed.
+// The same where the rows of A are adjacent in memory: takes pairs of k for 16 rows and transposes.
 inline void images_by_columns(const BlockProduct& p, const RowTile& tile, int halves, uint32_t edge,
                               uint16_t* images) {
   alignas(64) uint32_t pairs[kTileWords];
@@ -107,7 +108,7 @@ inline void images_by_columns(const BlockProduct& p, const RowTile& tile, int ha
   }
 }
 
-// Rows of a 32-float-wide buffer to C; NaN canonical if wanted.
+// Copies rows of a 32-float-wide buffer to C; with `finish`, NaNs become canonical.
 inline void store_rows(const float* __restrict from, float* __restrict c, int64_t c_stride,
                        int rows, int cols, bool finish) {
   const float nan = __builtin_bit_cast(float, 0x7FC00000u);
@@ -122,8 +123,8 @@ inline void store_rows(const float* __restrict from, float* __restrict c, int64_
   }
 }
 
-// R x N tiles of C over all k. A C that is cut off by an edge, or is to be finished, goes through a
-// buffer.
+// Computes R x N tiles of C over all k. Where C is cut off by an edge or has to be finished, it
+// goes through a buffer.
 template <class Unit, int R, int N>
 void tile_product(Unit& unit, const BlockProduct& p, const uint16_t* a, const uint16_t* b, float* c,
                   int rows, int cols) {
@@ -177,7 +178,8 @@ void tile_product(Unit& unit, const BlockProduct& p, const uint16_t* a, const ui
   if (!direct) store_rows(buffer, c, p.c_stride, rows, cols, p.finish);
 }
 
-// A GemmBlockFunction. Images of A are made once for several row tiles, then all panels of B pass.
+// A GemmBlockFunction. Makes the images of A for several row tiles at once, then multiplies them by
+// all panels of B.
 template <class Unit>
 void multiply_tiles(const BlockProduct& p, const RowTile* tiles, int64_t count, uint16_t* images,
                     bool poison) {

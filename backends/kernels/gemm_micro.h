@@ -1,14 +1,14 @@
-// The register tiles of the matrix kernels: plain data only, so that files compiled for one
-// instruction set can include it. Innermost thing on the data's path: gemm.cc and convolution.cc
-// cut their work into tiles and call these.
+// The interface of the register tiles that matrix products consist of: plain data only, so that
+// files compiled for one instruction set can include it. It is the innermost part of the data's
+// path: gemm.cc and the convolution kernels cut their work into tiles and call these.
 //
 //   const GemmKernels& k = gemm_kernels(active_isa(), false);
 //   k.f32(tile);                                  // tile.rows <= k.rows, tile.cols <= 2 * k.lanes
 //
 // A is never transposed: element (row, k) lies at a + row * row_stride + k_offset[k], so that dense
-// rows, image patches and transposed operands are all read in place. B is packed: [k][width], width
-// = lanes or 2 * lanes, whichever holds cols; where there is a block function, as bf16 in tile
-// images (gemm_amx_tiles.h).
+// rows, image patches and transposed operands can all be read in place. B is packed: [k][width],
+// width = lanes or 2 * lanes, whichever holds cols; where there is a block function, as bf16 in
+// tile images (gemm_amx_tiles.h).
 #pragma once
 
 #include <stdint.h>
@@ -18,16 +18,17 @@ namespace twinrun {
 // Size of k blocks. A multiple of 32, so that bf16 blocks never straddle one.
 inline constexpr int64_t kBlockK = 512;
 
-// A row tile of a piece of work: where its first row lies in A (elements) and in C (rows).
+// A row tile of a block product: where its first row lies in A (elements) and in C (rows).
 struct RowTile {
   int64_t a;
   int64_t c_row;
   int rows;
 };
 
-// C[tiles, n] over one k block, or, where b_rows > 0 (not for AMX), over k of its b_rows from b_first on. `b` as pack_b
-// leaves the block, or, where b_stride > 0, rows of n columns b_stride apart, n a multiple of lanes (not for AMX); `offsets`
-// one per k.
+// A product of row tiles and n columns over one k block. `b` is the block as pack_b packs it. With
+// b_rows > 0 (not for AMX) that block has b_rows rows of k, of which the product uses k, from
+// b_first on. With b_stride > 0 (not for AMX) `b` is not packed but rows of n columns, b_stride
+// floats apart, n a multiple of lanes. `offsets` has one entry per k.
 struct BlockProduct {
   const float* a;
   int64_t row_stride;
@@ -48,10 +49,10 @@ struct GemmTile {
   const int64_t* k_offset;
   int64_t k;  // bf16: the tile begins at a multiple of 32 of its segment
   const float* b;
-  int64_t b_stride;  // from a k to the next: the packed width, or more
+  int64_t b_stride;  // floats from one k to the next: the packed width, or more
   float* c;
   int64_t c_stride;
-  const float* next_c;  // the tile to come, worth fetching; may be null
+  const float* next_c;  // C of the next tile, to be prefetched; may be null
   int rows;
   int cols;
   bool start;   // accumulate from +0 instead of from c
@@ -60,20 +61,20 @@ struct GemmTile {
 
 using GemmTileFunction = void (*)(const GemmTile& tile);
 
-// A whole block product. `images` holds kImageTiles row tiles of kImageSize bf16; `poison` fills the
-// rows that a tile does not have with NaN.
+// Computes a whole block product. `images` has room for kImageTiles row tiles of kImageSize bf16;
+// `poison` fills the rows that a tile lacks with NaN.
 using GemmBlockFunction = void (*)(const BlockProduct& product, const RowTile* tiles, int64_t count,
                                    uint16_t* images, bool poison);
 inline constexpr int64_t kImageTiles = 8, kImageSize = 32 * kBlockK;
 inline constexpr int64_t kTileWords = 256;  // an AMX tile: 16 rows of 16 words
 
 struct GemmKernels {
-  int rows;               // largest tile
+  int rows;               // of the largest tile
   int lanes;              // floats per vector
   GemmTileFunction f32;   // one fma chain per output
   GemmTileFunction bf16;  // AMX order on operands already rounded; run it under FTZ and DAZ
-  GemmBlockFunction block = nullptr;  // AMX: instead of both
-  // dst[i] = bf16(src[i]), where that is faster than the floor's code; dst may be src.
+  GemmBlockFunction block = nullptr;  // for AMX, in place of both
+  // dst[i] = bf16(src[i]); null unless it is faster than the code for AVX2. dst may be src.
   void (*round)(const float* src, float* dst, int64_t n) = nullptr;
 };
 

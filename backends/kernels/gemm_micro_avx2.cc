@@ -1,4 +1,4 @@
-// Tiles of 6 x 16 for AVX2 with FMA, the floor of the project.
+// Tiles of 6 x 16 for AVX2 with FMA, the least that the project requires.
 #include <immintrin.h>
 
 #include "backends/kernels/gemm_micro_tiles.h"

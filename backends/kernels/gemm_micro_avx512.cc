@@ -1,4 +1,4 @@
-// Tiles of 14 x 32 for AVX-512F: 28 accumulators, two columns of B, one broadcast of A.
+// Tiles of 14 x 32 for AVX-512F: 28 accumulators, two vectors of B, one broadcast of A.
 #include <immintrin.h>
 
 #include "backends/kernels/bf16_bits.h"

@@ -1,4 +1,5 @@
-// Tiles of 4 x 2 in plain C++: the proof that the vector tiles compute what the contract says.
+// Tiles of 4 x 2 in plain C++. Tests compare them with the vector tiles, to show that all compute
+// what the contract says.
 #include "backends/kernels/gemm_micro_tiles.h"
 
 namespace twinrun {

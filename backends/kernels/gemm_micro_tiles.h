@@ -1,7 +1,7 @@
-// The tile code itself, written once over a vector type V (reg, kLanes, load, load_some, store,
-// store_some, set1, zero, fma, add, canonical). Included by one file per instruction set, each in
-// its own anonymous namespace. No standard header: inline functions would carry that instruction
-// set into the rest of the program.
+// The code of the register tiles, written once over a vector type V (reg, kLanes, load, load_some,
+// store, store_some, set1, zero, fma, add, canonical). Included by one file per instruction set,
+// each in its own anonymous namespace. No standard header: inline functions would carry that
+// instruction set into the rest of the program.
 #pragma once
 
 #include <stdint.h>
@@ -14,8 +14,8 @@
 namespace twinrun {
 namespace {
 
-// One step of R x NV chains. Rows are reached from every third one, as base, base + stride, base +
-// 2 * stride.
+// Advances R x NV chains by one k. Rows are addressed from every third one, as base, base + stride
+// and base + 2 * stride.
 template <class V, int R, int NV>
 TWINRUN_INLINE void step(typename V::reg (&acc)[R][NV], const float* a, int64_t stride,
                          const float* b) {
@@ -62,8 +62,8 @@ TWINRUN_INLINE void store_c(typename V::reg (&acc)[R][NV], const GemmTile& t) {
   }
 }
 
-// The next tile's part of C comes from afar, and its chains would wait for it. Into L2 only: rows
-// of C that lie a power of two apart would push one another out of L1.
+// Prefetches the next tile's part of C, which is not in a near cache and would stall its chains.
+// Into L2 only: rows of C that lie a power of two apart would evict one another from L1.
 template <int R, int NV>
 TWINRUN_INLINE void fetch_next(const GemmTile& t, int lanes) {
   if (t.next_c == nullptr) return;
@@ -91,9 +91,9 @@ void f32_tile(const GemmTile& t) {
   store_c<V, R, NV>(acc, t);
 }
 
-// numerics.md, "The emulated TPU": blocks of 32; even k and odd k in a chain each from +0; t = even
-// + odd; acc = acc + t. Where a chain is cut short by the end of k, the zero products of the
-// padding act once: x + (+0).
+// numerics.md, "The emulated TPU": blocks of 32; even k and odd k form a chain each, from +0; t =
+// even + odd; acc = acc + t. Where the end of k cuts a chain short, the zero products of the
+// padding have one effect, that of adding +0 once.
 template <class V, int R, int NV>
 void bf16_tile(const GemmTile& t) {
   alignas(64) float sums[R * NV * V::kLanes];
@@ -149,7 +149,8 @@ struct TileTable {
     if (t.cols > V::kLanes) return bf16_tile<V, R, 2>(t);
     bf16_tile<V, R, 1>(t);
   }
-  // Two chains per output: half as many rows at a time.
+  // bf16 needs two chains per output, so that registers hold half as many rows: tiles with more
+  // than R rows are computed in two halves.
   static void bf16_halves(const GemmTile& t) {
     if (t.rows <= R) return bf16(t);
     GemmTile part = t;

@@ -1,4 +1,4 @@
-// Operands on their way into tiles: bf16 terms, panels of B, tile images of B.
+// Packs operands for the tiles: bf16 terms, panels of B, AMX tile images of B.
 #include <cstring>
 
 #include "backends/kernels/bf16_bits.h"
@@ -9,14 +9,15 @@ namespace twinrun {
 namespace {
 
 inline float bf16_term(float x) { return from_bits(bf16_bits(to_bits(x))); }
-// x - y under FTZ and DAZ; exact where it is not a NaN, as y is x rounded.
+// x - y where a denormal x counts as zero; callers flush the difference. Exact unless it is a NaN,
+// because y is x rounded.
 inline float rest(float x, float y) {
   const uint32_t u = to_bits(x);
   const float z = from_bits((u & 0x7F800000u) == 0 ? u & 0x80000000u : u);
   return z - y;
 }
 
-// Calls f(of), of(x) being that term of x.
+// Calls f(of), where of(x) is the given term of x.
 template <typename F>
 inline void with_term(Term term, F&& f) {
   switch (term) {
@@ -34,7 +35,8 @@ inline void with_term(Term term, F&& f) {
   }
 }
 
-// One panel of `width` columns of which `columns` exist, from columns that are not neighbours.
+// Packs one panel of `width` columns, of which `columns` exist, where the columns are not adjacent
+// in memory.
 void pack_strided(const MatrixB& b, Term term, const float* src, int64_t length, int64_t columns,
                   int64_t width, float* out) {
   int64_t done = 0;  // columns
@@ -61,7 +63,8 @@ void pack_strided(const MatrixB& b, Term term, const float* src, int64_t length,
 // ---- tile images of B (gemm_amx_tiles.h): panels of two tiles side by side, block of 32 k after
 // block; the last panel may be one tile wide.
 
-// Where the tile of columns [j, j + 16) and of k block 0 begins; `step` to the next k block's.
+// Where the tile of columns [j, j + 16) and k block 0 begins; `step` words from it is the tile of
+// the next k block.
 struct TileColumn {
   uint32_t* first;
   int64_t step;
@@ -72,7 +75,7 @@ struct TileColumn {
   }
 };
 
-// Rows of B that are neighbours in columns: two of them are one row of a tile.
+// For B with adjacent columns: two rows of B make one row of a tile.
 template <typename Of>
 void pack_pairs_of_rows(const GemmPlan& plan, const MatrixB& b, Of of, int64_t k0, int64_t k1,
                         int64_t n0, int64_t n1, uint32_t edge, uint32_t* out) {
@@ -102,7 +105,7 @@ void pack_pairs_of_rows(const GemmPlan& plan, const MatrixB& b, Of of, int64_t k
   }
 }
 
-// Columns whose k are neighbours: a tile is gathered column by column and transposed.
+// For B with adjacent k: a tile is gathered column by column and transposed.
 template <typename Of>
 void pack_pairs_of_columns(const GemmPlan& plan, const MatrixB& b, Of of, int64_t k0, int64_t k1,
                            int64_t n0, int64_t n1, uint32_t edge, uint32_t* out) {
@@ -153,7 +156,7 @@ void pack_pairs(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, i
 
 void copy_term(Term term, const float* src, float* dst, int64_t n) {
   if (term == Term::kWhole) {
-    if (n == 32) {  // one panel row: no call
+    if (n == 32) {  // one panel row, without a call of memcpy
       for (int64_t i = 0; i < 32; ++i) dst[i] = src[i];
     } else if (n == 16) {
       for (int64_t i = 0; i < 16; ++i) dst[i] = src[i];
@@ -181,7 +184,7 @@ void pack_b(const GemmPlan& plan, const MatrixB& b, Term term, int64_t k0, int64
     const int64_t length = std::min(b.run - within, k1 - k);
     const float* from = b.data + k / b.run * b.run_stride + within * b.k_stride;
     if (b.column_stride == 1) {
-      // Along the rows of B: whole pages, one after the other.
+      // Goes along the rows of B, so that it reads whole pages, one after the other.
       for (int64_t q = 0; q < length; ++q) {
         const float* row = from + q * b.k_stride;
         for (int64_t j = n0; j < n1; j += panel) {

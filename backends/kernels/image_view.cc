@@ -1,3 +1,4 @@
+// The geometry of image patches, and the copying of slabs.
 #include "backends/kernels/image_view.h"
 
 #include <cstring>
@@ -5,7 +6,7 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kRowsAhead = 2;  // of an image
+constexpr int64_t kRowsAhead = 2;  // image rows prefetched ahead of the copy
 
 // Pixels whose distance is a multiple of half a page would share few cache sets.
 int64_t pitch_of(int64_t channels, int64_t step) {
@@ -32,7 +33,7 @@ PatchGeometry forward_geometry(const Dims& x, int64_t kh, int64_t kw, const Wind
   g.pitch = pitch_of(g.channels, g.step[1]);
   if (window.pad_low[0] == 0 && window.pad_low[1] == 0 && window.pad_high[0] == 0 &&
       window.pad_high[1] == 0) {
-    g.columns = g.width;  // the trailing columns that no window reaches come along
+    g.columns = g.width;  // keeps the trailing columns that no window reaches
   }
   return g;
 }
@@ -76,7 +77,7 @@ std::vector<Span> spans_of(const PatchGeometry& g, int axis) {
     int64_t tap0 = 0, tap1 = g.taps[axis];
     while (tap0 < tap1 && !inside(tap0)) ++tap0;
     while (tap1 > tap0 && !inside(tap1 - 1)) --tap1;
-    if (tap0 == tap1) return {};  // an output of padding alone
+    if (tap0 == tap1) return {};  // an output that meets padding alone
     if (spans.empty() || spans.back().tap0 != tap0 || spans.back().tap1 != tap1) {
       spans.push_back({p, p, tap0, tap1});
     }
@@ -119,7 +120,7 @@ void copy_slab(const PatchGeometry& g, Term term, const float* data, int64_t ima
         }
       }
     }
-    if (poison) {  // what lies between pixels belongs to no operand
+    if (poison) {  // the floats between pixels belong to no operand
       for (int64_t x = 0; x < g.columns; ++x) {
         std::fill(to + x * g.pitch + g.channels, to + (x + 1) * g.pitch, from_bits(kCanonicalNaN));
       }

@@ -1,12 +1,11 @@
-// Image patches as rows of a matrix, without building the matrix: a slab is a copy of some image
+// Image patches as rows of a matrix, without building the matrix. A slab is a copy of some image
 // rows with the border (and, for an input gradient, the zeros between strides) written out, so that
-// every tap of every output is plain address arithmetic. Used by convolution.cc and
-// convolution_kernel_grad.cc; read by the tiles of gemm_micro.h.
+// every tap of every output is plain address arithmetic. Used by the convolution kernels; read by
+// the tiles of gemm_micro.h.
 //
-//   const PatchGeometry g = forward_geometry(x_dims, w_dims, window);
-//   copy_slab(g, term, x, n, y0, y1, poison, slab);           // what output rows [y0, y1) of image
-//   n read slab[g.position(y - y0, x) + g.tap(kh, kw) + c]           // is the operand of tap (kh,
-//   kw), channel c
+//   const PatchGeometry g = forward_geometry(x_dims, kh, kw, window);
+//   copy_slab(g, term, x, n, y0, y1, poison, slab);  // what output rows [y0, y1) of image n read
+//   slab[g.position(y - y0, x) + g.tap(i, j) + c]    // the operand of tap (i, j), channel c
 #pragma once
 
 #include <cstdint>
@@ -40,7 +39,7 @@ struct PatchGeometry {
     return (outputs - 1) * step[0] + reach + 1;
   }
   int64_t slab_size(int64_t outputs) const { return slab_rows(outputs) * columns * pitch; }
-  // The slab of output rows [y, ...) is the tensor itself: nothing to write out.
+  // Whether the tensor itself can serve as the slab, so that nothing has to be copied.
   bool in_place() const;
 };
 
@@ -50,12 +49,14 @@ PatchGeometry forward_geometry(const Dims& x, int64_t kh, int64_t kw, const Wind
 PatchGeometry input_grad_geometry(const Dims& dy, const Dims& x, int64_t kh, int64_t kw,
                                   const Window& window);
 
-// Neighbouring outputs of an axis (0: rows) whose taps inside the image are [tap0, tap1); their other taps meet padding.
+// Adjacent outputs [begin, end) along an axis (0: rows) whose taps inside the image are [tap0,
+// tap1); their other taps meet padding.
 struct Span {
   int64_t begin, end;
   int64_t tap0, tap1;
 };
-// All outputs of an axis, in order. Empty: no two neighbours might share them, as with zeros between strides.
+// All outputs of an axis, in order. Empty where there are zeros between strides or an output that
+// meets padding alone.
 std::vector<Span> spans_of(const PatchGeometry& g, int axis);
 
 void copy_slab(const PatchGeometry& g, Term term, const float* data, int64_t image, int64_t y0,

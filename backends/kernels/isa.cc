@@ -1,3 +1,4 @@
+// Chooses the instruction set: the best that the machine has, or what TWINRUN_ISA requests.
 #include <atomic>
 #include <cstdlib>
 #include <optional>
@@ -32,7 +33,7 @@ std::optional<Isa> named(std::string_view name) {
   return std::nullopt;
 }
 
-// Below kAmx nothing is asked of the tiles.
+// The best instruction set up to `wanted` that this machine has. AMX is probed only for kAmx.
 Isa limited(Isa wanted) {
   if (wanted == Isa::kAmxModel) return wanted;
   if (wanted == Isa::kAmx && amx_refusal().empty()) return wanted;

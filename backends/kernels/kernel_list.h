@@ -17,8 +17,9 @@ void run_elementwise(const KernelContext& context, const Op& op, Inputs inputs, 
 void run_movement(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);
 void run_grouped_convolution(const KernelContext& context, const Op& op, Inputs inputs,
                              Tensor& output);
-// Around dimension `axis` a tensor is stretches of its bytes: copies `n` bytes of each of x, from offset `from`, to offset `to`
-// in the result's.
+// Regards a tensor as stretches of bytes, one for each index of the dimensions before `axis`.
+// Copies n bytes of each stretch of x, from offset `from`, to offset `to` in the stretch of the
+// output.
 void copy_stretches(const KernelContext& context, const Tensor& x, size_t axis, int64_t from,
                     int64_t to, int64_t n, Tensor& output);
 void run_rows(const KernelContext& context, const Op& op, Inputs inputs, Tensor& output);

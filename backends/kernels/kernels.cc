@@ -1,3 +1,4 @@
+// Chooses the kernel of an op by its kind.
 #include "backends/kernels/kernels.h"
 
 #include <cassert>

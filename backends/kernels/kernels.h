@@ -1,8 +1,9 @@
-// The kernels that cpu and tpu share: one entry point, templated on arithmetic inside. Bits are those of docs/numerics.md,
-// whatever the thread count, the instruction set or the alignment.
+// The kernels that cpu and tpu share, behind one entry point and templated on arithmetic inside.
+// The interpreter calls them. Bits are those of docs/numerics.md, whatever the thread count, the
+// instruction set or the alignment.
 //
-//   KernelContext context{&pool, {.precision = DotPrecision::kBf16, .flush = true}};
-//   run_kernel(context, op, inputs, output);       // output is allocated by the caller with op.type
+//   KernelContext context{&pool, {.dot = DotArithmetic::kBf16, .flush = true}};
+//   run_kernel(context, op, inputs, output);  // output is allocated by the caller with op.type
 #pragma once
 
 #include <span>
@@ -29,19 +30,20 @@ struct Arithmetic {
   bool poison = false;  // NaN in the padding cells of dot tiles (must not change a bit)
 };
 
-// kAmxModel: the tiles of AMX modelled in plain C++, slow; only force_isa reaches it.
+// kAmxModel: the tiles of AMX modelled in plain C++, slow; only force_isa selects it.
 enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAmx, kAmxModel };
 std::string_view to_string(Isa isa);
-// The best that this machine has, or what TWINRUN_ISA says ("scalar|avx2|avx512|amx"); asking for more than the machine
-// has falls back to the best.
+// The best instruction set that this machine has, or the one that TWINRUN_ISA names
+// ("scalar|avx2|avx512|amx"). A request for more than the machine has falls back to the best.
 Isa active_isa();
-// AVX-512 for what is no tile, too.
+// Whether kernels other than matrix tiles use AVX-512, too.
 bool vectors_of_512();
 void force_isa(Isa isa);  // tests
-// An error if TWINRUN_ISA names no instruction set. Whoever does not ask gets the best there is.
+// An error if TWINRUN_ISA names no known instruction set. Without this check an unknown name means
+// the best there is.
 Status check_isa_request();
-// Why bf16 dots do without AMX tiles: "no AMX", "the kernel refused tiles", "self test failed", "TWINRUN_ISA asks for
-// less"; empty where they can be used.
+// Why bf16 dots do not use AMX tiles: "no AMX", "the kernel refused tiles", "self test failed",
+// "TWINRUN_ISA asks for less"; empty where they can be used.
 std::string_view amx_refusal();
 
 struct KernelContext {
@@ -49,11 +51,12 @@ struct KernelContext {
   Arithmetic arithmetic;
 };
 
-// Every kind of ops.def but parameter and all_reduce. Parallelises over context.pool.
+// Computes an op of any kind in ops.def but parameter and all_reduce. Parallelises over
+// context.pool.
 void run_kernel(const KernelContext& context, const Op& op, std::span<const Tensor> inputs,
                 Tensor& output);
 
-// The contract's ring (numerics.md rule 7) over the contributions of N >= 1 replicas.
+// The contract's ring sum (numerics.md, section 6) over the contributions of N >= 1 replicas.
 void all_reduce_sum(const KernelContext& context, std::span<const Tensor> contributions,
                     Tensor& output);
 

@@ -1,5 +1,6 @@
-// Ops that move bits to other places: constant, iota, broadcast_in_dim, reshape, transpose. They
-// never round or flush. (select, negate and abs, which keep the places: blocks.cc.)
+// Ops that fill or rearrange memory: constant, iota, broadcast_in_dim, reshape, transpose. They
+// never round an operand and never flush. (select, negate and abs, which keep elements in place,
+// are in blocks.cc.)
 #include <cstring>
 
 #include "backends/kernels/arithmetic.h"
@@ -8,12 +9,13 @@
 namespace twinrun {
 namespace {
 
-// A walk over the result in row-major order, reading the operand at strides (0: repeats).
+// A walk over the result in row-major order: its sizes, and the strides at which the operand is
+// read (0: an element repeats).
 struct View {
   Dims sizes, strides;
 };
 
-// Merges neighbouring dimensions that the operand walks in one stride, drops those of size 1.
+// Merges adjacent dimensions that one stride of the operand covers, and drops those of size 1.
 View collapsed(const View& v) {
   View out;
   for (size_t i = 0; i < v.sizes.size(); ++i) {
@@ -58,8 +60,8 @@ void gather(const KernelContext& context, const View& view, const Tensor& x, Ten
   E* to = output.as<E>().data();
   const size_t last = v.sizes.size() - 1;
   const int64_t n = v.sizes[last], stride = v.strides[last];
-  // The dimension before the last is walked in tiles where the operand runs along it, so that both
-  // sides use whole lines.
+  // Where the operand is contiguous along the dimension before the last, copy tile by tile, so that
+  // both sides use whole cache lines.
   const bool tiled = last > 0 && stride > 1 && v.strides[last - 1] == 1;
   if (!tiled) {
     for_ranges(context, output.elements() / n, n, [&](int64_t begin, int64_t end) {

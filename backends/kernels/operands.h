@@ -1,5 +1,5 @@
-// Dots see binary32: bf16 tensors are widened on the way in, results rounded on the way out.
-// Private to the dot kernels.
+// Operands and results of dots, which compute in binary32: bf16 operands are widened before, bf16
+// results rounded after. Private to the dot and convolution kernels.
 //
 //   const float* a = dot_operand(context, inputs[0], Scratch::kOperandA);
 //   DotResult c(context, output);   ... c.data() ...   c.finish();

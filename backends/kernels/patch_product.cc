@@ -1,3 +1,5 @@
+// Products of image patches and weights: cuts outputs into pieces for threads and into regions that
+// share their taps.
 #include "backends/kernels/patch_product.h"
 
 #include <algorithm>
@@ -9,7 +11,7 @@ namespace {
 constexpr int64_t kPieceOutputs = 256;      // output pixels per piece, about
 constexpr int64_t kSlabFloats = 64 * 1024;  // a piece's slab stays in L2
 
-// How output rows are dealt to pieces: either part of one image or several whole images.
+// How output rows are divided into pieces: a piece is part of one image or several whole images.
 struct Pieces {
   int64_t rows;       // output rows per unit
   int64_t units;      // per image
@@ -30,16 +32,18 @@ struct Pieces {
   }
 };
 
-// Outputs y by x that share their taps. Tiles are runs of pixels along x or, upright (x is one column), along y.
+// Output rows y by columns x that share their taps. Tiles are runs of pixels along x, or along y if
+// `upright` (x is then one column).
 struct Region {
   Span y, x;
   bool upright;
 };
 
-constexpr int64_t kWideSpan = 8;          // pixels of a row that make good tiles
-constexpr int64_t kUprightChannels = 32;  // make some taps of a kernel row a run of k worth a tile
+constexpr int64_t kWideSpan = 8;  // pixels of a row from which on tiles along x are worth it
+// Channels from which on part of a kernel row is a run of k long enough for upright tiles.
+constexpr int64_t kUprightChannels = 32;
 
-// The whole output in regions; in one, with all taps, where padding is to be multiplied.
+// Divides the output into regions; one region with all taps if products with padding are computed.
 std::vector<Region> regions_of(const PatchGeometry& g, bool leave_out_zeros) {
   const Span all_y{0, g.out[0], 0, g.taps[0]}, all_x{0, g.out[1], 0, g.taps[1]};
   if (!leave_out_zeros) return {{all_y, all_x, false}};
@@ -94,7 +98,7 @@ class PatchProduct {
  private:
   struct Unit {
     int64_t image, y0, y1;
-    int64_t at;  // where its first row begins in what tiles read
+    int64_t at;  // where its first row begins in the memory that tiles read
   };
   Unit unit(int64_t u, int64_t first) const {
     const int64_t image = u / pieces_.units, y0 = u % pieces_.units * pieces_.rows;
@@ -130,7 +134,7 @@ class PatchProduct {
     }
   }
 
-  // C of a region: row c_row of a tile lies at c_of + c_row * c_stride.
+  // C of a region: row c_row of a tile lies at c_of(region) + c_row * c_stride(region).
   float* c_of(const Region& region) const { return region.upright ? c_ + region.x.begin * n_ : c_; }
   int64_t c_stride(const Region& region) const { return region.upright ? g_.out[1] * n_ : n_; }
 
@@ -139,7 +143,7 @@ class PatchProduct {
   }
   int64_t tiles_of(const Region& region, int64_t u0, int64_t u1, RowTile* tiles) const {
     int64_t count = 0;
-    // A run of `length` pixels from (y, x) on, the first of which is row c_row.
+    // Cuts a run of `length` pixels from (y, x) on, the first of which is row c_row, into tiles.
     const auto cut = [&](const Unit& part, int64_t y, int64_t x, int64_t length, int64_t c_row) {
       for (int64_t t = 0; t < parts(length); ++t) {
         const int64_t from = plan_.cut(length, t, parts(length)),
@@ -210,7 +214,7 @@ class PatchProduct {
   const float* const data_;
   const Terms terms_;
   float* const c_;
-  const int64_t n_, line_, k_;  // columns of C; k of a kernel row, of all
+  const int64_t n_, line_, k_;  // columns of C; k of a kernel row; all of k
   const PackedB packed_;
   const Pieces pieces_;
   const bool in_place_;
@@ -223,7 +227,7 @@ class PatchProduct {
 bool zeros_can_be_left_out(const GemmPlan& plan, int64_t channels, const float* weights,
                            int64_t count) {
   if (plan.bf16 && channels % 32 != 0) return false;
-  uint32_t large = 0;  // a bf16 term of the largest numbers is infinite
+  uint32_t large = 0;  // the largest numbers have an infinite bf16 term
   for (int64_t i = 0; i < count; ++i)
     large |= static_cast<uint32_t>((to_bits(weights[i]) & 0x7F800000u) >= 0x7F000000u);
   return large == 0;
@@ -231,7 +235,7 @@ bool zeros_can_be_left_out(const GemmPlan& plan, int64_t channels, const float* 
 
 void multiply_patches(const GemmPlan& plan, const PatchProblem& problem, Terms terms,
                       bool leave_out_zeros) {
-  // Blocks of AMX take whole k blocks.
+  // AMX takes whole k blocks only, so that no taps can be left out of one.
   PatchProduct(plan, problem, terms, leave_out_zeros && !plan.amx()).run();
 }
 

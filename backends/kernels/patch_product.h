@@ -1,12 +1,15 @@
-// The products of convolution and its input gradient: C = patches times B, patches being read from slabs (image_view.h).
-// Called by convolution.cc.
+// The products of convolution and its input gradient: C = patches times B, where patches are read
+// from slabs (image_view.h). Called by convolution.cc.
 //
-//   multiply_patches(plan, {geometry, images, weights, channels_out, c}, terms, zeros_can_be_left_out(..));
+//   const bool leave_out = zeros_can_be_left_out(plan, channels, weights, count);
+//   multiply_patches(plan, {geometry, images, b, channels_out, c}, terms, leave_out);
 //
-// Products with padding are terms of the contract's chains: +0 times a weight. Leaving out such a term, the weight being
-// finite, changes a chain in one way only, the sign of a zero, and if the full chain ends in -0, so does the short one.
-// So: finite weights, in bf16 blocks of 32 k that hold whole taps, and no -0 in the result; else all terms. Of a 5 x 5
-// kernel over 14 x 14 pixels they are every sixth product, of the input gradient of one without padding two of five.
+// Products with padding, +0 times a weight, are terms of the contract's chains. Leaving out such a
+// term, where the weight is finite, can change only the sign of a zero; and if the full chain ends
+// in -0, so does the shortened one. Terms are therefore left out if the weights are finite, if (for
+// bf16) every block of 32 k lies within one tap, and if no result is -0; otherwise all terms are
+// computed. These terms are one product in six of a 5 x 5 kernel over 14 x 14 pixels, and two in
+// five of the input gradient of one without padding.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +30,7 @@ struct PatchProblem {
 bool zeros_can_be_left_out(const GemmPlan& plan, int64_t channels, const float* weights,
                            int64_t count);
 
-// One pass; `leave_out_zeros` as zeros_can_be_left_out says of these weights.
+// Computes one pass. `leave_out_zeros` is what zeros_can_be_left_out returns for these weights.
 void multiply_patches(const GemmPlan& plan, const PatchProblem& problem, Terms terms,
                       bool leave_out_zeros);
 

@@ -1,5 +1,5 @@
-// rng_uniform: counter-based, so any cut into pieces draws the same numbers. One Philox block gives
-// four elements.
+// rng_uniform. Its generator is counter-based, so that any division of the work draws the same
+// numbers. One Philox block gives four elements.
 #include "backends/kernels/arithmetic.h"
 #include "backends/kernels/kernel_list.h"
 #include "program/base/philox.h"

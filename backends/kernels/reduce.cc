@@ -1,5 +1,6 @@
-// reduce: numerics.md rule 4. Segments of 4096 over the flat reduced index; 16 lanes in a segment;
-// tree 8/4/2/1; segment sums in order. Segments are independent, so they are what threads share.
+// reduce, as numerics.md defines it in section 4: segments of 4096 over the flat reduced index, 16
+// lanes in a segment, the tree 8/4/2/1, segment sums in order. Segments are independent, so threads
+// share them out.
 #include <limits>
 
 #include "backends/kernels/arithmetic.h"
@@ -11,14 +12,15 @@ namespace twinrun {
 namespace {
 
 constexpr int64_t kSegment = kReduceSegment, kLanes = kReduceLanes;
-constexpr int64_t kColumns = 64;  // outputs that share a pass over the lanes
+constexpr int64_t kColumns = 64;  // most outputs that are reduced side by side in the lanes
 
-// The operand as kept and reduced dimensions: element (o, i) lies at kept(o) + reduced(i). Where
-// the innermost dimension is kept, outputs come in runs of neighbours.
+// The operand's dimensions, divided into kept and reduced ones. Element i of output o lies at
+// kept(o) + at(reduced_sizes, reduced_strides, i). Where the innermost dimension is kept, outputs
+// come in runs whose elements are adjacent.
 struct Layout {
   Dims kept_sizes, kept_strides, reduced_sizes, reduced_strides;
   int64_t outputs = 1, length = 1;
-  int64_t run = 1;  // neighbouring outputs whose elements are neighbours
+  int64_t run = 1;  // adjacent outputs whose elements are adjacent
 
   static void push(Dims& sizes, Dims& strides, int64_t size, int64_t stride) {
     if (!sizes.empty() && strides.back() == size * stride) {
@@ -55,8 +57,8 @@ struct Layout {
   }
 };
 
-// One segment for `columns` neighbouring outputs. offsets: of the segment's elements; null: i *
-// stride.
+// Reduces one segment for `columns` adjacent outputs. Element i lies at offsets[i], or at i *
+// stride if offsets is null.
 template <typename T, bool kFlush, typename R>
 void segment_columns(const typename T::type* x, const int64_t* offsets, int64_t stride, int64_t n,
                      int64_t columns, float* result) {
@@ -75,7 +77,7 @@ void segment_columns(const typename T::type* x, const int64_t* offsets, int64_t 
   for (int64_t c = 0; c < columns; ++c) result[c] = lanes[c];
 }
 
-// One segment of one output whose elements are neighbours.
+// Reduces one segment of one output whose elements are adjacent.
 template <typename T, bool kFlush, typename R>
 float segment_line(const typename T::type* x, int64_t n) {
   float lanes[kLanes];
@@ -150,7 +152,7 @@ void run_reduce(const KernelContext& context, const Op& op, Inputs inputs, Tenso
   dispatch_float(
       inputs[0].dtype(), context.arithmetic.flush,
       [&]<typename T, bool kFlush>(T, std::bool_constant<kFlush>) {
-        if (layout.length == 0) {  // of nothing: sum 0, maximum -inf, mean 0 / 0
+        if (layout.length == 0) {  // an empty reduction: sum 0, maximum -inf, mean 0 / 0
           const float value = reducer == Reducer::kMax   ? -std::numeric_limits<float>::infinity()
                               : reducer == Reducer::kSum ? 0.0f
                                                          : from_bits(kCanonicalNaN);

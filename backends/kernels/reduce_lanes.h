@@ -1,5 +1,6 @@
-// The pieces of a reduction (numerics.md rule 4) that reduce.cc and fused.cc share: joining, the tree
-// over a segment's 16 lanes, the segments' sums in order. Private to backends/kernels.
+// The parts of a reduction (numerics.md, section 4) that reduce.cc and fused.cc share: joining, the
+// tree over a segment's 16 lanes, and adding the segments' sums in order. Private to
+// backends/kernels.
 //
 //   lane_add<F32, false, JoinSum>(lanes, columns, at, x, n);      // [row][columns], in order
 //   lane_tree<JoinSum>(lanes, rows < 16 ? rows : 16, columns);    // lanes[0, columns) is the sum
@@ -27,7 +28,8 @@ inline float reduce_element(typename T::type x) {
   return kFlush ? flush(T::load(x)) : T::load(x);
 }
 
-// lanes[16][columns] -> lanes[0]: lane j takes lane j + 8, then + 4, + 2, + 1, of those that exist.
+// Reduces lanes[16][columns] to lanes[0]: lane j is joined with lane j + 8, then j + 4, j + 2 and j
+// + 1, where those exist.
 template <typename R>
 void lane_tree(float* lanes, int64_t exist, int64_t columns) {
   for (int64_t half = 8; half >= 1; half /= 2) {
@@ -40,8 +42,9 @@ void lane_tree(float* lanes, int64_t exist, int64_t columns) {
   }
 }
 
-// Elements [at, at + n) of a segment of rows of `columns`, elements in row-major order: element e
-// belongs to place e mod (16 columns) of the lanes. The first 16 rows are set, not added.
+// Joins elements [at, at + n) of a segment into the lanes. A segment is rows of `columns` elements
+// in row-major order; element e goes to lanes[e mod (16 * columns)]. The first 16 rows are copied,
+// not joined.
 template <typename T, bool kFlush, typename R>
 void lane_add(float* lanes, int64_t columns, int64_t at, const typename T::type* x, int64_t n) {
   const int64_t size = kReduceLanes * columns;
@@ -60,7 +63,8 @@ void lane_add(float* lanes, int64_t columns, int64_t at, const typename T::type*
   }
 }
 
-// sums[segment][outputs] -> out[begin, end): added in order; mean_of > 0 divides by it.
+// Joins sums[segment][outputs] over the segments, in order, and stores out[begin, end). mean_of > 0
+// divides by it.
 template <typename T, bool kFlush, typename R>
 void finish_sums(const float* sums, int64_t segments, int64_t outputs, int64_t mean_of,
                  typename T::type* out, int64_t begin, int64_t end) {

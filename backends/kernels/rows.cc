@@ -1,5 +1,5 @@
-// Ops that move whole stretches: concatenate, slice and pad along a dimension, gather of rows; and scatter_add, gather's
-// transpose, which adds them.
+// Ops that move contiguous stretches: concatenate, slice and pad along a dimension, gather of rows;
+// and scatter_add, the transpose of gather, which adds rows.
 #include <cstring>
 #include <vector>
 
@@ -9,7 +9,8 @@
 namespace twinrun {
 namespace {
 
-// A tensor around one dimension: `outer` stretches of dims[axis] * inner bytes each.
+// A tensor cut at dimension `axis` into `outer` stretches of `bytes` contiguous bytes (dims[axis]
+// and the inner dimensions).
 struct Stretches {
   int64_t outer = 1, bytes;
   Stretches(const Tensor& t, size_t axis) : bytes(static_cast<int64_t>(size_of(t.dtype()))) {
@@ -30,8 +31,8 @@ void gather_rows(const KernelContext& context, const Tensor& x, const Tensor& id
   });
 }
 
-// Threads share the columns, so that each element sees its rows in order. first(x) starts a sum, add(sum, x) goes on; sums
-// are of type S.
+// Threads divide the columns among them, so that each element adds its rows in order. first(x)
+// starts a sum of type S, add(sum, x) continues it, store(sum) gives the element.
 template <typename S, typename E, typename First, typename Add, typename Store>
 void scatter_rows(const KernelContext& context, const Tensor& ids, const Tensor& dy, Tensor& output,
                   First first, Add add, Store store) {

@@ -1,8 +1,7 @@
 // Buffers that a thread keeps from call to call, so that a training step in steady state allocates
-// nothing here. A slot has one user at a time: whoever nests must take another slot.
+// nothing here. A slot has one user at a time: nested code must use another slot.
 //
-//   float* a = scratch<float>(Scratch::kPackedA, 14 * 256);     // 64-byte aligned, contents
-//   undefined
+//   float* a = scratch<float>(Scratch::kPackedA, 14 * 256);  // 64-byte aligned, contents undefined
 #pragma once
 
 #include <cstddef>

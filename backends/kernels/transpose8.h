@@ -1,5 +1,5 @@
-// 8 x 8 words, in AVX2: for packing. Included by files of several instruction sets, so no standard
-// header.
+// Transposes of 8 x 8 and 16 x 16 words in AVX2, for packing. No standard header, because files
+// compiled for several instruction sets include this one.
 #pragma once
 
 #include <immintrin.h>
@@ -28,7 +28,7 @@ inline void transpose8(const float* src, int64_t stride, float* dst, int64_t wid
   }
 }
 
-// dst[j * 16 + i] = src[i * 16 + j]: a tile.
+// dst[j * 16 + i] = src[i * 16 + j], for a whole AMX tile.
 inline void transpose16(const uint32_t* src, void* dst) {
   for (int i = 0; i < 16; i += 8) {
     for (int j = 0; j < 16; j += 8) {

@@ -21,7 +21,7 @@ struct Pool {
         window(w) {}
 
   int64_t size() const { return height * width * channels; }
-  // Windows that no pixel shares; pixels that all have one.
+  // Whether every pixel lies in a window, for windows that do not overlap (apart()).
   bool covered() const {
     int64_t seen[2] = {0, 0};
     for (int axis = 0; axis < 2; ++axis) {
@@ -33,10 +33,10 @@ struct Pool {
     }
     return seen[0] == height && seen[1] == width;
   }
-  int64_t ahead() const {
-    return window.stride[0] * width * channels;
-  }  // to the next row of windows
-  bool few() const { return window.size[0] * window.size[1] <= 64; }
+  // Elements from a window to that of the next row, which is prefetched.
+  int64_t ahead() const { return window.stride[0] * width * channels; }
+  bool few() const { return window.size[0] * window.size[1] <= 64; }  // fits into Taps
+  // Whether no two windows share a pixel.
   bool apart() const {
     return window.stride[0] >= window.size[0] && window.stride[1] >= window.size[1];
   }
@@ -46,7 +46,8 @@ struct Pool {
     begin = std::max<int64_t>(low, 0);
     end = std::min(low + window.size[axis], axis == 0 ? height : width);
   }
-  // Calls tap(pixel) for the pixels under output (y, x) in (kh, kw) order; returns their number.
+  // Calls tap(pixel) for the pixels of output (y, x) inside the image, in (kh, kw) order; returns
+  // their number.
   template <typename F>
   int64_t taps(int64_t y, int64_t x, F&& tap) const {
     int64_t r0, r1, c0, c1;
@@ -64,9 +65,9 @@ inline float element(typename T::type x) {
   return kFlush ? flush(T::load(x)) : T::load(x);
 }
 
-constexpr int64_t kChannels = 256;  // channels that share a pass
+constexpr int64_t kChannels = 256;  // most channels computed in one pass
 
-// Calls piece(image, c0, c1) for images, cut by channels too where images are few.
+// Calls piece(image, c0, c1) for all images; where images are few, cuts them by channels as well.
 template <typename F>
 void for_images(const KernelContext& context, const Pool& pool, int64_t work, F&& piece) {
   int64_t blocks = (pool.channels + kChannels - 1) / kChannels;
@@ -80,17 +81,19 @@ void for_images(const KernelContext& context, const Pool& pool, int64_t work, F&
   });
 }
 
-// The pixels of one window, in (kh, kw) order, for the forms in registers below.
+// The pixels of one window, in (kh, kw) order, for the functions below that keep values in
+// registers.
 struct Taps {
   static constexpr int64_t kMost = 64;
-  int64_t offset[kMost];  // of their channel 0
+  int64_t offset[kMost];  // offset of each pixel's channel 0
   int count = 0;
   Taps(const Pool& pool, int64_t y, int64_t x) {
     pool.taps(y, x, [&](int64_t pixel) { offset[count++] = pixel * pool.channels; });
   }
 };
 
-// reduce_window of binary32, what the loops below compute; channels in eights.
+// reduce_window for binary32, with the results of the general loops below; `channels` is a multiple
+// of 8.
 template <bool kFlush>
 void window_f32(const Taps& taps, bool mean, const float* from, float* to, int64_t channels,
                 int64_t ahead) {
@@ -113,7 +116,8 @@ void window_f32(const Taps& taps, bool mean, const float* from, float* to, int64
   }
 }
 
-// select_and_scatter of binary32 where every pixel has at most one window; channels in eights.
+// select_and_scatter for binary32 where every pixel has at most one window; `channels` is a
+// multiple of 8.
 template <bool kFlush>
 void scatter_f32(const Taps& taps, const float* from, const float* dy, float* to, int64_t channels,
                  int64_t ahead) {
@@ -126,8 +130,8 @@ void scatter_f32(const Taps& taps, const float* from, const float* dy, float* to
     };
     __m256 best = taps.count == 0 ? _mm256_setzero_ps() : load(0);
     __m256i where = _mm256_setzero_si256();
-    for (int t = 1; t < taps.count;
-         ++t) {  // larger, or the first NaN; ties stay with the earlier one
+    // Select the larger tap, or the first NaN; ties stay with the earlier tap.
+    for (int t = 1; t < taps.count; ++t) {
       const __m256 v = load(t);
       const __m256 nan = _mm256_andnot_ps(_mm256_cmp_ps(best, best, _CMP_UNORD_Q),
                                           _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
@@ -189,10 +193,10 @@ void reduce_window(const KernelContext& context, const Op& op, const Tensor& x, 
   });
 }
 
-// No sum of canonical inputs has these bits: marks what no window has reached.
+// Marks pixels that no window has reached: no sum of canonical inputs has these bits.
 constexpr uint32_t kUntouched = 0xFFFFFFFFu;
 
-// Turns an image's sums into the result.
+// Stores an image's sums as the result; pixels that no window has reached become +0.
 template <typename T, bool kFlush>
 void store_sums(const float* sums, typename T::type* to, int64_t pixels, int64_t channels,
                 int64_t c0, int64_t c1) {
@@ -240,7 +244,7 @@ void select_and_scatter(const KernelContext& context, const Op& op, const Tensor
         const auto at = static_cast<int32_t>(pixel);
         for (int64_t c = 0; c < n; ++c) {
           const float v = element<T, kFlush>(p[c]);
-          // Larger, or the first NaN; ties stay with the earlier one.
+          // Larger, or the first NaN; ties stay with the earlier tap.
           const bool better = first | (v > best[c]) | ((v != v) & (best[c] == best[c]));
           best[c] = better ? v : best[c];
           where[c] = better ? at : where[c];

@@ -1,5 +1,5 @@
-// Bounds of dots and convolutions: operands rounded as declared, then gamma of the declared order's
-// depth times sum |a| |b|. docs/bounds.md, "Dot products".
+// Bounds of dots and convolutions: operands are rounded as declared; the radius is gamma of the
+// declared order's depth times sum |a| |b| (docs/bounds.md, "Dot products and convolutions").
 #include "backends/oracle/gemm.h"
 #include "backends/oracle/internal.h"
 #include "backends/oracle/parts.h"
@@ -17,17 +17,17 @@ bool segmented(const Op& op) {
          op.attrs.rhs_contract == 0;
 }
 
-// Rounded additions (or fused multiply-adds) on the longest way from a product to the sum of K of
-// them.
+// The largest number of rounded additions (or fused multiply-adds) that one of K products passes
+// through on its way into the sum.
 int64_t depth_of_pass(const Capabilities& declared, const Op& op, int64_t k) {
-  if (!declared.ours && !declared.block32_order)
-    return k;  // any order, products rounded on their own
+  // Any order, with products rounded separately.
+  if (!declared.ours && !declared.block32_order) return k;
   const int64_t segment = segmented(op) ? std::min(k, kSegment) : k;
   const int64_t segments = segmented(op) ? ceil_div(k, kSegment) : 1;
   int64_t depth = segment;
   if (declared.block32_order && declared.precision != DotPrecision::kF32) {
-    // Even or odd chain (its first product is exact), their sum, then the blocks (the first is
-    // added to +0).
+    // The chain of even or odd terms (its first product is exact), the sum of the two chains, then
+    // the blocks (the first is added to +0).
     const int64_t chain = std::min<int64_t>(16, ceil_div(segment, 2)) - 1;
     depth = chain + 1 + (ceil_div(segment, 32) - 1);
   }
@@ -57,7 +57,7 @@ void eval_dot(const Call& call) {
   const Capabilities& declared = call.declared;
   const Product product = product_of(op, call.inputs);
   const bool bf16 = declared.precision != DotPrecision::kF32;
-  const bool flush = declared.flush || bf16;  // matrix units flush whatever the vector unit does
+  const bool flush = declared.flush || bf16;  // bf16 dots always flush, as matrix units do
   const Operand a = split(call.inputs[0], declared.precision, declared.split, flush, call.pool);
   const Operand b = split(call.inputs[1], declared.precision, declared.split, flush, call.pool);
   const Sums sums = evaluate(product, a, b, call.pool, call.bounded);
@@ -77,15 +77,15 @@ void eval_dot(const Call& call) {
   if (passes > 1) {
     // hh is added last, once. A term of the other passes goes through more additions, two in all
     // for bf16x3, five for bf16x6; but their sizes are below 2^-6 of the whole: |m| <= 2^-8 |h|,
-    // |l| <= 2^-16 |h|. Cut instead of rounded, parts are up to twice as large.
+    // |l| <= 2^-16 |h|. Parts that are cut instead of rounded are up to twice as large.
     const double rest = declared.split == DotSplit::kTruncated ? 0x1p-5 : 0x1p-6;
     relative += rest * (gamma(depth + (passes == 3 ? 2 : 5)) - relative);
   }
-  // Nothing declared: operands may have been rounded to bf16, or not.
+  // If no arithmetic is declared, operands may have been rounded to bf16, or not.
   if (!declared.declares_arithmetic) relative += 0x1p-7 + 0x1p-16;
   relative = (relative + (k + 8) * passes * 0x1p-52) * kOutward;
-  // Every operation may lose one tiny result: half of 2^-149 kept gradually, all of 2^-126 when
-  // flushed.
+  // Every operation may lose one tiny result: half of 2^-149 with gradual underflow, up to 2^-126
+  // with flush.
   const double operations = passes * (2 * k + k / 16 + k / static_cast<double>(kSegment) + 8);
   const double absolute = operations * (flush ? kMinNormal : 0x1p-150);
   // With operands of this size no finite partial sum can overflow, so a non-finite result comes
@@ -122,7 +122,7 @@ double operand_residual(const Op& op, std::span<const Tensor> inputs, const Tens
     const Product product = product_of(part.op, part.inputs);
     Operand a = split(part.inputs[0], DotPrecision::kF32, DotSplit::kNearest, false, pool);
     Operand b = split(part.inputs[1], DotPrecision::kF32, DotSplit::kNearest, false, pool);
-    // With squares in the place of magnitudes, the sums of sizes become sums of (a b)^2.
+    // With squares in place of the magnitudes, sums.magnitude becomes the sum of (a b)^2.
     for (Operand* x : {&a, &b}) {
       x->magnitude = x->parts[0];
       for (double& v : x->magnitude) v *= v;

@@ -1,3 +1,4 @@
+// Argument reduction and series for each function.
 #include "backends/oracle/elementary.h"
 
 #include <bit>
@@ -50,7 +51,7 @@ double logarithm(double x) {
   if (x != x || x < 0) return std::numeric_limits<double>::quiet_NaN();
   if (x == 0) return -std::numeric_limits<double>::infinity();
   if (x > std::numeric_limits<double>::max()) return x;
-  // x = m 2^e with m in [sqrt 1/2, sqrt 2); log m is the ratio's for s = (m - 1) / (m + 1).
+  // x = m 2^e with m in [sqrt 1/2, sqrt 2); log m = log_ratio(s) for s = (m - 1) / (m + 1).
   const uint64_t bits = std::bit_cast<uint64_t>(x);  // a normal binary64 for every binary32
   int64_t e = static_cast<int64_t>(bits >> 52) - 1023;
   double m = std::bit_cast<double>((bits & 0xFFFFFFFFFFFFFu) | 0x3FF0000000000000u);
@@ -83,7 +84,7 @@ double hyperbolic_tangent(double x) {
 double error_function(double x) {
   if (x != x) return x;
   const double a = std::fabs(x);
-  if (a > 6) return std::copysign(1.0, x);  // to 2^-55
+  if (a > 6) return std::copysign(1.0, x);  // within 2^-55
   const double square = a * a, rest = std::fma(a, a, -square);
   double term = a, sum = a;
   for (int n = 1; term > sum * 0x1p-56; ++n) {

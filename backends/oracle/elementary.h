@@ -1,6 +1,6 @@
-// exp, log, tanh, erf and log1p in binary64 without libm, so that no verdict depends on a C library: only +, -,
-// *, /, fma and exponent bits, relative error below 2^-48 over the binary32 range (measured against
-// MPFR in oracle_test.cc).
+// exp, log, tanh, erf and log1p in binary64 without libm, so that no verdict depends on a C
+// library. They use only +, -, *, /, fma and exponent bits. The relative error is below 2^-48 over
+// the binary32 range (measured against MPFR in oracle_test.cc).
 //
 //   exponential(1.0)    // 2.718281828459045
 #pragma once

@@ -1,4 +1,5 @@
-// Sources, moves and elementwise ops: one node, or a formula of two or three, per element.
+// Sources, moves and elementwise ops: per element one rounded operation, or a formula of two or
+// three.
 #include "backends/oracle/elementary.h"
 #include "backends/oracle/internal.h"
 #include "backends/oracle/stretches.h"
@@ -8,7 +9,7 @@ namespace twinrun::oracle {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-// A binary64 operation's own error, as an estimate's radius.
+// The error of the oracle's own binary64 operation.
 double own_error(double value) { return finite(value) ? std::fabs(value) * 0x1p-52 : 0; }
 
 int32_t wrap(int64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
@@ -38,7 +39,7 @@ bool compare(CompareKind kind, double a, double b) {
   return false;
 }
 
-// What convert stores, exactly.
+// The exact result of convert.
 double converted(double x, DType from, DType to, bool flush) {
   switch (to) {
     case DType::kPred:
@@ -58,10 +59,10 @@ double converted(double x, DType from, DType to, bool flush) {
   return x;
 }
 
-// A binary32 number, or the midpoint of two, leaves a correctly rounded operation no choice, where
-// half an ulp would let a neighbour pass (ties; the lower neighbour of a power of two). Rounding
-// the binary64 result of + - * / sqrt again gives binary32's own result (53 >= 2 * 24 + 2,
-// Figueroa).
+// True if the exact result is a binary32 number, or the midpoint of two: then a correctly rounded
+// operation has only one possible result, where a radius of half an ulp would also admit a
+// neighbour (ties; the lower neighbour of a power of two). Rounding the binary64 result of + - * /
+// sqrt to binary32 gives what binary32 arithmetic gives (53 >= 2 * 24 + 2, Figueroa).
 bool no_choice(double value, Storage storage) {
   const auto nearest = static_cast<double>(static_cast<float>(value));
   if (storage.dtype != DType::kF32 || storage.wide || !finite(nearest)) return false;
@@ -75,8 +76,9 @@ Estimate rounded_once(double value, Storage storage) {
   return store({value, own_error(value)}, Final::kRounds, storage);
 }
 
-// a + b or a - b of an engine that may have taken one operand, a product, as it was before its rounding: half an ulp of
-// that operand away, or all of a denormal that was flushed. Where the product overflowed it may have been any number.
+// a + b or a - b of an engine that may have used an operand, which is a product, before its
+// rounding: it was within half an ulp of the stored operand, or below 2^-126 if it was flushed. If
+// the stored product overflowed, the unrounded one may have been any number.
 Estimate contracted(double value, double a, double b, unsigned unrounded, Storage storage) {
   double moved = 0;
   for (const double product : {(unrounded & 1u) != 0 ? a : 0.0, (unrounded & 2u) != 0 ? b : 0.0}) {
@@ -87,7 +89,7 @@ Estimate contracted(double value, double a, double b, unsigned unrounded, Storag
   return store({value, moved + own_error(value)}, Final::kRounds, storage);
 }
 
-// exp, log, tanh, erf or log1p as declared, stored in binary32.
+// exp, log, tanh, erf or log1p with the declared error, as stored.
 Estimate elementary(double value, const Capabilities& declared, Storage storage) {
   if (!finite(value)) return {value, 0};
   const auto nearest = static_cast<double>(static_cast<float>(value));
@@ -97,14 +99,14 @@ Estimate elementary(double value, const Capabilities& declared, Storage storage)
   return store({value, ulps + std::fabs(value) * kElementaryError}, Final::kIncluded, storage);
 }
 
-// 1 / sqrt(x): the relative error of the root passes to the quotient, which rounds again.
+// 1 / sqrt(x): the relative error of the root carries over to the quotient, which rounds again.
 Estimate rsqrt(double x, Storage storage) {
   const double value = 1 / std::sqrt(x);
   return store({value, finite(value) ? std::fabs(value) * (kUnit + 0x1p-46) : 0}, Final::kRounds,
                storage);
 }
 
-// 1 / (1 + exp(-x)), node by node. Where exp(-x) may overflow the engine's result may be 0.
+// 1 / (1 + exp(-x)), node by node. If exp(-x) may overflow, the engine's result may be 0.
 Estimate logistic(double x, const Capabilities& declared, Storage storage) {
   const double e = exponential(-x);
   const double value = 1 / (1 + e);
@@ -163,7 +165,7 @@ Estimate float_node(const Call& call, int64_t i) {
   }
 }
 
-// Wraps modulo 2^32.
+// Integer arithmetic modulo 2^32.
 double integer_node(const Call& call, int64_t i) {
   const auto a = static_cast<int64_t>(element(call.inputs[0], i));
   const auto b = call.inputs.size() > 1 ? static_cast<int64_t>(element(call.inputs[1], i)) : 0;
@@ -187,8 +189,9 @@ double integer_node(const Call& call, int64_t i) {
   }
 }
 
-// f(i, at, count, step): elements i, i + 1, .. i + count - 1 of the result come from at, at + step, ..
-// of the operand; runs along the last dimension that make up [begin, end).
+// Broadcast and transpose as runs along the last dimension that make up [begin, end). Calls f(i,
+// at, count, step): elements i, i + 1, .. i + count - 1 of the result come from elements at, at +
+// step, .. of the operand.
 template <typename F>
 void for_each_run(const Op& op, const Dims& from, int64_t begin, int64_t end, F f) {
   const Dims& dims = op.type.dims;
@@ -216,7 +219,7 @@ void for_each_run(const Op& op, const Dims& from, int64_t begin, int64_t end, F 
     i += count;
     at -= index[last] * step[last];
     index[last] = 0;
-    for (size_t d = last; d-- > 0;) {  // the next index of the dimensions outside
+    for (size_t d = last; d-- > 0;) {  // advance the index of the outer dimensions
       at += step[d];
       if (++index[d] < dims[d]) break;
       at -= step[d] * dims[d];
@@ -269,7 +272,7 @@ void select_typed(const Call& call, int64_t begin, int64_t end) {
     value[i] = static_cast<double>(mask[i] != 0 ? yes[i] : no[i]);
   call.exact(begin, end);
 }
-// select, where it is common: both sides binary32, or both binary64.
+// A fast path of select for its common types: both sides binary32, or both binary64.
 bool select_run(const Call& call, int64_t begin, int64_t end) {
   const DType dtype = call.inputs[1].dtype();
   if (call.inputs[0].dtype() != DType::kPred || call.inputs[2].dtype() != dtype) return false;

@@ -1,4 +1,5 @@
-// eval_vectors: what elementwise.cc has of + - * / sqrt max min and compare, four elements at a time.
+// eval_vectors: the estimates of elementwise.cc for + - * / sqrt max min and compare, four elements
+// at a time.
 #include <immintrin.h>
 
 #include <cstring>
@@ -9,11 +10,11 @@
 namespace twinrun::oracle {
 namespace {
 
-// Where neither an operand's flush nor the result's, nor its overflow, is near.
+// Inside this range neither operands nor results can be flushed, and no result can overflow.
 constexpr double kSmallest = 0x1p-120, kLargest = 0x1p120;
 
 __m256d size_of(__m256d x) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), x); }
-// half_ulp_f32 of normal binary32 sizes: the binade, 24 lower.
+// half_ulp_f32 for sizes in the normal range: the binade's power of two times 2^-24.
 __m256d half_ulp(__m256d size) {
   const __m256i binade =
       _mm256_and_si256(_mm256_castpd_si256(size), _mm256_set1_epi64x(int64_t{0x7FF} << 52));
@@ -40,7 +41,7 @@ void store(double* to, __m256d x, int64_t n) {
   _mm256_store_pd(some, x);
   std::memcpy(to, some, static_cast<size_t>(n) * sizeof(double));
 }
-// Lanes that are neither zero nor inside [kSmallest, kLargest].
+// Sets the sign bit of lanes that are neither zero nor inside [kSmallest, kLargest].
 __m256d outside(__m256d x) {
   const __m256d size = size_of(x);
   const __m256d inside = _mm256_and_pd(_mm256_cmp_pd(size, _mm256_set1_pd(kSmallest), _CMP_GE_OQ),
@@ -49,7 +50,8 @@ __m256d outside(__m256d x) {
   return _mm256_andnot_pd(_mm256_or_pd(inside, zero), _mm256_set1_pd(-0.0));
 }
 
-// One rounding to come, as rounded_once (elementwise.cc) has it.
+// The estimates of rounded_once (elementwise.cc) for v = f(x, y). Returns false if a number is
+// outside the range above.
 template <typename T, typename F>
 bool rounded(const T* a, const T* b, int64_t n, double* value, double* radius, F f) {
   __m256d bad = _mm256_setzero_pd();
@@ -60,7 +62,7 @@ bool rounded(const T* a, const T* b, int64_t n, double* value, double* radius, F
     const __m256d size = size_of(v), own = _mm256_mul_pd(size, _mm256_set1_pd(0x1p-52));
     const __m256d r = _mm256_mul_pd(_mm256_add_pd(own, half_ulp(_mm256_add_pd(size, own))),
                                     _mm256_set1_pd(kOutward));
-    if (std::is_same_v<T, double>) {  // wide: the binary64 number is the result
+    if (std::is_same_v<T, double>) {  // cpu:f64: the binary64 number is the result
       store(value + i, v, left);
       store(radius + i, r, left);
       continue;
@@ -74,7 +76,7 @@ bool rounded(const T* a, const T* b, int64_t n, double* value, double* radius, F
   }
   return _mm256_movemask_pd(bad) == 0;
 }
-// Nothing is rounded; -0 and +0 are one number to the judge.
+// For ops that do not round. The sign of a zero does not matter: judge() treats -0 and +0 as equal.
 template <typename T, typename F>
 bool exact(const T* a, const T* b, int64_t n, double* value, double* radius, F f) {
   __m256d bad = _mm256_setzero_pd();
@@ -97,7 +99,7 @@ bool stretch(OpKind kind, const T* a, const T* b, int64_t n, double* value, doub
       return rounded(a, b, n, value, radius, [](auto x, auto y) { return _mm256_sub_pd(x, y); });
     case OpKind::kMultiply:
       return rounded(a, b, n, value, radius, [](auto x, auto y) { return _mm256_mul_pd(x, y); });
-    case OpKind::kDivide:  // 0 / 0 and x / 0 are outside
+    case OpKind::kDivide:  // 0 / 0 and x / 0 count as outside the range
       return rounded(a, b, n, value, radius, [](auto x, auto y) { return _mm256_div_pd(x, y); });
     case OpKind::kSqrt:
       return rounded(a, a, n, value, radius, [](auto x, auto) { return _mm256_sqrt_pd(x); });
@@ -110,7 +112,7 @@ bool stretch(OpKind kind, const T* a, const T* b, int64_t n, double* value, doub
   }
 }
 
-// compare, where a and b are numbers (a NaN makes stretches outside).
+// compare, for numbers: a NaN counts as outside the range.
 template <typename T, typename F>
 bool compared(const T* a, const T* b, int64_t n, double* value, double* radius, F f) {
   const auto bits = [&](__m256d x, __m256d y) {

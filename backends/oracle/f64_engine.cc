@@ -1,3 +1,4 @@
+// Runs a program on all replicas with the binary64 values of the oracle.
 #include "backends/oracle/f64_engine.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 namespace twinrun {
 namespace {
 
-// Floats widened; what is exact (integers, predicates) as it is.
+// binary32 tensors as binary64; integers and predicates, which are exact, unchanged.
 Tensor widened(const Tensor& t) {
   if (t.dtype() != DType::kF32) return t;
   Tensor out = Tensor::empty({DType::kF64, t.dims()});
@@ -33,7 +34,7 @@ class F64Engine : public Engine {
     std::vector<std::vector<Tensor>> values(
         cores, std::vector<Tensor>(static_cast<size_t>(program_.graph.size())));
     const auto bind = [&](ValueId id, auto&& given) {
-      // What replicas share stays shared.
+      // Keep sharing tensors that replicas share, so that ops on them are computed once.
       for (size_t r = 0; r < cores; ++r) {
         const Tensor& own = given(r);
         Tensor& value = values[r][static_cast<size_t>(id)];

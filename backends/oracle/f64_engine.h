@@ -1,5 +1,6 @@
-// `cpu:f64` as an engine: the same program with every f32 value held in binary64. For meaning (what rounding cannot blur), finite
-// differences and as the third opinion; about ten times slower than cpu. Its state is f64 and stays so in checkpoints.
+// `cpu:f64` as an engine: the same program with every f32 value held in binary64. It serves to
+// compare what programs mean without the effects of rounding, for finite differences, and as a
+// third opinion. It is about ten times slower than cpu. Its state is f64, in checkpoints too.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The value of an op over the field, kind by kind, and the degree of every value of a program.
+// The value of an op over the field, by kind of op, and the degrees of a program's values.
 #include "backends/oracle/field.h"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ Result<Tensor> field_value(const FieldPoint& point, const Op& op, std::span<cons
       return counted_along(op);
     case OpKind::kRngUniform:
       return uniform_numbers(point, op, operands);
-    // Words are moved as bits are.
+    // Moves treat the words of field elements as binary64 numbers, which keeps their bits.
     case OpKind::kReshape:
       return operands[0].reshaped(op.type.dims);
     case OpKind::kBroadcastInDim:
@@ -124,7 +124,7 @@ std::vector<double> field_degrees(const Graph& graph) {
       case OpKind::kConvolutionKernelGrad:
         degree = sum;
         break;
-      case OpKind::kDivide:  // the reciprocal is a variable, that of a constant none
+      case OpKind::kDivide:  // a reciprocal counts as a variable, unless it is that of a constant
         degree = degrees[static_cast<size_t>(op.operands[0])] +
                  (degrees[static_cast<size_t>(op.operands[1])] > 0 ? 1 : 0);
         break;

@@ -1,7 +1,9 @@
-// Dots and convolutions over the field, at the speed of binary64. An element is three limbs of 21, 21 and 19 bits around zero, the
-// coefficients of a polynomial at 2^21. Products of polynomials are interpolated from their values at 0, 1, -1, 2 and infinity
-// (Toom-3): five matrix products in binary64, whose sums of at most 256 terms stay below 2^53 and are exact; 2^61 = 1 puts the
-// coefficients together again. For few columns the words themselves are multiplied.
+// Dots and convolutions over the field by binary64 matrix products. An element is split into three
+// signed limbs of 21, 21 and 19 bits: the coefficients of a polynomial whose value at 2^21 is the
+// element. The product of two polynomials is interpolated from its values at 0, 1, -1, 2 and
+// infinity (Toom-3). That takes five matrix products in binary64, whose sums of at most 256 terms
+// stay below 2^53 and are exact. The coefficients are then combined modulo p, where 2^61 = 1. If
+// there are few columns, the words are multiplied directly instead.
 #include <Eigen/Core>
 #include <array>
 
@@ -16,13 +18,14 @@ using Doubles = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::Row
 using Block = Eigen::Map<Doubles>;
 using StridedBlock = Eigen::Map<const Doubles, 0, Eigen::OuterStride<>>;
 
-constexpr int64_t kTerms = 256;            // of one exact sum
-constexpr int64_t kGathered = 192 * 1024;  // gathered elements at a time
+constexpr int64_t kTerms = 256;            // number of terms of one exact sum
+constexpr int64_t kGathered = 576 * 1024;  // gathered elements at a time
 constexpr int64_t kFewColumns = 6;
 constexpr size_t kProducts = 5;  // values at 0, 1, -1, 2 and infinity
 using Planes = std::array<Plane, kProducts>;
 
-// The values of elements' polynomials, at most 2^22 in size. `words` are the elements' own, in doubles.
+// The values of each element's polynomial at the five points, at most 2^22 in size. `words` holds
+// the bits of the elements' words in doubles.
 void split(const double* __restrict words, int64_t n, Planes& to) {
   constexpr uint64_t kMask = (1u << 21) - 1, kExponent = 0x4330000000000000u;
   constexpr uint64_t kHalves = uint64_t{1} << 20 | uint64_t{1} << 41 | uint64_t{1} << 60;
@@ -34,7 +37,8 @@ void split(const double* __restrict words, int64_t n, Planes& to) {
   double* __restrict const at_infinity = to[4].data();
   for (int64_t i = 0; i < n; ++i) {
     const auto word = std::bit_cast<uint64_t>(words[i]);
-    // The element as an integer between -2^60 and 2^60, and a half of each limb's range.
+    // The element as an integer between -2^60 and 2^60, plus half of each limb's range, so that
+    // limbs become unsigned.
     const uint64_t w = word + kHalves - (Field61::kPrime & -(word >> 60));
     const double a = std::bit_cast<double>((w & kMask) | kExponent) - (0x1p52 + 0x1p20);
     const double b = std::bit_cast<double>((w >> 21 & kMask) | kExponent) - (0x1p52 + 0x1p20);
@@ -45,15 +49,16 @@ void split(const double* __restrict words, int64_t n, Planes& to) {
   }
 }
 
-// to[i] += the sums of products whose polynomials have the values `d`.
+// Interpolates: adds to to[i] the sum of products whose polynomial has the values `d` at the five
+// points.
 void fold(const Planes& d, int64_t n, Field61* __restrict to) {
-  static constexpr double kMiddle = 0x1.8p52;  // where binary64's last bit is one
+  static constexpr double kMiddle = 0x1.8p52;  // in this binade the last bit of a binary64 is 1
   static constexpr auto kPrime = static_cast<int64_t>(Field61::kPrime);
-  // The nearest integer, of at most 51 bits.
+  // Rounds to the nearest integer, which must have at most 51 bits.
   const auto integer = [](double x) {
     return std::bit_cast<int64_t>(x + kMiddle) - std::bit_cast<int64_t>(kMiddle);
   };
-  // x 2^by: a rotation of 61 bits.
+  // x 2^by modulo 2^61 - 1: a rotation of 61 bits.
   const auto turned = [](int64_t x, int by) {
     const auto bits = static_cast<uint64_t>(x < 0 ? x + kPrime : x);
     return (bits << by & Field61::kPrime) | bits >> (61 - by);
@@ -61,13 +66,14 @@ void fold(const Planes& d, int64_t n, Field61* __restrict to) {
   const double *at_0 = d[0].data(), *at_1 = d[1].data(), *at_minus_1 = d[2].data();
   const double *at_2 = d[3].data(), *at_infinity = d[4].data();
   for (int64_t i = 0; i < n; ++i) {
-    // Of 256 terms: |c0|, |c1|, |c2| < 2^50, |c3| < 2^48, |c4| <= 2^44, and all that is added up on the way is below 2^53.
+    // For 256 terms: |c0|, |c1|, |c2| < 2^50, |c3| < 2^48, |c4| <= 2^44, and all intermediate sums
+    // are below 2^53.
     const double c0 = at_0[i], c4 = at_infinity[i];
     const double c2 = (at_1[i] + at_minus_1[i]) * 0.5 - c0 - c4;
     const double odd = (at_1[i] - at_minus_1[i]) * 0.5;                     // c1 + c3
     const double odd_at_2 = (at_2[i] - c0 - 4 * c2 - 16 * c4) * 0.5 - odd;  // 3 c3
     const int64_t c3 = integer(odd_at_2 * (1.0 / 3)), c1 = integer(odd) - c3;
-    // At 1, 2^21, 2^42, 2^63 = 2^2, 2^84 = 2^23.
+    // The polynomial at 2^21; the powers are 1, 2^21, 2^42, 2^63 = 2^2 and 2^84 = 2^23.
     const uint64_t sum = to[i].word + turned(integer(c0), 0) + turned(c1, 21) +
                          turned(integer(c2), 42) + turned(c3, 2) + turned(integer(c4), 23);
     const uint64_t once = (sum & Field61::kPrime) + (sum >> 61);
@@ -94,7 +100,7 @@ Plane oriented(const Product& p, const Tensor& right) {
   return out;
 }
 
-// Rows of the result, a chunk at a time.
+// Computes the result by chunks of its rows.
 void by_rows(const Product& p, const Tensor& left, const Plane& right, ThreadPool* pool,
              Field61* to) {
   const int64_t chunk = std::max<int64_t>(kGathered / std::max<int64_t>({p.k, 8 * p.n, 1}), 64);
@@ -139,11 +145,11 @@ void by_rows(const Product& p, const Tensor& left, const Plane& right, ThreadPoo
   });
 }
 
-// The rows of both operands are what is summed over.
+// Kernel gradients: sums over the rows of both operands.
 void over_rows(const Product& p, const Tensor& left, const Plane& right, ThreadPool* pool,
                Field61* to) {
   const int64_t chunk = std::clamp<int64_t>(kGathered / std::max<int64_t>(p.m, 1), 64, kTerms);
-  const int64_t tile = std::max<int64_t>(kGathered / 8 / std::max<int64_t>(p.n, 1), 8);
+  const int64_t tile = std::max<int64_t>(kGathered / 4 / std::max<int64_t>(p.n, 1), 8);
   const auto size = static_cast<size_t>(p.m * p.n);
   const int64_t groups = std::clamp<int64_t>(
       std::min((int64_t{1} << 20) / std::max<int64_t>(p.m * p.n, 1), p.k / chunk), 1, 8);

@@ -1,4 +1,5 @@
-// The field, element by element. Quotients are taken together: many inverses cost one division.
+// Elementwise ops over the field. Quotients are computed in batches, because many inverses cost one
+// inversion (invert_all).
 #include "backends/oracle/field_internal.h"
 
 namespace twinrun::oracle {
@@ -8,7 +9,7 @@ constexpr size_t kBlock = 1024;  // elements whose inverses are taken together
 
 using Elements = std::span<const Field61>;
 
-// out[i] = f(i) for all elements.
+// Returns out with out[i] = f(i).
 template <typename F>
 Tensor each(const Op& op, ThreadPool* pool, F f) {
   Tensor out = Tensor::empty(field_type(op.type.dims));
@@ -19,7 +20,7 @@ Tensor each(const Op& op, ThreadPool* pool, F f) {
   return out;
 }
 
-// out[i] = numerator(i) / denominator(i).
+// Returns out with out[i] = numerator(i) / denominator(i).
 template <typename N, typename D>
 Tensor quotients(const Op& op, ThreadPool* pool, N numerator, D denominator) {
   Tensor out = Tensor::empty(field_type(op.type.dims));

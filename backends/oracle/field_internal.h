@@ -1,4 +1,4 @@
-// What the files of the field share: the operands of one op, and a function per class of ops.
+// Shared by the field_*.cc files: conversion of operands, and one function per class of ops.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace twinrun::oracle {
 inline bool in_field(const Tensor& t) { return t.dtype() == DType::kF64; }
 inline TensorType field_type(Dims dims) { return {DType::kF64, std::move(dims)}; }
 
-// A tensor as elements of the field; integers and predicates become those that they are.
+// A tensor as elements of the field. Integers and predicates become the elements of their value.
 inline Tensor field_of(const Tensor& t) {
   if (in_field(t)) return t;
   Tensor out = Tensor::empty(field_type(t.dims()));

@@ -1,11 +1,12 @@
-// Sums, means and maxima over the field: of a reduction, of rows with one index, of windows.
+// Sums, means and maxima over the field: reductions, scatter_add, pooling and its gradients.
 #include "backends/oracle/field_internal.h"
 #include "backends/oracle/walks.h"
 
 namespace twinrun::oracle {
 namespace {
 
-// The earlier one in the random order; a place that has seen nothing has none.
+// The largest element so far in the random total order (FieldPoint::rank), and its position; at < 0
+// before the first element.
 struct Largest {
   Field61 value;
   int64_t rank = INT64_MIN;
@@ -18,7 +19,7 @@ struct Largest {
   }
 };
 
-// f(element, result) over the runs of rows [begin, end).
+// Calls f(index of an element, index of the result that it belongs to) for the runs [begin, end).
 template <typename F>
 void over_runs(const RunTargets& targets, int64_t begin, int64_t end, F f) {
   const int64_t run = targets.run(), step = targets.step();
@@ -29,7 +30,7 @@ void over_runs(const RunTargets& targets, int64_t begin, int64_t end, F f) {
   }
 }
 
-// 1 / count, which few counts are asked for.
+// 1 / count. Caches the last inverse, since few different counts occur.
 class Shares {
  public:
   Field61 operator()(int64_t count) {

@@ -1,3 +1,5 @@
+// Splits operands into planes, gathers patches, and sums the passes of a dot or convolution in
+// binary64.
 #include "backends/oracle/gemm.h"
 
 #include <Eigen/Core>
@@ -15,10 +17,10 @@ using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowM
 using Map = Eigen::Map<Matrix>;
 using ConstMap = Eigen::Map<const Matrix>;
 
-constexpr int64_t kStretch = 256;      // elements that are split at a time
-constexpr int64_t kChunk = 96 * 1024;  // gathered elements at a time: 768 KiB, inside L2
+constexpr int64_t kStretch = 256;      // elements to split at a time
+constexpr int64_t kChunk = 96 * 1024;  // elements to gather at a time: 768 KiB, which fits in L2
 
-// Copies rows [begin, end) of the gathered matrix; `columns` is its width.
+// Copies rows [begin, end) of the left matrix; `columns` is the matrix's width.
 class Gather {
  public:
   Gather(const Product& p, int64_t columns) : p_(p), columns_(columns) {}
@@ -41,8 +43,8 @@ class Gather {
   }
 
  private:
-  // The coordinate that tap `k` of the patch at `at` reads along `axis`, or -1: outside, or between
-  // strides.
+  // The coordinate that tap `k` of the patch at `at` reads along `axis`; -1 if it is outside the
+  // image or between strides.
   int64_t coordinate(int64_t at, int64_t k, int axis) const {
     const Window& w = p_.window;
     if (p_.left == Product::Left::kPatches) {
@@ -77,13 +79,14 @@ class Gather {
   int64_t columns_;
 };
 
-// One pass of a scheme: the left plane, and the right plane it meets as a [k, n] matrix. Pass 0 is the head.
+// One pass of a precision: the left plane, and the right plane that it is multiplied by, as a [k,
+// n] matrix. Pass 0 is the head.
 struct Pass {
   const Plane* left;
   const Plane* right;
 };
 
-// The passes, and the planes that are no operand's own.
+// The passes, and the planes that were made for them (sums and transposes of an operand's planes).
 struct Passes {
   std::vector<Pass> all;
   std::list<Plane> made;
@@ -108,8 +111,8 @@ Plane sum_of(const Plane& a, const Plane& b) {
   return out;
 }
 
-// bf16x3 = hh + (lh + hl);  bf16x6 = hh + (mm + mh + lh + hl + hm), passes with a common left plane
-// joined.
+// bf16x3 = hh + (lh + hl); bf16x6 = hh + (mm + mh + lh + hl + hm). Passes with the same left plane
+// are joined into one.
 Passes passes_of(const Product& p, const Operand& a, const Operand& b) {
   Passes passes;
   const auto sum = [&](size_t i, size_t j) -> const Plane& {
@@ -128,7 +131,7 @@ Passes passes_of(const Product& p, const Operand& a, const Operand& b) {
   return passes;
 }
 
-// Where the sums of a range of rows go; magnitude is null where sizes are not asked for.
+// Where accumulate() adds its sums; magnitude is null if sizes are not needed.
 struct Targets {
   double* head;
   double* rest;
@@ -138,8 +141,8 @@ Targets targets_of(Sums& sums, bool sizes) {
   return {sums.head.data(), sums.rest.data(), sizes ? sums.magnitude.data() : nullptr};
 }
 
-// The contribution of the gathered rows [begin, end) of every pass: rows of the result, or
-// (reduce_rows) terms, which are added.
+// Adds the contribution of the gathered rows [begin, end) of every pass. They are rows of the
+// result, or, with reduce_rows, terms of all results.
 void accumulate(const Product& p, const Gather& gather, const std::vector<Pass>& passes,
                 const Operand& a, const Plane& right_magnitude, int64_t begin, int64_t end,
                 Plane& buffer, Targets t) {
@@ -180,7 +183,7 @@ void copy_dims(const Dims& dims, int64_t* to) { std::copy(dims.begin(), dims.end
 }  // namespace
 
 void pin_blocking() {
-  // Eigen's blocking follows the cache sizes of the machine; the oracle's digits shall not.
+  // Eigen's blocking depends on the machine's cache sizes; the oracle's digits must not.
   static const bool once = [] {
     Eigen::setCpuCacheSizes(32 * 1024, 1024 * 1024, 8 * 1024 * 1024);
     return true;
@@ -237,7 +240,8 @@ Operand split(const Tensor& t, DotPrecision precision, DotSplit how, bool flush,
   Operand out;
   out.parts.assign(parts, Plane(static_cast<size_t>(n)));
   if (parts > 1) out.magnitude.resize(static_cast<size_t>(n));
-  // Of a stretch: the elements in part 0, which become its part, and their sizes.
+  // Splits one stretch and returns the largest finite magnitude in it. Part 0 first holds the
+  // elements themselves.
   const auto stretch = [&](int64_t at, int64_t count) {
     double* const first = out.parts[0].data() + at;
     double size[kStretch];
@@ -246,7 +250,7 @@ Operand split(const Tensor& t, DotPrecision precision, DotSplit how, bool flush,
       for (int64_t i = 0; flush && i < count; ++i) first[i] = flushed(first[i]);
       for (int64_t i = 0; i < count; ++i) size[i] = std::fabs(first[i]);
     } else {
-      // rest is a binary32 number throughout: a split of a binary32 number leaves one.
+      // rest stays a binary32 number: subtracting a part from a binary32 number is exact.
       double rest[kStretch];
       std::copy_n(first, count, rest);
       std::fill_n(size, count, 0.0);
@@ -262,7 +266,7 @@ Operand split(const Tensor& t, DotPrecision precision, DotSplit how, bool flush,
       }
     }
     if (parts > 1) std::copy_n(size, count, out.magnitude.data() + at);
-    // Of numbers that are not negative the larger has the larger bits.
+    // Non-negative numbers compare like their bits.
     constexpr auto kInfinite = std::bit_cast<int64_t>(kInfinity);
     int64_t largest = 0;
     for (int64_t i = 0; i < count; ++i) {

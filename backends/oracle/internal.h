@@ -1,5 +1,5 @@
-// What the files of this folder share: one call of eval_op, and a function per class of ops that
-// fills its result.
+// Shared by the oracle's files: one call of eval_op, reading of operands, work on a thread pool,
+// and one function per class of ops that fills in the result.
 #pragma once
 
 #include <algorithm>
@@ -20,9 +20,9 @@ struct Call {
   OracleResult& out;
 
   bool wide = false;       // operands are binary64: cpu:f64 as an engine
-  int64_t first = 0;       // the element that `out` begins with
-  unsigned unrounded = 0;  // operands that may have been products before their rounding
-  bool bounded = true;     // false: values alone are asked for; `out` may then have no radii
+  int64_t first = 0;       // the element with which `out` begins
+  unsigned unrounded = 0;  // bit i: operand i may be a product before its rounding
+  bool bounded = true;     // false: only values are needed, and `out` need not have radii
 
   Storage storage() const { return {op.type.dtype, declared.flush, wide}; }
   double* value(int64_t i) const { return out.value.data() + (i - first); }
@@ -34,7 +34,7 @@ struct Call {
   void exact(int64_t begin, int64_t end) const { std::fill_n(radius(begin), end - begin, 0.0); }
 };
 
-// Element i as a number; bits are kept, denormals too.
+// Element i as a number, unchanged (denormals are not flushed).
 inline double element(const Tensor& t, int64_t i) {
   const auto u = static_cast<size_t>(i);
   switch (t.dtype()) {
@@ -52,7 +52,7 @@ inline double element(const Tensor& t, int64_t i) {
   return 0;
 }
 
-// Elements [at, at + step, ..) as numbers.
+// Copies `count` elements at, at + step, .. as numbers.
 inline void elements(const Tensor& t, int64_t at, int64_t count, double* to, int64_t step = 1) {
   if (t.dtype() == DType::kF32) {
     const float* from = t.as<float>().data() + at;
@@ -65,9 +65,9 @@ inline void elements(const Tensor& t, int64_t at, int64_t count, double* to, int
   }
 }
 
-// A binary32 denormal becomes a zero of its sign.
+// Replaces a binary32 denormal by a zero of its sign.
 inline double flushed(double x) { return std::fabs(x) < kMinNormal ? std::copysign(0.0, x) : x; }
-// As an arithmetic op of the declared engine reads it.
+// Element i of an operand as an arithmetic op of the declared engine reads it: flushed if declared.
 inline double operand(const Call& call, size_t which, int64_t i) {
   const double x = element(call.inputs[which], i);
   return call.declared.flush ? flushed(x) : x;
@@ -78,15 +78,15 @@ inline void in_pieces(ThreadPool* pool, int64_t pieces, const std::function<void
   for (int64_t i = 0; i < pieces; ++i) run(i);
 }
 
-inline constexpr int64_t kRange = 1 << 15;  // elements of a piece
+inline constexpr int64_t kRange = 1 << 15;  // elements of one piece of work
 
-// f(begin, end) for ranges that make up [0, n), whoever runs them.
+// Calls f(begin, end) for ranges that make up [0, n), in parallel if there is a pool.
 template <typename F>
 void in_ranges(ThreadPool* pool, int64_t n, F f) {
   in_pieces(pool, (n + kRange - 1) / kRange,
             [&](int64_t piece) { f(piece * kRange, std::min(n, (piece + 1) * kRange)); });
 }
-// f(i) for every i in [0, n), in ranges.
+// Calls f(i) for every i in [0, n), in parallel by ranges if there is a pool.
 template <typename F>
 void for_each_element(ThreadPool* pool, int64_t n, F f) {
   in_ranges(pool, n, [&](int64_t begin, int64_t end) {
@@ -94,11 +94,11 @@ void for_each_element(ThreadPool* pool, int64_t n, F f) {
   });
 }
 
-// Sources, moves and elementwise ops: elements [begin, end) on their own.
+// Sources, moves and elementwise ops: computes elements [begin, end) only.
 void eval_pointwise(const Call& call, int64_t begin, int64_t end);
-// At most kVectorStretch elements of + - * / sqrt max min compare, by vector instructions; the same
-// estimates. False: another op, or something is neither zero nor well inside
-// the normal range.
+// The same estimates with vector instructions, for at most kVectorStretch elements of + - * / sqrt
+// max min compare. Returns false for any other op, or if some number is neither zero nor well
+// inside the normal range.
 inline constexpr int64_t kVectorStretch = 256;
 bool eval_vectors(const Call& call, int64_t begin, int64_t end);
 void eval_dot(const Call& call);

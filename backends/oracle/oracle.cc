@@ -1,3 +1,4 @@
+// Evaluates ops through the files of this folder, and compares a subject's results with the bounds.
 #include "backends/oracle/oracle.h"
 
 #include <immintrin.h>
@@ -14,14 +15,16 @@ bool any_wide(std::span<const Tensor> inputs) {
   return std::ranges::any_of(inputs, [](const Tensor& t) { return t.dtype() == DType::kF64; });
 }
 
-// Each element of the result depends on elements of the operands alone, and is cheap to have again.
+// Ops whose elements are computed from a few elements of the operands, and so are cheap to
+// recompute in blocks.
 bool pointwise(OpKind kind) {
   const OpClass c = class_of(kind);
   return kind != OpKind::kParameter && (c == OpClass::kSource || c == OpClass::kRandom ||
                                         c == OpClass::kMove || c == OpClass::kElementwise);
 }
 
-// Whether every |x - value| is at most most * radius, all of them numbers: then none is new.
+// True if every |x - value| is at most most * radius and all of them are numbers: then no element
+// is worse than `most`.
 bool none_beyond(const float* x, const double* value, const double* radius, int64_t n,
                  double most) {
   const __m256d factor = _mm256_set1_pd(most), sign = _mm256_set1_pd(-0.0),
@@ -42,7 +45,7 @@ bool none_beyond(const float* x, const double* value, const double* radius, int6
   return good;
 }
 
-// Elements [begin, end) of the subject; value and radius begin there.
+// Judges elements [begin, end) of the subject; value[0] and radius[0] belong to element `begin`.
 void judge_range(const double* value, const double* radius, const Tensor& subject, int64_t begin,
                  int64_t end, OracleVerdict& verdict) {
   verdict.elements += end - begin;
@@ -50,8 +53,8 @@ void judge_range(const double* value, const double* radius, const Tensor& subjec
   constexpr int64_t kStretch = 256;
   for (int64_t from = begin; from < end; from += kStretch) {
     const int64_t to = std::min(end, from + kStretch);
-    // Once there is a worst, a stretch without a worse one is passed over. A quotient that rounds
-    // up to the worst so far is not worse.
+    // Fast path: skip a stretch without an element that is worse than the worst so far. A ratio
+    // that only rounds up to the worst so far is not worse.
     if (f32 && verdict.worst_element >= 0 && verdict.worst <= 1 &&
         none_beyond(subject.as<float>().data() + from, value + (from - begin),
                     radius + (from - begin), to - from, verdict.worst)) {
@@ -65,7 +68,7 @@ void judge_range(const double* value, const double* radius, const Tensor& subjec
         continue;
       }
       double ratio;
-      if (x == v || (x != x && v != v)) {  // +0 and -0 are one number here
+      if (x == v || (x != x && v != v)) {  // +0 and -0 count as equal
         ratio = 0;
       } else if (!oracle::finite(x) || !oracle::finite(v)) {
         ratio = oracle::kInfinity;
@@ -84,8 +87,8 @@ void judge_range(const double* value, const double* radius, const Tensor& subjec
   }
 }
 
-// The verdicts of ranges of the subject, one after the other: the first of equally bad elements is
-// the worst, whoever did the work.
+// Judges ranges of the subject in parallel and combines the verdicts in order, so that of equally
+// bad elements the first one is reported, whatever the number of threads.
 template <typename F>
 OracleVerdict judge_ranges(const Tensor& subject, ThreadPool* pool, F of_range) {
   const int64_t n = subject.elements();
@@ -104,7 +107,7 @@ OracleVerdict judge_ranges(const Tensor& subject, ThreadPool* pool, F of_range) 
   return all;
 }
 
-// f(estimates, begin, end) for blocks of a pointwise op: they stay in L1.
+// Evaluates a pointwise op in blocks that fit in L1, and calls f(estimates, begin, end) for each.
 template <typename F>
 void in_blocks(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
                ThreadPool* pool, unsigned unrounded, int64_t begin, int64_t end, F f) {
@@ -118,10 +121,10 @@ void in_blocks(const Capabilities& declared, const Op& op, std::span<const Tenso
   }
 }
 
-// Ops whose elements depend on each other's operands.
+// Evaluates an op that is not pointwise, as a whole.
 void whole_op(const oracle::Call& call) {
   switch (call.op.kind) {
-    case OpKind::kParameter:  // given, not computed: nothing to hold it against
+    case OpKind::kParameter:  // given, not computed: there is nothing to compare it with
       std::ranges::fill(call.out.radius, oracle::kInfinity);
       break;
     case OpKind::kDotGeneral:

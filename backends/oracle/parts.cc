@@ -1,3 +1,4 @@
+// Cuts stacks of matrices and channel groups out of operands and results.
 #include "backends/oracle/parts.h"
 
 #include <cstring>
@@ -7,7 +8,7 @@ namespace {
 
 bool stacked(const Op& op) { return op.kind == OpKind::kDotGeneral; }
 
-// One matrix of a stack [.., rows, columns], sharing storage.
+// One matrix of a stack [.., rows, columns]; it shares the storage of the stack.
 Tensor matrix(const Tensor& t, int64_t i) {
   const Dims& d = t.dims();
   const int64_t rows = d[d.size() - 2], columns = d[d.size() - 1];

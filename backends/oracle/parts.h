@@ -1,7 +1,9 @@
-// Dots of stacked matrices and grouped convolutions as what they are: several simple ones. The oracle and the screen know
-// simple ones only; this takes the others apart.
+// Splits dots of stacked matrices and grouped convolutions into several simple ones. The oracle and
+// the screen handle only simple dots and convolutions.
 //
-//   if (has_parts(op)) for (int64_t i = 0; i < part_count(op, inputs); ++i) { const Part p = part_of(op, inputs, i); ... }
+//   for (int64_t i = 0; has_parts(op) && i < part_count(op, inputs); ++i) {
+//     const Part p = part_of(op, inputs, i); ...
+//   }
 #pragma once
 
 #include <span>
@@ -23,9 +25,10 @@ inline bool has_parts(const Op& op) {
 int64_t part_count(const Op& op, std::span<const Tensor> inputs);
 Part part_of(const Op& op, std::span<const Tensor> inputs, int64_t i);
 Tensor part_of_result(const Op& op, const Tensor& output, int64_t i);
-// Element e of part i is element place_of(op, i, e) of the whole.
+// Where the elements of a part are in the whole result: element e of part i is element
+// placement_of(op, i)(e).
 struct Placement {
-  int64_t first, run, stride;  // runs of `run` elements, `stride` apart, from `first` on
+  int64_t first, run, stride;  // runs of `run` elements, whose starts are `stride` apart
   int64_t operator()(int64_t e) const { return first + e / run * stride + e % run; }
 };
 Placement placement_of(const Op& op, int64_t i);

@@ -1,4 +1,5 @@
-// Reductions, pooling and the all-reduce: sums of known depth. docs/bounds.md, "Sums".
+// Reductions, scatter_add, pooling and its gradients, and the all-reduce: sums of known depth
+// (docs/bounds.md, "Sums").
 #include <bit>
 
 #include "backends/oracle/internal.h"
@@ -7,12 +8,12 @@
 namespace twinrun::oracle {
 namespace {
 
-// What is known of a sum of terms: all that its bound needs.
+// A sum of terms, with everything that its bound needs.
 struct Sum {
   double value = 0;
-  double magnitude = 0;  // of the finite terms
+  double magnitude = 0;  // sum of the sizes of the finite terms
   int64_t terms = 0;
-  bool tiny_term = false;  // a binary32 denormal among them
+  bool tiny_term = false;  // one of the terms is a binary32 denormal
   void add(double x) {
     value += x;
     if (finite(x)) magnitude += std::fabs(x);
@@ -21,9 +22,9 @@ struct Sum {
   }
 };
 
-// The computed sum, `depth` rounded additions deep, before it is stored; `lost` bounds what one
-// operation may lose below the normal range (additions of binary32 numbers lose nothing without
-// flush).
+// The computed sum before it is stored, if every term passes through at most `depth` rounded
+// additions. `lost` bounds what one operation may lose below the normal range (additions of
+// binary32 numbers lose nothing without flush).
 Estimate estimate(const Sum& s, double depth, double lost, double unit = kUnit) {
   const auto n = static_cast<double>(s.terms);
   const double relative = gamma(depth, unit) + (s.terms > 1 ? n * 0x1p-52 : 0);
@@ -34,7 +35,8 @@ Estimate estimate(const Sum& s, double depth, double lost, double unit = kUnit) 
 
 // The sum as f32 or bf16 arithmetic stores it, without another operation.
 Estimate stored_sum(const Sum& s, double depth, Storage storage) {
-  // One term is moved: its bits stay, but flush may or may not take a denormal for arithmetic.
+  // A single term is moved, with its bits unchanged; but with flush an engine may or may not flush
+  // a denormal.
   const bool moved = s.terms <= 1 && !(storage.flush && s.tiny_term);
   if (moved && storage.dtype != DType::kBF16) return {s.value, 0};
   if (moved)
@@ -48,8 +50,8 @@ Estimate divided(Estimate e, double by, Storage storage) {
   if (!finite(e.radius)) return e;
   const double value = e.value / by;
   if (!finite(value)) return {value, 0};
-  const double of_count =
-      by > 0x1p24 ? std::fabs(value) * kUnit : 0;  // the count itself is a binary32 number
+  // The count itself is a binary32 number, rounded if it is above 2^24.
+  const double of_count = by > 0x1p24 ? std::fabs(value) * kUnit : 0;
   return store({value, (e.radius / by + std::fabs(value) * 0x1p-52) * kOutward + of_count},
                Final::kRounds, storage);
 }
@@ -60,8 +62,8 @@ Estimate wrapped(double sum) {
   return {static_cast<double>(static_cast<int32_t>(bits)), 0};
 }
 
-// Additions on the longest way through the contract's lanes, tree and segments; any order for a
-// foreign engine.
+// The depth of the contract's order: lanes, tree and segments. A foreign engine may add in any
+// order.
 double reduce_depth(const Capabilities& declared, int64_t n) {
   if (!declared.ours) return static_cast<double>(std::max<int64_t>(n - 1, 0));
   const int64_t segment = std::min<int64_t>(n, 4096);
@@ -71,7 +73,8 @@ double reduce_depth(const Capabilities& declared, int64_t n) {
   return static_cast<double>(chain + tree + segments - 1);
 }
 
-// Whether each is zero, or finite and at least the smallest normal number of binary32.
+// Whether each number is zero, or finite and at least the smallest normal number of binary32 in
+// size.
 bool all_ordinary(const double* x, int64_t n) {
   constexpr auto kLeast = std::bit_cast<int64_t>(kMinNormal),
                  kInfinite = std::bit_cast<int64_t>(kInfinity);
@@ -83,7 +86,7 @@ bool all_ordinary(const double* x, int64_t n) {
   return bad == 0;
 }
 
-// Sums side by side.
+// Many sums at once, as a structure of arrays.
 struct SumArray {
   std::vector<double> value, magnitude;
   std::vector<uint8_t> tiny_term;
@@ -130,8 +133,8 @@ struct SumArray {
   }
 };
 
-// The sums of x over the reduced dimensions. How the rows are dealt to groups depends on the shape
-// alone, and so do the digits.
+// The sums of x over the reduced dimensions. The grouping of rows depends on the shape alone, so
+// the digits do not depend on the number of threads.
 SumArray sums_of(const Call& call, int64_t outputs) {
   const Tensor& x = call.inputs[0];
   const RunTargets targets(x.dims(), call.op.attrs.dims);
@@ -158,7 +161,7 @@ SumArray sums_of(const Call& call, int64_t outputs) {
 
 double larger(double a, double b) { return a != a ? a : b != b ? b : a < b ? b : a; }
 
-// The channels of one pixel as an arithmetic op reads them.
+// The channels of one pixel as an arithmetic op reads them: flushed if the engine flushes.
 void pixel(const Call& call, size_t which, int64_t at, int64_t channels, double* to) {
   elements(call.inputs[which], at * channels, channels, to);
   for (int64_t c = 0; call.declared.flush && c < channels; ++c) to[c] = flushed(to[c]);
@@ -199,7 +202,8 @@ void eval_pooling(const Call& call) {
   });
 }
 
-// The first maximum, or first NaN, of each channel of a window: its pixel; -1 without taps.
+// For each channel of a window, the pixel of the first maximum, or of the first NaN; -1 if no tap
+// is inside the image.
 struct Selected {
   std::vector<double> x, most;
   std::vector<int64_t> at;
@@ -220,7 +224,8 @@ struct Selected {
   }
 };
 
-// select_and_scatter and avg_pool_grad: every x collects from the windows that contain it.
+// select_and_scatter and avg_pool_grad: every element of x sums contributions of the windows that
+// contain it.
 void eval_scatter(const Call& call) {
   const Op& op = call.op;
   const bool average = op.kind == OpKind::kAvgPoolGrad;
@@ -264,8 +269,8 @@ void eval_scatter(const Call& call) {
       } else if (s.terms == 1) {
         e = store({s.value, finite(s.value) ? std::fabs(s.value) * 0x1p-52 : 0}, Final::kRounds,
                   call.storage());
-      } else if (s.terms > 1) {  // quotients round too: depth = additions + 1, and each may lose a
-                                 // tiny result
+        // Below, quotients round too: the depth is additions + 1, and each may lose a tiny result.
+      } else if (s.terms > 1) {
         e = estimate(s, count, call.declared.flush ? 2 * kMinNormal : 0x1p-150);
         if (finite(e.radius)) e = store(e, Final::kIncluded, call.storage());
       }
@@ -344,7 +349,7 @@ void eval_window(const Call& call) {
 void eval_all_reduce(const Call& call) {
   const auto replicas = call.inputs.size();
   const bool bf16 = call.op.type.dtype == DType::kBF16;
-  // bf16 on the wire: every hop rounds to binary32, then to bf16.
+  // With bf16 contributions, every hop rounds to binary32, then to bf16.
   const double unit = bf16 ? kUnitBf16 + kUnit * 2 : kUnit;
   const double lost = call.declared.flush ? kMinNormal : bf16 ? 0x1p-134 : 0;
   for_each_element(call.pool, call.op.type.elements(), [&](int64_t i) {

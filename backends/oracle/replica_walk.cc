@@ -1,4 +1,4 @@
-// A program op by op on all replicas; what replicas share is computed once.
+// Evaluates a program op by op on all replicas; replicas with the same operands share the result.
 #include "backends/oracle/replica_walk.h"
 
 #include "program/graph/liveness.h"

@@ -1,9 +1,10 @@
-// All replicas of a program op by op, in whatever numbers the caller computes: binary64 (f64_engine.cc), or a prime field
-// (harness/sharding/field_proof.cc). What replicas share is computed once, and a value is let go after its last reader.
+// Evaluates a program op by op on all replicas, with the caller's arithmetic: binary64
+// (f64_engine.cc), or a prime field (harness/sharding/field_proof.cc). Values that replicas share
+// are computed once. A value is released after its last reader.
 //
-//   ReplicaWalk walk(program);                          // keeps a reference
-//   walk.run(values, eval, seen);                       // values[replica][id]: inputs and state are there, the rest is filled in
-//   values[r][program.outputs[0].id];                   // outputs and next states remain
+//   ReplicaWalk walk(program);                     // keeps a reference
+//   walk.run(values, eval, seen);                  // values[replica][id] holds inputs and state
+//   values[r][program.outputs[0].id];              // after it, outputs and next states
 #pragma once
 
 #include <functional>
@@ -19,7 +20,8 @@ namespace twinrun {
 class ReplicaWalk {
  public:
   using Values = std::vector<std::vector<Tensor>>;
-  // One op on one replica; of an all-reduce the contributions of all.
+  // Computes one op on one replica; for an all-reduce the operands are the contributions of all
+  // replicas.
   using Eval = std::function<Result<Tensor>(const Op& op, std::span<const Tensor> operands)>;
   using Seen =
       std::function<void(ValueId id, const Values& operands, const std::vector<Tensor>& results)>;

@@ -1,8 +1,8 @@
 // The arithmetic of error bounds: units in the last place, gamma, and what storing a result adds.
-// docs/bounds.md has the derivations. All of it in binary64, rounded outward.
+// docs/bounds.md has the derivations. Everything is computed in binary64 and rounded outward.
 //
-//   store({1.0 / 3, 0x1p-52}, Final::kRounds, {.dtype = DType::kF32})     // radius half an ulp of
-//   binary32
+//   // The radius becomes half an ulp of binary32.
+//   store({1.0 / 3, 0x1p-52}, Final::kRounds, {.dtype = DType::kF32})
 #pragma once
 
 #include <bit>
@@ -18,13 +18,13 @@ namespace twinrun::oracle {
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr double kUnit = 0x1p-24;        // unit roundoff of binary32
 inline constexpr double kUnitBf16 = 0x1p-8;     // of bfloat16
-inline constexpr double kMinNormal = 0x1p-126;  // of both
+inline constexpr double kMinNormal = 0x1p-126;  // smallest normal number of both
 inline constexpr double kOutward = 1 + 0x1p-40;
 // Numbers of at least this size round to infinity.
 inline constexpr double kOverflowF32 = 0x1p128 - 0x1p103;
 inline constexpr double kOverflowBf16 = 0x1p128 - 0x1p119;
 
-// A binary64 value and a bound on its distance from what an honest engine computes.
+// A binary64 value and a bound on its distance from what a conforming engine computes.
 struct Estimate {
   double value = 0;
   double radius = 0;
@@ -48,20 +48,20 @@ inline double gamma(double n, double unit = kUnit) {
   return nu < 0.5 ? nu / (1 - nu) * kOutward : kInfinity;
 }
 
-// What the engine stores into.
+// How the engine stores a result.
 struct Storage {
   DType dtype = DType::kF32;
   bool flush = false;
-  bool wide =
-      false;  // operands are binary64 (cpu:f64): the value is the result, no rounding to come
+  // Operands are binary64 (cpu:f64): the value is the result, without further rounding.
+  bool wide = false;
 };
 
 enum class Final {
-  kRounds,    // the estimate is of a number that is still to be rounded to binary32
-  kIncluded,  // the radius covers binary32 rounding already
+  kRounds,    // the estimated number is still to be rounded to binary32
+  kIncluded,  // the radius already covers the rounding to binary32
 };
 
-// From an estimate of the computed number to one of the stored number: rounding, flush to zero,
+// Turns an estimate of the computed number into one of the stored number: rounding, flush to zero,
 // bf16, overflow.
 inline Estimate store(Estimate e, Final final, Storage storage) {
   if (!finite(e.value)) return {e.value, e.radius < kInfinity ? 0.0 : kInfinity};
@@ -79,8 +79,8 @@ inline Estimate store(Estimate e, Final final, Storage storage) {
     radius += half_ulp_bf16(size + radius);
   }
   if (size + before_last >= overflow) {
-    if (size - before_last < overflow)
-      return {e.value, kInfinity};  // to infinity or not: untestable
+    // It may or may not overflow: untestable.
+    if (size - before_last < overflow) return {e.value, kInfinity};
     return {std::copysign(kInfinity, e.value), 0};
   }
   return {e.value, radius * kOutward};

@@ -1,3 +1,4 @@
+// Dispatches the screen by class of op, and compares numbers with tolerances.
 #include "backends/oracle/screen.h"
 
 #include "backends/oracle/screen_internal.h"
@@ -17,9 +18,9 @@ bool within(const float* x, const double* value, const double* radius, int64_t n
   auto of_four = [=](int64_t i, D4) { return i < whole ? D4::of(radius + i) : D4(radius[i]); };
   if (all_close(x, value, n, of_four)) return true;
   for (int64_t i = 0; i < n; ++i) {
-    if (finite(value[i]) && !(radius[i] < kMayOverflow))
-      continue;  // it may have overflowed on the way
-    // Of a sum with a NaN or infinity in it no more than that is known.
+    // The sum may have overflowed on the way.
+    if (finite(value[i]) && !(radius[i] < kMayOverflow)) continue;
+    // If a term is a NaN or infinity, the result must be non-finite; which one is not known.
     if (!finite(value[i]) ? std::isfinite(x[i]) : !agrees(x[i], value[i], radius[i])) return false;
   }
   return true;

@@ -1,9 +1,9 @@
-// A cheap look at one op's result, for every op of every step: its only outcome is "replay this one
-// with the oracle" (backends/oracle/oracle.h), so it needs no verdict-grade bound. O(inputs + outputs),
-// not O(flops): docs/bounds.md, "Screening".
+// The screen: a cheap check of one op's result, for every op of every step. Its only outcome is
+// "replay this op with the oracle" (backends/oracle/oracle.h), so its bounds need not be rigorous.
+// It costs O(inputs + outputs), not O(flops): docs/bounds.md, "Screening".
 //
-//   if (!plausible(declared, op, inputs, output, pool)) judge(eval_op(declared, op, inputs, pool),
-//   output);
+//   if (!plausible(declared, op, inputs, output, pool))
+//     judge(eval_op(declared, op, inputs, pool), output);
 #pragma once
 
 #include <span>
@@ -12,9 +12,9 @@
 
 namespace twinrun {
 
-// Could an honest engine of the declared arithmetic have written `output`? false: worth a replay.
-// For all_reduce the inputs are the contributions of all replicas. Ops that can't be screened
-// (parameter, anything of f64) are plausible.
+// Whether a conforming engine of the declared arithmetic could have written `output`. If false,
+// replay the op. For all_reduce the inputs are the contributions of all replicas. Ops that cannot
+// be screened (parameter, anything of f64) are plausible.
 bool plausible(const Capabilities& declared, const Op& op, std::span<const Tensor> inputs,
                const Tensor& output, ThreadPool* pool, unsigned unrounded = 0);
 

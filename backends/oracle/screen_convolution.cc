@@ -1,7 +1,7 @@
-// The screen of convolutions: contracted with signs over the last dimension of its result, a
-// convolution has one channel left. Pixels times taps is a small matrix product (multiply() below);
-// taps are then gathered (forward), scattered (input gradient), or are the columns of the result
-// (kernel gradient).
+// The screen of convolutions. Contracting the result's last dimension with signs leaves a
+// convolution with one channel. The products of all pixels with all taps are a small matrix product
+// (multiply() below); its columns are then gathered (forward), scattered (input gradient), or are
+// the result themselves (kernel gradient).
 #include "backends/oracle/screen_dot.h"
 
 namespace twinrun::screen {
@@ -10,7 +10,7 @@ namespace {
 // ---- y[p, t] (+)= sum over k of x[p, k] z[k, t]; z and y have `taps` columns, a multiple of 4
 
 struct Strides {
-  int64_t point, k;  // of x
+  int64_t point, k;  // strides of x
 };
 
 template <int kPoints, int kTaps>
@@ -56,7 +56,7 @@ void multiply(const double* x, Strides s, int64_t points, int64_t ks, const doub
 // ---- geometry
 
 struct Shape {
-  int64_t samples, taps, columns;  // columns: taps in multiples of 4
+  int64_t samples, taps, columns;  // columns: the number of taps rounded up to a multiple of 4
   int64_t h, w, oh, ow;
   const Window& window;
   Shape(const Window& win, const Dims& image, const Dims& grid)
@@ -69,11 +69,11 @@ struct Shape {
         ow(grid[2]),
         window(win) {}
 
-  // f(output coordinate o, input coordinate i), ascending, for tap k of axis.
+  // The input coordinate that tap k reads for output coordinate o, along an axis.
   int64_t input(int axis, int64_t o, int64_t k) const {
     return o * window.stride[axis] - window.pad_low[axis] + k * window.dilation[axis];
   }
-  // The output coordinates that tap k of the axis reaches inside the image: [first, last).
+  // The output coordinates for which tap k is inside the image, along an axis: [first, last).
   struct Range {
     int64_t first, last;
   };
@@ -86,7 +86,7 @@ struct Shape {
   }
 };
 
-// Scratch of a thread, kept: fresh pages cost more than the sums.
+// Scratch memory of a thread, kept between calls: fresh pages cost more than the sums.
 double* scratch(size_t slot, int64_t n) {
   thread_local std::vector<double> slots[6];
   if (slots[slot].size() < static_cast<size_t>(n)) slots[slot].resize(static_cast<size_t>(n));
@@ -98,12 +98,12 @@ float* scratch_floats(size_t slot, int64_t n) {
   return slots[slot].data();
 }
 
-// sum |x| size over each of n pixels of c channels.
+// For each of n pixels: the sum of |x| size over its c channels.
 void pixel_sizes(const float* x, int64_t n, int64_t c, const double* size, double* out) {
   for (int64_t p = 0; p < n; ++p) out[p] = weighted_sizes(x + p * c, size, c);
 }
 
-// The largest norm over taps, per channel: [taps, c] -> [c].
+// For each channel, the largest norm over the taps: [taps, c] -> [c].
 Vector over_taps(const Vector& norm, int64_t taps, int64_t c) {
   Vector most(static_cast<size_t>(c));
   for (int64_t i = 0; i < taps * c; ++i) {
@@ -114,8 +114,8 @@ Vector over_taps(const Vector& norm, int64_t taps, int64_t c) {
 }
 
 double not_finite(const Call& call, const Rows& rows, int64_t m, int64_t n) {
-  // The contract multiplies taps outside of the image too, so that every row holds 0 times the
-  // culprit; others may skip them.
+  // The contract also multiplies taps outside the image, so every row contains 0 times the
+  // non-finite element. Foreign engines may skip these taps, so their rows are not checked.
   if (!call.declared.ours) return 0;
   std::vector<float> buffer(static_cast<size_t>(n));
   return rows.not_finite(0, m, buffer.data());
@@ -165,7 +165,7 @@ double image_worst_row(const Call& call) {
     double* const bound = scratch(4, results);
     std::fill(value, value + results, 0.0);
     std::fill(bound, bound + results, 0.0);
-    // Rows of windows outermost: what three rows of taps hold stays in L1.
+    // Loop over rows of windows outermost: the rows of y that their taps read then stay in L1.
     const int64_t step = s.window.stride[1];
     for (int64_t o = 0; o < s.oh; ++o) {
       for (int64_t kh = 0; kh < s.window.size[0]; ++kh) {
@@ -213,7 +213,7 @@ double kernel_worst_row(const Call& call) {
   contract_rows(call, read, dy, terms, n, rows.r(), z);
   if (!z.all_finite()) return not_finite(call, rows, s.taps * c, n);
 
-  // Samples in at most 16 groups, each with sums of its own.
+  // At most 16 groups of samples, each with its own sums.
   const int64_t groups = std::min<int64_t>(16, s.samples), each = (s.samples + groups - 1) / groups;
   const int64_t held = c * s.columns + c;
   Vector sums(static_cast<size_t>(groups * held));
@@ -222,7 +222,8 @@ double kernel_worst_row(const Call& call) {
     double* const bound = value + c * s.columns;
     float* const buffer = scratch_floats(0, s.w * c);
     double* const row = scratch(0, s.w * c);
-    double* const around = scratch(1, s.w * s.columns);  // dy at every tap of a row's pixels
+    // The contracted dy for every pixel of a row and every tap.
+    double* const around = scratch(1, s.w * s.columns);
     double* const size = scratch(2, s.w);
     for (int64_t sample = group * each; sample < std::min(s.samples, (group + 1) * each);
          ++sample) {
@@ -267,7 +268,7 @@ double kernel_worst_row(const Call& call) {
     for (int64_t j = 0; j < c; ++j) {
       const double value = sums[static_cast<size_t>(j * s.columns + t)];
       const double bound = sums[static_cast<size_t>(c * s.columns + j)];
-      // A NaN of x may lie where this tap does not look.
+      // A NaN of x may be at a pixel that this tap does not read.
       if (!finite(value) || !finite(bound)) continue;
       worst = std::max(worst, rows.ratio(t * c + j, value, bound, buffer));
     }

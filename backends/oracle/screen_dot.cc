@@ -1,5 +1,5 @@
-// The screen of dots, after Freivalds (1979): a product C = A B is compared with what it should be
-// times one vector r of signs, C r with A (B r), row by row. Radii: docs/bounds.md, "Screening".
+// The screen of dots, after Freivalds (1979): a product C = A B is checked by comparing C r with A
+// (B r) for one vector r of signs, row by row. docs/bounds.md, "Screening", has the radii.
 #include "backends/oracle/screen_dot.h"
 
 #include "backends/oracle/parts.h"
@@ -9,7 +9,7 @@ namespace twinrun::screen {
 
 namespace {
 
-// Nearest even, denormals to zeros first; a NaN stays some NaN.
+// Rounds to nearest even after flushing denormals; a NaN stays a NaN.
 inline __m256 to_bf16(__m256 x) {
   const __m256i u = _mm256_castps_si256(x), exponents = _mm256_set1_epi32(0x7F800000);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
@@ -23,7 +23,7 @@ inline __m256 to_bf16(__m256 x) {
   return _mm256_castsi256_ps(
       _mm256_and_si256(bits, _mm256_set1_epi32(static_cast<int32_t>(0xFFFF0000u))));
 }
-// Toward zero, denormals to zeros; a NaN stays one unless all its bits are in the lower half.
+// Truncates toward zero after flushing denormals. A NaN is returned unchanged.
 inline __m256 cut_to_bf16(__m256 x) {
   const __m256i u = _mm256_castps_si256(x);
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
@@ -40,11 +40,11 @@ inline __m256 parts_of_eight(__m256 x, int parts, bool cut) {
   const __m256 m = cut && parts > 2 ? cut_to_bf16(after) : to_bf16(after);
   __m256 sum = _mm256_add_ps(h, m);  // exact, and so is the next one
   if (parts == 3) sum = _mm256_add_ps(sum, to_bf16(_mm256_sub_ps(after, m)));
-  // Of the largest numbers, cut, h + l may be 2^128.
+  // For the largest numbers, h + l of cut parts may reach 2^128.
   const __m256 largest = _mm256_set1_ps(std::numeric_limits<float>::max());
   const __m256 least = _mm256_set1_ps(std::numeric_limits<float>::lowest());
   sum = _mm256_min_ps(_mm256_max_ps(sum, least), largest);
-  // Where the first part is a NaN or an infinity it alone counts.
+  // If the first part is a NaN or an infinity, it is the result.
   const __m256i exponents = _mm256_set1_epi32(0x7F800000);
   const __m256i special =
       _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(h), exponents), exponents);

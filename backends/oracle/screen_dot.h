@@ -1,5 +1,5 @@
-// What dots and convolutions share in the screen: operands as declared, contraction with a vector
-// of signs, radii of rows.
+// Shared by the screens of dots and convolutions: operands as the declared precision reads them,
+// contraction with a vector of signs, and the radii of rows.
 #pragma once
 
 #include <vector>
@@ -12,8 +12,7 @@ using Vector = std::vector<double>;
 
 // ---- operands as the declared precision reads them
 
-// The number that the bf16 parts of each element add up to (1, 2 or 3 of them), denormal parts
-// dropped.
+// The sum of the 1, 2 or 3 bf16 parts of each element, without denormal parts.
 void sum_of_parts(const float* x, float* out, int64_t n, int parts, DotSplit split);
 
 class Reader {
@@ -34,7 +33,7 @@ class Reader {
         break;
     }
   }
-  // Elements [begin, begin + n), in `buffer` or in place.
+  // Elements [begin, begin + n): written to `buffer`, or in place if nothing has to change.
   const float* operator()(const Tensor& t, int64_t begin, int64_t n, float* buffer) const {
     const float* x = floats(t, begin, n, buffer, flush_);
     if (parts_ == 0) return x;
@@ -43,14 +42,14 @@ class Reader {
   }
 
  private:
-  bool flush_ = false;  // bf16 operands are flushed anyway
+  bool flush_ = false;  // bf16 operands are always flushed
   int parts_ = 0;
   DotSplit split_;
 };
 
 // ---- contraction with signs
 
-// A fixed draw of +1 and -1.
+// A fixed pseudo-random vector of +1 and -1.
 Vector signs(int64_t n);
 
 // sum x w
@@ -91,7 +90,8 @@ inline double weighted_sizes(const float* x, const double* w, int64_t n) {
   return sum(a + b) + rest;
 }
 
-// A matrix [k, n] contracted with r over n: per k, the sum and the Euclidean norm of the row.
+// A matrix [k, n] contracted with a vector r over n: for each k, the sum of the row times r, and
+// the Euclidean norm of the row.
 struct Contracted {
   Vector sum, norm;
   explicit Contracted(int64_t k) : sum(static_cast<size_t>(k)), norm(static_cast<size_t>(k)) {}
@@ -101,10 +101,10 @@ struct Contracted {
   }
 };
 
-// Rows [k, n] of t, into out.
+// Contracts the rows of t, a matrix [k, n].
 void contract_rows(const Call& call, const Reader& read, const Tensor& t, int64_t k, int64_t n,
                    const Vector& r, Contracted& out);
-// Planes [taps] of [n, k] of t: contracted over n, in the middle.
+// Contracts t, of shape [taps, n, k], over n.
 void contract_columns(const Call& call, const Reader& read, const Tensor& t, int64_t taps,
                       int64_t n, int64_t k, const Vector& r, Contracted& out);
 
@@ -115,14 +115,15 @@ class Rows {
   Rows(const Call& call, int64_t k, int64_t n) : call_(call), n_(n), r_(signs(n)) {
     const Capabilities& d = call.declared;
     const auto terms = static_cast<double>(k), columns = static_cast<double>(n);
-    // Errors of the columns, each at most e_j, make at most this times the norm of e after the
-    // signs: always, or but once in 10^8.
+    // Errors e_j of the columns change the checksum by at most this factor times the norm of e.
+    // sqrt(columns) always holds; 6 holds except in 3 of 10^8 cases (Hoeffding).
     spread_ = std::min(std::sqrt(columns), 6.0);
     const double depth = depth_of(call, k);
     relative_ = kUnit * std::min(depth * spread_, 8 * std::sqrt(depth)) +
                 (terms + columns + 64) * 0x1p-50 * std::sqrt(columns);
     int passes = 1;
-    if (d.precision == DotPrecision::kBf16x3) {  // l l' is dropped: |l| <= 2^-8 |x|, 2^-7 where cut
+    // bf16x3 drops the product l l': |l| <= 2^-8 |x|, or 2^-7 |x| where parts are cut.
+    if (d.precision == DotPrecision::kBf16x3) {
       const double dropped = d.split == DotSplit::kTruncated ? 0x1p-14 : 0x1p-16;
       relative_ += dropped * std::min(spread_, 8 / std::sqrt(terms));
       passes = 3;
@@ -137,7 +138,7 @@ class Rows {
   }
   const Vector& r() const { return r_; }
 
-  // |row's checksum - value| / radius. size >= sum |a_k| |b_k|, b_k a row of B.
+  // |checksum of the row - value| / radius, where size >= sum |a_k| ||b_k|| for the rows b_k of B.
   double ratio(int64_t row, double value, double size, float* buffer) const {
     const float* x = floats(call_.output, row * n_, n_, buffer, false);
     const double sum = weighted(x, r_.data(), n_);
@@ -150,7 +151,7 @@ class Rows {
            : finite(radius) && finite(sum) ? difference / radius
                                            : kInfinity;
   }
-  // Every row must hold a NaN or an infinity.
+  // Infinity if one of these rows holds neither NaN nor infinity, otherwise 0.
   double not_finite(int64_t begin, int64_t end, float* buffer) const {
     for (int64_t row = begin; row < end; ++row) {
       if (ratio(row, kInfinity, 0, buffer) > 0) return kInfinity;

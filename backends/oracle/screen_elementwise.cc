@@ -1,5 +1,6 @@
-// The screen of elementwise ops: chunks of 1024 elements, computed again in binary32 (one rounding:
-// the bits must be equal) or in binary64 (exp, log, tanh, erf, log1p, logistic: polynomials good to 2^-30).
+// The screen of elementwise ops: recomputes chunks of 1024 elements in binary32 (ops with one
+// rounding, whose results must be equal) or in binary64 (exp, log, tanh, erf, log1p, logistic, with
+// polynomials whose error is below 2^-30).
 #include <immintrin.h>
 
 #include "backends/oracle/screen_internal.h"
@@ -22,15 +23,15 @@ double log1p_edge(double x) {
                                  : std::numeric_limits<double>::quiet_NaN();
 }
 
-// IEEE 754-2019 maximum: NaN stays, +0 > -0.
+// IEEE 754-2019 maximum: NaN propagates, +0 > -0.
 inline float largest(float a, float b) {
   const float either = a > b ? a : b, zero = from_bits(to_bits(a) & to_bits(b));
   const float m = a == b ? zero : either;
   return a != a ? a : m;
 }
 
-void square_roots(const float* a, float* r,
-                  int64_t n) {  // std::sqrt would set errno, one element at a time
+// With intrinsics: std::sqrt would set errno, and so take one element at a time.
+void square_roots(const float* a, float* r, int64_t n) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) _mm256_storeu_ps(r + i, _mm256_sqrt_ps(_mm256_loadu_ps(a + i)));
   for (; i < n; ++i) r[i] = std::sqrt(a[i]);
@@ -38,7 +39,7 @@ void square_roots(const float* a, float* r,
 
 // ---- one rounding
 
-// Whether the chunk of the output that begins at `begin` holds these results of one rounded
+// Whether the output elements [begin, begin + n) are `expected`, the results of one rounded
 // operation.
 bool holds(const Call& call, int64_t begin, float* expected, int64_t n) {
   if (call.output.dtype() == DType::kF32) {
@@ -63,7 +64,7 @@ bool holds(const Call& call, int64_t begin, float* expected, int64_t n) {
     const float want = narrow    ? bf16_to_f32(bf16_round(flushes ? flush(e) : e))
                        : flushes ? flush(e)
                                  : e;
-    // 2^-126 may have been rounded up from a number that flushes.
+    // A result of 2^-126 may have been rounded up from a number that an engine flushes.
     if (x[i] != want && !(flushes && std::fabs(e) <= 0x1p-126f && x[i] == 0)) return false;
   }
   return true;
@@ -85,7 +86,8 @@ bool rounded_once(const Call& call, F f) {
   });
 }
 
-// a + b or a - b, sign = 1 or -1, where one operand may be a product before its rounding: half an ulp of it more.
+// a + b (sign = 1) or a - b (sign = -1), where an operand may be a product before its rounding:
+// that widens the tolerance by half an ulp of it.
 bool contracted(const Call& call, double sign) {
   const double of_a = (call.unrounded & 1u) != 0 ? kUnit : 0,
                of_b = (call.unrounded & 2u) != 0 ? kUnit : 0;
@@ -108,12 +110,12 @@ bool contracted(const Call& call, double sign) {
   });
 }
 
-// f(four numbers) computed again; edge(number) where its result may be off: at infinities and NaN,
-// out of the domain.
+// Compares the output with f, which maps four numbers at once. edge(number) gives the right result
+// where f may be wrong: at infinities, NaN, and outside the domain.
 template <typename F, typename E>
 bool recomputed(const Call& call, double ulps, double absolute, F f, E edge) {
   const bool narrow = call.output.dtype() == DType::kBF16;
-  // An ulp is at most 2^-23 of the number; polynomials are good to 2^-30.
+  // An ulp is at most 2^-23 of the number; the polynomials have errors below 2^-30.
   const double relative = ulps * 0x1p-23 + 0x1p-29 + (narrow ? 0x1.01p-8 : 0);
   absolute += narrow ? 0x1p-133 : 0x1p-147;
   if (call.declared.flush) absolute += kMinNormal;
@@ -280,7 +282,7 @@ bool elementwise(const Call& call) {
       ONCE(a[i] * b[i]);
     case OpKind::kDivide:
       ONCE(a[i] / b[i]);
-    case OpKind::kMaximum:  // a NaN on either side stays one in a sum
+    case OpKind::kMaximum:  // a NaN of either operand propagates
       ONCE(largest(a[i], b[i]));
     case OpKind::kMinimum:
       ONCE(-largest(-a[i], -b[i]));
@@ -299,7 +301,8 @@ bool elementwise(const Call& call) {
           const float* x = floats(call.output, at, n, buffer_x, false);
           int32_t far = 0;
           for (int64_t i = 0; i < n; ++i) {
-            // Not beyond: by the sign of a difference, and where bits are equal.
+            // Without branches: too far if the excess is negative (its sign bit) or NaN, unless the
+            // bits are equal.
             const float excess = relative * value[i] - std::fabs(x[i] - value[i]);
             far |= static_cast<int32_t>(to_bits(excess)) &
                    static_cast<int32_t>(to_bits(x[i]) == to_bits(value[i]) ? 0 : -1);
@@ -326,7 +329,7 @@ bool elementwise(const Call& call) {
       AGAIN(erf_of, x != x ? x : one(erf_of(x)), ulps + 1, 0);
     case OpKind::kLog1p:
       AGAIN(log1p_of, log1p_edge(x), ulps + 1, 0);
-    case OpKind::kLogistic:  // where exp(-x) leaves binary32 the result is 0 already
+    case OpKind::kLogistic:  // 2^-125, because the result is 0 if exp(-x) overflows binary32
       AGAIN(logistic_of, x != x ? x : one(logistic_of(x)), ulps + 2, 0x1p-125);
 #undef AGAIN
     default:

@@ -1,5 +1,5 @@
-// What the files of the screen share. Everything here is independent of backends/kernels: a check
-// that ran the subject's own loops would repeat its faults.
+// Shared by the files of the screen. Nothing here uses backends/kernels: a check that ran the
+// subject's own loops would repeat its faults.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct Call {
   std::span<const Tensor> inputs;
   const Tensor& output;
   ThreadPool* pool;
-  unsigned unrounded = 0;  // operands that may be products before their rounding
+  unsigned unrounded = 0;  // bit i: operand i may be a product before its rounding
 };
 
 bool source(const Call& call);  // constant, iota, rng_uniform
@@ -38,17 +38,17 @@ double worst_row(const Call& call);
 inline constexpr double kUnit = 0x1p-24;
 inline constexpr double kMinNormal = 0x1p-126;
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Where terms add up to this, binary32 may overflow on the way: not screened.
+// Sums whose terms reach this size may overflow binary32 on the way; they are not screened.
 inline constexpr double kMayOverflow = 0x1p127;
 
 inline bool finite(double x) { return std::fabs(x) < kInfinity; }
 
-// Error of a sum of terms that each pass through `depth` rounded additions, in units of the sum of
-// their sizes: the bound of every case while short, eight standard deviations of independent
-// roundings when long.
+// The error of a sum whose terms pass through `depth` rounded additions each, in units of the sum
+// of their sizes. For short sums it is the worst case, for long ones eight standard deviations of
+// independent roundings.
 inline double sum_error(double depth) { return kUnit * std::min(depth, 8 * std::sqrt(depth)); }
 
-// ok(piece) for every piece; false as soon as one is.
+// True if ok(piece) holds for every piece; skips the rest once one fails.
 template <typename F>
 bool all_pieces(ThreadPool* pool, int64_t pieces, F ok) {
   std::atomic<bool> good{true};
@@ -64,17 +64,18 @@ bool all_pieces(ThreadPool* pool, int64_t pieces, F ok) {
   return good.load();
 }
 
-// ok(begin, end) over ranges of [0, n).
+// True if ok(begin, end) holds for all ranges that make up [0, n).
 template <typename F>
 bool all_ranges(ThreadPool* pool, int64_t n, int64_t range, F ok) {
   return all_pieces(pool, (n + range - 1) / range,
                     [&](int64_t i) { return ok(i * range, std::min(n, (i + 1) * range)); });
 }
 
-inline constexpr int64_t kChunk = 1024;     // elements between buffers in L1
-inline constexpr int64_t kRange = 1 << 15;  // elements of a piece: a multiple of kChunk
+inline constexpr int64_t kChunk = 1024;     // elements of a buffer that stays in L1
+inline constexpr int64_t kRange = 1 << 15;  // elements of one piece of work: a multiple of kChunk
 
-// Denormals to zeros of their sign; in integers, so that it becomes vector code.
+// Replaces denormals by zeros of their sign. Uses integer operations, which the compiler
+// vectorises.
 inline void flush_all(const float* x, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     const uint32_t u = to_bits(x[i]);
@@ -82,7 +83,8 @@ inline void flush_all(const float* x, float* out, int64_t n) {
   }
 }
 
-// Elements [begin, begin + n) of an f32 or bf16 tensor; in place where nothing has to change.
+// Elements [begin, begin + n) of an f32 or bf16 tensor: written to `buffer`, or in place if nothing
+// has to change.
 inline const float* floats(const Tensor& t, int64_t begin, int64_t n, float* buffer, bool flushes) {
   if (t.dtype() == DType::kF32) {
     const float* x = t.as<float>().data() + begin;
@@ -100,13 +102,14 @@ inline bool same_bytes(const void* a, const void* b, size_t bytes) {
   return std::memcmp(a, b, bytes) == 0;
 }
 
-// One element: NaN and infinities must agree, what binary32 or bf16 may round to infinity may be
-// one.
+// Whether one element agrees with `value`. NaN must agree with NaN and infinities with equal ones;
+// a value so large that binary32 or bf16 may round it to infinity may also be infinite.
 bool agrees(double x, double value, double radius);
 
-// |x - value| <= relative |value| + absolute for each; non-finite ones must agree. `relative`
-// includes storing as bf16. What it is at the edges, where value may be anything: edge(i), asked
-// for elements that are not close only.
+// Whether |x - value| <= relative |value| + absolute for each element; non-finite ones must agree.
+// `relative` includes the rounding to bf16, if any. edge(i) gives the right value where value[i]
+// may be meaningless (infinities, NaN, outside the function's domain); it is called only after the
+// fast comparison has failed.
 template <typename E>
 bool close(const float* x, const double* value, int64_t n, double relative, double absolute,
            E edge) {
@@ -118,7 +121,8 @@ bool close(const float* x, const double* value, int64_t n, double relative, doub
   }
   return true;
 }
-// With a bound per element; elements whose bound reaches kMayOverflow are not looked at.
+// The same with a bound per element. Where value is not finite, x only has to be non-finite, too;
+// where it is finite and the bound reaches kMayOverflow, x is not checked.
 bool within(const float* x, const double* value, const double* radius, int64_t n);
 
 }  // namespace twinrun::screen

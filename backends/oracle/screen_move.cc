@@ -1,4 +1,4 @@
-// The screen of what only moves or generates bits: every byte must be where it belongs.
+// The screen of ops that only move or generate bits: every byte must be right.
 #include "backends/oracle/screen_internal.h"
 #include "backends/oracle/stretches.h"
 #include "program/base/philox.h"
@@ -6,8 +6,8 @@
 namespace twinrun::screen {
 namespace {
 
-// A result whose element at index (i0, i1, ...) is operand element sum of i * stride; neighbouring
-// dimensions that walk evenly are one.
+// A strided read of the operand: the result's element at index (i0, i1, ...) is the operand's
+// element sum of i * stride. Adjacent dimensions with matching strides are merged.
 struct Walk {
   Dims sizes, strides;
 
@@ -72,7 +72,7 @@ bool walked(const Call& call) {
       return row_equal(x + begin * stride, stride, y + begin, end - begin);
     });
   }
-  // Rows along the innermost dimension; the next one outwards is walked without division.
+  // Rows run along the innermost dimension; the next outer one is stepped through without division.
   const int64_t rows = walk.sizes[outer - 1], step = walk.strides[outer - 1];
   const int64_t slabs = call.output.elements() / (length * rows);
   const int64_t cut = std::max<int64_t>(1, kRange / length);  // rows of a piece
@@ -82,8 +82,8 @@ bool walked(const Call& call) {
                   end = std::min(rows, begin + cut);
     const T* from = x + walk.at(slab, outer - 1);
     const T* to = y + slab * rows * length;
-    if (step == 1 &&
-        stride > 1) {  // a transposed plane: tiles, so that cache lines of both are used up
+    // A transposed plane: compare in tiles, so that all of each cache line is used.
+    if (step == 1 && stride > 1) {
       for (int64_t j = 0; j < length; j += 64) {
         const int64_t n = std::min<int64_t>(64, length - j);
         for (int64_t r = begin; r < end; ++r) {
@@ -135,7 +135,7 @@ bool stretches(const Call& call) {
   });
 }
 
-// negate, abs: (x & keep) ^ turn; NaN becomes canonical, a NaN of any kind will do.
+// negate and abs: the result is (x & keep) ^ turn. For a NaN, any NaN is accepted.
 template <typename T>
 bool signs(const Call& call, T keep, T turn, T infinity) {
   const auto* x = reinterpret_cast<const T*>(call.inputs[0].raw());
@@ -177,7 +177,7 @@ bool sign_op(const Call& call) {
   }
 }
 
-// f<T>(call) for the unsigned integer of the element's size.
+// Calls f<T>(call), where T is the unsigned integer of the element's size.
 #define BY_SIZE(f, call)                    \
   switch (size_of((call).output.dtype())) { \
     case 1:                                 \
@@ -195,7 +195,7 @@ bool select_of(const Call& call) { BY_SIZE(selected, call) }
 
 // ---- sources
 
-// The bits of a constant or an index.
+// The bits of a constant or an index, stored as dtype.
 uint32_t bits_of(double x, DType dtype) {
   switch (dtype) {
     case DType::kPred:
@@ -243,7 +243,8 @@ bool iota(const Call& call) {
                     });
 }
 
-// Philox4x32-10 of eight consecutive counters at once (program/base/philox.cc has it one by one).
+// Philox4x32-10 for eight consecutive counters at once (program/base/philox.cc computes one at a
+// time).
 constexpr int kLanes = 8;
 struct Blocks {
   uint32_t word[4][kLanes];

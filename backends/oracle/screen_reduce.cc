@@ -1,4 +1,5 @@
-// The screen of sums and maxima: binary64 sums in any order, held against the sizes of their terms.
+// The screen of sums and maxima: recomputes sums in binary64 in any order; the tolerance is
+// relative to the sizes of their terms.
 #include <vector>
 
 #include "backends/oracle/screen_internal.h"
@@ -6,13 +7,13 @@
 namespace twinrun::screen {
 namespace {
 
-// A NaN of either side stays.
+// The maximum; a NaN of either operand propagates.
 inline float larger(float a, float b) {
   const float either = a >= b ? a : b;
   return a != a ? a : either;
 }
 
-// What is collected of each output.
+// What is accumulated for each output: the sum and the sum of sizes, or the maximum.
 struct Sums {
   std::vector<double> value, size;
   std::vector<float> most;
@@ -20,7 +21,7 @@ struct Sums {
 
 enum class Collect { kSum, kMax };
 
-// Adds x[0, n) into one output each.
+// Accumulates x[i] into output at + i, for i in [0, n).
 template <Collect kWhat>
 void add_each(const float* x, int64_t n, Sums& s, int64_t at) {
   if constexpr (kWhat == Collect::kMax) {
@@ -36,7 +37,7 @@ void add_each(const float* x, int64_t n, Sums& s, int64_t at) {
     }
   }
 }
-// Adds x[0, n) into the one output `at`.
+// Accumulates all of x[0, n) into output `at`.
 template <Collect kWhat>
 void add_all(const float* x, int64_t n, Sums& s, int64_t at) {
   constexpr int kLanes = 8;
@@ -68,8 +69,8 @@ void add_all(const float* x, int64_t n, Sums& s, int64_t at) {
   }
 }
 
-// The operand as groups of kept and reduced dimensions, outermost first; neighbours of one kind are
-// one.
+// The operand as groups of kept and reduced dimensions, outermost first; adjacent dimensions of the
+// same kind are merged.
 struct Layout {
   Dims sizes;
   std::vector<bool> kept;
@@ -86,7 +87,7 @@ struct Layout {
     }
     if (sizes.empty()) sizes.push_back(1), kept.push_back(true);
   }
-  // Where the output of row i (rows along the innermost group) begins.
+  // The first output element of row i, where rows run along the innermost group.
   int64_t output(int64_t i) const {
     int64_t at = 0, stride = kept.back() ? sizes.back() : 1;
     for (size_t d = sizes.size() - 1; d-- > 0;) {
@@ -97,12 +98,12 @@ struct Layout {
   }
 };
 
-// Rows [begin, end) of the innermost group.
+// Accumulates rows [begin, end), which run along the innermost group.
 template <Collect kWhat>
 void collect(const Call& call, const Layout& layout, int64_t begin, int64_t end, Sums& sums) {
   const int64_t length = layout.sizes.back();
   const bool kept = layout.kept.back(), flushes = kWhat == Collect::kMax && call.declared.flush;
-  // The next group outwards is walked without division.
+  // The next outer group is stepped through without division.
   const int64_t run = layout.sizes.size() > 1 ? layout.sizes[layout.sizes.size() - 2] : 1;
   const bool run_kept = layout.sizes.size() > 1 && layout.kept[layout.sizes.size() - 2];
   float buffer[kChunk];
@@ -169,8 +170,8 @@ bool same_numbers(const float* x, const float* y, int64_t n) {
   return true;
 }
 
-// Output elements [begin, begin + n) hold value within `relative` of size (and one rounding, when
-// divided).
+// The tolerance of output elements: relative * size + of_value * |value| + absolute, where of_value
+// covers the rounding of a division or to bf16. holds() checks elements [begin, begin + n).
 struct Tolerance {
   double relative, absolute, of_value;
 };
@@ -209,7 +210,7 @@ bool reduce(const Call& call) {
   Sums s = collected<Collect::kSum>(call);
   const double terms =
       static_cast<double>(call.inputs[0].elements()) / static_cast<double>(outputs);
-  // Ours: 16 lanes of segments of 4096, a tree, the segments.
+  // Our own engines: 16 lanes in segments of 4096, a tree over the lanes, then the segments.
   const double ours = std::ceil(std::min(terms, 4096.0) / 16) + 4 + std::ceil(terms / 4096);
   const double depth = std::max(0.0, std::min(terms - 1, call.declared.ours ? ours : terms));
   const double relative = sum_error(depth) + (terms > 1 ? terms * 0x1p-52 : 0);
@@ -300,8 +301,8 @@ bool all_reduce(const Call& call) {
 
 namespace {
 
-// f(first element of the pixel's channels, relative to the sample) for the taps of window (y, x)
-// that lie inside.
+// Calls f(index of the pixel's first channel within its sample) for the taps of window (y, x) that
+// are inside the image, and returns their number.
 template <typename F>
 int64_t taps(const Window& window, const Dims& image, int64_t y, int64_t x, F f) {
   int64_t inside = 0;
@@ -328,7 +329,7 @@ bool pooling(const Call& call) {
     std::vector<float> buffer(
         static_cast<size_t>(flushes || call.inputs[0].dtype() == DType::kBF16 ? per_image : 0));
     const float* in = floats(call.inputs[0], n * per_image, per_image, buffer.data(), flushes);
-    // A row of windows at a time.
+    // One row of windows at a time.
     const int64_t width = grid[2] * c;
     std::vector<float> most(static_cast<size_t>(max ? c : 0)), row(static_cast<size_t>(c));
     std::vector<double> value(static_cast<size_t>(max ? 0 : width)), size(value);
@@ -369,7 +370,7 @@ bool pooling(const Call& call) {
   });
 }
 
-// select_and_scatter and avg_pool_grad: what every pixel should have received.
+// select_and_scatter and avg_pool_grad: recomputes what every pixel receives.
 bool scatter(const Call& call) {
   const bool average = call.op.kind == OpKind::kAvgPoolGrad;
   const Tensor& dy = call.inputs[average ? 0 : 1];
@@ -416,7 +417,7 @@ bool scatter(const Call& call) {
             for (int64_t i = 0; i < c; ++i) m[i] = p[i], at[i] = static_cast<int32_t>(tap);
           } else {
             for (int64_t i = 0; i < c; ++i) {
-              const bool better = m[i] == m[i] && !(p[i] <= m[i]);  // a NaN is, and stays
+              const bool better = m[i] == m[i] && !(p[i] <= m[i]);  // the first NaN wins
               m[i] = better ? p[i] : m[i];
               at[i] = better ? static_cast<int32_t>(tap) : at[i];
             }

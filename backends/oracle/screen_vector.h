@@ -1,6 +1,6 @@
-// Four binary64 numbers: exp, log, tanh, erf and log1p of the screen, good to 2^-30, and comparisons with a
-// tolerance. g++ leaves loops with floating-point comparisons scalar as long as they might trap, so
-// the instructions are named here.
+// Vectors of four binary64 numbers for the screen: exp, log, tanh, erf and log1p with errors below
+// 2^-30, and comparisons with a tolerance. It uses intrinsics because g++ does not vectorise loops
+// with floating-point comparisons that might trap.
 #pragma once
 
 #include <immintrin.h>
@@ -26,7 +26,7 @@ inline D4 abs(D4 x) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), x.v); }
 inline D4 clamped(D4 x, double low, double high) {
   return _mm256_min_pd(_mm256_max_pd(x.v, D4(low).v), D4(high).v);
 }
-// All bits of a lane where a <= b does not hold (NaN too).
+// Sets all bits of a lane in which a <= b does not hold (which includes NaN).
 inline D4 beyond(D4 a, D4 b) { return _mm256_cmp_pd(a.v, b.v, _CMP_NLE_UQ); }
 inline D4 operator|(D4 a, D4 b) { return _mm256_or_pd(a.v, b.v); }
 inline bool any(D4 lanes) { return _mm256_movemask_pd(lanes.v) != 0; }
@@ -39,8 +39,8 @@ struct Exp {
   D4 scale;   // 2^k
   D4 excess;  // exp(r) - 1
 };
-// exp(x) = scale (1 + excess), |x| <= 200; |r| <= ln 2 / 2, next term of the series below 2^-35 of
-// the excess.
+// exp(x) = scale (1 + excess) for |x| <= 200. |r| <= ln 2 / 2; the next term of the series is below
+// 2^-35 of the excess.
 inline Exp exponential(D4 x) {
   const D4 shifted = fma(x, 0x1.71547652b82fep+0, 0x1.8p52);
   const D4 r = fma(shifted - 0x1.8p52, -0x1.62e42fefa39efp-1, x);
@@ -51,7 +51,7 @@ inline Exp exponential(D4 x) {
   return {_mm256_castsi256_pd(_mm256_add_epi64(exponent, _mm256_set1_epi64x(0x3FF0000000000000))),
           r * p};
 }
-// A NaN comes out as a number.
+// Returns a number, not NaN, for a NaN.
 inline D4 exp_of(D4 x) {
   const Exp e = exponential(clamped(x, -110, 100));
   return fma(e.scale, e.excess, e.scale);
@@ -62,8 +62,8 @@ inline D4 tanh_of(D4 x) {
   const D4 expm1 = fma(e.scale, e.excess, e.scale - 1);
   return (expm1 / (expm1 + 2)) | D4(_mm256_and_pd(_mm256_set1_pd(-0.0), x.v));
 }
-// x = m 2^e, m in [sqrt 1/2, sqrt 2): 2 artanh((m - 1) / (m + 1)) + e ln 2. Finite positive numbers
-// only.
+// For finite positive numbers. x = m 2^e with m in [sqrt 1/2, sqrt 2): 2 artanh((m - 1) / (m + 1))
+// + e ln 2.
 inline D4 log_of(D4 x) {
   const __m256i bits = _mm256_castpd_si256(x.v);
   const __m256i shifted =
@@ -71,7 +71,7 @@ inline D4 log_of(D4 x) {
   const __m256i exponent =
       _mm256_and_si256(shifted, _mm256_set1_epi64x(static_cast<int64_t>(0xFFF0000000000000u)));
   const D4 m = _mm256_castsi256_pd(_mm256_sub_epi64(bits, exponent));
-  // As a number without a conversion: e + 1024 as the last bits of 2^52.
+  // Convert e to a number without a conversion instruction: e + 1024 as the last bits of 2^52.
   const __m256i biased =
       _mm256_srli_epi64(_mm256_add_epi64(shifted, _mm256_set1_epi64x(0x4000000000000000)), 52);
   const D4 e =
@@ -83,17 +83,17 @@ inline D4 log_of(D4 x) {
   return fma(e, 0x1.62e42fefa39efp-1, D4(2) * s * p);
 }
 
-// mask ? a : b, by lanes.
+// mask ? a : b for each lane.
 inline D4 blend(D4 mask, D4 a, D4 b) { return _mm256_blendv_pd(b.v, a.v, mask.v); }
-// x log(u) / (u - 1) with u = 1 + x as rounded (Kahan): the quotient hardly sees that rounding. Finite
-// numbers above -1 only.
+// For finite numbers above -1. x log(u) / (u - 1), where u is the rounded 1 + x (Kahan): the
+// rounding of u has almost no effect on the quotient.
 inline D4 log1p_of(D4 x) {
   const D4 u = x + 1, gap = u - 1;
   const D4 none = _mm256_cmp_pd(gap.v, _mm256_setzero_pd(), _CMP_EQ_OQ);
   return blend(none, x, log_of(u) * x / blend(none, D4(1), gap));
 }
-// To |x| = 1 its series (next term below 2^-33); from there to 4 a polynomial in |x| - 5/2 through the
-// Chebyshev points, off by 2^-32.8. A NaN comes out as a number.
+// Up to |x| = 1 the power series (next term below 2^-33); from there to 4 a polynomial in |x| - 5/2
+// through the Chebyshev points, with an error of 2^-32.8. Returns a number, not NaN, for a NaN.
 inline D4 erf_of(D4 x) {
   const D4 a = clamped(abs(x), 0, 4), z = a * a, h = a - 2.5;
   D4 series = -1.0 / (39916800.0 * 23);
@@ -113,7 +113,7 @@ inline D4 erf_of(D4 x) {
          D4(_mm256_and_pd(_mm256_set1_pd(-0.0), x.v));
 }
 
-// f of the n numbers at x.
+// value[i] = f(x[i]) for n numbers.
 template <typename F>
 void map(const float* x, double* value, int64_t n, F f) {
   int64_t i = 0;
@@ -121,7 +121,8 @@ void map(const float* x, double* value, int64_t n, F f) {
   for (; i < n; ++i) value[i] = _mm256_cvtsd_f64(f(D4(static_cast<double>(x[i]))).v);
 }
 
-// Whether |x - value| <= radius(i) for all; radius(i) is of elements i to i + 3, or of i in each.
+// Whether |x - value| <= radius for all elements. radius(i, v) gives the radii of elements i to i +
+// 3, whose values are v; in the remainder, that of element i in all lanes.
 template <typename R>
 bool all_close(const float* x, const double* value, int64_t n, R radius) {
   D4 far = 0.0;

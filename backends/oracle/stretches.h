@@ -1,8 +1,11 @@
-// concatenate, slice, pad and gather as runs of neighbouring elements: what the oracle and the screen read of them.
+// concatenate, slice, pad and gather as copies of runs of neighbouring elements, for the oracle and
+// the screen.
 //
-//   for_each_stretch(op, inputs, begin, end, [&](int64_t i, int which, int64_t at, int64_t count) { .. });
+//   for_each_stretch(op, inputs, begin, end,
+//                    [&](int64_t i, int which, int64_t at, int64_t count) { .. });
 //
-// Elements [i, i + count) of the result are elements [at, at + count) of operand `which`; which = -1: zeros.
+// Elements [i, i + count) of the result are elements [at, at + count) of operand `which`; if which
+// is -1 they are zeros.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +30,8 @@ void for_each_stretch(const Op& op, std::span<const Tensor> inputs, int64_t begi
     }
     return;
   }
-  // Along the axis a line of the result is three parts: [0, first), [first, second), [second, all).
+  // A line of the result (the axis and all inner dimensions) has `all` elements, one of operand 0
+  // has `in`. Each turn of the loop copies up to the next boundary, `stop`.
   const auto axis = static_cast<size_t>(op.attrs.dims[0]);
   int64_t inner = 1;
   for (size_t d = axis + 1; d < x.size(); ++d) inner *= x[d];

@@ -1,7 +1,8 @@
-// Where the elements of a tensor go in a reduction, and which pixels a window of pooling has: the walks that binary64 (reduce.cc)
-// and the prime field (field_reduce.cc) share.
+// Index arithmetic of reductions and pooling, shared by binary64 (reduce.cc) and the prime field
+// (field_reduce.cc).
 //
-//   const RunTargets targets(x.dims(), op.attrs.dims);     // element i of run r belongs to targets.of_run(r) + i * targets.step()
+//   // Element i of run r is reduced into element targets.of_run(r) + i * targets.step().
+//   const RunTargets targets(x.dims(), op.attrs.dims);
 //   Pooling(image, grid, window).taps(y, x, [&](int64_t pixel) { .. });
 #pragma once
 
@@ -13,7 +14,8 @@
 
 namespace twinrun::oracle {
 
-// For runs along the last dimension of a tensor: the flat index of the reduction that each belongs to.
+// For runs along the last dimension of a tensor: the flat indices of the results that they are
+// reduced into.
 class RunTargets {
  public:
   RunTargets(const Dims& dims, const Dims& reduced) : dims_(dims), strides_(dims.size(), 0) {
@@ -25,10 +27,9 @@ class RunTargets {
       stride *= dims[d];
     }
   }
-  int64_t run() const { return dims_.empty() ? 1 : dims_.back(); }  // elements
-  int64_t step() const {
-    return dims_.empty() ? 0 : strides_.back();
-  }  // 0: a run is reduced to one
+  int64_t run() const { return dims_.empty() ? 1 : dims_.back(); }  // elements of a run
+  // 0 if a run is reduced to one element.
+  int64_t step() const { return dims_.empty() ? 0 : strides_.back(); }
   int64_t of_run(int64_t row) const {
     int64_t at = 0;
     for (size_t d = dims_.empty() ? 0 : dims_.size() - 1; d-- > 0;) {
@@ -43,7 +44,8 @@ class RunTargets {
   std::vector<int64_t> strides_;
 };
 
-// Pooling, channels side by side: windows of an image [n, h, w, c], and the taps of one that lie inside it.
+// The windows of pooling over an image [n, h, w, c], and the taps of each that are inside the
+// image. All channels of a pixel are handled together.
 struct Pooling {
   Pooling(const Dims& image, const Dims& grid, const Window& w)
       : image(image), grid(grid), window(w) {}
@@ -52,7 +54,7 @@ struct Pooling {
   const Window& window;
   int64_t channels() const { return image[3]; }
 
-  // f(pixel of sample n) for window (y, x), in (kh, kw) order.
+  // Calls f(pixel within its sample) for the taps of window (y, x), in (kh, kw) order.
   template <typename F>
   void taps(int64_t y, int64_t x, F f) const {
     for (int64_t kh = 0; kh < window.size[0]; ++kh) {
@@ -64,7 +66,7 @@ struct Pooling {
       }
     }
   }
-  // f(window of the sample, y, x), in row-major order.
+  // Calls f(window within its sample, y, x) for all windows, in row-major order.
   template <typename F>
   void windows(F f) const {
     for (int64_t y = 0; y < grid[1]; ++y) {

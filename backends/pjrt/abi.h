@@ -1,10 +1,11 @@
-// The part of the PJRT C API that this engine calls: how a plugin (XLA for a CPU, a GPU, a TPU) is told to compile and run.
-// These are facts of its binary interface, in our own words and under our own names: which slot of the table is which function,
-// and how the one argument of each is laid out.
-// Source: xla/pjrt/c/pjrt_c_api.h of OpenXLA, version 0.81 (in the wheel xla-cpu-pjrt 0.0.1). Layouts only grow at their ends
-// while the major version stays.
+// The part of the PJRT C API that this engine calls to make a plugin (XLA for a CPU, a GPU, a TPU)
+// compile and run programs. It restates facts of the binary interface under our own names: which
+// slot of the table holds which function, and the layout of each function's one argument.
+// Source: xla/pjrt/c/pjrt_c_api.h of OpenXLA, version 0.81 (in the wheel xla-cpu-pjrt 0.0.1).
+// Within a major version, layouts only grow at their ends.
 //
-// Every argument begins with its size and an extension pointer; fields after the word "out" are filled in by the plugin.
+// Every argument begins with its size and an extension pointer. The plugin fills in a field marked
+// "out", and the size or count that follows it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace twinrun::pjrt {
 
-// Objects of the plugin's, known by their addresses alone.
+// Opaque objects of the plugin.
 struct Failure;  // a PJRT_Error
 struct Event;
 struct Client;
@@ -23,7 +24,7 @@ struct Buffer;
 
 inline constexpr int kMajor = 0;
 
-// Positions in the table of functions.
+// Indices into the table of functions.
 enum class Slot : size_t {
   kErrorDestroy = 0,
   kErrorMessage = 1,
@@ -57,26 +58,26 @@ struct Version : Head {
   int major = 0, minor = 0;
 };
 
-// What GetPjrtApi() returns. struct_size tells how many slots there are.
+// What GetPjrtApi() returns. struct_size tells how many slots the plugin has.
 struct Api : Head {
   Version version;
   void* slots[kSlotsNeeded] = {};
 };
 using GetApi = const Api* (*)();
-using Function =
-    Failure* (*)(void* argument);  // of all slots but the first two, which return nothing
+// The type of all slots except the first two, which return nothing.
+using Function = Failure* (*)(void* argument);
 
 struct ErrorDestroy : Head {
   Failure* error = nullptr;
 };
 struct ErrorMessage : Head {
   const Failure* error = nullptr;
-  const char* message = nullptr;  // out; the error's
+  const char* message = nullptr;  // out; owned by the error
   size_t size = 0;
 };
 struct ErrorGetCode : Head {
   const Failure* error = nullptr;
-  int code = 0;  // out; those of absl::Status
+  int code = 0;  // out; an absl::StatusCode
 };
 struct PluginInitialize : Head {};
 
@@ -87,7 +88,7 @@ struct EventAwait : Head {
   Event* event = nullptr;
 };
 
-// An option of a client, by name.
+// A named option for creating a client.
 struct NamedValue : Head {
   const char* name = nullptr;
   size_t name_size = 0;
@@ -96,14 +97,14 @@ struct NamedValue : Head {
     const char* text;
     int64_t number = 0;
   };
-  size_t value_size = 1;  // characters of a text, 1 for a number
+  size_t value_size = 1;  // length of a text; 1 for a number
 };
 
 struct ClientCreate : Head {
   const NamedValue* options = nullptr;
   size_t option_count = 0;
-  void* key_value_get =
-      nullptr;  // for clients of several processes, as all until `client`, and after it
+  // All key_value_ fields are for clients that span several processes.
+  void* key_value_get = nullptr;
   void* key_value_get_argument = nullptr;
   void* key_value_put = nullptr;
   void* key_value_put_argument = nullptr;
@@ -116,12 +117,12 @@ struct ClientDestroy : Head {
 };
 struct ClientText : Head {  // platform name, platform version
   Client* client = nullptr;
-  const char* text = nullptr;  // out; the client's
+  const char* text = nullptr;  // out; owned by the client
   size_t size = 0;
 };
 struct ClientAddressableDevices : Head {
   Client* client = nullptr;
-  Device* const* devices = nullptr;  // out; the client's
+  Device* const* devices = nullptr;  // out; owned by the client
   size_t count = 0;
 };
 
@@ -135,20 +136,20 @@ struct DeviceDescriptionId : Head {
 };
 struct DeviceDescriptionKind : Head {
   DeviceDescription* description = nullptr;
-  const char* text = nullptr;  // out; the device's
+  const char* text = nullptr;  // out; owned by the device
   size_t size = 0;
 };
 
 struct CodeText : Head {
   char* code = nullptr;
   size_t code_size = 0;
-  const char* format = nullptr;  // "mlir": text or bytecode
+  const char* format = nullptr;  // "mlir": MLIR text or bytecode
   size_t format_size = 0;
 };
 struct ClientCompile : Head {
   Client* client = nullptr;
   const CodeText* program = nullptr;
-  const char* options = nullptr;  // a CompileOptionsProto, serialized
+  const char* options = nullptr;  // a serialized CompileOptionsProto
   size_t options_size = 0;
   LoadedExecutable* executable = nullptr;  // out
 };
@@ -165,13 +166,13 @@ struct BufferFromHostBuffer : Head {
   ElementType type = ElementType::kF32;
   const int64_t* dims = nullptr;
   size_t rank = 0;
-  const int64_t* byte_strides = nullptr;  // none: dense, row-major
+  const int64_t* byte_strides = nullptr;  // null: dense, row-major
   size_t byte_stride_count = 0;
   HostBufferSemantics semantics = HostBufferSemantics::kImmutableOnlyDuringCall;
   Device* device = nullptr;
-  void* memory = nullptr;         // none: the device's own
-  void* device_layout = nullptr;  // none: row-major
-  Event* done = nullptr;          // out: `data` may go
+  void* memory = nullptr;         // null: the device's default memory
+  void* device_layout = nullptr;  // null: row-major
+  Event* done = nullptr;          // out: from this event on, `data` may be freed
   Buffer* buffer = nullptr;       // out
 };
 struct BufferDestroy : Head {
@@ -183,7 +184,7 @@ struct ExecuteOptions : Head {
   void* receive_callbacks = nullptr;
   size_t send_count = 0, receive_count = 0;
   int launch_id = 0;
-  const int64_t* kept_inputs = nullptr;  // inputs that may not be given away
+  const int64_t* kept_inputs = nullptr;  // indices of inputs that must not be donated
   size_t kept_input_count = 0;
   void* context = nullptr;
   const char* call_location = nullptr;
@@ -196,12 +197,13 @@ struct LoadedExecutableExecute : Head {
   ExecuteOptions* options = nullptr;
   Buffer* const* const* arguments = nullptr;  // [device][argument]
   size_t device_count = 0, argument_count = 0;
-  Buffer** const* results = nullptr;  // [device][result]: lists of the caller's, filled in
-  Event** done = nullptr;             // [device]: likewise
-  Device* device = nullptr;           // none: those it was compiled for
+  Buffer** const* results = nullptr;  // [device][result]: the caller's lists, which are filled in
+  Event** done = nullptr;             // [device]: the caller's list, which is filled in
+  Device* device = nullptr;           // null: the devices that it was compiled for
 };
 
-// How a device's array lies on the host: dimensions from the fastest to the slowest.
+// The layout in which an array is copied to the host: its dimensions from the fastest-varying to
+// the slowest.
 struct TiledLayout : Head {
   const int64_t* minor_to_major = nullptr;
   size_t rank = 0;

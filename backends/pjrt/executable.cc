@@ -1,4 +1,4 @@
-// Compiling a module, and one run of it: arguments to the devices, results back.
+// Compiles a module, and runs it: copies arguments to the devices and results back.
 #include <numeric>
 
 #include "backends/pjrt/plugin.h"
@@ -6,7 +6,8 @@
 namespace twinrun::pjrt {
 namespace {
 
-// Protocol buffers' wire format: a field's number and kind, then a varint or a length and bytes.
+// The wire format of protocol buffers: a field's number and wire type, then a varint, or a length
+// and bytes.
 void put_varint(std::string& out, uint64_t value) {
   for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
   out += static_cast<char>(value);
@@ -78,7 +79,8 @@ Status put(const Client& client, Device* device, const Tensor& tensor, Buffer*& 
   return client.plugin().await(from.done, "take an argument");
 }
 
-// Begins to copy a device's array into a tensor, row-major whatever its layout there.
+// Starts copying a device array into a tensor, in row-major order whatever its layout on the
+// device. The event signals the end of the copy.
 Result<Event*> fetch(const Client& client, Buffer* buffer, Tensor& into) {
   std::vector<int64_t> order(into.dims().size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(order.size() - 1 - i);
@@ -101,8 +103,8 @@ Result<Event*> fetch(const Client& client, Buffer* buffer, Tensor& into) {
 
 std::string compile_options(const std::vector<int>& devices) {
   const auto replicas = static_cast<int64_t>(devices.size());
-  std::string
-      assigned;  // DeviceAssignmentProto: replica_count, computation_count, computation_devices
+  // DeviceAssignmentProto: replica_count, computation_count, computation_devices.
+  std::string assigned;
   std::string computation, ids;
   for (const int id : devices) put_varint(ids, static_cast<uint64_t>(id));
   put_bytes(computation, 1, ids);  // replica_device_ids
@@ -110,7 +112,7 @@ std::string compile_options(const std::vector<int>& devices) {
   put_number(assigned, 2, 1);
   put_bytes(assigned, 3, computation);
   std::string build;               // ExecutableBuildOptionsProto
-  put_number(build, 1, -1);        // device_ordinal: not one
+  put_number(build, 1, -1);        // device_ordinal: none
   put_number(build, 4, replicas);  // num_replicas
   put_number(build, 5, 1);         // num_partitions
   put_bytes(build, 9, assigned);   // device_assignment
@@ -183,7 +185,7 @@ Status Executable::run(const std::vector<std::vector<Tensor>>& arguments,
   const auto keep = [&](Status status) {
     if (good.ok() && !status.ok()) good = std::move(status);
   };
-  // Every event is waited for, whatever the others say: they are ours to destroy.
+  // Wait for every event even after an error: the caller must destroy each of them.
   for (Event* event : done) keep(plugin.await(event, "run the program"));
   if (!good.ok()) return good;
   std::vector<Event*> copies;

@@ -1,4 +1,4 @@
-// Where plugins lie: Python's packages bring most of them.
+// Searches for an installed plugin; most come with Python packages.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -21,7 +21,7 @@ std::vector<fs::path> entries(const fs::path& folder) {
   return found;
 }
 
-// site-packages of every Python below a prefix.
+// The site-packages and dist-packages of every Python below a prefix.
 std::vector<fs::path> package_folders(const fs::path& prefix) {
   std::vector<fs::path> found;
   for (const fs::path& python : entries(prefix / "lib")) {
@@ -32,7 +32,7 @@ std::vector<fs::path> package_folders(const fs::path& prefix) {
   return found;
 }
 
-// In order: a CPU's plugin first, since it is there for everybody.
+// In order of preference: CPU plugins first, since they run on every machine.
 std::vector<fs::path> plugins_below(const fs::path& packages) {
   std::vector<fs::path> found;
   for (const char* group : {"xla_plugins", "jax_plugins"}) {

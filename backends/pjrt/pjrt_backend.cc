@@ -1,3 +1,4 @@
+// The `xla` engine: compiles a program for a PJRT plugin and runs its steps.
 #include "backends/pjrt/pjrt_backend.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 
 using Arrays = std::vector<std::vector<Tensor>>;  // [replica][i]
 
-// A module and what it was compiled to.
+// A StableHLO module and its compiled form.
 struct Compiled {
   StableHlo module;
   std::unique_ptr<pjrt::Executable> executable;
@@ -78,7 +79,7 @@ class PjrtEngine : public Engine {
     return c;
   }
 
-  // Op by op, what the traced module was given and gave.
+  // Reports each op to the sink, from the arguments and results of the traced module.
   void show(int64_t step, const Arrays& arguments, const Arrays& results, TraceSink& sink) const {
     const size_t replicas = arguments.size(), ops = static_cast<size_t>(program_.graph.size());
     Arrays values(replicas, std::vector<Tensor>(ops));
@@ -126,7 +127,7 @@ class PjrtBackend : public Backend {
     c.ours = false;
     c.contracts = true;
     c.max_cores = on_cpu() ? 256 : static_cast<int>(client_->devices().size());
-    // Measured on the CPU (docs/xla.md); of other devices nothing was.
+    // Measured on the CPU (docs/xla.md); other devices were not measured.
     c.declares_arithmetic = on_cpu();
     c.precision = on_cpu() ? DotPrecision::kF32 : options_.precision;
     c.flush = on_cpu();

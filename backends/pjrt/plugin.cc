@@ -1,3 +1,4 @@
+// Loads a PJRT plugin, calls the functions of its table, and opens a client.
 #include "backends/pjrt/plugin.h"
 
 #include <dlfcn.h>
@@ -15,7 +16,7 @@ constexpr const char* kFix =
     "a plugin is a shared library that exports GetPjrtApi (docs/xla.md): --pjrt-plugin PATH, or "
     "TWINRUN_PJRT_PLUGIN";
 
-// absl::StatusCode, by number.
+// The name of an absl::StatusCode.
 std::string code_name(int code) {
   constexpr const char* kNames[] = {
       "ok",        "cancelled",      "unknown",           "invalid argument", "deadline",
@@ -30,7 +31,7 @@ std::string code_name(int code) {
 }  // namespace
 
 Result<std::shared_ptr<const Plugin>> Plugin::load(const std::string& path) {
-  // One plugin, one table, one initialisation.
+  // Initialise each plugin only once per process.
   static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<const Plugin>> loaded;
   const std::lock_guard lock(mutex);
@@ -41,7 +42,7 @@ Result<std::shared_ptr<const Plugin>> Plugin::load(const std::string& path) {
   if (stat(path.c_str(), &status) != 0)
     return Error{std::string("cannot be read: ") + std::strerror(errno), place, kFix};
   if (!S_ISREG(status.st_mode)) return Error{"is not a file", place, kFix};
-  // Without a slash dlopen would look elsewhere.
+  // Without a slash, dlopen would search the library path instead.
   const std::string from = path.find('/') == std::string::npos ? "./" + path : path;
   void* library = dlopen(from.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -111,7 +112,7 @@ Status Plugin::checked(Failure* error, const char* doing) const {
   code.struct_size = sizeof code;
   code.error = error;
   code.code = 2;
-  // Its own error would be an error about an error: what is known is told.
+  // Ignore an error of this call: the original error is what must be reported.
   (void)reinterpret_cast<Function>(at(Slot::kErrorGetCode))(&code);
   ErrorDestroy destroy;
   destroy.struct_size = sizeof destroy;
@@ -135,7 +136,8 @@ Status Plugin::await(Event* event, const char* doing) const {
 
 Result<std::shared_ptr<const Client>> Client::open(std::shared_ptr<const Plugin> plugin,
                                                    int devices) {
-  // What a CPU's plugin calls the number of devices that it is to make; others refuse the name.
+  // The CPU plugin's option for the number of devices to make. Other plugins refuse it; retry
+  // without.
   static constexpr std::string_view kCount = "cpu_device_count";
   NamedValue count;
   count.struct_size = sizeof count;

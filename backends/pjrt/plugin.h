@@ -1,5 +1,5 @@
-// A PJRT plugin, loaded, and a client of it: devices that compile and run StableHLO. Everything a plugin can do wrong is an
-// error that names it.
+// A loaded PJRT plugin, its client (the devices), and compiled StableHLO modules. Every failure of
+// a plugin becomes an error that names the plugin.
 //
 //   TWINRUN_ASSIGN(const auto plugin, pjrt::Plugin::load("/usr/lib/xla_cpu_pjrt.so"));
 //   TWINRUN_ASSIGN(const auto client, pjrt::Client::open(plugin, 8));
@@ -20,15 +20,17 @@ namespace twinrun::pjrt {
 
 class Plugin {
  public:
-  // Errors: no such file, no library, no GetPjrtApi, another major version, a table too short, its own initialisation. A plugin
-  // stays loaded until the process ends: they do not bear to be unloaded.
+  // Errors: no such file, not a library, no GetPjrtApi, another major version, a table that is too
+  // short, a failed initialisation. A plugin stays loaded until the process ends, because plugins
+  // cannot be unloaded safely.
   static Result<std::shared_ptr<const Plugin>> load(const std::string& path);
 
   const std::string& path() const { return path_; }
-  std::string place() const { return std::string(kXlaPlace) + path_; }  // of errors
+  // What errors give as their place.
+  std::string place() const { return std::string(kXlaPlace) + path_; }
   int minor() const { return api_->version.minor; }
 
-  // Calls a function of the table with its argument; `doing` is what the error says was tried.
+  // Calls a function of the table. `doing` completes the error text: "the plugin could not ...".
   template <typename Argument>
   Status call(Slot slot, Argument& argument, const char* doing) const {
     argument.struct_size = sizeof argument;
@@ -36,7 +38,7 @@ class Plugin {
   }
   // Waits for an event and destroys it.
   Status await(Event* event, const char* doing) const;
-  // For destructors: what fails there is nobody's business any more.
+  // For destructors: ignores errors.
   template <typename Argument>
   void drop(Slot slot, Argument argument) const {
     (void)call(slot, argument, "");
@@ -53,8 +55,8 @@ class Plugin {
 
 class Client {
  public:
-  // On a CPU with `devices` of them (its plugin makes as many as it is asked for); elsewhere with those that are there. Error: the
-  // plugin's own, or that there is no device.
+  // On a CPU, with `devices` devices (its plugin makes as many as requested); elsewhere with the
+  // devices that exist. Errors: the plugin's own, or that there is no device.
   static Result<std::shared_ptr<const Client>> open(std::shared_ptr<const Plugin> plugin,
                                                     int devices);
   ~Client();
@@ -64,8 +66,8 @@ class Client {
   const Plugin& plugin() const { return *plugin_; }
   pjrt::Client* handle() const { return handle_; }
   const std::string& platform() const { return platform_; }  // "cpu", "cuda", "tpu"
-  const std::string& version() const { return version_; }    // the platform's words
-  const std::string& kind() const { return kind_; }          // of the first device
+  const std::string& version() const { return version_; }    // as the platform words it
+  const std::string& kind() const { return kind_; }          // the kind of the first device
   const std::vector<Device*>& devices() const { return devices_; }
   int id(size_t device) const { return ids_[device]; }
 
@@ -89,7 +91,8 @@ class Executable {
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
 
-  // arguments[r][i] goes to replica r; results[r][i] must come with the type that is due, and is filled in.
+  // Passes arguments[r][i] to replica r. results[r][i] must already have the type of the result,
+  // and is filled in.
   Status run(const std::vector<std::vector<Tensor>>& arguments,
              std::vector<std::vector<Tensor>>& results) const;
 
@@ -100,7 +103,8 @@ class Executable {
   LoadedExecutable* handle_;
 };
 
-// CompileOptionsProto (xla/pjrt/proto/compile_options.proto), serialized: replica r on the device with id devices[r].
+// A serialized CompileOptionsProto (xla/pjrt/proto/compile_options.proto) that puts replica r on
+// the device with id devices[r].
 std::string compile_options(const std::vector<int>& devices);
 
 }  // namespace twinrun::pjrt

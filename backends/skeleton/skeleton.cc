@@ -1,3 +1,4 @@
+// The template of an engine: interprets a program op by op on one thread, without hooks.
 #include "backends/skeleton/skeleton.h"
 
 #include <string>
@@ -17,14 +18,15 @@ class SkeletonEngine : public Engine {
 
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override {
-    // An engine that cannot be interfered with says so: --fault and `diagnose` need hooks.
+    // Without support for hooks, report an error: --fault and `diagnose` need hooks.
     if (hooks != nullptr) return Error{"this engine takes no hooks", "skeleton", ""};
     const auto cores = static_cast<size_t>(program_.sharding.cores);
     if (states.size() != cores || inputs.size() != cores) {
       return Error{"the program has " + std::to_string(cores) + " replicas", "skeleton", ""};
     }
 
-    // values[replica][id]: what op `id` gave; state and inputs are parameters, given from outside.
+    // values[replica][id] is the result of op `id`. State and inputs are parameter ops, whose
+    // values come from the caller.
     Values values(cores, std::vector<Tensor>(static_cast<size_t>(program_.graph.size())));
     for (size_t r = 0; r < cores; ++r) {
       for (size_t i = 0; i < program_.state.size(); ++i) {
@@ -35,8 +37,8 @@ class SkeletonEngine : public Engine {
       }
     }
 
-    // Operands come earlier, so program order is an order of execution. All replicas finish an op
-    // before the next begins: a collective needs no rendezvous.
+    // Every operand precedes its reader, so ops can run in program order. All replicas finish an op
+    // before the next one begins, so collectives need no synchronisation.
     for (ValueId id = 0; id < program_.graph.size(); ++id) run_op(step, id, values, sink);
 
     outputs.assign(cores, {});
@@ -68,13 +70,13 @@ class SkeletonEngine : public Engine {
       if (op.kind == OpKind::kAllReduce) contributions.push_back(read[r][0]);
     }
 
-    // Here the arithmetic of your engine goes in. These are the kernels of `cpu`; an engine with
-    // its own computes into a fresh Tensor of op.type; what each op means: program/ops/op.h.
+    // Replace this part with the arithmetic of your engine. This template uses the kernels of
+    // `cpu`. Compute each result into a fresh Tensor of op.type; program/ops/op.h defines the ops.
     const KernelContext context{nullptr, Arithmetic{}};  // no thread pool
     if (op.kind == OpKind::kAllReduce) {
       Tensor sum = Tensor::empty(op.type);
       all_reduce_sum(context, contributions, sum);
-      wrote.assign(cores, sum);  // one tensor, shared: nobody writes into it any more
+      wrote.assign(cores, sum);  // all replicas share one tensor; it is not written again
     } else {
       for (size_t r = 0; r < cores; ++r) {
         wrote[r] = Tensor::empty(op.type);
@@ -82,7 +84,7 @@ class SkeletonEngine : public Engine {
       }
     }
 
-    // What was really read and written: the oracle holds the engine to it.
+    // Report what the op really read and wrote: the oracle recomputes the op from these tensors.
     if (sink != nullptr) sink->on_op({step, &program_, id, read, wrote});
     for (size_t r = 0; r < cores; ++r) values[r][static_cast<size_t>(id)] = std::move(wrote[r]);
   }
@@ -94,18 +96,18 @@ class SkeletonBackend : public Backend {
  public:
   explicit SkeletonBackend(BackendOptions options) : options_(std::move(options)) {}
 
-  // Declare what you are sure of, no more: see the table in docs/engines.md.
+  // Declare only what you are sure of; docs/engines.md has a table of the fields.
   Capabilities capabilities() const override {
     Capabilities c;
     c.name = "skeleton";
     c.settings = "one thread";
     c.max_cores = 8;
-    c.ours = true;  // a foreign engine: false, and elementary_ulps as large as it must be
+    c.ours = true;  // for a foreign engine: false, and a large enough elementary_ulps
     return c;
   }
 
   Result<std::unique_ptr<Engine>> prepare(const Program& program) override {
-    // All that is missing, at once.
+    // Collect everything that is missing, to report it in one error.
     std::string missing;
     if (program.sharding.cores > capabilities().max_cores) {
       missing += " " + std::to_string(program.sharding.cores) + " cores;";
@@ -118,7 +120,8 @@ class SkeletonBackend : public Backend {
   }
 
  private:
-  BackendOptions options_;  // threads, poison_memory, and a struct of your own if you need one
+  // threads and poison_memory; add a struct of your own to BackendOptions if you need one.
+  BackendOptions options_;
 };
 
 }  // namespace

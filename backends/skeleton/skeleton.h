@@ -1,10 +1,10 @@
-// `skeleton`: the smallest engine that runs a program. Copy the folder, rename, replace the
-// arithmetic; docs/engines.md has the steps. Where it sits: Program -> Backend::prepare ->
-// Engine::step -> run.
+// `skeleton`: the smallest engine that runs a program, as a template. Copy the folder, rename it
+// and replace the arithmetic; docs/engines.md has the steps. Its place on the data's path: Program
+// -> Backend::prepare -> Engine::step -> run.
 //
 //   auto backend = make_skeleton_backend({.threads = 1});
-//   auto engine = backend->prepare(program);            // errors: what this engine lacks
-//   (*engine)->step(0, states, inputs, outputs);        // states: after the step
+//   auto engine = backend->prepare(program);            // error: lists what this engine lacks
+//   (*engine)->step(0, states, inputs, outputs);        // states then hold the new state
 #pragma once
 
 #include <memory>
@@ -13,7 +13,8 @@
 
 namespace twinrun {
 
-// Its registry line (backends/registry.cc, kBackends): Entry{"skeleton", make_skeleton_backend}
+// To register it, add a row to kBackends in backends/registry.cc:
+//   Entry{"skeleton", make_skeleton_backend}
 std::unique_ptr<Backend> make_skeleton_backend(const BackendOptions& options);
 
 }  // namespace twinrun

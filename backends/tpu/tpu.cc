@@ -1,3 +1,4 @@
+// The `tpu` engine: the shared interpreter with the arithmetic that TpuOptions select.
 #include "backends/tpu/tpu.h"
 
 #include "backends/core/interpreter.h"

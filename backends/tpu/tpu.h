@@ -1,5 +1,6 @@
-// `tpu`: the emulated engine. bf16 operands (1, 3 or 6 passes) with f32 accumulation in the contract's block order, denormals
-// flushed, N replicas. With precision "f32" it is the degenerate setting: the reference's arithmetic, bit for bit.
+// The `tpu` engine: an emulated TPU of N replicas. bf16 operands (1, 3 or 6 passes) with f32
+// accumulation in the block order of docs/numerics.md, and denormals flushed. With precision "f32"
+// its arithmetic is that of the reference, bit for bit.
 #pragma once
 
 #include <memory>

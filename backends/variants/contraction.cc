@@ -1,3 +1,4 @@
+// The index arithmetic of each kind of contraction.
 #include "backends/variants/contraction.h"
 
 #include <algorithm>
@@ -32,14 +33,14 @@ Contraction dot(const Op& op, const Dims& a, const Dims& b) {
   return c;
 }
 
-// An NHWC image that is read by pixel.
+// Index this operand as an NHWC image, by pixel.
 void read_image(Side& s, const Dims& image) {
   s.height = image[1];
   s.width = image[2];
   s.pixel = image[3];
 }
 
-// Pixels of a grid [n, h, w]: sample by offset, place by y and x, one channel.
+// The places of a grid [n, h, w]: the sample as an offset, and the pixel's coordinates.
 Places pixels(int64_t samples, int64_t sample_step, int64_t h, int64_t w, const int64_t stride[2],
               const int64_t shift[2]) {
   Places places;
@@ -53,7 +54,8 @@ Places pixels(int64_t samples, int64_t sample_step, int64_t h, int64_t w, const 
   return places;
 }
 
-// The taps of a kernel [kh, kw] times `channels`, `sign` times their dilation away.
+// The places of a kernel's taps [kh, kw] and `channels` each: coordinates are `sign` times the
+// dilated tap.
 Places taps(const Window& w, int64_t channels, int64_t channel_step, int sign) {
   Places places;
   for (int64_t kh = 0; kh < w.size[0]; ++kh) {
@@ -86,7 +88,8 @@ Contraction convolution(const Op& op, const Dims& x, const Dims& w) {
   return c;
 }
 
-// dx at a pixel sums over the taps: dy where the pixel is that tap of a window, times the kernel.
+// dx at a pixel is a sum over the taps: the kernel's tap times dy of the window that has this pixel
+// at that tap.
 Contraction input_gradient(const Op& op, const Dims& dy, const Dims& w) {
   const Window& win = op.attrs.window;
   const Dims& x = op.type.dims;
@@ -129,7 +132,7 @@ Contraction kernel_gradient(const Op& op, const Dims& x, const Dims& dy) {
   return c;
 }
 
-// Offsets of all indices over some dimensions of x, the last one fastest.
+// The offsets of all indices over some dimensions of x, the last one fastest.
 Places places_over(const Dims& x, const Dims& over) {
   std::vector<int64_t> step(x.size(), 1);
   for (size_t d = x.size(); d-- > 1;) step[d - 1] = step[d] * x[d];

@@ -1,5 +1,6 @@
-// A dot, a convolution, its gradients or a reduction as one thing: result (i, j) of part p is the sum over k of a(i, k) b(k, j).
-// Where the operands of a term lie is a sum of what its row says and what its k says, so that engines can gather any panel.
+// One form for dots, convolutions, their gradients and reductions: result (i, j) of part p is the
+// sum over k of a(i, k) b(k, j). The index of an operand's element is the sum of an offset for its
+// row and an offset for its k, so any panel of it can be gathered.
 //
 //   const Contraction c = contraction_of(op, inputs);
 //   c.a.at(p, i, k)                        // flat index into inputs[0]; -1: padding, a factor +0
@@ -14,18 +15,19 @@
 
 namespace twinrun::variants {
 
-// One operand. A place is an offset, and a pixel of an image where there is one.
+// How to index one operand. A Place is an offset and, for images, also pixel coordinates; the
+// places of the row and of k are added.
 class Side {
  public:
   struct Place {
     int64_t offset = 0, y = 0, x = 0;
   };
   std::vector<Place> rows, terms;
-  int64_t part = 0;               // from one part to the next
+  int64_t part = 0;               // elements from one part to the next
   int64_t height = 1, width = 1;  // of the image
-  int64_t stride_y = 1,
-          stride_x =
-              1;      // only multiples of these are pixels: the gradient of a strided convolution
+  // Only coordinates that are multiples of these are pixels, the rest are zeros: the input gradient
+  // of a strided convolution.
+  int64_t stride_y = 1, stride_x = 1;
   int64_t pixel = 0;  // elements from one pixel to the next
 
   int64_t at(int64_t p, int64_t row, int64_t k) const {
@@ -44,11 +46,12 @@ class Side {
 struct Contraction {
   Side a, b;
   int64_t parts = 1, m = 0, n = 0, k = 0;
-  int64_t part_step = 0, row_step = 0;  // of the result; columns are neighbours
+  int64_t part_step = 0, row_step = 0;  // strides of the result; its columns are adjacent
   int64_t result(int64_t p, int64_t i, int64_t j) const { return p * part_step + i * row_step + j; }
 };
 
-// Of dot_general, the convolutions, and reduce, whose a is 1 everywhere (m = 1).
+// For dot_general, the convolutions and their gradients, and reduce, where a is 1 everywhere and m
+// = 1. Parts are the matrices of a stack or the groups of a convolution.
 Contraction contraction_of(const Op& op, std::span<const Tensor> inputs);
 
 }  // namespace twinrun::variants

@@ -1,4 +1,4 @@
-// What a seed chooses.
+// Draws the declaration and the choices of a variant from its seed.
 #include <bit>
 #include <string>
 
@@ -10,7 +10,7 @@ namespace {
 
 using variants::Order;
 
-// One choice after the other.
+// A sequence of random choices from a seed.
 class Choices {
  public:
   Choices(uint64_t seed, uint32_t purpose) : key_{seed, kStreamVariant}, purpose_(purpose) {}
@@ -26,21 +26,21 @@ class Choices {
 };
 constexpr uint32_t kDeclares = 0, kChooses = 1, kOrders = 2;
 
-// Any order there is.
+// Any order that Order can describe within these sizes.
 Order any_order(Choices& c) {
   Order o;
   switch (c.below(6)) {
     case 0:  // one chain
       break;
-    case 1:  // blocks of k, as in a cache or a register file; 128: what a systolic array holds
+    case 1:  // blocks of k, as for a cache or a register file; 128 is the depth of a systolic array
       o.block = int64_t{4} << c.below(7);
       o.blocks_tree = c.yes();
       break;
-    case 2:  // lanes of a vector unit, even and odd ones among them
+    case 2:  // lanes of a vector unit; 2 lanes are the even and the odd terms
       o.lanes = 2 << c.below(5);
       o.lanes_tree = c.yes();
       break;
-    case 3:  // both
+    case 3:  // blocks and lanes
       o.block = int64_t{32} << c.below(4);
       o.lanes = 2 << c.below(4);
       o.lanes_tree = c.yes();
@@ -50,7 +50,7 @@ Order any_order(Choices& c) {
       o.block = 1;
       o.blocks_tree = true;
       break;
-    default:  // a block, pairwise beyond
+    default:  // a chain in each block, the blocks pairwise
       o.block = int64_t{8} << c.below(5);
       o.blocks_tree = true;
   }
@@ -59,7 +59,8 @@ Order any_order(Choices& c) {
   return o;
 }
 
-// Within the depth of the contract's reductions (docs/bounds.md): at least 16 lanes and a tree.
+// An order within the depth of the contract's reductions (docs/bounds.md): pairwise, or at least 16
+// lanes and a tree.
 Order shallow_order(Choices& c) {
   Order o;
   o.segment = 4096;
@@ -114,7 +115,8 @@ Variant variant_within(uint64_t seed, const Capabilities& declared) {
   v.seed = seed;
   v.declared = declared;
   Choices c(seed, kChooses);
-  // Beyond the rounding itself, which is half an ulp; a little less, for the binary64 arithmetic that moves the value.
+  // What the declared ulps leave beyond the final rounding of half an ulp. A little less, for the
+  // error of the binary64 arithmetic that perturbs the value.
   const double room = declared.elementary_ulps - 0.5 - 0x1p-16;
   const double share = 0.25 * static_cast<double>(1 + c.below(4));
   v.off_by = room > 0 ? room * share : 0;

@@ -1,5 +1,5 @@
-// exp, log, tanh, erf, log1p within the declared ulps: the unrounded value, moved by an error that is a function of the
-// argument and the seed, and rounded.
+// exp, log, tanh, erf and log1p within the declared ulps: the unrounded value plus an error that is
+// a function of the argument and the seed, then rounded.
 #include "backends/kernels/elementary.h"
 
 #include <cmath>
@@ -11,25 +11,28 @@
 namespace twinrun::variants {
 namespace {
 
-// Of binary32 in the binade of x; a hair below a power of two counts as below it.
+// The ulp of binary32 in the binade of x. The factor puts exact powers of two, and values just
+// above, into the binade below, whose ulp is smaller.
 double ulp(double x) {
   int exponent;
   std::frexp(x * (1 - 0x1p-45), &exponent);
   return std::ldexp(1.0, std::max(exponent - 24, -149));
 }
 
-// In [-1, 1), or on one side of 0.
+// The error at x, in units of off_by: in [-1, 1), or on one side of 0 if `side` says so.
 double error_at(const Variant& v, OpKind kind, float x) {
   const RandomKey key{v.seed, kStreamVariant};
   const double u = uniform(draw(key, 1, static_cast<uint32_t>(kind), to_bits(x) >> v.coarse));
   return v.side == 0 ? 2 * u - 1 : v.side * u;
 }
 
-// `rounded` is the correct result, `value` the unrounded one.
+// The result with its error added. `rounded` is the correctly rounded result, `value` the unrounded
+// one. Returns `rounded` where the error would leave the declared bound.
 float moved(const Variant& v, OpKind kind, float x, float rounded, double value) {
   const double spacing = ulp(value);
   const auto result = static_cast<float>(value + v.off_by * error_at(v, kind, x) * spacing);
-  // Across a power of two the last rounding is twice as coarse. No engine leaves the function's range.
+  // Above a power of two the final rounding is twice as coarse, so the bound is checked here. A
+  // result must also stay in the range of the function.
   const double most = v.declared.elementary_ulps * spacing - std::fabs(value) * 0x1p-46;
   const bool outside = (kind == OpKind::kTanh || kind == OpKind::kErf) && std::fabs(result) > 1;
   const bool other_sign = std::signbit(result) != std::signbit(rounded);

@@ -1,5 +1,6 @@
-// Dots, convolutions, reductions and the all-reduce. One side's terms are packed for 32 results at a time ([k][32]), the other
-// side's row by row; what a bf16 scheme makes of an operand is packed beside it, plane by plane.
+// Dots, convolutions, reductions and the all-reduce in a variant's order. The operand of the longer
+// side of the result is packed for 32 results at a time ([k][32]), the other row by row. With bf16
+// precisions, each of an operand's bf16 parts is packed as a plane of its own.
 #include <algorithm>
 #include <numeric>
 
@@ -12,7 +13,8 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// How operands are read: the planes that x is split into, and which products of planes are summed.
+// How the declared precision reads operands: the planes into which a number is split, and which
+// products of planes are summed.
 class Scheme {
  public:
   Scheme(const Capabilities& declared, bool dot)
@@ -24,7 +26,8 @@ class Scheme {
 
   int planes() const { return std::max(planes_, 1); }
 
-  // x into `planes()` numbers, `step` apart. Under FTZ and DAZ where planes are bf16.
+  // Splits x into `planes()` numbers, `step` elements apart. If planes are bf16, call it with FTZ
+  // and DAZ set.
   void split(float x, float* to, int64_t step) const {
     if (planes_ == 0) {
       *to = x;
@@ -38,7 +41,8 @@ class Scheme {
     }
   }
 
-  // sum(i, j): the dot of plane i of a with plane j of b. Small products first, then h h'.
+  // Adds the passes, where sum(i, j) is the dot of plane i of a with plane j of b: the small
+  // products first, then the product of the two leading planes.
   template <typename T, typename Sum>
   T total(bool reversed, Sum sum) const {
     static constexpr int kSmall[2][5][2] = {{{1, 0}, {0, 1}},
@@ -53,7 +57,7 @@ class Scheme {
   }
 
  private:
-  // NaN becomes 0: an infinite head has parts that are not numbers.
+  // NaN becomes 0: the lower parts of an infinite operand are NaN.
   static float numbers_only(float x) { return x != x ? 0.0f : x; }
   static Lanes numbers_only(Lanes x) {
     for (__m256& v : x.v) v = _mm256_and_ps(v, _mm256_cmp_ps(v, v, _CMP_ORD_Q));
@@ -81,7 +85,8 @@ const Order& order_of(const Variant& v, const Op& op) {
   }
 }
 
-// One sum of products, or 32: `left` has a number per term or 32, `right` 32; planes one after the other.
+// 32 sums of products. `right` holds 32 numbers per term; `left` too, or one per term if kSpread.
+// Planes follow each other. `swapped`: left holds operand b, right operand a.
 template <bool kSpread>
 Lanes products(const Variant& v, const Order& order, const Scheme& scheme, int64_t k,
                const float* left, const float* right, bool swapped) {
@@ -107,7 +112,7 @@ struct Job {
   const Contraction& c;
   const Scheme scheme;
   const Order& order;
-  const Tensor *a, *b;  // a null: ones
+  const Tensor *a, *b;  // a == nullptr: all ones
   Tensor& output;
   bool flush;
 };
@@ -118,8 +123,8 @@ float operand(const Tensor* t, const Side& side, int64_t part, int64_t row, int6
   return at < 0 ? 0.0f : number(*t, at);
 }
 
-// One operand's factors, of eight rows at one term or of eight terms of one row at a time: packing costs more than the sums do,
-// unless indices are computed that way.
+// Gathers one operand's factors, of several rows at one term or of all terms of one row. Indices
+// are computed eight at a time: otherwise packing would cost more than the sums.
 class Factors {
  public:
   Factors(const Tensor* t, const Side& side) : t_(t), side_(side) {
@@ -131,19 +136,20 @@ class Factors {
     rows_ = indices(side.rows);
     terms_ = indices(side.terms);
   }
-  // Of `count` rows at term k.
+  // The factors of `count` rows at term k.
   void of_rows(int64_t part, int64_t row, int64_t count, int64_t k, float* to) const {
     along(rows_, row, count, terms_, k, part, to,
           [&](int64_t i) { return operand(t_, side_, part, i, k); });
   }
-  // Of all terms of a row.
+  // The factors of the first `count` terms of a row.
   void of_terms(int64_t part, int64_t row, int64_t count, float* to) const {
     along(terms_, 0, count, rows_, row, part, to,
           [&](int64_t i) { return operand(t_, side_, part, row, i); });
   }
 
  private:
-  // Places as flat indices, with the pixel's coordinates where an image has a border.
+  // Places as flat indices, and the pixel coordinates with which to test for the border of an
+  // image.
   struct Indices {
     std::vector<int32_t> at, y, x;
   };
@@ -199,7 +205,7 @@ class Factors {
 
 void contract(const Job& job) {
   const Contraction& c = job.c;
-  // The longer side of the result lies across the lanes.
+  // The lanes run along the longer side of the result.
   const bool swapped = c.m > c.n;
   const Side &narrow = swapped ? c.b : c.a, &wide = swapped ? c.a : c.b;
   const Tensor *narrow_values = swapped ? job.b : job.a, *wide_values = swapped ? job.a : job.b;
@@ -240,7 +246,8 @@ void contract(const Job& job) {
 
 // ---- the all-reduce
 
-// Contributions of element e in the order of its chunk: the ring's begins one core later for each.
+// The contributions to element e in the order of its chunk: with a ring, each chunk starts one core
+// later than the one before.
 void contributions(const Variant& v, std::span<const Tensor> inputs, int64_t e, float* to,
                    int64_t step) {
   const auto n = static_cast<int64_t>(inputs.size());
@@ -273,7 +280,7 @@ void all_reduce(const Variant& v, std::span<const Tensor> inputs, Tensor& output
 
 bool is_dot(const Op& op) { return class_of(op.kind) == OpClass::kDot; }
 
-// The matrix unit flushes whatever the vector unit does.
+// bf16 dots always flush, as a matrix unit does, even if the rest of the engine keeps denormals.
 bool flushes(const Capabilities& declared, const Op& op) {
   return declared.flush || (is_dot(op) && declared.precision != DotPrecision::kF32);
 }
@@ -313,7 +320,8 @@ std::vector<std::vector<float>> grid_sum_elements(std::span<const Variant> varia
   for (size_t from = 0; from < elements.size(); from += kLanes) {
     const size_t lanes = std::min<size_t>(kLanes, elements.size() - from);
     for (size_t l = 0; l < lanes && !collective; ++l) {
-      // parts and rows may interleave in the result: take its steps from the largest to the smallest
+      // Recover (part, row, column) from the flat index. Parts may interleave with rows, so divide
+      // by the larger step first.
       int64_t e = elements[from + l], part = 0, row = 0;
       if (c.part_step >= c.row_step)
         part = c.parts > 1 ? e / c.part_step : 0, e -= part * c.part_step;

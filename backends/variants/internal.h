@@ -1,4 +1,5 @@
-// What the files of this folder share.
+// Shared by the files of this folder: reading and storing elements, and one function per family of
+// ops.
 #pragma once
 
 #include <vector>
@@ -14,7 +15,8 @@ inline float number(const Tensor& t, int64_t i) {
   const auto u = static_cast<size_t>(i);
   return t.dtype() == DType::kBF16 ? bf16_to_f32(t.as<uint16_t>()[u]) : t.as<float>()[u];
 }
-// As a result of that type holds it. Under FTZ, if the engine flushes (FlushScope).
+// Stores x as element i, rounded to the type of t. If the engine flushes, call it with
+// flush-to-zero set (FlushScope).
 inline void set_number(Tensor& t, int64_t i, float x, bool flush) {
   const auto u = static_cast<size_t>(i);
   if (t.dtype() == DType::kBF16) {
@@ -24,16 +26,17 @@ inline void set_number(Tensor& t, int64_t i, float x, bool flush) {
   }
 }
 
-// Sums whose terms lie on a grid: dots, convolutions, reductions, the all-reduce. 32 results at a time.
+// Sums over a regular index grid: dots, convolutions, reductions, the all-reduce. Computes 32
+// results at a time.
 bool is_grid_sum(const Op& op);
 void grid_sums(const Variant& variant, const Op& op, std::span<const Tensor> inputs,
                Tensor& output);
-// Elements of it for several variants of one declaration, [variant][element].
+// Some elements (flat indices) for several variants of one declaration: [variant][element].
 std::vector<std::vector<float>> grid_sum_elements(std::span<const Variant> variants, const Op& op,
                                                   std::span<const Tensor> inputs,
                                                   std::span<const int64_t> elements);
 
-// Sums of a few scattered terms: pooling, its gradients, scatter_add.
+// Sums of scattered terms: pooling, its gradients, scatter_add.
 void scattered_sums(const Variant& variant, const Op& op, std::span<const Tensor> inputs,
                     Tensor& output);
 

@@ -1,4 +1,5 @@
-// Adds up in a given order (variant.h), single numbers or 32 sums side by side: both have the same bits.
+// Adds terms in a given Order (variant.h), for one sum or for 32 sums in vector lanes. Both give
+// the same bits.
 //
 //   float s = sum_in_order<float>(order, n, Numbers{x});
 #pragma once
@@ -11,7 +12,7 @@
 
 namespace twinrun::variants {
 
-// 32 binary32 numbers: four registers, so that a chain never leaves them.
+// 32 binary32 numbers in four AVX registers: few enough for a chain of sums to stay in registers.
 inline constexpr int kLanes = 32;
 struct Lanes {
   __m256 v[4];
@@ -46,14 +47,15 @@ inline Lanes multiply_add(const Lanes& a, const Lanes& b, const Lanes& c) {
   return r;
 }
 
-// Terms that are numbers, in a row.
+// Terms that are consecutive numbers.
 struct Numbers {
   const float* x;
   float first(int64_t k) const { return x[k]; }
   float plus(float sum, int64_t k) const { return sum + x[k]; }
 };
 
-// Terms a[k] b[k], b of one sum or of 32 side by side ([k][32]); a is one number per term, or as b.
+// Terms a[k] b[k]. For T = Lanes, b holds 32 sums side by side ([k][32]). a is laid out like b, or,
+// with kSpread, holds one number per term.
 template <typename T, bool kFused, bool kSpread>
 struct Products {
   static constexpr int64_t kStep = sizeof(T) / sizeof(float);
@@ -66,7 +68,8 @@ struct Products {
   }
 };
 
-// part(0) + part(1) + .. of n >= 1 parts, or their tree: neighbours first, then neighbours of these.
+// The sum of n >= 1 parts: in order, or, with `tree`, pairwise by neighbours, then neighbours of
+// these sums.
 template <typename T, typename Part>
 T combined(bool tree, int64_t n, Part part) {
   T sum = part(0);
@@ -75,7 +78,8 @@ T combined(bool tree, int64_t n, Part part) {
     return sum;
   }
   if (n == 1) return sum;
-  T waiting[64];  // whole subtrees of falling size: the binary digits of how many parts there were
+  // A stack of complete subtrees of falling size: one per set bit of the number of parts so far.
+  T waiting[64];
   waiting[0] = sum;
   int depth = 1;
   for (int64_t i = 1; i < n; ++i) {
@@ -88,7 +92,7 @@ T combined(bool tree, int64_t n, Part part) {
   return sum;
 }
 
-// `terms.first(k)` is a sum of one, `terms.plus(sum, k)` one more. Of nothing: +0.
+// `terms.first(k)` starts a sum with term k, `terms.plus(sum, k)` adds term k. The empty sum is +0.
 template <typename T, typename Terms>
 T sum_in_order(const Order& o, int64_t n, const Terms& terms) {
   if (n == 0) return spread(0.0f, T{});

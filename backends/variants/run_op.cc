@@ -1,4 +1,4 @@
-// One op as a variant computes it.
+// Computes one op, or some elements of it, as a variant does.
 #include <algorithm>
 #include <cstring>
 
@@ -30,7 +30,7 @@ Arithmetic arithmetic_of(const Capabilities& declared) {
   return a;
 }
 
-// The op on some elements only, where an element depends on those at its own place.
+// An elementwise op, restricted to n picked elements.
 Op on_few(const Op& op, int64_t n) {
   Op few = op;
   few.type.dims = {n};
@@ -80,8 +80,8 @@ bool replaces(const Variant& variant, const Op& op) {
       return op.attrs.reducer != Reducer::kMax ||
              (op.kind != OpKind::kReduce && op.kind != OpKind::kReduceWindow);
     case OpClass::kCollective:
-      return op.type.dtype ==
-             DType::kF32;  // bf16 on the wire: each hop rounds, in the contract's ring
+      // bf16 contributions are rounded at each hop, in the contract's ring: no choice.
+      return op.type.dtype == DType::kF32;
     default:
       return (is_elementary(op.kind) && variant.off_by > 0) ||
              (op.kind == OpKind::kRsqrt && variant.rsqrt_once);

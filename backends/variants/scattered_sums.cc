@@ -1,5 +1,5 @@
-// Pooling, its gradients and scatter_add: every result collects the terms that hit it, in the contract's order, and adds
-// them in the variant's.
+// Pooling, its gradients and scatter_add: collects the terms of every result in the contract's
+// order, and adds them in the variant's order.
 #include <algorithm>
 
 #include "backends/kernels/arithmetic.h"
@@ -14,7 +14,8 @@ struct Term {
   float value;
 };
 
-// f(flat index into the image) for the taps inside the image of window (n, y, x), channel c.
+// Calls f(flat index into the image) for the taps of window (n, y, x), channel c, that are inside
+// the image.
 template <typename F>
 void for_taps(const Dims& image, const Window& w, int64_t n, int64_t y, int64_t x, int64_t c, F f) {
   for (int64_t kh = 0; kh < w.size[0]; ++kh) {
@@ -27,7 +28,7 @@ void for_taps(const Dims& image, const Window& w, int64_t n, int64_t y, int64_t 
   }
 }
 
-// f(flat index of the window, n, y, x, c), in row-major order.
+// Calls f(flat index of the window, n, y, x, c) for all windows in row-major order.
 template <typename F>
 void for_windows(const Dims& grid, F f) {
   int64_t i = 0;
@@ -90,7 +91,7 @@ void scattered_sums(const Variant& variant, const Op& op, std::span<const Tensor
                     Tensor& output) {
   const FlushScope scope(variant.declared.flush);
   const std::vector<Term> terms = terms_of(op, inputs);
-  // Side by side by target, each in the order in which it came.
+  // Group the terms by target with a stable counting sort.
   std::vector<int64_t> begin(static_cast<size_t>(output.elements()) + 1, 0);
   for (const Term& t : terms) ++begin[static_cast<size_t>(t.target) + 1];
   for (size_t i = 1; i < begin.size(); ++i) begin[i] += begin[i - 1];

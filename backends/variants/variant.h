@@ -1,11 +1,13 @@
-// Honest variants: engines that keep what they declare, and differ in all that they don't. A seed draws one: in which order
-// sums are added, whether products are fused into them, how far off exp and its kind are. They are the subjects and the
-// clean pairs of a drill, and the null of every statistic: what the residuals of an honest engine look like.
+// Conforming variants: engines that keep every bound that they declare, and differ in everything
+// else. A seed draws the order of additions, whether products are fused into sums, and the errors
+// of exp and the other elementary functions. Variants serve as fault-free subjects in drills, and
+// as the null hypothesis of every statistic: they show what the residuals of a conforming engine
+// look like.
 //
-//   Variant v = draw_variant(17, DotPrecision::kBf16);            // any honest engine; its declaration is drawn too
-//   Variant w = variant_within(17, engine->capabilities());       // a member of the family that a declaration allows
-//   auto backend = make_variant_backend(v, options);              // "honest:17" for make_backend
-//   variant_elements(w, op, inputs, {0, 5, 9});                   // three elements of one op's result as w computes it
+//   Variant v = draw_variant(17, DotPrecision::kBf16);       // its declaration is drawn too
+//   Variant w = variant_within(17, engine->capabilities());  // conforms to this declaration
+//   auto backend = make_variant_backend(v, options);         // "honest:17" for make_backend
+//   variant_elements(w, op, inputs, {0, 5, 9});              // three elements of one op's result
 #pragma once
 
 #include <cstdint>
@@ -19,16 +21,17 @@ namespace twinrun {
 
 namespace variants {
 
-// In which order a sum's terms meet, for dots, reductions, windows and collectives alike. They are cut into segments, these
-// into blocks of neighbours, a block into lanes (every lanes-th term). A lane is one chain of additions; lanes and blocks are
-// then combined one after the other, or by a tree of neighbours; segments one after the other.
+// The order in which the terms of a sum are added, for dots, reductions, windows and collectives
+// alike. The terms are cut into segments, segments into blocks of neighbours, and blocks into lanes
+// (every lanes-th term). A lane is one chain of additions. Lanes and blocks are combined one after
+// the other, or by a tree of neighbours; segments one after the other.
 struct Order {
-  int64_t segment = 0;  // terms; 0: one segment
-  int64_t block = 0;    // terms; 0: one block
+  int64_t segment = 0;  // number of terms; 0: one segment
+  int64_t block = 0;    // number of terms; 0: one block
   int lanes = 1;
   bool reversed = false;  // chains start at their end
   bool lanes_tree = false, blocks_tree = false;
-  bool fused = true;  // a product enters its chain unrounded
+  bool fused = true;  // products are added unrounded (fused multiply-add)
   bool operator==(const Order&) const = default;
 };
 
@@ -38,43 +41,50 @@ struct Variant {
   uint64_t seed = 0;
   Capabilities declared;
 
-  // What it chose.
-  variants::Order dot, convolution,
-      kernel_gradient;  // the latter also of dots that contract both first dimensions
-  variants::Order reduction, scatter, collective;  // scatter: pooling, its gradients, scatter_add
-  int ring = -1;  // all-reduce: chunk c starts at core c + 1 + ring; -1: no ring, but `collective`
+  // The choices of this variant. kernel_gradient also holds for dots that contract both first
+  // dimensions; scatter for pooling, its gradients and scatter_add.
+  variants::Order dot, convolution, kernel_gradient;
+  variants::Order reduction, scatter, collective;
+  // The all-reduce adds chunk c in ring order from core c + 1 + ring; -1: in order `collective`.
+  int ring = -1;
   bool passes_reversed = false;  // bf16x3, bf16x6: the small products are added in reverse order
-  double off_by = 0;        // exp, log, tanh, erf, log1p: up to so many ulps beyond their rounding
-  int side = 0;             // of these errors: 0 both, -1 and +1 one only
-  int coarse = 0;           // errors are equal for arguments that agree but for so many low bits
-  bool rsqrt_once = false;  // rounded once, not root and quotient
-  bool fuses = false;       // a multiply into the add or subtract that takes it
+  // Largest error of exp, log, tanh, erf and log1p in ulps, in addition to the final rounding.
+  double off_by = 0;
+  int side = 0;             // sign of these errors: 0 both, -1 or +1 only that one
+  int coarse = 0;           // arguments that differ only in this many low bits have the same error
+  bool rsqrt_once = false;  // rsqrt is rounded once, instead of after root and quotient
+  bool fuses = false;       // fuses a multiply into the add or subtract that reads it
 };
 
+// Draws a declaration of this precision, then a variant within it.
 Variant draw_variant(uint64_t seed, DotPrecision precision);
+// Draws a variant that conforms to `declared`.
 Variant variant_within(uint64_t seed, const Capabilities& declared);
-// What an engine that declares deterministic = false does in its run-th run: the same, in other orders.
+// The variant in its run-th run: another draw of the orders if it declares deterministic = false,
+// otherwise unchanged.
 Variant variant_of_run(const Variant& variant, uint64_t run);
 
-// max_cores and the name aside, `options` give threads and memory.
+// From `options` only threads and poison_memory are used; the arithmetic is the variant's.
 std::unique_ptr<Backend> make_variant_backend(const Variant& variant,
                                               const BackendOptions& options);
 
-// Some elements (flat indices) of one op's result on one replica; for all_reduce the inputs are the contributions. f32 and
-// bf16 results as numbers. Ops that leave an engine no choice are the contract's.
+// Some elements (flat indices) of one op's result on one replica, as numbers. For all_reduce the
+// inputs are the contributions of all replicas. Ops that leave an engine no choice are computed by
+// the contract's kernels.
 std::vector<float> variant_elements(const Variant& variant, const Op& op,
                                     std::span<const Tensor> inputs,
                                     std::span<const int64_t> elements);
-// The same of many variants of one declaration; operands are gathered once.
+// The same for many variants. Operands are gathered only once where the variants share a
+// declaration.
 std::vector<std::vector<float>> variants_elements(std::span<const Variant> variants, const Op& op,
                                                   std::span<const Tensor> inputs,
                                                   std::span<const int64_t> elements);
 
 namespace variants {
 
-// Does this variant compute the op otherwise than the contract's kernels do?
+// Whether this variant computes the op in another way than the contract's kernels.
 bool replaces(const Variant& variant, const Op& op);
-// The whole result; only of ops that it replaces.
+// Computes the whole result. Only for ops for which replaces() is true.
 void run_op(const Variant& variant, const Op& op, std::span<const Tensor> inputs, Tensor& output);
 
 }  // namespace variants

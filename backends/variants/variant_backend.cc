@@ -1,5 +1,6 @@
-// The engine: the interpreter, with the ops that leave an engine a choice computed as the variant chose. A caller's hooks
-// (faults) act on top: before, then the op, by whoever replaces it, then after.
+// The engine of a variant: the interpreter, with hooks that compute the ops where the variant has a
+// choice. The caller's hooks (faults) are called from these: before(), then replace() first by the
+// caller and else by the variant, then after().
 #include <atomic>
 #include <cstring>
 
@@ -31,7 +32,7 @@ class VariantHooks : public OpHooks {
     factors_.assign(static_cast<size_t>(program.sharding.cores), std::vector<Factors>(n));
   }
 
-  // Whose hooks act on top, in this step.
+  // Sets the caller's hooks for this step; nullptr if there are none.
   void begin_step(OpHooks* others) {
     others_ = others;
     for (auto& replica : factors_) std::fill(replica.begin(), replica.end(), Factors{});
@@ -62,7 +63,8 @@ class VariantHooks : public OpHooks {
   }
 
  private:
-  // f(the site as others see it), if they watch the op: computing it is done our way.
+  // If the caller's hooks watch this op, calls f with the site as they see it: its `compute` is the
+  // variant's way.
   template <typename F>
   void for_others(const OpSite& site, F f) {
     if (!theirs_[static_cast<size_t>(site.id)]) return;
@@ -73,7 +75,7 @@ class VariantHooks : public OpHooks {
     theirs.compute = &ours;
     f(theirs);
   }
-  // False: the contract's way.
+  // Returns false if the contract's kernel is to compute the op.
   bool compute(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) const {
     const auto i = static_cast<size_t>(site.id);
     if (fused_[i] >= 0) return fuse(site, inputs, output);
@@ -86,8 +88,8 @@ class VariantHooks : public OpHooks {
     Tensor a, b;
   };
 
-  // a + x y by one fused multiply-add. What reached the add must be the product that was seen: elsewhere somebody stepped
-  // in between, and the add takes what it is given.
+  // Computes a + x y with a fused multiply-add. Where the add's operand is not the product x y (a
+  // fault changed it in between), it adds that operand instead.
   bool fuse(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) const {
     const Op& op = site.op();
     const auto which = static_cast<size_t>(fused_[static_cast<size_t>(site.id)]);
@@ -102,7 +104,7 @@ class VariantHooks : public OpHooks {
     const FlushScope scope(variant_.declared.flush);
     for (int64_t i = 0; i < output.elements(); ++i) {
       const bool seen = to_bits(canonical(x[i] * y[i])) == to_bits(product[i]);
-      // p - q as p + (-q): the sign goes to a factor, or to the other operand.
+      // Compute p - q as p + (-q): negate a factor of the product, or the other operand.
       const float c = subtract && which == 0 ? -other[i] : other[i];
       const float factor = subtract && which == 1 ? -x[i] : x[i];
       const float p = subtract && which == 1 ? -product[i] : product[i];
@@ -113,12 +115,12 @@ class VariantHooks : public OpHooks {
 
   Variant variant_;
   std::vector<bool> replaced_;
-  std::vector<int8_t>
-      fused_;  // the operand of an add or subtract whose product it takes unrounded; -1: none
+  // For each add or subtract: which operand it takes as an unrounded product; -1: none.
+  std::vector<int8_t> fused_;
   std::vector<bool> feeds_;                    // multiplies whose factors such an op needs
-  std::vector<std::vector<Factors>> factors_;  // [replica][op], of this step
-  OpHooks* others_ = nullptr;
-  std::vector<bool> theirs_;
+  std::vector<std::vector<Factors>> factors_;  // [replica][op]: those factors, in this step
+  OpHooks* others_ = nullptr;                  // the caller's hooks
+  std::vector<bool> theirs_;                   // ops that the caller's hooks watch in this step
 };
 
 class VariantEngine : public Engine {

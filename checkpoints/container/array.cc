@@ -1,3 +1,4 @@
+// Element types of foreign arrays, and their conversion to tensors and back.
 #include "checkpoints/container/array.h"
 
 #include <fcntl.h>
@@ -45,7 +46,7 @@ T element(const NamedArray& array, int64_t i) {
   return value;
 }
 
-// Every binary16 number is a binary32 number; NaN payloads move to the upper bits.
+// Exact: every binary16 number is a binary32 number. NaN payloads move to the upper fraction bits.
 float f16_to_f32(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   const uint32_t exponent = (h >> 10) & 31u, fraction = h & 0x3FFu;
@@ -71,7 +72,7 @@ double as_double(const NamedArray& array, int64_t i) {
   }
 }
 
-// As int64, or nothing where it does not fit into an int32.
+// Element i of an integer array, or nothing where it does not fit into an int32.
 std::optional<int32_t> as_int32(const NamedArray& array, int64_t i) {
   int64_t value = 0;
   switch (array.type) {
@@ -127,7 +128,7 @@ Status fill_f32(const NamedArray& array, Tensor& out, const std::string& where) 
         break;
       default: {
         const auto value = element<double>(array, i);
-        // Nearest even; a NaN becomes the one that arithmetic stores.
+        // Rounds to nearest, ties to even; a NaN becomes the canonical one.
         to[at] = canonical(static_cast<float>(value));
         if (std::isinf(to[at]) && !std::isinf(value)) {
           return element_error(array, i, fmt::format("is {}, beyond float32", value), where);
@@ -149,7 +150,8 @@ std::string describe(const NamedArray& array) {
 
 std::optional<uint64_t> checked_bytes(ElementType type, const Dims& dims) {
   constexpr uint64_t kLimit = uint64_t{1} << 62;
-  // Zeros are left out of the product: no factor may be absurd, not even beside an empty one.
+  // Zeros are left out of the product, so that the limit holds for the other sizes of an empty
+  // array too.
   uint64_t bytes = size_of(type);
   bool empty = false;
   for (const int64_t size : dims) {

@@ -1,6 +1,6 @@
-// An array as a foreign file holds it, before it becomes a Tensor: element type, shape, elements
-// little-endian and row-major. Every reader of weights and samples (npy, npz, safetensors, HDF5)
-// gives these, every writer takes them.
+// An array as a foreign file holds it, before it becomes a Tensor: element type, shape, and the
+// elements, little-endian and row-major. Every reader of weights and samples (npy, npz,
+// safetensors, HDF5) returns these arrays, and every writer accepts them.
 //
 //   TWINRUN_ASSIGN(ArrayFile file, read_npz("weights.npz"));       // npy.h
 //   TWINRUN_ASSIGN(Tensor t, to_tensor(file.arrays[0], DType::kF32, "weights.npz"));
@@ -48,34 +48,36 @@ struct NamedArray {
   int64_t elements() const { return static_cast<int64_t>(bytes.size() / size_of(type)); }
 };
 
-// A file of arrays, and what else stood in it.
+// The arrays of a file, and whatever else is in it.
 struct ArrayFile {
   std::vector<NamedArray> arrays;  // in the file's own order; names are unique
   std::map<std::string, std::string> metadata;
-  std::vector<std::string> ignored;  // what was found and is no array: "member 'README.txt'"
+  std::vector<std::string> ignored;  // things that are not arrays: "member 'README.txt'"
 };
 
 std::string describe(const NamedArray& array);  // "float32[3,3,1,8]"
 
 inline constexpr size_t kMostDims = 32;  // NumPy's and HDF5's limit
 
-// elements x size_of(type), if sizes are not negative and the product stays below 2^62.
+// elements x size_of(type); nothing if a size is negative or the product exceeds 2^62.
 std::optional<uint64_t> checked_bytes(ElementType type, const Dims& dims);
 
-// The array as the type that is wanted. f32: from float32, bfloat16 and float16 exactly, from
+// The array converted to the type `wanted`. f32: from float32, bfloat16 and float16 exactly, from
 // float64 to the nearest (ties to even; a finite number that would become infinite is an error).
 // i32: from any integer type, if every element fits. pred: from bool. bf16: from bfloat16.
-// f64: from every float type, exactly. Everything else is an error that names both.
+// f64: from every float type, exactly. Everything else is an error that names both types.
 Result<Tensor> to_tensor(const NamedArray& array, DType wanted, const std::string& where);
-// What to_tensor does to the elements: "float64 to float32, nearest"; "" where bits are moved.
+// How to_tensor converts the elements: "float64 to float32, nearest"; "" where it copies the bits.
 std::string conversion(ElementType from, DType wanted);
-// The type to_tensor takes without loss: what a checkpoint without a model to ask makes of it.
+// The tensor type that holds every value of `type` exactly, for callers without a model that names
+// the expected type; nothing if there is none.
 std::optional<DType> natural_dtype(ElementType type);
 
 NamedArray to_array(std::string name, const Tensor& tensor);
 ElementType element_type(DType dtype);
 
-// The whole of a regular file, or its first bytes. Errors name it and say what it is instead.
+// The whole of a regular file, or its first `most` bytes. A path that cannot be opened or is not a
+// regular file is an error.
 Result<std::vector<std::byte>> read_whole_file(const std::string& path,
                                                uint64_t most = ~uint64_t{0});
 

@@ -1,3 +1,4 @@
+// Writes a file under a temporary name and renames it into place.
 #include "checkpoints/container/atomic_file.h"
 
 #include <fcntl.h>
@@ -40,7 +41,7 @@ Error failure(const char* action, int code, const std::string& path, const std::
   return {fmt::format("cannot {}: {}", action, std::strerror(code)), path, fix_for(code, folder)};
 }
 
-// The half-written file: closed and removed unless it was put in its place.
+// The file under its temporary name. The destructor removes it unless move_to has renamed it.
 class TemporaryFile {
  public:
   TemporaryFile() = default;
@@ -54,14 +55,14 @@ class TemporaryFile {
   // Each returns 0 or an errno.
   int create(const std::string& folder) {
     static std::atomic<unsigned> counter{0};
-    do {  // a name can be taken by the leftover of a killed process
+    do {  // a killed process may have left a file of this name
       name_ = fmt::format("{}/.twinrun-{}-{}.tmp", folder, ::getpid(), counter++);
       fd_ = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (fd_ < 0 && errno == EEXIST);
     exists_ = fd_ >= 0;
     return exists_ ? 0 : errno;
   }
-  // As well as the file system can: FAT has none, and that harms nobody.
+  // Failure is ignored: some file systems (FAT) have no permissions, and the content is unaffected.
   void take_permissions(mode_t mode) { (void)!::fchmod(fd_, mode & 0777); }
   int write(std::span<const std::byte> content) {
     constexpr size_t kPiece = size_t{1} << 30;  // Linux writes at most 2 GiB at once
@@ -98,7 +99,8 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Some file systems cannot sync folders and say EINVAL: there the rename is as safe as it gets.
+// Returns 0 or an errno. Some file systems cannot sync folders and return EINVAL; nothing more can
+// be done there, so that counts as success.
 int sync_folder(const std::string& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return errno == EACCES ? 0 : errno;  // writable but unreadable folders exist
@@ -107,7 +109,7 @@ int sync_folder(const std::string& folder) {
   return code;
 }
 
-// Where the content goes in truth: symbolic links resolved.
+// The path to write to, with a symbolic link resolved.
 Result<std::string> destination_of(const std::string& path) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return path;

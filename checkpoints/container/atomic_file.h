@@ -1,6 +1,6 @@
-// The one way in which twinrun puts a file in its place: all of it, or nothing.
-// A temporary name in the same folder, fsync, rename, fsync of the folder. Whatever stood at the
-// destination stays intact until the new content is whole on the disk.
+// Atomic writing of files: the destination holds either the whole new content or what it held
+// before. The content goes to a temporary name in the same folder; then fsync, rename, and fsync of
+// the folder.
 //
 //   TWINRUN_RETURN_IF_ERROR(write_file_atomically("run.h5", bytes));
 //   TWINRUN_RETURN_IF_ERROR(write_file_atomically("report.json", text));
@@ -15,10 +15,10 @@
 
 namespace twinrun {
 
-// Errors: missing or unwritable folder, full disk, a destination that is no regular file. Then the
-// temporary file (".twinrun-PID-N.tmp") is gone; only a killed process can leave one behind.
-// A symbolic link at the destination is followed: the file it names is replaced, the link stays.
-// Permissions of a replaced file are kept.
+// Errors: missing or unwritable folder, full disk, a destination that is not a regular file. After
+// an error the temporary file (".twinrun-PID-N.tmp") is removed; only a killed process can leave
+// one behind. A symbolic link at the destination is followed: the file it names is replaced, the
+// link stays. Permissions of a replaced file are kept.
 Status write_file_atomically(const std::string& path, std::span<const std::byte> content);
 Status write_file_atomically(const std::string& path, std::string_view content);
 

@@ -1,3 +1,4 @@
+// The writing half of the HDF5 layer, and what reading and writing share. hdf5_read.cc reads.
 #include "checkpoints/container/hdf5_file.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace twinrun {
 namespace hdf5_internal {
 
 Error hdf5_error(const std::string& what, const std::string& where) {
-  // Upward from the innermost frame: the first description is the cause, the rest are callers.
+  // HDF5 walks from the innermost frame outward: the first description is the cause.
   std::string cause;
   H5Ewalk2(
       H5E_DEFAULT, H5E_WALK_UPWARD,
@@ -61,7 +62,7 @@ using hdf5_internal::string_type;
 
 namespace {
 
-// Attributes stay in the (checksummed) object header up to this many.
+// Up to this many attributes stay in the object header, which has a checksum.
 constexpr unsigned kCompactAttributes = 64;
 
 Hdf5Id creation_list(hid_t list_class) {
@@ -186,7 +187,7 @@ Result<Hdf5Dataset> Hdf5Group::write(const std::string& name, int64_t file_type,
                          ? H5Screate(H5S_SCALAR)
                          : H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr));
   const Hdf5Id links = utf8_list(H5P_LINK_CREATE), how = creation_list(H5P_DATASET_CREATE);
-  // Storage at once and unfilled: the data follow immediately.
+  // Allocate the storage at once and do not fill it: the data are written immediately.
   if (!how.valid() || H5Pset_layout(how.get(), H5D_CONTIGUOUS) < 0 ||
       H5Pset_alloc_time(how.get(), H5D_ALLOC_TIME_EARLY) < 0 ||
       H5Pset_fill_time(how.get(), H5D_FILL_TIME_NEVER) < 0) {
@@ -238,14 +239,16 @@ Result<Hdf5File> Hdf5File::create(const std::string& path) {
   start_library();
   const Quiet quiet;
   const Hdf5Id access(H5Pcreate(H5P_FILE_ACCESS)), how = creation_list(H5P_FILE_CREATE);
-  // In memory: a full disk then meets our own write(2), not HDF5 in the middle of its metadata.
+  // The file is built in memory, so that a full disk makes our own write(2) fail and not HDF5 in
+  // the middle of its metadata.
   constexpr size_t kGrowth = size_t{1} << 20;
   if (!access.valid() || !how.valid() ||
       H5Pset_fapl_core(access.get(), kGrowth, /*backing_store=*/false) < 0 ||
       H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V18) < 0) {
     return hdf5_error("cannot prepare a file", path);
   }
-  // HDF5 knows open files by their names, those in memory too: several threads may write at once.
+  // HDF5 identifies open files by name, those in memory too. Unique names let several threads write
+  // at once.
   static std::atomic<uint64_t> files = 0;
   const std::string name = "twinrun-" + std::to_string(files++) + ".h5";
   Hdf5Id id(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, how.get(), access.get()));
@@ -263,10 +266,11 @@ Result<Hdf5Group> Hdf5File::root() const {
 
 namespace {
 
-// What was written so far; valid until the file changes.
+// The content written so far; valid until the file changes.
 Result<std::span<const std::byte>> image_of(hid_t id, const std::string& path) {
   const Quiet quiet;
-  // H5Fget_file_image would copy; without a buffer it tells the size, and the driver the place.
+  // With a buffer, H5Fget_file_image would copy. Without one it returns the size only; the driver's
+  // handle gives the address.
   void* handle = nullptr;
   if (H5Fflush(id, H5F_SCOPE_LOCAL) < 0) return hdf5_error("cannot finish the file", path);
   const ssize_t bytes = H5Fget_file_image(id, nullptr, 0);

@@ -1,11 +1,11 @@
-// A small checked layer over the HDF5 C library: every failure is a Result, nothing prints or
-// throws but for std::bad_alloc. Between it and its files lie two rules. Written: built in memory
-// and put in place by write_file_atomically; no times, fixed library bounds (the 1.8 format: all
-// metadata carry checksums), contiguous data, no filters, fixed-length strings; so equal content
-// makes equal bytes. Read: only what could have been written so, whoever wrote it. No soft or
-// external links, no external or virtual storage, no filters, no variable-length strings; sizes are
-// checked against the file's own size before anything is allocated, and one open file hands out no
-// more bytes than it has, which is why it reads each thing once.
+// A small checked layer over the HDF5 C library: every failure is a Result; nothing prints, and
+// nothing throws but std::bad_alloc. Files are written in one restricted form: built in memory and
+// put in place by write_file_atomically; no times, fixed library bounds (the 1.8 format: all
+// metadata carry checksums), contiguous data, no filters, fixed-length strings. So equal content
+// makes equal bytes. Reading accepts that form only, whoever wrote the file: no soft or external
+// links, no external or virtual storage, no filters, no variable-length strings. Sizes are checked
+// against the file's size before anything is allocated. All reads of one open file together may
+// return no more bytes than the file has, so read each object once.
 //
 //   TWINRUN_ASSIGN(Hdf5File file, Hdf5File::create("my.h5"));
 //   TWINRUN_ASSIGN(Hdf5Group root, file.root());
@@ -51,18 +51,18 @@ class Hdf5Id {
   int64_t id_ = -1;
 };
 
-// How many bytes an open file may still hand out; shared by everything opened through it.
+// How many bytes may still be read from an open file; shared by everything opened through it.
 struct Hdf5Budget {
   uint64_t file_bytes = 0;
   uint64_t left = 0;
-  bool chunked = false;  // chunks are read, too: plain, shuffled or deflated
+  bool chunked = false;  // chunked data are accepted too: plain, shuffled or deflated
 };
 
-// What groups and datasets share: a place for messages ("run.h5:/steps/loss") and attributes.
+// What groups and datasets share: attributes, and a location for messages ("run.h5:/steps/loss").
 class Hdf5Node {
  public:
   const std::string& where() const { return where_; }
-  // Where the object lies in the file: the same for every hard link to it.
+  // The object's address in the file, which is the same for every hard link to it.
   Result<uint64_t> address() const;
 
   // Scalars: UTF-8 of fixed length without zero bytes, int64, uint64, double.
@@ -70,7 +70,7 @@ class Hdf5Node {
   Status set_int(const std::string& name, int64_t value);
   Status set_uint(const std::string& name, uint64_t value);
   Status set_real(const std::string& name, double value);
-  // One dimension of them, each padded to the longest.
+  // A list of texts, each padded to the length of the longest.
   Status set_texts(const std::string& name, std::span<const std::string> values);
 
   // An absent attribute is an error, and so is one of another type.
@@ -81,8 +81,9 @@ class Hdf5Node {
   Result<bool> has_attribute(const std::string& name) const;
   Result<std::vector<std::string>> attributes() const;  // names in order
 
-  // Of files by others (hdf5_foreign.cc): text of fixed or variable length, a scalar or a list; an
-  // empty list of anything is an empty list. Nothing: the attribute is no text.
+  // For files by other programs (hdf5_foreign.cc): text of fixed or variable length, a scalar or a
+  // list. An empty list of any type gives an empty list; an attribute that is not text gives
+  // nothing.
   Result<std::optional<std::vector<std::string>>> foreign_texts(const std::string& name) const;
 
  protected:
@@ -103,22 +104,24 @@ class Hdf5Dataset : public Hdf5Node {
  public:
   // float32, int32, float64; uint16 with the attribute dtype = "bfloat16"; uint8 with "pred".
   Result<Tensor> read_tensor() const;
-  // In two steps: what it declares, once it is known that the file holds it; then its elements.
+  // The same in two steps: the declared type, after checking that the file holds that much data;
+  // then the elements. `checked` must come from tensor_type().
   Result<TensorType> tensor_type() const;
   Result<Tensor> read_tensor(const TensorType& checked) const;
   Result<std::vector<int64_t>> read_i64() const;          // rank 1
   Result<std::vector<std::string>> read_strings() const;  // rank 1, zero padding removed
 
-  // Of files by others (hdf5_foreign.cc): any number or bool of either byte order, and bfloat16 as
-  // Keras writes it (two opaque bytes, attribute dtype = "bfloat16").
+  // For files by other programs (hdf5_foreign.cc): any number or bool of either byte order, and
+  // bfloat16 as Keras writes it (two opaque bytes, attribute dtype = "bfloat16").
   Result<NamedArray> read_foreign() const;
 
  private:
   friend class Hdf5Group;
   using Hdf5Node::Hdf5Node;
-  // The sizes, once it is known that the file really holds that many elements of element_bytes.
+  // The shape, after checking that the file holds that many elements of element_bytes each. Charges
+  // the bytes to the budget.
   Result<Dims> checked_dims(uint64_t element_bytes) const;
-  Result<int64_t> checked_length(uint64_t element_bytes) const;  // of rank 1
+  Result<int64_t> checked_length(uint64_t element_bytes) const;  // the same, for rank 1
 };
 
 class Hdf5Group : public Hdf5Node {
@@ -128,10 +131,10 @@ class Hdf5Group : public Hdf5Node {
     bool is_group;
   };
 
-  // Names are single: "kernel", not "conv1/kernel".
+  // Names are single components: "kernel", not "conv1/kernel".
   Result<Hdf5Group> create_group(const std::string& name);
   Result<Hdf5Dataset> write_tensor(const std::string& name, const Tensor& tensor);
-  // As h5py would, without attributes. bfloat16 is an error: it has no HDF5 type.
+  // In the types that h5py uses, without attributes. bfloat16 is an error: it has no HDF5 type.
   Result<Hdf5Dataset> write_foreign(const std::string& name, const NamedArray& array);
   Result<Hdf5Dataset> write_i64(const std::string& name, std::span<const int64_t> values);
   // All are padded with zeros to the length of the longest.
@@ -157,16 +160,16 @@ class Hdf5File {
   // In memory; nothing touches the disk before save().
   static Result<Hdf5File> create(const std::string& path);
   static Result<Hdf5File> open(const std::string& path);
-  // The same for a file that lies in memory; `name` is for messages. The bytes are copied.
-  // `unpacked`, if not 0: chunked data may be there, which hdf5_foreign.cc is to read, and all data unpack to at most so many
-  // bytes.
+  // The same for a file in memory; `name` is for messages. The bytes are copied. If `unpacked` is
+  // not 0, chunked data are accepted (for read_foreign), and all reads together return at most that
+  // many bytes.
   static Result<Hdf5File> open_image(std::span<const std::byte> image, const std::string& name,
                                      uint64_t unpacked = 0);
 
   Result<Hdf5Group> root() const;
-  // Only for created files: all that was written so far goes to the path, atomically.
+  // For created files only: writes the content so far to the path, atomically.
   Status save() const;
-  Result<std::vector<std::byte>> image() const;  // the same bytes, to go elsewhere
+  Result<std::vector<std::byte>> image() const;  // the bytes that save() would write
 
  private:
   Hdf5File(Hdf5Id id, std::string path, std::shared_ptr<Hdf5Budget> budget)

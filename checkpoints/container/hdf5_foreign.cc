@@ -1,6 +1,6 @@
-// HDF5 files by others: more types than ours, text of variable length, files that lie in memory.
-// Reading text of variable length trusts libhdf5 more than anything else here does; callers read
-// such files through run_isolated.
+// HDF5 files by other programs: more element types than ours, text of variable length, files in
+// memory. Reading text of variable length relies on libhdf5's own checks more than anything else
+// here; callers read such files through run_isolated.
 #include <array>
 #include <cstring>
 
@@ -18,7 +18,7 @@ using hdf5_internal::start_library;
 
 namespace {
 
-// IEEE 754 binary16, which HDF5 1.10 has no name for.
+// IEEE 754 binary16, for which HDF5 1.10 has no predefined type.
 Hdf5Id half_type() {
   Hdf5Id type(H5Tcopy(H5T_IEEE_F32LE));
   if (!type.valid() || H5Tset_fields(type.get(), 15, 10, 5, 0, 10) < 0 ||
@@ -45,7 +45,7 @@ Hdf5Id opaque_type() {
   return type;
 }
 
-// The type of elements in memory and in files that are written: little-endian, as NamedArray's.
+// The HDF5 type of elements in memory and in written files: little-endian, as in NamedArray.
 Hdf5Id stored_type(ElementType type) {
   switch (type) {
     case ElementType::kBool:
@@ -77,7 +77,7 @@ Hdf5Id stored_type(ElementType type) {
   }
 }
 
-// Whether the file's type is that, in either byte order.
+// Whether the file's type is `type`, in either byte order.
 bool same_type(hid_t found, ElementType type) {
   const Hdf5Id little = stored_type(type);
   if (!little.valid()) return false;
@@ -168,7 +168,8 @@ Result<NamedArray> Hdf5Dataset::read_foreign() const {
   TWINRUN_ASSIGN(array.dims, checked_dims(size_of(array.type)));
   if (array.dims.size() > kMostDims) return Error{"has too many dimensions", where_, ""};
   array.bytes.resize(checked_bytes(array.type, array.dims).value_or(0));
-  // Two opaque bytes are read as they are: conversion is between equal types only.
+  // Opaque elements are read with the file's own type, since HDF5 converts
+  // opaque types to equal ones only.
   const bool opaque = H5Tget_class(found.get()) == H5T_OPAQUE;
   const Hdf5Id memory =
       opaque ? Hdf5Id(H5Tcopy(found.get()))
@@ -195,7 +196,7 @@ Result<Hdf5File> Hdf5File::open_image(std::span<const std::byte> image, const st
   const Quiet quiet;
   constexpr size_t kGrowth = size_t{1} << 20;
   const Hdf5Id access(H5Pcreate(H5P_FILE_ACCESS));
-  // HDF5 takes a pointer to non-const, and copies.
+  // HDF5's parameter is a pointer to non-const, but it only copies from there.
   if (!access.valid() || H5Pset_fapl_core(access.get(), kGrowth, /*backing_store=*/false) < 0 ||
       H5Pset_file_image(access.get(), const_cast<std::byte*>(image.data()), image.size()) < 0) {
     return hdf5_error("cannot prepare to read", name);

@@ -1,4 +1,5 @@
-// Shared by hdf5_file.cc (what both sides need, writing) and hdf5_read.cc (reading); nobody else's.
+// Internal to the HDF5 layer: shared by hdf5_file.cc (writing, and what all need), hdf5_read.cc
+// (reading) and hdf5_foreign.cc (files by other programs).
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +14,7 @@ namespace twinrun::hdf5_internal {
 
 static_assert(std::is_same_v<hid_t, int64_t>, "HDF5 1.10 or later");
 
-// HDF5 prints its error stack unless told otherwise, per thread.
+// Keeps HDF5 from printing its error stack in this thread while an object of this class exists.
 class Quiet {
  public:
   Quiet() {
@@ -29,18 +30,19 @@ class Quiet {
   void* data_ = nullptr;
 };
 
-// Before the first file. HDF5 leaks an object now and then when it fails on a damaged file, and its
-// exit handler then complains on stderr; everything of ours is saved and closed without it.
+// Call before the first file. HDF5 sometimes leaks an object when it fails on a damaged file, and
+// its exit handler then complains on stderr. We save and close our files ourselves, so we need no
+// handler.
 inline void start_library() { [[maybe_unused]] static const herr_t once = H5dont_atexit(); }
 
-// "cannot do this (HDF5: its innermost message)".
+// `what`, followed by the innermost message of HDF5's error stack: "cannot ... (HDF5: ...)".
 Error hdf5_error(const std::string& what, const std::string& where);
 
 inline std::string attribute_place(const std::string& where, const std::string& name) {
   return fmt::format("{} attribute '{}'", where, name);
 }
 
-// Marks bytes as handed out.
+// Charges `bytes` to the budget; an error if fewer are left.
 Status spend(Hdf5Budget& budget, uint64_t bytes, const std::string& where);
 
 std::string describe(hid_t type);  // "float32", "variable-length text"
@@ -50,12 +52,13 @@ struct Storage {
   DType dtype;
   hid_t file_type;
   hid_t memory_type;
-  const char* attribute;  // value of the attribute `dtype`, or nullptr where the type says it all
+  const char* attribute;  // value of the attribute `dtype`; nullptr where the type is unambiguous
 };
 const Storage& storage_of(DType dtype);
 std::span<const Storage> storages();
 
-// Without NUL and at least one byte, so that HDF5 can have it.
+// Fixed-length UTF-8 text, padded with zeros, without a terminating one. At least one byte long,
+// since HDF5 has no empty text type.
 Hdf5Id string_type(size_t length);
 
 }  // namespace twinrun::hdf5_internal

@@ -1,3 +1,4 @@
+// The reading half of the HDF5 layer: every size is checked before memory is allocated for it.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -143,7 +144,7 @@ Result<std::vector<std::string>> Hdf5Node::attributes() const {
   const Quiet quiet;
   std::vector<std::string> names;
   hsize_t position = 0;
-  // Exceptions must not pass through C: a failed allocation ends the iteration instead.
+  // Exceptions must not pass through C code: a failed allocation ends the iteration instead.
   const herr_t code = H5Aiterate2(
       id_.get(), H5_INDEX_NAME, H5_ITER_INC, &position,
       [](hid_t, const char* name, const H5A_info_t*, void* out) -> herr_t {
@@ -248,7 +249,8 @@ Result<std::vector<Hdf5Group::Child>> Hdf5Group::children() const {
 
 namespace {
 
-// Whether a chunk needs no more memory than may be handed out, and no filter but those that every HDF5 has.
+// Checks that a chunk needs no more memory than may still be read, and that it uses no filters but
+// deflate and shuffle, which every HDF5 library has.
 Status check_chunks(hid_t how, uint64_t element_bytes, uint64_t left, const std::string& where) {
   hsize_t sizes[H5S_MAX_RANK] = {};
   const int rank = H5Pget_chunk(how, H5S_MAX_RANK, sizes);
@@ -302,7 +304,7 @@ Result<Dims> Hdf5Dataset::checked_dims(uint64_t element_bytes) const {
   if (rank > 0 && H5Sget_simple_extent_dims(space.get(), sizes, nullptr) < 0) {
     return hdf5_error("cannot read the shape", where_);
   }
-  // Products stay below 2^62 even where a zero makes the tensor empty.
+  // The limit of 2^62 also holds for the other sizes of a tensor that a zero makes empty.
   constexpr uint64_t kLimit = uint64_t{1} << 62;
   uint64_t bytes = element_bytes;
   bool empty = false;
@@ -434,8 +436,8 @@ Result<Hdf5File> Hdf5File::open(const std::string& path) {
   }
   if (!S_ISREG(info.st_mode)) return Error{"is no regular file", path, "name an HDF5 file"};
   const Hdf5Id access(H5Pcreate(H5P_FILE_ACCESS));
-  // Our files are never changed in place, so locks protect nothing, and some file systems have
-  // none.
+  // Our files are never changed in place, so locks protect nothing, and some file systems have no
+  // locks.
   if (!access.valid() || H5Pset_file_locking(access.get(), false, true) < 0) {
     return hdf5_error("cannot prepare to read", path);
   }

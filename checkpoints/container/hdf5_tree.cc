@@ -1,3 +1,4 @@
+// Reads a foreign HDF5 file in a separate process and brings its tree back; writes trees.
 #include "checkpoints/container/hdf5_tree.h"
 
 #include <fmt/format.h>
@@ -60,7 +61,8 @@ Status read_group(const Hdf5Group& group, const std::string& path, std::set<uint
   return Ok{};
 }
 
-// The tree as bytes and back: a safetensors file whose metadata hold the attributes.
+// packed and unpacked turn the tree into bytes and back, to carry it between processes: a
+// safetensors file whose metadata hold the attributes.
 Result<std::vector<std::byte>> packed(const Result<Hdf5File>& file, const std::string& where) {
   if (!file) return file.error();
   TWINRUN_ASSIGN(const Hdf5Group root, file->root());
@@ -91,7 +93,7 @@ Result<Hdf5Tree> unpacked(const std::vector<std::byte>& bytes, const std::string
   return tree;
 }
 
-// Everything at and below `path`.
+// Writes everything at and below `path` into `group`.
 Status write_below(Hdf5Group& group, const std::string& path, const Hdf5Tree& tree,
                    const std::vector<std::string>& scalars) {
   if (const auto it = tree.attributes.find(path); it != tree.attributes.end()) {
@@ -158,12 +160,13 @@ Result<Hdf5Tree> read_hdf5_tree(const std::vector<std::string>& reader, int file
                                 const std::string& where) {
   std::vector<std::string> command = reader;
   command.push_back(std::to_string(most));
-  // Its limit of CPU time ends it before: this is for one that waits for ever.
+  // The reader's CPU time limit is lower. This limit is for a reader that blocks.
   const double seconds = 120 + static_cast<double>(most) * 1e-7;
   const auto bytes = run_isolated(command, file, seconds, where);
   if (bytes) return unpacked(*bytes, where);
   Error error = bytes.error();
-  if (!error.where.starts_with(where)) error.where = where + error.where;  // of the reader's own
+  // The reader does not know the file's name and leaves it out of its errors.
+  if (!error.where.starts_with(where)) error.where = where + error.where;
   return error;
 }
 

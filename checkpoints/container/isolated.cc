@@ -1,3 +1,5 @@
+// Starts the isolated process, limits it and decodes its answer: one byte (a value or an error),
+// then the value's bytes or the error's three texts as JSON.
 #include "checkpoints/container/isolated.h"
 
 #include <fcntl.h>
@@ -60,12 +62,12 @@ void leave_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (null >= 0) ::dup2(null, stream);
   }
-  // A group of its own: what a terminal sends to ours is for us to answer.
+  // A process group of its own, so that signals from the terminal reach only the parent.
   ::setpgid(0, 0);
   for (const int signal : {SIGINT, SIGTERM}) ::signal(signal, SIG_DFL);
 }
 
-// Whether there was an answer, and it could be given.
+// Writes the reader's value or error to `fd`. False if the reader threw or writing failed.
 bool answer_to(int fd, const std::function<Result<std::vector<std::byte>>()>& reader) {
   try {
     const auto result = reader();
@@ -86,7 +88,7 @@ std::string how_it_ended(int status) {
   return fmt::format("it crashed: {}", ::strsignal(WTERMSIG(status)));
 }
 
-// What the process left in `memory` before it ended so.
+// The answer that the process left in `memory`, given its exit status.
 Result<std::vector<std::byte>> taken(int memory, int status, const std::string& where) {
   std::vector<std::byte> bytes;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
@@ -108,7 +110,7 @@ Result<std::vector<std::byte>> taken(int memory, int status, const std::string& 
   return bytes;
 }
 
-// Nobody reads what it says on its standard error.
+// Starts the command; returns 0 or an errno. Its standard error is discarded.
 int spawn(const std::vector<std::string>& command, int input, int output, pid_t& pid) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);

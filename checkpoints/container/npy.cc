@@ -1,3 +1,4 @@
+// Parses and writes .npy files; .npz archives of them through zip.h.
 #include "checkpoints/container/npy.h"
 
 #include <fmt/format.h>
@@ -16,21 +17,22 @@ namespace twinrun {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr size_t kMostHeader = 65536;  // what describes an array of numbers has some 100 bytes
+constexpr size_t kMostHeader = 65536;  // the header of an array of numbers has about 100 bytes
 
-// What the header's Python dict says.
+// The content of the header's Python dict.
 struct Header {
   std::string descr;
   bool fortran = false;
   Dims dims;
 };
 
-// The subset of Python literals that numpy.lib.format writes: a dict of a string, a bool, a tuple.
+// Parses the subset of Python literals that numpy.lib.format writes: a dict of a string, a bool and
+// a tuple.
 class HeaderParser {
  public:
   explicit HeaderParser(std::string_view text) : text_(text) {}
 
-  // "" or what is wrong.
+  // Returns "" or what is wrong.
   std::string parse(Header& out) {
     bool descr = false, order = false, shape = false;
     if (!take('{')) return "is no dict";
@@ -132,7 +134,7 @@ Result<ElementType> type_of(const std::string& descr, const std::string& where) 
   return Error{fmt::format("has the dtype '{}', numbers and bool are allowed", descr), where, fix};
 }
 
-// In place: elements of `size` bytes to the other byte order.
+// Reverses the byte order of elements of `size` bytes, in place.
 void swap_bytes(std::vector<std::byte>& bytes, size_t size) {
   for (size_t i = 0; i + size <= bytes.size(); i += size) {
     std::reverse(bytes.begin() + static_cast<std::ptrdiff_t>(i),
@@ -140,7 +142,7 @@ void swap_bytes(std::vector<std::byte>& bytes, size_t size) {
   }
 }
 
-// First index fastest to last index fastest.
+// From Fortran order (first index fastest) to C order (last index fastest).
 std::vector<std::byte> row_major(std::span<const std::byte> from, const Dims& dims, size_t size) {
   std::vector<std::byte> to(from.size());
   std::vector<int64_t> stride(dims.size()), index(dims.size(), 0);

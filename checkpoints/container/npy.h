@@ -1,8 +1,9 @@
-// NumPy's files: .npy (format versions 1.0 to 3.0) and .npz, a zip of them.
-// Read: numbers and bool, either byte order, C or Fortran order; the result is little-endian and
-// row-major. Object arrays are pickles, that is, code: refused, as are structured, text and complex
-// types. The header's sizes must be those of the data. Written: version 1.0, C order, header padded
-// to 64 bytes as NumPy does; members stored without compression or times, in the given order.
+// NumPy's files: .npy (format versions 1.0 to 3.0) and .npz, a zip of them. Reading accepts numbers
+// and bool, either byte order, C or Fortran order; the result is little-endian and row-major.
+// Object arrays are pickles, that is, code, and are refused, as are structured, text and complex
+// types. The header's sizes must match the data. Writing uses version 1.0, C order, and a header
+// padded to 64 bytes as NumPy does; members of an .npz are stored without compression or times, in
+// the given order.
 // Source of the format: numpy.lib.format, "Format Version 1.0".
 //
 //   TWINRUN_ASSIGN(NamedArray images, read_npy("x_train.npy"));           // name: "x_train"
@@ -20,8 +21,8 @@
 namespace twinrun {
 
 Result<NamedArray> read_npy(const std::string& path);
-// All members, or those named (without ".npy"), in the file's order. A name that it lacks is an
-// error with the nearest that it has.
+// All members, or only those named in `only` (without ".npy"), in the file's order. A missing name
+// is an error that gives the nearest existing one.
 Result<ArrayFile> read_npz(const std::string& path, const std::vector<std::string>& only = {});
 
 Result<NamedArray> parse_npy(std::span<const std::byte> bytes, std::string name,
@@ -29,7 +30,7 @@ Result<NamedArray> parse_npy(std::span<const std::byte> bytes, std::string name,
 Result<ArrayFile> parse_npz(std::span<const std::byte> bytes, const std::string& where,
                             const std::vector<std::string>& only = {});
 
-// bfloat16 has no npy type: an error, convert it first.
+// bfloat16 is an error, since it has no npy type: convert it first.
 Result<std::vector<std::byte>> to_npy(const NamedArray& array, const std::string& where);
 Result<std::vector<std::byte>> to_npz(const std::vector<NamedArray>& arrays,
                                       const std::string& where);

@@ -1,3 +1,4 @@
+// Reads a regular file through its descriptor.
 #include "checkpoints/container/open_file.h"
 
 #include <sys/stat.h>
@@ -29,7 +30,7 @@ Result<std::vector<std::byte>> read_open_file(int fd, uint64_t most, const std::
       if (n <= 0) break;
       done += static_cast<size_t>(n);
     }
-    bytes.resize(done);  // it became shorter meanwhile: the parser says what is missing
+    bytes.resize(done);  // shorter if the file was truncated meanwhile; the parser reports that
   }
   if (code != 0) return Error{std::string("cannot read: ") + std::strerror(code), where, ""};
   return bytes;

@@ -1,4 +1,5 @@
-// A file by its descriptor: what lies under a name may change, what is open stays.
+// Reading a file through its descriptor. The file under a name may be replaced between two uses; an
+// open descriptor keeps referring to the same file.
 //
 //   const Descriptor file(::open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
 //   TWINRUN_ASSIGN(const auto bytes, read_open_file(file.get(), limit, path));
@@ -14,7 +15,7 @@
 
 namespace twinrun {
 
-// Owned, closed on the way out; -1: none.
+// Owns a file descriptor and closes it when destroyed; -1: none.
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}

@@ -1,3 +1,4 @@
+// Parses and writes safetensors files.
 #include "checkpoints/container/safetensors.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@ using Json = nlohmann::json;
 constexpr uint64_t kMostHeader = 100'000'000;  // the reference's MAX_HEADER_SIZE
 constexpr const char* kMetadata = "__metadata__";
 
-// In the reference's order, by which it sorts.
+// In the order of the reference's Dtype. Files are sorted by it, the last one first.
 struct Name {
   std::string_view name;
   ElementType type;
@@ -40,8 +41,8 @@ struct Declared {
   bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
-// Reads the header as it comes, so that a hostile one is refused at its first wrong token instead
-// of being built in memory.
+// Reads the header token by token, so that a hostile one is refused at its first wrong token
+// instead of being built in memory.
 class HeaderReader : public nlohmann::json_sax<Json> {
  public:
   std::vector<Declared> tensors;
@@ -139,7 +140,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     if (wrong.empty()) wrong = std::move(what);
     return false;
   }
-  // A whole unknown value that is no list and no object ends with itself.
+  // Whether the current value belongs to an unknown key. A scalar is such a key's whole value, so
+  // it ends the skipping; lists and objects end it in leave().
   bool skipping() {
     if (skip_ > 0) return true;
     const bool skipped = unknown_;

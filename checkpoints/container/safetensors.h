@@ -1,8 +1,8 @@
 // The safetensors format: u64 length of a JSON header, the header, one buffer without holes.
-// Read strictly, as the reference does: a header of at most 100 MB, no duplicate names, data_offsets
-// that fill the buffer without holes or overlaps, sizes that are those of dtype and shape. Unknown
-// keys of a tensor are reported, unknown dtypes are errors. Written as the reference writes: by
-// dtype (U64 ... BOOL), then name; equal content makes equal bytes.
+// Reading is as strict as the reference implementation: a header of at most 100 MB, no duplicate
+// names, data_offsets that fill the buffer without holes or overlaps, sizes that match dtype and
+// shape. Unknown keys of a tensor are reported, unknown dtypes are errors. Tensors are written in
+// the reference's order, by dtype (U64 ... BOOL), then name; equal content makes equal bytes.
 // Source: huggingface/safetensors README "Format"; safetensors/src/tensor.rs (order, limits).
 //
 //   TWINRUN_ASSIGN(ArrayFile file, parse_safetensors(bytes, path));

@@ -1,3 +1,4 @@
+// Reads and writes zip archives with libarchive.
 #include "checkpoints/container/zip.h"
 
 #include <archive.h>
@@ -25,7 +26,8 @@ Error zip_error(archive* a, const std::string& where) {
       where, "the file is damaged, cut short, encrypted or of another format"};
 }
 
-// A name that would leave the folder it is unpacked to is an attack, even where nothing is unpacked.
+// False for a name that would leave the folder it is unpacked to. We unpack nothing, but such an
+// archive is an attack.
 bool plain_path(std::string_view name) {
   if (name.empty() || name.front() == '/' || name.find('\\') != std::string_view::npos)
     return false;
@@ -38,7 +40,7 @@ bool plain_path(std::string_view name) {
   return std::ranges::none_of(name, [](char c) { return static_cast<unsigned char>(c) < 0x20; });
 }
 
-// The current member's content; `left` is what the archive may still yield.
+// Reads the current member's content; `left` is how many bytes the archive may still yield.
 Status read_content(archive* a, const std::string& place, uint64_t& left,
                     std::vector<std::byte>& out) {
   for (;;) {
@@ -76,7 +78,7 @@ Result<std::vector<ZipMember>> read_zip(std::span<const std::byte> bytes, const 
     archive_entry* entry = nullptr;
     const int code = archive_read_next_header(a.get(), &entry);
     if (code == ARCHIVE_EOF) return members;
-    // A warning is about a name that the locale cannot show; the UTF-8 name is there all the same.
+    // A warning concerns a name that the locale cannot represent; the UTF-8 name is available.
     if (code != ARCHIVE_OK && code != ARCHIVE_WARN) return zip_error(a.get(), where);
     const char* utf8 = archive_entry_pathname_utf8(entry);
     const char* name = utf8 != nullptr ? utf8 : archive_entry_pathname(entry);

@@ -1,9 +1,10 @@
-// Zip archives in memory, over libarchive: members by name, nothing is ever unpacked to a disk.
-// Against bombs: an archive yields no more than deflate can pack (1032 bytes for one, so members do
-// not overlap), and no more than `most_unpacked` beyond its own size. Written: dated 1980-01-01, in
-// the given order; equal members make equal bytes (deflated: with the same zlib).
+// Zip archives in memory, on top of libarchive: members by name; nothing is ever unpacked to disk.
+// Against zip bombs, an archive yields at most 1032 times its own size (the most that deflate can
+// pack, unless members overlap), and at most `most_unpacked` bytes more than its own size. Written
+// members are dated 1980-01-01 and stand in the given order; equal members make equal bytes (if
+// deflated: with the same zlib).
 //
-//   TWINRUN_ASSIGN(auto members, read_zip(bytes, path, [](const std::string& name) { return true; }));
+//   TWINRUN_ASSIGN(auto members, read_zip(bytes, path, [](const std::string&) { return true; }));
 //   TWINRUN_ASSIGN(auto bytes, to_zip(members, path));
 #pragma once
 
@@ -20,14 +21,15 @@ namespace twinrun {
 
 struct ZipMember {
   std::string name;
-  std::vector<std::byte> bytes;  // empty where it was not wanted
+  std::vector<std::byte> bytes;  // empty if the member was not read
   bool read = false;
 };
 
 inline constexpr uint64_t kMostUnpacked = uint64_t{8} << 30;
 
-// Every member but folders, in the archive's order, with the content of those that are wanted.
-// Errors: no zip, encrypted, damaged (CRC-32), names that occur twice or are no plain relative path.
+// All members except folders, in the archive's order; reads the content of those whose name
+// `wanted` accepts. Errors: not a zip archive, encrypted, damaged (CRC-32), names that occur twice
+// or are not a plain relative path.
 Result<std::vector<ZipMember>> read_zip(std::span<const std::byte> bytes, const std::string& where,
                                         const std::function<bool(const std::string&)>& wanted,
                                         uint64_t most_unpacked = kMostUnpacked);

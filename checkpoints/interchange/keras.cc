@@ -1,3 +1,4 @@
+// Reads and writes the layers of Keras's legacy and Keras 3 weight files.
 #include "checkpoints/interchange/keras.h"
 
 #include <fmt/format.h>
@@ -12,14 +13,14 @@
 namespace twinrun {
 namespace {
 
-// What Keras's loaders look at, besides the names. They decide by these whether to convert layouts.
+// Written as attributes: Keras's loaders decide by them whether to convert layouts.
 constexpr std::string_view kBackend = "tensorflow", kKerasVersion = "2.15.0";
 constexpr size_t kAttributeBytes = 64512;  // Keras's HDF5_OBJECT_HEADER_LIMIT
 constexpr const char* kKnownAttributes[] = {"layer_names",   "weight_names", "backend",
                                             "keras_version", "model_config", "training_config",
                                             "name",          "dtype"};
 
-// A list attribute; a long one is split into name0, name1, ...
+// Reads a list attribute. Keras splits a long one into name0, name1, ...
 std::optional<std::vector<std::string>> list_of(const Hdf5Tree& tree, const std::string& path,
                                                 const std::string& name) {
   if (const auto* whole = tree.texts(path, name)) return *whole;
@@ -80,7 +81,8 @@ Result<ForeignWeights> from_legacy(Hdf5Tree tree, const std::string& base,
     }
     if (!found.arrays.empty()) out.layers.push_back(std::move(found));
   }
-  // "kernel:0" in every layer would name none: then all go by their path.
+  // Weight names need not be unique: each layer may have a "kernel:0". Then all arrays are named by
+  // their paths.
   std::set<std::string> names;
   for (const NamedArray& array : out.arrays) names.insert(array.name);
   if (names.size() != out.arrays.size()) {
@@ -98,7 +100,7 @@ Result<ForeignWeights> from_legacy(Hdf5Tree tree, const std::string& base,
   return out;
 }
 
-// "conv2d_12" is the class "conv2d" for the 12th time (from 0).
+// "conv2d_12" is number 12 (from 0) of the class "conv2d".
 std::pair<std::string, int> class_and_count(std::string_view component) {
   const size_t underscore = component.rfind('_');
   int count = 0;
@@ -112,7 +114,7 @@ std::pair<std::string, int> class_and_count(std::string_view component) {
   return {std::string(component), 0};
 }
 
-// Components by class and number, so that dense_10 comes after dense_9.
+// A sort key: the path's components by class and number, so that dense_10 comes after dense_9.
 std::vector<std::pair<std::string, int>> order_of(const std::string& path) {
   std::vector<std::pair<std::string, int>> key;
   for (size_t begin = 0; begin <= path.size();) {
@@ -130,7 +132,7 @@ std::optional<size_t> index_of(const std::string& text) {
   return value;
 }
 
-// Keras's first optimizer variable, where it is what it should be.
+// The value of Keras's first optimizer variable, if it is a non-negative integer scalar.
 std::optional<int64_t> iterations_of(const NamedArray& array) {
   if (!array.dims.empty()) return std::nullopt;
   const auto value = to_tensor(array, DType::kI32, "");
@@ -143,7 +145,7 @@ Result<ForeignWeights> from_keras3(Hdf5Tree tree, const std::string& where) {
   out.format = WeightsFormat::kKeras3;
   std::map<std::vector<std::pair<std::string, int>>,
            std::pair<std::string, std::vector<NamedArray*>>>
-      groups;  // of variables, by the owner's path
+      groups;  // owner's path and its variables, by the sort key of that path
   for (NamedArray& array : tree.arrays) {
     const size_t slash = array.name.rfind('/');
     const std::string group = slash == std::string::npos ? "" : array.name.substr(0, slash);

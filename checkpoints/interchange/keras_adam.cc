@@ -1,11 +1,13 @@
+// Copies Keras 3's Adam variables into the optimizer slots of a checkpoint.
 #include "checkpoints/interchange/keras_adam.h"
 
 namespace twinrun {
 namespace {
 
-constexpr size_t kBefore = 2;  // iterations, learning_rate
+constexpr size_t kBefore = 2;  // variables before the slots: iterations, learning_rate
 
-// The power after `steps` steps, from its first value, which is beta itself.
+// The power of beta that our optimizer holds after `steps` steps; it starts at beta itself. Once a
+// product no longer changes, further ones do not either.
 float power_after(float beta, int64_t steps) {
   float power = beta;
   for (int64_t i = 0; i < steps; ++i) {

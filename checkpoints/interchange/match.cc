@@ -1,3 +1,4 @@
+// Matching by map, name, layer and position; import and export of checkpoints on top of it.
 #include "checkpoints/interchange/match.h"
 
 #include <fmt/format.h>
@@ -13,7 +14,7 @@
 namespace twinrun {
 namespace {
 
-constexpr size_t kMostListed = 8;  // of what is missing, in one message
+constexpr size_t kMostListed = 8;  // missing tensors named in one message
 
 bool is_weight(const CheckpointTensor& tensor) {
   return tensor.role == "parameter" || tensor.role == "statistic";
@@ -26,7 +27,7 @@ std::pair<std::string, std::string> split(const std::string& name) {
   return {name.substr(0, slash), name.substr(slash + 1)};
 }
 
-// Without Keras's ":0", and with "/" for "."; so layer.kernel is layer/kernel.
+// The name without Keras's ":0" and with "/" for ".": layer.kernel and layer/kernel are the same.
 std::string plain(std::string name) {
   if (name.ends_with(":0")) name.resize(name.size() - 2);
   std::ranges::replace(name, '.', '/');
@@ -35,7 +36,7 @@ std::string plain(std::string name) {
 
 struct OurLayer {
   std::string name;
-  std::vector<std::string> variables;  // whole names, parameters before statistics
+  std::vector<std::string> variables;  // full names, parameters before statistics
 };
 
 std::vector<OurLayer> layers_of(const Checkpoint& checkpoint, const ModelOutline& outline,
@@ -129,12 +130,12 @@ class Matcher {
       if (found_.contains(ours) || it == index.end()) continue;
       const auto exact = std::ranges::find_if(
           it->second, [&](size_t i) { return theirs_.arrays[i].name == ours; });
-      if (exact == it->second.end() && it->second.size() > 1) continue;  // which of them?
+      if (exact == it->second.end() && it->second.size() > 1) continue;  // ambiguous
       take(ours, exact != it->second.end() ? *exact : it->second.front(), "same name");
     }
   }
 
-  // Their layers of which nothing is taken yet.
+  // The file's layers of the class `kind` ("": of any) of which no array is matched yet.
   std::vector<const ForeignLayer*> free_layers(const std::string& kind) const {
     std::vector<const ForeignLayer*> out;
     for (const ForeignLayer& layer : theirs_.layers) {
@@ -152,7 +153,8 @@ class Matcher {
     const auto ours = layers_of(initial_, outline_, done);
     std::map<std::string, const ForeignLayer*> named;
     for (const ForeignLayer* layer : free_layers("")) named.emplace(layer->name, layer);
-    // All or nothing: names that Keras made up fit here and there by chance.
+    // Layer names count only if all of ours are there: names that Keras generated can agree with
+    // some of ours by chance.
     if (std::ranges::all_of(ours, [&](const OurLayer& l) { return named.contains(l.name); })) {
       for (const OurLayer& layer : ours) {
         TWINRUN_RETURN_IF_ERROR(pair(layer, *named.at(layer.name), "layer name"));
@@ -175,7 +177,7 @@ class Matcher {
     std::map<std::string, std::vector<const OurLayer*>> classes;
     for (const OurLayer& layer : ours) {
       const auto it = outline_.classes.find(layer.name);
-      if (it == outline_.classes.end()) continue;  // named as missing later
+      if (it == outline_.classes.end()) continue;  // check_missing reports it
       classes[it->second].push_back(&layer);
     }
     for (const auto& [kind, members] : classes) {
@@ -201,7 +203,7 @@ class Matcher {
                                theirs.name, theirs.arrays.size(), ours.name, ours.variables.size()),
                    where_, "give a --map, or the scenario that it belongs to"};
     }
-    // By their own names where all of them are ours, else as they come.
+    // By their own names if every variable of our layer is among them, else in order.
     std::map<std::string, size_t> named;
     for (const size_t i : theirs.arrays) named[split(plain(theirs_.arrays[i].name)).second] = i;
     const bool all = std::ranges::all_of(ours.variables, [&](const std::string& name) {
@@ -241,7 +243,7 @@ class Matcher {
   std::map<std::string, Found> found_;
 };
 
-// What to try where the same sizes stand in another order.
+// The fix for a wrong shape: if a transpose would give ours, the line for the map.
 std::string shape_fix(const Dims& theirs, const Dims& ours, const std::string& name,
                       const std::string& their_name) {
   std::vector<int64_t> perm(ours.size());

@@ -1,7 +1,8 @@
-// Which of their arrays is which tensor of ours, and the checkpoint that comes of it; and the other
-// way. Names are matched by, in this order: the user's map; the same name, where "." for "/" and
-// Keras's ":0" do not count; a Keras layer of the same name; a Keras layer's position: legacy files
-// among all layers with weights, Keras 3 among those of its class.
+// Matches the arrays of a foreign weights file to our tensors and makes a checkpoint of them; and
+// the other way round. A tensor is matched by, in this order: the user's map; the same name, where
+// "." and "/" are equal and Keras's ":0" is ignored; a Keras layer of the same name; a Keras
+// layer's position, which in legacy files is counted among all layers with weights and in Keras 3
+// among those of its class.
 //
 //   Conversion report;
 //   TWINRUN_ASSIGN(Checkpoint c, import_weights(initial, outline, theirs, map, path, report));
@@ -19,37 +20,39 @@
 
 namespace twinrun {
 
-// What a model is to its weights. Layers are what stands before the last '/' of a name.
+// What matching needs to know of our model. A tensor's layer is its name up to the last '/'.
 struct ModelOutline {
-  std::vector<std::string> names;              // of all state, in the program's order
+  std::vector<std::string> names;              // of all state variables, in the program's order
   std::map<std::string, std::string> classes;  // Keras's class of a layer in snake case: "conv2d"
-  std::map<std::string, Dims> keras_dims;      // where Keras gives the same elements another shape
+  std::map<std::string, Dims> keras_dims;      // Keras's shape of a tensor, where it is not ours
 };
 
 struct Conversion {
   struct Row {
     std::string ours, theirs;
     std::string their_type, our_type;  // "float64[3,2]", "f32[3,2]"
-    std::string how;                   // by which rule they were matched
+    std::string how;                   // the rule by which they were matched
     std::string change;  // "float64 to float32, nearest; transposed [1,0]"; "" for none
   };
   std::vector<Row> rows;
-  // Ours that theirs lack and that keep the initial value: slots and counters.
+  // Slots and counters of ours that the file lacks; they keep their initial values.
   std::vector<std::string> initial;
   struct Unused {
-    std::string theirs, nearest;  // the nearest of ours
+    std::string theirs, nearest;  // nearest: the most similar name of ours
   };
-  std::vector<Unused> unused;
-  std::vector<std::string> notes;  // what was not carried or not understood
+  std::vector<Unused> unused;      // arrays of the file that matched no tensor
+  std::vector<std::string> notes;  // what was not converted or not understood
 };
 
-// `initial`: a checkpoint of the model whose tensors say which there are, and of which type. A
-// parameter or statistic that is not found, or whose shape differs, is an error that lists them.
+// `initial`: a checkpoint of the model; its tensors give the expected names and types, and the
+// values of whatever the file lacks. Parameters or statistics that are not found are an error that
+// lists them; one whose shape differs is an error, too.
 Result<Checkpoint> import_weights(Checkpoint initial, const ModelOutline& outline,
                                   ForeignWeights theirs, const NameMap& map,
                                   const std::string& where, Conversion& report);
 
-// All tensors, or for Keras those of the layers. Of tensors with a replica axis: replica 0.
+// Exports all tensors, or for Keras formats the parameters and statistics of the layers. Of a
+// tensor with a replica axis, replica 0 is exported.
 Result<ForeignWeights> export_weights(const Checkpoint& checkpoint, const ModelOutline& outline,
                                       WeightsFormat format, const NameMap& map, Conversion& report);
 

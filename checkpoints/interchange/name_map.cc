@@ -1,6 +1,8 @@
+// Parses name maps and changes array layouts as they say.
 #include "checkpoints/interchange/name_map.h"
 
-// As in scenarios/toml_reader.cc: two settings of one header-only library would meet in the linker.
+// The same settings as in scenarios/toml_reader.cc: different ones for a header-only library would
+// clash at link time.
 #define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 0
 #include <fmt/format.h>
@@ -26,7 +28,7 @@ const std::vector<std::string>& entry_keys() {
   return keys;
 }
 
-// TOML as JSON: only what a map may hold survives, everything else becomes null.
+// Converts TOML to JSON. Types that a map may not contain become null.
 Json as_json(const toml::node& node) {
   if (const auto* table = node.as_table()) {
     Json out = Json::object();
@@ -110,7 +112,7 @@ Result<NameMapEntry> entry_of(const Json& json, const std::string& where) {
   return entry;
 }
 
-// dims[perm[i]] becomes dimension i.
+// Dimension i of the result is dimension perm[i] of `array`.
 NamedArray transposed(NamedArray array, const std::vector<int64_t>& perm) {
   const size_t rank = perm.size(), size = size_of(array.type);
   std::vector<int64_t> stride(rank, 1), step(rank), index(rank, 0);
@@ -203,7 +205,7 @@ Result<NamedArray> to_their_layout(NamedArray ours, const NameMapEntry& entry,
     perm.resize(entry.reshape.empty() ? ours.dims.size() : entry.reshape.size());
     std::iota(perm.begin(), perm.end(), 0);
   }
-  if (!entry.reshape.empty()) {  // what the transpose gave when theirs was read
+  if (!entry.reshape.empty()) {  // the shape after the transpose on reading
     if (perm.size() != entry.reshape.size()) {
       return Error{fmt::format("transpose {} and reshape {} differ in rank", to_string(perm),
                                to_string(entry.reshape)),

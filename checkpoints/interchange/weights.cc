@@ -1,3 +1,4 @@
+// Detects the format of a weights file and passes it to its reader; writes each format.
 #include "checkpoints/interchange/weights.h"
 
 #include <fmt/format.h>
@@ -47,7 +48,7 @@ ForeignWeights of_arrays(WeightsFormat format, ArrayFile file) {
   return out;
 }
 
-// A .keras archive or an .npz one.
+// Reads a zip archive: .keras if it holds model.weights.h5, else .npz.
 Result<ForeignWeights> of_zip(const std::vector<std::byte>& bytes, const std::string& path) {
   TWINRUN_ASSIGN(auto members, read_zip(bytes, path, [](const std::string& name) {
                    return name == kKerasWeights;
@@ -90,7 +91,7 @@ std::optional<WeightsFormat> format_of_name(std::string_view path) {
 
 namespace {
 
-// Names end up on terminals: a control character in one is an attack.
+// Names are printed to terminals, where control characters can do harm.
 bool printable(const std::string& text) {
   return std::ranges::none_of(
       text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });

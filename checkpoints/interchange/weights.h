@@ -1,6 +1,6 @@
-// Weights as other frameworks store them, between a file and a checkpoint: arrays under the file's
-// own names and, where the format has layers, which arrays belong to which.
-// On the data's path: foreign file -> container/ -> ForeignWeights -> match.h -> Checkpoint.
+// Weights as other frameworks store them: arrays under the file's own names and, where the format
+// has layers, which arrays belong to which layer. On the data's path: foreign file -> container/ ->
+// ForeignWeights -> match.h -> Checkpoint.
 //
 //   TWINRUN_ASSIGN(ForeignWeights theirs, read_foreign_weights("w.h5"));
 //   theirs.arrays[0].name;                                     // "conv1/kernel:0"
@@ -22,12 +22,13 @@ enum class WeightsFormat : uint8_t { kTwinrun, kNpy, kNpz, kSafetensors, kKerasH
 std::string_view to_string(WeightsFormat format);  // "twinrun", ..., "keras_h5", "keras3"
 Result<WeightsFormat> parse_weights_format(std::string_view name);
 std::vector<std::string> weights_format_names();
-// By the ending: .npy .npz .safetensors, .weights.h5 is Keras 3; .h5 alone could be three things.
+// By the ending: .npy, .npz, .safetensors, and .weights.h5 for Keras 3. Nothing for .h5 alone,
+// which could be three formats.
 std::optional<WeightsFormat> format_of_name(std::string_view path);
 
 // A layer of a Keras file.
 struct ForeignLayer {
-  std::string name;            // the user's; "" where the file does not say
+  std::string name;            // given by the user; "" if the file does not have it
   std::string kind;            // Keras 3: the class in snake case ("conv2d"); "" in legacy files
   std::vector<size_t> arrays;  // indices into ForeignWeights::arrays, in the layer's order
 };
@@ -35,21 +36,22 @@ struct ForeignLayer {
 struct ForeignWeights {
   WeightsFormat format = WeightsFormat::kNpz;
   std::vector<NamedArray> arrays;
-  std::vector<ForeignLayer> layers;   // in the model's order; Keras 3: of one kind
+  std::vector<ForeignLayer> layers;   // in the model's order; in Keras 3 within each kind only
   std::vector<NamedArray> optimizer;  // Keras: the optimizer's variables, in its order
-  std::string optimizer_name;         // Keras 3: "adam" and so on, unless the user named it
-  std::optional<int64_t> iterations;  // of the optimizer: steps done
+  std::string optimizer_name;         // Keras 3: "adam" and so on, unless the user chose a name
+  std::optional<int64_t> iterations;  // steps that the optimizer has done
   std::map<std::string, std::string> metadata;
-  std::vector<std::string> ignored;  // what else the file holds
+  std::vector<std::string> ignored;  // other content of the file
 };
 
-// Tells the format by content. A twinrun file is an error: read_checkpoint reads those.
+// Detects the format by content. A file of twinrun's own is an error: read_checkpoint reads those.
 Result<ForeignWeights> read_foreign_weights(const std::string& path);
-// The file's content; equal weights make equal bytes. Keras formats need `layers`.
+// The bytes of a file in `weights.format`; equal weights make equal bytes. Keras formats need
+// `layers`.
 Result<std::vector<std::byte>> foreign_bytes(const ForeignWeights& weights,
                                              const std::string& where);
 
-// Whether an HDF5 file's root says that it is one of ours.
+// Whether a file is HDF5 with a root attribute `format` that begins with "twinrun ".
 Result<bool> is_twinrun_file(const std::string& path);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Executes candidates, or takes their known executions from the session, and counts the answers.
 #include "harness/bisect/judge.h"
 
 #include <fmt/format.h>

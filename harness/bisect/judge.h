@@ -1,7 +1,9 @@
-// Asks an oracle about candidates, more than once, and remembers: what one candidate has answered is its tally.
+// Executes an oracle on candidates, repeatedly, and counts each candidate's answers in a tally.
+// search() decides with it which candidate to try next; the session records every execution.
 //
 //   Judge judge(oracle, {.agree = 2}, session, progress, stop);
-//   TWINRUN_ASSIGN(const Tally t, judge.until("a1b2c3", {2, 2}));    // two executions that agree, or both answers
+//   // Until two executions agree, or both answers were given:
+//   TWINRUN_ASSIGN(const Tally t, judge.until("a1b2c3", {2, 2}));
 //   t.outcome();                                                     // bad as soon as one was
 #pragma once
 
@@ -14,21 +16,23 @@
 
 namespace twinrun::bisect {
 
-// One execution of a candidate. Errors end the search: a command that cannot be started, an interrupt.
+// Executes a candidate once. An error ends the search: a command that cannot be started, an
+// interrupt.
 using Oracle = std::function<Result<Execution>(const std::string& candidate)>;
 
 struct Repeats {
-  int agree = 2;  // executions of a candidate that must say the same
-  int skips = 3;  // in a row, until a candidate counts as untestable: builds may be flaky
-  int most = 20;  // executions of a good candidate, where bad ones answer good now and then
-  double confidence = 0.95;  // of what is said about flakiness
+  int agree = 2;  // executions of a candidate that must agree
+  // Skips in a row after which a candidate counts as untestable. Builds may be flaky.
+  int skips = 3;
+  int most = 20;  // limit of executions of a good candidate, if bad ones sometimes answer good
+  double confidence = 0.95;  // of statements about flakiness
 };
 
 struct Tally {
   int good = 0, bad = 0, skip = 0;
   bool mixed() const { return good > 0 && bad > 0; }
   bool testable() const { return good + bad > 0; }
-  // One bad answer is enough: the good end never gave any.
+  // One bad answer makes a candidate bad, since the good end never gives one.
   Outcome outcome() const {
     return bad > 0 ? Outcome::kBad : good > 0 ? Outcome::kGood : Outcome::kSkip;
   }
@@ -38,10 +42,10 @@ struct Tally {
 class Judge {
  public:
   struct Wanted {
-    int good = 1, bad = 1;  // answers of one kind that settle it
+    int good = 1, bad = 1;  // how many answers of either kind settle a candidate
   };
 
-  // Everything is kept by reference.
+  // The session, progress and stop flag must outlive the judge.
   Judge(Oracle oracle, Repeats repeats, Session& session, Progress* progress, const StopFlag* stop)
       : oracle_(std::move(oracle)),
         repeats_(repeats),
@@ -49,20 +53,23 @@ class Judge {
         progress_(progress),
         stop_(stop) {}
 
-  // Until the answers in all are settled, mixed, or skips alone.
+  // Executes the candidate until its answers, earlier ones included, are settled or mixed, or until
+  // it was skipped Repeats::skips times in a row.
   Result<Tally> until(const std::string& candidate, Wanted wanted);
-  // So many answers more, whatever they are.
+  // Executes the candidate until it has given so many answers more, whatever they are, or was
+  // skipped Repeats::skips times in a row.
   Result<Tally> more(const std::string& candidate, int answers);
   Tally of(const std::string& candidate) const;
 
   const Repeats& repeats() const { return repeats_; }
-  int64_t executions() const { return executions_; }  // told by this judge, known ones included
-  // Different candidates that gave an answer, and that gave none.
+  // Executions that this judge has counted, with those that the session knew already.
+  int64_t executions() const { return executions_; }
+  // Number of different candidates that gave an answer, and of those that gave none.
   int64_t testable() const;
   int64_t untestable() const;
   // Shown beside every execution: "about 4 tries left".
   void say_left(std::string text) { left_ = std::move(text); }
-  // How a candidate is called there, if not by its name.
+  // The name under which progress shows a candidate, if not its own.
   void shown_as(std::function<std::string(const std::string&)> shown) { shown_ = std::move(shown); }
   std::string shown(const std::string& candidate) const {
     return shown_ ? shown_(candidate) : candidate;

@@ -1,3 +1,4 @@
+// Compares two scenarios key by key and applies some of the differences.
 #include "harness/bisect/keys.h"
 
 #include <fmt/format.h>
@@ -10,7 +11,8 @@
 namespace twinrun::bisect {
 namespace {
 
-// Whole numbers, words: what needs no quotes in TOML's place on a command line.
+// KEY=VALUE for a command line. A quoted value loses its quotes if it is a plain word that --set
+// reads as a string without them.
 std::string setting(const std::string& key, const std::string& value) {
   const bool quoted = value.size() > 2 && value.front() == '"' && value.back() == '"';
   const std::string inner = quoted ? value.substr(1, value.size() - 2) : value;
@@ -23,7 +25,7 @@ std::string setting(const std::string& key, const std::string& value) {
   return key + "=" + (word ? inner : value);
 }
 
-// The changes of one table of keys. `owner` finds it in a scenario.
+// Collects the changes in one table of keys. `owner` finds the table in a scenario.
 template <typename Owner, typename Find>
 void collect(const std::string& section, const Scenario& a, const Scenario& b, Find owner,
              std::vector<KeyChange>& changes) {
@@ -60,7 +62,7 @@ bool same_layers(const ModelSpec& a, const ModelSpec& b) {
   });
 }
 
-// As an array of inline tables, which --set takes.
+// All layers as an array of inline tables, which --set accepts.
 std::string layers_text(const ModelSpec& model) {
   std::string text;
   for (const LayerSpec& layer : model.layers) {

@@ -1,3 +1,4 @@
+// Axis `op`: finds the first op, core and element that differ between two engines within one step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +10,8 @@
 namespace twinrun::bisect {
 namespace {
 
-// Ops of one step in the order of execution. Names are unique but for what an engine adds: then they are counted.
+// Unique names for the ops of one step. The program's names are unique; ops that an engine adds may
+// repeat a name and get a number.
 class OpNames {
  public:
   std::string next(const std::string& name) {
@@ -21,7 +23,8 @@ class OpNames {
   std::map<std::string, int> seen_;
 };
 
-// What every op wrote, by digests alone: the values of a step of a large model would not fit beside it.
+// Keeps digests of what every op wrote. The values of one step of a large model might not fit into
+// memory.
 class DigestSink : public TraceSink {
  public:
   void on_op(const OpEvent& event) override {
@@ -52,7 +55,7 @@ struct Held {
   }
 };
 
-// Holds the first op that wrote other bits than the other engine's.
+// Keeps the values of the first op that wrote other bits than the other engine's.
 class CompareSink : public TraceSink {
  public:
   explicit CompareSink(const DigestSink& other) : other_(other) {}
@@ -102,7 +105,7 @@ struct Stepped {
   StepOutputs outputs;
 };
 
-// The kept step, on an engine of its own.
+// Runs the kept step on a new engine.
 Result<Stepped> step_of(Backend& backend, const Program& program, const KeptStep& kept,
                         TraceSink* sink, int64_t& executions) {
   TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, engine_before(backend, program, kept));

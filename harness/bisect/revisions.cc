@@ -1,3 +1,4 @@
+// Axis `rev`: tries commits in a worktree of their own, by the user's build and command.
 #include "harness/bisect/revisions.h"
 
 #include <fmt/format.h>
@@ -8,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/host/command.h"
 #include "harness/bisect/worktree.h"
+#include "harness/host/command.h"
 
 namespace twinrun::bisect {
 namespace {
@@ -18,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kShort = 12;  // characters of a commit's name that are shown
 
-// One commit built and asked, as often as the judge wants.
+// Builds a commit (once while it is checked out) and runs the user's command on it.
 class CommitOracle {
  public:
   CommitOracle(const RevisionOptions& options, const std::string& folder, Worktree& tree,
@@ -34,11 +35,12 @@ class CommitOracle {
                              .timeout_seconds = options_.timeout_seconds,
                              .on_kill = tree_.path()};
     std::error_code ignored;
-    fs::remove(how.log, ignored);  // of an execution that was interrupted
+    fs::remove(how.log, ignored);  // left by an interrupted execution
     TWINRUN_RETURN_IF_ERROR(tree_.checkout(commit, options_.clean));
     if (!options_.build.empty() && built_ != commit) {
       built_.clear();
-      TWINRUN_ASSIGN(const CommandResult build, run_command({"sh", "-c", options_.build}, how, stop_));
+      TWINRUN_ASSIGN(const CommandResult build,
+                     run_command({"sh", "-c", options_.build}, how, stop_));
       if (build.ended == CommandResult::Ended::kInterrupted) return outcome_of(build, "").error();
       e.seconds = build.seconds;
       if (build.ended != CommandResult::Ended::kExit || build.code != 0) {
@@ -55,7 +57,7 @@ class CommitOracle {
     return e;
   }
 
-  // The last one of a commit that answered in this process; "": none did.
+  // The log of the commit's last execution in this process that gave an answer; "": there is none.
   std::string last_log(const std::string& commit) const {
     const auto it = last_log_.find(commit);
     return it == last_log_.end() ? "" : it->second;
@@ -71,8 +73,8 @@ class CommitOracle {
   std::map<std::string, std::string> last_log_;
 };
 
-// The same answers told to git, in the worktree's own state: its log can be replayed by the user, and what git concludes is a second
-// opinion.
+// Reports the same answers to git bisect, in the worktree's own state. The user can replay its log,
+// and git's conclusion is a second opinion.
 std::string tell_git(const Repository& repo, const Worktree& tree, const Lineage& lineage,
                      const Judge& judge, const std::string& log) {
   const auto say = [&](std::vector<std::string> words) {
@@ -82,7 +84,7 @@ std::string tell_git(const Repository& repo, const Worktree& tree, const Lineage
   };
   say({"start", "--no-checkout", lineage.names.back(), lineage.names.front()});
   std::string last;
-  // The last bad one that git is told is its bad end: the lowest comes last.
+  // git takes the last bad commit that is reported as its bad end, so report the earliest one last.
   for (const Outcome outcome : {Outcome::kSkip, Outcome::kGood, Outcome::kBad}) {
     for (int i = lineage.size() - 2; i > 0; --i) {
       const std::string& name = lineage.names[static_cast<size_t>(i)];
@@ -94,7 +96,7 @@ std::string tell_git(const Repository& repo, const Worktree& tree, const Lineage
     }
   }
   const std::string all = say({"log"});
-  if (!all.empty()) (void)write_file_atomically(log, all);  // worth nothing to the search
+  if (!all.empty()) (void)write_file_atomically(log, all);  // the search does not depend on it
   return last;
 }
 
@@ -103,7 +105,7 @@ std::string tell_git(const Repository& repo, const Worktree& tree, const Lineage
 Result<RevisionsFound> bisect_revisions(const RevisionOptions& options, Progress* progress,
                                         const StopFlag* stop) {
   std::error_code error;
-  // Commands run in the worktree: paths must hold there, too.
+  // Commands run in the worktree, so paths must be absolute.
   const std::string folder = fs::absolute(options.folder, error).lexically_normal().string();
   fs::create_directories(fs::path(folder) / "logs", error);
   if (error)

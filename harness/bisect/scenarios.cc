@@ -1,3 +1,4 @@
+// Axis `config`: judges scenarios between A and B by a diagnosis, a run or the user's command.
 #include "harness/bisect/scenarios.h"
 
 #include <fmt/format.h>
@@ -12,9 +13,9 @@
 #include <optional>
 
 #include "checkpoints/container/atomic_file.h"
-#include "harness/host/command.h"
 #include "harness/diagnose/pipeline.h"
 #include "harness/experiment/engines.h"
+#include "harness/host/command.h"
 #include "harness/run/engine_setup.h"
 #include "harness/run/run.h"
 
@@ -24,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using Test = ScenarioOptions::Test;
 
-// "{}", "{0-3,7}": which of the changes.
+// The name of a set of changes: "{}", "{0-3,7}".
 std::string name_of_set(const std::vector<int>& set) {
   std::string text = "{";
   for (size_t i = 0; i < set.size();) {
@@ -37,10 +38,10 @@ std::string name_of_set(const std::vector<int>& set) {
   return text + "}";
 }
 
-// What the test says of one scenario, as text; or that it cannot be told.
+// The test's answer for one scenario; none if it cannot be tested.
 struct Answer {
   std::optional<std::string> text;
-  std::string why;  // where there is none
+  std::string why;  // why there is no text
 };
 
 class ScenarioOracle {
@@ -49,7 +50,7 @@ class ScenarioOracle {
                  const ScenarioOptions& options, Session& session, const StopFlag* stop)
       : a_(a), changes_(changes), options_(options), session_(session), stop_(stop) {}
 
-  // The set's name, remembered.
+  // The set's name, which operator() maps back to the set.
   std::string name(const std::vector<int>& set) {
     std::string text = name_of_set(set);
     sets_[text] = set;
@@ -69,7 +70,7 @@ class ScenarioOracle {
   std::string file_of(const std::string& name) const {
     return (fs::path(options_.folder) / "scenarios" / (name + ".toml")).string();
   }
-  // What the ends answered in an earlier search.
+  // Takes over the answer of an end from an earlier search.
   void known(const Execution& e) { answers_.try_emplace(e.candidate, e.why); }
 
   Result<Execution> operator()(const std::string& name) {
@@ -131,8 +132,8 @@ class ScenarioOracle {
     const auto d = diagnose(scenario, o, nullptr, stop_);
     if (!d) {
       if (of_foreign_engine(d.error())) return d.error();
-      return Answer{std::nullopt,
-                    d.error().what};  // a fault with no such op, data that do not last
+      // For example a fault that names no op of this scenario, or too few samples.
+      return Answer{std::nullopt, d.error().what};
     }
     if (d->interrupted) return interrupted();
     return Answer{std::string(to_string(d->report.verdict)), ""};
@@ -147,7 +148,7 @@ class ScenarioOracle {
     auto engine = set_up(*experiment, spec);
     if (!engine) {
       if (of_foreign_engine(engine.error())) return engine.error();
-      return Answer{std::nullopt, engine.error().what};  // a fault that has no place in it
+      return Answer{std::nullopt, engine.error().what};  // a fault that fits no op of the program
     }
     RunOptions o;
     o.threads = options_.threads;
@@ -166,7 +167,8 @@ class ScenarioOracle {
     return Answer{fmt::format("{:.9g}", loss), ""};
   }
 
-  // A's and B's own answers are what others are held against: they are asked for, if nobody has yet.
+  // The answer of A or B, with which the others are compared. Tests the end now if that has not
+  // been done.
   Result<std::string> end(const std::string& name) {
     const auto it = answers_.find(name);
     if (it != answers_.end()) return it->second;
@@ -204,7 +206,8 @@ class ScenarioOracle {
   const StopFlag* stop_;
   std::map<std::string, std::vector<int>> sets_;
   std::map<std::string, std::string> answers_;
-  std::map<std::string, Answer> told_;  // of an end that was needed before the search asked for it
+  // Answers of ends that were tested before the search executed them.
+  std::map<std::string, Answer> told_;
 };
 
 std::string_view name_of(Test test) {

@@ -1,3 +1,4 @@
+// The search by halving over a lineage, with repeated executions and statistics for flaky tests.
 #include "harness/bisect/search.h"
 
 #include <fmt/format.h>
@@ -14,9 +15,9 @@ namespace twinrun::bisect {
 namespace {
 
 using Mask = std::vector<char>;
-constexpr int kSharpen = 10;  // executions of the bad end that its rate is taken from
+constexpr int kSharpen = 10;  // executions of the bad end from which its rate is estimated
 
-// The candidate and all before it, within the lineage.
+// Marks the candidate and all its ancestors in the lineage.
 Mask ancestors(const Lineage& lineage, int of) {
   Mask mask(lineage.names.size(), 0);
   mask[static_cast<size_t>(of)] = 1;
@@ -27,7 +28,8 @@ Mask ancestors(const Lineage& lineage, int of) {
   return mask;
 }
 
-// How many of the counted candidates are each candidate itself or before it: sets as bits, 512 counted ones at a time.
+// For each candidate, the number of counted ones among itself and its ancestors. The sets are bit
+// sets of 512 counted candidates at a time.
 std::vector<int64_t> weights(const Lineage& lineage, const Mask& counted) {
   constexpr size_t kWords = 8, kColumns = 64 * kWords;
   const size_t n = lineage.names.size();
@@ -96,7 +98,7 @@ class Search {
     return true;
   }
 
-  // False: the search ends here.
+  // Checks that both ends answer as required. False: one does not, and the search ends.
   Result<bool> prove_ends() {
     for (const int end : {bad_, good_}) {
       judge_.say_left(end == good_ ? "the good end" : "the bad end");
@@ -117,7 +119,8 @@ class Search {
     return true;
   }
 
-  // What the answers so far leave: open_ are the candidates that may be the first bad one. Returns how many of them nobody has asked.
+  // Updates first_bad_, goods_, skipped_ and unasked_ from the answers so far. Returns the number
+  // of candidates that may be the first bad one and were not executed yet.
   int survey() {
     Mask open = ancestors(lineage_, bad_);
     first_bad_ = bad_;
@@ -129,7 +132,8 @@ class Search {
       const Mask before = ancestors(lineage_, g);
       for (size_t i = 0; i < open.size(); ++i) open[i] = open[i] != 0 && before[i] == 0;
     }
-    // The lowest of the bad ones that are still open: each was chosen below the one before it.
+    // Narrow down to the ancestors of the earliest bad candidate. Each bad one was chosen among the
+    // ancestors of the bad one before it.
     for (int i = lineage_.size() - 1; i >= 0; --i) {
       if (i == bad_ || open[static_cast<size_t>(i)] == 0 || tally(i).bad == 0) continue;
       const Mask before = ancestors(lineage_, i);
@@ -151,7 +155,8 @@ class Search {
     return count;
   }
 
-  // The good candidate nearest to the first bad one: directly before it, where nothing was skipped.
+  // The good candidate nearest to the first bad one: a parent of it, unless all parents were
+  // skipped.
   int last_good() const {
     const Mask before = ancestors(lineage_, first_bad_);
     for (const int parent : lineage_.before[static_cast<size_t>(first_bad_)]) {
@@ -189,7 +194,8 @@ class Search {
     return false;
   }
 
-  // A candidate has answered both ways: how often does the bad end show it, and how often must a good one be asked?
+  // After a candidate has answered both ways: estimates how often the bad end is bad, and from that
+  // how many answers a good candidate needs (needed_).
   Status sharpen(const Tally& t) {
     if (!t.mixed() || rate_ < 1) return Ok{};
     judge_.say_left("how often does it show?");
@@ -206,7 +212,8 @@ class Search {
     return Ok{};
   }
 
-  // Good ones that were settled before `needed_` rose. True: one of them is not.
+  // Executes again good candidates that were settled before `needed_` rose. True: one of them is
+  // bad.
   Result<bool> settle_goods() {
     if (needed_ < repeats().agree) needed_ = repeats().agree;
     for (const int g : goods_) {
@@ -224,14 +231,15 @@ class Search {
     return false;
   }
 
-  // Whether no other good one comes after it: what it says, those do.
+  // Whether no other good candidate descends from g; the answers of one that does imply g's.
   bool nearest(int g) const {
     return std::ranges::none_of(goods_, [&](int other) {
       return other > g && ancestors(lineage_, other)[static_cast<size_t>(g)] != 0;
     });
   }
 
-  // The two neighbours once more. False: they answered otherwise, go on.
+  // Executes the last good and the first bad candidate once more. False: one has answered both
+  // ways, so the search goes on. True: the search is over.
   Result<bool> prove_pair() {
     const int good = last_good();
     for (const int i : {good, first_bad_}) {
@@ -278,15 +286,17 @@ class Search {
   const int good_, bad_;
   Judge& judge_;
   Found found_;
-  // As survey() leaves them.
+  // Set by survey().
   int first_bad_ = -1;
   std::vector<int> goods_, skipped_;
   Mask unasked_;
-  std::set<int> proven_;  // neighbours that were asked once more
-  double rate_ = 1,
-         low_rate_ = 1;  // at which the bad end is bad; 1: no candidate has answered both ways
-  double alpha_ = 0.05;  // chance of an error that one good candidate may leave
-  int needed_ = 0;       // answers of a good one
+  std::set<int> proven_;  // neighbours that were executed once more
+  // Share of executions in which the bad end is bad, and its lower confidence bound; 1: no
+  // candidate has answered both ways.
+  double rate_ = 1, low_rate_ = 1;
+  // Allowed probability that a candidate taken for good is bad.
+  double alpha_ = 0.05;
+  int needed_ = 0;  // answers that settle a good candidate
 };
 
 }  // namespace

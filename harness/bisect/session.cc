@@ -1,3 +1,4 @@
+// Writes and reads session.jsonl, and maps a command's exit code to an outcome.
 #include "harness/bisect/session.h"
 
 #include <fcntl.h>
@@ -50,7 +51,7 @@ std::optional<Outcome> outcome_named(const std::string& text) {
   return std::nullopt;
 }
 
-// Adds what a line says to the record. Error: what is wrong with it.
+// Adds the content of a line to the record. Error: what is wrong with the line.
 Status take_line(const std::string& line, bool first, SessionRecord& record) {
   const Json j = Json::parse(line, nullptr, false);
   if (!j.is_object()) return Error{"no JSON object", "", ""};
@@ -100,7 +101,7 @@ Result<SessionRecord> read_session(const std::string& path) {
   int64_t number = 0;
   for (size_t at = 0; at < text.size(); ++number) {
     const size_t end = text.find('\n', at);
-    if (end == std::string::npos && number > 0) break;  // was being written
+    if (end == std::string::npos && number > 0) break;  // the write of this line was interrupted
     const std::string line = text.substr(at, end - at);
     if (const Status taken = take_line(line, number == 0, record); !taken) {
       return Error{taken.error().what, fmt::format("{}:{}", path, number + 1),
@@ -128,7 +129,8 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& folder, const 
                    session->path_, "give that search's words again, or another folder (-o)"};
     }
   }
-  // Whole lines only, for what follows must begin one of its own; all of them or, if that fails, the file as it was.
+  // Rewrite the file with complete lines only, so that the next line does not continue a broken
+  // one. The write is atomic: if it fails, the file stays as it was.
   std::string known = head_line(head) + "\n";
   for (Execution& e : before.executions) {
     known += execution_line(++session->executions_, e) + "\n";

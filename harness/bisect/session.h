@@ -1,8 +1,10 @@
-// What a search has asked and been told: one line of JSON for each execution, on the disk before the next one begins. An
-// interrupted search goes on from it; read again, it is a replay.
+// The record of a search: one line of JSON per execution, written to disk before the next one
+// begins. An interrupted search resumes from it; `twinrun bisect --replay` shows it without running
+// anything.
 //
-//   TWINRUN_ASSIGN(auto session, Session::open("out", {"rev", R"({"good":"..."})", "twinrun bisect rev ..."}, /*resume=*/true));
-//   if (const Execution* known = session->next_known(candidate)) ...    // told before the interruption
+//   const SessionHead head{"rev", R"({"good":"..."})", "twinrun bisect rev ..."};
+//   TWINRUN_ASSIGN(auto session, Session::open("out", head, /*resume=*/true));
+//   if (const Execution* known = session->next_known(candidate)) ...   // of an earlier search
 //   TWINRUN_RETURN_IF_ERROR(session->add(execution));
 #pragma once
 
@@ -23,10 +25,10 @@ namespace twinrun::bisect {
 enum class Outcome : uint8_t { kGood, kBad, kSkip };
 std::string_view to_string(Outcome outcome);  // "good", "bad", "skip"
 
-// The error of a search that a signal has ended.
+// The error of a search that was ended by a signal.
 Error interrupted();
 
-// One try of one candidate.
+// One execution of one candidate.
 struct Execution {
   std::string candidate;
   Outcome outcome = Outcome::kSkip;
@@ -35,10 +37,10 @@ struct Execution {
   std::string log;     // file of its output, below the session's folder; "": none
 };
 
-// Of which search. A session of another axis or identity is not gone on with.
+// Identifies the search. A session of another axis or identity is not resumed.
 struct SessionHead {
   std::string axis;      // "rev", "config"
-  std::string identity;  // JSON: all that decides what an execution answers
+  std::string identity;  // JSON: everything that determines the answer of an execution
   std::string command;   // as typed
 };
 
@@ -50,28 +52,28 @@ struct SessionRecord {
 
 inline constexpr std::string_view kSessionFile = "session.jsonl";
 
-// Errors name the file and the line. A last line that was cut short is left out.
+// Errors name the file and the line. An incomplete last line is ignored.
 Result<SessionRecord> read_session(const std::string& path);
 
 class Session {
  public:
-  // Kept nowhere: for searches of seconds.
+  // A session without a file, for searches that take seconds.
   Session() = default;
-  // FOLDER/session.jsonl. With `resume`, what is there is known; otherwise it begins anew. Errors: a session of something else, a
-  // folder that cannot be written.
+  // Opens FOLDER/session.jsonl. With `resume`, the executions in it are known; otherwise it starts
+  // empty. Errors: a session of another search, a folder that cannot be written.
   static Result<std::unique_ptr<Session>> open(const std::string& folder, const SessionHead& head,
                                                bool resume);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // The candidate's next execution that an earlier search made; nullptr: there is none left.
+  // The candidate's next execution from an earlier search; nullptr: there is none left.
   const Execution* next_known(const std::string& candidate);
-  // Its first, whether or not it was taken.
+  // The candidate's first execution from an earlier search, even if next_known has returned it.
   const Execution* first_known(const std::string& candidate) const;
   Status add(const Execution& execution);
   Status finish(const std::string& result_json);
-  // Of earlier searches and this one.
+  // Number of executions of earlier searches and of this one.
   int64_t executions() const { return executions_; }
 
  private:
@@ -84,8 +86,9 @@ class Session {
   std::map<std::string, size_t> used_;
 };
 
-// As `git bisect run` takes it: 0 good, 125 skip, 1 to 127 bad; a deadline that has passed: skip. Errors: 128 and beyond, and signals, which say
-// nothing about the candidate; interrupted.
+// Reads an exit code as `git bisect run` does: 0 good, 125 skip, others from 1 to 127 bad; a
+// timeout is a skip. Errors: 128 and above, and signals, which say nothing about the candidate;
+// interrupted.
 Result<Outcome> outcome_of(const CommandResult& ran, const std::string& command);
 
 }  // namespace twinrun::bisect

@@ -1,3 +1,5 @@
+// Finds a minimal bad set of changes by repeated searches over prefixes, then leaves out each
+// change.
 #include "harness/bisect/smallest_set.h"
 
 #include <algorithm>
@@ -12,7 +14,7 @@ using Name = std::function<std::string(const Changes&)>;
 Changes with_prefix(const Changes& kept, int prefix) {
   Changes set;
   for (int i = 0; i < prefix; ++i) set.push_back(i);
-  set.insert(set.end(), kept.begin(), kept.end());  // they are all beyond the prefix
+  set.insert(set.end(), kept.begin(), kept.end());  // all kept changes lie beyond the prefix
   std::ranges::sort(set);
   return set;
 }
@@ -22,7 +24,7 @@ Changes without(Changes set, int change) {
   return set;
 }
 
-// The changes whose absence is not bad, one at a time.
+// Drops each change, one at a time, without which the set is still bad.
 Status leave_out(SmallestSet& found, const Name& name, Judge& judge) {
   const int agree = judge.repeats().agree;
   for (size_t i = 0; i < found.changes.size() && found.changes.size() > 1;) {
@@ -32,7 +34,7 @@ Status leave_out(SmallestSet& found, const Name& name, Judge& judge) {
     if (t.outcome() == Outcome::kBad) {
       found.changes = less;
       found.neighbour.clear();
-      i = 0;  // what was needed beside it may not be any more
+      i = 0;  // changes that were needed before may be unnecessary now
       continue;
     }
     if (t.testable()) found.neighbour = less;
@@ -54,7 +56,8 @@ Result<SmallestSet> smallest_set(int n, const Name& name, Judge& judge) {
       ++found.bound;
       if (kept.outcome() == Outcome::kBad) break;
     }
-    // From nothing, which is good, over what is kept alone, which may be untestable, to what is known to be bad.
+    // The candidates: no change, which is good; the kept changes alone, which may be untestable;
+    // then longer and longer prefixes, up to the set that is known to be bad.
     std::vector<std::string> names;
     if (!found.changes.empty()) names.push_back(name({}));
     const int alone = static_cast<int>(names.size());
@@ -68,7 +71,7 @@ Result<SmallestSet> smallest_set(int n, const Name& name, Judge& judge) {
     }
     found.notes = f.notes;
     found.bound += tries_left(last - 1);
-    // Where prefixes in between cannot be tested, their changes stay together.
+    // If prefixes in between cannot be tested, their changes are kept together.
     const int before = std::max(f.last_good - alone, 0), after = f.first_bad - alone;
     found.neighbour =
         f.last_good < alone ? Changes{} : with_prefix(found.changes, f.last_good - alone);
@@ -78,7 +81,7 @@ Result<SmallestSet> smallest_set(int n, const Name& name, Judge& judge) {
   }
   if (found.end == Found::End::kFound) {
     TWINRUN_RETURN_IF_ERROR(leave_out(found, name, judge));
-    found.bound += static_cast<int64_t>(found.changes.size());  // each left out
+    found.bound += static_cast<int64_t>(found.changes.size());  // each is left out once
     found.bad_tally = judge.of(name(found.changes));
     found.good_tally = judge.of(name(found.neighbour));
   }

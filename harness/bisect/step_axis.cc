@@ -1,3 +1,5 @@
+// Axis `step`: finds the first step after which two runs, a run and an engine, or two engines
+// differ.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +16,7 @@
 namespace twinrun::bisect {
 namespace {
 
-// No session: there is nothing to go on with.
+// This axis keeps no session, so an interrupted search starts again.
 Error begin_again() { return {"interrupted", "", "the same command begins again"}; }
 
 bool stopped(const StopFlag* stop) { return stop != nullptr && stop->load(); }
@@ -59,7 +61,7 @@ Status check_same_state(const Program& a, const Program& b) {
   return Error{"the two engines' programs have other state variables", "", ""};
 }
 
-// B from one of the run's states, until a digest differs.
+// Steps that B runs from a known state of the run, until a digest differs after step `parts`.
 struct Segment {
   int64_t begin = 0, end = 0;
   std::optional<int64_t> parts;
@@ -80,7 +82,7 @@ class RunAndEngine {
 
   int64_t end() const { return run_.first_step + static_cast<int64_t>(run_.state_digests.size()); }
 
-  // Steps at which the file has a state: the seeded one, checkpoints.
+  // Steps whose start state is known: step 0 (the seeded state) and the file's checkpoints.
   std::vector<int64_t> begins() const {
     std::vector<int64_t> steps;
     if (run_.first_step == 0) steps.push_back(0);
@@ -127,7 +129,7 @@ class RunAndEngine {
     return initial_states(experiment_, program_);
   }
 
-  // Where the run has a checkpoint of that state.
+  // Keeps the differences of the states if the run has a checkpoint of that state.
   void keep_gaps(int64_t done, const States& states) {
     parting.tensors.clear();
     for (const Checkpoint& c : run_.checkpoints) {
@@ -242,7 +244,8 @@ Result<Parted> part_of_engines(const Twins& t, std::optional<std::pair<States, i
     parted.kept = std::move(kept);
     TWINRUN_RETURN_IF_ERROR(a->step(step, state_a, inputs, out_a));
     TWINRUN_RETURN_IF_ERROR(b->step(step, state_b, inputs_b, out_b));
-    // The host makes replicas equal only after this: a difference on another core is gone then.
+    // Compare the states as they are before end_of_loop: there the host makes replicas equal, which
+    // removes a difference on a core other than 0.
     States seen_a = state_a, seen_b = state_b;
     end_of_loop(t.experiment.scenario, state_a, step);
     end_of_loop(t.experiment.scenario, state_b, step);
@@ -277,7 +280,8 @@ Result<StepParting> part_of_run(const Experiment& experiment, const Program& pro
         fmt::format("steps before {} are not compared: no state of theirs is stored", p.first));
   const int segments = static_cast<int>(begins.size());
   if (segments > 1 && !scan) {
-    // Candidate i: the run's first i segments hold; nothing at all always does.
+    // Candidate i is bad if B diverges in the i-th segment; candidate 0 stands for no segment and
+    // is good. The search relies on B diverging in every segment after the first such one.
     std::vector<std::string> names{"nothing"};
     std::map<std::string, Segment> made;
     for (int i = 0; i < segments; ++i) {

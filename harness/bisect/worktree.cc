@@ -1,3 +1,4 @@
+// Runs git on the user's repository and on the worktree of the search.
 #include "harness/bisect/worktree.h"
 
 #include <fmt/format.h>
@@ -29,7 +30,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// What git said last, for an error.
+// The last line of git's messages, for an error.
 std::string last_line(const std::string& path) {
   const std::vector<std::string> lines = lines_of(text_of(path));
   return lines.empty() ? "" : lines.back();
@@ -112,7 +113,7 @@ Result<Lineage> Repository::between(const std::string& good, const std::string& 
     words >> name;
     std::vector<int> before;
     for (std::string parent; words >> parent;) {
-      // Beyond the good end all are good.
+      // Parents outside the range are ancestors of the good end: they count as the good end.
       const auto it = numbers.find(parent);
       before.push_back(it == numbers.end() ? 0 : it->second);
     }

@@ -1,8 +1,9 @@
-// A repository of the user's, seen through git, and a worktree of it that is ours: their checkout, index and branches stay as they are.
+// A repository of the user's, accessed through git, and a separate worktree of it for the search
+// over commits (revisions.h). The user's checkout, index and branches are not changed.
 //
 //   TWINRUN_ASSIGN(const Repository repo, Repository::open(".", "out/git.log", stop));
 //   TWINRUN_ASSIGN(const std::string bad, repo.commit("main"));
-//   TWINRUN_ASSIGN(auto tree, Worktree::add(repo, "out/worktree", bad));      // goes with this object
+//   TWINRUN_ASSIGN(auto tree, Worktree::add(repo, "out/worktree", bad));   // removed with `tree`
 //   TWINRUN_RETURN_IF_ERROR(tree->checkout(sha, /*clean=*/false));
 #pragma once
 
@@ -16,23 +17,25 @@ namespace twinrun::bisect {
 
 class Repository {
  public:
-  // `log`: what git says goes there. Errors: no git, no repository.
+  // `log`: file for git's messages. Errors: no git, no repository.
   static Result<Repository> open(const std::string& folder, const std::string& log,
                                  const StopFlag* stop);
 
-  // Full name of the commit that `revision` names. Error: none; with the nearest branch or tag.
+  // Full name of the commit that `revision` names. Error: there is none; it suggests the nearest
+  // branch or tag.
   Result<std::string> commit(const std::string& revision) const;
-  // The commits of BAD that are not before GOOD, with GOOD as the first of them. Error: GOOD is not before BAD.
+  // GOOD, then the commits that are ancestors of BAD (or BAD itself) but not of GOOD. Error: GOOD
+  // is no ancestor of BAD.
   Result<Lineage> between(const std::string& good, const std::string& bad) const;
-  // "Subject line" of a commit; "" where git does not say.
+  // Subject line of a commit; "" if git fails.
   std::string subject(const std::string& commit) const;
-  // The commit's files in `folder`, which is made anew.
+  // Writes the commit's files to `folder`, which is emptied first.
   Status export_to(const std::string& commit, const std::string& folder) const;
   // Standard output of `git -C FOLDER WORDS`; FOLDER is the repository unless given. No hook runs.
   Result<std::string> git(std::vector<std::string> words, const std::string& folder = "") const;
 
   const std::string& top() const { return top_; }
-  // The same, but not ended by the stop flag: for what must be tidied up.
+  // The same repository, with commands that the stop flag does not end: for cleaning up.
   Repository unstoppable() const;
 
  private:
@@ -42,14 +45,15 @@ class Repository {
 
 class Worktree {
  public:
-  // One that an earlier, killed search left at `path` is removed first.
+  // First removes a worktree that an earlier, killed search left at `path`.
   static Result<std::unique_ptr<Worktree>> add(const Repository& repository,
                                                const std::string& path, const std::string& commit);
   ~Worktree();
   Worktree(const Worktree&) = delete;
   Worktree& operator=(const Worktree&) = delete;
 
-  // The commit's files, over whatever was changed in tracked ones; `clean`: without any others.
+  // Checks out the commit and overwrites changes to tracked files. `clean`: also removes all other
+  // files.
   Status checkout(const std::string& commit, bool clean);
   const std::string& path() const { return path_; }
 

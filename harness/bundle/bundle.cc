@@ -1,3 +1,5 @@
+// Packs a diagnosis: reduces the scenario, writes the subject's states, and zips everything with a
+// manifest.
 #include "harness/bundle/bundle.h"
 
 #include <fmt/format.h>
@@ -73,7 +75,7 @@ std::string reproduce_text(const Manifest& m, const Scenario& scenario, bool ano
   return out;
 }
 
-// The scripts of the engines of others, and what is to be said of them.
+// Packs the scripts of foreign engines, lists them in the manifest and adds notes about them.
 std::vector<ZipMember> packed_engines(const DiagnoseOptions& asked, bool anonymise, Manifest& m,
                                       std::vector<std::string>& notes) {
   std::vector<ZipMember> members;
@@ -100,7 +102,7 @@ std::vector<ZipMember> packed_engines(const DiagnoseOptions& asked, bool anonymi
   return members;
 }
 
-// Initial state, and the subject's before step `bad`, as files in `folder`.
+// Writes the initial state, and the subject's state before step `bad`, to files in `folder`.
 Status write_states(const Experiment& e, const DiagnoseOptions& options, int64_t bad,
                     const std::string& folder) {
   const Scenario& scenario = e.scenario;

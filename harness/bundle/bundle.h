@@ -1,9 +1,12 @@
-// A diagnosis as one .zip that another machine can prove: scenario, data, states, program, what was said, and by which bits.
+// A diagnosis packed into one .zip that can be reproduced on another machine: scenario, data,
+// states, program, the finding, and the bits of each run. It is made from a results folder;
+// replay.h reads it.
 //
-//   auto made = bundle("results", "fault.zip", {.threads = 2}, &progress, &stop);     // results: of `twinrun diagnose -o results`
+//   // "results" is the folder of `twinrun diagnose -o results`:
+//   auto made = bundle("results", "fault.zip", {.threads = 2}, &progress, &stop);
 //   made->bytes;  made->reduced->log;
 //
-// Inside: docs/bundles.md. Equal diagnoses make equal bytes.
+// Contents: docs/bundles.md. Equal diagnoses make equal bytes.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +19,28 @@
 namespace twinrun {
 
 struct BundleOptions {
-  // Of sharding and engine bugs, to the smallest scenario that still says the same. Each of up to 200 tries starts an engine of others
-  // anew, so theirs are reduced only where that is asked for (kAlways, or by `anonymise`, which needs it).
+  // Whether sharding and engine bug findings are reduced to the smallest scenario that still shows
+  // them. Each of up to 200 tries starts a foreign engine anew, so with foreign engines a finding
+  // is reduced only on request: with kAlways, or with `anonymise`, which needs it.
   enum class Reduction : uint8_t { kNever, kOfOurs, kAlways };
   Reduction reduction = Reduction::kOfOurs;
-  bool anonymise =
-      false;             // noise in the place of the data; nothing of the original but its verdict
-  int most_tried = 200;  // diagnoses of the reduction
+  // Replaces the data by noise and packs nothing of the original diagnosis but its verdict.
+  bool anonymise = false;
+  int most_tried = 200;  // limit of diagnoses made by the reduction
   int threads = 1;
 };
 
 struct Bundle {
   uint64_t bytes = 0;
   std::vector<std::string> members;
-  std::optional<Reduced> reduced;  // nothing: the scenario as it is
-  std::vector<std::string>
-      notes;  // of an engine of others: what is packed of it, what is to be attached, that nothing was reduced
+  std::optional<Reduced> reduced;  // nullopt: the scenario is packed as it is
+  // With a foreign engine: what is packed of it, what must be attached, that nothing was reduced.
+  std::vector<std::string> notes;
   bool interrupted = false;
 };
 
-// Errors: a folder without a report; an imported program, which brings its own files; a finding that does not show again.
+// Errors: a folder without a report; an imported program, which has files of its own; a finding
+// that does not show again.
 Result<Bundle> bundle(const std::string& results, const std::string& path,
                       const BundleOptions& options, Progress* progress, const StopFlag* stop);
 

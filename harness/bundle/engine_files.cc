@@ -1,4 +1,5 @@
-// The script files of an exec engine: packed into a bundle, and put in the place of those of its command where it is replayed.
+// Packs the script files of an exec: engine, and puts their paths into its command when a bundle is
+// replayed.
 #include "harness/bundle/engine_files.h"
 
 #include <fmt/format.h>
@@ -19,7 +20,7 @@ constexpr size_t kMostFiles = 16;
 constexpr std::string_view kOfNames =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 
-// As a word of a command line that is split as shell words.
+// Quotes a word for a command line that is split like shell words.
 std::string as_word(const std::string& word) {
   if (!word.empty() && word.find_first_of(" \t\"'\\") == std::string::npos) return word;
   std::string out = "\"";

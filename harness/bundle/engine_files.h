@@ -1,7 +1,10 @@
-// The scripts of an engine of others that its command line names, packed into a bundle and run from there.
+// The scripts that the command line of an exec: engine names, packed into a bundle (bundle.h) and
+// run from there (replay.h).
 //
-//   const PackedEngine packed = pack_engine("exec:python3 mine/engine.py --fast");    // engine/engine.py
-//   std::string there = engine_from(command, packed.files, digests, "work");          // "exec:python3 work/engine/engine.py --fast"
+//   // Packs engine/engine.py:
+//   const PackedEngine packed = pack_engine("exec:python3 mine/engine.py --fast");
+//   // "exec:python3 work/engine/engine.py --fast":
+//   std::string there = engine_from(engine, packed.files, packed.members, "work");
 #pragma once
 
 #include <cstddef>
@@ -24,18 +27,21 @@ struct EngineFile {
 struct PackedEngine {
   std::vector<EngineFile> files;
   std::vector<ZipMember> members;
-  std::vector<std::string>
-      left_out;  // files that the command names and that are not packed, each with the reason
+  // Files that the command names but that are not packed, each with the reason.
+  std::vector<std::string> left_out;
 };
 
-// The text files that the command of an exec: engine names, at most 1 MiB each. Programs are not packed, nor what scripts import.
+// Packs the text files that the command of an exec: engine names, at most 1 MiB each. Executables,
+// and what scripts import, are not packed.
 PackedEngine pack_engine(const std::string& engine);
 
-// Whether a member of that name may be an engine's file: one name of letters, digits, '.', '_' and '-' in the folder.
+// Whether a member of that name may be an engine's file: directly in kEngineFolder, with a name of
+// letters, digits, '.', '_' and '-'.
 bool is_engine_member(std::string_view name);
 
-// The engine's name with the packed files in the place of the words: those in `folder`, where the members have been written. A file that
-// lies where the command says with the same bytes stays, with all that it imports.
+// The engine's name with each packed file's word replaced by its path below `folder`, where the
+// members were written. If the command's own path holds a file with the same bytes, the word stays,
+// so that the script finds what it imports.
 std::string engine_from(const std::string& engine, const std::vector<EngineFile>& files,
                         const std::vector<ZipMember>& members, const std::string& folder);
 

@@ -1,3 +1,4 @@
+// Writes manifest.json, and reads it with checks of every key and type.
 #include "harness/bundle/manifest.h"
 
 #include <fmt/format.h>
@@ -12,7 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A key of an object that is there and of its type; else an Error is thrown, for manifest_from_json to return.
+// Reads keys of a JSON object. If a key is missing or of another type, throws an Error, which
+// manifest_from_json catches and returns.
 class Reader {
  public:
   Reader(const Json& json, std::string path, const std::string& where)

@@ -1,4 +1,5 @@
-// manifest.json of a bundle: what it holds, how it was asked, what must come out again.
+// manifest.json of a bundle: its files, how the diagnosis was requested, and the results that a
+// replay must reproduce. Written by bundle.h, read by replay.h.
 //
 //   std::string text = to_json(manifest);   auto back = manifest_from_json(text, "fault.zip");
 #pragma once
@@ -19,7 +20,7 @@ namespace twinrun {
 
 inline constexpr int kBundleSchema = 1;
 
-// What may lie in a bundle; anything else is refused.
+// The members that a bundle may have, besides an engine's files; anything else is an error.
 inline constexpr std::string_view kManifest = "manifest.json", kScenario = "scenario.toml",
                                   kInitial = "init.h5", kBefore = "before.h5",
                                   kProgram = "program.txt", kReadMe = "REPRODUCE.txt",
@@ -36,11 +37,11 @@ struct ExpectedRun {
   std::string name;         // "T"
   std::string root_digest;  // of its last state
   int64_t steps = 0;
-  std::string loss;  // the last one, bits as hex
+  std::string loss;  // of the last step, its bits as hex
 };
 
 struct Manifest {
-  std::string twinrun;  // version and contract that made it
+  std::string twinrun;  // version and contract of the twinrun that made it
   std::string headline;
   AskedOf asked;
   bool own_data = false;  // data.npz is inside
@@ -52,10 +53,11 @@ struct Manifest {
   std::vector<BundledFile> files;        // all but the manifest itself
 };
 
-// The same question once more; where its files go is the caller's to say. Error: a fault that is none.
+// Options that request the same diagnosis again; the caller sets the directory. Error: the text of
+// a fault cannot be parsed.
 Result<DiagnoseOptions> asked_again(const AskedOf& asked, int threads);
 
-// The runs of a report as a replay must show them again.
+// The runs of a report, as a replay must reproduce them.
 std::vector<ExpectedRun> expected_runs(const Report& report);
 
 std::string to_json(const Manifest& manifest);

@@ -1,3 +1,4 @@
+// Writes the batches of a scenario's steps, or noise of the same shapes, to an .npz file.
 #include "harness/bundle/own_data.h"
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace {
 
 constexpr uint64_t kNoise = 0x6e6f697365;
 
-// The same sample axis, one after another.
+// Concatenates tensors along the sample axis.
 Tensor concatenated(const std::vector<Tensor>& parts) {
   Dims dims = parts.front().dims();
   dims[0] = 0;
@@ -29,7 +30,8 @@ Tensor concatenated(const std::vector<Tensor>& parts) {
   return out;
 }
 
-// Every element drawn: reals between the least and the largest there is, integers below `count`.
+// A tensor of the same shape with random elements: reals between the smallest and the largest of
+// `like`, integers below `count`.
 Tensor drawn(const Tensor& like, int64_t count, uint32_t stream) {
   Tensor out = like.clone();
   const RandomKey key{kNoise, kStreamData + stream};

@@ -1,6 +1,7 @@
-// A scenario that needs no files but one of its own: the very batches that its steps see, and a few held-out samples, as .npz.
+// Rewrites a scenario so that it needs one data file only: the exact batches of its steps, and a
+// few held-out samples, as .npz. Used by the reduction (reduce.h) for bundles.
 //
-//   Scenario s = *with_own_data(scenario, "folder", {.noise = true});   // folder/data.npz, s.data.dir = "folder"
+//   Scenario s = *with_own_data(scenario, "folder", {.noise = true});   // s.data.dir is "folder"
 #pragma once
 
 #include <string>
@@ -13,13 +14,15 @@ namespace twinrun {
 inline constexpr const char* kOwnData = "data.npz";
 
 struct OwnDataOptions {
-  // Features and labels are drawn instead: features uniform between the least and the largest of their values, tokens of the
-  // vocabulary, labels of the classes. Shapes and which tokens are padding stay.
+  // Draws random features and labels instead: features uniform between their smallest and largest
+  // value, tokens from the vocabulary, labels from the classes. Shapes and weights (which tokens
+  // are padding) stay.
   bool noise = false;
 };
 
-// The batches are those of the scenario's steps, in its order, bit for bit (but for noise): it trains on them unshuffled.
-// Of held-out samples as many as one batch has.
+// Writes folder/data.npz and returns the scenario that reads it. The batches are those of the
+// scenario's steps, in order and bit for bit (unless they are noise), and are not shuffled. There
+// are at most as many held-out samples as one batch has.
 Result<Scenario> with_own_data(const Scenario& scenario, const std::string& folder,
                                const OwnDataOptions& options);
 

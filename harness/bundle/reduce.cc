@@ -1,3 +1,4 @@
+// Greedy search for a smaller scenario with the same finding: each change is tried by a diagnosis.
 #include "harness/bundle/reduce.h"
 
 #include <fmt/format.h>
@@ -11,7 +12,7 @@
 namespace twinrun {
 namespace {
 
-// from, twice that, ..., below `now`.
+// The sizes below `now`: `from`, twice that, four times that, ...
 std::vector<int64_t> smaller_than(int64_t now, int64_t from = 1) {
   std::vector<int64_t> sizes;
   for (int64_t size = from; size < now; size *= 2) sizes.push_back(size);
@@ -30,7 +31,8 @@ class Search {
     best_.options.cache.clear();
     best_.options.quick = options.quick || found_.verdict == VerdictClass::kEngineBug;
     if (progress_ != nullptr) progress_->begin("reducing", how_.most_tried);
-    // What makes all later tries cheap comes first; the whole once more only where that says something else.
+    // Try the steps up to the finding first, which makes all later tries cheaper. Diagnose the
+    // whole scenario again only if that loses the finding.
     if (!fewer_steps(found_.step.value_or(best_.scenario.train.steps - 1) + 1) &&
         !try_it("", best_.scenario) && !stopped())
       return Error{
@@ -60,7 +62,8 @@ class Search {
   bool stopped() const { return stop_ != nullptr && stop_->load(); }
   bool over() const { return stopped() || best_.tried >= how_.most_tried; }
 
-  // Keeps the change if the scenario is one, and its diagnosis still says the same.
+  // Keeps the change if the scenario is valid and its diagnosis has the same finding. `must`: tries
+  // it even beyond the limit of diagnoses.
   bool try_it(const std::string& change, const Scenario& changed, bool must = false) {
     if (must ? stopped() : over()) return false;
     auto valid = parse_scenario(resolved_toml(changed), changed.file);
@@ -114,7 +117,8 @@ class Search {
     });
   }
 
-  // Runs of layers, half of all first, then shorter ones, from the last to the first.
+  // Removes consecutive layers: half of all first, then fewer at a time, from the last to the
+  // first.
   bool fewer_layers() {
     bool smaller = false;
     for (size_t width = best_.scenario.model.layers.size() / 2; width > 0; width /= 2) {

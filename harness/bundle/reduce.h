@@ -1,7 +1,9 @@
-// The smallest scenario whose diagnosis still says the same: fewer steps, cores, samples, layers, units, and data of its own.
-// Greedy: a change that keeps the finding stays, and all are tried again until none does (1-minimal in these changes).
+// Reduces a scenario to a smaller one whose diagnosis has the same finding: fewer steps, cores,
+// samples, layers, units, and a data file of its own. Greedy: a change that keeps the finding
+// stays, and all changes are tried again until none keeps it (1-minimal in these changes). Used by
+// bundle.h.
 //
-//   auto small = reduce(scenario, options, report.findings[0], {.folder = "work"}, &progress, &stop);
+//   auto small = reduce(scenario, options, report.findings[0], {.folder = "work"}, nullptr, &stop);
 //   small->scenario;  small->report;  small->log;       // "train.batch: 128 -> 8"
 #pragma once
 
@@ -13,21 +15,21 @@
 namespace twinrun {
 
 struct ReduceOptions {
-  std::string folder;    // for its data and for the diagnoses that it runs; must be there
-  bool noise = false;    // noise in the place of the data (own_data.h)
-  int most_tried = 200;  // diagnoses
+  std::string folder;    // for its data and for the diagnoses that it runs; must exist
+  bool noise = false;    // replace the data by noise (own_data.h)
+  int most_tried = 200;  // limit of diagnoses
 };
 
 struct Reduced {
   Scenario scenario;        // its data.dir is `folder`
-  DiagnoseOptions options;  // what it takes to see it: quick where that is enough
-  Report report;            // of the last diagnosis that said the same
+  DiagnoseOptions options;  // of that diagnosis: with `quick` for an engine bug
+  Report report;            // of the last diagnosis with the same finding
   std::vector<std::string> log;
   int tried = 0;
   bool interrupted = false;
 };
 
-// Class, cause, op, phase, core and level are the same; step and numbers may not be.
+// Whether class, cause, op, phase, core and level are the same. Step and numbers may differ.
 bool same_failure(const Finding& a, const Finding& b);
 
 // Error: the finding does not show again, or not without the data.

@@ -1,3 +1,4 @@
+// Opens a bundle with checks, runs its diagnosis again and compares the finding and the bits.
 #include "harness/bundle/replay.h"
 
 #include <fmt/format.h>
@@ -35,7 +36,8 @@ std::string_view text_of(const ZipMember& member) {
   return {reinterpret_cast<const char*>(member.bytes.data()), member.bytes.size()};
 }
 
-// Every member is one of ours, and the one that the manifest speaks of.
+// Reads a bundle. Checks that every member has an allowed name and the size and digest that the
+// manifest gives.
 Result<Opened> open(const std::string& path) {
   TWINRUN_ASSIGN(const auto bytes, read_whole_file(path, kMostBytes));
   Opened out;
@@ -70,7 +72,8 @@ Result<Opened> open(const std::string& path) {
   return out;
 }
 
-// Whose data it reads: its own, the user's folder that was named, or a procedure's.
+// The bundle's scenario with its source of data: the bundle's own file, the folder that the user
+// named, or generated data.
 Result<Scenario> scenario_of(const Opened& bundle, const std::string& path,
                              const ReplayOptions& options) {
   const std::string where = fmt::format("{}: {}", path, kScenario);
@@ -99,7 +102,8 @@ Result<Scenario> scenario_of(const Opened& bundle, const std::string& path,
   return s;
 }
 
-// The engines as they run here: scripts from the bundle, and started once, so that one which cannot run says so at once.
+// Writes the bundle's scripts to the folder, points the engines to them, and starts each foreign
+// engine once, so that one that cannot run fails here.
 Status set_up_engines(const Opened& bundle, const Scenario& scenario, const std::string& folder,
                       DiagnoseOptions& o) {
   for (const EngineFile& file : bundle.manifest.engine_files) {

@@ -1,8 +1,10 @@
-// Does a bundle show here what it showed where it was made? Nothing in it is trusted: members by a fixed list of names, each held
-// against its digest, nothing outside a new folder is written, and no engine that is code of others runs unless it is allowed.
+// Checks whether a bundle (bundle.h) reproduces on this machine what it showed where it was made.
+// Its contents are not trusted: member names must be on a fixed list, each member is checked
+// against its digest, nothing is written outside a new folder, and no foreign engine runs unless
+// that is allowed.
 //
 //   auto again = replay("fault.zip", {.threads = 2, .folder = "work"}, &progress, &stop);
-//   again->differences.empty();        // reproduced, to the bit
+//   again->reproduced();               // the same finding and, of our engines, the same bits
 #pragma once
 
 #include <string>
@@ -14,8 +16,8 @@
 namespace twinrun {
 
 struct ReplayOptions {
-  std::string folder;       // where it is unpacked and run; must be there and empty
-  std::string data_dir;     // of a scenario whose files are not in the bundle
+  std::string folder;       // where it is unpacked and run; must exist and be empty
+  std::string data_dir;     // data folder of a scenario whose files are not in the bundle
   bool allow_exec = false;  // exec: and xla: engines
   int threads = 1;
 };
@@ -24,23 +26,24 @@ struct ReplayRow {
   std::string what;  // "T: last state", "finding"
   std::string expected, found;
   bool same = false;
-  bool must = true;  // false: of an engine whose bits are not defined; told, not judged
+  bool must = true;  // false: the bits of a foreign engine, which are shown but need not agree
 };
 
 struct Replay {
   Manifest manifest;
   Report report;
   std::vector<ReplayRow> rows;
-  std::vector<std::string> notes;  // another contract, another data digest
+  std::vector<std::string> notes;  // made by another version or contract
   bool interrupted = false;
   bool reproduced() const;
 };
 
-// Errors: damaged or not a bundle, naming the member; an engine that is not allowed or not there.
+// Errors: a damaged bundle or another file, with the name of the member; an engine that is not
+// allowed, does not start or fails.
 Result<Replay> replay(const std::string& path, const ReplayOptions& options, Progress* progress,
                       const StopFlag* stop);
 
-// What the verb `inspect` and a refusal say without running anything.
+// Reads and checks a bundle without running anything, for `inspect` and for errors.
 Result<Manifest> open_bundle(const std::string& path);
 
 }  // namespace twinrun

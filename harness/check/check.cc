@@ -1,3 +1,4 @@
+// Runs the rules on a scenario or a program text, and sorts the findings.
 #include "harness/check/check.h"
 
 #include <algorithm>
@@ -9,7 +10,8 @@ namespace twinrun {
 namespace check {
 namespace {
 
-// A scenario whose program can be built: what its rules are about is told already.
+// The scenario with batch and steps changed so that its program can be built. What was wrong with
+// them is a finding of check_keys already.
 Scenario buildable(const ReadScenario& read) {
   Scenario s = read.scenario;
   const int64_t cores = s.tpu.cores;
@@ -57,7 +59,7 @@ Result<Checked> check_scenario(std::string_view name_or_path, const Overrides& o
       check::check_couplings(read, made.forward, c.findings);
       check::check_collectives(*c.step, read.source.where("tpu", "cores"), c.findings);
     } else {
-      c.no_step = check::first_line(sample.error());  // a rule's, not an error
+      c.no_step = check::first_line(sample.error());  // a rule covers it, so it is no error
     }
   }
   check::in_order(c.findings);

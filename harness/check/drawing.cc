@@ -1,3 +1,4 @@
+// Sorts the ops of a program or a text into phases and layers, and has them laid out.
 #include "harness/check/drawing.h"
 
 #include <fmt/format.h>
@@ -13,10 +14,10 @@ namespace twinrun {
 namespace check {
 namespace {
 
-constexpr double kBoxWidth = 158,
-                 kBoxHeight = 40;  // points: a name of 20 letters and a line below it
+// In points: room for a name of 20 letters and a line below it.
+constexpr double kBoxWidth = 158, kBoxHeight = 40;
 
-// Where an op stands: the phase, and in it the layer.
+// Where an op is drawn: its phase, and within it its layer.
 struct Place {
   int phase = 0;
   std::string group;
@@ -63,7 +64,7 @@ class Sorter {
       sketches.push_back(boxes(phase.groups.size()));
       for (const DrawnGroup& g : phase.groups) sketches.push_back(boxes(g.ops.size()));
     }
-    std::vector<size_t> first;  // sketch of a phase; its groups' follow
+    std::vector<size_t> first;  // index of each phase's sketch; those of its groups follow it
     for (size_t p = 0, at = 0; p < page_.phases.size(); ++p) {
       first.push_back(at);
       at += 1 + page_.phases[p].groups.size();
@@ -123,7 +124,8 @@ void add_program(const Program& program, Sorter& to) {
   }
 }
 
-// By the place in the source where the text tells it, else by computation.
+// Adds the instructions of a text, grouped by their path in the source if the text gives one, else
+// by computation.
 void add_text(const HloModule& module, const std::vector<RuleFinding>& findings, Sorter& to) {
   std::map<std::string, const RuleFinding*> wrong;
   for (const RuleFinding& f : findings) {

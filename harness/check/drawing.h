@@ -1,5 +1,6 @@
-// The picture of what was checked: ops in groups (layers), groups in phases, both laid out by Graphviz (`dot`, on PATH). Of a scenario
-// its program is drawn, of a text the text. On the data's path: Checked -> GraphPage (here) -> reports/graph_page.h.
+// The picture of what was checked: ops in groups (layers), groups in phases, both laid out by
+// Graphviz (`dot`, on PATH). For a scenario it draws the program, for a text the text's
+// instructions. On the data's path: Checked -> GraphPage (here) -> reports/graph_page.h.
 //
 //   TWINRUN_ASSIGN(const GraphPage page, draw(checked));
 #pragma once
@@ -14,12 +15,13 @@ Result<GraphPage> draw(const Checked& checked);
 
 namespace check {
 
-// A picture to be: sizes of its boxes, and who leads to whom.
+// A picture before it is laid out: the sizes of its boxes, and arrows between their indices.
 struct Sketch {
   std::vector<Drawing::Box> boxes;  // width and height
   std::vector<std::pair<int, int>> arrows;
 };
-// One run of dot for all; names never reach it. A sketch that is too large, or that dot does not finish in time, is not drawn.
+// Lays out all sketches in one run of dot. Names are not passed to it. A sketch that is too large,
+// or that dot does not finish in time, gets an empty Drawing.
 Result<std::vector<Drawing>> lay_out(const std::vector<Sketch>& sketches);
 
 }  // namespace check

@@ -1,4 +1,4 @@
-// Rules that read a scenario's keys.
+// Rules that read a scenario's keys, and rules about layers and losses across samples.
 #include <algorithm>
 #include <numeric>
 
@@ -42,7 +42,7 @@ class KeyRules {
     return std::ranges::find(read_.refused, kind, &Refused::kind) != read_.refused.end();
   }
 
-  // What the reader of scenarios refuses, by the rule that it is.
+  // Turns what the scenario reader refuses into a finding of the matching rule.
   void told(const Refused& refused) {
     const Error& e = refused.error;
     switch (refused.kind) {
@@ -86,7 +86,8 @@ class KeyRules {
           "known shapes",
           "--set data.drop_remainder=true", "features", tensor(d.shape, type));
     }
-    // Records are parsed on the fly; arrays carry their shape into the program.
+    // Records are parsed during the run, so their shape is unknown; arrays carry theirs into the
+    // program.
     if (d.source == "tfrecord" && d.shape.empty() && d.window == 0) {
       add("unknown-shape", source_.where("data", "shape"), "data.shape is not said",
           "a record's array has the length that it has; a step is compiled for known shapes",
@@ -143,7 +144,8 @@ class KeyRules {
         "--set tpu.clipping=after_all_reduce");
   }
 
-  // Sources that tf.data reads by ops of its own, which run on the TPU's host. Arrays (npy, npz, hdf5) are read by your Python.
+  // Sources that tf.data reads by its own ops, which run on the TPU's host. Arrays (npy, npz, hdf5)
+  // are read by the user's Python process.
   void files() {
     static constexpr std::string_view kReadByOps[] = {"tfrecord", "text", "idx", "cifar10"};
     const DataSpec& d = s_.data;
@@ -179,7 +181,8 @@ class KeyRules {
         "--set data.cache=memory, or a path in a bucket (gs://BUCKET/PATH)", path);
   }
 
-  // The guide's rule of thumb: 8 samples a core and features in multiples of 128, or 128 samples a core and multiples of 8.
+  // The rule of thumb of the TPU performance guide: samples per core in multiples of 8 with
+  // features in multiples of 128, or samples in multiples of 128 with features in multiples of 8.
   void padding() {
     if (s_.train.batch == 0) return;
     const bool eights = per_core() % tpu::kSublanes == 0, lanes = per_core() % tpu::kLanes == 0;
@@ -207,7 +210,8 @@ class KeyRules {
                   "in one small layer)");
   }
 
-  // The host's share of the time: `twinrun profile` says how much it is.
+  // Settings by which the device waits for the host. `twinrun profile` gives the time that this
+  // costs.
   void waits() {
     if (s_.data.prefetch == 0)
       add("no-prefetch", source_.where("data", "prefetch"), "prefetch is 0",

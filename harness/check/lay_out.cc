@@ -1,17 +1,18 @@
-// Sketches -> Graphviz's text -> places. Format: https://graphviz.org/docs/outputs/plain/.
+// Lays out sketches: writes Graphviz's text, runs dot and reads the positions. Format:
+// https://graphviz.org/docs/outputs/plain/.
 #include <fmt/format.h>
 
 #include <fstream>
 #include <sstream>
 
-#include "harness/host/command.h"
 #include "harness/check/drawing.h"
+#include "harness/host/command.h"
 #include "harness/host/scratch.h"
 
 namespace twinrun::check {
 namespace {
 
-constexpr double kPoints = 72;  // an inch
+constexpr double kPoints = 72;  // per inch
 constexpr size_t kMostBoxes = 700, kMostArrows = 6000;
 constexpr double kSeconds = 120;
 
@@ -20,7 +21,7 @@ bool small_enough(const Sketch& s) {
 }
 
 std::string graph_text(const Sketch& s) {
-  // Parts that are not connected stand beside each other in rows, not in one line.
+  // The pack options put unconnected parts beside each other in rows, not in one line.
   std::string out =
       "digraph g {\nnode [shape=box fixedsize=true label=\"\"]\ngraph [nslimit=4 nslimit1=4 "
       "mclimit=0.6 nodesep=0.2 ranksep=0.35 "
@@ -32,7 +33,8 @@ std::string graph_text(const Sketch& s) {
   return out + "}\n";
 }
 
-// "graph 1 w h", "node 3 x y w h ...", "edge 3 4 n x1 y1 ..", "stop".
+// Reads one drawing: lines "graph 1 w h", "node 3 x y w h ...", "edge 3 4 n x1 y1 ..", "stop".
+// False: it is incomplete or invalid.
 bool read_drawing(std::istream& in, const Sketch& s, Drawing& d) {
   constexpr double kMargin = 12;
   d.boxes = s.boxes;
@@ -93,7 +95,8 @@ Result<std::vector<Drawing>> lay_out(const std::vector<Sketch>& sketches) {
   std::vector<Drawing> drawings(sketches.size());
   for (size_t i = 0; i < sketches.size(); ++i) {
     if (!small_enough(sketches[i])) continue;
-    // What dot did not come to, or did wrong, is not drawn.
+    // Leave this drawing and all later ones empty if dot did not finish it or its output is
+    // invalid.
     if (!read_drawing(places, sketches[i], drawings[i])) {
       drawings[i] = {};
       break;

@@ -1,3 +1,4 @@
+// Tables of the names that a TPU's compiler knows.
 #include "harness/check/opcodes.h"
 
 #include <set>
@@ -27,7 +28,7 @@ const Names& known() {
       "select", "select-and-scatter", "send", "send-done", "shift-left", "shift-right-arithmetic",
       "shift-right-logical", "sign", "sine", "slice", "sort", "sqrt", "stochastic-convert",
       "subtract", "tan", "tanh", "topk", "transpose", "triangular-solve", "tuple", "while", "xor",
-      // What StableHLO has and HLO spells otherwise.
+      // Ops of StableHLO that HLO spells otherwise.
       "case", "if", "create-token", "cross-replica-sum", "torch-index-select", "einsum",
       "unary-einsum", "uniform-quantize", "uniform-dequantize", "return"};
   return names;

@@ -1,4 +1,5 @@
-// The table of rules. Messages are those of the stacks of that time, as found in their sources and in public logs.
+// The table of rules. Messages are quoted from the TPU software stacks of their time, as found in
+// their sources and in public logs.
 #include "harness/check/rules.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The rules by what they read. Each appends what it finds; check.cc puts it in order. Used by harness/check alone.
+// The rules, grouped by what they read. Each function appends its findings; check.cc sorts them.
+// Used by harness/check only.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,7 +10,7 @@ namespace twinrun::check {
 
 using Findings = std::vector<RuleFinding>;
 
-// A finding of a rule; `arguments` are put into its message.
+// A finding of a rule. `arguments` are formatted into the rule's message.
 template <typename... Arguments>
 RuleFinding finding(std::string_view id, std::string where, std::string found, std::string why,
                     std::string fix, const Arguments&... arguments) {
@@ -23,16 +24,18 @@ RuleFinding finding(std::string_view id, std::string where, std::string found, s
           fmt::format(fmt::runtime(r.message), arguments...)};
 }
 
-// Keys alone: batch, steps, data, reductions, clipping, sizes of layers.
+// Rules that read keys only: batch, steps, data, reductions, clipping, sizes of layers.
 void check_keys(const ReadScenario& read, Findings& out);
-// Where samples meet, of the program before it is shared out.
+// Rules about layers and losses across samples. `forward`: the program of the whole batch, before
+// sharding.
 void check_couplings(const ReadScenario& read, const Program& forward, Findings& out);
-// The program of one of several cores.
+// Rules about the sharded step: that gradients are reduced over the cores.
 void check_collectives(const Program& step, const std::string& where, Findings& out);
-// How findings call an instruction of a text: "fft.3:41", as names may repeat from function to function.
+// The name of an instruction in findings: "fft.3:41", with its line, as names may repeat between
+// functions.
 std::string op_id(const HloInstruction& in);
-// A text: element types, sizes, opcodes, random numbers, all-reduces. The first `state` parameters are fed once, the others at
-// every step.
+// Rules about a text: element types, sizes, opcodes, random numbers, all-reduces. The first `state`
+// parameters are fed once, the others at every step.
 void check_text(const HloModule& module, size_t state, Findings& out);
 
 }  // namespace twinrun::check

@@ -1,4 +1,5 @@
-// Rules that read a training step as text: every instruction of every computation, before anything is imported.
+// Rules that read a training step as text, instruction by instruction, before it is imported; and
+// the rule about all-reduces of a program.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -18,7 +19,7 @@ bool is_wide_float(std::string_view t) { return t == "f64" || t == "c128"; }
 bool is_wide_integer(std::string_view t) { return t == "s64" || t == "u64"; }
 bool is_narrow_float(std::string_view t) { return t == "f16" || t.starts_with("f8"); }
 
-// All instructions that one rule speaks of in the same words.
+// All instructions that share one finding of a rule.
 struct Group {
   std::vector<const HloInstruction*> of;
 };

@@ -1,3 +1,4 @@
+// twinrun bisect: chooses the axis, and replays a recorded session.
 #include "harness/cli/bisect.h"
 
 #include <fmt/format.h>
@@ -35,7 +36,7 @@ void print_help() {
       "exit codes: 0 found, 125 not reproducible or not decided, 128 usage, 130 interrupted\n");
 }
 
-// A session as it went, without running anything.
+// Prints a recorded session without running anything.
 int replay(const Args& args) {
   po::options_description options("options");
   options.add_options()("replay", po::value<std::string>(), "session.jsonl of a search")(
@@ -62,7 +63,7 @@ int replay(const Args& args) {
     fmt::print("{}\n", j.dump(2));
     return 0;
   }
-  // A file may come from anywhere.
+  // The session file may come from anywhere, so clean its text.
   fmt::print("{}\n", text::clean(record->head.command));
   text::Table table({{.title = "", .right = true},
                      {.title = "candidate"},

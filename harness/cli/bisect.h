@@ -1,4 +1,4 @@
-// What the four axes of `twinrun bisect` share on the command line; a file per pair of axes.
+// Shared by the four axes of `twinrun bisect` on the command line; one .cc file per pair of axes.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,12 +15,12 @@ int bisect_op(const Args& args);
 int bisect_config(const Args& args);
 int bisect_rev(const Args& args);
 
-// An error that Ctrl-C made is none.
+// Prints the error; after Ctrl-C exits as interrupted, whatever the error is.
 inline int failed(const Error& error, const StopFlag& stop) {
   return fail(error, stop.load() ? kExitInterrupted : kExitUsage);
 }
 
-// Words before and after "--": options, and a command that is run as it stands.
+// Splits the arguments at "--" into options and a command that is run unchanged.
 std::pair<Args, Args> split_command(const Args& args);
 
 }  // namespace twinrun::cli

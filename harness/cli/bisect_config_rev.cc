@@ -1,3 +1,4 @@
+// twinrun bisect config and rev: finds the scenario keys or the commit that make a difference.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -169,7 +170,7 @@ Json json_of(const bisect::RevisionsFound& f) {
           {"notes", f.found.notes}};
 }
 
-// Subjects of commits are other people's text.
+// Subjects of commits are untrusted text.
 std::string commit_text(const bisect::Commit& c) {
   return fmt::format("{}  {}", c.name.substr(0, 12), text::clean(c.subject));
 }

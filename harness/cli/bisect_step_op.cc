@@ -1,3 +1,4 @@
+// twinrun bisect step and op: finds the first step, and in it the first op, that differs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,7 +37,8 @@ void add_engine_options(po::options_description& options) {
   add_fault_option(options, "engine B");
 }
 
-// Both run B's program, each by its own formulas. `cores`: of it; none: as the command line or the scenario says.
+// Sets up both engines with B's program, each with the formulas that it declares. `cores`: their
+// number; if unset, from the command line or the scenario.
 Result<Pair> pair_of(const Parsed& parsed, const Scenario& scenario, Progress* progress,
                      std::optional<int> cores = std::nullopt) {
   TWINRUN_ASSIGN(Experiment experiment, make_experiment(scenario));
@@ -117,7 +119,7 @@ int tell_step(const StepParting& p, bool json) {
   return p.step ? 0 : kExitUnavailable;
 }
 
-// Whether it names a run file, whatever the file is worth.
+// Whether the argument names an existing .h5 file; its content is checked later.
 bool names_file(const std::string& word) {
   std::error_code ignored;
   return word.ends_with(".h5") && std::filesystem::is_regular_file(word, ignored);
@@ -199,7 +201,7 @@ int tell_op(const OpParting& p, const std::string& a, const std::string& b, int6
   return found && repeats ? 0 : kExitUnavailable;
 }
 
-// B alone against the bounds of its own arithmetic, from the first step on.
+// Runs B alone and compares each op with the bound of B's own arithmetic, from step `first` on.
 int by_bounds(const Pair& pair, int64_t first, int64_t last, std::optional<States> start,
               int threads, bool json, Progress& progress, const StopFlag& stop) {
   ThreadPool pool(threads);
@@ -260,7 +262,7 @@ struct Begin {
   int64_t step = 0;
 };
 
-// --from: the last state that the file has at or before the step asked for.
+// --from: the file's last state at or before --step; without --step, its first state.
 Result<std::optional<Begin>> begin_of(const Parsed& parsed, const Program& program) {
   if (!parsed.has("from")) return std::optional<Begin>();
   const auto path = parsed.get<std::string>("from");

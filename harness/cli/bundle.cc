@@ -1,3 +1,4 @@
+// twinrun bundle: packs a diagnosis into one .zip, reduced to the smallest that fails alike.
 #include "harness/bundle/bundle.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// twinrun check: the rules of harness/check, told as text or JSON.
+// twinrun check: prints the findings of harness/check as text or JSON.
 #include "harness/check/check.h"
 
 #include <fmt/format.h>
@@ -102,7 +102,7 @@ void print(const MemoryReport& memory) {
     fmt::print("{}\n", line);
 }
 
-// The graph page; its path.
+// Writes the graph page and returns its path.
 Result<std::string> write_page(const Checked& c, const std::optional<MemoryReport>& memory,
                                const std::string& folder) {
   namespace fs = std::filesystem;

@@ -1,4 +1,5 @@
-// The command line: one file per verb, one line per verb in main.cc. Only this folder prints, parses argv or decides exit codes.
+// The command line: one file per verb, one line per verb in main.cc. Only this folder prints,
+// parses argv or decides exit codes.
 #pragma once
 
 #include <boost/program_options.hpp>
@@ -16,7 +17,7 @@ namespace twinrun::cli {
 
 namespace po = boost::program_options;
 
-// interfaces.md: usage, bad input, environment.
+// Exit codes (docs/cli.md): usage or bad input; engine or environment; interrupted.
 inline constexpr int kExitUsage = 128;
 inline constexpr int kExitUnavailable = 125;
 inline constexpr int kExitInterrupted = 130;
@@ -44,7 +45,7 @@ int bisect_verb(const Args& args);
 int check_verb(const Args& args);
 int profile_verb(const Args& args);
 
-// A verb's options: adds --help, parses, prints help. Returns an exit code when the verb is done already.
+// The options of a verb. parse() adds --help and prints it; `exit` is set when the verb is done.
 struct Parsed {
   po::variables_map values;
   std::optional<int> exit;
@@ -57,10 +58,11 @@ struct Parsed {
 Parsed parse(const Args& args, const char* usage, const char* example,
              po::options_description visible, const std::vector<std::string>& positional);
 
-// Prints "twinrun: where: what" and the fix to stderr; returns the code, or kExitUnavailable where the place is an engine of
-// another process: it could not be started, or failed later.
+// Prints "twinrun: where: what" and the fix to stderr. Returns the code, or kExitUnavailable where
+// the error is about an engine of another process, which could not be started or failed later.
 int fail(const Error& error, int code = kExitUsage);
-// On standard error. A terminal that is gone or a full disk behind it costs nobody a run.
+// Prints to standard error. Errors of writing are ignored: a closed terminal or full disk must not
+// end a run.
 void say(const std::string& text);
 
 // Options that several verbs share.
@@ -70,33 +72,36 @@ Result<Overrides> overrides_of(const Parsed& parsed, const char* option = "set")
 Result<Scenario> scenario_of(const Parsed& parsed, const char* option = "SCENARIO");
 Result<int> threads_of(const Parsed& parsed);
 
-// --pjrt-plugin, of the engine `xla`: its name becomes xla:PATH. An engine of others that cannot start ends with 125.
+// --pjrt-plugin, for the engine `xla`: engine_of turns its name into xla:PATH. fail_engine exits
+// with 125 where a foreign engine cannot start.
 void add_plugin_option(po::options_description& options);
 std::string engine_of(const Parsed& parsed, const char* option);
 int fail_engine(const Error& error, const std::string& engine);
 
-// --fault SPEC. `fault_help`: prints the kinds if --fault help asks for them, whatever else is missing.
+// --fault SPEC. fault_help prints the kinds for --fault help, even if other arguments are missing.
 void add_fault_option(po::options_description& options, const char* what);
 std::optional<int> fault_help(const Args& args);
 Result<std::vector<FaultSpec>> faults_of(const Parsed& parsed, const char* option = "fault");
-// A run of `steps` steps: each fault begins within it.
+// Checks that each fault begins within a run of `steps` steps.
 Status check_faults_begin(const std::vector<FaultSpec>& faults, int64_t steps);
 
-// Whether a file can be put here, asked before hours of work rather than after.
+// Checks that a file can be written here, before hours of work rather than after.
 Status check_output(const std::string& path);
 
-// The words as typed, quoted for a shell.
+// The command line as typed, quoted for a shell.
 std::string command_line();
 void remember_command_line(int argc, char** argv);
 
-// SIGINT and SIGTERM: the first asks runs to end after the step, the second ends at once.
+// Handles SIGINT and SIGTERM: the first one asks runs to end after the current step, a second one
+// ends the process at once.
 const StopFlag& install_stop_flag();
 
 bool stdout_is_terminal();
-bool colors_wanted();   // NO_COLOR unset or empty, TERM not dumb
-bool use_color();       // wanted, and stdout is a terminal
-int terminal_width();   // of stdout; 80 elsewhere
-bool unicode_wanted();  // unless LC_ALL, LC_CTYPE or LANG, the first that is set, names no UTF-8
-void print_report(const Report& report);  // to_terminal, as this terminal has it
+bool colors_wanted();  // NO_COLOR unset or empty, TERM not dumb
+bool use_color();      // wanted, and stdout is a terminal
+int terminal_width();  // of stdout, at most 120; 80 if it is no terminal
+// False only if the first of LC_ALL, LC_CTYPE and LANG that is set does not name UTF-8.
+bool unicode_wanted();
+void print_report(const Report& report);  // to_terminal with the settings of this terminal
 
 }  // namespace twinrun::cli

@@ -1,3 +1,4 @@
+// Functions that the verbs share: parsing options, errors, signals, facts about the terminal.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -26,7 +27,8 @@ std::string typed;
 StopFlag stop{false};
 constexpr const char* kSurplus = "surplus words";
 
-// One press may arrive twice, from the terminal and from who forwards it: only a later one is another.
+// One Ctrl-C may arrive twice, from the terminal and from a process that forwards it. Only a signal
+// that comes later than this counts as a second one.
 constexpr int64_t kAnotherPress = 200'000'000;  // ns
 std::atomic<int64_t> first_press = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
@@ -142,7 +144,7 @@ void say(const std::string& text) {
 
 int fail(const Error& error, int code) {
   const bool color = isatty(STDERR_FILENO) != 0 && colors_wanted();
-  // Engines and files have their say in it.
+  // The message may contain text from engines and files, so clean it.
   say(fmt::format("{}twinrun:{} {}\n", color ? "\x1b[1;31m" : "", color ? "\x1b[0m" : "",
                   join(text::clean_lines(error.message()), "\n")));
   return of_foreign_engine(error) ? kExitUnavailable : code;

@@ -1,3 +1,4 @@
+// twinrun compare: compares two engines or settings over paired seeds.
 #include "harness/gate/compare.h"
 
 #include <fmt/format.h>
@@ -10,7 +11,7 @@
 namespace twinrun::cli {
 namespace {
 
-// --a, --a-cores, --a-set, --a-fault; the same of b.
+// --a, --a-cores, --a-set, --a-fault; the same for b.
 void add_arm_options(po::options_description& options, const std::string& arm) {
   const auto add = [&](const std::string& name, const po::value_semantic* value, const char* what) {
     options.add_options()((arm + name).c_str(), value, what);

@@ -1,3 +1,4 @@
+// twinrun convert: converts weights between checkpoints and files of other frameworks.
 #include "harness/foreign/convert.h"
 
 #include <fmt/format.h>
@@ -58,7 +59,7 @@ void print(const Converted& done, const std::string& path, bool quiet) {
   }
 }
 
-// What a user should know beyond the table.
+// Prints what the user should know in addition to the table.
 void print_notes(const Conversion& conversion) {
   if (!conversion.initial.empty()) {
     say(fmt::format("initial values, not in the file: {}\n", join(conversion.initial, ", ")));

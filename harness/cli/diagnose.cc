@@ -1,3 +1,4 @@
+// twinrun diagnose: trains reference and subject, compares them and reports a verdict.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,7 +37,7 @@ Result<std::vector<std::string>> fail_on(const Parsed& parsed) {
   return classes;
 }
 
-// A scenario comes from somewhere: its name chooses no folder.
+// The name of a scenario is untrusted and must not select another folder.
 std::string file_name(std::string name) {
   for (char& c : name) {
     if (c == '/' || c == '\\' || static_cast<unsigned char>(c) < ' ') c = '_';
@@ -44,7 +45,8 @@ std::string file_name(std::string name) {
   return name;
 }
 
-// The scenario's digest, or where its engines are others or made wrong, a digest of these too: no diagnosis takes another's folder.
+// Named after the scenario's digest. With other engines than the defaults, or with faults, these
+// are part of the digest, so that no diagnosis takes the folder of another.
 std::string default_folder(const Scenario& scenario, const DiagnoseOptions& o) {
   Digest digest = scenario_digest(scenario);
   if (o.baseline != "cpu" || o.subject != "tpu" || !o.faults.empty()) {
@@ -95,7 +97,7 @@ int dry_run(const Experiment& experiment, const DiagnoseOptions& options, bool j
   return 0;
 }
 
-// --program and what stands beside it; nothing where a scenario is given.
+// The experiment of --program and its options; nullopt where a scenario is given.
 Result<std::optional<Experiment>> imported_of(const Parsed& parsed) {
   const auto text = [&](const char* key) {
     return parsed.has(key) ? parsed.get<std::string>(key) : std::string();
@@ -217,7 +219,7 @@ int diagnose_verb(const Args& args) {
   } else {
     print_report(report);
   }
-  // An engine that failed was not judged: no choice of classes makes it a good one.
+  // A failed engine was not judged, so --fail-on must not turn that into success.
   const bool failed = std::ranges::any_of(
       report.findings, [](const Finding& f) { return f.cause == "engine_failed"; });
   const bool counts = !parsed.has("fail-on") || failed ||

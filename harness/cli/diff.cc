@@ -1,3 +1,4 @@
+// twinrun diff: shows where two runs, checkpoints or curves differ.
 #include "harness/diff/diff.h"
 
 #include <fmt/format.h>
@@ -44,7 +45,7 @@ nlohmann::ordered_json json_of(const Diff& d) {
   return j;
 }
 
-// Names come from files of others.
+// Names come from untrusted files.
 std::string shown(const std::string& text) { return text::clean(text); }
 
 void print_curve(const Diff& d) {

@@ -1,3 +1,4 @@
+// twinrun doctor: checks the machine, the build and an engine.
 #include "harness/doctor/doctor.h"
 
 #include <fmt/format.h>
@@ -13,7 +14,7 @@ namespace twinrun::cli {
 namespace {
 
 void print_row(const DoctorRow& row) {
-  // Engines have their say in it.
+  // The text may come from an engine, so clean it.
   const std::vector<std::string> lines = text::clean_lines(row.detail);
   fmt::print("  {:<6} {:<40} {}\n", row.passed ? "ok" : "FAILED", row.name,
              lines.empty() ? "" : lines[0]);

@@ -1,3 +1,4 @@
+// twinrun drill: injects faults and causes, diagnoses them blind and counts the results.
 #include "harness/drill/drill.h"
 
 #include <fmt/format.h>

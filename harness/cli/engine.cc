@@ -1,4 +1,4 @@
-// Engines on the command line: --pjrt-plugin, and what it means that one cannot start.
+// Engines on the command line: --pjrt-plugin, and the exit code where an engine cannot start.
 #include "harness/cli/cli.h"
 #include "harness/experiment/engines.h"
 

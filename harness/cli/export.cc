@@ -1,3 +1,4 @@
+// twinrun export: writes a training step as StableHLO text, with arguments and results.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// --fault, of train and diagnose.
+// The option --fault, which several verbs share.
 #include <fmt/format.h>
 
 #include <algorithm>

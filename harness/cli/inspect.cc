@@ -1,3 +1,4 @@
+// twinrun inspect: shows what a file or a scenario contains.
 #include <fmt/format.h>
 
 #include <filesystem>

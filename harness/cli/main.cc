@@ -1,4 +1,4 @@
-// twinrun VERB ...: the table of verbs.
+// twinrun VERB ...: the table of verbs, and main().
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -69,8 +69,9 @@ void print_help() {
       "125 inconclusive or engine not available, 128 usage or bad input, 130 interrupted\n");
 }
 
-// What an engine left in HDF5 is read by another twinrun, which may die of it: its standard input, at most so many bytes. No verb
-// for people, and without a word for them.
+// HDF5 files from engines are parsed in another twinrun process, which may crash on them: the file
+// is its standard input, and its argument is the largest size in bytes. An internal verb, so it is
+// not listed and prints nothing for users.
 constexpr std::string_view kHdf5Reader = "read-hdf5";
 
 std::optional<int> read_hdf5(const Args& words) {
@@ -104,7 +105,8 @@ int run(int argc, char** argv) {
                fmt::format("did you mean '{}'?", nearest(words[0], names))});
 }
 
-// A file that is opened must not become a standard stream that was closed. One whose writes fail stays one.
+// Opens closed standard streams, so that a file opened later does not get their number. Standard
+// output is opened for reading only, so that writing to it still fails and is reported.
 void open_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) < 0 && errno == EBADF)
@@ -121,14 +123,16 @@ Error stdout_error() {
 }  // namespace twinrun::cli
 
 int main(int argc, char** argv) {
-  // Steps allocate and free the same sizes over and over: keep the pages instead of giving them back each time.
+  // Steps allocate and free the same sizes over and over: keep freed pages instead of returning
+  // them to the system.
   twinrun::keep_freed_pages();
   twinrun::cli::remember_command_line(argc, argv);
   twinrun::cli::open_streams();
-  std::signal(SIGCHLD, SIG_DFL);  // one who ignores it hands that on: children would end unseen
+  // An ignored SIGCHLD is inherited, and children's exit codes would be lost.
+  std::signal(SIGCHLD, SIG_DFL);
   try {
     const int code = twinrun::cli::run(argc, argv);
-    // What was printed may have stayed in the buffer until now: a full disk behind a redirection is no success.
+    // Output may still be in the buffer: a full disk behind a redirection is an error.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
       return twinrun::cli::fail(twinrun::cli::stdout_error());
     return code;

@@ -1,3 +1,4 @@
+// twinrun profile: shows where the time of a step goes, modelled or measured.
 #include "reports/profile.h"
 
 #include <fmt/format.h>

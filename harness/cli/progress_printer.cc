@@ -1,3 +1,4 @@
+// Prints progress on stderr.
 #include "harness/cli/progress_printer.h"
 
 #include <fmt/format.h>
@@ -21,7 +22,7 @@ std::string duration_text(double seconds) {
 
 namespace {
 
-// A live line is erased and written again: a dumb terminal cannot.
+// A live line is erased and rewritten, which a dumb terminal cannot do.
 bool erasable() {
   const char* term = std::getenv("TERM");
   return isatty(STDERR_FILENO) != 0 && term != nullptr && std::string_view(term) != "dumb";
@@ -45,7 +46,7 @@ void ProgressPrinter::log(const std::string& line) {
 }
 
 void ProgressPrinter::note(const std::string& line) {
-  if (quiet_ || !notes_.insert(line).second) return;  // several runs of a verb have the same to say
+  if (quiet_ || !notes_.insert(line).second) return;  // several runs of a verb may repeat a note
   say(fmt::format("{}  note: {}\n", terminal_ ? "\r\x1b[K" : "", line));
 }
 
@@ -68,7 +69,7 @@ void ProgressPrinter::step(int64_t done, const std::string& detail) {
                       duration_text(static_cast<double>(total_ - done) / rate), detail))));
 }
 
-// No more often than it can be read.
+// At most ten times a second on a terminal, once in ten seconds elsewhere.
 void ProgressPrinter::alive(const std::string& what) {
   const auto now = Clock::now();
   if (quiet_ || now - told_ < std::chrono::milliseconds(terminal_ ? 100 : 10'000)) return;

@@ -1,5 +1,5 @@
-// Progress on stderr: a live line with rate and time left on a terminal, one line per stage elsewhere, nothing with -q;
-// -v adds a line every train.log_every steps.
+// Progress on stderr: on a terminal a live line with rate and remaining time, elsewhere one line
+// per stage, nothing with -q; -v adds a line every train.log_every steps.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ class ProgressPrinter : public Progress {
   Clock::time_point begin_, shown_, told_;
 };
 
-// "8 s", "2 min 05 s"
+// "8.0 s", "42 s", "2 min 05 s"
 std::string duration_text(double seconds);
 
 }  // namespace twinrun::cli

@@ -1,3 +1,4 @@
+// twinrun record: records a golden run for twinrun verify.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

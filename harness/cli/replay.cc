@@ -1,3 +1,4 @@
+// twinrun replay: checks whether a bundle gives the same result on this machine.
 #include "harness/bundle/replay.h"
 
 #include <fmt/format.h>

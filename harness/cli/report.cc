@@ -1,4 +1,4 @@
-// twinrun report: what a diagnosis left in its folder, told again in other formats.
+// twinrun report: renders a finished diagnosis in other formats.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTerminal = "terminal";
-constexpr uint64_t kMostBytes = uint64_t{256} << 20;  // of a report.json
+constexpr uint64_t kMostBytes = uint64_t{256} << 20;  // largest accepted report.json
 
 // Formats of several files, each in a folder of its own.
 struct FolderFormat {
@@ -41,7 +41,7 @@ std::vector<std::string> known_formats() {
   return names;
 }
 
-// The names between commas, each once.
+// The names separated by commas, without duplicates.
 Result<std::vector<std::string>> formats_of(const std::string& text) {
   const std::vector<std::string> known = known_formats();
   std::vector<std::string> names;
@@ -87,7 +87,8 @@ Status write(const fs::path& file, const std::string& content) {
   return write_file_atomically(file.string(), content);
 }
 
-// `folder`: of the results. `given`: what -o says, if it is there.
+// Writes one format. `folder`: the results folder; `given`: the path of -o, if there is one;
+// `alone`: it is the only format.
 Status tell(const std::string& name, const Report& report, const fs::path& folder,
             const std::optional<fs::path>& given, bool alone) {
   if (name == kTerminal) {

@@ -1,3 +1,4 @@
+// twinrun scenarios: lists the scenarios of the library, or prints one.
 #include <fmt/format.h>
 
 #include "harness/cli/cli.h"
@@ -8,7 +9,7 @@ namespace twinrun::cli {
 
 int scenarios_verb(const Args& args) {
   if (args.empty()) {
-    // Those of drills come last: they are made to be broken.
+    // Drill scenarios come last, since they are made for fault injection.
     for (const bool drills : {false, true}) {
       if (drills) fmt::print("\nfor twinrun drill:\n");
       for (const auto& file : library_files()) {

@@ -1,3 +1,4 @@
+// twinrun serve: runs one of our engines behind the engine protocol.
 #include "harness/doctor/serve.h"
 
 #include <iostream>

@@ -1,3 +1,4 @@
+// twinrun snapshot: writes the seeded initial checkpoint.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

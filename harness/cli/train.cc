@@ -1,3 +1,4 @@
+// twinrun train: one training run on one engine.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 namespace twinrun::cli {
 namespace {
 
-// After as many that warm the engine up, where the run has so many.
+// Steps timed for --trace, after as many steps of warm-up where the run is long enough.
 constexpr int64_t kTimedSteps = 3;
 
 struct Start {
@@ -24,8 +25,8 @@ struct Start {
   std::optional<RunFile> history;  // the run that is resumed
 };
 
-// The resumed run with what came before it, as if nothing had happened: without the evaluation and the checkpoint that only the
-// interruption made.
+// Joins a resumed run and what came before, as if there had been no interruption: the evaluation
+// and the checkpoint made only because of it are dropped.
 RunFile joined(RunFile before, RunFile after, const TrainSpec& train, const HostLoop& loop) {
   const int64_t step = after.first_step;
   const auto drop_occasional = [&](auto& list, const auto& later, int64_t every) {
@@ -57,7 +58,8 @@ RunFile joined(RunFile before, RunFile after, const TrainSpec& train, const Host
   return after;
 }
 
-// How long a run is and how often it reports may change on the way; what decides the bits may not.
+// The length of a run and how often it reports may change when it resumes; settings that determine
+// the bits may not.
 Status check_same_scenario(const Checkpoint& checkpoint, const Scenario& now,
                            const std::string& path) {
   TWINRUN_ASSIGN(Scenario stored, parse_scenario(checkpoint.scenario, path));
@@ -74,7 +76,8 @@ Status check_same_scenario(const Checkpoint& checkpoint, const Scenario& now,
                "inspect --resolved` shows the stored ones"};
 }
 
-// --init: a snapshot or any checkpoint, training begins at its step. --resume: the last checkpoint of a run file.
+// --init: training begins at the step of a snapshot or another checkpoint. --resume: at the last
+// checkpoint of a run file, or at a checkpoint.
 Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& program,
                                       const Scenario& scenario) {
   Checkpoint checkpoint;
@@ -109,8 +112,9 @@ Result<std::optional<Start>> start_of(const Parsed& parsed, const Program& progr
   return std::optional<Start>(Start{*states, checkpoint.step, std::move(history)});
 }
 
-// Writes checkpoints while training goes on, one at a time (HDF5 sees one thread); an error shows at the next one or at
-// the end. What is being written stays as it is: the engine updates in place only what nobody else holds.
+// Writes checkpoints in the background while training goes on, one at a time, because HDF5 may be
+// used by one thread only. An error is returned by the next write or by finish(). The tensors being
+// written do not change: the engine updates in place only tensors that have no other owner.
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(std::string path) : path_(std::move(path)) {}
@@ -201,7 +205,8 @@ int train_verb(const Args& args) {
     }
   }
   const HostLoop loop(*scenario, cores, setup->backend->capabilities().name);
-  // A crash must not cost the run: periodic checkpoints go to disk at once, beside the run file.
+  // Periodic checkpoints are written to disk at once, beside the run file, so that a crash does not
+  // lose the run.
   CheckpointWriter checkpoints(path + ".checkpoint.h5");
   o.on_checkpoint = [&](const Checkpoint& c) { return checkpoints.write(c); };
   auto result = train(*experiment, program, *setup->backend, o);
@@ -225,7 +230,7 @@ int train_verb(const Args& args) {
   const RunFile& file = result->file;
   const Evaluation e = file.evaluations.empty() ? Evaluation{} : file.evaluations.back();
   if (parsed.get<bool>("json")) {
-    // NaN and infinities become null: JSON has no other word for them.
+    // NaN and infinities become null, because JSON has no such numbers.
     const nlohmann::ordered_json j = {{"schema", 1},
                                       {"file", path},
                                       {"engine", file.engine},

@@ -1,3 +1,4 @@
+// twinrun verify: compares golden runs with what the engine computes now.
 #include "harness/gate/verify.h"
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kEnding = ".golden.h5";
 
-// Files as they are named; of a folder all golden runs below it, by name.
+// Files as given; a folder stands for all golden runs below it, sorted by name.
 Result<std::vector<std::string>> goldens_of(const std::vector<std::string>& named) {
   std::vector<std::string> out;
   for (const std::string& path : named) {

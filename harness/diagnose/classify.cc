@@ -1,3 +1,4 @@
+// Decides the verdict from the evidence, in the order of the table in docs/diagnosis.md.
 #include "harness/diagnose/classify.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,8 @@ bool no_effect(const TrajectoryRow* row) {
 
 bool has_learnt(const Evidence& e) { return !e.learning || e.learning->learnt; }
 
-// The engine's own part of a verdict that rests on sharding's: what the seeds cannot see of it is said.
+// Beside a SHARDING verdict, notes the smallest effect of the engine itself (T - S) that the seeds
+// would show, if they do not resolve it.
 void tell_resolution(const Evidence& e, Judgement& j) {
   const TrajectoryRow* engine = find_row(e, "T - S");
   if (j.verdict == VerdictClass::kSharding && engine != nullptr && engine->detectable > 0 &&
@@ -46,8 +48,8 @@ void inconclusive(Judgement& j, std::string headline, std::string why,
   for (auto& n : next) j.next_steps.push_back(std::move(n));
 }
 
-// The subject's script runs another program, of a known cause: whether that matters is what that program does on the reference,
-// and what T does.
+// The subject's script runs another program, of a known cause. Whether that matters follows from
+// the effect of that program on the reference (S - R, if S was trained) and from T - R.
 void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr,
                   const TrajectoryRow* sr) {
   const TrajectoryRow* own = sr != nullptr ? sr : tr;
@@ -86,8 +88,8 @@ void judge_script(const Evidence& e, Judgement& j, const TrajectoryRow* tr,
                                   "the subject's own states");
 }
 
-// The subject's script computes another function, and the formula is known. Whether that matters is said; it is no fault of an
-// engine either way.
+// The subject's script computes another function, and the formula is known. The effect is reported
+// as well; it is no engine fault in either case.
 void judge_program(const Evidence& e, Judgement& j) {
   if (e.meaning.differs()) sharding_findings(e, j, VerdictClass::kSharding);
   program_findings(e, j, VerdictClass::kProgram);
@@ -102,7 +104,8 @@ void judge_program(const Evidence& e, Judgement& j) {
       e.match->states, e.match->outside.empty() ? "one" : e.match->outside.front().tensor);
 }
 
-// Why an engine failed, in a line: "at step 3: RuntimeError: ...". Of one that ended without an answer, the last that it said.
+// Why an engine failed, in one line: " at step 3: RuntimeError: ...". For an engine that ended
+// without an answer, the last line of its standard error is added.
 std::string reason_of(const std::string& what) {
   constexpr size_t kMost = 200;
   constexpr std::string_view kSays = "the engine says: ", kStep = "step ",
@@ -122,7 +125,7 @@ std::string reason_of(const std::string& what) {
   return step + ": " + first + (first.ends_with('.') ? "" : ".");
 }
 
-// The engine's last words are the evidence.
+// The engine failed: INCONCLUSIVE, with the lines of its error as evidence.
 void failed_engine(const Evidence& e, Judgement& j) {
   Finding f;
   f.verdict = VerdictClass::kInconclusive;
@@ -146,7 +149,8 @@ void failed_engine(const Evidence& e, Judgement& j) {
   j.findings.push_back(std::move(f));
 }
 
-// The sharded program means something else. It is SHARDING where held-out metrics show it, by however little.
+// The sharded program means something else. The class is SHARDING if the known causes explain that
+// and held-out metrics show a significant effect, however small.
 void judge_sharding(const Evidence& e, Judgement& j, const TrajectoryRow* tr,
                     const TrajectoryRow* sr) {
   const std::string causes = named_causes(e);
@@ -393,8 +397,8 @@ Judgement judge(const Evidence& e) {
         "one seed gives no interval", {what_decides({tr})});
     return j;
   }
-  // Rounding explains a small effect. One that is larger for sure than what the declared margin, or another seed, allows is not
-  // put down to it.
+  // Rounding explains a small effect. If the whole interval lies beyond what the declared margin,
+  // or another seed, allows (must_see), the effect is not attributed to rounding.
   const bool beyond =
       !std::isfinite(tr->mean) || tr->low > tr->must_see || tr->high < -tr->must_see;
   if (!beyond || no_effect(tr)) {

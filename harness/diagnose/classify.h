@@ -1,4 +1,5 @@
-// From evidence to verdict: the table of docs/diagnosis.md. Knows no engine beyond its declared capabilities.
+// From evidence to verdict: the table of docs/diagnosis.md. It stands between the stages (stages.h)
+// and the report. Of an engine it knows only the declared capabilities.
 //
 //   Judgement j = classify(evidence);       // class, headline, confidence, findings
 #pragma once
@@ -22,39 +23,45 @@ struct Evidence {
   Capabilities subject;
   int cores = 1;
   bool quick = false;
-  bool held_out = true;           // there are samples and seeds to ask whether drift matters
-  std::vector<Control> controls;  // R = R', T = T', ...
+  // Held-out samples and seeds exist, so whether drift matters can be tested (not for an imported
+  // step).
+  bool held_out = true;
+  std::vector<Control> controls;           // R = R', T = T', ...
   std::optional<int64_t> reference_parts;  // first step where R and R' differ
   std::string reference_parts_op;
-  std::optional<Birth> reference_birth;  // R or S ended in NaN or Inf
+  std::optional<Birth> reference_birth;  // set if R or S ended in NaN or Inf
   std::string reference_birth_run;
   std::optional<int64_t> subject_parts;  // first step where T and T' differ
-  std::optional<Error>
-      engine_failure;              // an engine of another process ended, hung or answered nonsense
-  std::string engine_failure_run;  // the run that was begun last before it
-  bool emulator_fails = false;     // at precision f32 it is not S, bit for bit
-  std::optional<Birth> subject_birth;  // T ended so, the references did not
-  std::vector<Violation> violations;   // of T and E1, in order of execution
-  std::string violations_run;          // "T" or "E1"
-  char level =
-      'A';  // of the evidence: A op trace and declared contract, B trace only, C tensors only
+  // An engine of another process exited, hung or returned an invalid answer.
+  std::optional<Error> engine_failure;
+  std::string engine_failure_run;  // the last run that was started before the failure
+  bool emulator_fails = false;     // at precision f32 the emulator does not have S's bits
+  // Set if T ended in NaN or Inf and the reference runs did not.
+  std::optional<Birth> subject_birth;
+  std::vector<Violation> violations;  // of the run below, in order of execution
+  std::string violations_run;         // "T" or "E1"
+  // Level of the evidence: A op trace and declared arithmetic, B op trace only, C tensors only.
+  char level = 'A';
   std::optional<RunSpread> spread;       // bits differ from run to run, every op inside its bound
-  std::vector<ReplicaParting> partings;  // state variables whose replicas part
-  bool other_program =
-      false;  // T's ops, or what they were fed, are not those of the program asked for
-  std::optional<MatchResult> match;  // ... or its ops were not shown
-  // Of an engine that shows tensors only, beside the match.
+  std::vector<ReplicaParting> partings;  // state variables whose replicas diverge
+  // T executed other ops than the requested program has, or read other inputs than it was fed.
+  bool other_program = false;
+  // Which program T ran. Set if `other_program`, or if T's ops were not shown.
+  std::optional<MatchResult> match;
+  // The following members are filled only for a subject that shows tensors only, beside `match`.
   StepCoverage step_coverage;
-  int64_t judged_since_outside = 0;  // steps, from the first that is outside on
+  int64_t judged_since_outside = 0;  // judged steps, from the first one outside on
   std::optional<OtherStart> other_start;
-  std::optional<bool> inside_again;  // the first step outside, resumed from the reported state
+  // Whether the first step outside is inside when it is run again from the state that was reported.
+  std::optional<bool> inside_again;
   std::optional<LayerFault> layer_fault;
-  std::string layers_error;  // what came in its place
+  std::string layers_error;  // the engine's error when it was asked for its layers' outputs
   std::optional<HiddenState> hidden_state;
   std::optional<ReplicaSplit> replica_split;
-  std::vector<ShardingCause>
-      known_causes;       // what each cause of an explanation means and what cures it
-  bool localised = true;  // the first violation follows a clean probed step directly
+  // Meaning and cure of the sharding causes in the explanations of `match`.
+  std::vector<ShardingCause> known_causes;
+  // The step before the first violation was probed and is clean, or there is no such step.
+  bool localised = true;
   MeaningResult meaning;
   std::vector<ProofRow> proofs;  // of the sharded program, as it is and with its causes undone
   std::vector<TrajectoryRow> trajectories;  // of each pair by each metric
@@ -62,12 +69,15 @@ struct Evidence {
   std::vector<EnsembleRow> ensembles;
   bool identical = false;  // T equals R bit for bit, and E1 equals R1
   bool t_equals_s = false;
-  double engine_drift = 0;    // relative distance of weights, T against S, at the end
-  double highest_drift = -1;  // of one step's gradient at precision highest; < 0: not run
-  double default_drift = -1;  // and at the declared one
-  double algebra_drift =
-      -1;  // of the weights after one update, by the subject's formula of it; < 0: it is R's
-  std::string command;  // that shows it again
+  double engine_drift = 0;  // relative distance of T's weights from S's after the last step
+  // Relative distance of one step's gradient (imported step: update) from the reference's, at
+  // precision "highest" and at the declared one; < 0: not run.
+  double highest_drift = -1;
+  double default_drift = -1;
+  // Relative distance of the weights after one update by the TPU stack's formula from those by the
+  // CPU's; < 0: both use the same formula.
+  double algebra_drift = -1;
+  std::string command;  // reproduces the diagnosis
 };
 
 struct Judgement {

@@ -1,3 +1,4 @@
+// Makes the reference and the subject, and executes and stores the runs of the experiment.
 #include "harness/diagnose/corners.h"
 
 #include <fmt/format.h>
@@ -22,7 +23,7 @@ std::string title(const std::string& name, const Capabilities& engine, const Pro
                          : fmt::format(", batch {}", program.batch));
 }
 
-// A corner of the experiment that is there: written, if it is to be kept and was not interrupted.
+// Stores a finished run; writes it if it is to be kept and was not interrupted.
 Status take(Stage& stage, const std::string& name, Program program, RunResult result, bool keep) {
   if (keep) {
     if (result.file.ended != "interrupted")
@@ -49,7 +50,7 @@ Status corner(Stage& stage, const std::string& name, const Experiment& experimen
 Status reference(Stage& stage, const std::string& name, const Experiment& experiment,
                  Program program, Backend& backend, RunOptions options, bool keep) {
   const std::string& engine = stage.options.baseline;
-  // Of a command nobody knows whether it is still the same program.
+  // Do not cache runs of an external command: it may have changed since.
   const bool others = is_foreign_engine(engine);
   const ReferenceCache cache(others ? "" : stage.options.cache, stage.options.fresh);
   auto kept = cache.find(experiment, program, engine, options);

@@ -1,4 +1,5 @@
-// What the stages share: engines by their part in the experiment, and the runs of its corners.
+// What the stages share: the reference and the subject as engines, and the runs of the experiment
+// (R, R2, R1, E1, S, T), executed and stored.
 #pragma once
 
 #include <memory>
@@ -9,15 +10,19 @@
 
 namespace twinrun {
 
+// The reference engine. `poison`: its results start as NaN patterns, so that unwritten elements
+// show.
 Result<std::unique_ptr<Backend>> baseline(const Stage& stage, int threads, bool poison = false);
-// Everything that judges it knows of it what any engine declares.
+// The subject, with the faults that are to be injected. The code that judges it uses only the
+// capabilities that it declares.
 Result<std::unique_ptr<Backend>> subject(const Stage& stage);
 Result<std::unique_ptr<Backend>> subject(const Stage& stage, const Scenario& scenario);
 
-// Runs one corner; kept ones are written, and found in stage.runs and stage.programs.
+// Executes one run and stores it in stage.runs. With `keep`, also stores its program in
+// stage.programs and, unless it was interrupted, writes runs/NAME.h5.
 Status corner(Stage& stage, const std::string& name, const Experiment& experiment, Program program,
               Backend& backend, RunOptions options, bool keep = true);
-// A corner of the baseline, from the cache if it is there.
+// The same for a run of the reference engine, which is read from the cache if it is there.
 Status reference(Stage& stage, const std::string& name, const Experiment& experiment,
                  Program program, Backend& backend, RunOptions options, bool keep = true);
 

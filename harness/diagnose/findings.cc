@@ -1,3 +1,5 @@
+// Findings about ops that violate their bounds, exact agreement, noise, failed controls and
+// undecided results.
 #include "harness/diagnose/findings.h"
 
 #include <fmt/format.h>
@@ -19,7 +21,7 @@ std::string core_text(const Violation& v, int cores) {
                          : fmt::format("on {} cores, first core {}", v.replicas, v.replica);
 }
 
-// A float32 number: nine digits tell it from its neighbours.
+// Nine digits distinguish a float32 number from its neighbours.
 std::string f32_text(double x) {
   if (std::isnan(x)) return "NaN";
   return std::isinf(x) ? (x < 0 ? "-Inf" : "Inf") : fmt::format("{:.9g}", static_cast<float>(x));
@@ -47,7 +49,8 @@ std::string persistence_text(const Violation& v) {
   }
 }
 
-// Ops that write nothing but what they read, or what follows from no number at all.
+// Ops without arithmetic: they move, select, compare or convert values, or generate them (sources,
+// random numbers).
 bool moves_only(const std::string& kind) {
   for (int k = 0; k < kOpKinds; ++k) {
     const auto op = static_cast<OpKind>(k);
@@ -60,7 +63,8 @@ bool moves_only(const std::string& kind) {
   return false;
 }
 
-// The worst element: its error beside what rounding allows there, and why no more.
+// Sets number and bound from the worst element: its error, what rounding allows there, and the
+// source of that bound.
 void set_error(const Violation& v, Finding& f) {
   const OracleVerdict& o = v.verdict;
   f.number = std::abs(o.subject - o.value);
@@ -134,8 +138,9 @@ Finding engine_finding(const Evidence& e, const Violation& v) {
   return f;
 }
 
-// An onset is where something could first be told. What is far outside its bound was right before; what is small may have been
-// there unseen.
+// Whether the fault may have begun before the violation that shows it. A result far outside its
+// bound would have shown earlier; a bias, or a result at less than twice its bound, may have stayed
+// undetected.
 bool could_hide(const Violation& v) {
   return v.what == Violation::What::kStatistic ||
          (v.what == Violation::What::kResult && v.verdict.worst < 2);
@@ -148,7 +153,8 @@ std::string hidden(const Violation& v, int cores) {
                      earlier && elsewhere ? " and " : "", elsewhere ? "on other cores" : "");
 }
 
-// TensorFlow's CPU kernel and XLA's compute the optimizer's update by different formulas of one meaning.
+// TensorFlow's CPU kernel and XLA's compute the optimizer's update by different formulas with the
+// same meaning.
 void describe_algebra(const Evidence& e, Finding& f) {
   f.phase = "update";
   f.sentence =
@@ -170,8 +176,8 @@ std::string subject_name(const Evidence& e) {
 
 void engine_bug(const Evidence& e, Judgement& j) {
   j.verdict = VerdictClass::kEngineBug;
-  // The first step that is wrong, and there the first op in program order: later ones may only pass the damage on, but each was
-  // judged on its own inputs, so each stands.
+  // Violations are ordered by step and, within a step, by program order, so the first one leads.
+  // Later ones may follow from it, but each op was judged on its own inputs, so each is listed.
   std::vector<std::string> seen;
   std::vector<Finding> found;
   for (const Violation& v : e.violations) {
@@ -256,7 +262,7 @@ void noise(const Evidence& e, Judgement& j) {
       : as.empty() || as == declared_word(e.subject)
           ? "every tensor is where honest engines of this declaration put it"
           : fmt::format("every tensor is where honest engines that compute as \"{}\" put it", as);
-  // Where sharding has a part of its own, the engine's is what is left.
+  // If sharding changes the meaning, the engine's own part is T - S.
   const TrajectoryRow* whole = find_row(e, "T - R");
   const TrajectoryRow* effect =
       e.meaning.differs() && find_row(e, "T - S") != nullptr ? find_row(e, "T - S") : whole;

@@ -1,4 +1,5 @@
-// What is said of the effect on what is learnt: the second answer of a verdict, and the numbers that findings quote of it.
+// The effect on what is learnt: the second answer of the report, and the sentences and numbers that
+// findings quote of it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +16,8 @@ std::string seeds_text(const TrajectoryRow& row) {
   return text::plural(static_cast<int64_t>(row.differences.size()), "paired seed");
 }
 
-// The margin that would hold the whole interval, of two digits, rounded up.
+// The smallest margin of two digits, rounded up, that contains the whole interval; 0: there is
+// none.
 double accepting_margin(const TrajectoryRow& row) {
   const double least = std::max(std::fabs(row.low), std::fabs(row.high));
   if (!(least > 0) || !std::isfinite(least)) return 0;
@@ -23,7 +25,7 @@ double accepting_margin(const TrajectoryRow& row) {
   return std::stod(fmt::format("{:.1e}", (std::floor(least / digit) + 1) * digit));
 }
 
-// Why the effect was not asked.
+// Why the effect was not tested.
 std::string not_asked(const Evidence& e, VerdictClass verdict) {
   if (e.reference_parts || e.reference_birth)
     return "the reference fails its control, so nothing can be held against it";
@@ -169,7 +171,8 @@ void answer_effect(const Evidence& e, Judgement& j) {
     return;
   }
   const TrajectoryRow *sr = find_row(e, "S - R"), *tr = find_row(e, "T - R");
-  // Of a change of meaning what it does by itself; else what the user sees.
+  // Report S - R if the change of meaning has a significant effect by itself, else T - R, which the
+  // user sees. An S - R within the margin does not hide a significant T - R.
   const bool own =
       is_significant(sr) && !(effect_of(*sr) == Effect::kWithinMargin && is_significant(tr));
   const TrajectoryRow* row = own ? sr : tr;

@@ -1,4 +1,5 @@
-// What is said of causes: those that the sharded program has, and those that the subject's script has brought in.
+// Findings about causes: those that the sharded program has, and those that the subject's script
+// introduces.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 namespace twinrun {
 namespace {
 
-// What people call a cause of sharding: as a subject, and in a list of shares.
+// Names of a sharding cause for people: as the subject of a sentence, and in a list of shares.
 struct CauseName {
   std::string_view cause, subject, share;
 };
@@ -52,7 +53,8 @@ std::string roundoff_text(const MeaningResult& meaning) {
              : "a quarter of float32's unit roundoff";
 }
 
-// Whether a proof is of this kind; an evaluation follows from the state.
+// Whether the proof covers this kind of comparison. An evaluation follows from the state, so update
+// and statistics prove it.
 bool proves(const ProofRow& proof, StepKind kind) {
   return proof.unproven.empty() &&
          (kind == StepKind::kGradient     ? proof.gradient
@@ -66,7 +68,8 @@ const ProofRow* find_proof(const Evidence& e, const std::string& program) {
   return it == e.proofs.end() ? nullptr : &*it;
 }
 
-// What is left of the change with a cause undone: proven nothing, or measured.
+// What remains of the change with a cause undone: nothing, if that is proven; else the measured
+// drift.
 std::string left_over(const Evidence& e, const SwitchRow& row) {
   const ProofRow* proof = find_proof(e, "without " + row.cause);
   if (proof != nullptr && row.drift_after <= row.envelope && proves(*proof, e.meaning.kind))
@@ -86,7 +89,6 @@ std::string proof_text(const ProofRow& proof) {
       proof.points, proof.degree, std::ceil(proof.log2_error));
 }
 
-// Causes with their share, most important first.
 void sharding_findings(const Evidence& e, Judgement& j, VerdictClass as) {
   const TrajectoryRow* effect = find_row(e, "S - R");
   const std::string kind(to_string(e.meaning.kind));
@@ -156,7 +158,8 @@ std::string subject_of(const Explanation::Part& part) {
   return part.sharding ? part.sharding->subject : std::string(name_of(part.cause).subject);
 }
 
-// "adds epsilon after the bias correction and has per-core batch norm", of a subject that comes before it.
+// "adds epsilon after the bias correction, and has per-core batch norm": follows the subject of a
+// sentence.
 std::string doings_text(const Explanation& explanation) {
   std::string text;
   for (const Explanation::Part& part : explanation.parts) {
@@ -196,7 +199,6 @@ std::string formula_sentence(const Evidence& e, const FormulaChange& change) {
 
 }  // namespace
 
-// What the subject's script changed, told from its tensors.
 void program_findings(const Evidence& e, Judgement& j, VerdictClass as) {
   const MatchResult& m = *e.match;
   const TrajectoryRow* effect = find_row(e, "T - R");

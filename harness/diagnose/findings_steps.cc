@@ -1,5 +1,6 @@
-// What is said of a run's steps where tensors are all that is shown: a step that began elsewhere than was reported, cores that part,
-// state that is hidden, and how much of the run was seen.
+// Findings about the steps of a subject that shows tensors only: a step that began from another
+// state than reported, a wrong layer, cores that diverge, hidden state, and how much of the run was
+// seen.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -76,7 +77,7 @@ void step_findings(const Evidence& e, Judgement& j) {
 
 namespace {
 
-// "conv2"; "relu1 or conv2"; nothing where it may be one of many.
+// "conv2"; "relu1 or conv2"; "" for more than three layers.
 std::string one_of_layers(const std::vector<std::string>& layers) {
   constexpr size_t kMost = 3;
   if (layers.size() > kMost) return "";
@@ -92,14 +93,15 @@ std::string value_named(const LayerFault& l) {
   return "the gradient at the output of " + l.value.substr(0, l.value.rfind(".grad"));
 }
 
-// What is said of it: "computes the output of conv2 wrong (forward pass)".
+// The predicate of the headline: "computes the output of conv2 wrong (forward pass)".
 std::string does_wrong(const LayerFault& l) {
   const std::string pass = l.backward ? "backward pass" : "forward pass";
   const std::string where = one_of_layers(l.layers);
   const std::string own = l.backward && !l.of_layer   ? l.value.substr(0, l.value.rfind('/'))
                           : l.of_layer && !l.backward ? l.value
                                                       : "";
-  // Its own name says which layer it is, but for a gradient at an output: that, the layer behind it computes.
+  // The value's own name says which layer computes it, except for a gradient at a layer's output,
+  // which the layer after it computes.
   const bool told = where.empty() || where == own || (where == "loss" && l.value == "loss");
   return fmt::format("computes {} wrong ({}{}{})", value_named(l), pass, told ? "" : " of ",
                      told ? "" : where);

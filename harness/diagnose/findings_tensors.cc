@@ -1,4 +1,5 @@
-// What is said of tensors outside the envelope of honest engines: one finding for each tensor, whatever cores and steps show it.
+// Findings about tensors outside the envelope of conforming engines: one for each tensor, on
+// whatever cores and steps it is outside.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,15 +12,15 @@
 namespace twinrun {
 namespace {
 
-// Probability of a false accusation, as it is calibrated: 1e-06.
+// The calibrated probability of a false alarm, as text: "1e-06".
 std::string rate(double probability) { return fmt::format("{:.0e}", probability); }
 
-// One tensor at the first step that shows it, on all cores that do.
+// A tensor that is outside: its mismatch at the first such step, and the cores that show it there.
 struct Told {
   const TensorMismatch* first = nullptr;
   std::vector<int> cores;
-  std::vector<const TensorMismatch*>
-      others;  // on other cores or at other steps, if they look otherwise
+  // Mismatches on other cores or at other steps whose pattern or elements differ.
+  std::vector<const TensorMismatch*> others;
 };
 
 std::vector<Told> grouped(const std::vector<TensorMismatch>& outside) {
@@ -42,7 +43,7 @@ std::vector<Told> grouped(const std::vector<TensorMismatch>& outside) {
   return out;
 }
 
-// " on core 2", " on cores 0 to 3 and 6"; "" of one core, or where all show it.
+// " on core 2", " on cores 0 to 3 and 6"; "" if there is one core only, or if all cores show it.
 std::string cores_text(const std::vector<int>& cores, int all) {
   if (all == 1 || static_cast<int>(cores.size()) >= all) return "";
   std::vector<std::string> runs;
@@ -62,7 +63,8 @@ std::string cores_text(const std::vector<int>& cores, int all) {
   return out;
 }
 
-// How far off, where that is a share of anything.
+// How far off the tensor is: relative to what was expected if that is meaningful, else in absolute
+// size.
 std::string amount(const TensorMismatch& t) {
   if (!std::isfinite(t.distance)) return "it has NaN or Inf";
   if (std::isfinite(t.relative) && (t.known || t.due == 0)) return text::relative(t.relative);
@@ -70,7 +72,8 @@ std::string amount(const TensorMismatch& t) {
                      t.due == 0 ? "exactly zero" : "nothing but rounding");
 }
 
-// "in column 7 of 32 it looks like 2 times what was due"; "" where nothing is known of it.
+// The signature of the fault: "in column 7 of 32 it looks like 2 times what was due"; "" if none is
+// known.
 std::string likeness(const TensorMismatch& t) {
   if (t.pattern.empty())
     return t.elements.empty() ? "" : fmt::format("what is wrong is {}", t.elements);
@@ -147,7 +150,8 @@ Finding told_finding(const Evidence& e, const Told& told) {
   return f;
 }
 
-// The whole step in another precision than the declared one: a finding of its own, not one for each tensor.
+// The whole step is computed in another precision than the declared one: one finding, not one for
+// each tensor.
 void undeclared_finding(const Evidence& e, Judgement& j) {
   const MatchResult& m = *e.match;
   const TensorMismatch& t = m.outside.front();
@@ -200,7 +204,6 @@ std::string spreads(double ratio, double threshold) {
                      text::number(threshold));
 }
 
-// Outside, and outside of itself when run again.
 void unrepeatable_finding(const Evidence& e, Judgement& j) {
   const MatchResult& m = *e.match;
   Finding f = tensor_finding(e, m.outside.front());
@@ -230,7 +233,8 @@ void tensor_findings(const Evidence& e, Judgement& j) {
     std::string following;
     size_t listed = 0;
     for (const Told& t : told) {
-      // An update that follows from a gradient that is told already is that gradient's echo.
+      // An update that follows from the reported gradient is a consequence, not a finding of its
+      // own.
       if (t.first->follows && &t != &told.front()) {
         following += (following.empty() ? "" : ", ") + t.first->tensor;
         continue;

@@ -1,4 +1,4 @@
-// Evidence and judgement -> Report: numbers are copied, nothing is decided here.
+// Fills the Report from evidence and judgement. It copies numbers and decides nothing.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -83,7 +83,7 @@ RunSummary summary(const std::string& name, const RunResult& run, const Program&
   return s;
 }
 
-// From which steps on the states of two corners differ.
+// For each pair of runs: the step from which on their states differ.
 std::vector<StateParting> state_partings(Stage& stage) {
   std::vector<StateParting> out;
   for (const auto& [left, right] : std::initializer_list<std::pair<const char*, const char*>>{
@@ -100,7 +100,8 @@ std::vector<StateParting> state_partings(Stage& stage) {
   return out;
 }
 
-// The ops that findings name with those that feed them, and the layers in which a cause of sharding acts; "" for none.
+// Program text of the ops that findings name, of their operands, and of the layers in which a
+// sharding cause acts; "" if there are none.
 std::string excerpt(const Program& program, const std::vector<Coupling>& couplings,
                     const std::vector<Finding>& findings) {
   const std::string text = to_text(program);
@@ -129,7 +130,7 @@ std::string excerpt(const Program& program, const std::vector<Coupling>& couplin
     }
   }
   if (count == 0) return "";
-  // What the program is, then a line per op.
+  // First the lines that describe the program, then one line per op.
   size_t head = 0;
   while (head < lines.size() && !lines[head].starts_with("%")) ++head;
   std::string out;
@@ -140,8 +141,8 @@ std::string excerpt(const Program& program, const std::vector<Coupling>& couplin
   return out;
 }
 
-// Where nothing is outside: of how many elements, and how near the sums come to their bounds. (A single rounding may always reach
-// its own.)
+// For a run in which nothing is outside: how many elements were checked, and how near the sums come
+// to their bounds. (Ops with a single rounding may always reach theirs.)
 std::string inside(const Lockstep& probe, const Program& asked, const EngineProbe& summary) {
   const Program& ran = probe.executed_program() != nullptr ? *probe.executed_program() : asked;
   for (const ProbeRow& row : summary.rows) {
@@ -152,7 +153,8 @@ std::string inside(const Lockstep& probe, const Program& asked, const EngineProb
   return inside_text(summary, "", 0);
 }
 
-// Faults put there on purpose. The judge has spoken: only now is the log opened.
+// Faults that were injected on purpose, and whether they changed bits. The log is read only here,
+// after the verdict, so that it cannot influence it.
 std::string injected(Stage& stage) {
   std::string faults;
   for (const FaultSpec& fault : stage.faults) faults += (faults.empty() ? "" : "; ") + fault.text;
@@ -165,7 +167,8 @@ std::string injected(Stage& stage) {
                              : "it changed no bit of any run");
 }
 
-// Nothing of an imported program or of a subject without a name (a drill's): another process cannot ask for it.
+// How to start the same diagnosis again. Empty for an imported program, and for a subject without
+// an engine name (a drill's), which another process cannot start.
 AskedOf asked_of(const Stage& stage) {
   if (stage.experiment.imported || stage.options.make_subject) return {};
   AskedOf asked{stage.options.baseline, stage.options.subject, {}, stage.options.quick};

@@ -1,3 +1,4 @@
+// Calls the stages of the diagnosis in order, classifies the evidence and writes the report.
 #include "harness/diagnose/pipeline.h"
 
 #include "harness/diagnose/stages.h"

@@ -1,6 +1,7 @@
-// The whole sentence in one function: scenario -> program -> checkpoint -> engines -> runs -> diff -> verdict -> report.
+// The whole diagnosis in one function: scenario -> program -> checkpoint -> engines -> runs ->
+// comparison -> verdict -> report.
 //
-//   auto d = diagnose(scenario, {.subject = "tpu", .directory = "out", .threads = 2}, &progress, &stop);
+//   auto d = diagnose(scenario, {.subject = "tpu", .directory = "out"}, &progress, &stop);
 //   d->report.verdict;  exit_code(d->report.verdict);
 #pragma once
 
@@ -22,15 +23,16 @@ struct DiagnoseOptions {
   std::string baseline = "cpu", subject = "tpu";
   std::string directory;  // report.json, report.md, init.h5, runs/*.h5
   bool quick = false;
-  bool cure = false;  // run the cure of the causes that the scenario's sharding has
+  bool cure = false;  // train again with the causes of the scenario's sharding undone
   int threads = 1;
-  std::vector<FaultSpec> faults;  // of the subject
-  // A subject that is no engine by name (a drill's): instead of `subject` and `faults`.
+  std::vector<FaultSpec> faults;  // to inject into the subject
+  // Makes a subject that has no engine name (a drill's); used instead of `subject` and `faults`.
   std::function<Result<std::unique_ptr<Backend>>(const BackendOptions&)> make_subject;
   std::string command;  // as typed, for the report
-  std::string cache;    // folder of reference runs kept for later; "": none
-  bool fresh = false;   // compute them again
-  // A hand in the evidence after every stage: for tests that a broken diagnosis is noticed. No command line reaches it.
+  std::string cache;    // folder in which reference runs are kept for later diagnoses; "": none
+  bool fresh = false;   // compute reference runs again instead of reading them from the cache
+  // Changes the evidence after every stage. For tests that check that a broken diagnosis is
+  // noticed; no command-line option sets it.
   std::function<void(Evidence&)> sabotage;
 };
 
@@ -41,11 +43,13 @@ struct Diagnosis {
 
 Result<Diagnosis> diagnose(const Scenario& scenario, const DiagnoseOptions& options,
                            Progress* progress, const StopFlag* stop);
-// Of an experiment that is there: an imported one (harness/experiment/imported.h).
+// The same for an experiment that exists already, such as an imported one
+// (harness/experiment/imported.h).
 Result<Diagnosis> diagnose(Experiment experiment, const DiagnoseOptions& options,
                            Progress* progress, const StopFlag* stop);
 
-// What diagnose would do: runs, samples, FLOPs, disk; seconds from one measured step of R.
+// One run that diagnose would make: its steps, FLOPs, seconds (from up to three measured steps of
+// R) and megabytes on disk.
 struct PlanRow {
   std::string name, engine, settings;
   int64_t steps = 0;

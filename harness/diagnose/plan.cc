@@ -1,4 +1,4 @@
-// What diagnose would do: from one measured step of R, scaled by samples.
+// Estimates what diagnose would do: the time of up to three measured steps of R, scaled by samples.
 #include <fmt/format.h>
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// What can be known to fail is said before the first step is run and before the first file is written.
+// Checks that are possible before the first step is run and the first file is written, and the
+// subject's declared formulas.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,7 +13,7 @@ namespace twinrun {
 
 namespace {
 
-// diagnose.faults
+// Parses diagnose.faults.
 Result<std::vector<FaultSpec>> faults_of(const Scenario& scenario) {
   std::vector<FaultSpec> faults;
   for (const std::string& text : scenario.diagnose.faults) {
@@ -32,7 +33,8 @@ Status adopt_conventions(Stage& stage) {
   Scenario scenario = stage.experiment.scenario;
   if (scenario.conventions != "auto" || stage.experiment.imported) return Ok{};
   if (!is_foreign_engine(stage.options.subject) && !stage.options.make_subject) return Ok{};
-  // An engine that cannot be started says so when it is to run: there is a report by then.
+  // If the engine cannot be started, the run of the subject fails later, when there is a report to
+  // say so.
   const auto engine = subject(stage);
   if (!engine) return Ok{};
   const std::string declared = (*engine)->capabilities().conventions;

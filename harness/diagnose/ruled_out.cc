@@ -1,3 +1,4 @@
+// Lists what the evidence excludes, each with its number.
 #include "harness/diagnose/ruled_out.h"
 
 #include <fmt/format.h>
@@ -44,7 +45,8 @@ std::vector<std::string> ruled_out(const Evidence& e, const Report& r) {
     return out;
   }
   for (const SwitchRow& row : r.switches) {
-    // What shrinks the change has a part in it, be it too small a one to explain it.
+    // A cause is ruled out only if undoing it leaves the change as it is: one that shrinks the
+    // change contributes to it, even if too little to explain it.
     constexpr double kUnmoved = 0.99;
     if (row.direction != "restored in S" || row.explains ||
         !(row.drift_after >= kUnmoved * row.drift_before))

@@ -1,4 +1,5 @@
-// What the evidence excludes, with the number that does: the report's `ruled_out`. Nothing is judged here.
+// What the evidence excludes, each with the number that excludes it: the report's `ruled_out`. It
+// is filled after the verdict and decides nothing.
 //
 //   report.ruled_out = ruled_out(evidence, report);    // {"sharding: in binary64 ...", ...}
 #pragma once
@@ -10,7 +11,7 @@
 
 namespace twinrun {
 
-// `report`: with its verdict, probes, controls and switches.
+// `report` must have its verdict, probes, controls and switches already.
 std::vector<std::string> ruled_out(const Evidence& evidence, const Report& report);
 
 }  // namespace twinrun

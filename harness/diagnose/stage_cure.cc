@@ -1,5 +1,5 @@
-// The cure, applied: where the scenario's sharding changes the meaning, the subject trains again with the causes undone, and is held
-// against the reference seed by seed.
+// Applies the cure: if the scenario's sharding changes the meaning, the subject trains again with
+// the causes undone and is compared with the reference seed by seed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,8 @@ struct Cure {
   Overrides settings;
 };
 
-// Undoing every cause by its key; and where cores normalise by few samples, a batch that gives each of them enough.
+// Run C undoes every cause that a key of the scenario can undo. If cores normalise by few samples,
+// run B has a batch that gives each core enough.
 std::vector<Cure> cures_of(const Stage& stage) {
   const Experiment& e = stage.experiment;
   Cure undo{"C", "R", {}};
@@ -36,7 +37,7 @@ std::vector<Cure> cures_of(const Stage& stage) {
   std::vector<Cure> cures;
   if (!undo.settings.empty()) cures.push_back(std::move(undo));
   const int64_t batch = tpu::kSmallBatchPerCore * e.sharding.cores;
-  // Larger batches alone undo nothing where another cause stands beside the small one, and there must be so many samples.
+  // A larger batch is a cure only if no other cause is present and there are enough samples.
   if (few && !others && e.scenario.train.batch < batch && e.data->train.count() >= batch)
     cures.push_back({"B", "RB", {{"train.batch", std::to_string(batch)}}});
   return cures;
@@ -49,7 +50,8 @@ std::string settings_text(const Overrides& settings) {
   return out;
 }
 
-// Is the whole interval within what another seed of the reference does, two standard deviations?
+// Whether the whole interval lies within what another seed of the reference does: must_see, two
+// standard deviations between seeds.
 std::string outcome_of(const std::vector<TrajectoryRow>& left) {
   bool inside = true;
   for (const TrajectoryRow& row : left) {
@@ -61,7 +63,8 @@ std::string outcome_of(const std::vector<TrajectoryRow>& left) {
   return inside ? "within the seed noise" : "undecided";
 }
 
-// One run of a cure: of the first seed it is kept, with its curve.
+// Trains one run of a cure. The run of the first seed is kept, so that the report can show its
+// curve.
 Result<Evaluation> train_cured(Stage& stage, const Cure& cure, const std::string& name, size_t seed,
                                const Experiment& cured, Backend& backend) {
   TWINRUN_ASSIGN(const Experiment e, with_seed(cured, cured.scenario.seed + seed));
@@ -85,7 +88,8 @@ Status apply_cure(Stage& stage, const Cure& cure) {
   TWINRUN_ASSIGN(const Experiment cured, with_scenario(stage.experiment, changed));
   TWINRUN_ASSIGN(const auto cpu, baseline(stage, stage.options.threads));
   TWINRUN_ASSIGN(const auto engine, subject(stage, changed));
-  // What was trained already is the reference where the cure leaves the whole batch's training as it was.
+  // If the cure does not change the training of the whole batch, the runs of R that exist are the
+  // reference.
   std::vector<Evaluation> r, c;
   if (cure.reference == "R") r = stage.seeds.r;
   DiagnoseSpec asked = s.diagnose;
@@ -134,7 +138,8 @@ Status apply_cure(Stage& stage, const Cure& cure) {
 
 Status apply_cures(Stage& stage) {
   const Evidence& e = stage.evidence;
-  // Beside a fault of the engine, or another program than was asked for, it would cure something else.
+  // With an engine fault, or another program than the requested one, undoing the causes would not
+  // cure what was found.
   const bool other = e.match && e.match->outcome != MatchResult::Outcome::kInside;
   if (!stage.options.cure || !e.meaning.differs() || !e.violations.empty() || other ||
       stage.seeds.r.size() < 2)

@@ -1,4 +1,5 @@
-// Does it matter: instrument 3, paired seeds and, where asked for, the ensemble of honest engines.
+// Instrument 3: whether the drift matters, from paired seeds; and, if requested, the ensemble of
+// conforming engines.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 namespace twinrun {
 namespace {
 
-// The band of R's training loss takes in another seed of it.
+// Widens the band of R's training loss by the run of another seed.
 void widen(Stage& stage, const RunFile& run) {
   LossBand& band = stage.loss_band;
   if (band.low.empty()) {
@@ -24,8 +25,8 @@ void widen(Stage& stage, const RunFile& run) {
   }
 }
 
-// The experiment and the program that S runs: the sharded program, or what the subject's script was found to run, whose effect it
-// shows without the engine's.
+// The experiment and the program of run S: the sharded program or, if `scripted`, the program that
+// the subject's script was found to run, so that its effect shows without the engine's.
 Result<std::pair<Experiment, Program>> program_of_s(const Stage& stage, const Experiment& own,
                                                     bool scripted) {
   if (!scripted) return std::pair{own, own.sharded(own.sharding)};
@@ -35,7 +36,7 @@ Result<std::pair<Experiment, Program>> program_of_s(const Stage& stage, const Ex
   return std::pair{meant, stage.sharded() ? meant.sharded(changed.sharding) : meant.whole()};
 }
 
-// R, S (where it is asked) and T of one more seed.
+// Trains R, S (if `with_s`) and T of one more seed.
 Status train_seed(Stage& stage, bool with_s, bool scripted, Backend& cpu, Backend& engine) {
   const size_t i = stage.seeds.r.size();
   TWINRUN_ASSIGN(const Experiment other,
@@ -71,7 +72,8 @@ Status train_seed(Stage& stage, bool with_s, bool scripted, Backend& cpu, Backen
   return Ok{};
 }
 
-// `tr_acquits`: no S was trained, and the subject's script means something else, so that T - R alone tells whether that matters.
+// `tr_acquits`: the subject's script means something else and no S was trained, so T - R alone
+// decides whether that matters and may not stop early.
 std::vector<TrajectoryRow> rows_of(const SeedTrials& trials, const PairedSeeds& seeds, bool with_s,
                                    bool scripted, bool tr_acquits) {
   auto rows = trials.compare("T - R", "what the user sees", seeds.t, seeds.r, seeds.r, !tr_acquits);
@@ -87,7 +89,7 @@ std::vector<TrajectoryRow> rows_of(const SeedTrials& trials, const PairedSeeds& 
   return rows;
 }
 
-// More seeds can change neither answer.
+// Whether the seeds decide both answers, class and effect, so that no more are needed.
 bool is_decided(const std::vector<TrajectoryRow>& rows) {
   const TrajectoryRow *sr = speaking(rows, "S - R"), *tr = speaking(rows, "T - R");
   const auto open = [](const TrajectoryRow* row) {
@@ -97,11 +99,12 @@ bool is_decided(const std::vector<TrajectoryRow>& rows) {
   return matters || (!open(sr) && !open(tr));
 }
 
-// Paired seeds, one after the other, until the effect is decided.
+// Trains paired seeds, one after the other, until the effect is decided.
 Status judge_effect(Stage& stage, bool wanted, Backend& cpu, Backend* engine) {
   Evidence& e = stage.evidence;
   const Experiment& x = stage.experiment;
-  // Rates that were seen at single steps make no whole run.
+  // What was read from the tensors of single steps (learning rates, how samples were dealt) does
+  // not define a whole run.
   const bool explained = e.match && e.match->outcome == MatchResult::Outcome::kExplained;
   const bool scripted = explained && !is_read_from_steps(e.match->explanations.front().parts);
   const bool with_s = scripted || (stage.sharded() && e.meaning.differs());
@@ -146,7 +149,7 @@ Status compare_trajectories(Stage& stage) {
   const bool wanted = !stage.options.quick && e.violations.empty() && !broken && !e.identical;
   const Scenario& s = stage.experiment.scenario;
   TWINRUN_ASSIGN(const auto cpu, baseline(stage, stage.options.threads));
-  std::unique_ptr<Backend> engine;  // an engine that nothing more is asked of need not be started
+  std::unique_ptr<Backend> engine;  // not started if no more runs of it are needed
   if (wanted) {
     TWINRUN_ASSIGN(engine, subject(stage));
   }

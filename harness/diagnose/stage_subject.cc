@@ -1,4 +1,5 @@
-// The subject: its two corners under instrument 1, where it first goes wrong, whether it does so again, and which program it ran.
+// The stages of the subject: its runs E1 and T under instrument 1 (lockstep), where they first go
+// wrong, whether a rerun repeats that, and which program the subject ran.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,8 +25,8 @@ ProbePolicy policy_of(const Stage& stage, const Program& program) {
     return policy;
   }
   policy.screen = true;
-  // Replaying a step costs about this much on one core, as measured: two f64 products per dot, an
-  // interval per element.
+  // Measured cost of replaying a step on one core: two f64 products per dot, an interval per
+  // element.
   double elements = 0;
   for (const Op& op : program.graph.ops()) elements += static_cast<double>(op.type.elements());
   const double cores = program.sharding.cores;
@@ -37,8 +38,8 @@ ProbePolicy policy_of(const Stage& stage, const Program& program) {
   return policy;
 }
 
-// Keeps the states that the first, the middle and the last step start from: for another program than asked for, of an engine that shows
-// its ops.
+// Keeps the states before and after the first, the middle and the last step. They serve to identify
+// the program of an engine that shows its ops but ran another program than the requested one.
 class StateKeeper : public StepObserver {
  public:
   StateKeeper(StepObserver& inner, int64_t steps)
@@ -61,7 +62,7 @@ class StateKeeper : public StepObserver {
   std::vector<int64_t> wanted_;
 };
 
-// The subject's first steps once more: the same bits?
+// Control T = T': runs the subject's first steps again and compares the bits.
 Status repeat_subject(Stage& stage, const Program& program, Backend& engine) {
   RunOptions again;
   again.name = "T'";
@@ -90,7 +91,8 @@ Status repeat_subject(Stage& stage, const Program& program, Backend& engine) {
   return Ok{};
 }
 
-// Probes left a gap before the first violation: through it step by step, from the last state known to be good.
+// Unprobed steps precede the first violation: runs them again from the last state known to be good
+// and probes every step.
 Status close_gap(Stage& stage, const std::pair<int64_t, States>& clean, int64_t bad) {
   TWINRUN_ASSIGN(const auto engine, subject(stage));
   stage.probe_gap.emplace(stage.programs["T"], engine->capabilities(), ProbePolicy{}, &stage.pool);
@@ -109,11 +111,13 @@ Status close_gap(Stage& stage, const std::pair<int64_t, States>& clean, int64_t 
   return Ok{};
 }
 
-// Each flagged step again; and where nothing is flagged but bits differ from run to run, by how much.
+// Reruns the first flagged step. If nothing is flagged but bits differ from run to run, reruns the
+// last step to measure by how much.
 Status rerun(Stage& stage, const Program& program, const Lockstep& probe) {
   Evidence& e = stage.evidence;
   std::vector<KeptStep> steps = probe.flagged();
-  if (steps.size() > 1) steps.resize(1);  // twice the first one: each costs a run's beginning
+  // Only the first one, which is run twice: each step that is rerun costs the start of a run.
+  if (steps.size() > 1) steps.resize(1);
   if (e.violations.empty()) {
     if (!e.subject_parts) return Ok{};
     steps = {probe.last_step()};
@@ -126,8 +130,8 @@ Status rerun(Stage& stage, const Program& program, const Lockstep& probe) {
   return Ok{};
 }
 
-// What tensors alone show of the steps that were kept, beside the ensemble: the state that a step began with, what the state does not
-// hold, replicas that part.
+// What tensors alone show of the kept steps, beside the comparison with conforming engines: another
+// start state, hidden state, replicas that diverge, and the layer that is wrong.
 Status judge_more(Stage& stage, StepsJudge& judge) {
   Evidence& e = stage.evidence;
   TWINRUN_ASSIGN(e.other_start, judge.other_start(*e.match, stage.subject_states));
@@ -135,12 +139,15 @@ Status judge_more(Stage& stage, StepsJudge& judge) {
   const bool repeats = e.subject.deterministic && !e.subject_parts;
   TWINRUN_ASSIGN(e.hidden_state,
                  judge.reload(*e.match, stage.subject_states, stage.screened.sampled, repeats));
-  // Where bits are promised, every step's are compared as they come (harness/lockstep/links.h); a cause may explain what parts.
+  // If the engine promises equal bits, the replicas of every step are compared already
+  // (harness/lockstep/links.h). If a cause explains the tensors, it may explain replicas that
+  // diverge as well.
   if (!e.subject.deterministic && e.match->outcome != MatchResult::Outcome::kExplained) {
     TWINRUN_ASSIGN(e.replica_split, judge.split_replicas(stage.subject_states));
   }
-  // What is right when it is run again shows no layer that is wrong; what another start explains is no layer's doing. Last of all: an
-  // engine that fails here has been judged already, and is not asked for anything again.
+  // A step that is inside when it is run again shows no wrong layer, and one that another start
+  // state explains has none. This check comes last: if the engine fails here, its other results
+  // stand and nothing more is requested from it.
   if (!e.other_start && !e.inside_again.value_or(false)) {
     auto fault = judge.layer_fault(*e.match, stage.subject_states);
     if (!fault && !fault.error().where.starts_with(kExecPlace)) return fault.error();
@@ -260,7 +267,7 @@ Status match_program(Stage& stage) {
   o.threads = stage.options.threads;
   o.formulas = e.level == 'C';
   const Program& asked = stage.programs["T"];
-  // What the ops read says more than any tensor that followed from it.
+  // What the ops read is stronger evidence than the tensors computed from it, so it is used first.
   TWINRUN_ASSIGN(const std::vector<std::string> fed,
                  stage.probe_t->executed_program() == nullptr && e.level != 'C'
                      ? feeding_causes(stage.experiment, asked, e.violations)
@@ -296,10 +303,10 @@ Status match_program(Stage& stage) {
         e.known_causes.push_back(describe(stage.experiment, part.cause));
     }
   }
-  // What it was fed otherwise is the cause's doing, not the engine's.
+  // Inputs that differ are explained by the cause, so they are no violations of the engine.
   if (e.match->outcome == MatchResult::Outcome::kExplained || e.match->harmless) {
     std::erase_if(e.violations, [&](const Violation& v) {
-      // Without its ops, that replicas part is all that links can say, and the cause says why.
+      // Without ops, links can only report that replicas diverge, and the cause explains that.
       return misfed(v) || (e.level == 'C' && v.what == Violation::What::kLink);
     });
   }

@@ -1,3 +1,5 @@
+// The stages on the reference engine: snapshot, runs R, R', R1 and S, the control of the emulator,
+// and the meaning of the sharded program (in binary64, and proven over a field).
 #include "harness/diagnose/stages.h"
 
 #include <fmt/format.h>
@@ -13,7 +15,8 @@
 namespace twinrun {
 namespace {
 
-// The first steps from the initial state: the state after them, and the last one's outputs.
+// Runs the first `steps` steps from the initial state. Returns the state after them; `last` gets
+// the outputs of the last one.
 Result<States> first_steps(Stage& stage, const Program& program, Backend& backend, int64_t steps,
                            StepOutputs& last) {
   TWINRUN_ASSIGN(const auto engine, backend.prepare(program));
@@ -21,8 +24,8 @@ Result<States> first_steps(Stage& stage, const Program& program, Backend& backen
                    [&](StepOutputs& outputs) { last = std::move(outputs); });
 }
 
-// One step's gradient from the initial state: relative distance of `a`'s from `b`'s. An imported step shows no gradient: of its
-// update, then.
+// Relative distance of `a`'s gradient from `b`'s, in one step from the initial state. An imported
+// step shows no gradient, so its update is compared instead.
 Result<double> gradient_drift(Stage& stage, const Program& program, Backend& a, Backend& b) {
   StepOutputs outputs[2];
   TWINRUN_ASSIGN(const States after_a, first_steps(stage, program, a, 1, outputs[0]));
@@ -44,8 +47,8 @@ Result<double> gradient_drift(Stage& stage, const Program& program, Backend& a, 
   return distance.value();
 }
 
-// What the algebra of the update alone moves: the weights after one update by the whole batch on the baseline, by the TPU's
-// formula and by the CPU's.
+// What the formula of the update alone changes: relative distance of the weights after one update
+// of the whole batch on the reference engine, by the TPU's formula from those by the CPU's.
 Result<double> algebra_drift(Stage& stage, Backend& cpu) {
   const Experiment& e = stage.experiment;
   const Program ours = e.whole(), theirs = e.whole(Experiment::Stack::kTpu);
@@ -81,7 +84,8 @@ Status run_references(Stage& stage) {
   if (stage.stopped()) return Ok{};
   const RunResult& r = stage.runs["R"];
 
-  // R': other threads, memory full of NaN patterns. The promise is the same bits.
+  // R' runs with another thread count and memory filled with NaN patterns, and must give the same
+  // bits.
   TWINRUN_ASSIGN(const auto poisoned, baseline(stage, other, true));
   RunOptions again;
   again.evaluate = true;

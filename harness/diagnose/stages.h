@@ -1,4 +1,5 @@
-// The stages of pipeline.cc, in the order of their use; each fills its part of Stage.
+// The stages of the diagnosis, in the order in which pipeline.cc calls them. Each fills its part of
+// Stage.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +17,7 @@
 
 namespace twinrun {
 
-// What the runs of each seed came to on held-out samples.
+// Held-out loss and accuracy after the last step of R, S and T, per seed.
 struct PairedSeeds {
   std::vector<Evaluation> r, s, t;
 };
@@ -34,41 +35,50 @@ struct Stage {
   Evidence evidence;
   std::vector<EngineProbe> probes;
   std::optional<Lockstep> probe_t, probe_e1, probe_gap;
-  bool conventions_declared = false;  // the experiment's formulas are the subject's, by its hello
-  std::string running;                // the run that was begun last
+  // The experiment uses the formulas that the subject declared in its hello message.
+  bool conventions_declared = false;
+  std::string running;                       // the run that was started last
   std::vector<MatchState> subject_states;    // T's own, at a few steps
-  ScreenSummary screened;                    // of T, where tensors are all that is shown
+  ScreenSummary screened;                    // of T, if it shows tensors only
   std::optional<WeightKeeper> kept_weights;  // of R2
   WeightDrift weight_drift;                  // of T
   LossBand loss_band;                        // of R over the seeds
-  std::vector<FaultSpec> faults;             // of the subject: the options' and the scenario's
-  // No judge reads it; it counts the subject's runs, by which intermittent faults differ, and the report tells whether one struck.
+  std::vector<FaultSpec> faults;  // injected into the subject: the options' and the scenario's
+  // Counts the subject's runs, by which intermittent faults differ, and records which faults
+  // changed bits. Only the report reads it, never the code that judges.
   std::shared_ptr<FaultLog> fault_log = std::make_shared<FaultLog>();
 
   Stage(const DiagnoseOptions& o, Progress* p, const StopFlag* s, Experiment e)
       : options(o), progress(p), stop(s), experiment(std::move(e)), pool(o.threads) {}
   bool stopped() const { return stop != nullptr && stop->load(); }
   bool sharded() const { return experiment.sharding.cores > 1; }
-  // S is a run of its own: another program than R's.
+  // S has another program than R, so it is a run of its own.
   bool own_s() const { return sharded() || experiment.two_algebras(); }
-  // What S and T run.
+  // The program of S and T.
   Program subject_program(const Experiment& e) const {
     return sharded() ? e.sharded(e.sharding) : e.whole(Experiment::Stack::kTpu);
   }
 };
 
-Status adopt_conventions(Stage& stage);  // the subject's formulas, where the scenario names none
-Status preflight(Stage& stage);       // what can be known to fail before anything is run or written
+// Uses the subject's declared formulas if the scenario names none (conventions = "auto").
+Status adopt_conventions(Stage& stage);
+// Reports errors that are known before anything is run or written.
+Status preflight(Stage& stage);
 Status write_snapshot(Stage& stage);  // init.h5
-Status run_references(Stage& stage);  // R, R', R1 on the baseline; S
-Status run_subject(Stage& stage);     // E1, T under lockstep; T'
-Status check_emulator(Stage& stage);  // the degenerate setting equals cpu, bit for bit
-Status localise(Stage& stage);        // the first wrong step, where probes left gaps
-Status match_program(Stage& stage);   // which program the subject ran, from its tensors
-Status compare_meaning(Stage& stage);       // switches
-Status prove_sharding(Stage& stage);        // the same function, or where the programs part
+Status run_references(Stage& stage);  // R, R', R1 and S on the reference engine
+Status run_subject(Stage& stage);     // E1 and T under lockstep; T'
+// Checks that the emulator at precision f32 has the reference's bits.
+Status check_emulator(Stage& stage);
+// Finds the first wrong step, where unprobed steps precede the first violation, and reruns it.
+Status localise(Stage& stage);
+// Identifies the program that the subject ran, from its tensors or from what its ops read.
+Status match_program(Stage& stage);
+Status compare_meaning(Stage& stage);  // ablations of the sharding causes, in binary64
+// Proves that the sharded program is the same function, or finds where the programs diverge.
+Status prove_sharding(Stage& stage);
 Status compare_trajectories(Stage& stage);  // paired seeds
-Status apply_cures(Stage& stage);           // what is left of the drift with the causes undone
+// Trains again with the causes undone and measures what is left of the drift.
+Status apply_cures(Stage& stage);
 Report make_report(Stage& stage, const Judgement& judgement);
 Status write_results(const Stage& stage, const Report& report);
 

@@ -1,3 +1,4 @@
+// Compares two runs or checkpoints of twinrun, tensor by tensor and step by step.
 #include "harness/diff/diff.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@
 namespace twinrun {
 namespace {
 
-// What a stretch of two tensors adds to their difference.
+// The difference of two tensors over a range of elements.
 struct Gap {
   double squares = 0, norm = 0, largest = 0;
   int64_t different = 0, ulps = 0, nans = 0, first = -1;
@@ -51,7 +52,8 @@ Gap gap_of_elements(const Tensor& a, const Tensor& b, int64_t begin, int64_t end
   return g;
 }
 
-// The same for kGroup finite binary32 numbers a time, in lanes that the compiler makes vectors of.
+// The same for kGroup binary32 numbers at once, in lanes that the compiler vectorizes. nullopt: one
+// of them is NaN or Inf.
 constexpr int64_t kLanes = 8, kGroup = 512;
 std::optional<Gap> gap_of_group(const float* a, const float* b, int64_t begin) {
   constexpr uint32_t kExponent = 0x7F800000u;
@@ -185,13 +187,14 @@ Diff diff_checkpoints(const Checkpoint& a, const Checkpoint& b) {
   const auto reader = [](const Checkpoint& c) {
     return [&c](const std::string& name) -> Result<Tensor> { return c.tensors.at(name).value; };
   };
-  // All are in memory: to compare them costs less than to digest them.
+  // All tensors are in memory, where comparing them costs less than computing digests.
   return *diff_states(a.outline(), reader(a), b.outline(), reader(b), /*read_all=*/true);
 }
 
 namespace {
 
-// Whether two runs begin with the same weights: nothing that follows says anything of engines if they do not.
+// Compares the initial weights of two runs. If they differ, the rest of the comparison says nothing
+// about the engines.
 void compare_starts(const RunFile& a, const RunFile& b, Diff& d) {
   const auto x = a.environment.find(std::string(kInitialState)),
              y = b.environment.find(std::string(kInitialState));
@@ -219,7 +222,7 @@ Diff diff_runs(const RunFile& a, const RunFile& b) {
   }
   d.steps_a = static_cast<int64_t>(a.steps.size());
   d.steps_b = static_cast<int64_t>(b.steps.size());
-  // Runs may begin at different steps (one was resumed): compare where both have records.
+  // Runs may begin at different steps (one was resumed): compare the steps that both have.
   const int64_t begin = std::max(a.first_step, b.first_step);
   const int64_t end = std::min(a.first_step + d.steps_a, b.first_step + d.steps_b);
   for (int64_t step = begin; step < end; ++step) {

@@ -1,4 +1,5 @@
-// What people have already, against each other and against ours: curves and weights.
+// Compares curves and weights of other frameworks with each other and with twinrun's files; entry
+// point diff_files.
 #include "harness/diff/diff_foreign.h"
 
 #include <fmt/format.h>
@@ -46,7 +47,8 @@ Result<Diff> diff_curve_files(const std::string& a, const std::string& b, const 
   return d;
 }
 
-// The arrays of a file under names that frameworks spell alike: "conv1.kernel", "conv1/kernel:0".
+// The arrays of a file as a checkpoint. Spellings of one name, "conv1.kernel" and "conv1/kernel:0",
+// both become "conv1/kernel".
 Result<Checkpoint> as_checkpoint(const ForeignWeights& weights, const std::string& path,
                                  std::vector<std::string>& notes) {
   Checkpoint out;
@@ -85,7 +87,8 @@ Result<Diff> diff_foreign_weights(const std::string& a, const std::string& b) {
   return d;
 }
 
-// Ours against theirs, matched as `twinrun convert` does; what is ours alone (slots, counters) is left out and said.
+// Compares a checkpoint of twinrun with foreign weights, matched as in `twinrun convert`. Tensors
+// that only ours has (slots, counters) are left out, with a note.
 Result<Diff> diff_with_ours(const std::string& ours, const std::string& theirs, bool ours_first) {
   std::string kind;
   TWINRUN_ASSIGN(Checkpoint mine, read_ours(ours, kind));

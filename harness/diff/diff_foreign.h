@@ -1,4 +1,5 @@
-// The parts of diff_files: files of ours (diff.cc), and those of others.
+// Internal to harness/diff: the part of diff_files for two runs or two checkpoints of twinrun
+// (diff.cc), called by diff_foreign.cc, which handles all other files.
 #pragma once
 
 #include "harness/diff/diff.h"

@@ -1,3 +1,4 @@
+// Collects facts of the machine and examines an engine step by step until a check fails.
 #include "harness/doctor/doctor.h"
 
 #include <fmt/format.h>
@@ -42,7 +43,7 @@ std::string declaration(const Capabilities& c) {
                      c.max_cores, c.max_cores == 1 ? "" : "s");
 }
 
-// Examines one engine, until something fails.
+// Examines one engine until a check fails.
 class Examination {
  public:
   Examination(const std::string& engine, Progress* progress)
@@ -108,7 +109,8 @@ class Examination {
     if (!state)
       return failed(name, state.error(),
                     "The engine fails when it is given a state a second time.");
-    // On these integers even an engine whose order of sums varies has no choice.
+    // These integers have exact sums, so even an engine whose order of summation varies must give
+    // the same bits.
     doctor.checks.push_back({name, state->empty(), state->empty() ? "same bits" : *state});
     if (!state->empty()) {
       doctor.answer =

@@ -1,5 +1,5 @@
-// Is it the server, or the pipeline? A program with a known answer on an engine, before anybody's model or data is suspected; and
-// facts of the machine.
+// Checks an installation and an engine: facts of the machine, and a program with a known answer on
+// the engine, to exclude both before a model or its data are suspected. Behind `twinrun doctor`.
 //
 //   TWINRUN_ASSIGN(const Doctor d, doctor("exec:python3 engine.py", nullptr));
 //   d.good(); d.answer;                                 // one sentence
@@ -22,13 +22,15 @@ struct DoctorRow {
 
 struct Doctor {
   std::vector<DoctorRow> machine, checks;
-  std::string answer;  // what follows for somebody whose training goes wrong
+  std::string answer;  // what this means for a training that goes wrong
   bool good() const;
 };
 
-// The checks, each only where those before it passed: it starts; a step of small integers, which every precision holds exactly, on
-// one core and on several; a step from the state that it kept and from the same state given to it; of an engine of ours, the bits
-// of three steps with 1 and 2 threads and poisoned memory. Errors: no such engine among ours.
+// Runs the checks, each only if those before it passed: the engine starts; a step of small
+// integers, which every precision holds exactly, on one core and on several; a step from the state
+// that the engine kept has the bits of a step from the same state given to it; for an engine of
+// ours, the bits of three steps are the same with 1 and 2 threads and poisoned memory. Error: no
+// engine of ours has that name.
 Result<Doctor> doctor(const std::string& engine, Progress* progress);
 
 }  // namespace twinrun

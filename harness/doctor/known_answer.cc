@@ -1,3 +1,4 @@
+// The known-answer program: its inputs, its expected results, and the comparison.
 #include "harness/doctor/known_answer.h"
 
 #include <fmt/format.h>
@@ -33,13 +34,13 @@ steps = 2
 cores = 8
 )";
 
-// Of a sample of the whole batch: 16 pixels are not 0, so that a sum stays below 2^7.
+// Pixel k of a sample of the whole batch. 16 pixels are not 0, so that a sum stays below 2^7.
 int pixel(int sample, int k) { return (k * 7 + sample) % 49 == 0 ? 1 + (k + sample) % 3 : 0; }
 int label(int sample) { return (sample * 3 + 1) % kClasses; }
 int weight(int k, int c) { return (k * 3 + c) % 5 - 2; }
 int bias(int c) { return c - 1; }
 
-// The answer, in integers: what the gradient is multiplied by is a power of two.
+// The expected results. They are exact: integers times a power of two, the gradient's scale.
 struct Expected {
   std::vector<double> kernel_gradient = std::vector<double>(size_t{kPixels} * kClasses, 0);
   std::vector<double> bias_gradient = std::vector<double>(kClasses, 0);
@@ -66,7 +67,7 @@ struct Expected {
   }
 };
 
-// Counts what differs and keeps the first of it.
+// Counts the numbers that differ and keeps the first one.
 struct Comparison {
   int64_t numbers = 0, wrong = 0;
   std::string first;

@@ -1,9 +1,11 @@
-// A training step of small integers and powers of two: every product, sum and update is exact in binary32, and every operand of a
-// product in bfloat16, so that all right engines give the same bits, whatever their precision and order of sums.
+// A training step of small integers and powers of two. Every product, sum and update is exact in
+// binary32, and every operand of a product in bfloat16, so all correct engines give the same bits,
+// whatever their precision and order of sums. Used by doctor.h.
 //
 //   TWINRUN_ASSIGN(const KnownAnswer program, KnownAnswer::make());
 //   TWINRUN_ASSIGN(auto backend, make_engine(name, program.scenario(), options));
-//   TWINRUN_ASSIGN(const KnownAnswer::Checked one, program.check(*backend, 1));     // "" where every number is right
+//   TWINRUN_ASSIGN(const KnownAnswer::Checked one, program.check(*backend, 1));
+//   one.wrong;                                            // "" if every number is right
 #pragma once
 
 #include <string>
@@ -21,14 +23,15 @@ class KnownAnswer {
 
   struct Checked {
     int64_t numbers = 0;
-    std::string
-        wrong;  // "12 of 6281 numbers wrong, first in dense1/kernel.grad[0] on core 3: 1.5, due is 1"
+    // "12 of 6281 numbers wrong, first in dense1/kernel.grad[0] on core 3: 1.5, due is 1"
+    std::string wrong;
     double step_seconds = 0;
   };
-  // One step on so many cores (a divisor of kBatch) from the known state. Errors: the engine's.
+  // Runs one step on `cores` cores (a divisor of kBatch) from the known state and checks every
+  // number. Errors: the engine's.
   Result<Checked> check(Backend& backend, int cores) const;
-  // Two more from there: "" if the second, from the state that the engine kept, gives the bits that it gives from the same state
-  // when that is handed to it.
+  // Runs one step on one core, then the next step twice: from the state that the engine kept, and
+  // from the same state given to it. "" if both give the same bits.
   Result<std::string> check_state(Backend& backend) const;
 
  private:

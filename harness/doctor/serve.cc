@@ -1,3 +1,4 @@
+// Answers the requests of the engine protocol (hello, prepare, step) with one of our engines.
 #include "harness/doctor/serve.h"
 
 #include <filesystem>
@@ -20,7 +21,7 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMost = uint64_t{1} << 40;  // what twinrun writes is its own affair
+constexpr uint64_t kMost = uint64_t{1} << 40;  // in practice no limit: twinrun wrote these files
 
 struct Prepared {
   std::unique_ptr<Backend> backend;

@@ -1,7 +1,8 @@
-// One of our engines behind the engine protocol (docs/engine-protocol.md): what an author of another one can run theirs beside,
-// and what shows that nothing is lost on the way.
+// One of our engines behind the engine protocol (docs/engine-protocol.md). Authors of engines can
+// compare theirs with it, and it shows that the protocol changes no bits.
 //
-//   twinrun train digits_mlp --engine 'exec:twinrun serve --engine cpu'     # the same digests as --engine cpu
+//   # gives the same digests as --engine cpu:
+//   twinrun train digits_mlp --engine 'exec:twinrun serve --engine cpu'
 #pragma once
 
 #include <iosfwd>
@@ -18,7 +19,8 @@ struct ServeOptions {
   std::vector<FaultSpec> faults;
 };
 
-// Answers until `in` ends. Errors of a request are answered; only a folder or an engine that is not there is returned.
+// Answers requests until `in` ends. An error of a request is sent as its answer; only a missing
+// folder or an unknown engine is returned as an error.
 Status serve(const ServeOptions& options, std::istream& in, std::ostream& out);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Lists the causes of sharding that a drill can introduce into a scenario.
 #include "harness/drill/causes.h"
 
 #include <fmt/format.h>
@@ -20,7 +21,8 @@ std::vector<DeclaredCause> declared_causes(const Scenario& s) {
   if (s.tpu.cores < 2) return causes;
   if (s.loss.reduction == LossReduction::kMean) {
     causes.push_back({"reduction", {{"tpu.reduction", "sum"}}});
-    // A sum is `batch` times the mean: the rate makes up for it, so that the reference trains as before.
+    // A summed loss is `batch` times the mean. The learning rate is divided by `batch`, so that the
+    // reference trains as before.
     causes.push_back({"reduction",
                       {{"loss.reduction", "sum"},
                        {"optimizer.lr",

@@ -1,3 +1,4 @@
+// Runs the cases of a drill in parallel, and resumes an interrupted drill.
 #include "harness/drill/drill.h"
 
 #include <fmt/format.h>
@@ -18,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What earlier runs of this drill have finished. The last line may be cut short: that case runs again.
+// The records of earlier runs of this drill. The last line may be cut short: that case runs again.
 std::map<std::string, CaseRecord> finished(const std::string& path) {
   std::map<std::string, CaseRecord> done;
   std::ifstream in(path);
@@ -28,8 +29,8 @@ std::map<std::string, CaseRecord> finished(const std::string& path) {
   return done;
 }
 
-// A file per case that is running. One that is left over belongs to a process that died, in this case or in one beside it: it gets
-// another try.
+// One file per case that is running, with the number of its attempts. A file left over means that
+// the process died, in this case or in one running beside it; the case gets another attempt.
 class Begun {
  public:
   explicit Begun(fs::path folder) : folder_(std::move(folder)) {}
@@ -106,7 +107,8 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   const std::string path = (folder / "cases.jsonl").string();
   std::map<std::string, CaseRecord> done;
   if (o.resume) done = finished(path);
-  // Whole lines only, for what follows must begin one of its own; all of them or, if that fails, the file as it was.
+  // Rewrite the file with whole lines only, so that new records start on lines of their own. The
+  // write is atomic: if it fails, the file stays as it was.
   std::string known;
   for (const auto& [id, record] : done) known += to_line(record) + "\n";
   TWINRUN_RETURN_IF_ERROR(write_file_atomically(path, known));
@@ -126,7 +128,7 @@ Result<Drill> run_drill(const DrillOptions& o, Progress* progress, const StopFla
   std::mutex mutex;
   std::ofstream out(path, std::ios::app);
   int64_t count = 0;
-  std::atomic<bool> lost = false;  // records, for want of space
+  std::atomic<bool> lost = false;  // records could not be written, e.g. for lack of space
   if (progress != nullptr) progress->begin("drill", static_cast<int64_t>(todo.size()));
   ThreadPool pool(o.threads);
   pool.parallel_for(static_cast<int64_t>(todo.size()), [&](int64_t i) {

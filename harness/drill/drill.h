@@ -1,8 +1,9 @@
-// A drill from end to end: cases in parallel, one thread each; what each gave is a line of DIR/cases.jsonl as soon as it is there, so
-// that an interrupted drill goes on where it stopped.
+// Runs a whole drill: cases in parallel, one thread each. The result of each case is appended to
+// DIR/cases.jsonl as soon as it is known, so that an interrupted drill can be resumed.
 //
-//   auto records = run_drill({.plan = {{"drill_mlp"}, 200, 1}, .directory = "out", .threads = 2}, &progress, &stop);
-//   to_terminal(summarise(*records), {...});
+//   auto drill = run_drill({.plan = {{"drill_mlp"}, 200, 1}, .directory = "out", .threads = 2},
+//                          &progress, &stop);
+//   to_terminal(summarise(drill->records), {...});
 #pragma once
 
 #include "harness/drill/matrix.h"
@@ -12,13 +13,13 @@ namespace twinrun::drill {
 
 struct DrillOptions {
   CasePlan plan;
-  std::vector<std::string> ids;  // these cases instead of a plan's
+  std::vector<std::string> ids;  // run these cases instead of the plan's
   std::string only;              // glob over kinds of faults and causes; "": all
-  std::string directory;         // cases.jsonl, references/, reports of wrong answers in cases/
-  bool resume = false;           // take what cases.jsonl has; else begin it again
-  bool keep_all = false;         // keep every case's report
+  std::string directory;  // for cases.jsonl, references/, and reports of wrong answers in cases/
+  bool resume = false;    // keep the records in cases.jsonl; otherwise start over
+  bool keep_all = false;  // keep every case's report
   int threads = 1;
-  std::function<void(Evidence&)> sabotage;  // of tests: DiagnoseOptions::sabotage
+  std::function<void(Evidence&)> sabotage;  // for tests: DiagnoseOptions::sabotage
 };
 
 struct Drill {
@@ -27,7 +28,7 @@ struct Drill {
 };
 Result<Drill> run_drill(const DrillOptions& options, Progress* progress, const StopFlag* stop);
 
-// The scenarios made for drills, in name order.
+// The scenarios of the library made for drills (drill_*), sorted by name.
 std::vector<std::string> litmus_scenarios();
 
 }  // namespace twinrun::drill

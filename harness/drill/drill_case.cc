@@ -1,3 +1,4 @@
+// Plans the cases of a drill, and draws each case from its id.
 #include "harness/drill/drill_case.h"
 
 #include <fmt/format.h>
@@ -22,12 +23,12 @@ namespace {
 
 constexpr std::array<std::string_view, std::size(kStrata)> kNames = {
     "clean", "engine", "bias", "inert", "declared", "hidden", "both"};
-// What a biased sum can come from; of those with a magnitude, an ulp at most.
+// Faults that can bias a sum; those with a magnitude are limited to one ulp.
 constexpr std::array<std::string_view, 3> kBiases = {"ulp_bias", "truncate_accumulator",
                                                      "ulp_toward_zero"};
 
-// How a drill's cases are shared out. Clean pairs have the largest part: a rate of false alarms below 1 in 300 takes a thousand of
-// them to show.
+// The proportions of a drill. Clean pairs have the largest share: showing a false alarm rate below
+// 1 in 300 takes a thousand of them.
 struct Share {
   Stratum stratum;
   char level;
@@ -40,7 +41,7 @@ constexpr Share kShares[] = {
     {Stratum::kBoth, 'A', 10},
 };
 
-constexpr double kLitmusFlops = 3e9;  // of a whole run: tenths of a second
+constexpr double kLitmusFlops = 3e9;  // for a whole run: tenths of a second
 constexpr uint32_t kStreamDrill = 0xD5u << 24;
 
 std::string id_of(const CaseName& p) {
@@ -71,7 +72,7 @@ class Draws {
   uint64_t next_ = 0;
 };
 
-// Numbers of cores that share the batch evenly.
+// Numbers of cores that divide the batch evenly.
 std::vector<int> core_counts(int64_t batch, int least) {
   std::vector<int> counts;
   for (int n = least; n <= 8; ++n) {
@@ -86,7 +87,7 @@ std::string precision_of(Draws& draws) {
   return kPrecisions[draws.below(kPrecisions.size())];
 }
 
-// Many terms make one number.
+// Whether the op sums many terms into one number.
 bool sums(const Op& op) {
   switch (op.kind) {
     case OpKind::kDotGeneral:
@@ -103,7 +104,8 @@ bool sums(const Op& op) {
   }
 }
 
-// An op that the kind can act on: first a phase, so that the few updates are hit as often as the many gradients.
+// Draws an op that the kind can act on. The phase is drawn first, so that the few ops of the update
+// are hit as often as the many of the gradients.
 std::optional<std::string> choose_op(Draws& draws, const Program& program, const FaultKind& kind,
                                      bool only_sums) {
   std::array<std::vector<std::string>, 4> by_phase;
@@ -140,8 +142,9 @@ std::string when_of(Draws& draws, int64_t steps) {
   }
 }
 
-// Cases of a stratum take turns through what can be injected, every scenario from a place of its own: a short drill then has many
-// kinds, a long one all of them equally often.
+// The cases of a stratum take turns through the kinds that can be injected, and each scenario
+// starts at a different kind. So a short drill has many kinds, and a long one has all of them
+// equally often.
 size_t turn_of(const CaseName& name) {
   const std::string place =
       fmt::format("{}{}{}", to_string(name.stratum), name.level, name.scenario);
@@ -149,7 +152,8 @@ size_t turn_of(const CaseName& name) {
          static_cast<size_t>(name.number);
 }
 
-// A fault of a kind that this program has a place for: kinds take turns by the case's number.
+// Adds a fault of a kind that fits an op of this program. Kinds take turns by the number of the
+// case.
 Status add_fault(DrillCase& c, Draws& draws, const Program& program, const Scenario& s,
                  size_t first) {
   const bool bias = c.stratum == Stratum::kBias;
@@ -168,7 +172,7 @@ Status add_fault(DrillCase& c, Draws& draws, const Program& program, const Scena
     if (cores > 1 && draws.below(2) == 0)
       c.fault += fmt::format(",core={}", draws.below(static_cast<size_t>(cores)));
     if (c.stratum == Stratum::kInert) {
-      c.fault += fmt::format(",from={}", s.train.steps);  // never comes
+      c.fault += fmt::format(",from={}", s.train.steps);  // never occurs
       return Ok{};
     }
     if (!bias) c.fault += when_of(draws, s.train.steps);
@@ -183,7 +187,8 @@ Status add_fault(DrillCase& c, Draws& draws, const Program& program, const Scena
   return Error{"no kind of fault has an op to act on", c.id, ""};
 }
 
-// What is injected for, so that it is there: a fault needs what it acts on, a cause two cores or more.
+// Adds the keys of a declared cause, which the scenario must be able to have: two or more cores,
+// and what the cause acts on.
 Status add_declared(DrillCase& c, const Scenario& s, size_t turn) {
   const auto causes = declared_causes(s);
   if (causes.empty())
@@ -235,7 +240,7 @@ Result<std::vector<std::string>> plan_cases(const CasePlan& plan) {
   if (parts == 0)
     return Error{fmt::format("no cases of level {}", *plan.level), "--level", "A or C"};
 
-  // Each stratum's cases are spread evenly over the drill, and its scenarios take turns.
+  // Spread the cases of each stratum evenly over the drill; its scenarios take turns.
   std::vector<std::pair<double, std::string>> order;
   const auto spread = [&](const std::vector<std::string>& scenarios, int64_t total) {
     for (const Share& share : kShares) {
@@ -273,7 +278,7 @@ Result<DrillCase> draw_case(const std::string& id) {
   c.scenario = parts.scenario;
   const bool sharding = c.stratum == Stratum::kDeclared || c.stratum == Stratum::kHidden ||
                         c.stratum == Stratum::kBoth;
-  // A few seeds: references are kept and shared by many cases.
+  // Few different seeds, because reference runs are cached and shared by many cases.
   c.overrides = {
       {"seed", std::to_string(1 + draws.below(4))},
       {"tpu.cores", std::to_string(draws.of(core_counts(plain.train.batch, sharding ? 2 : 1)))},
@@ -292,7 +297,7 @@ Result<DrillCase> draw_case(const std::string& id) {
   }
   if (c.stratum == Stratum::kEngine || c.stratum == Stratum::kBias ||
       c.stratum == Stratum::kInert || c.stratum == Stratum::kBoth) {
-    // By the formulas that the subject declares: its ops are what a fault can be on.
+    // Choose among the ops of the program with the formulas that the subject declares.
     TWINRUN_ASSIGN(const auto honest, honest_engine(c, backend_options(s, 1)));
     const Program program =
         as_computed_by(honest->capabilities(),

@@ -1,9 +1,11 @@
-// What a drill injects, case by case. A case is its id: everything in it is drawn by Philox from the id's digest, so that any case
-// can be run alone, and a longer drill has the cases of a shorter one.
+// What a drill injects, case by case. A case is determined by its id: Philox draws everything else
+// from the digest of the id. So any case can run alone, and a longer drill contains the cases of a
+// shorter one.
 //
-//   auto ids = plan_cases({.scenarios = {"drill_mlp"}, .cases = 60, .seed = 1});   // stratified; so is every prefix
-//   auto c = draw_case(ids[0]);                      // "engine.drill_mlp.1.17": stratum, scenario, seed, number
-//   c->fault;                                        // "scale@dense1/dot_general,core=2,from=3,magnitude=1.5"
+//   auto ids = plan_cases({.scenarios = {"drill_mlp"}, .cases = 60, .seed = 1});
+//       // stratified, and so is every prefix
+//   auto c = draw_case("engine.drill_mlp.1.17");   // stratum, scenario, seed, number
+//   c->fault;                    // "scale@dense1/dot_general,core=2,from=3,magnitude=1.5"
 #pragma once
 
 #include <cstdint>
@@ -17,13 +19,13 @@
 namespace twinrun::drill {
 
 enum class Stratum : uint8_t {
-  kClean,     // an honest engine, the program that was asked for
-  kEngine,    // a fault of the engine
-  kBias,      // a fault that makes every sum of an op lean to one side, by an ulp or less
-  kInert,     // a fault that can change nothing
-  kDeclared,  // the scenario's own keys change what sharding means
-  kHidden,    // the subject secretly runs another program than it was asked to
-  kBoth,      // a declared cause and a fault of the engine
+  kClean,     // a conforming engine that runs the scenario's program
+  kEngine,    // an engine fault
+  kBias,      // a fault that biases every sum of an op in one direction, by an ulp or less
+  kInert,     // a fault that never occurs
+  kDeclared,  // keys of the scenario that change the meaning of the sharded program
+  kHidden,    // a subject that secretly runs another program
+  kBoth,      // a declared cause and an engine fault
 };
 inline constexpr Stratum kStrata[] = {Stratum::kClean, Stratum::kEngine,   Stratum::kBias,
                                       Stratum::kInert, Stratum::kDeclared, Stratum::kHidden,
@@ -33,12 +35,13 @@ std::string_view to_string(Stratum stratum);  // "clean", "engine", ...
 struct DrillCase {
   std::string id;
   Stratum stratum = Stratum::kClean;
-  char level = 'A';      // C: the subject shows no ops, tensors only
+  char level = 'A';      // C: the subject shows tensors only, no ops
   std::string scenario;  // name or path
-  Overrides overrides;   // seed, cores, precision, a declared cause's keys
-  uint64_t variant = 0;  // the honest engine below, by its seed
-  std::string kind;  // of fault, or the cause; of both: "KIND+CAUSE"; "" where nothing is injected
-  std::string fault, op;  // the fault as --fault takes it, and the op it is on; "": none
+  Overrides overrides;   // seed, cores, precision, and the keys of a declared cause
+  uint64_t variant = 0;  // seed of the conforming engine that the subject is based on
+  // Kind of fault, or the cause, or "KIND+CAUSE" for both; "" where nothing is injected.
+  std::string kind;
+  std::string fault, op;  // the fault as --fault takes it, and the op that it acts on; "": none
   std::string cause;      // of sharding; "": none
   std::optional<double> magnitude;
 };
@@ -47,14 +50,15 @@ struct CasePlan {
   std::vector<std::string> scenarios;
   int64_t cases = 0;
   uint64_t seed = 1;
-  std::optional<char> level;  // only cases of that evidence level
+  std::optional<char> level;  // restricts the plan to cases of this evidence level
 };
 
-// Ids, in the order in which they are run. Scenarios above litmus size have kLargeCases at most.
+// Ids in the order in which they run. Scenarios larger than the drill_* ones get at most
+// kLargeCases cases each.
 inline constexpr int64_t kLargeCases = 20;
 Result<std::vector<std::string>> plan_cases(const CasePlan& plan);
 
-// What an id says.
+// The parts of an id.
 struct CaseName {
   Stratum stratum = Stratum::kClean;
   char level = 'A';
@@ -64,7 +68,7 @@ struct CaseName {
 };
 Result<CaseName> parse_id(const std::string& id);
 
-// Errors: not an id, no such scenario, a stratum that this scenario has no case for (nothing to inject).
+// Errors: not an id; no such scenario; a stratum for which this scenario has nothing to inject.
 Result<DrillCase> draw_case(const std::string& id);
 
 }  // namespace twinrun::drill

@@ -1,3 +1,4 @@
+// Compares ops and steps with those of 32 conforming engines.
 #include "harness/drill/judges.h"
 
 #include <algorithm>
@@ -12,8 +13,8 @@
 namespace twinrun::drill {
 namespace {
 
-constexpr uint64_t kFirstHonest = 0x400000;  // seeds of the judges: no case's subject has them
-constexpr int64_t kElements = 4096;          // of one result
+constexpr uint64_t kFirstHonest = 0x400000;  // seeds of the judges, which no case's subject uses
+constexpr int64_t kElements = 4096;          // compared at most, of one result
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double ulp(double x) {
@@ -27,7 +28,8 @@ std::vector<int64_t> every(size_t n) {
   return all;
 }
 
-// What is compared of a large result: where it is farthest from one honest engine's, and elements at random.
+// The elements to compare of a large result: those farthest from one conforming engine's, and
+// random ones.
 std::vector<int64_t> chosen(std::span<const float> honest, std::span<const float> subject) {
   const auto n = static_cast<int64_t>(subject.size());
   std::vector<int64_t> all = every(subject.size());
@@ -43,7 +45,8 @@ std::vector<int64_t> chosen(std::span<const float> honest, std::span<const float
   return all;
 }
 
-// theirs[judge][element]; `rounds`: an ulp is honest even where they all agree; `slack`: what an element may be off besides.
+// theirs[judge][element]. rounds: one ulp is allowed even where the judges all agree. slack:
+// additional allowance of an element.
 Comparison against(const std::vector<std::vector<float>>& theirs, const std::vector<float>& own,
                    bool rounds, const std::function<double(size_t)>& slack = {}) {
   std::vector<double> middle, half;
@@ -57,7 +60,8 @@ Comparison against(const std::vector<std::vector<float>>& theirs, const std::vec
     half.push_back(high / 2 - low / 2);
     rounds = rounds || half.back() > 0;
   }
-  // Where the judges happen to agree on one element, they still show around it how far they can be apart.
+  // Where the judges happen to agree on one element, its neighbours still show how far apart they
+  // can be.
   std::vector<double> apart;
   std::ranges::copy_if(half, std::back_inserter(apart), [](double h) { return h > 0; });
   std::ranges::sort(apart);
@@ -68,7 +72,8 @@ Comparison against(const std::vector<std::vector<float>>& theirs, const std::vec
   std::vector<double> leans(theirs.size(), 0);
   for (size_t e = 0; e < own.size(); ++e) {
     const double x = own[e];
-    if (!std::isfinite(middle[e]) || !std::isfinite(half[e])) continue;  // honest engines overflow
+    // Conforming engines overflow here.
+    if (!std::isfinite(middle[e]) || !std::isfinite(half[e])) continue;
     const double need =
         rounds ? std::max({half[e], typical, ulp(middle[e])}) + (slack ? slack(e) : 0) : 0;
     const double gap = std::fabs(x - middle[e]);
@@ -97,7 +102,7 @@ std::vector<float> picked(std::span<const float> values, std::span<const int64_t
   return out;
 }
 
-// Whole results of one tensor.
+// Distance of one tensor's whole result.
 double distance_of(const std::vector<Tensor>& theirs, const Tensor& own) {
   if (own.dtype() != DType::kF32) {
     return std::ranges::all_of(theirs, [&](const Tensor& t) { return t.same_bits(own); })
@@ -108,7 +113,8 @@ double distance_of(const std::vector<Tensor>& theirs, const Tensor& own) {
   if (own.elements() > kElements) elements = chosen(theirs[0].as<float>(), own.as<float>());
   std::vector<std::vector<float>> values;
   for (const Tensor& t : theirs) values.push_back(picked(t.as<float>(), elements));
-  // A step's numbers are sums of sums. That 32 engines agree on a loss to the bit does not make the next one a liar.
+  // The values of a step are sums of sums: even where 32 engines agree to the bit, another
+  // conforming engine may be one ulp away.
   return against(values, picked(own.as<float>(), elements), /*rounds=*/true).distance;
 }
 
@@ -123,7 +129,7 @@ std::vector<Variant> honest_judges(const Capabilities& declared) {
 
 Comparison compare(const std::vector<Variant>& honest, const Op& op,
                    const std::vector<Tensor>& inputs, const Tensor& output) {
-  // Integers and predicates have one right value, and bits of it changed.
+  // Integers and predicates have exactly one right value, and this one differs from it.
   if (output.dtype() != DType::kF32) return {kInfinity, 0};
   const std::span<const float> subject = output.as<float>();
   std::vector<int64_t> elements = every(subject.size());
@@ -131,8 +137,9 @@ Comparison compare(const std::vector<Variant>& honest, const Op& op,
     elements = chosen(variant_elements(honest[0], op, inputs, elements), subject);
   const auto theirs = variants_elements(honest, op, inputs, elements);
 
-  // An engine that declares it may fuse a product into the sum that takes it, unrounded. The judges are asked for this op alone
-  // and have read the product rounded: half an ulp of it is what they miss.
+  // An engine that declares it may fuse a product into the sum that reads it, without rounding the
+  // product. The judges recompute only this op and read the rounded product, so allow half an ulp
+  // of each operand.
   std::function<double(size_t)> unrounded;
   if (honest[0].declared.contracts && (op.kind == OpKind::kAdd || op.kind == OpKind::kSubtract)) {
     unrounded = [&](size_t e) {
@@ -166,7 +173,8 @@ Result<double> StepJudges::distance(int64_t step, const States& before, const St
   }
   const Program& program = engines_.front()->program();
   double worst = 0;
-  // of(judge) and `own`: all replicas of one tensor. Replicas that agree, among the judges, too, are one.
+  // of(judge, r) and own(r): one tensor on replica r. A replica that equals replica 0, for the
+  // subject and for each judge, needs no second comparison.
   const auto judge = [&](const auto& of, const auto& own) {
     for (size_t r = 0; r < after.size(); ++r) {
       std::vector<Tensor> theirs;

@@ -1,8 +1,8 @@
-// The honest engines that decide what a fault is in truth: kHonest variants of the subject's own declaration. Shares no code with
-// lockstep, bounds, envelopes or classifier.
+// The conforming engines that decide independently what a fault did: kHonest variants of the
+// subject's own declaration. Shares no code with lockstep, bounds, envelopes or classifier.
 //
-// At level A they judge the faulty op, computed again on the inputs that it had; at level C all that tensors show of the step:
-// loss, gradients and the state after it, computed again from the state before it.
+// At level A they recompute the faulty op on the inputs that it had. At level C they recompute all
+// that the tensors of the step show (loss, gradients, the state after it) from the state before it.
 #pragma once
 
 #include <memory>
@@ -16,23 +16,25 @@ inline constexpr double kFactor = 4;
 
 std::vector<Variant> honest_judges(const Capabilities& declared);
 
-// A result against those of honest engines, element by element: its distance from the middle of their results, in units of kFactor
-// times the largest of half their range there, the median of that over the result, and one ulp. Where all of one op's results agree
-// on every element, any difference is infinite.
+// Compares a result with those of the conforming engines, element by element. Its distance from the
+// middle of their range is measured in units of kFactor times the largest of: half their range at
+// this element, the median of the half ranges that are not 0, and one ulp. Where all of them agree
+// on every element of an op's result, any difference is infinite.
 struct Comparison {
   double distance = 0;  // of the worst element (of at most 4096); above 1: outside
-  double lean = 0;      // of all, to one side, in standard deviations of the honest ones'
+  // Bias in one direction over all elements, in standard deviations of the judges' own.
+  double lean = 0;
 };
 
-// One op; for all_reduce the inputs are the contributions.
+// Compares one op. For all_reduce the inputs are the contributions.
 Comparison compare(const std::vector<Variant>& honest, const Op& op,
                    const std::vector<Tensor>& inputs, const Tensor& output);
 
-// A whole step.
+// Compares a whole step.
 class StepJudges {
  public:
   static Result<StepJudges> make(const std::vector<Variant>& honest, const Program& program);
-  // Comparison::distance of the tensor for which it is largest, over all replicas.
+  // Returns Comparison::distance of the tensor for which it is largest, over all replicas.
   Result<double> distance(int64_t step, const States& before, const StepInputs& inputs,
                           const States& after, const StepOutputs& outputs);
 

@@ -1,3 +1,4 @@
+// Counts the records of a drill: targets, confusion matrix, kinds, power.
 #include "harness/drill/matrix.h"
 
 #include <fmt/format.h>
@@ -37,7 +38,7 @@ void count_fault(std::vector<KindRow>& rows, const CaseRecord& r, const Score& s
     row.power[*r.injected.magnitude].add(s.flagged);
   if (s.kind != Kind::kEngineOutside && s.kind != Kind::kEngineBiased) return;
   row.flagged.add(s.flagged);
-  if (r.injected.level != 'A') return;  // tensors name no op
+  if (r.injected.level != 'A') return;  // tensors do not name an op
   row.op.add(s.op);
   row.step.add(s.step);
   row.core.add(s.core);
@@ -111,7 +112,8 @@ DrillSummary summarise(const std::vector<CaseRecord>& records) {
     row.kind = s.kind;
     ++row.verdicts[verdict_of(r)];
     row.right.add(s.right);
-    // Where an honest engine could be, and where seeds do not decide, no class is the right one.
+    // No single class is right where a conforming engine could give the same, or where seeds do not
+    // decide.
     if (s.kind != Kind::kEngineInside && s.kind != Kind::kShardingOpen) classes.rate.add(s.right);
     if (!s.right) {
       d.misses.push_back(fmt::format("{}  {} -> {}: {}", r.injected.id, to_string(s.kind),

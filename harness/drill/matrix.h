@@ -1,4 +1,5 @@
-// The records of a drill, counted: confusion matrix, targets, kinds, power, misses. Plain structs; render.cc makes text of them.
+// Statistics over the records of a drill: confusion matrix, targets, kinds, power, misses. Plain
+// structs; render.cc turns them into text.
 //
 //   DrillSummary s = summarise(records);
 //   s.targets[0].rate.low;       // Wilson's 95 % interval
@@ -24,7 +25,7 @@ struct Rate {
 struct Target {
   std::string what;
   Rate rate;
-  double wanted = 0;  // at least; of `at_most`: at most
+  double wanted = 0;  // lower limit of the share; upper limit if `at_most`
   bool at_most = false;
   bool met() const { return at_most ? rate.share() <= wanted : rate.share() >= wanted; }
 };
@@ -36,15 +37,15 @@ struct MatrixRow {
   Rate right;
 };
 
-// One kind of fault, or one cause.
+// Results for one kind of fault, or for one cause.
 struct KindRow {
   std::string kind;
   int64_t cases = 0, inert = 0, inside = 0;
-  Rate flagged, op, step, core;  // of those outside
-  Rate cause, verdict;           // of causes: named; class right
-  Rate effect;                   // of causes whose effect is known: told as it is
-  std::map<double, Rate> power;  // magnitude -> flagged, of all that were activated
-  int executions = 0;            // most that one case took
+  Rate flagged, op, step, core;  // over the cases outside
+  Rate cause, verdict;           // for causes: cause named; class right
+  Rate effect;                   // for causes whose true effect is known: effect right
+  std::map<double, Rate> power;  // magnitude -> flagged, over all cases with changed bits
+  int executions = 0;            // largest number in one case
 };
 
 struct DrillSummary {
@@ -52,24 +53,24 @@ struct DrillSummary {
   std::vector<Target> targets;
   std::vector<MatrixRow> matrix;
   std::vector<KindRow> faults, causes;
-  Rate clean_effects;            // of clean pairs: harmful or beneficial, by rounding alone
-  Rate hidden;                   // level C, op outside but no tensor: flagged
-  Rate false_alarms;             // of clean pairs: ENGINE_BUG or SHARDING
-  double false_alarm_bound = 1;  // 3/n: the rule of three, where there were none
-  int64_t clusters = 0;          // clean pairs that share neither scenario nor variant
+  Rate clean_effects;  // clean pairs reported as harmful or beneficial, from rounding alone
+  Rate hidden;         // flagged at level C where the op is outside but no tensor is
+  Rate false_alarms;   // clean pairs reported as ENGINE_BUG or SHARDING
+  double false_alarm_bound = 1;  // 3/n, the rule of three; valid where there were none
+  int64_t clusters = 0;          // distinct combinations of scenario and variant among clean pairs
   std::map<std::string, int64_t> clean_by_scenario;
-  double executions = 0;  // mean, to an engine's finding
+  double executions = 0;  // mean number of executions behind a finding about the engine
   int most_executions = 0;
-  double run_lengths = 0;                 // mean: its steps, in units of the scenario's
-  double seconds = 0, truth_seconds = 0;  // mean of a case
+  double run_lengths = 0;  // mean number of steps in these executions, in runs of full length
+  double seconds = 0, truth_seconds = 0;  // means per case
   std::vector<std::string> misses;        // "ID  truth -> verdict: headline"
 };
 DrillSummary summarise(const std::vector<CaseRecord>& records);
 
-struct Drilled {  // said above the tables
+struct Drilled {  // shown above the tables
   std::string command;
   uint64_t seed = 0;
-  std::string date, machine;  // informal: nothing rests on them
+  std::string date, machine;  // for the reader only
 };
 std::string to_terminal(const DrillSummary& summary, const Drilled& what);
 std::string to_markdown(const DrillSummary& summary, const Drilled& what);

@@ -1,3 +1,4 @@
+// Scores the record of a case; writes it as a line of JSON and reads it back.
 #include "harness/drill/record.h"
 
 #include <algorithm>
@@ -26,7 +27,7 @@ VerdictClass class_of_text(const std::string& text) {
 Kind kind_of(const CaseRecord& r) {
   const bool differs = r.truth.meaning > kSameMeaning;
   if (r.injected.fault.empty() && r.injected.cause.empty()) return Kind::kClean;
-  // Tensors are all that level C shows: a fault that they hide is inside.
+  // Level C shows tensors only: a fault that they hide counts as inside.
   const bool shown = r.truth.tensors.value_or(2) > 1, outside = r.truth.outside && shown;
   if (outside && differs) return Kind::kBoth;
   if (outside) return Kind::kEngineOutside;
@@ -39,15 +40,15 @@ Kind kind_of(const CaseRecord& r) {
   return r.truth.activated ? Kind::kEngineInside : Kind::kInert;
 }
 
-// What a correct diagnosis may answer.
+// The classes that a correct diagnosis may answer.
 bool allowed(Kind kind, VerdictClass v) {
   const bool noise = v == VerdictClass::kNoise || v == VerdictClass::kIdentical;
   switch (kind) {
     case Kind::kClean:
     case Kind::kInert:
       return noise;
-    case Kind::
-        kShardingInside:  // by its name, where the seeds show it; the effect says that the margin holds it
+    // Named as SHARDING where the seeds show it; the effect then says that it is within the margin.
+    case Kind::kShardingInside:
       return noise || v == VerdictClass::kSharding;
     case Kind::kEngineOutside:
     case Kind::kEngineBiased:
@@ -55,7 +56,7 @@ bool allowed(Kind kind, VerdictClass v) {
       return v == VerdictClass::kEngineBug;
     case Kind::kShardingOutside:
       return v == VerdictClass::kSharding;
-    case Kind::kEngineInside:  // the power curve says how often it is found
+    case Kind::kEngineInside:  // the power curve shows how often it is found
       return noise || v == VerdictClass::kEngineBug || v == VerdictClass::kInconclusive;
     case Kind::kShardingOpen:
       return noise || v == VerdictClass::kSharding || v == VerdictClass::kInconclusive;
@@ -63,7 +64,8 @@ bool allowed(Kind kind, VerdictClass v) {
   return false;
 }
 
-// A finding names a cause alone, or a class of causes that the evidence cannot separate: "reduction|learning_rate".
+// A finding names one cause, or several that the evidence cannot separate:
+// "reduction|learning_rate".
 bool names(const std::string& found, const std::string& cause) {
   for (size_t at = 0; at <= found.size();) {
     const size_t end = std::min(found.find('|', at), found.size());
@@ -73,7 +75,8 @@ bool names(const std::string& found, const std::string& cause) {
   return false;
 }
 
-// Of a cause alone: beside a fault of the engine no effect is judged, and without a cause none is known.
+// For a cause without a fault only: with an engine fault the effect is not judged, and without a
+// cause none is known.
 std::optional<bool> effect_is_right(Kind kind, const CaseRecord& r) {
   const bool acquits = r.effect == Effect::kNoneDetected || r.effect == Effect::kWithinMargin;
   if (kind == Kind::kShardingInside) return acquits;
@@ -87,7 +90,7 @@ std::string_view to_string(Kind kind) { return kKindNames[static_cast<size_t>(ki
 
 Score score(const CaseRecord& r) {
   Score s;
-  // Such a fault begins on another step in every run.
+  // An intermittent fault begins at a different step in every run.
   const bool intermittent = r.injected.fault.find(",rate=") != std::string::npos;
   s.kind = kind_of(r);
   s.right = r.error.empty() && allowed(s.kind, r.verdict);
@@ -95,7 +98,8 @@ Score score(const CaseRecord& r) {
   s.flagged = r.error.empty() && r.verdict == VerdictClass::kEngineBug;
   const auto first = std::ranges::find(r.findings, VerdictClass::kEngineBug, &SaidFinding::verdict);
   if (s.flagged && first != r.findings.end()) {
-    // The first step on which bits changed may be one on which nobody could have seen it.
+    // The fault may not be visible yet on the first step on which bits changed, so both steps
+    // count.
     s.step = first->step == r.truth.first_activated || first->step == r.truth.first_outside ||
              (intermittent && std::ranges::find(r.sealed, first->step) != r.sealed.end());
     s.op = first->op == r.injected.op;
@@ -169,7 +173,7 @@ Result<CaseRecord> from_line(const std::string& text) {
     CaseRecord r;
     const json& in = line.at("injected");
     const json& truth = line.at("truth");
-    // What the id does not say is kept, so that no case need be drawn again to be counted.
+    // The record repeats what the id determines, so that counting needs no case to be drawn again.
     DrillCase& c = r.injected;
     c.id = line.at("id");
     TWINRUN_ASSIGN(const CaseName name, parse_id(c.id));

@@ -1,8 +1,9 @@
-// What one case gave: what was injected, what is true of it, what the diagnosis said. One line of cases.jsonl.
+// The record of one case: what was injected, what is true of it, what the diagnosis answered. One
+// line of cases.jsonl.
 //
-//   CaseRecord r = run_case(*draw_case(id), options);
-//   append(file, to_line(r));                  // from_line gives it back
-//   Score s = score(r);                        // was the diagnosis right? nothing but the record decides
+//   CaseRecord r = *run_case(id, options, truths);
+//   append(file, to_line(r));    // from_line reads it back
+//   Score s = score(r);          // was the diagnosis right? decided from the record only
 #pragma once
 
 #include <string>
@@ -13,26 +14,31 @@
 
 namespace twinrun::drill {
 
-// Below this two meanings are one: binary64 leaves far less between two orders of the same sums, but a program's constants are f32,
-// and 1/5 of them, summed over 5 cores, is 1 only to 2^-26. Four times f32's unit roundoff.
+// Two programs less than this apart have the same meaning. Two orders of the same sums differ far
+// less in binary64, but a program's constants are f32: 1/5 summed over 5 cores is 1 only to 2^-26.
+// The value is four times the unit roundoff of f32.
 inline constexpr double kSameMeaning = 0x1p-22;
 
-// Decided beforehand, by nothing of the diagnosis (harness/drill/truth.h).
+// Decided before the diagnosis and independently of it (harness/drill/truth.h).
 struct Truth {
-  // Of the engine's fault.
+  // About the engine's fault.
   bool activated = false;        // bits changed
   int64_t first_activated = -1;  // step
   int replica = -1;              // -1: a collective, or several cores at once
-  bool outside = false;          // farther than any honest engine of this declaration
+  bool outside = false;          // farther away than any conforming engine of this declaration
   int64_t first_outside = -1;    // step
-  double distance = 0;  // from the honest ones, in units of how far they spread; the largest seen
-  // Inside element by element, but leaning to one side as no honest engine does.
+  // Largest distance from the conforming engines, in units of their spread.
+  double distance = 0;
+  // No element is outside, but the errors are biased in one direction, unlike those of any
+  // conforming engine.
   bool biased = false;
-  // Level C, where outside: the same distance of the step's tensors. Up to 1, honest engines' tensors are as far apart.
+  // Level C, where outside: the same distance for the tensors of the step. At most 1: conforming
+  // engines' tensors are as far apart.
   std::optional<double> tensors;
-  // Of the sharding cause.
+  // About the cause of sharding.
   double meaning = 0;  // relative one-step drift in binary64
-  // Of held-out loss over many seeds, against the margin: "harmful", "beneficial", "inside", "open", "" (no cause).
+  // Effect on held-out loss over many seeds, against the margin: "harmful", "beneficial", "inside",
+  // "open", "" (no cause).
   std::string matters;
 };
 
@@ -46,19 +52,19 @@ struct SaidFinding {
 struct CaseRecord {
   DrillCase injected;
   Truth truth;
-  std::string error;  // not empty: the case failed, and nothing below holds
+  std::string error;  // not empty: the case failed, and nothing below is valid
   VerdictClass verdict = VerdictClass::kInconclusive;
   Effect effect = Effect::kUndecided;
   bool not_learnt = false;  // the effect is undecided because the reference has not learnt
   std::string headline;
   std::vector<SaidFinding> findings;
   std::vector<std::string> notes;
-  int executions = 0;      // runs of the subject, whole or in part
-  double run_lengths = 0;  // its steps in all, in units of the scenario's
-  std::vector<int64_t>
-      sealed;  // the first step of each of its runs on which bits changed; opened last
-  double truth_seconds = 0,
-         seconds = 0;  // of one core: the truth, the diagnosis. No figure rests on them
+  int executions = 0;      // runs of the subject, complete or partial
+  double run_lengths = 0;  // all its steps, in units of the scenario's number of steps
+  // For each run of the subject, the first step on which bits changed; read after the verdict.
+  std::vector<int64_t> sealed;
+  // CPU seconds for the truth and for the diagnosis; shown only.
+  double truth_seconds = 0, seconds = 0;
 };
 
 std::string to_line(const CaseRecord& record);  // one line of JSON
@@ -68,13 +74,13 @@ Result<CaseRecord> from_line(const std::string& line);
 enum class Kind : uint8_t {
   kClean,            // nothing was injected
   kInert,            // injected, but no bit and no meaning changed
-  kEngineOutside,    // the targets count here
-  kEngineBiased,     // no element outside, but leaning
-  kEngineInside,     // where an honest engine could be, by what is shown: power only
-  kShardingOutside,  // and held-out loss moves by more than the margin
-  kShardingInside,   // ... stays within it
-  kShardingOpen,     // ... the seeds do not decide
-  kBoth,             // sharding and an engine's fault outside
+  kEngineOutside,    // the targets count these
+  kEngineBiased,     // no element outside, but biased
+  kEngineInside,     // a conforming engine could give the same; counts for power only
+  kShardingOutside,  // held-out loss changes by more than the margin
+  kShardingInside,   // it stays within the margin
+  kShardingOpen,     // the seeds do not decide
+  kBoth,             // a cause of sharding, and an engine fault outside
 };
 inline constexpr Kind kKinds[] = {
     Kind::kClean,          Kind::kInert,        Kind::kEngineOutside,
@@ -86,10 +92,10 @@ struct Score {
   Kind kind = Kind::kClean;
   bool right = false;    // the class is one that the truth allows
   bool flagged = false;  // ENGINE_BUG
-  bool op = false, step = false,
-       core = false;   // the first finding names the op, and the first step that could be seen
+  // The first finding names the op, the first step that could be seen, and the core.
+  bool op = false, step = false, core = false;
   bool cause = false;  // a finding names the cause of sharding
-  // Where the truth of the effect is known: the second answer is the right one.
+  // Whether the reported effect is right; set where the true effect is known.
   std::optional<bool> effect;
 };
 Score score(const CaseRecord& record);

@@ -1,3 +1,4 @@
+// Renders the statistics of a drill as terminal text, Markdown and JSON.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,10 +10,10 @@ namespace twinrun::drill {
 namespace {
 
 using nlohmann::json;
-using Table = std::vector<std::vector<std::string>>;  // the first row is the head
+using Table = std::vector<std::vector<std::string>>;  // the first row is the header
 
 std::string percent(double share) {
-  // 99.96 % is not 100 %.
+  // Never round up to 100 %: 99.96 % is shown as 99.9.
   const std::string text = fmt::format("{:.1f}", 100 * share);
   return text == "100.0" && share < 1 ? "99.9" : text;
 }
@@ -126,7 +127,7 @@ std::string said(const DrillSummary& d, const Drilled& what) {
 
 std::string clean_text(const DrillSummary& d) {
   if (d.false_alarms.n == 0) return "";
-  // The rule of three is one of large n.
+  // The rule of three holds for large n only.
   const std::string bound = d.false_alarms.n < 30 ? ""
                                                   : fmt::format(": below {:.2g} % (3/n, 95 %)",
                                                                 100 * d.false_alarm_bound);

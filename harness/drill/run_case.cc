@@ -1,3 +1,4 @@
+// Runs one case of a drill and fills in its record.
 #include "harness/drill/run_case.h"
 
 #include <time.h>
@@ -11,7 +12,7 @@
 namespace twinrun::drill {
 namespace {
 
-// Seconds that this thread has worked: other cases beside it do not count.
+// CPU seconds of this thread, unaffected by other cases that run in parallel.
 double thread_seconds() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -28,7 +29,7 @@ void take_report(const Report& report, CaseRecord& r) {
     r.findings.push_back({f.verdict, f.cause, f.op, f.step.value_or(-1), f.core.value_or(-1)});
 }
 
-// False: interrupted.
+// Returns false if interrupted.
 Result<bool> fill(CaseRecord& r, const CaseOptions& options, TruthCache& truths) {
   const DrillCase& c = r.injected;
   TWINRUN_ASSIGN(const Scenario scenario, load_scenario(c.scenario, c.overrides));
@@ -70,7 +71,7 @@ std::optional<CaseRecord> run_case(const std::string& id, const CaseOptions& opt
                                    TruthCache& truths) {
   CaseRecord r;
   r.injected.id = id;
-  // An exception is a bug of ours, and a case that shows one must not take the other cases with it.
+  // An exception is a bug of ours, and must not abort the other cases.
   try {
     const auto drawn = draw_case(id);
     if (!drawn) {

@@ -1,7 +1,8 @@
-// One case from end to end: the truth first, then the diagnosis, which sees a Backend and a scenario and nothing else; only then
-// is the sealed log opened.
+// Runs one case: first the truth is decided, then the diagnosis runs, which sees only a Backend and
+// a scenario. The log of the injected faults is opened after that.
 //
-//   CaseRecord r = run_case("engine.drill_mlp.1.17", {.directory = "out/cases", .cache = "out/references"}, truths);
+//   auto r = run_case("engine.drill_mlp.1.17",
+//                     {.directory = "out/cases", .cache = "out/references"}, truths);
 #pragma once
 
 #include "harness/diagnose/pipeline.h"
@@ -10,14 +11,14 @@
 namespace twinrun::drill {
 
 struct CaseOptions {
-  std::string directory;  // the reports, a folder per case; kept only where keep() says so
-  std::string cache;      // of reference runs
-  bool keep_all = false;  // else: reports of cases that were answered wrong
+  std::string directory;  // for reports, one folder per case; wrong answers are kept
+  std::string cache;      // folder of reference runs
+  bool keep_all = false;  // keep reports of right answers, too
   const StopFlag* stop = nullptr;
-  std::function<void(Evidence&)> sabotage;  // of tests: DiagnoseOptions::sabotage
+  std::function<void(Evidence&)> sabotage;  // for tests: DiagnoseOptions::sabotage
 };
 
-// Never fails: what went wrong is in the record's `error`. Nothing where it was interrupted.
+// Never fails: errors are in the record's `error`. Returns nullopt where it was interrupted.
 std::optional<CaseRecord> run_case(const std::string& id, const CaseOptions& options,
                                    TruthCache& truths);
 

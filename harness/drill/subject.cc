@@ -1,3 +1,4 @@
+// Wraps backends to count runs or withhold ops, and builds the subject of a case.
 #include "harness/drill/subject.h"
 
 #include <fmt/format.h>
@@ -9,7 +10,7 @@
 namespace twinrun::drill {
 namespace {
 
-// An engine that passes everything on; what differs is overridden.
+// Forwards all calls, and counts the runs and their steps.
 class CountedEngine : public Engine {
  public:
   CountedEngine(std::unique_ptr<Engine> engine, std::shared_ptr<Usage> usage)
@@ -46,7 +47,7 @@ class CountedBackend : public Backend {
 
 class ClosedEngine : public Engine {
  public:
-  // Shows the program that was asked for: what runs inside is nobody's business.
+  // Reports the requested program, whatever program runs inside.
   ClosedEngine(std::unique_ptr<Engine> engine, Program asked)
       : engine_(std::move(engine)), asked_(std::move(asked)) {}
   const Program& program() const override { return asked_; }

@@ -1,3 +1,4 @@
+// Decides what is true of a case: whether its fault is outside, what its cause changes.
 #include "harness/drill/truth.h"
 
 #include <algorithm>
@@ -18,11 +19,11 @@
 namespace twinrun::drill {
 namespace {
 
-constexpr uint64_t kFirstSeed = 1000;  // of the runs behind `matters`: no case's subject has them
-constexpr size_t kLooks = 24;          // activations compared at most
-constexpr size_t kStepLooks = 8;       // ... of whole steps
+constexpr uint64_t kFirstSeed = 1000;  // of the runs behind `matters`; no case's subject uses them
+constexpr size_t kLooks = 24;          // at most so many activations are compared
+constexpr size_t kStepLooks = 8;       // at most so many whole steps are compared
 
-// One step of the subject: the faulty op, and what tensors show.
+// One step of the subject: inputs and outputs of the faulty op, and the tensors of the step.
 struct Seen {
   std::vector<std::vector<Tensor>> inputs;
   std::vector<Tensor> outputs;
@@ -31,7 +32,7 @@ struct Seen {
   StepOutputs results;
 };
 
-// The injector's own eyes.
+// Records the faulty op and the tensors of each step of the run.
 class Witness : public StepObserver, public TraceSink {
  public:
   explicit Witness(std::string op) : op_(std::move(op)) {}
@@ -59,7 +60,8 @@ class Witness : public StepObserver, public TraceSink {
   std::map<int64_t, Seen> seen_;
 };
 
-// What is left of the fault in the tensors of the steps on which it was active, up to the first that are outside.
+// The distance of the tensors on the steps on which the fault was active, up to the first step
+// outside.
 Result<double> distance_of_tensors(const std::vector<Variant>& honest, const Program& program,
                                    const std::set<int64_t>& steps, const Witness& witness) {
   TWINRUN_ASSIGN(StepJudges judges, StepJudges::make(honest, program));
@@ -76,10 +78,11 @@ Result<double> distance_of_tensors(const std::vector<Variant>& honest, const Pro
   return worst;
 }
 
-// The case's own run, before anybody diagnoses it.
+// Runs the case once, before any diagnosis, and compares each activation with the judges.
 Status look_at_fault(const DrillCase& c, const Experiment& e, Truth& truth) {
   const auto log = std::make_shared<FaultLog>();
-  // Intermittent faults differ from run to run: this is to be what a diagnosis does as T, after E1.
+  // Intermittent faults differ from run to run. Number this run as the diagnosis numbers T, which
+  // comes after E1 if there are several cores.
   log->prepared = e.sharding.cores > 1 ? 1 : 0;
   TWINRUN_ASSIGN(const auto subject, injected_engine(c, e, backend_options(e.scenario, 1), log));
   const Program program = as_computed_by(
@@ -151,7 +154,8 @@ double distance(const Program& program, const States& a, const States& b, StateR
   return norm > 0 ? std::sqrt(gap / norm) : 0;
 }
 
-// The three first steps of both programs in binary64: weights, slots and statistics of every core.
+// Distance of both programs after their first steps in binary64 (three without accumulation):
+// weights, slots and statistics of every core.
 Result<double> meaning_of(const DrillCase& c, const Experiment& e) {
   RunOptions options;
   options.evaluate = options.digest_states = false;
@@ -168,7 +172,7 @@ Result<double> meaning_of(const DrillCase& c, const Experiment& e) {
   return std::isfinite(worst) ? worst : std::numeric_limits<double>::infinity();
 }
 
-// S - R in held-out loss over seeds, on the reference alone.
+// Compares S - R in held-out loss, over seeds and on the reference alone, with the margin.
 Result<std::string> matters(const DrillCase& c, const Experiment& e) {
   std::vector<double> differences;
   std::vector<Evaluation> references;
@@ -191,7 +195,7 @@ Result<std::string> matters(const DrillCase& c, const Experiment& e) {
   double square = 0;
   for (const double d : differences) square += (d - mean) * (d - mean);
   const double deviation = std::sqrt(square / (n - 1)), margin = e.scenario.diagnose.margin;
-  // Would as many seeds as the scenario allows decide it at the last look, in 19 of 20 drawings of them?
+  // Would the scenario's maximum number of seeds decide it at the last look, in 19 of 20 draws?
   const DiagnoseSpec& asked = e.scenario.diagnose;
   const std::vector<int> looks = looks_of(asked.seeds, std::max(asked.seeds, asked.max_seeds));
   const double seeds = std::max(2, looks.back()), error = deviation / std::sqrt(seeds);

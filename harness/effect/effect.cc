@@ -1,4 +1,4 @@
-// The statistics of paired seeds, and whether the reference has learnt.
+// Intervals and outcomes over paired seeds, and whether the reference has learnt.
 #include "harness/effect/effect.h"
 
 #include <algorithm>
@@ -12,18 +12,18 @@
 namespace twinrun {
 namespace {
 
-constexpr double kAlpha = 0.05;  // of all looks at all metrics, two-sided
+constexpr double kAlpha = 0.05;  // two-sided error of all looks at all metrics together
 constexpr double kPower = 0.8;
-// "None detected" needs seeds that would have shown what another seed of the reference does: two standard deviations, by the lower
-// 95 % bound of what the seeds tell of them.
+// "None detected" needs enough seeds to show the effect of another seed of the reference: two
+// standard deviations between seeds, taken at their lower 95 % bound.
 constexpr double kHarmful = 2;
-constexpr double kGrowth = 1.6;  // seeds from look to look
+constexpr double kGrowth = 1.6;  // factor of the number of seeds from look to look
 
 double quantile(double n, double p) {
   return boost::math::quantile(boost::math::students_t(n - 1), p);
 }
 
-// Of the standard deviation that `n` numbers have, what it is at least with 95 %, as a factor of theirs.
+// The lower 95 % bound of the true standard deviation, as a factor of that of `n` numbers.
 double lower_bound_of_deviation(double n) {
   return std::sqrt((n - 1) / boost::math::quantile(boost::math::chi_squared(n - 1), 0.95));
 }
@@ -76,7 +76,7 @@ TrajectoryRow SeedTrials::row_of(const Metric& metric, std::vector<double> diffe
   row.mean = row.low = row.high = mean_of(row.differences);
   row.seed_spread = deviation_of(reference);
   row.outcome = "undecided";
-  if (broken) {  // in the loss it shows, whose mean is then no number
+  if (broken) {  // a run of `a` diverged; the mean of its loss is no number
     row.outcome = "harmful";
     return row;
   }
@@ -87,8 +87,9 @@ TrajectoryRow SeedTrials::row_of(const Metric& metric, std::vector<double> diffe
     return row;
   }
   if (!std::isfinite(row.mean)) return row;  // a reference run of another seed diverged
-  // What is counted in multiples of a resolution has a rounding of its own, which few equal differences hide: accuracy of one
-  // sample, a loss of binary32's unit in the last place.
+  // Values that are multiples of a resolution (one sample of accuracy, one unit in the last place
+  // of a binary32 loss) have a rounding error that a few equal differences would hide, so its
+  // variance is added.
   const double resolution =
       metric.resolution > 0 ? metric.resolution : std::ldexp(std::fabs(mean_of(reference)), -23);
   const double s = std::hypot(deviation_of(row.differences), resolution / std::sqrt(12));
@@ -205,7 +206,7 @@ bool labels_are_classes(const Experiment& e) {
 
 namespace {
 
-// How often each class is among the held-out labels that count.
+// The frequency of each class among the held-out labels that count.
 std::vector<double> frequencies(const Experiment& e) {
   const Samples& samples = e.data->eval;
   const auto labels = samples.labels.as<const int32_t>();
@@ -224,7 +225,8 @@ std::vector<double> frequencies(const Experiment& e) {
   return out;
 }
 
-// The least cross-entropy of a prediction that does not look at the sample. Labels that are smoothed have it of their mixture.
+// The least cross-entropy of a prediction that does not use the sample. With smoothed labels, it is
+// that of their mixture with the uniform distribution.
 std::optional<double> loss_of_prior(const Experiment& e, const std::vector<double>& frequencies) {
   const LossSpec& loss = e.scenario.loss;
   if (loss.kind != "softmax_cross_entropy" || loss.reduction != LossReduction::kMean ||
@@ -265,7 +267,8 @@ Learning judge_learning(const Experiment& e, const Evaluation& initial,
     out.learnt = mean_of(hits) > most + 2 * std::hypot(deviation_of(hits), sampled);
   }
   if (out.learnt || !std::isfinite(out.reference)) return out;
-  // As many steps as the loss so far would take to fall that far and half as far again; ten times as many where it did not fall.
+  // The steps in which the loss, at its rate so far, would fall to `aim` and half as far again; ten
+  // times as many steps if it did not fall.
   const double fallen = out.initial - out.reference, due = out.initial - aim;
   const double factor = fallen > 0 ? std::clamp(1.5 * due / fallen, 2.0, 100.0) : 10;
   const double steps = factor * static_cast<double>(e.scenario.train.steps);

@@ -1,7 +1,8 @@
-// Does it matter: the effect of a drift on what is learnt. Held-out loss and accuracy of paired seeds, which are added until the
-// effect is decided (docs/diagnosis.md, Instrument 3).
+// Whether a drift matters: its effect on what is learnt, measured by held-out loss and accuracy
+// over paired seeds. Seeds are added until the effect is decided (docs/diagnosis.md, Instrument 3).
+// On the data's path: Evaluations of runs R, S and T -> TrajectoryRow, Effect.
 //
-//   const SeedTrials trials(scenario.diagnose, *experiment.data, ...);
+//   const SeedTrials trials(scenario.diagnose, labels_are_classes(experiment), labels);
 //   for (int seeds : trials.looks()) {
 //     ... train R, S and T up to so many seeds ...
 //     rows = trials.compare("S - R", "what sharding alone does, on cpu", s, r, r);
@@ -20,19 +21,23 @@
 
 namespace twinrun {
 
-// What is compared, and how often. The two-sided error of all looks at all metrics together is 5 %, whatever they have in common:
-// each has an equal part of it (Bonferroni's bound), so adding seeds does not inflate it.
+// The metrics that are compared, and the numbers of seeds at which they are judged. The two-sided
+// error over all looks at all metrics together is at most 5 %, whatever their correlation: each has
+// an equal part of it (Bonferroni's bound), so that adding seeds does not inflate it.
 class SeedTrials {
  public:
-  // `labels`: held-out labels that count, of `classes` classes; classes of 0 or 1: accuracy is not asked.
+  // `labels_are_classes`: whether accuracy is a metric (see the function below). `labels`: number
+  // of held-out labels that count; accuracy is a multiple of 1 / labels.
   SeedTrials(const DiagnoseSpec& asked, bool labels_are_classes, int64_t labels);
 
-  // Numbers of seeds at which the effect is judged: diagnose.seeds, then 1.6 times as many, ..., diagnose.max_seeds.
+  // The numbers of seeds at which the effect is judged: diagnose.seeds, then 1.6 times as many,
+  // ..., diagnose.max_seeds.
   const std::vector<int>& looks() const { return looks_; }
 
-  // A row for each metric: a[i] - b[i] over paired seeds. `reference`: runs whose spread between seeds is the measure, most often b.
-  // A change of meaning is acquitted by all seeds alone; where nothing but the effect is at stake, `stops_early` lets "none detected"
-  // be said at any look.
+  // One row for each metric, with the differences a[i] - b[i] over paired seeds. `reference`: the
+  // runs whose spread between seeds is the unit of comparison, usually b. After a change of
+  // meaning, only all seeds together can show "none detected"; with `stops_early`, where nothing
+  // but the effect is in question, any look can.
   std::vector<TrajectoryRow> compare(const std::string& pair, const std::string& meaning,
                                      const std::vector<Evaluation>& a,
                                      const std::vector<Evaluation>& b,
@@ -43,13 +48,14 @@ class SeedTrials {
   struct Metric {
     std::string_view name;
     double Evaluation::*value;
-    double margin;  // declared; 0: none
+    double margin;  // declared by the user; 0: none
     const char* margin_key;
-    double resolution;  // its values are multiples of this; 0: a binary32 number
+    // The values are multiples of this; 0: they are binary32 numbers.
+    double resolution;
   };
   TrajectoryRow row_of(const Metric& metric, std::vector<double> differences,
                        const std::vector<double>& reference, bool broken, bool stops_early) const;
-  // Of the interval of one look at one metric, where there are so many looks.
+  // The error of the interval of one look at one metric, where there are `looks` looks.
   double alpha(size_t looks) const;
 
   int first_;
@@ -60,28 +66,34 @@ class SeedTrials {
 std::vector<int> looks_of(int first, int most);
 std::vector<double> values_of(const std::vector<Evaluation>& runs, double Evaluation::*value);
 
-// Of the rows of a pair the one that says most: harmful before beneficial before undecided before all others; nullptr where there is
-// none.
+// The row of a pair that decides: harmful before beneficial before undecided before all others;
+// nullptr if the pair has no row.
 const TrajectoryRow* speaking(const std::vector<TrajectoryRow>& rows, const std::string& pair);
-bool is_significant(const TrajectoryRow* row);  // other than 0, be it within a declared margin
+// Whether the effect differs from 0, even if it lies within a declared margin.
+bool is_significant(const TrajectoryRow* row);
 Effect effect_of(const TrajectoryRow& row);
-bool is_worse(const TrajectoryRow& row);  // by its mean
+bool is_worse(const TrajectoryRow& row);  // whether the mean is worse than 0
 
-// Has the reference learnt anything? Its held-out loss against that of the initial weights and of predicting the classes' held-out
-// frequencies; or its accuracy against that of always predicting the most frequent class. It must be better by two standard
-// deviations between seeds: else what is learnt is within what another seed does.
+// Whether the reference has learnt anything. Its held-out loss is compared with that of the initial
+// weights and of predicting the classes' held-out frequencies; or its accuracy with that of always
+// predicting the most frequent class. It must be better by two standard deviations between seeds,
+// since a smaller gain is within what another seed gives.
 struct Learning {
-  double reference = 0, spread = 0;  // held-out loss, mean over the seeds
-  double initial = 0;                // of the initial weights
-  std::optional<double> prior;       // of the class frequencies, where the loss is one that has it
+  double reference = 0, spread = 0;  // held-out loss: mean and standard deviation over the seeds
+  double initial = 0;                // held-out loss of the initial weights
+  // Held-out loss of predicting the class frequencies, where the kind of loss has one.
+  std::optional<double> prior;
   bool learnt = true;
-  int64_t steps_to_try = 0;  // if the loss goes on falling as it did; 0: learnt
+  // Steps after which it may have learnt, from how fast the loss fell; 0: it has learnt, or the
+  // loss is not finite.
+  int64_t steps_to_try = 0;
 };
 Learning judge_learning(const Experiment& experiment, const Evaluation& initial,
                         const std::vector<Evaluation>& reference);
-// Labels of the held-out samples that count; padding does not.
+// The number of labels of the held-out samples that count; those of padding do not.
 int64_t counted_labels(const Samples& held_out);
-// Whether accuracy counts labels that the model is trained to predict: neither of pairs of samples, nor of a discriminator.
+// Whether accuracy counts labels that the model is trained to predict, rather than pairs of samples
+// or the decisions of a discriminator.
 bool labels_are_classes(const Experiment& experiment);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Margins, t intervals and equivalence tests over a fixed number of paired seeds.
 #include "harness/effect/trajectory.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,7 @@
-// Two kinds of runs compared over a number of paired seeds that is fixed beforehand, against a margin: for `twinrun compare`.
+// Compares two kinds of runs over a number of paired seeds that is fixed beforehand, against a
+// margin. For `twinrun compare` (harness/gate/compare.h): values per seed -> TrajectoryRow.
 //
-//   auto row = compare_paired("T - R", t_losses, r_losses, margin);
+//   auto row = compare_paired("T - R", "what the user sees", t_losses, r_losses, margin);
 //   row.outcome;      // "identical" | "equivalent" | "outside" | "undetermined"
 #pragma once
 
@@ -19,22 +20,27 @@ struct Margin {
   bool of_user = false;
 };
 
-// The user's, or twice the standard deviation between the seeds of the reference runs (the guide's random variance).
+// The user's margin, or twice the standard deviation between the seeds of the reference runs (the
+// guide's random variance). 0 where the user gives none and there is one seed.
 Margin choose_margin(double user_margin, const std::vector<double>& reference_losses,
                      std::string_view user_source = "diagnose.margin",
                      std::string_view reference = "R");
 
-// Paired differences a[i] - b[i]. Two one-sided t tests at 5 % inside +-margin: "equivalent" (needs two pairs or more); the 95 % interval
-// wholly beyond the margin: "outside"; with one pair, or neither: "undetermined". Bit-equal losses: "identical".
+// Judges the paired differences a[i] - b[i]. "identical": all losses are bit-equal. "equivalent":
+// two one-sided t tests at 5 % lie inside +-margin (needs two pairs or more). "outside": the 95 %
+// interval lies wholly beyond the margin, or a run ended in NaN or Inf. "undetermined": one pair,
+// or neither.
 TrajectoryRow compare_paired(const std::string& pair, const std::string& meaning,
                              const std::vector<double>& a, const std::vector<double>& b,
                              const Margin& margin);
 
-double spread_of(const TrajectoryRow& row);  // standard deviation between the seeds' differences
-// How many seeds of this spread, with 80 % power each, show a mean as large as the margin as other than 0 (two-sided, 5 %) and a
-// mean of 0 as equivalent (TOST, 5 %): the least n with (t.975 + t.8) s / sqrt n and (t.95 + t.9) s / sqrt n at most the margin,
-// the usual approximation (Julious 2004, "Sample sizes for clinical trials with normal data"). nullopt: more than 10000, no
-// margin, or one seed says nothing of the spread.
+// Standard deviation of the differences between seeds.
+double spread_of(const TrajectoryRow& row);
+// The number of seeds of this spread that show, with 80 % power each, a mean as large as the margin
+// to differ from 0 (two-sided, 5 %) and a mean of 0 to be equivalent (TOST, 5 %): the least n for
+// which (t.975 + t.8) s / sqrt n and (t.95 + t.9) s / sqrt n are at most the margin, the usual
+// approximation (Julious 2004, "Sample sizes for clinical trials with normal data"). nullopt: more
+// than 10000, no margin, or one seed, which gives no spread.
 std::optional<int> seeds_for_power(const TrajectoryRow& row);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Runs the subject and the ensemble of conforming engines for a few steps, and ranks the subject.
 #include "harness/envelope/ensemble.h"
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr double kFalseAlarm = 1e-4;
 
-// Every parameter one ulp up, down, or where it is.
+// Moves each parameter by one ulp up, by one ulp down, or not at all; the same on all replicas.
 void move_by_an_ulp(const Program& program, States& states, uint64_t seed, uint32_t member) {
   for (size_t i = 0; i < program.state.size(); ++i) {
     if (program.state[i].role != StateRole::kParameter) continue;
@@ -55,7 +56,7 @@ Result<Curves> first_steps(const Experiment& e, const Program& program, Backend&
   return curves;
 }
 
-// Root mean square; what is no number is infinitely far.
+// Root mean square of the difference; infinite where it is not a number.
 double apart(const std::vector<double>& a, const std::vector<double>& b) {
   double squares = 0;
   for (size_t k = 0; k < a.size(); ++k) squares += (a[k] - b[k]) * (a[k] - b[k]);
@@ -63,7 +64,7 @@ double apart(const std::vector<double>& a, const std::vector<double>& b) {
   return std::isnan(d) ? HUGE_VAL : d;
 }
 
-// What binary32 numbers of a curve do not tell apart: an ulp of their size.
+// The smallest difference that the binary32 numbers of a curve can show: one ulp of their size.
 double resolution(const std::vector<double>& curve) {
   return 0x1p-23 * apart(curve, std::vector<double>(curve.size()));
 }
@@ -72,7 +73,8 @@ double resolution(const std::vector<double>& curve) {
 
 EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves) {
   const size_t n = curves.size();
-  // One outlier must not make the others look far: each is judged by its median distance.
+  // Each curve is judged by its median distance, so that one outlier does not make the others look
+  // far.
   std::vector<double> distance;
   for (size_t i = 0; i < n; ++i) {
     std::vector<double> to;
@@ -91,7 +93,8 @@ EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves) {
   row.p = static_cast<double>(std::ranges::count_if(distance, as_far)) / static_cast<double>(n);
   row.outcome = "inside";
   if (row.subject <= row.high) return row;
-  // Farther than all: a prediction interval for one more logarithm, by Student. Distances are known but for the resolution.
+  // The subject is farther away than every member. Compare it with Student's prediction interval
+  // for one more logarithm of a distance. Distances are known only up to the resolution.
   const double unknown = resolution(curves[1]);
   for (double& d : distance) d = std::max(d, unknown);
   double mean = 0, squares = 0;

@@ -1,9 +1,11 @@
-// Is the subject one of the honest? Its first steps among those of engines that are honest within what it declares, all from
-// initial weights moved by one ulp, each its own way: nobody is the centre, so an honest subject is as far from the others as any
-// of them (exchangeable), and its rank is uniform.
+// Tests whether the subject behaves like a conforming engine over its first steps. They are ranked
+// among those of engines that conform within what the subject declares. Every run, the subject's
+// included, starts from initial weights that are moved by up to one ulp, each run in its own way.
+// No run serves as the centre: a conforming subject is as far from the others as any of them is
+// (the runs are exchangeable), so its rank is uniform.
 //
-//   auto rows = compare_ensemble(experiment, program, *subject, {.members = 19, .steps = 20, .threads = 2});
-//   rows->front().p;          // share of all, the subject too, that are as far away or farther
+//   auto rows = compare_ensemble(experiment, program, *subject, {.members = 19, .steps = 20});
+//   rows->front().p;          // share of all runs, the subject too, that are as far or farther
 #pragma once
 
 #include <optional>
@@ -19,17 +21,19 @@ struct EnsembleOptions {
   int members = 19;
   int64_t steps = 20;
   int threads = 1;
-  uint64_t seed = 0;  // of the members and of the ulps
-  // Of which precision the members are (harness/envelope/precision_class.h); without: of the declared one.
+  uint64_t seed = 0;  // of the choice of members and of the moves by an ulp
+  // Precision class of the members (harness/envelope/precision_class.h); nullopt: they are variants
+  // within what the subject declares.
   std::optional<PrecisionClass> as;
 };
 
-// Two rows: "loss curve" and "weights".
+// Returns two rows: "loss curve" and "weights".
 Result<std::vector<EnsembleRow>> compare_ensemble(const Experiment& experiment,
                                                   const Program& program, Backend& subject,
                                                   const EnsembleOptions& options);
 
-// The first curve among the others: each one's median (root mean square) distance from the rest, ranked. Three or more.
+// Ranks the first curve among the others by distance: each curve's is the median of its root mean
+// square distances from the rest. Needs at least three curves.
 EnsembleRow rank_of_first(const std::vector<std::vector<double>>& curves);
 
 }  // namespace twinrun

@@ -1,3 +1,5 @@
+// Collects the tensors of a step, forms the envelope of the members, and measures the subject's
+// distances from it.
 #include "harness/envelope/envelope.h"
 
 #include <algorithm>
@@ -12,12 +14,14 @@
 namespace twinrun {
 namespace {
 
-// A common factor that honest engines may differ by: constants (1 - beta, a rate times a correction) that are computed in binary32 in
-// another order, up to eight roundings. In what a state holds, a quarter of that: they act on its change alone. Measured on three
-// frameworks: at most four.
+// A common factor by which conforming engines may differ: they compute constants (1 - beta, a rate
+// times a correction) in binary32 in another order, with up to eight roundings. Along what a state
+// holds, a quarter of that is allowed, because such constants affect only its change. Measured on
+// three frameworks: at most four.
 constexpr double kOfConstants = 8 * kRoundingUnit;
 
-// Every parameter times 1 + u move, u uniform in (-1, 1), another u for each member; the same on replicas that are the same.
+// Multiplies every parameter by 1 + u move, u uniform in (-1, 1) and different for each member.
+// Replicas that hold the same bits get the same result.
 States moved(const Program& program, const States& states, int64_t step, uint64_t member,
              double move) {
   States out = states;
@@ -46,12 +50,13 @@ std::vector<float> rounded(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-// Where the elements lie that are compared at a step; empty: all are.
+// Indices of the elements that are compared at a step; empty: all elements.
 std::vector<int64_t> sample_of(const Compared& c, uint64_t seed, int64_t step) {
   if (c.kept == c.elements) return {};
   std::vector<int64_t> at(static_cast<size_t>(c.kept));
   const RandomKey key{seed, kStreamSample + static_cast<uint32_t>(c.id)};
-  const int64_t width = c.elements / c.kept, longer = c.elements % c.kept;  // so many by one
+  // The first `longer` stretches have one element more than the others.
+  const int64_t width = c.elements / c.kept, longer = c.elements % c.kept;
   const auto stretch = [&](int64_t i) { return i * width + std::min(i, longer); };
   for (int64_t i = 0; i < c.kept; ++i) {
     const uint32_t drawn = draw(key, static_cast<uint32_t>(step), 0, static_cast<uint64_t>(i));
@@ -80,7 +85,7 @@ bool all_finite(const std::vector<float>& a) {
   return std::ranges::all_of(a, [](float v) { return std::isfinite(v); });
 }
 
-// |beta' - beta|, beta' being beta in binary32.
+// Adds the effect of keeping beta in binary32 (beta'): |beta' - beta|, and its share of 1 - beta.
 void add_slack(double beta, SettingsSlack& slack) {
   if (!(beta > 0 && beta < 1)) return;
   const double off = std::fabs(static_cast<double>(static_cast<float>(beta)) - beta);
@@ -103,8 +108,9 @@ const std::vector<float>& direction(const Envelope::Around& around, Look look) {
   return look == Look::kSize ? *around.mean : *around.stored;
 }
 
-// A single number is nothing but its distance. What is rounding alone (the gradient of a bias before batch norm, and the squares
-// that Adam makes of it) has no direction: engines of larger errors have more of it.
+// Whether a look says anything about a value. A single number has a distance only. A value that is
+// rounding alone (the gradient of a bias before batch norm, and the squares that Adam forms of it)
+// has no direction: an engine with larger errors merely has more of it.
 bool meaningful(const Envelope::Around& around, Look look) {
   constexpr double kKnown = 0.05;
   if (look == Look::kDistance) return true;
@@ -125,8 +131,9 @@ double seen(const std::vector<float>& x, const Envelope::Around& around, Look lo
   return along / squares;
 }
 
-// What settings allow along a look, and, in all steps alike, the order in which constants are computed: a factor of the gradient is
-// one of the change, twice in an average of squares.
+// How far a look may be off because of settings. Over all steps, the order in which constants are
+// computed counts as well: a factor of the gradient is the same factor of the change, and appears
+// twice in an average of squares.
 double allowed_by_settings(const Envelope::Around& around, Look look) {
   if (look == Look::kDistance) return around.allowed;
   const double length = norm2(direction(around, look));
@@ -142,7 +149,8 @@ double allowed_in_all_steps(const Envelope::Around& around, Look look) {
 }
 double beyond(double shown, double allowed) { return std::max(0.0, std::fabs(shown) - allowed); }
 
-// What half an ulp of each element, to either side, makes along a direction: root of the sum of squares.
+// The effect along a direction of half an ulp in each element, either way: root of the sum of
+// squares.
 double rounding_along(const Envelope::Around& around, Look look) {
   const std::vector<float>& due = direction(around, look);
   const std::vector<float>& held = around.stored ? *around.stored : *around.mean;
@@ -160,7 +168,8 @@ size_t values_per_state(const Envelope& envelope) {
   return envelope.values.size() / envelope.states;
 }
 
-// Of a look at every state, in units of its spread there, the sum: kept with the first state.
+// Sums a look over all states, in units of its spread at each state. The range of the sum is kept
+// with the first state.
 void add_ranges_over_states(Envelope& envelope) {
   if (envelope.states < 2) return;
   const auto n = static_cast<double>(envelope.members);
@@ -182,7 +191,8 @@ void add_ranges_over_states(Envelope& envelope) {
         squares += sum * sum;
         largest = std::max(largest, std::fabs(sum));
       }
-      // Independent states add up to the root of their number: a floor, where members happen to agree.
+      // Sums over independent states grow like the root of their number: half of that is a floor,
+      // for members that happen to agree.
       const double floor = std::sqrt(static_cast<double>(envelope.states)) / 2;
       range(envelope.values[v], together) = {
           std::max(floor, std::sqrt(squares / (n - 1) * (1 + 1 / n))), std::max(largest, floor)};
@@ -226,7 +236,7 @@ std::vector<Compared> compared_tensors(const Program& program, int64_t most) {
   return out;
 }
 
-// The tensors that do not fit share alike what those that do have left.
+// Tensors that do not fit share equally what the smaller ones leave.
 void share_elements(std::vector<Compared>& tensors, int64_t most) {
   std::vector<int64_t> sizes;
   for (const Compared& c : tensors) sizes.push_back(c.elements);
@@ -363,8 +373,8 @@ Envelope envelope_of(const std::vector<Observed>& members, const SettingsSlack& 
         squares += d * d;
         largest = std::max(largest, std::fabs(d));
       }
-      // Another engine's distance from the mean of n has 1 + 1/n times a member's variance; and where all members round alike,
-      // another one may still round otherwise.
+      // Another engine's distance from the mean of n members has 1 + 1/n times a member's variance.
+      // The floor covers engines that round differently where all members round alike.
       const double floor = look == Look::kDistance ? kRoundingUnit * size
                            : look == Look::kSize
                                ? std::max(kOfConstants, rounding_along(around, look))

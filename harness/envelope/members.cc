@@ -1,4 +1,5 @@
-// Members of a class: the passes as the class rounds them, and the update of the subject's own gradients.
+// Runs members of a class: forward and backward pass as the class rounds them, and the update of
+// the subject's own gradients.
 #include "harness/envelope/members.h"
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 namespace twinrun {
 namespace {
 
-// Gradients that a step shows: value in the graph -> name.
+// The gradients that a step reports: value in the graph -> name.
 std::map<ValueId, std::string> shown_gradients(const Program& program) {
   std::map<ValueId, std::string> out;
   for (const Output& output : program.outputs) {
@@ -25,10 +26,11 @@ std::map<ValueId, std::string> shown_gradients(const Program& program) {
   return out;
 }
 
-// Every fourth member of a program with batch norm adds up in one chain and takes the closed formula of the gradient, as PyTorch does
-// with channels last in memory (the formula is cuDNN's and XLA's, too): it passes on what the mean is off by, where the gradient of the
-// definition makes it good. Members that draw such a chain by themselves keep the definition. The number of the engine that is drawn
-// for such a member; nullopt: it is another one.
+// Every fourth member of a program with batch norm adds up in one chain and uses the closed formula
+// of the gradient, as PyTorch does with channels last in memory (cuDNN and XLA use that formula,
+// too). The closed formula passes on the error of the mean, which the gradient by definition
+// corrects. Members that draw such a chain by themselves keep the definition. Returns the number of
+// the variant that such a member is drawn from; nullopt for any other member.
 std::optional<uint64_t> holds_mean(uint64_t number, const Capabilities& declared,
                                    const Program& program) {
   constexpr uint64_t kApart = 4096;
@@ -63,7 +65,7 @@ class UpdateAlone : public Engine, public OpHooks {
     for (size_t i = 0; i < program.state.size(); ++i) {
       if (follows[i]) needed_[static_cast<size_t>(program.state[i].next)] = true;
     }
-    // What is read stands before what reads it.
+    // Operands precede the ops that read them, so one pass backwards is enough.
     for (ValueId id = program.graph.size() - 1; id >= 0; --id) {
       if (!needed_[static_cast<size_t>(id)] || is_shown(id)) continue;
       for (const ValueId operand : program.graph.op(id).operands)
@@ -81,12 +83,12 @@ class UpdateAlone : public Engine, public OpHooks {
     return is_shown(id) || (!needed_[static_cast<size_t>(id)] &&
                             class_of(program.graph.op(id).kind) != OpClass::kSource);
   }
-  // What nothing of the update reads is left as it lies.
+  // Ops whose results the update does not read are skipped; their outputs stay as they are.
   bool replace(const OpSite& site, const std::vector<Tensor>&, Tensor& output) override {
     if (is_shown(site.id)) give(site, output);
     return true;
   }
-  // Of a collective, every replica's own.
+  // Of a collective, each replica's own copy is replaced.
   void after_copy(const OpSite& site, const std::vector<Tensor>&, Tensor& copy) override {
     if (!is_shown(site.id)) return;
     copy = copy.clone();
@@ -106,8 +108,8 @@ class UpdateAlone : public Engine, public OpHooks {
   std::unique_ptr<Engine> engine_;
   const std::vector<MatchState>& steps_;
   const MatchState* now_ = nullptr;
-  std::vector<size_t> shown_;  // by value: which of the subject's outputs it is
-  std::vector<bool> needed_;   // by value: does the update read it
+  std::vector<size_t> shown_;  // by value: the index of the subject's output, or kNotShown
+  std::vector<bool> needed_;   // by value: whether the update reads it
 };
 
 }  // namespace
@@ -153,7 +155,7 @@ Result<Observed> HonestMembers::exact(const PrecisionClass& of, const Run& run) 
   BackendOptions options;
   options.threads = threads;
   TWINRUN_ASSIGN(const auto backend, make_backend("cpu:f64", options));
-  // Of the gradients that are given, an update in binary32 is as good as one in binary64.
+  // For given gradients, an update in binary32 is as good as one in binary64.
   const auto update = member_of(PrecisionClass{}, 2, declared, options);
   return observed(of, *backend, *update, 0, run);
 }
@@ -172,7 +174,7 @@ Result<Observed> HonestMembers::observed(const PrecisionClass& of, Backend& pass
     return observe(feed, &engine, asked, tensors, run.states, number,
                    run.further * weight_move(asked, moved_as));
   };
-  // Behind the state of the program asked for.
+  // Wraps an engine so that it works on the state of the requested program.
   const bool mapped = run.map != nullptr && !run.map->is_same();
   const bool replays = mapped && run.map->hides() && run.history != nullptr;
   const auto behind = [&](std::unique_ptr<Engine> inner) -> Result<std::unique_ptr<Engine>> {
@@ -184,7 +186,8 @@ Result<Observed> HonestMembers::observed(const PrecisionClass& of, Backend& pass
   TWINRUN_ASSIGN(auto inner, passes.prepare(run.program));
   TWINRUN_ASSIGN(const auto engine, behind(std::move(inner)));
   TWINRUN_ASSIGN(Observed out, observe_on(*engine, of));
-  // What is replayed takes whole steps, whose gradients the subject did not all show; nor are those of every state at hand.
+  // A replay takes whole steps, and the subject did not report the gradients of all of them. For
+  // some states its gradients are not known either.
   const bool shown = std::ranges::all_of(run.states, [&](const MatchState& state) {
     const auto at = std::ranges::find(steps, state.step, &MatchState::step);
     return at != steps.end() && !at->outputs.empty();

@@ -1,10 +1,14 @@
-// One honest engine of a class of precision on some steps of a subject, as the subject is held against it.
+// One conforming engine of a precision class, run on some steps of a subject so that the subject
+// can be compared with it.
 //
-// Where results are rounded by functions drawn at random (harness/envelope/precision_class.h), honest engines do not agree on gradients, and
-// what they make of theirs says little about a constant of the optimizer. But every precision updates in binary32. So in these classes
-// the state that a step leaves is what an exact update makes of the gradients that the subject itself shows.
+// In classes whose results are rounded by functions drawn at random
+// (harness/envelope/precision_class.h), conforming engines disagree on gradients, so what they make
+// of their own gradients says little about a constant of the optimizer. But every precision updates
+// in binary32. In these classes the state after a step is therefore what a binary32 update makes of
+// the gradients that the subject itself reports.
 //
-//   const HonestMembers honest{experiment, asked, declared, tensors, steps, threads};  // steps: what the subject made of them
+//   // `steps` has what the subject made of them.
+//   const HonestMembers honest{experiment, asked, declared, tensors, steps, threads};
 //   Observed o = *honest.member(of, number, {&program, states});
 #pragma once
 
@@ -17,41 +21,45 @@
 
 namespace twinrun {
 
-// Of the state variables of a program, those that a step computes from the state, the learning rate and the gradients that it shows:
-// not running statistics, nor what accumulates gradients before they are shown.
+// Which state variables of a program a step computes from the state, the learning rate and the
+// gradients that it reports. Running statistics are not among them, nor what accumulates gradients
+// before they are reported.
 std::vector<bool> follows_from_gradients(const Program& program);
 
-// An engine of ours that runs only the update, on the gradients of the subject's step of the same number. Its program may be another than
-// the subject's, `asked`, in the order of whose outputs `steps` has them: the names tell. Other results of a step mean nothing.
+// Wraps one of our engines so that it runs only the update, on the gradients that the subject
+// reported at the step of the same number. Its program may differ from the subject's (`asked`), in
+// whose output order `steps` has the gradients: they are matched by name. Other results of such a
+// step mean nothing.
 std::unique_ptr<Engine> update_alone(std::unique_ptr<Engine> engine, const Program& asked,
                                      const std::vector<MatchState>& steps);
 
 struct HonestMembers {
   const Experiment& experiment;
-  const Program& asked;  // of the subject
+  const Program& asked;  // the subject's program
   const Capabilities& declared;
   const std::vector<Compared>& tensors;
   const std::vector<MatchState>& steps;  // with what the subject made of them
   int threads = 1;
 
-  // What a member runs, and from where.
+  // What a member runs, and from which states.
   struct Run {
     const Program& program;
     const std::vector<MatchState>& states;
-    const Experiment* experiment =
-        nullptr;         // whose feed the program reads; nullptr: the one asked for
-    double further = 1;  // weights of odd members are moved by so many times what is usual
-    bool own_update =
-        true;  // false: in every class the state follows from the member's own gradients
-    const StateMap* map =
-        nullptr;  // how the program's state goes together with that of `asked`; nullptr: they are one
-    const std::vector<MatchState>* history =
-        nullptr;  // over which what the program keeps beside that is replayed
+    // Supplies the feed that the program reads; nullptr: the requested experiment.
+    const Experiment* experiment = nullptr;
+    double further = 1;  // factor by which weights of odd members are moved more than usual
+    // false: in every class the state follows from the member's own gradients.
+    bool own_update = true;
+    // How the program's state corresponds to that of `asked`; nullptr: they are the same.
+    const StateMap* map = nullptr;
+    // The run over which private state of the program is replayed.
+    const std::vector<MatchState>* history = nullptr;
   };
   Result<Observed> member(const PrecisionClass& of, uint64_t number, const Run& run) const;
-  // The same in binary64, but for an update of the subject's own gradients, from the states as they are.
+  // The same in binary64, from the states as they are; an update of the subject's own gradients
+  // stays in binary32.
   Result<Observed> exact(const PrecisionClass& of, const Run& run) const;
-  // By the reference in binary32, from the states as they are.
+  // The same by the reference in binary32, from the states as they are.
   Result<Observed> reference(const Run& run) const;
 
  private:

@@ -1,4 +1,5 @@
-// The classes of honest engines, and their members: engines of ours with roundings put around their ops.
+// The catalogue of precision classes, and their members: our own engines with rounding added around
+// their ops.
 #include "harness/envelope/precision_class.h"
 
 #include <algorithm>
@@ -19,7 +20,8 @@ using How = PrecisionClass::How;
 
 constexpr uint32_t kInfinite = 0x7f800000;
 
-// To so many bits of significand, the exponent as in binary32: float16 is used with a scale that keeps its range away.
+// Rounds to so many bits of significand and keeps the exponent range of binary32: float16 is used
+// with a loss scale that keeps values within its range.
 float nearest_even(float x, int bits) {
   const uint32_t b = to_bits(x), drop = static_cast<uint32_t>(kF32Bits - bits);
   if ((b & kInfinite) == kInfinite || drop == 0) return x;
@@ -31,9 +33,10 @@ float toward_zero(float x, int bits) {
   return (b & kInfinite) == kInfinite ? x : from_bits(b & ~((1u << drop) - 1));
 }
 
-// A rounding function drawn at random, another one for each member. Thresholds are kept by the leading bits of a value: those that
-// the format keeps and three more, so that a weight that a step hardly moves goes on being rounded as it was, as in a real
-// engine, while neighbours are rounded apart. 2^16 of them, which is a few binades: after those they repeat.
+// A rounding function drawn at random, a different one for each member. Thresholds are indexed by
+// the leading bits of a value: those that the format keeps and three more. So a weight that a step
+// hardly changes is rounded as before, as in a real engine, while neighbouring values are rounded
+// independently. There are 2^16 thresholds, which cover a few binades; beyond those they repeat.
 class DrawnRounding {
  public:
   explicit DrawnRounding(uint64_t member) : thresholds_(kThresholds) {
@@ -82,7 +85,9 @@ bool rounds(Rounded results, const Op& op) {
   }
 }
 
-// Weights, constants and what a step is fed reach elementwise ops unrounded: a cast stands before them, moves aside.
+// True for weights, constants and inputs of the step, also behind moves. They reach an elementwise
+// op unrounded, so a cast must precede the op; all other operands are results that are rounded
+// already.
 bool is_given(const Graph& graph, ValueId id) {
   for (;;) {
     const Op& op = graph.op(id);
@@ -104,9 +109,10 @@ class RoundingHooks : public OpHooks {
     Capabilities exact = declared;
     exact.precision = DotPrecision::kF32;
     exact_ = variant_within(member, exact);
-    // A relu or a maximum that hangs on a rounding changes a gradient by more than any rounding does, and where it is two or three
-    // standard deviations away, none of 24 engines may have it and the subject may. One member of three rounds twice as coarsely:
-    // it has those, too.
+    // A relu or a maximum whose decision depends on rounding changes a gradient by more than any
+    // rounding does. Where that decision is two or three standard deviations away, it may occur in
+    // none of 24 engines and yet in the subject. One member in three therefore rounds twice as
+    // coarsely, which covers these cases.
     if (of_.how == How::kDrawn && member % 3 == 2) {
       for (int* bits : {&of_.dot_bits, &of_.convolution_bits, &of_.result_bits, &of_.reduced_bits})
         *bits -= *bits < kF32Bits ? 1 : 0;
@@ -156,12 +162,14 @@ class RoundingHooks : public OpHooks {
   int operand_bits(const Op& op) const {
     return is_convolution(op) ? of_.convolution_bits : of_.dot_bits;
   }
-  // Products of the other kind, of a class whose dots and convolutions are computed apart.
+  // True for products that a class leaves in binary32 while it rounds the other kind (dots or
+  // convolutions): the underlying engine would round both.
   bool instead(const Op& op) const {
     return of_.dots != of_.convolutions &&
            (is_convolution(op) ? of_.convolutions : of_.dots) == DotPrecision::kF32;
   }
-  // Every partial sum is rounded, in one chain: sums whose results are narrow may be added up in that format (XLA's on a CPU are).
+  // Sums in one chain and rounds every partial sum: an engine whose results are narrow may
+  // accumulate in that format (XLA on a CPU does).
   void sum_narrow(const Op& op, const std::vector<Tensor>& inputs, Tensor& output) const {
     const variants::Contraction c = variants::contraction_of(op, inputs);
     const float* x = inputs[0].as<float>().data();
@@ -195,7 +203,8 @@ class RoundingHooks : public OpHooks {
   Variant exact_;
 };
 
-// A caller's hooks (faults) on top: they see unrounded operands, and rounded results.
+// Chains a caller's hooks (faults) with the rounding: they see unrounded operands and rounded
+// results.
 class Chained : public OpHooks {
  public:
   Chained(OpHooks& rounding, OpHooks& theirs, const Program& program)
@@ -321,7 +330,7 @@ std::vector<PrecisionClass> catalogue(const Program& program) {
                                      rounding(P::kTf32, How::kTowardZero, kF16Bits, kF16Bits)};
   out.back().does += ", toward zero";
   out.push_back(tight(P::kDefault, D::kBf16, D::kBf16));
-  // Frameworks set the precision of dots and that of convolutions apart.
+  // Frameworks set the precision of dots and that of convolutions separately.
   if (has_dots && has_convolutions) {
     out.push_back(of_one_kind(tight(P::kHigh, D::kBf16x3, D::kF32), "of dots"));
     out.push_back(of_one_kind(tight(P::kHigh, D::kF32, D::kBf16x3), "of convolutions"));
@@ -341,12 +350,14 @@ std::vector<PrecisionClass> catalogue(const Program& program) {
   return out;
 }
 
-// With what an all-reduce may send: without that, too.
+// The classes, and after them those whose all-reduce sends `bits` bits.
 std::vector<PrecisionClass> and_sending(std::vector<PrecisionClass> classes, int bits) {
   if (bits == kF32Bits) return classes;
   std::vector<PrecisionClass> out = classes;
   for (const PrecisionClass& c : classes) {
-    // A class that draws its roundings has them in its products as well: of two tight ones, the precision's own.
+    // A class that sends narrow gradients draws all its roundings, those of products included. Of
+    // the tight classes, those with split products (bf16x3, bf16x6) and with rounding toward zero
+    // get no such class.
     if (c.tight && c.dots != DotPrecision::kF32 && c.dots != DotPrecision::kBf16) continue;
     if (c.how == How::kTowardZero) continue;
     out.push_back(sending(c, bits));
@@ -425,7 +436,7 @@ bool results_in_bf16(const Observed& subject, const std::vector<Compared>& tenso
     bool all = true;
     for (size_t v = t * subject.replicas; all && v < subject.values.size(); v += stride) {
       for (const float x : *subject.values[v].data) {
-        if (x == 0 || !std::isfinite(x)) continue;  // numbers of every format
+        if (x == 0 || !std::isfinite(x)) continue;  // every format has these
         ++numbers;
         all = all && (to_bits(x) & 0xffffu) == 0;
       }

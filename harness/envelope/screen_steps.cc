@@ -1,4 +1,5 @@
-// The screen: every step taken again by the reference, scored, and the highest scores kept.
+// Repeats every step on the reference, scores its distances, and keeps the steps with the highest
+// scores.
 #include "harness/envelope/screen_steps.h"
 
 #include <fmt/format.h>
@@ -14,20 +15,23 @@
 namespace twinrun {
 namespace {
 
-// Distances are held against the median of so many around them: late in a training they are others than at its beginning. The
-// steps before the first so many are judged together, once these are there.
+// A distance is compared with the median of the last kRecent steps, because distances late in a
+// training differ from those at its beginning. The first kEarly steps are scored anew with each
+// step that is added, so that they are judged together.
 constexpr size_t kRecent = 32;
 constexpr int64_t kEarly = 16;
-// A distance below a quarter of one rounding is none: what is that small is not a measure for others.
+// The least median that a distance is divided by, in units of rounding: a quarter of one rounding
+// is too small a measure for other distances.
 constexpr double kFloor = 0.25;
-constexpr int64_t kMemory = int64_t{512} << 20;  // of the steps that are kept
+constexpr int64_t kMemory = int64_t{512} << 20;  // bytes, for the steps that are kept
 constexpr size_t kLeftOutKept = 3;
-constexpr uint32_t kStreamSteps = kStreamSample + 0xffffff;  // of no op
-constexpr int64_t kSampled = 6;                              // of them drawn by the seed
-// Clipping multiplies by a factor that is rounded: a norm this near its limit was clipped.
+constexpr uint32_t kStreamSteps = kStreamSample + 0xffffff;  // the number of no op
+constexpr int64_t kSampled = 6;                              // steps that the seed draws
+// Clipping multiplies by a rounded factor: a norm this close to the limit has been clipped.
 constexpr double kClipped = 1 - 0x1p-16;
 
-// The rounding of a product's operands: what an honest engine's result may be off by, as a share of itself.
+// The rounding of a product's operands: how far a conforming engine's result may be off, as a share
+// of itself.
 double rounding_of(DotPrecision precision) {
   switch (precision) {
     case DotPrecision::kBf16:
@@ -145,7 +149,8 @@ void StepScreen::end_step(int64_t step, const States& after, const StepOutputs& 
   inner_.end_step(step, after, outputs);
 }
 
-// Each look in units of rounding: of what is stored, and of the operands of products for what was due.
+// Measures each aspect in units of rounding: that of the stored values, and that of product
+// operands for the expected change.
 void StepScreen::compare(const States& after, const StepOutputs& outputs, const States& due_states,
                          const StepOutputs& due_outputs, std::vector<float>& looks) {
   for (size_t t = 0; t < tensors_.size(); ++t) {
@@ -156,7 +161,7 @@ void StepScreen::compare(const States& after, const StepOutputs& outputs, const 
     };
     const auto raise = [&](Aspect aspect, double value) {
       float& look = looks[t * kAspects + aspect];
-      // What is no number is farther than any.
+      // A value that is not a number counts as the largest.
       if (!(value <= static_cast<double>(look)))
         look = std::isnan(value) ? INFINITY : static_cast<float>(value);
     };
@@ -169,7 +174,7 @@ void StepScreen::compare(const States& after, const StepOutputs& outputs, const 
         continue;
       const float *p = x.as<float>().data(), *q = due.as<float>().data();
       const float* b = c.is_state ? before_[r].vars[c.index].as<float>().data() : nullptr;
-      // Of replica 0, for what all replicas should do alike.
+      // Replica 0, for what all replicas should compute alike.
       const float* p0 = told(after, outputs, 0).as<float>().data();
       const float* b0 = c.is_state ? before_[0].vars[c.index].as<float>().data() : nullptr;
       double gap = 0, changed = 0, stored = 0, along_due = 0, along_stored = 0, apart = 0;
@@ -191,7 +196,7 @@ void StepScreen::compare(const States& after, const StepOutputs& outputs, const 
         }
       }
       tracked.moved = tracked.moved || changed > 0;
-      // A tensor of zeros is held to the smallest normal number.
+      // For a tensor of zeros the unit is the smallest normal number.
       const double unit =
           kRoundingUnit * std::sqrt(stored) + share_ * std::sqrt(changed) + 0x1p-126;
       raise(kNorm, std::sqrt(gap) / unit);
@@ -199,7 +204,7 @@ void StepScreen::compare(const States& after, const StepOutputs& outputs, const 
         raise(kDue, std::fabs(along_due) / std::sqrt(changed) / unit);
       if (c.elements > 1 && c.is_state && stored > 0)
         raise(kHeld, std::fabs(along_stored) / std::sqrt(stored) / unit);
-      // What follows from one gradient is rounded in binary32 alone.
+      // What follows from one gradient on all replicas is rounded in binary32 only.
       if (tracked.alike && r > 0)
         raise(kReplicas, std::sqrt(apart) /
                              (kRoundingUnit * (std::sqrt(stored) + std::sqrt(changed)) + 0x1p-126));
@@ -234,7 +239,7 @@ void StepScreen::set_scores(Kept& kept) const {
     for (size_t a = 0; a < kAspects; ++a) {
       const auto look = static_cast<double>(kept.looks[t * kAspects + a]);
       if (look == 0) continue;
-      // Independent errors are this much smaller along one direction.
+      // Independent errors are smaller along one direction, by the root of their number.
       const bool direction = a == kDue || a == kHeld;
       const double floor =
           direction ? kFloor / std::sqrt(static_cast<double>(tensors_[t].what.elements)) : kFloor;
@@ -247,8 +252,9 @@ void StepScreen::set_scores(Kept& kept) const {
   kept.alone = std::isinf(gradients) ? 0 : states / gradients;
 }
 
-// Of the candidates, half stay by their score, the others by what is in a state alone: a decision that hangs on a rounding moves
-// gradients and what follows from them, far more often than any engine is wrong.
+// Of the candidates, half are kept by their score, the rest by how far their states are off without
+// their gradients. A decision that depends on rounding changes gradients and what follows from
+// them, and happens far more often than an engine error.
 void StepScreen::keep(Kept now) {
   kept_.push_back(std::move(now));
   if (screened_ <= kEarly) {
@@ -259,7 +265,7 @@ void StepScreen::keep(Kept now) {
     if (!kept_[i].sampled) left.push_back(i);
   }
   if (left.size() <= candidates_) return;
-  // Of equal ones the earlier steps stay: the first wrong one is the one to know.
+  // Among equal scores the earlier steps stay: the first wrong step is the one to know.
   const auto take = [&](double Kept::*score, size_t count) {
     std::ranges::stable_sort(left, [&](size_t a, size_t b) {
       return std::pair(-(kept_[a].*score), kept_[a].state.step) <

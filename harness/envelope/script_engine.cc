@@ -1,4 +1,5 @@
-// A changed program behind the state of the one asked for: variables by name, own ones replayed.
+// Runs a changed program on the state of the requested one: maps variables by name and replays
+// private ones.
 #include "harness/envelope/script_engine.h"
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 namespace twinrun {
 namespace {
 
-// A scalar that is beta^(updates + 1), as the product of another beta as often.
+// Given a power of beta `was`, computes the same power of beta `is`.
 Tensor power_anew(const Tensor& given, double was, double is) {
   const double power = as_doubles(given)[0];
   if (!(was > 0 && was < 1 && power > 0 && power < 1)) return given;
@@ -73,7 +74,7 @@ std::optional<StateMap> map_states(const Program& asked, const Program& own, uin
     map.own_of_output.push_back(fits ? static_cast<int>(found - own.outputs.data()) : -1);
     if (!fits && output.name == "loss") return std::nullopt;
   }
-  // Drawing a model's weights takes time: only where they are asked for.
+  // Drawing a model's weights takes time, so do it only where they are needed.
   const bool starts = std::ranges::find(map.starts_otherwise, true) != map.starts_otherwise.end();
   if (starts || map.hides()) map.initial = initial_states(own, seed)[0].vars;
   return map;

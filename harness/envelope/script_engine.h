@@ -1,10 +1,11 @@
-// An engine of a changed program that takes and gives the state of the program asked for. What the changed program keeps beside that
-// (AMSGrad's maximum, a velocity where the scenario has none) is a script's own: it is replayed from the run's first step. What it
-// has not stays as it is, and is not compared.
+// Runs a changed program on the state of the requested one: it takes and returns the requested
+// program's state. State that only the changed program has (AMSGrad's maximum, a velocity where the
+// scenario has none) is private to the script: it is replayed from the run's first step. State that
+// the changed program lacks stays as it is, and is not compared.
 //
-//   std::optional<StateMap> map = map_states(asked, changed, e);              // nullopt: they do not go together
+//   std::optional<StateMap> map = map_states(asked, changed, seed, true);  // nullopt: no match
 //   ScriptEngine engine(backend->prepare(changed), asked, *map);
-//   engine.replay(changed_experiment, history, {0, 7, 11});                   // if map->hides(); then step() as of any engine
+//   engine.replay(changed_experiment, history, wanted);  // if map->hides(); then step() as usual
 #pragma once
 
 #include <map>
@@ -16,20 +17,25 @@
 
 namespace twinrun {
 
-// How the state and the outputs of a changed program go together with those of the program asked for.
+// How the state and the outputs of a changed program ("own") correspond to those of the requested
+// one ("asked").
 struct StateMap {
-  std::vector<int>
-      asked_of_own;  // of each own variable, its place in the asked state; -1: the script's own
-  std::vector<int> own_of_asked;       // -1: the changed program has no such variable
-  std::vector<int> own_of_output;      // by asked output; -1: the changed program has none
-  std::vector<Tensor> initial;         // of each own variable, where any is needed
-  std::vector<bool> starts_otherwise;  // own: at step 0 from `initial`, whatever is given
-  std::vector<std::pair<double, double>>
-      powers;  // own: of decay `first`, taken anew as of `second`; {0, 0}: as given
-  bool hides() const;
-  bool is_same() const;  // nothing to do: the two have one layout, and start alike
+  // For each own variable, its index in the requested state; -1: private to the script.
+  std::vector<int> asked_of_own;
+  std::vector<int> own_of_asked;   // -1: the changed program has no such variable
+  std::vector<int> own_of_output;  // by requested output; -1: the changed program has none
+  std::vector<Tensor> initial;     // of each own variable; empty where none is needed
+  // By own variable: at step 0 it starts from `initial`, whatever state is given.
+  std::vector<bool> starts_otherwise;
+  // By own variable: a power of the decay `first` is replaced by that of the decay `second`; {0,
+  // 0}: it stays as given.
+  std::vector<std::pair<double, double>> powers;
+  bool hides() const;    // the changed program has state that is private to the script
+  bool is_same() const;  // both programs have one layout and start alike: nothing to map
 };
-// With `powers_anew`, powers of a decay that the changed program has otherwise are those of its own at the same number of updates.
+// nullopt: the programs differ in their parameters, their statistics, a variable's type or the
+// loss. With `powers_anew`, powers of a decay that differs between the programs are computed from
+// the changed program's decay, for the same number of updates.
 std::optional<StateMap> map_states(const Program& asked, const Program& own, uint64_t seed,
                                    bool powers_anew);
 
@@ -40,8 +46,8 @@ class ScriptEngine : public Engine {
   const Program& program() const override { return inner_->program(); }
   Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
               TraceSink* sink, OpHooks* hooks) override;
-  // What the script holds of its own before each of these steps: the run once more from its first step, by this engine, and from the
-  // subject's reported state at each step that `history` has.
+  // Computes the private state before each of the `wanted` steps: repeats the run from its first
+  // step on this engine, from the subject's reported state at each step that `history` has.
   Status replay(const Experiment& own, const std::vector<MatchState>& history,
                 const std::vector<MatchState>& wanted);
 

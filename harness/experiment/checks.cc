@@ -1,4 +1,5 @@
-// What can be known of an experiment before anything runs: whether its data last, and whether its batch can be divided.
+// Checks of an experiment before anything runs: whether its data suffices, and whether its batch
+// can be divided.
 #include <fmt/format.h>
 
 #include "harness/experiment/experiment.h"
@@ -30,7 +31,7 @@ Status check_shares(const Experiment& e, const Sharding& sharding, bool alone) {
   const std::string found = refusal(batch);
   if (found.empty()) return Ok{};
   if (!refusal(cores).empty()) {
-    // Not even one sample a core: it is the cores that do not fit.
+    // If not even one sample per core works, the number of cores is the problem.
     return Error{found, e.scenario.file + ": tpu.batchnorm_group",
                  fmt::format("tpu.batchnorm_group = 0 (all cores), or a divisor of {}", cores)};
   }

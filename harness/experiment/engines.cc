@@ -1,3 +1,4 @@
+// Selects the backend of an engine by the prefix of its name.
 #include "harness/experiment/engines.h"
 
 #include <algorithm>

@@ -1,8 +1,12 @@
-// An engine by its name, for a scenario: one of ours, a command that speaks docs/engine-protocol.md, or XLA behind a plugin.
+// Makes an engine for a scenario from its name: one of our own, a command that speaks
+// docs/engine-protocol.md, or XLA behind a plugin. On the data's path: Scenario and name ->
+// Backend.
 //
-//   auto engine = make_engine("exec:python3 adapters/pytorch/engine.py", scenario, backend_options(scenario, 2));
-//   auto xla = make_engine("xla:/usr/lib/xla_cpu_pjrt.so", scenario, backend_options(scenario, 2));
-// Every error of the last two, from their start on, has such a name for a place.
+//   const BackendOptions options = backend_options(scenario, 2);
+//   auto engine = make_engine("exec:python3 adapters/pytorch/engine.py", scenario, options);
+//   auto xla = make_engine("xla:/usr/lib/xla_cpu_pjrt.so", scenario, options);
+//
+// Every error of the last two, from their start on, has the name of the engine in Error::where.
 #pragma once
 
 #include <memory>
@@ -15,18 +19,18 @@
 
 namespace twinrun {
 
-// The options of a scenario's engine: precision and poison from [tpu].
+// The options for the engine of a scenario: precision and poison from [tpu].
 BackendOptions backend_options(const Scenario& scenario, int threads);
 
 Result<std::unique_ptr<Backend>> make_engine(const std::string& name, const Scenario& scenario,
                                              const BackendOptions& options,
                                              Progress* progress = nullptr);
 
-// One that may not be there, not start or fail: exec:, xla.
+// Whether the name is of a foreign engine, which may be missing, or fail to start: exec:, xla.
 bool is_foreign_engine(std::string_view name);
-// Faults are put into ours but the oracle.
+// Errors: faults are requested of a foreign engine or of the oracle, which take none.
 Status check_takes_faults(std::string_view name, bool faults);
-// Whether the error is one of such an engine's.
+// Whether the error comes from a foreign engine.
 bool of_foreign_engine(const Error& error);
 
 }  // namespace twinrun

@@ -1,3 +1,5 @@
+// Builds experiments from scenarios, feeds their steps, and converts states to and from
+// checkpoints.
 #include "harness/experiment/experiment.h"
 
 #include <fmt/format.h>
@@ -23,7 +25,8 @@ SampleType sample_type(const Dataset& data) {
           data.train.weights.valid(),  data.vocabulary,    data.classes};
 }
 
-// Without drop_remainder TensorFlow's last batch of an epoch is a short one, which a program of one batch size cannot take.
+// Without drop_remainder, TensorFlow's last batch of an epoch is shorter; a program has one batch
+// size and cannot take it.
 Status check_no_remainder(const Scenario& s, int64_t samples) {
   const int64_t batch = s.train.batch, cores = s.tpu.cores;
   if (s.data.drop_remainder || samples % batch == 0) return Ok{};
@@ -127,7 +130,7 @@ Result<SampleType> sample_on_paper(const Scenario& s) {
   sample.classes = d.classes;
   sample.vocabulary = d.vocabulary;
   if (d.source == "text" || d.source == "text_synthetic") {
-    // How many characters a text has, the last layer tells: it predicts one of them.
+    // The last layer predicts one character, so its size is the number of characters.
     const bool counted = d.source == "text" && d.tokens == "characters" && !s.model.layers.empty();
     sample.classes = sample.vocabulary = counted              ? s.model.layers.back().units
                                          : d.source == "text" ? 256

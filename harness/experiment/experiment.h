@@ -1,4 +1,5 @@
-// The pipeline's unit: program, state, batches, options, made from a scenario.
+// What all stages of the pipeline work on: the programs, initial state, batches and options of a
+// scenario. On the data's path: Scenario -> Experiment -> runs.
 //
 //   auto e = make_experiment(scenario);          // opens the data, builds the programs
 //   Program r = e->whole();                      // R's program
@@ -21,7 +22,8 @@
 
 namespace twinrun {
 
-// A training step of the user's own (harness/experiment/imported.h) in the place of a model: no forward pass to shard, no held-out samples.
+// A training step imported from the user (harness/experiment/imported.h) in place of a model. It
+// has no forward pass to shard and no held-out samples.
 struct ImportedRun {
   Program step;
   std::vector<Tensor> state;                 // initial, in the order of Program::state
@@ -32,16 +34,17 @@ struct ImportedRun {
 struct Experiment {
   Scenario scenario;
   std::shared_ptr<const Dataset> data;
-  Program forward;    // whole batch, one core, with its loss
+  Program forward;    // the whole batch on one core, with its loss
   Program inference;  // logits and loss of min(256, eval samples) held-out samples
-  Sharding sharding;  // what the scenario asks for
-  std::shared_ptr<const ImportedRun> imported = nullptr;  // then forward and inference are empty
-  // Learning rates of single steps in the place of the schedule's: what a subject was seen to take.
+  Sharding sharding;  // as the scenario says
+  std::shared_ptr<const ImportedRun> imported = nullptr;  // if set, forward and inference are empty
+  // Learning rates of single steps, in place of the schedule's, as inferred from a subject.
   std::map<int64_t, double> rates = {};
-  // Rows of the batch that cores had at single steps: the same.
+  // Rows of the batch that the cores had at single steps, as inferred from a subject.
   std::map<int64_t, Deal> deals = {};
 
-  // Whose update algebra a program has under optimizer.algebra = "auto" (docs/optimizers.md). A sharded program is the TPU's.
+  // The stack whose update algebra a program has under optimizer.algebra = "auto"
+  // (docs/optimizers.md). A sharded program has the TPU's.
   enum class Stack : uint8_t { kCpu, kTpu };
   Program whole(Stack stack = Stack::kCpu) const {
     return imported ? imported->step : training_step(forward_of(stack));
@@ -52,7 +55,7 @@ struct Experiment {
   Program sharded(const Sharding& how) const {
     return training_step(shard(forward_of(Stack::kTpu), how));
   }
-  // The two stacks' updates are different formulas of one meaning.
+  // Whether the updates of the two stacks are different formulas of the same meaning.
   bool two_algebras() const;
   FeedOptions feed_options(int64_t batch) const;
 
@@ -60,46 +63,56 @@ struct Experiment {
   Program forward_of(Stack stack) const;
 };
 
-// Does the step normalise by the statistics of a batch?
+// Whether the step normalises by the statistics of a batch.
 bool has_batch_norm(const Program& step);
-// The same training step with batch norm's variance by another formula; where there is none, the step itself.
+// The same training step with another formula for batch norm's variance; the step itself if it has
+// no batch norm or cannot be rebuilt.
 Program with_variance(const Program& step, Sharding::Variance formula);
-// The same training step by the formulas that an engine declares: batch norm's variance in one pass. Another text, the same
-// meaning; what the engine runs in the place of the reference's program.
+// The same training step with the formulas that an engine declares (batch norm's variance in one
+// pass): another text with the same meaning. The engine runs it in place of the reference's
+// program.
 Program as_computed_by(const Capabilities& declared, const Program& step);
 
+// Errors: the data cannot be opened, or the model or the batch does not fit it.
 Result<Experiment> make_experiment(const Scenario& scenario);
-// What the scenario says of a sample. An error where only the data tell what it is. The vocabulary of a text's characters is what the
-// last layer predicts.
+// The type of a sample according to the scenario alone. Errors: only the data determine it. For a
+// text of characters, the vocabulary is the size of the last layer, which predicts one of them.
 Result<SampleType> sample_on_paper(const Scenario& scenario);
-// The programs alone, without opening any data: `data` is null, `inference` empty. For what reads programs and runs nothing.
+// The programs alone, without opening any data: `data` is null and `inference` empty. For commands
+// that read programs and run nothing.
 Result<Experiment> experiment_on_paper(const Scenario& scenario);
-// The same data, and a scenario that differs in formulas only: what is computed of the samples, not where they come from.
+// The same data with a scenario that differs in formulas only: in what is computed from the
+// samples, not in where they come from.
 Result<Experiment> with_scenario(const Experiment& experiment, const Scenario& scenario);
-// The same data and model from another seed: initial weights, order of samples, random ops.
+// The same data and model with another seed for initial weights, order of samples and random ops.
 Result<Experiment> with_seed(const Experiment& experiment, uint64_t seed);
 
-// An error that names data.repeat where the samples end before the steps do.
+// Errors: the samples end before the steps do; the error names data.repeat.
 Status check_data_lasts(const Experiment& experiment);
 
-// A user's error where the layers refuse what a core gets of the batch: samples that make no groups, cores that make none. It names
-// the batches next to the scenario's that they take. `alone`: one core's batch is to run by itself, too (R1).
+// Errors: a layer cannot work with a core's part of the batch, because its samples or the cores do
+// not form the groups that the layer needs. The error names the nearest batches that fit, or
+// tpu.batchnorm_group if it is the number of cores that does not fit. `alone`: the batch of one
+// core must also run by itself (run R1).
 Status check_shares(const Experiment& experiment, const Sharding& sharding, bool alone);
 
-// The initial state on every replica of `program`, sharing storage: seeded, or the imported one.
+// The initial state on every replica of `program`, in shared storage: drawn from the seed, or
+// imported.
 States initial_states(const Program& program, uint64_t seed);
 States initial_states(const Experiment& experiment, const Program& program);
 
-// One replica's rows of a batch, and the scalars, in the order of Program::inputs.
+// [core][input]: each core's rows of a batch, and the scalars, in the order of Program::inputs.
+// Errors: the batch has another size than the program, or an input is unknown.
 Result<StepInputs> step_inputs(const Program& program, const Scenario& scenario, const Batch& batch,
                                int64_t step);
 
-// What every step of `program` is fed: rows of the feed, or an imported step's own batches.
+// The inputs of every step of `program`: rows of the feed, or the batches of an imported step.
+// Keeps references to both arguments.
 class StepFeed {
  public:
   StepFeed(const Experiment& experiment, const Program& program);
   Result<StepInputs> inputs(int64_t step);
-  // Of every stage; all zero for an imported step, whose batches are there.
+  // The counters of every input stage; all zero for an imported step, whose batches are in memory.
   PipelineCounters counters() const;
 
  private:
@@ -109,12 +122,12 @@ class StepFeed {
   StageCounters enqueue_;
 };
 
-// States <-> checkpoints. A replica axis appears where replicas differ.
+// States <-> checkpoints. A tensor has a replica axis where replicas differ.
 Checkpoint to_checkpoint(const Program& program, const States& states, const Scenario& scenario,
                          int64_t step);
 Result<States> from_checkpoint(const Checkpoint& checkpoint, const Program& program);
 
-// The numbers of a tensor.
+// The elements of a tensor as doubles.
 std::vector<double> as_doubles(const Tensor& tensor);
 
 }  // namespace twinrun

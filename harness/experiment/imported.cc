@@ -1,3 +1,4 @@
+// Reads an imported step with its binding, state and batches, and checks that they fit together.
 #include "harness/experiment/imported.h"
 
 #include <fmt/format.h>
@@ -20,7 +21,7 @@ Result<std::string> text_of(const std::string& path) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-// The file that was asked for, or STEM + ending if it is there, or what `twinrun export` leaves.
+// The requested file, or STEM + ending if it exists, or the file of `twinrun export`.
 std::string beside(const ImportRequest& request, const std::string& asked, const char* ending,
                    const char* exported = nullptr) {
   if (!asked.empty()) return asked;
@@ -50,7 +51,7 @@ Result<Arrays> arrays_of(const std::string& path) {
   return out;
 }
 
-// What a file lacks, has too much, or in another shape.
+// Collects the arrays of a file that are missing, surplus or of another shape, into one error.
 class Complaints {
  public:
   explicit Complaints(std::string file) : file_(std::move(file)) {}
@@ -98,7 +99,7 @@ Result<std::vector<Tensor>> read_state(const std::string& path, const Program& s
     }
   }
   for (const auto& [name, array] : arrays) {
-    // One file may hold both.
+    // One file may hold both state and inputs.
     if (step.state_index(name) < 0 && !is_input(step, name))
       complaints.add(fmt::format("'{}' is no state variable", name));
   }
@@ -106,7 +107,8 @@ Result<std::vector<Tensor>> read_state(const std::string& path, const Program& s
   return state;
 }
 
-// Arrays of an input's own shape are fed at every step; with one dimension more, in front, that counts steps.
+// An array with the shape of its input is fed at every step; one with an additional leading
+// dimension has a value per step.
 Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
                                                       const ImportedStep& step) {
   const Program& p = step.program;
@@ -169,7 +171,7 @@ Result<std::vector<std::vector<Tensor>>> read_batches(const std::string& path,
   return batches;
 }
 
-// The keys that mean something without a model: checked by the scenarios' own rules.
+// Settings that apply without a model, checked by the rules of scenarios.
 Result<Scenario> settings_of(const Overrides& overrides) {
   static const std::vector<std::string> known = {
       "train.steps", "train.log_every", "train.checkpoint_every", "tpu.precision",
@@ -197,7 +199,8 @@ Digest digest_of(const std::vector<std::vector<Tensor>>& batches) {
   return all.finish();
 }
 
-// Names become paths in checkpoint files: words between slashes, none of them the folder of another.
+// State names become paths in checkpoint files: words separated by slashes, and no name may be the
+// folder of another.
 Status check_names(const Program& p) {
   std::set<std::string> folders;
   for (const StateVar& var : p.state) {

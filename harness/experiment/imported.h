@@ -1,7 +1,8 @@
-// A training step of the user's own as an experiment: HLO or StableHLO text, its binding, initial state and batches, from files.
-// On the data's path: files -> program/import -> Experiment -> pipeline.h.
+// A training step of the user as an experiment: HLO or StableHLO text, its binding, initial state
+// and batches, from files. On the data's path: files -> program/import -> Experiment -> pipeline.h.
 //
-//   TWINRUN_ASSIGN(Experiment e, import_experiment({.program = "step.hlo"}));    // step.json, step.state.npz, step.batch.npz
+//   // reads step.json, step.state.npz and step.batch.npz, too
+//   TWINRUN_ASSIGN(Experiment e, import_experiment({.program = "step.hlo"}));
 //   diagnose(std::move(e), options, &progress, &stop);
 #pragma once
 
@@ -14,27 +15,31 @@ namespace twinrun {
 
 struct ImportRequest {
   std::string program;  // HLO text or StableHLO text
-  std::string binding, state,
-      batch;  // "": STEM.json, STEM.state.npz, STEM.batch.npz beside it, or arguments.safetensors
+  // "": STEM.json, STEM.state.npz, STEM.batch.npz beside it; or arguments.safetensors for the last
+  // two.
+  std::string binding, state, batch;
   Overrides overrides;  // train.steps, tpu.precision, diagnose.probe, ...
 };
 
-// The text alone, to be looked at: sizes that only a run knows are taken, and nothing need be importable. The first `state` parameters
-// are the state; all of them where no binding is given and none can be guessed.
+// The text alone, for inspection: sizes that are known only at run time are accepted, and ops need
+// not be importable. The first `state` parameters are the state; all of them if no binding is given
+// and none can be guessed.
 struct ProgramText {
   HloModule module;
   size_t state = 0;
 };
 Result<ProgramText> read_program_text(const ImportRequest& request);
 
-// The step and what is written of it, without state or batches. A binding that is not there is guessed (default_binding).
+// The step and its notes, without state or batches. A missing binding is guessed (default_binding).
 Result<ImportedStep> import_program(const ImportRequest& request);
 
-// Errors name file and place; what is missing, surplus or of another shape in state or batches is told all at once.
+// Errors name the file and the place in it; all arrays of state or batches that are missing,
+// surplus or of another shape are listed together.
 Result<Experiment> import_experiment(const ImportRequest& request);
 
-// STEM.json: {"state": [names], "inputs": [names], "loss": index of a result}, and if need be "roles" and "results" (which result
-// is each state's next value, null: none); or the step.json of `twinrun export`. docs/import.md#binding.
+// Parses STEM.json: {"state": [names], "inputs": [names], "loss": index of a result}, and
+// optionally "roles" and "results" (which result is the next value of each state variable; null:
+// none); or the step.json of `twinrun export`. See docs/import.md#binding.
 Result<StepBinding> parse_binding(const std::string& text, const std::string& file);
 
 }  // namespace twinrun

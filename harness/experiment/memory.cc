@@ -1,3 +1,5 @@
+// Builds the memory report of a step: plan, largest buffers, padding, possible changes, largest
+// batch.
 #include "harness/experiment/memory.h"
 
 #include <fmt/format.h>
@@ -22,9 +24,9 @@ using tpu::Rematerialise;
 constexpr const char* kElementwiseAgain = "elementwise activations computed again";
 constexpr const char* kStretchesAgain = "activations between checkpoints computed again";
 constexpr size_t kLargest = 10, kMostPadded = 5;
-constexpr int64_t kMostPerCore = 1 << 20;  // samples: where the search for a batch ends
-constexpr int64_t kGuideBatch =
-    64;  // total batches are multiples of it (the guide's rule for eight cores)
+constexpr int64_t kMostPerCore = 1 << 20;  // samples; the search for the largest batch ends here
+// Total batches are multiples of this (the guide's rule for eight cores).
+constexpr int64_t kGuideBatch = 64;
 
 class Reporter {
  public:
@@ -75,7 +77,8 @@ class Reporter {
   int64_t unpadded(HbmUse use) const { return plan_.at_peak.unpadded[static_cast<size_t>(use)]; }
   int cores() const { return step_.sharding.cores; }
 
-  // Batches are shared out in tiles of 8 or 128 rows a core: 64 and 1024 on eight.
+  // The rule of batch and features that causes the padding; "" if there is none. A batch is laid
+  // out in tiles of 8 or 128 rows per core: 64 and 1024 rows on eight cores.
   std::string broken_rule(const HbmBuffer& b) const {
     const Dims& dims = b.type.dims;
     if (b.bytes == b.unpadded() || dims.empty()) return "";
@@ -101,7 +104,7 @@ class Reporter {
             broken_rule(b)};
   }
 
-  // Of arguments and of what the program needs besides as many each.
+  // Lists up to kLargest arguments, and up to as many other buffers.
   void find_largest(MemoryReport& r) const {
     size_t arguments = 0, others = 0;
     for (const HbmBuffer& b : plan_.largest(plan_.buffers.size())) {
@@ -121,7 +124,7 @@ class Reporter {
       return a->bytes - a->unpadded() > b->bytes - b->unpadded();
     });
     for (const HbmBuffer* b : padded) {
-      // A hundredth of the largest buffer is not worth a line.
+      // Padding below a hundredth of the largest buffer is not worth a line.
       if (r.padding.size() == kMostPadded || (b->bytes - b->unpadded()) * 100 < largest) break;
       r.padding.push_back(allocation(*b));
     }
@@ -170,14 +173,14 @@ class Reporter {
         return planned(fmt::format("train.batch = {}", batch),
                        fmt::format("--set train.batch={}", batch), at_batch(batch), batch);
       } catch (const GraphError&) {
-        return std::nullopt;  // a layer's groups of samples do not take it
+        return std::nullopt;  // the layers' groups of samples do not fit this batch
       }
     };
     if (r.batch % (2 * cores()) == 0) {
       const auto half = at(r.batch / 2);
       if (half && half->used < plan_.used()) r.changes.push_back(*half);
     }
-    // A batch that fills its tiles holds more samples for its bytes.
+    // A batch that fills its tiles needs fewer bytes per sample.
     const int64_t tile = tpu::kSublanes * cores(), wide = tpu::kLanes * cores();
     for (const int64_t multiple : {tile, wide}) {
       const int64_t batch = (r.batch + multiple - 1) / multiple * multiple;
@@ -208,7 +211,7 @@ class Reporter {
     }
   }
 
-  // Memory grows with the batch: by doubling, then by halving the interval.
+  // Memory grows with the batch, so search by doubling, then by bisection.
   MemoryFit fit(const char* with, Rematerialise again) const {
     MemoryFit best{with};
     best.multiple = std::lcm(kGuideBatch, static_cast<int64_t>(cores()));

@@ -1,5 +1,6 @@
-// Will it fit: the HBM plan of a scenario's step or an imported one (device/hbm_plan.h) against a TPU generation, with
-// what changes would do, each planned again. On the data's path: Experiment, or a step -> MemoryReport (reports/memory.h).
+// Whether a step fits into memory: the HBM plan (device/hbm_plan.h) of a scenario's step or an
+// imported one against a TPU generation, with the effect of possible changes, each planned again.
+// On the data's path: Experiment, or a step -> MemoryReport (reports/memory.h).
 //
 //   const MemoryReport m = report_memory(step, *find_generation("v2"), &experiment, {.fit = true});
 //   fmt::print("{}", memory_text(m));
@@ -13,11 +14,11 @@ namespace twinrun {
 
 struct MemoryOptions {
   bool fit = false;   // find the largest batch that fits
-  bool host = false;  // our own engines' memory as well
+  bool host = false;  // report the memory of our own engines, too
 };
 
-// `step` is what one core runs. `experiment`: what it was built from, so that other batches and optimizers can be; nullptr for a step
-// that nothing can build again.
+// `step` is the step of one core. `experiment` is what it was built from, so that it can be built
+// with other batches and optimizers; nullptr if that is not possible.
 MemoryReport report_memory(const Program& step, const tpu::Generation& generation,
                            const Experiment* experiment, const MemoryOptions& options = {});
 

@@ -1,4 +1,5 @@
-// The file beside an imported program: which parameter is what.
+// Parses the file beside an imported program that says which parameters are state and which are
+// inputs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,7 +51,7 @@ Result<StateRole> role_of(const std::string& name, const std::string& where) {
                fmt::format("did you mean '{}'?", nearest(name, known))};
 }
 
-// What `twinrun export` says of its module: arguments and results by name, the state's first.
+// The step.json of `twinrun export`: arguments and results by name, those of the state first.
 Result<StepBinding> exported_binding(const Json& j, const std::string& file) {
   std::map<std::string, std::vector<std::string>> names;
   for (const char* key : {"arguments", "results"}) {

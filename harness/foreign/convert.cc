@@ -1,3 +1,4 @@
+// Converts weights between checkpoints of twinrun and files of other frameworks.
 #include "harness/foreign/convert.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@
 namespace twinrun {
 namespace {
 
-// Keras's class of a layer kind, as its files spell it.
+// The Keras class of a layer kind, as Keras's files spell it.
 constexpr std::pair<std::string_view, std::string_view> kKerasClasses[] = {
     {"dense", "dense"},
     {"conv2d", "conv2d"},
@@ -39,7 +40,8 @@ Result<Model> model_of(const Scenario& scenario) {
     for (const auto& [kind, name] : kKerasClasses) {
       if (layer.kind == kind) model.outline.classes[layer.name] = name;
     }
-    // Ours is [k, k, 1, channels x multiplier], Keras's [k, k, channels, multiplier]: the same order.
+    // Ours is [k, k, 1, channels x multiplier], Keras's [k, k, channels, multiplier]: the same
+    // order in memory.
     const StateVar* kernel = program.find_state(layer.name + "/kernel");
     if (layer.kind == "depthwise_conv2d" && kernel != nullptr) {
       const Dims& dims = kernel->type.dims;
@@ -116,7 +118,7 @@ Status write_foreign(const Checkpoint& checkpoint, const ConvertOptions& options
   return write_file_atomically(options.out, bytes);
 }
 
-// Between foreign formats without a model: names and types stay.
+// Converts between foreign formats without a model: names and types stay.
 Status pass_on(ForeignWeights weights, const ConvertOptions& options, WeightsFormat format,
                Conversion& report) {
   const bool plain = format == WeightsFormat::kNpz || format == WeightsFormat::kNpy ||
@@ -144,7 +146,8 @@ Status pass_on(ForeignWeights weights, const ConvertOptions& options, WeightsFor
   return write_file_atomically(options.out, bytes);
 }
 
-// What --step says, else Keras's optimizer, else what a file of ours says in its metadata, else 0.
+// The step from --step, else from Keras's optimizer, else from the metadata of a file of ours, else
+// 0.
 int64_t step_of(const ConvertOptions& options, const ForeignWeights& weights) {
   if (options.step) return *options.step;
   if (weights.iterations) return *weights.iterations;

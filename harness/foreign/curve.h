@@ -1,4 +1,4 @@
-// A scalar over training steps, as runs, logs and event files hold it.
+// A scalar over training steps, as found in runs, logs and event files.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@ namespace twinrun {
 
 struct Curve {
   std::string name;            // "loss", "train/loss"
-  std::vector<int64_t> steps;  // ascending, each once
+  std::vector<int64_t> steps;  // ascending, without duplicates
   std::vector<double> values;  // one per step; may be NaN or infinite
-  bool binary32 = false;       // every value was a binary32 number where it was made
+  bool binary32 = false;       // every value was a binary32 number originally
 };
 
 }  // namespace twinrun

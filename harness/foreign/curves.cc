@@ -1,3 +1,4 @@
+// Reads curves from run files, event files, CSV and JSON lines.
 #include "harness/foreign/curves.h"
 
 #include <fmt/format.h>
@@ -46,7 +47,7 @@ std::optional<size_t> first_known(const std::vector<std::string>& names,
   return std::nullopt;
 }
 
-// Which of `names` is meant; `step` is none of the values.
+// The index of the column to read. `step`, the column of steps, is never chosen.
 Result<size_t> choose(const std::vector<std::string>& names, std::optional<size_t> step,
                       const std::string& column, const std::string& path) {
   std::vector<std::string> others;
@@ -79,7 +80,7 @@ Result<size_t> choose(const std::vector<std::string>& names, std::optional<size_
   return Error{fmt::format("which of its columns? {}", known), path, "name one with --column"};
 }
 
-// One value after the other, in any order of steps.
+// Collects values one by one, in any order of steps.
 class Points {
  public:
   Points(std::string path, bool counted) : path_(std::move(path)), counted_(counted) {}
@@ -130,14 +131,14 @@ Result<double> number_of(std::string_view text, const std::string& where) {
 }
 
 Result<int64_t> step_of(double value, std::string_view text, const std::string& where) {
-  constexpr double kMost = 9007199254740992;  // 2^53: beyond, a double names no single step
+  constexpr double kMost = 9007199254740992;  // 2^53; larger doubles do not identify a single step
   if (!(std::abs(value) <= kMost) || value != std::trunc(value))
     return Error{fmt::format("found {}; allowed: a whole number up to 2^53", shown(text)), where,
                  ""};
   return static_cast<int64_t>(value);
 }
 
-// The cells of one line (RFC 4180: a quoted cell may hold line ends), from `at` on.
+// The cells of the row that starts at `at` (RFC 4180: a quoted cell may contain line ends).
 Result<std::vector<std::string>> next_row(std::string_view text, size_t& at, char separator,
                                           int64_t& line, const std::string& path) {
   std::vector<std::string> cells(1);
@@ -212,7 +213,7 @@ Result<CurveFile> from_csv(std::string_view text, const std::string& column,
   return points.take(titles[wanted]);
 }
 
-// Python's json writes NaN, Infinity and -Infinity, which JSON does not have: strings here.
+// Python's json writes NaN, Infinity and -Infinity, which JSON does not have: quote them.
 std::string with_quoted_specials(std::string_view line) {
   std::string out;
   bool inside = false;
@@ -292,7 +293,7 @@ Result<CurveFile> from_json_lines(std::string_view text, const std::string& colu
   return points.take(names[wanted]);
 }
 
-// Of several curves the one that is meant.
+// Chooses one of several curves by name.
 Result<Curve> chosen(std::vector<Curve> curves, const std::string& column,
                      const std::string& path) {
   std::vector<std::string> names;

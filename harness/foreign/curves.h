@@ -1,7 +1,7 @@
-// Curves from what people have: our run files, TensorBoard's event files, CSV, JSON lines.
+// Reads curves from our run files, TensorBoard's event files, CSV and JSON lines.
 //
-//   TWINRUN_ASSIGN(CurveFile f, read_curve("train.csv", ""));          // "": the loss, under any of its usual names
-//   f.curve.steps;  f.notes;                                           // "no column of steps: rows are counted from 0"
+//   TWINRUN_ASSIGN(CurveFile f, read_curve("train.csv", ""));  // "": the loss, by any usual name
+//   f.curve.steps;  f.notes;                    // "no column of steps: rows are counted from 0"
 #pragma once
 
 #include "checkpoints/run.h"
@@ -9,22 +9,25 @@
 
 namespace twinrun {
 
-// loss, loss_replica0, learning_rate, gradient_norm per step; held_out/loss and held_out/accuracy, after so many steps, where something was
-// held out. Steps are those of the run.
+// Per step: loss, loss_replica0, learning_rate, gradient_norm. After the evaluated steps:
+// held_out/loss and held_out/accuracy, where something was held out. Step numbers are the run's.
 std::vector<Curve> curves_of(const RunFile& run);
 
 struct CurveFile {
   Curve curve;
-  std::vector<std::string> notes;  // what was assumed, what was replaced
+  std::vector<std::string> notes;  // assumptions, and values that were replaced
 };
 
-// Can read_curve read it: by what it is (a run file, a folder of event files) or by its name (.csv, .tsv, .jsonl, .ndjson, .json).
+// Whether a path names a curve other than a run file: a name that ends in .csv, .tsv, .jsonl,
+// .ndjson or .json, an event file, or a folder of event files.
 bool is_curve_path(const std::string& path);
 
-// `column`: the title, key or tag; "": the loss. CSV: a line of titles, then numbers between commas, semicolons or tabs; steps in a
-// column `step` (also global_step, iteration, iter, epoch), else rows are counted. JSON lines: an object a line. An empty cell, null and a line
-// without the key have no value. Of values of one step the last counts.
-// Errors name file, line and column, what was found and what is allowed; for an unknown column the nearest.
+// `column`: the title, key or tag; "": the loss. CSV: a line of titles, then numbers separated by
+// commas, semicolons or tabs; steps in a column `step` (also steps, global_step, iteration, iter,
+// epoch), otherwise rows are counted. JSON lines: one object per line. An empty cell, null and a
+// line without the key have no value. The last of several values for one step counts. Any other
+// path is read as a run file. Errors name file, line and column, what was found and what is
+// allowed; for an unknown column also the nearest known one.
 Result<CurveFile> read_curve(const std::string& path, const std::string& column);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Reads and writes TensorBoard's event files.
 #include "harness/foreign/event_file.h"
 
 #include <fmt/format.h>
@@ -18,7 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kMark = "tfevents";  // what TensorBoard looks for in a file's name
+// TensorBoard finds event files by this part of their name.
+constexpr std::string_view kMark = "tfevents";
 constexpr std::string_view kVersion = "brain.Event:2";
 constexpr int32_t kFloat = 1, kDouble = 2;  // DT_FLOAT, DT_DOUBLE of types.proto
 
@@ -54,7 +56,7 @@ std::vector<fs::path> event_files_in(const fs::path& folder) {
   return files;
 }
 
-// The number of a tensor that holds one; protobuf has checked no size.
+// The value of a tensor with one element. Check its sizes, since protobuf does not.
 std::optional<double> scalar_of(const tensorboard::Tensor& tensor) {
   for (const auto& dim : tensor.tensor_shape().dim()) {
     if (dim.size() != 1) return std::nullopt;

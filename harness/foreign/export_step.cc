@@ -1,3 +1,4 @@
+// Writes a training step as StableHLO, with its arguments and results.
 #include "harness/foreign/export_step.h"
 
 #include <filesystem>
@@ -16,7 +17,7 @@
 namespace twinrun {
 namespace {
 
-// Takes the values of all ops as they come.
+// Keeps the values of all ops.
 class KeepValues : public TraceSink {
  public:
   void on_op(const OpEvent& event) override {
@@ -51,7 +52,7 @@ Result<ExportedStep> export_step(const Experiment& e, const Program& program,
     return Error{error.what(), "export", ""};
   }
 
-  // The first step, on the reference.
+  // Run the first step on the reference.
   TWINRUN_ASSIGN(const auto cpu, make_backend("cpu", o));
   TWINRUN_ASSIGN(const auto engine, cpu->prepare(program));
   const States before = initial_states(program, e.scenario.seed);

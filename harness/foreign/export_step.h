@@ -1,12 +1,14 @@
-// A training step as files that XLA's own tools take: the module, what its arguments and results are, and the first step's
-// values of both, so that somebody without this project can run it and see whether the numbers agree.
+// Exports a training step for XLA's own tools: the module, a description of its arguments and
+// results, and the first step's values of both, so that it can be run and compared without this
+// project.
 //
 //   TWINRUN_ASSIGN(const ExportedStep step, export_step(experiment, program, {.folder = "out"}));
 //
 // step.mlir                 StableHLO text
 // step.json                 names, dtypes, shapes, in order; schema 1
-// arguments.safetensors     the first step's, "NAME", or "NAME@0".. where replicas differ (docs/engine-protocol.md)
-// results.safetensors       of that step on the engine cpu
+// arguments.safetensors     of the first step: "NAME", or "NAME@0".. where replicas differ
+//                           (docs/engine-protocol.md)
+// results.safetensors       of the first step on the engine cpu
 #pragma once
 
 #include <string>
@@ -18,7 +20,7 @@ namespace twinrun {
 
 struct ExportOptions {
   std::string folder;
-  bool values = false;  // every op's value is a result
+  bool values = false;  // make every op's value a result
   int threads = 1;
 };
 
@@ -27,7 +29,7 @@ struct ExportedStep {
   size_t ops = 0, arguments = 0, results = 0;
 };
 
-// Errors: an op that is not to be had as text, a folder or file that cannot be written.
+// Errors: an op that has no text form; a folder or file that cannot be written.
 Result<ExportedStep> export_step(const Experiment& experiment, const Program& program,
                                  const ExportOptions& options);
 

@@ -1,3 +1,4 @@
+// Makes TensorBoard event files from the runs of a report.
 #include "harness/foreign/tensorboard.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names come from a file: none may lead elsewhere.
+// Run names come from a file: accept only names that stay within the folder.
 bool is_folder_name(const std::string& name) {
   return !name.empty() && name.size() <= 64 && name.front() != '.' &&
          std::ranges::all_of(name, [](char c) {

@@ -1,4 +1,4 @@
-// A diagnosis for TensorBoard: a folder for each run, in it an event file of its scalars.
+// Writes a diagnosis for TensorBoard: a folder per run, with an event file of its scalars.
 //
 //   TWINRUN_ASSIGN(auto files, tensorboard_files(report, "twinrun-results/digits_cnn-fdd1c987"));
 //   files[0].name;                                  // "R/events.out.tfevents.0.twinrun"
@@ -12,9 +12,10 @@
 
 namespace twinrun {
 
-// From FOLDER/runs/NAME.h5 of each run of the report: curves_of (curves.h). Of a run whose file is not there, what the report holds: the loss
-// per step, the held-out loss and accuracy after the last. Errors: a run file that cannot be read; no run at all; a run whose name
-// cannot be a folder's.
+// For each run of the report, the curves of FOLDER/runs/NAME.h5 (curves_of in curves.h). Where that
+// file does not exist, the report's own data: loss per step, held-out loss and accuracy after the
+// last step. Errors: a run file that cannot be read; no runs; a run name that cannot be a folder
+// name.
 Result<std::vector<ReportFile>> tensorboard_files(const Report& report, const std::string& folder);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Trains both arms seed by seed, and concludes from the paired differences.
 #include "harness/gate/compare.h"
 
 #include <fmt/format.h>
@@ -72,7 +73,7 @@ class Comparing {
     return std::move(result.file);
   }
 
-  // What a pair shares but for its seed: told once, of the first pair.
+  // Notes, for the first pair, what the arms do not share although they share the seed.
   void compare_starts(const std::string& name, const Experiment& e, const Program& program) {
     const CheckpointHeader start =
         to_checkpoint(program, initial_states(e, program), e.scenario, 0).header();
@@ -109,7 +110,7 @@ class Comparing {
 
   void take(const RunFile& file, CompareArm& arm) const {
     const Evaluation& e = file.evaluations.back();
-    // A diverged model's argmax is a number all the same: it stands for nothing.
+    // A diverged model still has an accuracy, but it means nothing.
     const bool whole = file.ended == "completed";
     arm.values.push_back(!whole ? std::nan("") : accuracy() ? e.accuracy : e.loss);
     arm.ended.push_back(file.ended);
@@ -121,7 +122,7 @@ class Comparing {
         "Interrupted after {} of {} pairs: the seeds were fixed beforehand, "
         "so nothing is concluded.",
         c_.seeds.size(), c_.asked_seeds);
-    // Of the pair that was begun, one arm may be there.
+    // The interrupted pair may have the value of one arm: drop it.
     c_.a.values.resize(c_.seeds.size());
     c_.b.values.resize(c_.seeds.size());
     fill_row();
@@ -201,7 +202,8 @@ class Comparing {
 }  // namespace
 
 CompareOutcome decide(const TrajectoryRow& row) {
-  // Equal values of states that differ (an accuracy): no spread, and a mean of 0.
+  // "identical" here: equal values (as accuracies can be) of states that differ, with no spread and
+  // a mean of 0.
   if (row.outcome == "equivalent" || (row.outcome == "identical" && row.differences.size() > 1))
     return CompareOutcome::kEquivalent;
   if (row.outcome == "outside") return CompareOutcome::kDiffers;

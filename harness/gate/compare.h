@@ -1,10 +1,14 @@
-// A controlled experiment with two arms: any two engines, settings or faults, paired over a fixed number of seeds.
+// A controlled experiment with two arms: any two engines, settings or faults, paired over a fixed
+// number of seeds. On the data's path: scenario and two arms -> runs -> Comparison.
 //
-//   auto c = compare({.scenario = "digits_mlp", .a = {.engine = {.engine = "cpu"}}, .b = {.engine = {.engine = "tpu"}}, .seeds = 5});
+//   CompareOptions o{.scenario = "digits_mlp", .seeds = 5};
+//   o.b.engine.engine = "tpu";       // against arm A, by default cpu
+//   auto c = compare(o);
 //   c->outcome;      // kEquivalent
 //   c->row.mean;     // of A - B, with its intervals
 //
-// The number of seeds is fixed beforehand: adding seeds until the outcome pleases would inflate both error rates.
+// The number of seeds is fixed beforehand: adding seeds until the outcome pleases would inflate
+// both error rates.
 #pragma once
 
 #include <string>
@@ -16,27 +20,30 @@ namespace twinrun {
 
 struct CompareArmSpec {
   EngineSpec engine;
-  Overrides settings;  // of this arm alone, beside those of both
-  std::string asked;   // for reports
+  Overrides settings;  // of this arm alone, applied after those of both arms
+  std::string asked;   // the arm as typed, for reports
 };
 
 struct CompareOptions {
-  std::string scenario;  // a name or a path
+  std::string scenario;  // name or path
   Overrides settings;    // of both arms
   CompareArmSpec a, b;
-  int seeds = 0;      // 0: diagnose.seeds; scenario seed, the next one, ...
+  int seeds = 0;      // 0: diagnose.seeds; they are the seed of the scenario, the next one, ...
   double margin = 0;  // 0: diagnose.margin, else 2 standard deviations between the seeds of A
   enum class Metric : uint8_t { kLoss, kAccuracy } metric = Metric::kLoss;
   Progress* progress = nullptr;
   const StopFlag* stop = nullptr;
 };
 
-// Each pair shares its seed: initial weights and order of samples where the arms' models and data are alike; notes say where they
-// are not. Where the first pair agrees in every bit, no other is run. Errors: a scenario or engine that cannot be.
+// Each pair shares its seed, which gives the same initial weights and order of samples where the
+// models and data of the arms are alike; notes say where they are not. If all states of the first
+// pair are bit-identical, no other pair runs. Errors: a scenario is invalid or its data cannot be
+// read; an engine cannot be set up or fails.
 Result<Comparison> compare(const CompareOptions& options);
 
-// The rule: equivalent where two one-sided tests at 5 % hold the mean inside the margin; else differs where the 95 % interval leaves
-// 0 out (or one arm alone diverged); else undetermined. Whoever is inside the margin and other than 0 is equivalent.
+// The rule. Equivalent: two one-sided tests at 5 % place the mean inside the margin. Otherwise
+// different if the 95 % interval excludes 0 (or only one arm diverged); otherwise undetermined. A
+// difference that is inside the margin but other than 0 is equivalent.
 CompareOutcome decide(const TrajectoryRow& row);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Records golden runs: the run, the trace of its steps, and whether its bits repeat.
 #include "harness/gate/golden.h"
 
 #include <fmt/format.h>
@@ -41,7 +42,7 @@ OpTraceRow row_of(int64_t step, size_t replica, const std::string& name, const T
   return row;
 }
 
-// value(replica): one row, and one more for each replica that differs from the first.
+// One row for value(0), and one for each further replica whose value differs from it.
 template <typename Value>
 void add_rows(std::vector<OpTraceRow>& rows, int64_t step, const std::string& name, size_t replicas,
               Value value) {
@@ -50,7 +51,8 @@ void add_rows(std::vector<OpTraceRow>& rows, int64_t step, const std::string& na
   }
 }
 
-// The first steps again; where bits are defined with other threads and on poisoned memory.
+// Runs the first steps again, with another number of threads and on poisoned memory where bits are
+// defined. Returns whether the states are the same.
 Result<bool> repeats(const Experiment& e, const GoldenOptions& o, const EngineSetup& setup,
                      const RunFile& file) {
   RunOptions again;
@@ -155,7 +157,7 @@ Result<Gate::Noise> noise_of(const Experiment& e, const Program& program, Backen
   if (m.outside.empty()) return noise;
   const TensorMismatch& first = m.outside.front();
   noise.outside = GateSite{first.step, first.tensor, {}, "", ""};
-  // Of what all replicas share there is one distance, told of the first.
+  // A value that all replicas share has one distance, reported for replica 0.
   if (first.replica > 0) noise.outside->core = first.replica;
   noise.outside->now = fmt::format(
       "{} times as far as honest engines are, {} away{}", text::magnitude(first.ratio),

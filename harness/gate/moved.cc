@@ -1,3 +1,4 @@
+// Searches two run files for the first difference: trace, states, losses, evaluations.
 #include "harness/gate/moved.h"
 
 #include <fmt/format.h>
@@ -24,7 +25,8 @@ bool same_place(const OpTraceRow& a, const OpTraceRow& b) {
   return a.step == b.step && a.op == b.op && a.replica == b.replica;
 }
 
-// Core 0 alone, if another core's row of the same op is still what it was.
+// The core of a difference: 0 if another core's row of the same op is unchanged; nullopt: all
+// cores.
 std::optional<int> core_of(const RunFile& was, const RunFile& now, const OpTraceRow& row) {
   if (row.replica > 0) return row.replica;
   const auto kept = [&](const OpTraceRow& a) {
@@ -36,7 +38,7 @@ std::optional<int> core_of(const RunFile& was, const RunFile& now, const OpTrace
   return std::ranges::any_of(was.trace, kept) ? std::optional(0) : std::nullopt;
 }
 
-// The first row, in the order of computation, whose bits are others.
+// The first row, in the order of computation, whose bits differ.
 std::optional<GateSite> first_moved_row(const RunFile& was, const RunFile& now) {
   const size_t n = std::max(was.trace.size(), now.trace.size());
   for (size_t i = 0; i < n; ++i) {
@@ -46,7 +48,7 @@ std::optional<GateSite> first_moved_row(const RunFile& was, const RunFile& now) 
       if (a->digest == b->digest) continue;
       return GateSite{a->step, a->op, core_of(was, now, *a), describe(*a), describe(*b)};
     }
-    // A core has a row of its own where it differs from core 0: one of both runs has it.
+    // A core has a row only where it differs from core 0, so one of the runs may lack it.
     if (b != nullptr && b->replica > 0)
       return GateSite{b->step, b->op, b->replica, "the same as on core 0", describe(*b)};
     if (a != nullptr && a->replica > 0)

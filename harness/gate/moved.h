@@ -1,4 +1,5 @@
-// What moved first between two runs of a scenario from the same state, bit by bit.
+// The first difference, bit by bit, between two runs of a scenario from the same state: two
+// RunFiles -> GateSite, for verify.h.
 //
 //   if (auto site = first_moved(golden, now, true)) site->tensor;     // "dense1/kernel.grad"
 #pragma once
@@ -10,7 +11,9 @@
 
 namespace twinrun {
 
-// By the rows of the trace (of the same engine alone: another one's ops are others), then by the states, losses and evaluations.
+// nullopt if all bits are equal. With `rows` it compares the rows of the trace first, which only
+// makes sense for the same engine, because another one may have other ops; then states, losses and
+// evaluations.
 std::optional<GateSite> first_moved(const RunFile& was, const RunFile& now, bool rows);
 
 }  // namespace twinrun

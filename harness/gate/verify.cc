@@ -1,3 +1,5 @@
+// Verifies a golden run: opens it, checks that it applies, trains again, and decides by bits or
+// noise.
 #include "harness/gate/verify.h"
 
 #include <fmt/format.h>
@@ -35,7 +37,7 @@ class Verification {
   }
 
  private:
-  // The scenario, its data and the engine.
+  // Opens the scenario, its data and the engine.
   Status open() {
     TWINRUN_ASSIGN(const Scenario stored, parse_scenario(golden_.scenario, path_));
     TWINRUN_ASSIGN(Scenario scenario, parse_scenario(golden_.scenario, path_, options_.overrides));
@@ -76,7 +78,7 @@ class Verification {
     return Ok{};
   }
 
-  // What is not as it was when the golden run was made; none of it decides.
+  // Lists environment and settings that changed since the golden run; none of them decides.
   void list_changes() {
     std::map<std::string, std::string> now = environment();
     now["engine"] = gate_.engine;
@@ -97,7 +99,8 @@ class Verification {
     gate_.headline = headline;
   }
 
-  // What must be as it was before an engine is looked at at all. True: it is not.
+  // Whether data, declaration or initial state differ from those of the golden run, so that nothing
+  // needs to run.
   bool moved_before() {
     const std::string data = experiment_->data->digest.hex();
     if (const std::string& was = golden_.environment["data"]; was != data) {
@@ -203,7 +206,7 @@ class Verification {
     return Ok{};
   }
 
-  // Two runs of one engine that part: whatever moved may be nothing but that.
+  // Notes whether two runs of the engine differ, which alone may explain any difference.
   Status look_for_repeats(const RunFile& now) {
     const int64_t to = gate_.moved->step.value_or(0) + 1;
     TWINRUN_ASSIGN(const RunFile again, train_from_golden(to, false));
@@ -246,8 +249,8 @@ class Verification {
     gate_.noise->outside.reset();
   }
 
-  // The first step outside: between the recorded state that it was seen from and the one before, which was inside, the engine trains
-  // on, and its own steps are looked at.
+  // Finds the first step outside the noise. A recorded state showed a step outside, and the one
+  // before it a step inside; the engine trains on between them, and its own steps are checked.
   Status first_outside() {
     constexpr int64_t kAtOnce = 16;
     int64_t bad = *gate_.moved->step, at = -1;
@@ -277,7 +280,7 @@ class Verification {
       if (result.file.ended == "interrupted") return interrupted();
       TWINRUN_ASSIGN(const Gate::Noise own, noise_of(*experiment_, setup_.program, *setup_.backend,
                                                      recorder.states, options_.threads));
-      if (own.inside || !own.outside) break;  // what was seen from the recorded state stands
+      if (own.inside || !own.outside) break;  // keep the result from the recorded state
       gate_.moved = own.outside;
       bad = *own.outside->step;
       for (const MatchState& state : recorder.states) {

@@ -1,4 +1,6 @@
-// A golden run held against what an engine does now: the same bits, or inside the noise of honest engines, or what moved first.
+// Compares a golden run with what an engine does now: the same bits, or inside the noise of
+// conforming engines, or where the first difference is. On the data's path: golden.h -> Gate ->
+// reports/gate.h.
 //
 //   auto gate = verify_golden("mlp.golden.h5", {.threads = 2});
 //   gate->outcome;              // kSame, kInside, kMoved, kInterrupted
@@ -18,19 +20,20 @@
 namespace twinrun {
 
 struct VerifyOptions {
-  std::optional<std::string> engine;  // instead of the golden run's
+  std::optional<std::string> engine;  // replaces the golden run's
   int threads = 1;
-  // Who decides. kDefault: bits where they are defined (an engine of ours, the one that was recorded), else noise.
+  // What decides. kDefault: bits where they are defined (an engine of ours, the one that was
+  // recorded), otherwise noise.
   enum class Decides : uint8_t { kDefault, kBits, kNoise } decides = Decides::kDefault;
-  std::vector<FaultSpec> faults;  // the engine is made wrong on purpose: does the gate see it?
-  Overrides overrides;            // keys that do not decide bits (data.dir)
-  bool update = false;            // write the golden run anew where anything moved
+  std::vector<FaultSpec> faults;  // faults to inject, to test whether the gate detects them
+  Overrides overrides;            // keys that do not affect bits (data.dir)
+  bool update = false;            // record the golden run again if anything differs
   Progress* progress = nullptr;
   const StopFlag* stop = nullptr;
 };
 
-// Errors: the file cannot be read, is no golden run or of another contract; its scenario cannot be run; the engine cannot be
-// started or fails (of_foreign_engine).
+// Errors: the file cannot be read, is no golden run, or has another contract; its scenario cannot
+// be run; the engine cannot be started or fails (see of_foreign_engine).
 Result<Gate> verify_golden(const std::string& path, const VerifyOptions& options);
 
 }  // namespace twinrun

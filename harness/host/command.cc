@@ -1,4 +1,4 @@
-// Starts a command in a process group of its own, waits for it, and ends all that it has started.
+// Starts a command in a process group of its own, waits for it, and ends everything it started.
 #include "harness/host/command.h"
 
 #include <fcntl.h>
@@ -30,17 +30,19 @@ double since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Leaves a zombie: until the group is killed nobody else may get its number.
+// Whether the process has ended. It stays a zombie (WNOWAIT), so that its number is not reused
+// before its group is killed.
 bool has_ended(pid_t pid, CommandResult& ran) {
   siginfo_t info{};
   const int code = waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT);
   if (code != 0 || info.si_pid != pid) return false;
-  ran.ended = info.si_code == CLD_EXITED ? CommandResult::Ended::kExit : CommandResult::Ended::kSignal;
+  ran.ended =
+      info.si_code == CLD_EXITED ? CommandResult::Ended::kExit : CommandResult::Ended::kSignal;
   ran.code = info.si_status;
   return true;
 }
 
-// First asked to, so that it can tidy up; then killed.
+// Sends SIGTERM and waits up to 2 s, so that the group can clean up; the caller then kills it.
 void end_group(pid_t pid) {
   CommandResult ignored;
   kill(-pid, SIGTERM);
@@ -87,9 +89,9 @@ std::string CommandResult::text() const {
   return "?";
 }
 
-Result<CommandResult> run_command(const std::vector<std::string>& words, const CommandOptions& options,
-                        const StopFlag* stop) {
-  // Inherited so, nobody would tell us how a command ended.
+Result<CommandResult> run_command(const std::vector<std::string>& words,
+                                  const CommandOptions& options, const StopFlag* stop) {
+  // If SIGCHLD were inherited as ignored, the exit status of the command would be lost.
   if (signal(SIGCHLD, SIG_DFL) == SIG_ERR) return Error{"cannot watch processes", words[0], ""};
   const std::string log = options.log.empty() ? "/dev/null" : options.log;
   const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -135,9 +137,9 @@ Result<CommandResult> run_command(const std::vector<std::string>& words, const C
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(seconds < 1 ? 2 : 20));
     }
-    kill(-pid, SIGKILL);  // what it has started and left behind
+    kill(-pid, SIGKILL);  // kills what the command has left running
   }
-  watcher.reset();  // from now on the number may be another's
+  watcher.reset();  // before waitpid, after which the number may be reused
   waitpid(pid, nullptr, 0);
   ran.seconds = since(begin);
   return ran;

@@ -1,6 +1,8 @@
-// A command of the user's, run once: its output in a file, a deadline, an end with all that it has started.
+// Runs a command of the user once, with its output in a file and a time limit, and ends it together
+// with every process that it started. Used by bisect and check.
 //
-//   TWINRUN_ASSIGN(const CommandResult ran, run_command({"make", "-j2"}, {.folder = "worktree", .log = "logs/001.build"}, stop));
+//   CommandOptions options{.folder = "worktree", .log = "logs/001.build"};
+//   TWINRUN_ASSIGN(const CommandResult ran, run_command({"make", "-j2"}, options, stop));
 //   if (ran.ended == CommandResult::Ended::kExit && ran.code == 0) ...
 #pragma once
 
@@ -13,24 +15,25 @@
 namespace twinrun {
 
 struct CommandOptions {
-  std::string folder;  // that it runs in; "": the caller's
-  std::string log;     // file that its standard output and error are appended to; "": nowhere
-  std::string out;     // file for its standard output alone, anew
-  double timeout_seconds = 0;  // 0: none
-  std::string on_kill;         // folder that goes, where this program is killed outright; "": none
+  std::string folder;          // working folder; "": the caller's
+  std::string log;             // standard output and error are appended here; "": discarded
+  std::string out;             // standard output goes to this file instead, overwritten
+  double timeout_seconds = 0;  // time limit; 0: none
+  std::string on_kill;         // removed if this program is killed outright; "": none
 };
 
 struct CommandResult {
   enum class Ended : uint8_t { kExit, kSignal, kTimeout, kInterrupted } ended = Ended::kExit;
   int code = 0;  // exit code, or the signal's number
   double seconds = 0;
-  std::string text()
-      const;  // "exit code 1", "ended by signal 11 (Segmentation fault)", "still ran after 60 s"
+  // "exit code 1", "ended by signal 11 (Segmentation fault)", "still ran after 60 s".
+  std::string text() const;
 };
 
-// Found on PATH, started without a shell in a process group of its own, without git's variables (a hook's GIT_DIR would lead it
-// elsewhere) and with nothing on its standard input. Errors: no such program; the log cannot be written.
-Result<CommandResult> run_command(const std::vector<std::string>& words, const CommandOptions& options,
-                        const StopFlag* stop);
+// The program is found on PATH and started without a shell, in a process group of its own, with
+// nothing on its standard input and without git's variables (a hook's GIT_DIR would point it to
+// another repository). Errors: no such program; the log cannot be written.
+Result<CommandResult> run_command(const std::vector<std::string>& words,
+                                  const CommandOptions& options, const StopFlag* stop);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Reads build constants and the operating system for the description of this machine.
 #include "harness/host/environment.h"
 
 #include <fmt/format.h>

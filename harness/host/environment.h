@@ -1,4 +1,5 @@
-// Where a run happened, for reports: build, machine, instruction set, contract.
+// Where a run happened: build, machine, instruction set, contract. Recorded in run files and
+// reports.
 #pragma once
 
 #include <map>
@@ -6,8 +7,8 @@
 
 namespace twinrun {
 
-std::string version_text();  // "twinrun 0.1.0 (contract 1, isa avx512, Release)"
-std::map<std::string, std::string>
-environment();  // cpu, cores, isa, os, compiler, build, contract, version
+std::string version_text();  // "twinrun 0.1.0 (contract 1, isa avx512, Release build)"
+// Keys: cpu, cores, isa, os, compiler, build, contract, version.
+std::map<std::string, std::string> environment();
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Locks a folder with flock, and removes the folders that it created if they stay empty.
 #include "harness/host/folder_lock.h"
 
 #include <fcntl.h>
@@ -13,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Those of the path that are not there yet, the innermost first.
+// The folders of the path that do not exist yet, the innermost first.
 std::vector<fs::path> missing_of(fs::path folder) {
   std::vector<fs::path> missing;
   std::error_code ignored;
@@ -22,7 +23,8 @@ std::vector<fs::path> missing_of(fs::path folder) {
   return missing;
 }
 
-// Whether the path still leads to the open folder: its holder before may have taken it away.
+// Whether the path still leads to the open folder: the previous holder of the lock may have removed
+// it.
 bool still_there(const fs::path& folder, int file) {
   struct stat by_path = {}, open = {};
   return ::stat(folder.c_str(), &by_path) == 0 && ::fstat(file, &open) == 0 &&
@@ -61,7 +63,7 @@ FolderLock& FolderLock::operator=(FolderLock&& other) noexcept {
 }
 
 FolderLock::~FolderLock() {
-  for (const fs::path& folder : made_) ::rmdir(folder.c_str());  // one that holds anything stays
+  for (const fs::path& folder : made_) ::rmdir(folder.c_str());  // a folder that is not empty stays
   if (file_ >= 0) ::close(file_);
 }
 

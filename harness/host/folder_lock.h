@@ -1,4 +1,5 @@
-// One process at a time in a folder of results. Two that write the same files there would each read the other's.
+// A lock on a folder of results, for one process at a time: two processes that write the same files
+// there would read each other's.
 //
 //   TWINRUN_ASSIGN(const FolderLock lock, FolderLock::take("twinrun-results/bisect-rev"));
 #pragma once
@@ -13,9 +14,10 @@ namespace twinrun {
 
 class FolderLock {
  public:
-  // Makes the folder where it is not there. Errors: it cannot be made; another process holds it. A file system that knows no
-  // locks gives none. The lock is on the folder itself and ends with the process; a folder it made goes again when nothing
-  // was written into it, so that a run that is refused leaves nothing.
+  // Creates the folder if it is missing. The lock is on the folder itself and ends with the object
+  // or the process. A folder that was created here is removed again if nothing was written into it,
+  // so that a run that fails early leaves nothing. On a file system without locks nothing is
+  // locked. Errors: the folder cannot be created; another process holds the lock.
   static Result<FolderLock> take(const std::string& folder);
   FolderLock(FolderLock&& other) noexcept;
   FolderLock& operator=(FolderLock&& other) noexcept;
@@ -24,7 +26,7 @@ class FolderLock {
  private:
   FolderLock() = default;
   int file_ = -1;
-  std::vector<std::filesystem::path> made_;  // the innermost first
+  std::vector<std::filesystem::path> made_;  // folders created here, the innermost first
 };
 
 }  // namespace twinrun

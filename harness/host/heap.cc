@@ -1,3 +1,4 @@
+// Sets the options of glibc malloc.
 #include "harness/host/heap.h"
 
 #include <malloc.h>
@@ -5,7 +6,7 @@
 namespace twinrun {
 namespace {
 
-bool keeps = false;  // set once, before any thread
+bool keeps = false;  // set once, before any thread starts
 
 }  // namespace
 

@@ -1,3 +1,4 @@
+// Temporary folders that are removed with their object.
 #include "harness/host/scratch.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// A folder of one's own below the system's temporary one, gone with the object.
+// A new folder below the system's temporary folder, removed with the object.
 //
 //   TWINRUN_ASSIGN(const Scratch work, Scratch::make("twinrun-bundle"));
 //   work.path();                              // "/tmp/twinrun-bundle-Ab12Cd"
@@ -27,7 +27,7 @@ class Scratch {
   std::string path_;
 };
 
-// A folder that was not there; its parent must be.
+// Creates a folder. Errors: it exists already; its parent does not exist.
 Status new_folder(const std::string& path);
 
 }  // namespace twinrun

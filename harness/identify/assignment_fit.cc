@@ -1,4 +1,5 @@
-// Proposals of deals: from the losses of every way of dealing that is made, and from per-sample gradients by least squares.
+// Proposes deals of rows to cores: from the losses of every deal that is tried, and by least
+// squares from the gradients of single samples.
 #include "harness/identify/assignment_fit.h"
 
 #include <algorithm>
@@ -13,16 +14,16 @@ namespace {
 
 using Losses = std::vector<std::vector<double>>;  // [state][core]
 
-// In floating-point operations of all steps: some seconds of one core.
+// In floating-point operations over all steps: some seconds of one core.
 constexpr double kDealBudget = 1e11;
-constexpr double kOpOverhead = 2e5;  // of an op, in the same unit
+constexpr double kOpOverhead = 2e5;  // per op, in the same unit
 
 bool has_draws(const Program& program) {
   return std::ranges::any_of(program.graph.ops(),
                              [](const Op& op) { return class_of(op.kind) == OpClass::kRandom; });
 }
 
-// One loss for all cores at every step, to rounding: they tell nothing of their own.
+// All cores report one loss at every step, up to rounding: their losses carry no information.
 bool one_loss(const Losses& losses) {
   return std::ranges::all_of(losses, [](const std::vector<double>& of) {
     const auto [low, high] = std::ranges::minmax(of);
@@ -46,7 +47,8 @@ class ByLosses {
 
   Result<std::vector<ShardingChange>> run(size_t most) {
     const DealtRows own = rows_in_blocks(cores_, n_, n_, 0);
-    // Whole shards first, from blocks of any size; then labels of other shards; then rows and labels rolled.
+    // First whole shards, from blocks of any size; then labels of other shards; then rows and
+    // labels that are rolled.
     for (int64_t block = n_; block >= 1; --block) {
       if (n_ % block == 0) TWINRUN_RETURN_IF_ERROR(shards_of(rows_in_blocks(cores_, n_, block, 0)));
     }
@@ -80,7 +82,8 @@ class ByLosses {
     double distance = 0;
   };
 
-  // Do losses of one core depend on what the others have? Then a deal that leaves samples out is more than its shards.
+  // Whether the loss of a core depends on what the others have. A deal that leaves samples out must
+  // then be run as a whole: its shards do not give its losses.
   bool meets_others() const {
     const Sharding& s = asked_.sharding;
     return std::ranges::any_of(asked_.couplings, [&](const Coupling& c) {
@@ -90,7 +93,7 @@ class ByLosses {
     });
   }
 
-  // Labels of each shard's samples, so many rows later within it.
+  // For labels: rows that are shifted by `by` places within each shard.
   DealtRows within_shards(int64_t by) const {
     DealtRows out;
     for (int64_t at = 0; at < cores_ * n_; ++at)
@@ -98,7 +101,7 @@ class ByLosses {
     return out;
   }
 
-  // The reference's loss on each core; nothing where the budget is spent.
+  // The reference's loss on each core; empty where the budget is spent.
   Result<Losses> losses_of(const Deal& deal) {
     Losses out;
     if (runs_left_-- <= 0) return out;
@@ -119,7 +122,7 @@ class ByLosses {
     return out;
   }
 
-  // Of the subject's core from the loss of a shard, all steps together.
+  // The squared distance of a core's losses from those of a shard, over all steps.
   double gap(const Losses& losses, size_t core, size_t shard) const {
     double sum = 0;
     for (size_t s = 0; s < losses.size(); ++s) {
@@ -162,7 +165,8 @@ class ByLosses {
     return Ok{};
   }
 
-  // Which of these shards does each core have? With what it draws at random of its own place, or of its samples'.
+  // Finds which of these shards each core has. What a core draws at random may follow its own place
+  // or its samples', so both are tried.
   Status shards_of(const DealtRows& rows) {
     TWINRUN_RETURN_IF_ERROR(shards_of(rows, false));
     return has_draws(asked_) ? shards_of(rows, true) : Status(Ok{});
@@ -188,10 +192,10 @@ class ByLosses {
     return Ok{};
   }
 
-  // Features of one shard, labels of another, core by core.
+  // Finds labels of another shard than the features, core by core.
   Status labels_of_shards(const DealtRows& own) {
     const auto cores = static_cast<size_t>(cores_);
-    std::vector<Losses> by_rotation;  // labels so many shards further
+    std::vector<Losses> by_rotation;  // with labels of the shard that is so many further on
     for (size_t rotation = 0; rotation < cores; ++rotation) {
       std::vector<int> shards;
       for (size_t core = 0; core < cores; ++core)
@@ -203,7 +207,7 @@ class ByLosses {
       by_rotation.push_back(std::move(losses));
     }
     if (together_) return Ok{};
-    // Labels alone are another shard's, or both are.
+    // First only the labels may be another shard's, then both may be.
     for (const bool both : {false, true}) {
       std::vector<int> features, labels;
       double distance = 0;
@@ -229,7 +233,7 @@ class ByLosses {
     return Ok{};
   }
 
-  // One core has another's shard.
+  // One core has the shard of another.
   Status one_replaced(const DealtRows& own) {
     for (int core = 0; core < cores_; ++core) {
       for (int shard = 0; shard < cores_; ++shard) {
@@ -255,7 +259,7 @@ class ByLosses {
 
 // ---- how often each sample counts
 
-// The solution of a symmetric system of equations, a[row * n + column]; false: it has none that is certain.
+// Solves a symmetric system of equations, a[row * n + column]; false: its solution is not certain.
 bool solve(std::vector<double> a, std::vector<double>& b) {
   const size_t n = b.size();
   double largest = 0;
@@ -277,7 +281,7 @@ bool solve(std::vector<double> a, std::vector<double>& b) {
   return true;
 }
 
-// By what a sample's own gradient is multiplied in the one that the update takes.
+// The factor of a sample's own gradient in the gradient that the update takes.
 double share_of_a_sample(const Experiment& e, const Program& asked) {
   const Sharding& s = asked.sharding;
   double share = 1;
@@ -286,8 +290,8 @@ double share_of_a_sample(const Experiment& e, const Program& asked) {
   return s.scaling == Scaling::kOnceMore ? share / s.cores : share;
 }
 
-// Samples that count more or less often than once, `more[row]` times; in the places of those that are left out stand those that
-// count more often.
+// The rows of a batch in which row r counts `more[r]` times more than once (-1: it is left out).
+// Rows that count more often stand in the places of those that are left out.
 DealtRows rows_that_count(const std::vector<int>& more) {
   DealtRows rows(more.size()), doubled;
   for (size_t r = 0; r < more.size(); ++r) {
@@ -341,7 +345,7 @@ Result<std::vector<ShardingChange>> deals_by_losses(const Experiment& e, const P
 std::vector<ShardingChange> groups_like(const Experiment& e, const Program& asked,
                                         const std::vector<Compared>& tensors,
                                         const Observed& subject) {
-  // Of a gradient's size: cores that share one gradient differ by less, in any precision.
+  // A share of a gradient's size: cores that share one gradient differ by less, in any precision.
   constexpr double kParted = 0x1p-6;
   std::vector<ShardingChange> out = group_changes(e, asked.sharding);
   std::vector<std::string> parted;
@@ -366,11 +370,11 @@ Result<std::optional<ShardingChange>> deal_by_gradients(const Experiment& e, con
                                                         const Observed& exact, int threads) {
   constexpr int64_t kMostSamples = 256;
   constexpr double kMostNumbers = 0x1p24;
-  constexpr double kWhole = 0.25;  // from a whole number
+  constexpr double kWhole = 0.25;  // the largest distance from a whole number
   std::optional<ShardingChange> none;
   const OptimizerSpec& o = asked.optimizer;
   const int64_t batch = asked.batch * asked.sharding.cores;
-  // Only where a gradient is a sum over samples that do not see each other.
+  // Only where a gradient is a sum over samples that do not interact.
   if (batch > kMostSamples || asked.sharding.cores < 2 || !asked.sharding.reduce_gradients ||
       o.clip != OptimizerSpec::Clip::kNone || o.accumulate > 1 || !asked.couplings.empty() ||
       !asked.objectives.empty() || has_draws(asked) || asked.recipe == nullptr)
@@ -380,7 +384,8 @@ Result<std::optional<ShardingChange>> deal_by_gradients(const Experiment& e, con
     if (c.tensor.ends_with(".grad")) elements += c.kept;
   }
   if (elements < batch || static_cast<double>(elements * batch) > kMostNumbers) return none;
-  // A core for each sample, its gradient to itself: the loss of one sample, of which a mean over the batch is a part.
+  // One core per sample, each with its gradient to itself: the loss of one sample, of which a mean
+  // over the batch takes a share.
   Sharding apart;
   apart.cores = static_cast<int>(batch);
   apart.reduce_gradients = false;

@@ -1,4 +1,5 @@
-// Ancestors of tensors in the program's graph, and what is left of them.
+// Follows tensors back to their ancestors in the program's graph, and describes what is left of
+// them.
 #include "harness/identify/bracket.h"
 
 #include <fmt/format.h>
@@ -13,8 +14,9 @@ namespace {
 
 using Ops = std::vector<bool>;
 
-// An inside tensor speaks against an error only if it would show one so many times smaller than that of the tensors outside. What an
-// op makes of an error may be smaller by some factor; a loss, a sum over everything, lets errors cancel.
+// A tensor inside excludes an error only if it would show one that is this many times smaller than
+// that of the tensors outside: ops may reduce an error by some factor, and in a loss, a sum over
+// everything, errors cancel.
 constexpr double kFiner = 10, kFinerOfOneNumber = 100;
 
 Ops ancestors(const Program& program, ValueId id) {
@@ -54,7 +56,7 @@ std::string layers_text(const std::vector<std::string>& layers) {
 
 std::string text_of(const Program& program, const Ops& left) {
   std::vector<std::string> layers[3];
-  bool own = true;  // all of one parameter's gradient
+  bool own = true;  // everything left belongs to one parameter's gradient
   std::string parameter;
   for (ValueId id = 0; id < program.graph.size(); ++id) {
     const Op& op = program.graph.op(id);
@@ -92,8 +94,8 @@ std::string text_of(const Program& program, const Ops& left) {
 Bracket bracket_of(const Program& program, const std::vector<SeenTensor>& seen) {
   Bracket out;
   const auto size = static_cast<size_t>(program.graph.size());
-  Ops left(size, true),
-      wrong(size);  // `wrong`: the tensors outside, and all that follows from them
+  // `wrong`: the tensors outside, and all that follows from them.
+  Ops left(size, true), wrong(size);
   double relative = 0;
   bool any = false;
   for (const SeenTensor& t : seen) {
@@ -113,7 +115,7 @@ Bracket bracket_of(const Program& program, const std::vector<SeenTensor>& seen) 
   const Ops common = left;
   std::vector<std::pair<int64_t, const SeenTensor*>> telling;
   for (const SeenTensor& t : seen) {
-    // What follows from a wrong tensor and is inside all the same is deaf to it.
+    // A tensor that follows from a wrong one and is inside all the same does not react to it.
     if (t.outside || wrong[static_cast<size_t>(t.id)]) continue;
     const double finer = program.graph.type(t.id).elements() == 1 ? kFinerOfOneNumber : kFiner;
     if (!(finer * t.resolution <= relative)) continue;
@@ -140,7 +142,8 @@ Bracket bracket_of(const Program& program, const std::vector<SeenTensor>& seen) 
     out.text = statistics ? kStatistics : kShared;
   }
   if (out.text.empty()) return out;
-  // Of a weight or slot alone: the gradient that its update takes is among the tensors inside.
+  // Whether the gradient that the update of each weight or slot outside takes is among the tensors
+  // inside.
   const bool gradient = std::ranges::all_of(seen, [&](const SeenTensor& state) {
     return !state.outside || std::ranges::any_of(telling, [&](const auto& t) {
       const std::string& name = t.second->name;

@@ -1,4 +1,4 @@
-// What the parts of an explanation make of a program, and which of them go together.
+// Combines the parts of an explanation into a program, and says which of them go together.
 #include <algorithm>
 
 #include "harness/identify/matching.h"

@@ -1,5 +1,6 @@
-// What no list of formulas has and the subject shows itself: numbers of formulas, from its tensors, and the parameters that do not
-// learn. For harness/identify/program_search.h, which tries them like any other change.
+// Reads changes of a program from the subject's tensors that no list of formulas has: numbers in
+// formulas, and parameters that do not learn. For harness/identify/program_search.h, which tries
+// them like any other change.
 #pragma once
 
 #include <set>
@@ -19,9 +20,10 @@ class FormulaFit : public SubjectFit {
     parts.push_back({std::move(setting), true, std::move(change)});
   }
 
-  // ---- what does not learn
+  // ---- parameters that do not learn
 
-  // Parameters whose change, or whose gradient, is zero at every step, where honest engines' is not.
+  // Parameters whose change, or whose gradient, is zero at every step, while that of conforming
+  // engines is not.
   std::set<std::string> standing(bool gradients) const {
     std::set<std::string> out;
     if (fits_[held_].members.empty()) return out;
@@ -47,7 +49,8 @@ class FormulaFit : public SubjectFit {
     return whole_layers(out) ? out : std::set<std::string>();
   }
 
-  // A script leaves out layers, and vectors (biases, norms) of any; a kernel that stands still beside a bias that learns is an engine's.
+  // A script excludes whole layers, or vectors (biases, norms) of any layer. A kernel that does not
+  // learn beside a bias that does is an engine's error.
   bool whole_layers(const std::set<std::string>& names) const {
     const auto layer = [](const std::string& name) { return name.substr(0, name.rfind('/')); };
     for (const StateVar& kernel : asked_.state) {
@@ -75,7 +78,8 @@ class FormulaFit : public SubjectFit {
 
   // ---- factors and rates
 
-  // Along what is due, over all tensors of a kind on replica 0 of one state.
+  // The factor of the subject along the expected values, over all gradients or all parameters on
+  // replica 0 of one state.
   double along(const Observed& due, size_t state, bool of_parameters) const {
     double product = 0, squares = 0;
     for (size_t t = 0; t < tensors_.size(); ++t) {
@@ -93,8 +97,9 @@ class FormulaFit : public SubjectFit {
     return squares > 0 ? product / squares : 0;
   }
 
-  // To what the subject's gradients are cut where they are smaller than due, if it is one number at all steps: the norm of all of
-  // them, the norm of each tensor, the largest value. Of a scenario that does not clip; one that does has a number to solve for.
+  // The limits to which the subject's gradients are clipped where they are smaller than expected,
+  // if one number fits all steps: the norm of all gradients, the norm of each tensor, the largest
+  // value. Only for a scenario that does not clip: one that does has a number to solve for.
   void clips(const Observed& due, Parts& out) const {
     if (e_.scenario.optimizer.clip != "none") return;
     constexpr double kSmaller = 1 - 1e-4;
@@ -131,7 +136,8 @@ class FormulaFit : public SubjectFit {
 
   static constexpr double kPlainFactor = 1.5;
 
-  // A factor of the loss or of the gradients, what gradients are clipped at, a learning rate or the rates of single steps.
+  // Fits a factor of the loss or of the gradients, the limit of clipping, a learning rate, or the
+  // rates of single steps.
   Result<Parts> fitted(bool update_alone) {
     Parts out;
     if (e_.imported) return out;
@@ -143,7 +149,7 @@ class FormulaFit : public SubjectFit {
       clips(due, out);
       const double factor = along(due, 0, false);
       if (!(factor > 0 && std::isfinite(factor)) || std::fabs(factor - 1) < 1e-6) return out;
-      // Where roundings are drawn, tensors that do not have a small factor lie inside with it all the same.
+      // Where roundings are drawn, tensors without a small factor would be inside with it as well.
       if (!fits_[held_].of.tight && std::max(factor, 1 / factor) < kPlainFactor) return out;
       number("loss.scale", factor);
       number("optimizer.gradient_scale", factor);
@@ -173,8 +179,9 @@ class FormulaFit : public SubjectFit {
 
   // ---- any number of a formula
 
-  // One number of the scenario as the tensors have it: from two predictions along the line between them, again and again. nullopt:
-  // it does not bring them together.
+  // Solves for one number of the scenario: moves along the line between two predictions to the
+  // point nearest to the subject, and repeats from there. nullopt: the first move does not halve
+  // the residual, or there is no such program.
   Result<std::optional<double>> solve(const NumberKey& key, bool powers_anew) {
     constexpr int kTurns = 8;
     constexpr double kSettled = 1e-7, kBetter = 0.5;
@@ -212,12 +219,12 @@ class FormulaFit : public SubjectFit {
       if (turn == 0 && !(left < kBetter * first)) return std::optional<double>();
       if (!(left < residual(*here, key.update_only))) break;
       u += move;
-      // Two predictions that are nearly one have no direction but that of their rounding.
+      // Two predictions that nearly coincide differ by their rounding only: that is no direction.
       if (std::fabs(move) > 1e-3 * std::fabs(step)) {
         there = std::move(here);
         step = -move;
       } else {
-        // The same direction from here.
+        // Too small a move to give a new direction: stop here.
         there = std::nullopt;
       }
       here = std::move(next);
@@ -240,7 +247,8 @@ class FormulaFit : public SubjectFit {
   }
 
  private:
-  // f(value, weight) of every compared value, each counted in units of its size. Counters have no say, nor has what is rounding alone.
+  // Calls f(value, weight) for every compared value, with weight 1 / size^2. Counters are left out,
+  // and so is what is rounding alone.
   template <typename F>
   void each_value(bool states_alone, F f) const {
     std::vector<bool> rounding(subject_.values.size());

@@ -1,22 +1,24 @@
-// The rows of the catalogue of formulas, as data: for formulas.cc alone.
+// The rows of the catalogue of formulas, as data. For formulas.cc, which turns them into changes of
+// a scenario.
 #pragma once
 
 #include <string_view>
 
 namespace twinrun {
 
-// One family of changes. `change` lists what is set, "KEY = VALUE; KEY = VALUE": a key is a section's ("optimizer.epsilon") or
-// that of every layer of a kind ("batch_norm.epsilon"). A VALUE is
+// One family of changes. `change` lists what is set, "KEY = VALUE; KEY = VALUE". A key is that of a
+// section ("optimizer.epsilon") or that of every layer of a kind ("batch_norm.epsilon"). A VALUE is
 //   a word or a number   set as it stands
 //   #                    each of `values` in turn
-//   @KEY                 what the scenario has for that key
+//   @KEY                 the scenario's value of that key
 //   *F, 1-               the scenario's own number times F, or its complement
-//   cells                of a layer with a kernel or a window: (size - 1) / 2 cells on every side
-//   size                 of a group norm: the number of channels in a group
-//   root                 of an embedding: the root of its units
-//   others               of label smoothing: what spreads it over the other classes only
-// `meaning` has {0} for the value of the first key and {1} for what the scenario has. `kinds`: only where optimizer.kind (of an
-// optimizer's key) or loss.kind (of a loss's) is one of these.
+//   cells                for a layer with a kernel or a window: (size - 1) / 2 cells on every side
+//   size                 for a group norm: the number of channels in a group
+//   root                 for an embedding: the square root of its units
+//   others               for label smoothing: spread over the other classes only
+// In `meaning`, {0} stands for the value of the first key and {1} for the scenario's value.
+// `kinds`: the row applies only where optimizer.kind (for an optimizer's key) or loss.kind (for a
+// loss's) is one of these.
 struct FormulaRow {
   std::string_view change, values, kinds;
   std::string_view meaning, frameworks;

@@ -1,4 +1,5 @@
-// Rows of the catalogue (formula_rows.h) -> changes of one scenario; and numbers that a subject shows.
+// Turns rows of the catalogue (formula_rows.h), and numbers that a subject shows, into changes of
+// one scenario.
 #include "harness/identify/formulas.h"
 
 #include <fmt/format.h>
@@ -21,8 +22,8 @@ std::string in_quotes(std::string_view text) { return fmt::format("\"{}\"", text
 
 constexpr std::string_view kOneLayer = "model.layers.";
 
-// f(Key, Owner) for the named key of every part of the scenario that the section names: a section, a kind of layer, or
-// model.layers.NAME.
+// Calls f(Key, Owner) for the named key of every part of the scenario that the section names: a
+// section, a kind of layer, or model.layers.NAME.
 template <typename S, typename F>
 void each_key(S& s, std::string_view path, F f) {
   const bool one = path.starts_with(kOneLayer);
@@ -48,7 +49,7 @@ void each_key(S& s, std::string_view path, F f) {
   }
 }
 
-// "" where there is no such key here.
+// The value of a key as TOML; "" where the scenario has no such key.
 std::string value_of(const Scenario& s, std::string_view path) {
   std::string out;
   each_key(s, path, [&](const auto& key, const auto& owner) {
@@ -57,13 +58,13 @@ std::string value_of(const Scenario& s, std::string_view path) {
   return out;
 }
 
-// Without the quotes of a TOML string.
+// Removes the quotes of a TOML string.
 std::string plain(std::string_view text) {
   if (text.size() >= 2 && text.front() == '"') text = text.substr(1, text.size() - 2);
   return std::string(text);
 }
 
-// Puts a TOML value into the member; false: not a value of this key.
+// Puts a TOML value into the member; false: the key does not accept it.
 template <typename Owner>
 struct Put {
   Owner& owner;
@@ -112,16 +113,16 @@ bool assign(Owner& owner, const Key<Owner>& key, std::string_view text) {
   return applies(owner, key) && std::visit(Put<Owner>{owner, key, text}, key.member);
 }
 
-// Of a layer: the channels that its norm scales.
+// The number of channels that a layer's norm scales.
 int64_t channels_of(const Experiment& e, const LayerSpec& layer) {
   const StateVar* gamma = e.forward.find_state(layer.name + "/gamma");
   return gamma != nullptr ? gamma->type.elements() : 0;
 }
 
-// Values that are another number in each layer.
+// Values that stand for a different number in each layer.
 constexpr std::string_view kByLayer = "cells|size|root";
 
-// Sets a key in all its places. False: nowhere to set it.
+// Sets a key wherever it occurs. False: it occurs nowhere, or does not accept the value.
 bool set(const Experiment& e, Scenario& s, const std::string& path, const std::string& value) {
   bool any = false, all = true;
   each_key(s, path, [&]<typename Owner>(const Key<Owner>& key, Owner& owner) {
@@ -154,7 +155,7 @@ std::vector<std::string> parts_of(std::string_view text) {
   return out;
 }
 
-// What a value of a row stands for in this scenario; "": nothing.
+// The value that a row's value stands for in this scenario; "": there is none.
 std::string resolved(const Experiment& e, const Scenario& s, const std::string& key,
                      std::string value) {
   const std::string now = value_of(s, key);
@@ -170,7 +171,7 @@ std::string resolved(const Experiment& e, const Scenario& s, const std::string& 
   return value;
 }
 
-// An "auto" is what the conventions make of it.
+// The scenario's value of a key, with "auto" replaced by what the conventions make of it.
 std::string effective(const Experiment& e, const std::string& key) {
   const std::string now = value_of(e.scenario, key);
   if (now != "\"auto\"") return now;
@@ -183,7 +184,7 @@ bool belongs(const Experiment& e, const FormulaRow& row) {
   return contains_name(row.kinds, loss ? e.scenario.loss.kind : e.scenario.optimizer.kind);
 }
 
-// Rows that mean nothing where the scenario has none of it: half of no weight decay.
+// True for rows without effect in this scenario, such as half of no weight decay.
 bool is_idle(const Experiment& e, const std::string& key, const std::string& value) {
   const std::string now = value_of(e.scenario, key);
   if (value.starts_with("*") && number_in(now) == 0) return true;
@@ -198,7 +199,7 @@ bool is_idle(const Experiment& e, const std::string& key, const std::string& val
   return false;
 }
 
-// As lines to put into the scenario.
+// The change as lines to put into the scenario.
 std::string setting_of(const Experiment& e,
                        const std::vector<std::pair<std::string, std::string>>& values) {
   std::string out;
@@ -249,7 +250,7 @@ std::vector<FormulaChange> formula_changes(const Experiment& e) {
         possible = possible && !value.empty() && set(e, changed, key, value);
         if (!possible) break;
         const std::string now = effective(e, key);
-        // The first key must change; the others say how.
+        // The first key must change; the others complete it.
         if (c.values.empty()) {
           first_old = plain(now);
           first_new = plain(contains_name(kByLayer, value) ? value_of(changed, key) : value);
@@ -315,7 +316,9 @@ std::vector<FormulaChange> formula_changes_in(const Experiment& e,
 
 namespace {
 
-// The shortest number that is within a hundred thousandth: 0.1 for 0.10000003, one over an integer where it is one.
+// The shortest number within a hundred thousandth, tried from three significant digits on unless
+// fewer are exact. A value below 1 that is one over an integer, to that precision, counts as that:
+// 0.1 for 0.10000003.
 std::string short_number(double value) {
   const double over = std::round(1 / value);
   if (value < 1 && over > 1 && std::fabs(value * over - 1) < 1e-5) value = 1 / over;
@@ -395,7 +398,7 @@ FormulaChange fitted_rates(const Experiment& e, const std::map<int64_t, double>&
 
 namespace {
 
-// "conv1" where all of a layer's parameters are among them, else "conv1/bias".
+// "conv1" where all of a layer's parameters are in the set, else "conv1/bias".
 std::vector<std::string> by_layer(const Experiment& e, const std::set<std::string>& parameters) {
   const auto layer_of = [](const std::string& name) { return name.substr(0, name.find('/')); };
   std::vector<std::string> out;
@@ -494,7 +497,7 @@ std::vector<NumberKey> number_keys(const Experiment& e) {
     const std::string key(row.change.substr(0, equals));
     const std::string_view to = row.change.substr(equals + 3);
     if ((to != "#" && to != "*#") || !belongs(e, row) || is_idle(e, key, std::string(to))) continue;
-    // Numbers are written with a point or an exponent; what is counted is not solved for.
+    // Real numbers are written with a point or an exponent; counts are not solved for.
     const std::string now = value_of(e.scenario, key);
     const bool number = now.find_first_of(".e") != std::string::npos &&
                         now.find_first_not_of("0123456789.e+-") == std::string::npos;

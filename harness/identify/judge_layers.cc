@@ -1,5 +1,5 @@
-// Where in the model a step went wrong, told from what the layers of an engine give: the first value that is outside, in the order
-// of computation, and which layers compute it from those that are inside.
+// Finds where in the model a step went wrong, from the outputs of an engine's layers: the first
+// value outside in the order of computation, and the layers that compute it from values inside.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,20 +16,24 @@
 namespace twinrun {
 namespace {
 
-// Members hold what layers give all at once: a quarter of what a match of many steps may keep.
+// Members hold the outputs of all layers at once: they get a quarter of what a match of many steps
+// may keep.
 constexpr int64_t kOfBudget = 4;
 
-// Something that a step gives and that is not a state: a layer's output, its gradient, the loss, a parameter's gradient.
+// A value of a step that is not a state: a layer's output, its gradient, the loss, or a parameter's
+// gradient.
 struct Shown {
   std::string name;
   ValueId id = kNoValue;  // where the program computes it
   size_t index = 0;       // of the program's outputs
-  bool of_layer = false;  // else it is asked for in every step
+  bool of_layer = false;  // false: every step shows it
   bool is_gradient = false;
 };
 
-// Of a program with its layers shown, in the order of computation; `step` is the same without. A layer that only passes on gives the
-// value that it reads, and in the backward pass the layer before it the gradient that it was given: those come one after the other.
+// The values of a program whose layers are shown, in the order of computation; `step` is the same
+// program without. A layer that passes its input on has the value that it reads; in the backward
+// pass, the layer before it has the gradient that it was given. Such values come one after the
+// other.
 std::vector<Shown> shown_by(const Program& step, const Program& shown) {
   std::vector<Shown> out;
   for (size_t o = 0; o < shown.outputs.size(); ++o) {
@@ -59,7 +63,8 @@ std::vector<Compared> compared(const Program& program, const std::vector<Shown>&
   return out;
 }
 
-// The layer that an op belongs to: "conv1" of "conv1/kernel.grad"; "loss" of all that the loss computes.
+// The layer that an op belongs to: "conv1" for "conv1/kernel.grad"; "loss" for all that the loss
+// computes.
 std::string layer_of_op(const Program& program, const std::string& op) {
   for (const LayerOutput& layer : program.layers) {
     if (op.starts_with(layer.name + "/")) return layer.name;
@@ -67,7 +72,7 @@ std::string layer_of_op(const Program& program, const std::string& op) {
   return op.substr(0, op.find_first_of("/."));
 }
 
-// Back from a value that is outside to those that are inside.
+// The way back from a value outside to the nearest values inside.
 struct Track {
   std::vector<std::string> layers, from;
 };
@@ -91,7 +96,8 @@ Track track_to(const Program& program, const Shown& wrong, const std::vector<Sho
       reached.insert(id);
       continue;
     }
-    // What the forward pass leaves for the backward pass was inside, or it would come first.
+    // Values that the backward pass takes from the forward pass are inside: else one of them would
+    // come first.
     if (wrong.is_gradient && op.phase == Phase::kForward) continue;
     if (!op.operands.empty()) crossed.insert(id);
     todo.insert(todo.end(), op.operands.begin(), op.operands.end());
@@ -101,7 +107,7 @@ Track track_to(const Program& program, const Shown& wrong, const std::vector<Sho
     const std::string layer = layer_of_op(program, program.graph.op(id).name);
     if (std::ranges::find(track.layers, layer) == track.layers.end()) track.layers.push_back(layer);
   }
-  // The gradients of several readers are added in the name of what they read.
+  // Gradients from several readers are added in an op with the name of what they read.
   const bool added = wrong.is_gradient && wrong.of_layer && track.layers.size() > 1;
   if (added) std::erase(track.layers, wrong.name.substr(0, wrong.name.rfind(".grad")));
   for (const ValueId id : reached) {
@@ -125,7 +131,7 @@ std::shared_ptr<const std::vector<float>> multiplied(double factor, const std::v
   return std::make_shared<const std::vector<float>>(std::move(out));
 }
 
-// "1.01 times what was due" where that brings it to within what honest engines differ by.
+// "1.01 times what was due" if that factor brings the value within the range of conforming engines.
 std::string likeness(const std::vector<float>& x, const Envelope::Around& around, double allowed) {
   if (!std::ranges::all_of(x, [](float v) { return std::isfinite(v); })) return "NaN or Inf";
   if (norm2(x) == 0) return "zero";
@@ -135,7 +141,7 @@ std::string likeness(const std::vector<float>& x, const Envelope::Around& around
   return near ? fmt::format("{:.6g} times what was due", factor) : "";
 }
 
-// Did anything but the update go wrong?
+// Whether anything but the update went wrong.
 bool computed_wrong(const Program& program, const MatchResult& match, int64_t step) {
   return std::ranges::any_of(match.outside, [&](const TensorMismatch& m) {
     return m.step == step && !m.all_steps &&
@@ -156,7 +162,7 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
   const auto from = std::ranges::find(states, step, &MatchState::step);
   if (from == states.end() || !computed_wrong(asked_, match, step)) return none;
 
-  // The subject's step once more, with what its layers give.
+  // Repeats the subject's step with the outputs of its layers shown.
   const Program asked = with_layers_shown(asked_);
   if (asked.outputs.size() == asked_.outputs.size()) return none;
   TWINRUN_ASSIGN(const auto engine, engine_.prepare(asked));
@@ -171,7 +177,7 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
   }
   if (!any) return none;
 
-  // Honest engines of the program that the script was found to run.
+  // Conforming engines of the program that the script was found to run.
   const std::vector<Explanation::Part> parts =
       match.beside ? match.beside->parts : std::vector<Explanation::Part>();
   TWINRUN_ASSIGN(const ChangedProgram changed, changed_by(e_, asked_.sharding, parts));
@@ -207,7 +213,8 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
   const auto first_outside = [&]() -> std::optional<Distance> {
     const std::vector<Distance> found = distances(subject, around);
     threshold = student_limit(honest.size(), o_.false_alarm / static_cast<double>(found.size()));
-    // Far less than what the step shows most clearly is no origin of it: what goes wrong in one value is as large a share of the next.
+    // A value with a far smaller ratio than the largest is not the origin: what goes wrong in one
+    // value is as large a share of the next.
     constexpr double kOfLargest = 1e-3;
     double largest = 0;
     for (const Distance& d : found) largest = std::max(largest, outside(d) ? d.ratio : 0);
@@ -216,9 +223,10 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
     return first == found.end() ? std::nullopt : std::optional(*first);
   };
   std::optional<Distance> first = first_outside();
-  // A script that multiplies its loss before the backward pass, and divides gradients by as much after it (float16), shows all
-  // gradients of layers in that unit, from the last layer's on: it is taken off where some gradient of a parameter, which follows
-  // from them, is inside.
+  // A script that multiplies its loss before the backward pass, and divides gradients by the same
+  // factor after it (float16), shows all gradients of layers with that factor, from the last
+  // layer's on. It is removed where some gradient of a parameter, which follows from them, is
+  // inside.
   const auto last_layers =
       std::ranges::find_if(shown, [](const Shown& s) { return s.of_layer && s.is_gradient; });
   if (first && last_layers != shown.end() && place(*first).name == last_layers->name) {
@@ -237,7 +245,7 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
       }
       const std::optional<Distance> next = first_outside();
       if (next && place(*next).id <= place(*first).id) {
-        subject = as_shown;  // it is no unit
+        subject = as_shown;  // it is no such factor
       } else {
         first = next;
       }
@@ -248,7 +256,8 @@ Result<std::optional<LayerFault>> StepsJudge::layer_fault(const MatchResult& mat
   LayerFault fault;
   const Shown& wrong = place(*first);
   if (!match.undeclared.empty() && (wrong.of_layer || wrong.is_gradient)) return none;
-  // A parameter's gradient that the run did not show first is this one step's own.
+  // A parameter's gradient that was not the first outside in the run is wrong in this repetition
+  // only.
   if (!wrong.of_layer && wrong.is_gradient && wrong.name != match.outside.front().tensor)
     return none;
   const Track track = track_to(step_due, wrong, shown);

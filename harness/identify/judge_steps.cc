@@ -1,4 +1,4 @@
-// The judgement of kept steps: decisions, other starts, resumed steps, replicas.
+// Judges kept steps: decisions, other starting states, resumed steps, replicas that diverge.
 #include "harness/identify/judge_steps.h"
 
 #include <fmt/format.h>
@@ -22,10 +22,11 @@ namespace {
 
 constexpr int64_t kReloads = 2;
 constexpr int kTowardsStart = 6;
-// What a replica's own update may round: two roundings of what is stored, either way.
+// What the update of one replica may round: two roundings of what is stored, either way.
 constexpr double kOfUpdate = 0x1p-22;
 
-// Of setting steps aside: each leaves fewer steps, and what is then compared together may still be outside.
+// How often steps are set aside in turn: each turn leaves fewer steps, and a look over all of them
+// may still be outside.
 constexpr int kTurns = 3;
 
 void erase_steps(std::vector<MatchState>& states, const std::vector<int64_t>& steps) {
@@ -43,7 +44,8 @@ std::vector<int64_t> steps_of(const std::vector<TensorMismatch>& outside) {
   return {steps.begin(), steps.end()};
 }
 
-// What the subject does otherwise without any change of what the batch means: it is inside.
+// Counts the subject as inside if it differs from the program without changing what the batch
+// means.
 void take_as_harmless(MatchResult& tried, size_t states) {
   if (tried.outcome != MatchResult::Outcome::kExplained || !tried.explanations.front().harmless())
     return;
@@ -56,7 +58,7 @@ void take_as_harmless(MatchResult& tried, size_t states) {
   tried.twins.clear();
 }
 
-// The step of that number, the first and the last.
+// The step with that number, the first and the last.
 std::vector<MatchState> three_of(const std::vector<MatchState>& states, int64_t step) {
   std::vector<MatchState> out;
   for (const MatchState& state : states) {
@@ -78,12 +80,12 @@ double norm(const std::vector<double>& a) {
   return std::sqrt(sum);
 }
 
-// A variable of real numbers that a step computes anew.
+// A variable of real numbers that a step updates.
 bool is_updated(const StateVar& var) {
   return var.type.dtype == DType::kF32 && var.next != kNoValue;
 }
 
-// In the order of computation.
+// The compared tensors in the order of computation.
 std::vector<Compared> ordered(const Program& program, int64_t most) {
   std::vector<Compared> out = compared_tensors(program, most);
   std::ranges::stable_sort(out, {}, &Compared::id);
@@ -114,7 +116,7 @@ bool may_hang_on_decisions(int64_t outside, int64_t steps, bool rounds_operands,
          false_alarm;
 }
 
-// Of honest engines of one class of precision, each with the update of its own gradients.
+// Conforming engines of one precision class, each with the update of its own gradients.
 Result<std::vector<Observed>> StepsJudge::members(const std::vector<MatchState>& states,
                                                   const std::vector<Compared>& tensors, int count,
                                                   const PrecisionClass& of) const {
@@ -128,7 +130,8 @@ Result<std::vector<Observed>> StepsJudge::members(const std::vector<MatchState>&
   return out;
 }
 
-// Steps that are outside of the program with these changes, but for a decision that falls either way.
+// Steps that are outside of the program with these changes only because a decision fell the other
+// way.
 Result<std::vector<int64_t>> StepsJudge::decided(const std::vector<TensorMismatch>& outside,
                                                  const PrecisionClass& held,
                                                  const std::vector<MatchState>& states,
@@ -164,7 +167,8 @@ Result<MatchResult> StepsJudge::match(std::vector<MatchState>& states, int64_t s
   return match_made(states, screened);
 }
 
-// Numbers that overflow where binary32 does not: results are rounded, as was declared or as was found.
+// Whether the script may scale its loss, because numbers overflow where binary32 does not: results
+// are rounded, as was declared or found.
 bool StepsJudge::has_loss_scale(const MatchResult& match) const {
   const auto declared = declared_precision(declared_);
   if (declared && row_of(*declared).results != Rounded::kNone) return true;
@@ -175,7 +179,7 @@ bool StepsJudge::has_loss_scale(const MatchResult& match) const {
 }
 
 Result<MatchResult> StepsJudge::match_made(std::vector<MatchState>& states, int64_t screened) {
-  const std::vector<MatchState> kept = states;  // also those that are set aside
+  const std::vector<MatchState> kept = states;  // includes those that are set aside
   MatchOptions with_history = o_;
   with_history.history = &kept;
   MatchOptions o = with_history;
@@ -209,12 +213,13 @@ Result<MatchResult> StepsJudge::match_made(std::vector<MatchState>& states, int6
   if (all.outcome != MatchResult::Outcome::kUnexplained || all.outside.empty()) return all;
   const std::vector<MatchState> few = three_of(states, all.outside.front().step);
   o.explain = true;
-  // A program of two causes is another one at most steps.
+  // A program with two causes differs at most steps: try pairs only where many are outside.
   o.pairs = o_.pairs && 4 * outside_.size() >= states.size();
   TWINRUN_ASSIGN(MatchResult tried, match_subject(e_, asked_, engine_, few, o));
   tried.false_alarm = o_.false_alarm;
   if (tried.outcome == MatchResult::Outcome::kInside) {
-    // Fewer steps may leave nothing outside: what was seen stands. It takes all of them to explain it.
+    // With fewer steps nothing may be outside. The mismatch stands, but only all steps can explain
+    // it.
     constexpr double kPrograms = 2 * 200;  // of two members each
     const double cost = kPrograms * static_cast<double>(states.size()) * search_cost(asked_);
     if (!o_.formulas || cost > kSearchBudget) return all;
@@ -231,8 +236,9 @@ Result<MatchResult> StepsJudge::match_made(std::vector<MatchState>& states, int6
   return tried;
 }
 
-// Rounded results leave room for a formula that is off by less. But an engine that computes in binary32, or in the precision that it
-// declares, is then inside the narrow envelope of that formula, where no rounding of results would put it.
+// Rounded results leave room for a formula that is off by less. But an engine that computes in
+// binary32, or in its declared precision, lies in the narrow envelope of that formula, where
+// rounded results would not put it.
 Result<std::optional<MatchResult>> StepsJudge::by_formula(
     const std::vector<MatchState>& states) const {
   MatchOptions o = o_;
@@ -254,8 +260,8 @@ Result<std::optional<MatchResult>> StepsJudge::by_formula(
   return std::optional<MatchResult>();
 }
 
-// What explains three steps must explain all that were judged. Of an explanation that does not, what it leaves is told beside it, where
-// that is half of what was outside at most.
+// An explanation of three steps must explain all steps that were judged. If it does not, it is
+// reported with what it leaves (`beside`), where that is at most half of what was outside.
 Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchState>& states,
                                    size_t were_outside, const MatchOptions& options) const {
   std::vector<Explanation> hold;
@@ -289,7 +295,8 @@ Status StepsJudge::keep_what_holds(MatchResult& tried, const std::vector<MatchSt
   return Ok{};
 }
 
-// Roundings that three steps have room for do not all go one way: a term that a script adds to its loss does, in all steps.
+// Three steps may have room for roundings that all go one way. Over all steps only something like a
+// term that a script adds to its loss does so, and no precision explains it.
 Status StepsJudge::keep_undeclared(MatchResult& tried, const std::vector<MatchState>& states,
                                    const MatchOptions& options) const {
   if (tried.undeclared.empty() || tried.in_its_numbers) return Ok{};
@@ -302,12 +309,13 @@ Status StepsJudge::keep_undeclared(MatchResult& tried, const std::vector<MatchSt
   return Ok{};
 }
 
-// The variable that takes the reference to where the subject ended when it alone starts as in `other`; nullopt: no single one does.
+// The single variable that, when it alone starts as in `other`, takes the reference to the
+// subject's end; nullopt: there is none.
 Result<std::optional<size_t>> StepsJudge::makes_the_difference(Engine& reference,
                                                                const MatchState& at,
                                                                const States& other) const {
   constexpr double kOfReported = 0.1;
-  // How far from the subject's end, each variable in units of its change.
+  // The distance from the subject's end, each variable in units of its change.
   const auto misses = [&](const States& start) -> Result<double> {
     TWINRUN_ASSIGN(const StepResult r, one_step(e_, reference, at.step, start));
     double sum = 0;
@@ -343,14 +351,16 @@ Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& mat
       !match.undeclared.empty())
     return none;
   const int64_t step = match.outside.front().step;
-  // The update alone may have written something else: only what was computed from the state tells that it was another one.
+  // Only values that were computed from the state show that it was a different one: an update alone
+  // may just have written other values.
   const bool computed = std::ranges::any_of(match.outside, [&](const TensorMismatch& m) {
     return m.step == step && !m.is_state && !m.all_steps;
   });
   const auto found = std::ranges::find(states, step, &MatchState::step);
   if (!computed || step == 0 || found == states.end() || found->after.empty()) return none;
   TWINRUN_ASSIGN(const auto reference, reference_of(e_, asked_, declared_, o_.threads));
-  // Towards the state from which the reference ends where the subject did: each turn corrects it by what is still missing.
+  // Solve for the state from which the reference ends where the subject did: each turn corrects it
+  // by the remaining difference.
   MatchState other = *found;
   for (int turn = 0; turn < kTowardsStart; ++turn) {
     TWINRUN_ASSIGN(const StepResult r, one_step(e_, *reference, step, other.states));
@@ -373,7 +383,8 @@ Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& mat
   OtherStart out;
   out.step = step;
   double most = 0;
-  // Where nothing follows from a variable (a velocity without momentum), any start of it will do: the one that makes the difference alone.
+  // A variable from which nothing follows (a velocity without momentum) may start anywhere: prefer
+  // the one that makes the difference alone.
   TWINRUN_ASSIGN(const auto alone, makes_the_difference(*reference, *found, other.states));
   for (size_t i = 0; i < asked_.state.size(); ++i) {
     if (!is_updated(asked_.state[i])) continue;
@@ -387,7 +398,7 @@ Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& mat
       most = share;
       out.variable = asked_.state[i].name;
       out.replica = static_cast<int>(k);
-      // The elements that make all of the distance but a thousandth.
+      // The elements that make up all of the distance but a thousandth.
       std::vector<size_t> at(used.size());
       for (size_t n = 0; n < at.size(); ++n) at[n] = n;
       std::ranges::stable_sort(at, std::greater<>(),
@@ -404,8 +415,8 @@ Result<std::optional<OtherStart>> StepsJudge::other_start(const MatchResult& mat
                       index_text(dims, static_cast<int64_t>(at[0])), used[at[0]], reported[at[0]]);
     }
   }
-  if (out.variable.empty())
-    return none;  // the same state, but for what the pieces of it do not tell
+  // No variable differs: the start that was found is the reported state.
+  if (out.variable.empty()) return none;
   return std::optional(out);
 }
 
@@ -430,14 +441,14 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const MatchResult& match,
                                                       bool repeats) {
   std::vector<MatchState> probed;
   for (const MatchState& state : states) {
-    // A step that is outside is another matter.
+    // A step that is outside is judged elsewhere.
     if (state.step > 0 && !state.after.empty() &&
         std::ranges::find(sampled, state.step) != sampled.end() &&
         std::ranges::find(outside_, state.step) == outside_.end())
       probed.push_back(state);
   }
   std::optional<HiddenState> none;
-  // Two in the middle of the run, where a script's own counters are far from where they began.
+  // Keep two in the middle of the run, where a script's own counters are far from their start.
   while (static_cast<int64_t>(probed.size()) > kReloads)
     probed.erase(probed.size() % 2 == 0 ? probed.begin() : probed.end() - 1);
   if (probed.empty()) return none;
@@ -452,7 +463,7 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const MatchResult& match,
   TWINRUN_ASSIGN(const Observed run, observe(e_, nullptr, asked_, tensors, probed));
   TWINRUN_ASSIGN(const Observed one, observe(e_, engine.get(), asked_, tensors, again));
   const size_t stride = tensors.size() * run.replicas;
-  // A fresh loss scale may be too large for the step: that it is left out then says nothing.
+  // A fresh loss scale may be too large for the step, which is then skipped: that shows nothing.
   const auto left_out = [&](size_t state) {
     return std::ranges::any_of(
         one.values.begin() + static_cast<std::ptrdiff_t>(state * stride),
@@ -478,7 +489,8 @@ Result<std::optional<HiddenState>> StepsJudge::reload(const MatchResult& match,
       const Envelope::Around& there = around.values[v];
       const Envelope::Range& range = there.looks[static_cast<size_t>(Look::kDistance)];
       const double apart = gap2(*run.values[v].data, *one.values[v].data);
-      // Two honest runs are each as far from the mean; and a subject that differs from itself every time has no state that is hidden.
+      // Two conforming runs are each as far from the mean. A subject that differs from itself every
+      // time has no hidden state.
       return !there.finite || !there.known(0.5) || apart <= 2 * kBeyondMembers * range.largest ||
              apart <= match.threshold * range.spread ||
              apart <= 2 * gap2(*one.values[v].data, *two.values[v].data);
@@ -503,7 +515,8 @@ Result<std::optional<ReplicaSplit>> StepsJudge::split_replicas(
   std::optional<ReplicaSplit> none;
   if (asked_.sharding.cores < 2) return none;
   const std::vector<bool> alike = uniform_values(asked_);
-  // What one gradient gives is computed in binary32, whatever the operands of products are rounded to.
+  // What follows from one gradient is computed in binary32, whatever operands of products are
+  // rounded to.
   const PrecisionClass whole;
   for (const MatchState& state : states) {
     if (state.after.empty()) continue;
@@ -522,7 +535,7 @@ Result<std::optional<ReplicaSplit>> StepsJudge::split_replicas(
         changes.push_back(change(b, a));
       }
       if (same) continue;
-      // The one that is farthest from all others; of two, the one that changed less or not at all is as good.
+      // The replica that is farthest from all others; of two, either will do for now.
       size_t odd = 0;
       double farthest = -1, apart = 0;
       for (size_t k = 0; k < changes.size(); ++k) {
@@ -552,7 +565,7 @@ Result<std::optional<ReplicaSplit>> StepsJudge::split_replicas(
       const double allowed = kBeyondMembers * largest + rounding;
       if (!(apart > allowed)) continue;
       if (changes.size() == 2) {
-        // Of two, the one that is farther from what honest engines do.
+        // Of two, the odd one is farther from conforming engines.
         const auto off = [&](size_t k) {
           const std::vector<float>& x =
               *honest.front().values[t * honest.front().replicas + k].data;

@@ -1,3 +1,5 @@
+// Identifies the program: finds the subject's precision class, searches for the program that it
+// ran, and describes what is outside.
 #include "harness/identify/matching.h"
 
 #include <fmt/format.h>
@@ -20,12 +22,13 @@ class Matcher : public ProgramSearch {
   Matcher(const Experiment& e, const Program& asked, const std::vector<MatchState>& states,
           const MatchOptions& options, const Capabilities& declared)
       : ProgramSearch(e, asked, states, options, declared) {}
-  // What is outside with these changes made.
+  // The tensors that are outside with these changes made.
   Result<std::vector<TensorMismatch>> outside_of(Backend& subject,
                                                  const std::vector<Explanation::Part>& parts,
                                                  const PrecisionClass& of) {
     TWINRUN_RETURN_IF_ERROR(observe_subject(subject));
-    // Numbers that are read from the tensors of these steps are read where the program asked for has members.
+    // Numbers that are taken from the tensors of these steps need the members of the requested
+    // program.
     const bool read = is_read_from_steps(parts);
     if (read) TWINRUN_RETURN_IF_ERROR(find_class());
     if (!read) {
@@ -33,7 +36,7 @@ class Matcher : public ProgramSearch {
       fit.of = of;
       fits_.push_back(std::move(fit));
     }
-    // Rates of single steps are those of these steps.
+    // Rates and deals of single steps are taken from these steps anew.
     std::vector<Explanation::Part> own = parts;
     for (Explanation::Part& part : own) {
       if (part.sharding && !part.sharding->deals.empty()) {
@@ -73,7 +76,8 @@ class Matcher : public ProgramSearch {
     TWINRUN_RETURN_IF_ERROR(add_deciders(of, h ? h->program : asked_, members,
                                          h ? h->experiment.get() : nullptr, h ? &h->map : nullptr));
     std::set<int64_t> stand;
-    // A decision makes a gradient jump; of a loss it only bends the slope, so that weights which are moved further excuse too much.
+    // A decision makes a gradient jump. It only bends the slope of a loss, so that weights that are
+    // moved further excuse too much there.
     constexpr double kLossStands = 4;
     for (const TensorMismatch& m : outside) {
       if (m.tensor == "loss" && !m.all_steps &&
@@ -149,13 +153,13 @@ class Matcher : public ProgramSearch {
     if (beside) {
       TWINRUN_RETURN_IF_ERROR(add_members(*beside, options_.many));
       const std::vector<Distance> left = distances_from(*beside);
-      // What that program does not have is outside of neither.
+      // Tensors that the other program lacks are not compared in either.
       std::vector<Distance> both = found;
       std::erase_if(both, [&](const Distance& d) {
         return !is_compared(beside->map, tensors_[place_of(d.value)]);
       });
-      // Half of what is outside may just be outside, and of another draw of members be inside: a program that explains it brings the
-      // subject nearer in all of it.
+      // Half of what is outside may lie just outside, and be inside with other members. A program
+      // that is the explanation brings the subject nearer in all of it.
       constexpr double kNearer = 0.75;
       const bool nearer = logarithms(left) <= kNearer * logarithms(both);
       if (!halves || (nearer && 2 * count_outside(left) <= count_outside(both))) {
@@ -173,8 +177,9 @@ class Matcher : public ProgramSearch {
   }
 
  private:
-  // What the updates are in the gradients that the subject reported, right or wrong: not as the scenario has them, and as one other
-  // change alone has them, at every step. An update's formula is told from its own input and output, whatever else is wrong.
+  // The change that the updates show in the gradients that the subject reported, right or wrong: at
+  // every step they are not the scenario's updates, but those of exactly this change. The formula
+  // of an update shows in its own input and output, whatever else is wrong.
   Result<std::optional<Hypothesis>> told_by_updates() {
     std::optional<Hypothesis> none;
     const bool seen =
@@ -188,8 +193,8 @@ class Matcher : public ProgramSearch {
           part.formula || part.cause == "rate_times_cores" || part.cause == "rate_over_cores";
       if (update) parts.push_back(std::move(part));
     }
-    double best =
-        std::numeric_limits<double>::infinity();  // of equal ones the first: a cause of sharding
+    // Of equal ones the first stays: a cause of sharding.
+    double best = std::numeric_limits<double>::infinity();
     for (const Explanation::Part& part : parts) {
       std::optional<Hypothesis> h = hypothesis({part});
       if (!h || !h->map.is_same()) continue;
@@ -213,9 +218,9 @@ class Matcher : public ProgramSearch {
     return most;
   }
 
-  // ---- what is outside, and what it looks like
+  // ---- description of what is outside
 
-  // Of `program`, whose honest engines are `members`.
+  // Describes what is outside of `program`, whose conforming engines are `members`.
   Status describe_outside(const Program& program, const std::vector<Distance>& found,
                           const std::vector<Observed>& members,
                           const Experiment* experiment = nullptr, const StateMap* map = nullptr) {
@@ -236,7 +241,7 @@ class Matcher : public ProgramSearch {
     for (const Distance& d : found) {
       if (outside(d)) out.push_back(d);
     }
-    // The steps before, and the update by itself, of a program that has the state of the one asked for.
+    // The steps before, and the update alone, need a program with the requested program's state.
     const bool same_state = map == nullptr || map->is_same();
     if (same_state) TWINRUN_RETURN_IF_ERROR(look_back(program, out, experiment, view));
     result_.outside = describe(view, out);
@@ -253,7 +258,8 @@ class Matcher : public ProgramSearch {
     return Ok{};
   }
 
-  // The steps before those that are outside, where they were kept: a tensor may be that of the step before.
+  // Predicts the steps before those that are outside, where they were kept: a tensor may be that of
+  // the step before.
   Status look_back(const Program& program, const std::vector<Distance>& out,
                    const Experiment* experiment, OutsideView& view) {
     constexpr size_t kMostLooks = 3;

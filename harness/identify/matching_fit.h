@@ -1,5 +1,6 @@
-// The subject of matching.cc, held against the honest engines of each class of precision that its declaration allows
-// (harness/envelope/precision_class.h): which of them it belongs to, and what lies outside of those. For matching.cc; its bounds for judge_steps.cc, too.
+// Compares the subject of matching.cc with the conforming engines of each precision class that its
+// declaration allows (harness/envelope/precision_class.h): which class it belongs to, and what lies
+// outside of that class. For matching.cc; judge_steps.cc uses its limits, too.
 #pragma once
 
 #include <algorithm>
@@ -21,40 +22,45 @@
 
 namespace twinrun {
 
-// Beyond Student's quantile a distance must also be this many times the largest of any member: a decision that hangs on a
-// rounding (relu, max) makes distances that no normal law has, but it falls either way among the members as well.
+// Besides exceeding Student's quantile, a distance must be this many times the largest of any
+// member. A decision that depends on rounding (relu, max) makes distances that follow no normal
+// law, but it falls either way among the members as well.
 inline constexpr double kBeyondMembers = 2;
-// What is rounding alone (a gradient that cancels) has engine by engine another size, tenfold; Adam squares it.
+// The size of what is rounding alone (a gradient that cancels) differs tenfold between engines, and
+// Adam squares it.
 inline constexpr double kBeyondRounding = 100;
 inline bool beyond(const Distance& d) {
   return d.of_largest > (d.known ? kBeyondMembers : kBeyondRounding);
 }
-// Student's quantile: the distance of one more draw from the mean of n, in units of their spread, is at most that of a single
-// number (all its rounding errors in step); a tensor with many independent ones stays closer.
+// Student's quantile, for the distance of one more draw from the mean of n, in units of their
+// spread. It holds for a single number (all its rounding errors in step); a tensor with many
+// independent errors stays closer.
 inline double student_limit(size_t members, double false_alarm) {
   const boost::math::students_t student(static_cast<double>(members - 1));
   return boost::math::quantile(boost::math::complement(student, false_alarm / 2));
 }
 inline bool of_all_steps(Look look) { return look == Look::kSizes || look == Look::kStoreds; }
-// Two members choose which causes are worth an envelope of their own: far from both, in units of how far they lie apart, there
-// is none. (The Student's t of one degree of freedom exceeds this with probability 6e-4.)
+// Two members select the causes that are worth an envelope of their own: a cause is dropped where
+// the subject is more than kWorthTrying times as far from both as these lie apart. (The Student's t
+// of one degree of freedom exceeds kWorthTrying with probability 6e-4.)
 inline constexpr int kFirstLook = 2;
 inline constexpr double kWorthTrying = 1000;
-// The class that a subject is said to compute as is one in which its gradients are no farther off than this, in units of what
-// members are: about one is what they are themselves.
+// A class that contains the subject names its precision well where the subject's gradients are off
+// by at most this, in units of what the members are off by. For the members themselves that is
+// about one.
 inline constexpr double kTypical = 1.5;
-// ... and beyond this it is not the class that it belongs to, though it may lie inside: those whose operands round the other
-// way now and then are wide.
+// Beyond this, the class is not the subject's own, though the subject may lie inside: classes whose
+// operands occasionally round the other way are wide.
 inline constexpr double kOwn = 2;
 
-// The subject in the envelope of one class of precision.
+// The subject compared with one precision class.
 struct Fit {
   PrecisionClass of;
   std::vector<Observed> members;
   std::vector<Distance> found;
   double threshold = 0;
-  int64_t outside = 0;           // distances
-  std::vector<bool> values_out;  // by value: is it outside, by its norm
+  int64_t outside = 0;           // distances that are outside
+  std::vector<bool> values_out;  // by value: whether its norm is outside
 };
 
 class SubjectFit {
@@ -88,9 +94,10 @@ class SubjectFit {
     return Ok{};
   }
 
-  // ---- of which precision
+  // ---- which precision class
 
-  // The class that holds the subject; if none does, the one that it is held against: fits_[held_].
+  // Finds the class that contains the subject, or, if none does, the one that it is compared with:
+  // fits_[held_].
   Status find_class() {
     if (options_.only) {
       TWINRUN_RETURN_IF_ERROR(try_class(*options_.only));
@@ -105,8 +112,8 @@ class SubjectFit {
       TWINRUN_RETURN_IF_ERROR(try_class(c));
       if (holds(fits_.size() - 1) || untestable_) return Ok{};
     }
-    // Most tensors are where one way of rounding operands puts them, to the last of its flips: that is the subject's, and the rest is
-    // held against it.
+    // One way of rounding operands accounts for most tensors, down to its last flips: it is the
+    // subject's, and the rest is compared with it.
     const bool narrow = !declared_.ours && results_in_bf16(subject_, tensors_);
     if (const auto most = in_most_tensors()) {
       held_ = *most;
@@ -114,7 +121,8 @@ class SubjectFit {
       const bool own = fits_.size() == 1 || typical_ratio(fits_[held_]) <= kOwn;
       if (own && !(narrow && declared == Precision::kDefault)) return Ok{};
     }
-    // Results in bf16 were declared as "default" before there was a word for them; after an all-reduce no gradient shows the format.
+    // Engines with bf16 results declared "default" before there was a word for them. After an
+    // all-reduce no gradient shows the format.
     if (declared == Precision::kDefault && !declared_.ours) {
       for (PrecisionClass& c : classes_within(Precision::kAutocast, declared_, asked_)) {
         if (c.results != Rounded::kNone) classes.push_back(std::move(c));
@@ -122,7 +130,7 @@ class SubjectFit {
     }
     const bool drawn = !declared || row_of(*declared).results != Rounded::kNone ||
                        declared_.reduced_bits < kF32Bits || declared_.stochastic;
-    if (declared) {  // its own first
+    if (declared) {  // the classes of the declared precision come first
       std::ranges::stable_partition(
           classes, [&](const PrecisionClass& c) { return c.precision == *declared; });
     }
@@ -131,14 +139,15 @@ class SubjectFit {
     for (const PrecisionClass& c : classes) {
       if (c.tight) continue;
       TWINRUN_RETURN_IF_ERROR(try_class(c));
-      // Who declares how operands are rounded is believed to have rounded otherwise only where all of a step shows it.
+      // An engine that declares how it rounds operands is taken to round otherwise only where all
+      // of a step shows it.
       if (!drawn && !(narrow && c.results != Rounded::kNone) && !looks_rounded(fits_.back())) {
         fits_.pop_back();
         continue;
       }
       if (!holds(fits_.size() - 1)) continue;
       holding = held_;
-      // One that holds it and is as far off as its members are names it best.
+      // The best name is a class that contains the subject and whose members are as far off.
       if (declared == c.precision || typical_ratio(fits_.back()) <= kTypical) return Ok{};
     }
     if (holding) {
@@ -160,7 +169,7 @@ class SubjectFit {
     return true;
   }
 
-  // What is said against the subject is said by all members of the class that it is held against.
+  // Before anything is said against the subject, it is compared with all members of its class.
   Status settle() {
     Fit& held = fits_[held_];
     TWINRUN_RETURN_IF_ERROR(look(held, options_.many));
@@ -176,8 +185,10 @@ class SubjectFit {
     return Ok{};
   }
 
-  // Two members and three steps tell whether there is any use in a class that is not the declared one: where they rule out a quarter of what
-  // is looked at, there is none, and fit.outside is what they rule out. Of the steps, fit.values_out are then those.
+  // Two members and three steps show whether a class that is not the declared one is worth trying.
+  // It is not where more than a quarter of the distances are far; fit.outside is then the number of
+  // distances that they rule out, and fit.values_out is false only for values that they found
+  // inside.
   Result<bool> worth_trying(Fit& fit) {
     constexpr size_t kSteps = 3;
     std::vector<MatchState> few;
@@ -210,7 +221,7 @@ class SubjectFit {
     return 4 * far <= looked;
   }
 
-  // As the last one of fits_. Nothing found: its members are not finite.
+  // Adds the class to fits_, as the last one. If no distance is found, its members are not finite.
   Status try_class(const PrecisionClass& of) {
     Fit fit;
     fit.of = of;
@@ -225,7 +236,7 @@ class SubjectFit {
         return Ok{};
       }
     }
-    // Few members show that all is well; more are asked before anything is said against the subject.
+    // Few members show that all is well; more are run before anything is said against the subject.
     TWINRUN_RETURN_IF_ERROR(look(fit, options_.few));
     if (std::ranges::any_of(fit.found, beyond)) TWINRUN_RETURN_IF_ERROR(look(fit, options_.many));
     fit.values_out.assign(subject_.values.size(), false);
@@ -243,7 +254,8 @@ class SubjectFit {
     return Ok{};
   }
 
-  // The tight class that holds most of the tensors that tell classes apart: those that not all of them hold.
+  // The tight class that contains most of the tensors that distinguish classes: those that are
+  // outside of at least one.
   std::optional<size_t> in_most_tensors() const {
     if (fits_.size() < 2) return fits_.empty() ? std::nullopt : std::optional<size_t>(0);
     int64_t told = 0;
@@ -260,7 +272,7 @@ class SubjectFit {
     return 2 * *best <= told ? std::optional<size_t>(best - out.begin()) : std::nullopt;
   }
 
-  // How far gradients are off, in units of what the members of a class are: the middle one.
+  // The median distance of the gradients, in units of what the members of a class are off by.
   double typical_ratio(const Fit& fit) const {
     std::vector<double> ratios;
     for (const Distance& d : fit.found) {
@@ -276,10 +288,12 @@ class SubjectFit {
     return d.look == Look::kDistance && !c.is_state && c.elements > 1 && d.known;
   }
 
-  // Is the forward pass that of a tight class? Its losses are then no farther off than members' are, which rounded results would not
-  // leave them: of engines in autocast that declared "default" they are twice as far at least, so that of eight losses one engine in a
-  // hundred would pass for exact. Or they are so on one core, and on another far more: all cores of an engine round alike, and two
-  // times six numbers of one law are 16 times apart in root mean square once in a million.
+  // Whether the forward pass is that of a tight class. Its losses are then no farther off than
+  // those of members, which rounded results would not allow: of engines in autocast that declared
+  // "default" they are at least twice as far, so that of eight losses one engine in a hundred would
+  // pass for exact. Or the losses are so on one core and far more off on another: all cores of an
+  // engine round alike, and two times six numbers of one law are 16 times apart in root mean square
+  // once in a million.
   bool has_losses_of(const Fit& fit) const {
     constexpr size_t kFewest = 8, kFewestOfCore = 6;
     constexpr double kOtherCore = 16;
@@ -307,8 +321,9 @@ class SubjectFit {
     return least <= 1 && most > kOtherCore * least;
   }
 
-  // Are gradients of every step off by what such a rounding makes of them? At no step does a tight class that could be the subject's
-  // own hold half of them, and half of all are off by an eighth or more of what members of this class are.
+  // Whether the gradients of every step are off by what this rounding makes of them: at no step
+  // does a tight class that could be the subject's own contain half of them, and half of all are
+  // off by at least an eighth of what members of this class are.
   bool looks_rounded(const Fit& loose) const {
     constexpr double kOfMembers = 1.0 / 8;
     if (std::ranges::any_of(fits_, [&](const Fit& f) { return has_losses_of(f); })) return false;
@@ -332,16 +347,16 @@ class SubjectFit {
     return envelope_of(members, slack_);
   }
 
-  // Of the class that the subject is held against.
+  // Members of the class that the subject is compared with.
   Status add_members(const Program& program, int wanted, std::vector<Observed>& members) {
     return add_members(fits_[held_].of, program, wanted, members);
   }
-  // `experiment`: whose feed the program reads; nullptr: the one asked for.
+  // `experiment`: supplies the feed that the program reads; nullptr: the requested one.
   Status add_members(const PrecisionClass& of, const Program& program, int wanted,
                      std::vector<Observed>& members, const Experiment* experiment = nullptr) {
     return add_members(of, program, states_, wanted, members, experiment);
   }
-  // `map`: how the program's state goes together with the one asked for; nullptr: they are one.
+  // `map`: how the program's state corresponds to the requested one; nullptr: they are the same.
   Status add_members(const PrecisionClass& of, const Program& program,
                      const std::vector<MatchState>& states, int wanted,
                      std::vector<Observed>& members, const Experiment* experiment = nullptr,
@@ -357,7 +372,7 @@ class SubjectFit {
     return Ok{};
   }
 
-  // Odd numbers are those that are moved; of the ensemble's own, every second one is.
+  // Members with odd numbers are moved: all of these, and every second one of the ensemble's own.
   Status add_deciders(const PrecisionClass& of, const Program& program,
                       std::vector<Observed>& members, const Experiment* experiment,
                       const StateMap* map) {
@@ -372,7 +387,7 @@ class SubjectFit {
     return Ok{};
   }
 
-  // In binary64: what honest engines of the class that the subject is held against make nearly.
+  // Predicts in binary64 what conforming engines of the subject's class compute, up to rounding.
   Result<Observed> predict(const Program& program, const std::vector<MatchState>& states,
                            const Experiment* experiment = nullptr, const StateMap* map = nullptr) {
     result_.exact_steps += static_cast<int64_t>(states.size());
@@ -382,8 +397,9 @@ class SubjectFit {
 
   HonestMembers honest() const { return {e_, asked_, declared_, tensors_, ran_, options_.threads}; }
 
-  // Is the subject, run again from the same states, nearer to itself than to what is due? Twice as near, in most tensors of those
-  // that are outside; a single number may repeat by chance.
+  // Whether the subject, run again from the same states, is nearer to itself than to the expected
+  // values: twice as near, in at least half of the tensors outside. A single number may repeat by
+  // chance and does not count.
   Result<bool> repeatable(Backend& subject, const std::vector<Distance>& found,
                           const Envelope& honest) {
     std::vector<MatchState> again = states_;
@@ -398,7 +414,7 @@ class SubjectFit {
     for (const Distance& d : found) {
       const std::vector<float>& x = *subject_.values[d.value].data;
       if (d.look != Look::kDistance || !outside(d) || x.size() < 2) continue;
-      // No spread between runs excuses NaN where honest engines are finite.
+      // No spread between runs excuses NaN where conforming engines are finite.
       if (!std::isfinite(norm2(x))) {
         ++near;
         continue;
@@ -416,13 +432,14 @@ class SubjectFit {
     return far <= near;
   }
 
-  // What would explain a subject that declares more than it has.
+  // Finds a precision beyond the declared one that would explain the subject.
   Status undeclared_precision() {
     const auto declared = declared_precision(declared_);
     if (declared_.ours || !declared) return Ok{};
     const bool narrow = results_in_bf16(subject_, tensors_);
-    // A precision is that of a whole step: where most of it is as declared, the rest is no precision's doing. Nor is anything where
-    // the loss is as declared: products of the forward pass would be rounded first.
+    // A precision applies to a whole step: where most of it is as declared, no precision explains
+    // the rest. Nor does any where the loss is as declared: products of the forward pass would be
+    // rounded first.
     int64_t known = 0, out = 0, losses = 0, losses_out = 0;
     for (const Distance& d : fits_[held_].found) {
       if (d.look != Look::kDistance) continue;
@@ -439,7 +456,7 @@ class SubjectFit {
       result_.computes_as = row_of(precision).word;
       result_.undeclared = result_.computes = does;
     };
-    // Its numbers say so, whatever else is wrong with it.
+    // The format of its numbers shows it, whatever else is wrong with the subject.
     if (narrow && row_of(*declared).result_bits > kBf16Bits) {
       say(Precision::kAutocast, std::string(row_of(Precision::kAutocast).does));
       result_.in_its_numbers = true;
@@ -468,7 +485,7 @@ class SubjectFit {
   int64_t count_outside(const std::vector<Distance>& found) const {
     return std::ranges::count_if(found, [&](const Distance& d) { return outside(d); });
   }
-  // Tensors of a step on a replica.
+  // Counts a tensor once per step and replica.
   int64_t tensors_outside(const std::vector<Distance>& found) const {
     std::set<size_t> values;
     for (const Distance& d : found) {
@@ -492,9 +509,9 @@ class SubjectFit {
   Capabilities declared_;
   std::vector<Compared> tensors_;
   SettingsSlack slack_;
-  std::deque<Fit> fits_;  // classes tried, in that order
+  std::deque<Fit> fits_;  // classes that were tried, in that order
   bool untestable_ = false;
-  size_t held_ = 0;  // the one that the subject is held against
+  size_t held_ = 0;  // index of the class that the subject is compared with
   MatchResult result_;
   Observed subject_;
 };

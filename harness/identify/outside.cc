@@ -1,4 +1,5 @@
-// Tensors outside the envelope, described: signatures by element, cores, brackets, updates that follow.
+// Describes tensors outside the envelope: signatures of their elements, cores, brackets, and
+// whether updates follow from the reported gradients.
 #include "harness/identify/outside.h"
 
 #include <fmt/format.h>
@@ -16,13 +17,15 @@
 namespace twinrun {
 namespace {
 
-// Of what a state holds; more is no rounding of binary32 (an update's constants may be as far off).
+// As a share of what a state holds; more is no rounding of binary32 (an update's constants may be
+// as far off).
 constexpr double kRoundingToOneSide = 0x1p-16;
-constexpr size_t kMostDescribed = 48;  // signatures cost a look at every element each
+constexpr size_t kMostDescribed = 48;  // a signature looks at every element
 constexpr size_t kMostOthers = 24;
-// What constants that are computed in another order make of a change, and the rounding of what is stored: as in envelope.cc.
+// What constants computed in another order change in an update, and the rounding of what is stored:
+// as in envelope.cc.
 constexpr double kOfChange = 16 * kRoundingUnit, kOfStored = 4 * kRoundingUnit;
-// An update that is farther than that from what follows from its gradient is wrong by itself, too.
+// An update that is farther than this from what follows from its gradient is itself wrong, too.
 constexpr double kFarFromReported = 1e-2;
 
 class Describer {
@@ -54,7 +57,7 @@ class Describer {
     return m;
   }
 
-  // Is any element outside by itself?
+  // Finds the signature of the tensor. Returns whether any element is outside by itself.
   bool signature(const Distance& d, TensorMismatch& m) const {
     const Compared& c = v_.tensors[place_of(d.value)];
     const Value &is = v_.subject.values[d.value], &exact = v_.exact.values[d.value];
@@ -73,7 +76,7 @@ class Describer {
     std::vector<float> left_due;
     if (is.stored && exact.stored) {
       w.left = *is.stored;
-      // Where the mean of honest engines leaves it: from where the subject began.
+      // Where the mean of conforming engines would leave the state, from the subject's start.
       left_due.resize(n);
       for (size_t i = 0; i < n; ++i) left_due[i] = (*is.stored)[i] - (*is.data)[i] + due[i];
       w.left_due = left_due;
@@ -92,7 +95,7 @@ class Describer {
     return s.wrong > 0;
   }
 
-  // What can be said where no element is outside by itself.
+  // Describes a tensor of which no element is outside by itself.
   static void along(const Distance& d, TensorMismatch& m) {
     if (d.look == Look::kSize || d.look == Look::kSizes) {
       m.pattern = fmt::format("{:.8g} times what was due", 1 + d.distance);
@@ -113,9 +116,9 @@ class Describer {
   size_t place_of(size_t value) const { return value / v_.subject.replicas % v_.tensors.size(); }
 
  private:
-  // How far each element of an honest engine may be from the mean of the members: by the rule that holds for a whole tensor. The
-  // rounding of a sum is that of its terms, and the terms of one tensor's elements are alike: what they have in root mean square, each
-  // may have.
+  // How far each element of a conforming engine may be from the mean of the members, by the same
+  // rule as for a whole tensor. A sum is rounded like its terms, and the terms of one tensor's
+  // elements are alike: each element may be off by their root mean square.
   void reach(size_t value, std::vector<double>& allowed, std::vector<double>& from_exact) const {
     const size_t n = allowed.size();
     const auto members = static_cast<double>(v_.members.size());
@@ -149,7 +152,7 @@ class Describer {
           std::sqrt(squares[i] * scale + typical + kRoundingUnit * held * kRoundingUnit * held);
       allowed[i] = std::max(quantile * spread, kBeyondMembers * largest[i]) +
                    settings * std::fabs(static_cast<double>(mean[i]));
-      // The parts of a sum have errors of their own, also where those of the sum cancel.
+      // The parts of a sum have errors of their own, even where those of the sum cancel.
       from_exact[i] = allowed[i] + kBeyondMembers * off[i] + quantile * typical_off;
     }
   }
@@ -206,7 +209,8 @@ class Describer {
 
 std::vector<TensorMismatch> describe(const OutsideView& v, const std::vector<Distance>& outside) {
   const Describer describer(v);
-  // What one step shows by itself is told of that step; a look at all of them together, only where none does.
+  // What a step shows by itself is reported for that step; a look over all steps only where none
+  // does.
   const size_t stride = v.tensors.size() * v.subject.replicas;
   std::vector<bool> alone(stride);
   for (const Distance& d : outside) {
@@ -215,14 +219,14 @@ std::vector<TensorMismatch> describe(const OutsideView& v, const std::vector<Dis
   std::vector<Distance> told;
   for (const Distance& d : outside) {
     if (of_all_steps(d.look) && alone[d.value % stride]) continue;
-    // Of the looks at one value, the one that says most.
+    // Of the looks at one value, keep the one with the largest ratio.
     if (!told.empty() && told.back().value == d.value) {
       if (d.ratio > told.back().ratio) told.back() = d;
     } else {
       told.push_back(d);
     }
   }
-  // First what was computed first, of the earliest step: the others may follow from it.
+  // Sort by step, then by the order of computation: later values may follow from earlier ones.
   std::ranges::stable_sort(told, [&](const Distance& a, const Distance& b) {
     return std::pair(describer.step_of(a.value), describer.order(a)) <
            std::pair(describer.step_of(b.value), describer.order(b));
@@ -271,7 +275,7 @@ Bracket bracket_at(const OutsideView& v, const std::vector<Distance>& found,
 
 namespace {
 
-// Puts what the subject reported in the place of each gradient that an update takes.
+// Replaces each gradient that an update takes by the one that the subject reported.
 class Reported : public OpHooks {
  public:
   // `outputs` in the order of `asked`.
@@ -316,8 +320,8 @@ Result<MatchState> updated_as_reported(const Experiment& e, const Program& progr
 
 namespace {
 
-// How far an update is from the one that follows from the gradients that were reported, in units of what rounding and binary32 settings
-// allow: up to 1 it is that one.
+// The distance of an update from the one that follows from the reported gradients, in units of what
+// rounding and binary32 settings allow: up to 1 it is that update.
 double off_from_reported(const Value& is, const std::vector<float>& due, double settings) {
   if (!std::ranges::all_of(*is.data, [](float x) { return std::isfinite(x); }))
     return std::numeric_limits<double>::infinity();
@@ -332,7 +336,7 @@ double off_from_reported(const Value& is, const std::vector<float>& due, double 
 void tell_updates(const OutsideView& v, const Observed& updated, int64_t step,
                   std::vector<TensorMismatch>& told) {
   const size_t stride = v.tensors.size() * v.subject.replicas;
-  // The gradient that a state's update takes is wrong itself.
+  // Whether the gradient that a state's update takes is wrong itself.
   const auto gradient_is_outside = [&](const std::string& state) {
     return std::ranges::any_of(told, [&](const TensorMismatch& g) {
       if (g.step != step || !g.tensor.ends_with(".grad")) return false;
@@ -373,7 +377,7 @@ double updates_off(const Program& asked, const std::vector<Compared>& tensors,
       const double settings =
           slack.change * norm2(due) + (is.stored ? slack.held * norm2(*is.stored) : 0);
       const double off = off_from_reported(is, due, settings);
-      // Not a number: what is due is none, and the subject's is.
+      // NaN: the expected update is not finite, and the subject's is.
       most = std::isnan(off) ? std::numeric_limits<double>::infinity() : std::max(most, off);
     }
   }

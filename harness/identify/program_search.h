@@ -1,5 +1,6 @@
-// The search for the program that a subject ran: each change of the program asked for (causes of sharding, formulas, what
-// harness/identify/formula_fit.h reads from the tensors), then two at a time, held against the subject. For matching.cc.
+// The search for the program that a subject ran: single changes of the requested program (causes of
+// sharding, formulas, what harness/identify/formula_fit.h reads from the tensors), then pairs of
+// them, each compared with the subject. For matching.cc.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,34 +19,36 @@ namespace twinrun {
 
 inline constexpr size_t kMostTried = 12;
 
-// An explanation brings the subject nearer by as much.
+// An explanation must reduce the subject's largest ratio at least by this factor.
 inline constexpr double kExplains = 1.5;
 
-// Two changes at once: each of the few that bring the subject nearest by themselves, with every other one, within kSearchBudget.
+// Pairs of changes: those that bring the subject nearest by themselves, so many, are each combined
+// with every other change, within kSearchBudget.
 inline constexpr size_t kMostOfPairs = 6;
-// What replaying a script's own state over the run may cost, for each of its programs (search_cost).
+// The largest cost (search_cost) of replaying a script's private state over the run, for each of
+// its programs.
 inline constexpr double kReplayBudget = 5e10;
 
-// Beyond this a ratio says no more.
+// Larger ratios carry no more information.
 inline constexpr double kMostRatio = 1e12;
 
-// Of causes that no catalogue has, as many are tried with every other cause.
+// Of causes that no catalogue has, so many are combined with every other cause.
 inline constexpr size_t kDealsInPairs = 3, kGroupsInPairs = 2;
 
-// A program that the subject may have run instead.
+// A program that the subject may have run in place of the requested one.
 struct Hypothesis {
   std::vector<Explanation::Part> parts;
   Program program;
-  std::shared_ptr<const Experiment> experiment = nullptr;  // whose feed the program reads
-  StateMap map;                                            // onto the state of the one asked for
+  std::shared_ptr<const Experiment> experiment = nullptr;  // supplies the program's feed
+  StateMap map;                                            // onto the requested program's state
   std::vector<Observed> members = {};
-  double score = 0;  // the sum of the ratios' logarithms in an envelope of two: how much is wrong
+  double score = 0;  // sum of the ratios' logarithms in an envelope of two: how much is wrong
   int64_t far = 0;   // values that two members rule out
-  // The same of the one step that is looked at first, for all programs the same one.
+  // The same for the one step that is looked at first.
   double nearness = 0;
   int64_t first_far = 0;
-  bool broken =
-      false;  // it makes NaN or Inf where the subject has numbers: no program of the subject's
+  // It computes NaN or Inf where the subject has numbers, so it is not the subject's program.
+  bool broken = false;
 };
 
 inline bool is_single(const std::vector<Explanation::Part>& parts) { return parts.size() == 1; }
@@ -59,7 +62,7 @@ class ProgramSearch : public FormulaFit {
     return add_members(h, states_, subject_, wanted);
   }
 
-  // `subject`: what the subject made of these states.
+  // `subject`: the subject's results from these states.
   Status add_members(Hypothesis& h, const std::vector<MatchState>& states, const Observed& subject,
                      int wanted) {
     const size_t had = h.members.size();
@@ -74,22 +77,22 @@ class ProgramSearch : public FormulaFit {
     return Ok{};
   }
 
-  // What the changed program does not have says nothing of it; nor do powers of another decay: a script may well keep the protocol's
-  // counters as they are.
+  // What the changed program lacks is not compared. Neither are powers of a decay that differs: a
+  // script may well keep the protocol's counters as they are.
   static bool is_compared(const StateMap& map, const Compared& c) {
     if (!c.is_state) return map.own_of_output[c.index] >= 0;
     const int own = map.own_of_asked[c.index];
     return own >= 0 && map.powers[static_cast<size_t>(own)] == std::pair(0.0, 0.0);
   }
 
-  // Is anything that it is compared in outside of the program asked for?
+  // Whether any of the tensors that it is compared in is outside for the requested program.
   bool tells(const Hypothesis& h) const {
     return std::ranges::any_of(fits_[held_].found, [&](const Distance& d) {
       return outside(d, fits_[held_].threshold) && is_compared(h.map, tensors_[place_of(d.value)]);
     });
   }
 
-  // nullopt: there is no such program, or its state does not go together with that of the one asked for.
+  // nullopt: there is no such program, or its state does not correspond to the requested one's.
   std::optional<Hypothesis> hypothesis(std::vector<Explanation::Part> parts,
                                        bool powers_anew = true) const {
     const Result<ChangedProgram> changed = changed_by(e_, asked_.sharding, parts);
@@ -119,7 +122,7 @@ class ProgramSearch : public FormulaFit {
     return distances(comparable(subject_, h), envelope(h.members));
   }
 
-  // The run from its first step on is known, and short enough.
+  // Whether the run is known from its first step on and short enough to be replayed.
   bool can_replay(const Program& program) const {
     const std::vector<MatchState>* history = options_.history;
     if (history == nullptr || history->empty() || history->front().step != 0) return false;
@@ -127,8 +130,9 @@ class ProgramSearch : public FormulaFit {
     return steps * search_cost(program) <= kReplayBudget;
   }
 
-  // How far is the subject from what two members do? Most programs are ruled out in one step: the one in which most is wrong, or the
-  // first one, where a script has nothing of its own yet.
+  // Finds how far the subject is from two members of each candidate. One step rules out most
+  // programs: the one in which most is wrong, or the first one, where a script has no private state
+  // yet.
   Status look_at(std::vector<Hypothesis>& candidates) {
     const size_t worst = worst_state();
     for (Hypothesis& h : candidates) {
@@ -150,7 +154,8 @@ class ProgramSearch : public FormulaFit {
     return Ok{};
   }
 
-  // Honest engines of the class differ in the order of sums alone: our reference is one of them, and many times faster.
+  // Conforming engines of such a class differ only in the order of sums: our reference is one of
+  // them, and many times faster.
   bool in_binary32() const {
     const PrecisionClass& of = fits_[held_].of;
     return of.tight && of.reduced_bits >= kF32Bits && !rounds_operands(of);
@@ -166,7 +171,7 @@ class ProgramSearch : public FormulaFit {
     return false;
   }
 
-  // In the step `at`, by two members.
+  // Looks at the step `at` with two members.
   Status look_by_members(Hypothesis& h, size_t at) {
     const Observed seen = of_state(at);
     Hypothesis one = h;
@@ -178,8 +183,8 @@ class ProgramSearch : public FormulaFit {
     return Ok{};
   }
 
-  // In the step `at`, by the reference: its distance in units of what honest engines spread in the program asked for, each as a share
-  // of its size.
+  // Looks at the step `at` with the reference: its distance in units of the spread that conforming
+  // engines have in the requested program, taken relative to each value's size.
   Status look_by_reference(Hypothesis& h, size_t at) {
     const std::vector<double>& spreads = spreads_at(at);
     const Observed seen = comparable(of_state(at), h);
@@ -196,7 +201,7 @@ class ProgramSearch : public FormulaFit {
       if (spreads[v] < 0) continue;
       const double gap = gap2(*seen.values[v].data, *due.values[v].data),
                    unit = spreads[v] * norm2(*due.values[v].data);
-      const double ratio = gap == 0 ? 0 : gap / unit;  // not a number: of a result that is none
+      const double ratio = gap == 0 ? 0 : gap / unit;  // NaN where a result is not a number
       h.far += ratio <= kWorthTrying ? 0 : 1;
       h.nearness += std::log10(1 + (ratio < kMostRatio ? ratio : kMostRatio));
     }
@@ -205,7 +210,8 @@ class ProgramSearch : public FormulaFit {
     return Ok{};
   }
 
-  // By value of a step: the spread of honest engines in the program asked for, as a share of the value's size; -1: that is rounding alone.
+  // By value of a step: the spread of conforming engines in the requested program, as a share of
+  // the value's size; -1: the value is rounding alone.
   const std::vector<double>& spreads_at(size_t at) {
     std::vector<double>& out = spreads_[at];
     if (!out.empty()) return out;
@@ -231,7 +237,7 @@ class ProgramSearch : public FormulaFit {
     return d.value / (tensors_.size() * subject_.replicas);
   }
 
-  // Of the steps, the one in which most of the subject is far from the program asked for.
+  // The step in which most of the subject is far from the requested program.
   size_t worst_state() const {
     std::vector<int64_t> far(states_.size());
     for (const Distance& d : fits_[held_].found) {
@@ -240,7 +246,7 @@ class ProgramSearch : public FormulaFit {
     return static_cast<size_t>(std::ranges::max_element(far) - far.begin());
   }
 
-  // How much is wrong in that step of the program asked for.
+  // How much is wrong in that step with the requested program.
   Result<double> nearness_of_asked() {
     const size_t worst = worst_state();
     if (in_binary32()) {
@@ -272,8 +278,9 @@ class ProgramSearch : public FormulaFit {
     return out;
   }
 
-  // Where a decision hangs on a rounding (a relu, the sign of a gradient that cancels under Adam), two members that fall alike rule
-  // out the right program in the few values that follow from it.
+  // Whether so few values are far that decisions may explain them. Where a decision depends on
+  // rounding (a relu, the sign of a gradient that cancels under Adam), two members that fall alike
+  // rule out the right program in the few values that follow from it.
   bool few_decisions(const Hypothesis& h) const {
     constexpr int64_t kOfAll = 20, kOfFar = 4;
     const std::vector<Distance>& found = fits_[held_].found;
@@ -281,7 +288,7 @@ class ProgramSearch : public FormulaFit {
     return kOfAll * h.far <= static_cast<int64_t>(found.size()) && kOfFar * h.far <= far;
   }
 
-  // Ten times as far as any member, in more than what may follow from a decision.
+  // Whether more values than may follow from a decision are ten times as far as any member.
   static bool clearly_outside(const std::vector<Distance>& found) {
     constexpr double kClearly = 10;
     constexpr int64_t kOfAll = 20;
@@ -290,8 +297,9 @@ class ProgramSearch : public FormulaFit {
     return kOfAll * far > static_cast<int64_t>(found.size());
   }
 
-  // Takes out of `found` what is outside of the members of a program, and not of those that are moved further (kFurther): its states
-  // hang on a decision, and with them what is said of all states together.
+  // Removes from `found` what is outside of a program's members, but not of those that are moved
+  // further (kFurther): such a state depends on a decision. What is said of all states together
+  // goes with it.
   Status leave_out_decisions(const Hypothesis& h, std::vector<Distance>& found) {
     constexpr int64_t kOfAll = 4;
     if (kOfAll * count_outside(found) > static_cast<int64_t>(found.size())) return Ok{};
@@ -315,7 +323,7 @@ class ProgramSearch : public FormulaFit {
     return Ok{};
   }
 
-  // Those among `candidates` whose own envelope holds the subject.
+  // Keeps those candidates as explanations whose own envelope contains the subject.
   Status try_all(std::vector<Hypothesis>& candidates) {
     TWINRUN_RETURN_IF_ERROR(look_at(candidates));
     std::vector<Hypothesis> worth;
@@ -339,7 +347,8 @@ class ProgramSearch : public FormulaFit {
       TWINRUN_RETURN_IF_ERROR(add_members(h, options_.many));
       std::vector<Distance> found = distances_from(h);
       if (count_outside(found) > 0) TWINRUN_RETURN_IF_ERROR(leave_out_decisions(h, found));
-      // A program that means the same rounds otherwise: it holds no worse what only just is outside.
+      // A program that means the same rounds differently, and may contain what is only just
+      // outside: an explanation must bring the subject clearly nearer.
       if (count_outside(found) == 0 && kExplains * largest(found) <= result_.ratio) {
         result_.explanations.push_back({h.parts, largest(found)});
       } else if (may_stand_beside(h) && (!nearest_ || nearest_->far > 0)) {
@@ -362,13 +371,14 @@ class ProgramSearch : public FormulaFit {
         found, [&](const Distance& d) { return outside(d) && which(tensors_[place_of(d.value)]); });
   }
 
-  // How often each sample counts, by the gradients.
+  // How often each sample counts, taken from the gradients.
   Result<std::optional<ShardingChange>> counted() {
     TWINRUN_ASSIGN(const Observed due, predict(asked_, states_));
     return deal_by_gradients(e_, asked_, states_, tensors_, subject_, due, options_.threads);
   }
 
-  // What no catalogue has. Of what explains nothing by itself, the likeliest are left for `parts`.
+  // Tries causes that no catalogue has. Of those that explain nothing by themselves, the likeliest
+  // are added to `parts` for pairs.
   Status try_sharding(Parts& parts) {
     if (asked_.sharding.cores < 2) return Ok{};
     const std::vector<Distance> found = fits_[held_].found;
@@ -397,8 +407,8 @@ class ProgramSearch : public FormulaFit {
     return Ok{};
   }
 
-  // Every change by itself: causes of sharding, and formulas; of the latter those of the update alone where all that the update
-  // takes, loss and gradients, is as it should be.
+  // All single changes: causes of sharding, and formulas. Where loss and gradients, which the
+  // update takes, are as expected, only formulas of the update.
   Parts changes(bool update_alone) const {
     Parts parts;
     const std::vector<std::string> present = present_causes(e_, asked_.sharding);
@@ -416,7 +426,7 @@ class ProgramSearch : public FormulaFit {
     return parts;
   }
 
-  // Other formulas in some layers of a kind: those that have a tensor outside.
+  // Other formulas in some layers of a kind: in those that have a tensor outside.
   Parts of_layers_outside(bool update_alone) const {
     std::set<std::string> layers;
     for (const Distance& d : fits_[held_].found) {
@@ -431,8 +441,9 @@ class ProgramSearch : public FormulaFit {
     return out;
   }
 
-  // Numbers that no list has, each from the value of the list that brings the subject nearest. Only plain ones are a setting of
-  // somebody's; an engine's wrong constant is any number.
+  // Numbers that no list has, each solved for from the listed value that brings the subject
+  // nearest. Only plain numbers count as somebody's setting; an engine's wrong constant may be any
+  // number.
   Result<Parts> solved(bool update_alone, const std::vector<Hypothesis>& singles) {
     Parts out;
     TWINRUN_ASSIGN(const double of_asked, nearness_of_asked());
@@ -461,7 +472,8 @@ class ProgramSearch : public FormulaFit {
     return out;
   }
 
-  // Of each part by itself. Who goes on from powers of a decay as they are given has other ones than who counts updates.
+  // A hypothesis for each part by itself. With another decay there are two: a script that continues
+  // from the given powers of the decay has other powers than one that counts updates.
   std::vector<Hypothesis> hypotheses(const Parts& parts) const {
     std::vector<Hypothesis> out;
     for (const Explanation::Part& part : parts) {
@@ -512,7 +524,7 @@ class ProgramSearch : public FormulaFit {
       if (exclude_each_other(a, b)) return;
       if (auto h = hypothesis({a, b})) out.push_back(std::move(*h));
     };
-    // Of two causes of sharding, each of which may hide the other, all.
+    // All pairs of two causes of sharding, because each may hide the other.
     for (size_t a = 0; a < parts.size(); ++a) {
       for (size_t b = a + 1; b < parts.size(); ++b) {
         if (!parts[a].formula && !parts[b].formula) both(parts[a], parts[b]);
@@ -533,7 +545,7 @@ class ProgramSearch : public FormulaFit {
   }
 
   std::optional<Hypothesis> nearest_;
-  std::map<size_t, std::vector<double>> spreads_;  // by step: spreads_at()
+  std::map<size_t, std::vector<double>> spreads_;  // by step, for spreads_at()
 };
 
 }  // namespace twinrun

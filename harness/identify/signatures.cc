@@ -1,4 +1,5 @@
-// The likenesses of a wrong tensor: numbers first, then other tensors, then the same numbers in other places.
+// Tries the signatures of a wrong tensor: numbers first, then other tensors, then the same numbers
+// in other places.
 #include "harness/identify/signatures.h"
 
 #include <fmt/format.h>
@@ -16,9 +17,10 @@ namespace {
 
 using Places = std::vector<int64_t>;
 
-// Likenesses that say where a number comes from want so many of them: one or two agree by chance.
+// Signatures that say where a number comes from need so many of them: one or two agree by chance.
 constexpr size_t kFew = 3;
-// Regions are lists of places: of larger tensors only what is wrong by itself is told.
+// Regions are lists of indices: for larger tensors only elements that are wrong by themselves
+// count.
 constexpr size_t kMostInRegions = size_t{1} << 20;
 
 std::string cores_text(const std::vector<size_t>& cores) {
@@ -36,14 +38,14 @@ std::string cores_text(const std::vector<size_t>& cores) {
   return out;
 }
 
-// x of A x = b, A symmetric and positive; nothing where it has no single solution.
+// Solves A x = b for x, A symmetric and positive; nullopt where the solution is not unique.
 std::optional<std::vector<double>> solve(std::vector<std::vector<double>> a,
                                          std::vector<double> b) {
   const size_t n = b.size();
   double largest = 0;
   for (size_t i = 0; i < n; ++i) largest = std::max(largest, a[i][i]);
   for (size_t i = 0; i < n; ++i) {
-    // Below the rounding of binary32 values that were squared, a pivot is nothing.
+    // A pivot below the rounding of squared binary32 values counts as zero.
     if (!(a[i][i] > 1e-10 * largest)) return std::nullopt;
     for (size_t k = i + 1; k < n; ++k) {
       const double f = a[k][i] / a[i][i];
@@ -98,7 +100,8 @@ class Looker {
       return std::isfinite(v) && std::fabs(got(i) - v) <= reach(i);
     });
   }
-  // In the largest region where it holds; else where elements are wrong by themselves.
+  // Accepts the signature if it fits, in the largest region where it holds, or else where elements
+  // are wrong by themselves.
   bool tell(const std::string& likeness, const Value& value, const Value& reach) {
     if (!fits(wrong_, value, reach)) return false;
     out_.likeness = likeness;
@@ -144,7 +147,7 @@ class Looker {
   bool of_numbers() {
     const Value exactly = [](size_t) { return 0.0; };
     if (tell(is_change() ? "unchanged: an update of zero" : "zero", exactly, exactly)) return true;
-    // The change that leaves zero there.
+    // The change that leaves zero.
     const Value to_zero = [this](size_t i) { return got(i) - static_cast<double>(t_.left[i]); };
     if (is_change() && tell("set to zero", to_zero, exactly)) return true;
     return factor() || constant();
@@ -158,7 +161,7 @@ class Looker {
       squares += due(i) * due(i);
       off += t_.allowed[i] * t_.allowed[i] * due(i) * due(i);
     }
-    // Of a single number, and of what is due but for rounding, everything is a multiple.
+    // A single number, or a value that is rounding alone, is a multiple of anything.
     if (size_ == 1 || !(squares > 0) || !(off < squares * squares / 4)) return false;
     double f = product / squares;
     const double known = std::sqrt(off) / squares;
@@ -191,7 +194,7 @@ class Looker {
                });
   }
 
-  // ---- other tensors, the parts of the cores
+  // ---- other tensors, and the parts of cores
 
   Value wide() const {
     return [this](size_t i) { return t_.from_exact[i]; };
@@ -211,7 +214,7 @@ class Looker {
   bool of_parts() {
     const size_t cores = t_.parts.size();
     if (cores < 2) return false;
-    // Every part counts once in what is due. How often does it in what is there?
+    // Every core's part counts once in the expected value. Find how often each counts here.
     std::vector<const Places*> candidates;
     for (const Places& region : regions_) candidates.push_back(&region);
     candidates.push_back(&wrong_);
@@ -222,7 +225,7 @@ class Looker {
           return true;
       }
     }
-    // Too few elements for so many unknowns: one core that is missing, or double, or alone.
+    // Too few elements for so many unknowns: try one core missing, double, or alone.
     for (size_t core = 0; core < cores && wrong_.size() >= 2; ++core) {
       std::vector<double> missing(cores, 1), twice(cores, 1), alone(cores, 0);
       missing[core] = 0;
@@ -244,7 +247,8 @@ class Looker {
     return v;
   }
 
-  // By least squares, to whole numbers; nothing where there are too few elements, or parts that cannot be told apart.
+  // Solves by least squares, and rounds to whole numbers; nullopt where there are too few elements,
+  // or parts that cannot be distinguished.
   std::optional<std::vector<double>> counted(const Places& at) const {
     const size_t cores = t_.parts.size();
     if (at.size() < 2 * cores) return std::nullopt;
@@ -296,7 +300,7 @@ class Looker {
 
   // ---- the right numbers in other places
 
-  // Of element i the number that was due at from(i); -1: from nowhere, and nothing is said of i.
+  // For element i, the index whose expected value stands there; -1: none, and i is not compared.
   using Source = std::function<int64_t(int64_t)>;
   bool moved(const std::string& likeness, const Source& from) {
     const auto value = [&](size_t i) {
@@ -330,7 +334,8 @@ class Looker {
     for (size_t a = 0; a < dims.size(); ++a) {
       for (size_t b = a + 1; b < dims.size(); ++b) {
         if (dims[a] < 2 || dims[b] < 2) continue;
-        // Written with two dimensions exchanged, and read as if they were not; of equal sizes, transposed.
+        // Written with two dimensions exchanged and read as if they were not; with equal sizes,
+        // transposed.
         const Source from = [&](int64_t i) {
           int64_t source = 0;
           for (size_t d = dims.size(); d-- > 0;) {
@@ -377,7 +382,7 @@ class Looker {
 
   // ---- fewer bits
 
-  // Numbers of few bits, all of them near what was due. Of a state: what it holds.
+  // Whether all numbers have few bits and lie near the expected ones. For a state: what it holds.
   void narrowed() {
     const std::span<const float> is = is_change() ? t_.left : t_.got;
     const std::span<const float> was_due = is_change() ? t_.left_due : t_.due;

@@ -1,3 +1,5 @@
+// Scores the rounding errors of results against those of conforming engines, and decides when
+// enough results agree for a finding.
 #include "harness/lockstep/bias.h"
 
 #include <fmt/format.h>
@@ -12,14 +14,16 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kFewest = 8;  // different residuals that a direction needs
-constexpr double kScatter =
-    1.25;  // rms over mean size of a normal number: a direction's deviation is this over sqrt(n)
-constexpr double kAsk = 2.5;  // deviations from which on honest engines are asked
-constexpr int64_t kBudget = int64_t{1}
-                            << 22;  // terms that honest engines may add up for one comparison
+constexpr int64_t kFewest = 8;  // distinct residuals that a direction needs
+// Root mean square over mean magnitude of a normal number: n independent errors give a direction
+// with a standard deviation of kScatter / sqrt(n).
+constexpr double kScatter = 1.25;
+// The standard deviations beyond which a direction is compared with conforming engines.
+constexpr double kAsk = 2.5;
+// Terms that the conforming engines may add up in one comparison.
+constexpr int64_t kBudget = int64_t{1} << 22;
 
-// Terms of one element's sum, as far as the cost of a comparison goes.
+// The number of terms in the sum of one element, as an estimate of the cost of a comparison.
 int64_t terms_of(const Op& op, std::span<const Tensor> inputs) {
   const int64_t n = std::max<int64_t>(1, op.type.elements());
   const auto size = [&](size_t i) { return inputs[i].elements(); };
@@ -39,7 +43,8 @@ int64_t terms_of(const Op& op, std::span<const Tensor> inputs) {
   }
 }
 
-template <typename At>  // at(i) -> element of the result; residual[i] / radius there
+// at(i) is the element of the result that residual[i] belongs to.
+template <typename At>
 ResidualSums sums_of(std::span<const double> residual, const OracleResult& oracle, At at) {
   ResidualSums s;
   for (size_t i = 0; i < residual.size(); ++i) {
@@ -71,7 +76,8 @@ Largest largest_of(std::span<const double> residual, const OracleResult& oracle)
   return l;
 }
 
-// Sizes of residuals, as many as are of interest: rows that repeat each other are one row.
+// The distinct magnitudes of at most 2047 of the residuals: elements that repeat each other count
+// once.
 template <typename At>
 std::set<float> sizes_of(std::span<const double> residual, const OracleResult& oracle, At at) {
   std::set<float> sizes;
@@ -89,7 +95,7 @@ double half_ulp(double x) {
   return std::ldexp(1.0, std::max(exponent - 25, -150));
 }
 
-// n of `all` elements, one from each stretch, where Philox says.
+// n of `all` elements: one from each of n equal stretches, drawn by Philox.
 std::vector<int64_t> choose(int64_t all, int64_t n, uint64_t seed, const BiasSample& sample) {
   std::vector<int64_t> chosen;
   if (n >= all) {
@@ -183,8 +189,9 @@ void BiasWatch::Against::add(const Against& o) {
   results += o.results;
 }
 
-// Directions and size of a subject's residuals against its members'. Directions are beyond if outside the honest ones of either
-// sign. A deviation is what honest engines show, and at least that of independent errors.
+// Compares the directions and the size of the subject's residuals with the members'. A direction is
+// outside if its magnitude exceeds that of every member in either sign. Its standard deviation is
+// what the members show, and at least that of independent errors.
 BiasWatch::Judged BiasWatch::judge(const Against& against) {
   Judged out;
   const ResidualSums& subject = against.subject;
@@ -212,14 +219,14 @@ BiasWatch::Judged BiasWatch::judge(const Against& against) {
     direction(&ResidualSums::away, kAwayFromZero, kTowardZero);
     direction(&ResidualSums::up, kUpward, kDownward);
   }
-  // Few elements leave the largest honest error to chance.
+  // With few elements, the largest conforming error is subject to chance.
   const double larger =
       kLarger * (1 + 8 / std::sqrt(static_cast<double>(std::max<int64_t>(1, subject.counted))));
   if (size > 0) out.scores[kSize] = {subject.rms() / size - larger, subject.rms() / size, 0, 1};
   return out;
 }
 
-// The residuals of honest engines on a sample of the elements, and those of the subject there.
+// The residuals of conforming engines and of the subject on a sample of the elements.
 std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample,
                                                  std::span<const double> residual, uint64_t which,
                                                  Scores* seen) {
@@ -228,7 +235,7 @@ std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample,
   const int64_t terms = terms_of(*sample.op, sample.inputs);
   const int64_t n = std::clamp<int64_t>(kBudget / (terms * kMembers), 16, kElements);
   std::vector<int64_t> elements = choose(all, n, seed_, sample);
-  // The worst element is looked at, too.
+  // Compare the worst element as well; it does not enter the sums.
   const Largest worst = largest_of(residual, oracle);
   const size_t chosen = elements.size();
   if (worst.at >= 0) elements.push_back(worst.at);
@@ -245,7 +252,7 @@ std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample,
     mine[i] = residual[e];
     if (oracle.radius[e] > 0 && std::isfinite(oracle.radius[e])) {
       const double x = half_ulp(oracle.value[e]) / oracle.radius[e];
-      against.floor += x * x / 3;  // what a single rounding may be off by
+      against.floor += x * x / 3;  // the variance of a single rounding, uniform within half an ulp
     }
   }
   against.subject = sums_of(mine, oracle, at);
@@ -270,7 +277,8 @@ std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample,
   }
   if (worst.at >= 0) {
     const auto e = static_cast<size_t>(worst.at);
-    // Of few terms, honest engines may all happen to be exact: the others' errors then say what is due here.
+    // In sums of few terms, all conforming engines may happen to be exact at this element; their
+    // errors at the other elements then give the expected size.
     const double due =
         std::max(one + half_ulp(oracle.value[e]), judged.honest_size * oracle.radius[e]);
     const double ratio = std::fabs(residual[e]) / due;
@@ -279,7 +287,7 @@ std::optional<BiasWatch::Against> BiasWatch::ask(const BiasSample& sample,
   return against;
 }
 
-// A score of few residuals, which says nothing by itself.
+// The score of the residuals of one step, which may be too few to compare with the members.
 double BiasWatch::alone(const Against& of, Kind kind) {
   const ResidualSums& s = of.subject;
   if (kind != kSize)
@@ -288,12 +296,13 @@ double BiasWatch::alone(const Against& of, Kind kind) {
   return size > 0 ? s.rms() / size : 0;
 }
 
-// Results that say little each: what follows a suspicious one is added up until it says enough, or nothing.
+// Pools results that are too small to decide alone: the results after a suspicious one are added up
+// until they decide, or until nothing suspicious is left.
 std::optional<BiasFinding> BiasWatch::pool(const BiasSample& sample, int replica, bool suspicious,
                                            const std::optional<Against>& against) {
   Pool& pool = pools_[{sample.id, replica}];
   if (!pool.open) {
-    // What raised the suspicion is no evidence: it was chosen for what it says.
+    // The result that raised the suspicion is left out: it was selected for its score.
     if (suspicious) {
       pool = {true, sample.step, {}};
       ++counts_.opened;
@@ -304,7 +313,7 @@ std::optional<BiasFinding> BiasWatch::pool(const BiasSample& sample, int replica
   pool.steps[sample.step].add(*against);
   if (pool.steps.size() > kPooledSteps) pool.steps.erase(pool.steps.begin());
 
-  // From the last step back: it may be wrong since any of them.
+  // Sum from the last step backwards, because the fault may begin at any of the steps.
   std::optional<BiasFinding> finding;
   double most = 0;
   bool calm = true;
@@ -323,13 +332,14 @@ std::optional<BiasFinding> BiasWatch::pool(const BiasSample& sample, int replica
       counts_.pooled = std::max(
           counts_.pooled, kind == kSize ? j.value / (j.value - j.beyond) : j.beyond / kPooled);
       if (beyond <= 0) continue;
-      // A step that does not say half of it by itself is not where it begins.
+      // The finding begins at this step only if the step alone shows half of the score.
       if (alone(step->second, static_cast<Kind>(kind)) / j.value < 0.5) continue;
-      // Of several, the direction that says most; sizes only where no direction does.
+      // Of several scores take the direction farthest outside; take a size only if there is no
+      // direction.
       const bool size = kind == kSize, had_size = finding && finding->score.name == kNames[kSize];
       if (finding && (size != had_size ? size : beyond <= most)) continue;
       most = beyond;
-      // The result that opened the pool is older than those in it, and as suspicious.
+      // The result that opened the pool precedes those in it and is equally suspicious.
       const bool since_opened = steps + 1 >= static_cast<int64_t>(pool.steps.size());
       finding = BiasFinding{{std::string(kNames[kind]), j.value, j.low, j.high},
                             since_opened ? pool.first_step : step->first,
@@ -369,7 +379,7 @@ std::optional<BiasFinding> BiasWatch::agree(const BiasSample& sample, int replic
         static_cast<int64_t>(run.steps.size()) < kSteps) {
       continue;
     }
-    // Of several, the direction that says most; sizes only where no direction does.
+    // Of several scores take the largest direction; take a size only where there is no direction.
     const double value = run.value / static_cast<double>(run.observations);
     if (finding && (kind >= kSize || std::fabs(value) <= std::fabs(finding->score.value))) continue;
     BiasFinding f;
@@ -390,18 +400,20 @@ std::optional<BiasFinding> BiasWatch::observe(const BiasSample& sample) {
   std::vector<double> residual(subject.size());
   for (size_t i = 0; i < subject.size(); ++i)
     residual[i] = static_cast<double>(subject[i]) - oracle.value[i];
-  // What is fed again gives the same residuals again: no new evidence.
+  // The same operands again give the same residuals, which are no new evidence.
   const Digest bits = digest_bytes(residual.data(), residual.size() * sizeof(double));
   uint64_t& last = last_[{sample.id, sample.replica}];
   if (last == bits.low) return std::nullopt;
   last = bits.low;
-  const bool repeats = sample.replica > 0 && last_[{sample.id, 0}] == bits.low;  // another core's
+  // Whether core 0 has the same residuals.
+  const bool repeats = sample.replica > 0 && last_[{sample.id, 0}] == bits.low;
   ++counts_.results;
 
   const ResidualSums whole = sums_of(residual, oracle, [](size_t i) { return i; });
   const double rms = whole.rms(), effective = whole.effective();
   const auto known = honest_size_.find(sample.id);
-  // Honest engines are asked when a score calls for it, once to know what size their errors have, and while a pool is open.
+  // Compare with conforming engines if a score is suspicious, once to learn the size of their
+  // errors, and while a pool is open.
   const bool leans = effective >= kFewest && std::max(std::fabs(whole.direction(whole.away)),
                                                       std::fabs(whole.direction(whole.up))) *
                                                      std::sqrt(effective) >
@@ -418,11 +430,12 @@ std::optional<BiasFinding> BiasWatch::observe(const BiasSample& sample) {
         static_cast<uint64_t>(sample.step) << 32 ^ op ^ static_cast<uint64_t>(sample.replica + 1),
         &seen);
   }
-  // A pool's are the same engines throughout: an order of addition that errs to one side on sums of equal terms does so each time.
+  // A pool uses the same engines throughout: an order of summation that errs to one side on sums of
+  // equal terms does so in every result.
   if (rms > 0 && pooling) against = ask(sample, residual, op, nullptr);
   counts_.beyond += std::ranges::any_of(seen, [](const Seen& s) { return s.gain > 0; }) ? 1 : 0;
 
-  // Together with the other cores, and on its own: a core may be wrong alone.
+  // Judge the core together with the others, and alone: one core may be the only wrong one.
   const double weight = sample.replica < 0 ? 1 : 1.0 / sample.cores;
   const bool suspicious = asks && (leans || rms > 2 * honest_size_[sample.id]);
   std::optional<BiasFinding> finding = agree(sample, -1, weight, seen);
@@ -438,7 +451,7 @@ std::optional<BiasFinding> BiasWatch::observe(const BiasSample& sample) {
   if (!finding) return std::nullopt;
   settled_.insert(sample.id);
   ++counts_.findings;
-  // How the result relates to what was due, in one number.
+  // The least-squares factor of the result against the expected values.
   double sx = 0, xx = 0;
   for (size_t i = 0; i < subject.size(); ++i) {
     const double x = sample.oracle->value[i];

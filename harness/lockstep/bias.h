@@ -1,10 +1,13 @@
-// Bias below the bound: an op whose results all lie inside their radii, but whose rounding errors no honest engine has. Scores
-// of the residuals r = subject - oracle of one result are held against the same scores of honest engines on the same inputs;
-// a finding needs several results, on several steps, that agree. docs/bounds.md, "Bias below the bound".
+// Bias below the bound: an op whose results all lie inside their radii, but whose rounding errors
+// are unlike those of any conforming engine. The residuals r = subject - oracle of a result are
+// scored and compared with the scores of conforming engines on the same inputs. A finding needs
+// several results, on several steps, that agree. Part of instrument 1: Lockstep
+// (harness/lockstep/lockstep.h) feeds it each result that it replays. See docs/bounds.md, "Bias
+// below the bound".
 //
 //   BiasWatch watch(honest_engines(declared), seed);
-//   if (BiasWatch::scored(op)) finding = watch.observe({step, replica, id, &op, inputs, &subject, &oracle});
-//   watch.suspects(id)             // worth a replay on every step until this is settled
+//   if (BiasWatch::scored(op)) finding = watch.observe({step, replica, cores, id, &op, ...});
+//   watch.suspects(id)             // if true, replay this op on every step until that is settled
 #pragma once
 
 #include <array>
@@ -20,8 +23,8 @@
 
 namespace twinrun {
 
-// Elements of an op's result as honest engines of one declaration compute them: [member][element]. Another draw gives other
-// members.
+// Elements of an op's result as conforming engines of one declaration compute them:
+// [member][element]. Another `draw` selects other members.
 using HonestElements = std::function<std::vector<std::vector<float>>(
     uint64_t draw, int members, const Op& op, std::span<const Tensor> inputs,
     std::span<const int64_t> elements)>;
@@ -37,26 +40,30 @@ struct BiasSample {
   const OracleResult* oracle = nullptr;
 };
 
-// Residuals of one or of many results, each in units of its radius: a large element has no more say than a small one.
+// Sums over the residuals of one or of many results, each in units of its radius, so that elements
+// of all magnitudes count alike.
 struct ResidualSums {
-  double away = 0, up = 0;        // away from zero, upward
-  double sizes = 0, squares = 0;  // of |x|, of x^2
+  double away = 0, up = 0;        // sums of x signed away from zero, and of x
+  double sizes = 0, squares = 0;  // sums of |x| and of x^2
   int64_t counted = 0;
-  double direction(double total) const;  // of away or up: in [-1, 1]
+  // `total` is `away` or `up`; the result is in [-1, 1].
+  double direction(double total) const;
   double rms() const;
-  double effective() const;  // how many independent ones there are at most: (sum |x|)^2 / sum x^2
+  // An upper bound on the number of independent residuals: (sum |x|)^2 / sum x^2.
+  double effective() const;
   void add(const ResidualSums& other);
 };
 
-// How often each stage was reached, for the calibration.
+// How often each stage was reached; used for the calibration.
 struct BiasCounts {
   int64_t results = 0;     // scored
-  int64_t asked = 0;       // honest engines were asked
-  int64_t beyond = 0;      // a score beyond theirs
-  double highest = 0;      // level that was reached,
-  std::string highest_at;  // in which op and score
-  int64_t opened = 0;      // pools
-  double pooled = 0;       // a pool's largest part of what a finding takes
+  int64_t asked = 0;       // comparisons with conforming engines
+  int64_t beyond = 0;      // results with a score outside their range
+  double highest = 0;      // the highest level reached,
+  std::string highest_at;  // and in which op and score
+  int64_t opened = 0;      // pools opened
+  // The largest score of a pool, as a share of the score that a finding needs.
+  double pooled = 0;
   int64_t findings = 0;
 };
 
@@ -64,37 +71,45 @@ class BiasWatch {
  public:
   BiasWatch(HonestElements honest, uint64_t seed) : honest_(std::move(honest)), seed_(seed) {}
 
-  // f32 sums: where an engine is free in the order, and may be wrong inside it. Single roundings are decided by the radius.
+  // Whether results of this op are scored: sums in f32, where an engine may choose the order of the
+  // terms and can be wrong inside the bound. Ops with a single rounding are decided by the radius.
   static bool scored(const Op& op);
 
-  // A finding the first time that enough results agree; at most one per op.
+  // Returns a finding as soon as enough results agree; at most one per op.
   std::optional<BiasFinding> observe(const BiasSample& sample);
+  // Whether the level of a score of this op is above 0 and there is no finding yet.
   bool suspects(ValueId id) const;
   const BiasCounts& counts() const { return counts_; }
 
-  static constexpr int kMembers = 12;         // honest engines per comparison
-  static constexpr int64_t kElements = 4096;  // at most, of a result
-  static constexpr double kEnough = 6;        // what the level of a finding reaches,
-  static constexpr int64_t kResults = 4;      // on as many results
-  static constexpr int64_t kSteps = 3;        // and steps at least
-  static constexpr double kMargin =
-      1;  // of a direction beyond the honest range, in standard deviations
-  static constexpr double kLarger = 3;       // of sizes, against the largest honest one
-  static constexpr double kOneElement = 16;  // of one element's error
-  static constexpr double kClear = 0.75;     // ... and at least this much of all of it
+  static constexpr int kMembers = 12;         // conforming engines per comparison
+  static constexpr int64_t kElements = 4096;  // elements of a result that are compared, at most
+  static constexpr double kEnough = 6;        // the level that a finding reaches,
+  static constexpr int64_t kResults = 4;      // on at least so many results
+  static constexpr int64_t kSteps = 3;        // and on at least so many steps
+  // How far a direction must lie outside the range of conforming engines, in standard deviations.
+  static constexpr double kMargin = 1;
+  // A size must exceed the largest conforming one by this factor, and more where elements are few.
+  static constexpr double kLarger = 3;
+  // The error of one element must exceed the largest conforming one by this factor.
+  static constexpr double kOneElement = 16;
+  // A direction summed over many results must also be at least this large in absolute value.
+  static constexpr double kClear = 0.75;
+  // Steps that a pool keeps.
   static constexpr size_t kPooledSteps = 64;
-  static constexpr double kPooled =
-      4;  // of a direction over many results, in standard deviations beyond kMargin
+  // How far a direction over many results must lie outside, in standard deviations beyond kMargin.
+  static constexpr double kPooled = 4;
 
  private:
   enum Kind : uint8_t { kTowardZero, kAwayFromZero, kUpward, kDownward, kSize, kOne };
   static constexpr int kKinds = 6;
   struct Seen {       // one score of one result
-    double gain = 0;  // of the level: above 0 if beyond honest engines
+    double gain = 0;  // added to the level; above 0 if outside the conforming range
     double value = 0, low = 0, high = 0;
   };
-  // What agrees so far. The level rises by 1 to 2 with a result beyond honest engines, falls by kFalls with one within, and never
-  // below 0. Cores that share weights are no independent witnesses: of all together, each counts for its part of a step.
+  // Successive results that agree in one score. The level rises by 1 to 2 with a result outside the
+  // range of conforming engines, falls by kFalls with one inside, and never below 0. Cores share
+  // weights and are not independent evidence: in the run of all cores together, each core's result
+  // has weight 1 / cores.
   struct Run {
     double level = 0;
     int64_t observations = 0, first_step = 0;
@@ -103,13 +118,15 @@ class BiasWatch {
   };
   static constexpr double kFalls = 0.5;
   using Scores = std::array<Seen, kKinds>;
-  // A subject's residuals and those of honest engines on the same elements; of one result, or of many.
+  // The residuals of the subject and of conforming engines on the same elements, of one or of many
+  // results.
   struct Against {
     ResidualSums subject;
     std::vector<ResidualSums> members;
-    double floor = 0;  // sum of squares that single roundings of the results would have
-    std::set<float>
-        different;  // sizes of the subject's residuals: sums of equal terms have few, again and again
+    double floor = 0;  // sum of squares that rounding each result once would give
+    // Distinct magnitudes of the subject's residuals. Sums of equal terms repeat a few magnitudes,
+    // so that their residuals are not independent.
+    std::set<float> different;
     int64_t results = 0;
     void add(const Against& other);
   };
@@ -117,17 +134,20 @@ class BiasWatch {
     double beyond = -1, value = 0, low = 0, high = 0;
   };
   struct Judged {
-    std::array<Judgement, kOne> scores;  // without kOne
-    double honest_size = 0;              // rms of residual / radius of the worst honest engine
+    // All but kOne.
+    std::array<Judgement, kOne> scores;
+    double honest_size = 0;  // rms of residual / radius, of the worst member
   };
   struct Pool {
     bool open = false;
-    int64_t first_step = 0;  // when it was opened
+    // The step that opened the pool.
+    int64_t first_step = 0;
     std::map<int64_t, Against> steps;
   };
   static Judged judge(const Against& against);
   static double alone(const Against& of, Kind kind);
-  // `which` draws the engines; `seen`: this one result's scores, if they are wanted.
+  // Compares the residuals with those of conforming engines on a sample of the elements. `which`
+  // seeds the draw of these engines; `seen`, if not null, receives the scores of this result.
   std::optional<Against> ask(const BiasSample& sample, std::span<const double> residual,
                              uint64_t which, Scores* seen);
   std::optional<BiasFinding> pool(const BiasSample& sample, int replica, bool suspicious,
@@ -137,14 +157,15 @@ class BiasWatch {
 
   HonestElements honest_;
   uint64_t seed_;
-  std::map<std::pair<ValueId, int>, std::array<Run, kKinds>>
-      runs_;                                       // replica -1: all of them together
-  std::map<std::pair<ValueId, int>, Pool> pools_;  // likewise
-  std::map<ValueId, double>
-      honest_size_;  // rms of residual / radius of the worst honest engine, when last asked
-  std::map<std::pair<ValueId, int>, uint64_t>
-      last_;                   // digest of the residuals: what is fed twice is seen once
-  std::set<ValueId> settled_;  // found
+  // Replica -1: all cores together.
+  std::map<std::pair<ValueId, int>, std::array<Run, kKinds>> runs_;
+  std::map<std::pair<ValueId, int>, Pool> pools_;  // as in runs_
+  // Size of the errors of the worst conforming engine, from the latest comparison
+  // (Judged::honest_size).
+  std::map<ValueId, double> honest_size_;
+  // Digest of the latest residuals: a result that repeats them is no new evidence.
+  std::map<std::pair<ValueId, int>, uint64_t> last_;
+  std::set<ValueId> settled_;  // ops with a finding
   BiasCounts counts_;
 };
 

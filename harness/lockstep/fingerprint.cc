@@ -1,3 +1,4 @@
+// Tries the families of hypotheses on a wrong result and keeps those that explain most of it.
 #include "harness/lockstep/fingerprint.h"
 
 #include <fmt/format.h>
@@ -11,7 +12,8 @@
 namespace twinrun {
 namespace {
 
-constexpr double kNearlyAll = 0.9;  // of the wrong elements: still worth saying
+// The share of the wrong elements from which a hypothesis is reported.
+constexpr double kNearlyAll = 0.9;
 
 std::string describe(const Suspect& s) {
   double sx = 0, ss = 0, xx = 0;
@@ -51,7 +53,8 @@ std::vector<Likeness> likenesses(const Capabilities& declared, const Op& op, con
     for (Likeness& e : family(s)) {
       if (e.share >= kNearlyAll) all.push_back(std::move(e));
     }
-    // What explains everything ends the search: later families describe, the earlier ones say why.
+    // Stop at a family that explains everything: earlier families name a mechanism, later ones only
+    // describe.
     if (std::ranges::any_of(all, [](const Likeness& e) { return e.share == 1; })) break;
   }
   std::ranges::stable_sort(all, std::greater<>(), &Likeness::share);

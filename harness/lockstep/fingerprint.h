@@ -1,7 +1,10 @@
-// What a wrong tensor looks like beside the expected one, as an engine engineer would say it. Hypotheses are tried by evidence:
-// the op is recomputed as the hypothesis says, and must then agree inside the bound.
+// Signatures of a fault: what a wrong tensor looks like beside the expected one, in words for the
+// author of the engine. Each hypothesis is tested: the op is recomputed as the hypothesis says, and
+// the subject must then agree inside the bound. Lockstep (harness/lockstep/lockstep.h) calls this
+// for the first violation of an op.
 //
-//   likenesses(declared, op, subject, oracle, inputs, pool, past);     // {"8 times the expected value", 1}, ...
+//   likenesses(declared, op, subject, oracle, inputs, pool, past);
+//   // {"8 times the expected value", 1}, ...
 #pragma once
 
 #include <span>
@@ -14,23 +17,24 @@ namespace twinrun {
 
 struct Likeness {
   std::string text;
-  double share = 1;  // of the wrong elements that it explains
+  double share = 1;  // share of the wrong elements that it explains
 };
 
-// What was seen one step before, and around the op.
+// Values of the step before, and the number of cores. Stale values are looked for among them.
 struct Past {
-  Tensor result;                 // of this op; invalid if unknown
-  std::vector<Tensor> operands;  // likewise
+  Tensor result;                 // the result of this op; invalid if unknown
+  std::vector<Tensor> operands;  // its operands, each invalid if unknown
   int cores = 1;
 };
 
-// Best first: what explains every wrong element, then what explains nearly all, then a description. Never empty for an f32
-// result with wrong elements.
+// Best first: signatures that explain every wrong element, then those that explain nearly all (90 %
+// or more), else a description in numbers. Never empty for an f32 result with wrong elements.
 std::vector<Likeness> likenesses(const Capabilities& declared, const Op& op, const Tensor& subject,
                                  const OracleResult& oracle, const std::vector<Tensor>& inputs,
                                  ThreadPool* pool, const Past& past);
 
-// The best of them; "" if nothing recognisable. previous: the op's result one step before, or nullptr.
+// The text of the best signature; "" if there is none. `previous`: the op's result one step before,
+// or nullptr.
 std::string fingerprint(const Capabilities& declared, const Op& op, const Tensor& subject,
                         const OracleResult& oracle, const std::vector<Tensor>& inputs,
                         ThreadPool* pool, const Tensor* previous);

@@ -1,3 +1,4 @@
+// Draws conforming engines of a declared arithmetic and evaluates single elements with them.
 #include "harness/lockstep/honest.h"
 
 #include "backends/variants/variant.h"
@@ -5,7 +6,8 @@
 namespace twinrun {
 namespace {
 
-// The longest chains that a declaration allows, which have the largest errors: drawn orders may miss them.
+// The longest chains of additions that a declaration allows. They have the largest errors, and
+// random orders may miss them.
 Variant longest_chains(Variant v, bool fused) {
   const Capabilities& d = v.declared;
   const bool blocks = d.block32_order && d.precision != DotPrecision::kF32;

@@ -1,4 +1,7 @@
-// Honest engines of a declared arithmetic, as the null of a statistic: what their results look like on the same inputs.
+// Conforming engines of a declared arithmetic (backends/variants/variant.h) as the null hypothesis
+// of the statistics in bias.h: what their results look like on the same inputs.
+//
+//   BiasWatch watch(honest_engines(backend->capabilities()), seed);
 #pragma once
 
 #include "harness/lockstep/bias.h"

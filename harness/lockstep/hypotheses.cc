@@ -1,3 +1,4 @@
+// Hypotheses that need no recomputation: values taken from memory, and patterns in the numbers.
 #include "harness/lockstep/hypotheses.h"
 
 #include <fmt/format.h>
@@ -14,14 +15,15 @@ bool same_at(const Tensor& a, const Tensor& b, int64_t i) {
   return std::memcmp(a.raw() + at, b.raw() + at, size) == 0;
 }
 
-// Is `x` what an engine may store for a number `value` known to `radius`?
+// Whether an engine may store `x` for a number `value` that is known to within `radius`.
 bool within(double x, double value, double radius) {
   return x == value || (x != x && value != value) || std::fabs(x - value) <= radius;
 }
 
 std::string number(double x) { return fmt::format("{:.4g}", x); }
 
-// got = factor * due, for a factor that fits all; a near whole number, or one over it, is taken for that number.
+// got = factor * expected, with one factor that fits all wrong elements. A factor close to a whole
+// number, or to one over a whole number, is rounded to it.
 void factor(const Suspect& s, std::vector<Likeness>& out) {
   double sx = 0, xx = 0;
   for (const int64_t i : s.wrong) {
@@ -35,7 +37,7 @@ void factor(const Suspect& s, std::vector<Likeness>& out) {
   if (whole != 0 && std::fabs(f / whole - 1) < 1e-4) f = whole;
   if (part != 0 && std::fabs(f * part - 1) < 1e-4) f = 1 / part;
   if (f == 1) return;
-  // Beside the bound, what the fit itself may be off by: small against what the factor does.
+  // Beside the bound, allow for the error of the fit, small against the effect of the factor.
   const double share = s.share([&](int64_t i) {
     const double off = std::fabs(f) * s.radius(i) + 1e-3 * std::fabs((f - 1) * s.due(i));
     return within(s.got(i), f * s.due(i), off);
@@ -47,7 +49,7 @@ void factor(const Suspect& s, std::vector<Likeness>& out) {
   out.push_back({number(f) + " times the expected value" + which, share});
 }
 
-// One bit of one element.
+// A single flipped bit that explains the element.
 std::string flipped_bit(const Suspect& s, int64_t i) {
   if (s.subject.dtype() != DType::kF32) return "";
   const uint32_t bits = to_bits(s.subject.as<const float>()[static_cast<size_t>(i)]);
@@ -58,7 +60,7 @@ std::string flipped_bit(const Suspect& s, int64_t i) {
   return "";
 }
 
-// Wrong by a few units in the last place: which way.
+// Errors of a few units in the last place, and their direction.
 void roundings(const Suspect& s, std::vector<Likeness>& out) {
   int64_t most = 0;
   bool toward_zero = true, away = true, up = true, down = true;
@@ -93,7 +95,7 @@ void narrowed(const Suspect& s, std::vector<Likeness>& out) {
   };
   out.push_back({"the result cut toward zero to bfloat16", as_bf16(bf16_truncate)});
   out.push_back({"the result rounded to bfloat16", as_bf16(bf16_round)});
-  // Few numbers are ones by chance.
+  // A few numbers may be bfloat16 numbers by chance.
   if (s.wrong.size() >= 4) {
     out.push_back({"bfloat16 numbers only: summed in bfloat16", s.share([&](int64_t i) {
                      return (to_bits(static_cast<float>(s.got(i))) & 0xFFFFu) == 0;
@@ -108,7 +110,7 @@ void narrowed(const Suspect& s, std::vector<Likeness>& out) {
                  })});
 }
 
-// The right numbers in the wrong place: rows, or neighbours along the last dimension, shifted by one.
+// The expected numbers in the wrong place: shifted by one along a dimension.
 void shifted(const Suspect& s, std::vector<Likeness>& out) {
   const Dims& dims = s.op.type.dims;
   const int64_t all = s.op.type.elements();
@@ -144,7 +146,8 @@ std::vector<Likeness> from_memory(const Suspect& s) {
   for (size_t i = 0; i < s.inputs.size(); ++i) {
     const double share = equals(s.inputs[i]);
     if (s.op.kind == OpKind::kAllReduce) {
-      if (s.inputs.size() == 2) continue;  // of two, one alone is the sum without the other
+      // Of two cores, one contribution alone is the sum without the other core.
+      if (s.inputs.size() == 2) continue;
       out.push_back({fmt::format("core {}'s own contribution: not reduced", i), share});
     } else if (update && i == 0) {
       out.push_back({"an update of exactly zero: the old value was kept", share});

@@ -1,6 +1,7 @@
-// The hypotheses of fingerprint.h, by where they look: at what was in memory, at what the op would give if it were another
-// (other operands, another rounding, another formula), at the numbers alone. Each says what share of the wrong elements
-// it explains; none knows what faults can be injected.
+// The hypotheses behind fingerprint.h, in three families: the result was taken from memory; the op
+// was computed with other operands, another rounding or another formula; the numbers alone show a
+// pattern. Each hypothesis reports the share of the wrong elements that it explains. None uses
+// knowledge of the faults that can be injected.
 #pragma once
 
 #include <vector>
@@ -12,7 +13,7 @@
 
 namespace twinrun {
 
-// A wrong result, and all that is known of it.
+// A wrong result and everything that is known about it.
 struct Suspect {
   const Capabilities& declared;
   const Op& op;
@@ -26,7 +27,7 @@ struct Suspect {
   double got(int64_t i) const { return number_at(subject, i); }
   double due(int64_t i) const { return oracle.value[static_cast<size_t>(i)]; }
   double radius(int64_t i) const { return oracle.radius[static_cast<size_t>(i)]; }
-  // The share of the wrong elements for which f(i) holds.
+  // The share of the wrong elements i for which f(i) holds.
   template <typename F>
   double share(F f) const {
     if (wrong.empty()) return 0;
@@ -36,9 +37,11 @@ struct Suspect {
   }
 };
 
-std::vector<Likeness> from_memory(
-    const Suspect& s);  // stale, zero update, a copy, another's contribution
-std::vector<Likeness> from_operands(const Suspect& s);  // the op recomputed as the hypothesis says
-std::vector<Likeness> from_values(const Suspect& s);    // factor, sign, constant, bit, rounding
+// Stale value, zero update, copy of an operand, one core's contribution in place of the sum.
+std::vector<Likeness> from_memory(const Suspect& s);
+// The op recomputed by the oracle as the hypothesis says.
+std::vector<Likeness> from_operands(const Suspect& s);
+// Non-finite values, zeros, a flipped bit, a factor, a constant, an offset, a shift, a rounding.
+std::vector<Likeness> from_values(const Suspect& s);
 
 }  // namespace twinrun

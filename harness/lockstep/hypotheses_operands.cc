@@ -1,4 +1,5 @@
-// The op as it would be with other operands, in another arithmetic, or by another formula: recomputed by the oracle.
+// Hypotheses that recompute the op with the oracle: with other operands, in another arithmetic, or
+// by another formula.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,12 +16,13 @@ class Trials {
  public:
   Trials(const Suspect& s, std::vector<Likeness>& out) : s_(s), out_(out) {}
 
-  // Nothing more is tried once all is explained: a trial costs as much as a replay.
+  // Whether one hypothesis explains everything. Each trial costs as much as a replay, so stop then.
   bool done() const { return done_; }
 
   void values(std::string text, const std::function<double(int64_t)>& value,
               const std::function<double(int64_t)>& radius) {
-    // What is right must be right under the hypothesis, too: a sum without its last terms is so everywhere.
+    // Elements that are right must agree with the hypothesis, too: a sum without its last terms
+    // lacks them in every element.
     int64_t explained = 0, contradicted = 0;
     size_t next = 0;
     for (int64_t i = 0; i < s_.op.type.elements(); ++i) {
@@ -40,7 +42,7 @@ class Trials {
     values(
         std::move(text), [&](int64_t i) { return r.value[static_cast<size_t>(i)]; },
         [&](int64_t i) {
-          // "Anything goes" explains nothing.
+          // An infinite radius would agree with anything and explains nothing.
           const double radius = r.radius[static_cast<size_t>(i)];
           return std::isfinite(radius) ? radius : -1;
         });
@@ -82,7 +84,7 @@ void stale_operands(const Suspect& s, Trials& trials) {
   }
 }
 
-// The memory of a matrix read along the other dimension; of a square one, its transpose.
+// The memory of a matrix read along the other dimension: for a square matrix, its transpose.
 Tensor misread(const Tensor& t) {
   const int64_t rows = t.dims()[0], columns = t.dims()[1];
   Tensor out = t.clone();
@@ -95,7 +97,8 @@ Tensor misread(const Tensor& t) {
   return out;
 }
 
-// Dots: wrong operand rounding, a part of k left out or added twice, an operand read in the wrong order.
+// Dots: wrong operand rounding, a part of k left out or added twice, an operand read in transposed
+// order.
 void of_dot(const Suspect& s, Trials& trials) {
   std::vector<Tensor> operands;
   for (const Tensor& t : s.inputs) operands.push_back(mapped(t, cut));
@@ -123,7 +126,7 @@ void of_dot(const Suspect& s, Trials& trials) {
           fmt::format("the last {} of {} terms of the sum are counted twice", tail, k),
           [&](int64_t i) { return 2 * s.due(i) - without.value[static_cast<size_t>(i)]; },
           [&](int64_t i) { return 2 * s.radius(i) + without.radius[static_cast<size_t>(i)]; });
-      // Padding cells that hold what comes first.
+      // Padding cells at the end of a tile that hold the first terms of the sum.
       const int64_t cells = (tile - k % tile) % tile;
       if (trials.done() || cells == 0 || cells >= k) continue;
       const OracleResult head =
@@ -144,7 +147,7 @@ void of_dot(const Suspect& s, Trials& trials) {
   }
 }
 
-// All-reduce: a core's part missing or doubled, narrow numbers on the wire.
+// All-reduce: a core's contribution is missing, doubled or replaced, or sent in bfloat16.
 void of_all_reduce(const Suspect& s, Trials& trials) {
   for (size_t core = 0; core < s.inputs.size() && !trials.done(); ++core) {
     std::vector<Tensor> parts = s.inputs;
@@ -161,7 +164,8 @@ void of_all_reduce(const Suspect& s, Trials& trials) {
     }
   }
   if (trials.done() || s.subject.dtype() != DType::kF32) return;
-  // Every hop may round the running sum to bfloat16; the parts themselves are rounded first.
+  // If the result is in bfloat16, every hop may have rounded the running sum; otherwise only the
+  // contributions were rounded.
   std::vector<Tensor> parts;
   for (const Tensor& t : s.inputs) parts.push_back(mapped(t, narrow));
   Op narrow_op = s.op;
@@ -193,7 +197,7 @@ bool splat(const Tensor& t) {
   return std::ranges::all_of(x, [&](float v) { return to_bits(v) == to_bits(x[0]); });
 }
 
-// The constant that operand `which` would have to be, at element i.
+// The value that the constant operand `which` would need for the subject's element i.
 double solved(const Suspect& s, size_t which, int64_t i) {
   const double got = s.got(i), other = number_at(s.inputs[1 - which], i);
   switch (s.op.kind) {
@@ -208,7 +212,7 @@ double solved(const Suspect& s, size_t which, int64_t i) {
   }
 }
 
-// a + f b in the place of a + b: a step of another size.
+// a + f b in place of a + b: an update of another size.
 void part_of_operand(const Suspect& s, Trials& trials) {
   const double sign = s.op.kind == OpKind::kAdd ? 1 : -1;
   double sb = 0, bb = 0;
@@ -220,7 +224,8 @@ void part_of_operand(const Suspect& s, Trials& trials) {
   }
   if (!(bb > 0) || s.wrong.size() < 3) return;
   for (const double f : {std::stod(fmt::format("{:.2g}", sb / bb)), sb / bb}) {
-    if (f == 0 || std::fabs(f - 1) < 1e-3) continue;  // rounding moves it that much
+    // Rounding alone changes the factor by this much.
+    if (f == 0 || std::fabs(f - 1) < 1e-3) continue;
     trials.values(
         fmt::format("its second input times {:.4g}", f),
         [&](int64_t i) { return number_at(s.inputs[0], i) + f * sign * number_at(s.inputs[1], i); },
@@ -232,7 +237,7 @@ void part_of_operand(const Suspect& s, Trials& trials) {
   }
 }
 
-// Sums over dimensions: a first or last term that is missing.
+// Sums over dimensions: the first or the last term is missing.
 void of_reduce(const Suspect& s, Trials& trials) {
   if (s.op.attrs.reducer == Reducer::kMax || s.inputs[0].dtype() != DType::kF32) return;
   const Dims& dims = s.inputs[0].dims();
@@ -254,7 +259,7 @@ void of_reduce(const Suspect& s, Trials& trials) {
   }
 }
 
-// + - * /: another operation, exchanged operands, another constant.
+// Binary ops: another operation, exchanged operands, another constant.
 void of_binary(const Suspect& s, Trials& trials) {
   if (s.subject.dtype() != DType::kF32) return;
   for (size_t i = 0; i < 2; ++i) {
@@ -268,7 +273,7 @@ void of_binary(const Suspect& s, Trials& trials) {
     if (wanted.empty()) continue;
     const auto middle = wanted.begin() + static_cast<std::ptrdiff_t>(wanted.size() / 2);
     std::nth_element(wanted.begin(), middle, wanted.end());
-    // Constants are written by people: three digits are tried first.
+    // Constants in source code have few digits: try three digits first.
     for (const double c : {std::stod(fmt::format("{:.3g}", *middle)), *middle}) {
       std::vector<Tensor> inputs = s.inputs;
       inputs[i] = inputs[i].clone();
@@ -289,7 +294,7 @@ void of_binary(const Suspect& s, Trials& trials) {
   trials.with("its operands exchanged", {s.inputs[1], s.inputs[0]});
 }
 
-// Sums into rows: the last contribution, or the first, in the place of their sum.
+// scatter_add: the last contribution to a row, or the first, in place of their sum.
 void of_scatter_add(const Suspect& s, Trials& trials) {
   const Tensor &ids = s.inputs[0], &dy = s.inputs[1];
   const int64_t rows = s.op.type.dims[0], width = s.op.type.elements() / rows;
@@ -311,7 +316,7 @@ void of_scatter_add(const Suspect& s, Trials& trials) {
   }
 }
 
-// Gradient of max pooling: assigned instead of added, or another element of those that tie.
+// Gradient of max pooling: assigned instead of added, or ties resolved differently.
 void of_select_and_scatter(const Suspect& s, Trials& trials) {
   const Dims &image = s.op.type.dims, &grid = s.inputs[1].dims();
   const Window& w = s.op.attrs.window;
@@ -353,7 +358,7 @@ void of_select_and_scatter(const Suspect& s, Trials& trials) {
         size[static_cast<size_t>(at)] += std::fabs(dy);
       }
     }
-    // A few binary32 additions: as many as windows that can hold an element.
+    // At most as many binary32 additions as windows contain an element.
     const auto depth = static_cast<double>(w.size[0] * w.size[1]);
     trials.values(
         way.text, [&](int64_t i) { return dx[static_cast<size_t>(i)]; },

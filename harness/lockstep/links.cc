@@ -1,3 +1,4 @@
+// Checks, bit for bit, that ops read what was written, fed or held, and that replicas agree.
 #include "harness/lockstep/links.h"
 
 #include <fmt/format.h>
@@ -50,7 +51,8 @@ std::vector<bool> uniform_values(const Program& program) {
             op.operands, [&](ValueId o) { return uniform[static_cast<size_t>(o)]; });
       }
     }
-    // What replicas part in once they part in for ever: until nothing changes.
+    // Once replicas diverge in a state variable, they stay different in later steps. Repeat until
+    // nothing changes.
     bool settled = true;
     for (const StateVar& var : program.state) {
       const auto at = static_cast<size_t>(var.id);
@@ -84,8 +86,8 @@ void Links::begin_step(int64_t step, const States& before, const StepInputs& inp
   before_ = before;
   if (watched) inputs_ = inputs;
   if (ran_ == nullptr) start(asked_);
-  // A step starts from the state that the step before ended with: each replica from its own, or, where a training loop
-  // ends, all from replica 0's.
+  // A step starts from the state that the step before ended with: each replica from its own, or, at
+  // the end of a training loop, all from replica 0's.
   const bool carried =
       after_.size() == before.size() && std::ranges::equal(before, after_, same_state);
   const bool restarted = !after_.empty() && std::ranges::all_of(before, [&](const ReplicaState& s) {
@@ -118,7 +120,7 @@ void Links::start(const Program& ran) {
   next_ = 0;
   written_.assign(before_.size(), std::vector<Tensor>(static_cast<size_t>(ran.graph.size())));
   if (!watched_) return;
-  // State and inputs go by name: another program may number them in another way.
+  // State and inputs are matched by name: another program may number them differently.
   for (size_t r = 0; r < before_.size(); ++r) {
     for (const StateVar& var : ran.state) {
       const int i = asked_.state_index(var.name);
@@ -134,7 +136,8 @@ void Links::start(const Program& ran) {
   }
 }
 
-// Live ops of [from, to) that were not seen. What they would have written, nobody is held to.
+// Reports the live ops of [from, to) that were not seen. The values that they would have written
+// stay unknown and are not compared.
 void Links::missing(ValueId from, ValueId to) {
   for (ValueId id = from; id < to; ++id) {
     const Op& op = ran_->graph.op(id);
@@ -155,7 +158,7 @@ void Links::check_order(const OpEvent& event) {
 void Links::check_operands(const OpEvent& event) {
   const Op& op = event.op();
   for (size_t i = 0; i < op.operands.size(); ++i) {
-    // The same tensors on all replicas are compared once.
+    // Report once for all replicas: the first one that differs, and how many do.
     int first = -1, cores = 0;
     for (size_t r = 0; r < event.inputs.size(); ++r) {
       const Tensor& wrote = written_[r][static_cast<size_t>(op.operands[i])];
@@ -182,13 +185,13 @@ void Links::check_operands(const OpEvent& event) {
     ++reported_;
     report_(std::move(v));
     if (!fed) continue;
-    // What it was fed instead is told once; its other readers are held to that.
+    // Report this once; later readers of the input are compared with the value that was read here.
     for (size_t r = 0; r < event.inputs.size(); ++r)
       written_[r][static_cast<size_t>(op.operands[i])] = event.inputs[r][i];
   }
 }
 
-// A collective's result is one on all replicas.
+// A collective's result must be the same on all replicas.
 void Links::check_replicas(const OpEvent& event) {
   if (event.op().kind != OpKind::kAllReduce) return;
   for (size_t r = 1; r < event.outputs.size(); ++r) {
@@ -211,7 +214,8 @@ void Links::on_op(const OpEvent& event, const Program& ran) {
   }
 }
 
-// State out is what the update ops wrote; a variable without an update keeps its bits.
+// The state after the step is what the update ops wrote; without an update a variable keeps its
+// bits.
 void Links::check_state(const States& after) {
   for (size_t r = 0; r < after.size(); ++r) {
     for (const StateVar& var : ran_->state) {
@@ -238,9 +242,9 @@ void Links::check_partings(const States& after) {
           var != nullptr && var->next != kNoValue && uniform_[static_cast<size_t>(var->next)];
       parted_[i] = true;
       partings_.push_back({asked_.state[i].name, step_, static_cast<int>(r), must});
-      // An op that was found wrong in this step is cause enough.
+      // A violation already found in this step explains the divergence.
       if (must && deterministic_ && reported_ == 0) {
-        // Where all the others agree, core 0 is the odd one.
+        // If all other cores agree with each other, core 0 is the one that is wrong.
         const bool first = after.size() > 2 && std::ranges::all_of(after, [&](const auto& core) {
                              return &core == &after[0] || core.vars[i].same_bits(after[1].vars[i]);
                            });

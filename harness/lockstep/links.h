@@ -1,10 +1,13 @@
-// Between the ops of a step, bits must be equal: what a consumer read is what its producer wrote (or the feed, or the state);
-// replicas that compute the same hold the same; the state that a step starts from is the one that the step before ended with.
-// And the ops that ran are those of the program, each once and in order. No arithmetic: comparisons of pointers where the
-// engine shares memory, of bytes where it does not. A part of Lockstep (harness/lockstep/lockstep.h).
+// Checks between the ops of a step, all bit for bit. What a consumer read must be what its producer
+// wrote (or the feed, or the state). Replicas that compute the same value must hold the same value.
+// A step must start from the state that the step before ended with. The executed ops must be those
+// of the program, each once and in order. There is no arithmetic: pointers are compared where the
+// engine shares memory, bytes where it does not. A part of Lockstep (harness/lockstep/lockstep.h).
 //
-//   Links links([&](Violation v) { ... });
-//   links.begin_step(step, before, inputs);  links.on_op(event) per op;  links.end_step(after);
+//   Links links(program, deterministic, [&](Violation v) { ... });
+//   links.begin_step(step, before, inputs, watched);
+//   links.on_op(event, program);  // per op
+//   links.end_step(after);
 #pragma once
 
 #include <functional>
@@ -16,35 +19,36 @@
 
 namespace twinrun {
 
-// Which values are the same on all replicas by the program's own words: computed from what is the same on all, or reduced
-// over all of them. State counts as the same where its next value does.
+// Which values are the same on all replicas according to the program: those computed from values
+// that are the same on all, and those reduced over all replicas. A state variable counts as the
+// same if its next value does.
 std::vector<bool> uniform_values(const Program& program);
 
-// A state variable whose replicas part.
+// A state variable whose replicas diverge.
 struct ReplicaParting {
   std::string variable;
   int64_t step = 0;            // the first step after which they differ
   int replica = 0;             // the first core that differs from core 0
-  bool must_be_equal = false;  // the program computes the same on all replicas
+  bool must_be_equal = false;  // the program computes the same value on all replicas
 };
 
 class Links {
  public:
   using Report = std::function<void(Violation)>;
-  // asked: the program whose state and inputs the engine is given.
+  // `asked`: the program whose state and inputs the engine is given.
   Links(const Program& asked, bool deterministic, Report report);
 
-  // Every step, watched or not.
+  // Call these for every step, whether its ops are watched or not.
   void begin_step(int64_t step, const States& before, const StepInputs& inputs, bool watched);
   void end_step(const States& after);
-  // Every op of a watched step; `ran` is the program that the engine says it runs.
+  // Call this for every op of a watched step; `ran` is the program that the engine reports.
   void on_op(const OpEvent& event, const Program& ran);
 
-  void noticed() {
-    ++reported_;
-  }  // another check found something in this step: cause enough for what follows from it
+  // Another check found a violation in this step; it explains replicas that diverge in it.
+  void noticed() { ++reported_; }
 
-  // What replica r wrote as value `id` of this step, until its last reader has run; invalid if not seen.
+  // What the replica wrote as value `id` in this step, until the last reader of the value has run;
+  // invalid if it was not seen.
   const Tensor& written(size_t replica, ValueId id) const;
   const std::vector<ReplicaParting>& partings() const { return partings_; }
 
@@ -61,19 +65,19 @@ class Links {
   const Program& asked_;
   const bool deterministic_;
   Report report_;
-  // Of the program at work; facts about it are found once.
+  // The program that the ops of the current step belong to, and facts about it.
   const Program* ran_ = nullptr;
   std::vector<bool> dead_, uniform_;
-  std::vector<std::vector<ValueId>> dies_;  // values whose last reader is op i
-  // Of the step at work.
+  std::vector<std::vector<ValueId>> dies_;  // [i]: values whose last reader is op i
+  // The current step.
   int64_t step_ = 0;
   bool watched_ = false, started_ = false;
   int reported_ = 0;  // violations of this step
-  ValueId next_ = 0;  // the op that is due
+  ValueId next_ = 0;  // the op that is expected next, unless it is dead
   States before_;
   StepInputs inputs_;
   std::vector<std::vector<Tensor>> written_;  // [replica][value]
-  // Of the step before.
+  // The step before.
   States after_;
   std::vector<bool> parted_;  // [state variable]
   std::vector<ReplicaParting> partings_;

@@ -1,3 +1,4 @@
+// Replays or screens each op of a step, collects violations, and keeps what localisation needs.
 #include "harness/lockstep/lockstep.h"
 
 #include <fmt/format.h>
@@ -15,8 +16,8 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kSmall = 1 << 20;        // elements of a result that is kept for fingerprints
-constexpr int64_t kKeptBytes = 256 << 20;  // and all of them together
+constexpr int64_t kSmall = 1 << 20;  // elements of a result that is kept for fingerprints, at most
+constexpr int64_t kKeptBytes = 256 << 20;  // bytes of all kept results, and of a state kept as lead
 constexpr int64_t kPerOp = 8;              // violations of one op that are kept
 constexpr size_t kResiduals = 64;          // samples of operand_residual per op
 constexpr size_t kFlagged = 3;             // steps that are kept to be run again
@@ -33,7 +34,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The time spent in a scope: what watching costs is told, and nothing depends on it.
+// Adds up the time spent in a scope. Only the report of the cost uses it.
 class Stopwatch {
  public:
   explicit Stopwatch(double& total) : total_(total), begin_(now()) {}
@@ -46,7 +47,7 @@ class Stopwatch {
   double begin_;
 };
 
-// The ops of two programs, one by one.
+// Whether two programs have the same ops, compared as text.
 bool same_ops(const Program& a, const Program& b) {
   const auto ops = [](const Program& p) {
     const std::string text = to_text(p);
@@ -55,8 +56,9 @@ bool same_ops(const Program& a, const Program& b) {
   return a.graph.size() == b.graph.size() && ops(a) == ops(b);
 }
 
-// What is held against an engine that declares nothing of its arithmetic: any order, any operand rounding down to bf16, fused
-// multiplies, denormals flushed or kept, elementary functions of fast-math libraries (docs/bounds.md, "Nothing declared").
+// The arithmetic assumed of an engine that declares none: any order, any operand rounding down to
+// bf16, fused multiplies, denormals flushed or kept, elementary functions of fast-math libraries
+// (docs/bounds.md, "Nothing declared").
 Capabilities judged_as(Capabilities declared) {
   if (declared.declares_arithmetic) return declared;
   declared.ours = declared.block32_order = false;
@@ -83,7 +85,8 @@ Lockstep::Lockstep(const Program& program, Capabilities declared, ProbePolicy po
       pool_(pool),
       links_(program, declared_.deterministic,
              [this](Violation v) {
-               // A step's own result that is wrong explains what follows from it.
+               // Kept until the end of the step, to be sorted with the other violations of the
+               // step.
                fresh_.push_back(std::move(v));
              }),
       bias_(policy.bias && declared_.declares_arithmetic ? honest_engines(declared_)
@@ -98,7 +101,7 @@ bool Lockstep::probed(int64_t step) const {
 TraceSink* Lockstep::begin_step(int64_t step, const States& before, const StepInputs& inputs) {
   if (run_began_ == 0) run_began_ = now();
   const Stopwatch watch(seconds_);
-  // Where a fault begins is looked for between the last clean step and the first bad one.
+  // Localisation searches between the last clean step and the first bad one.
   const bool looked = probed_steps_.contains(step - 1) || screened_steps_.contains(step - 1);
   if (violations_.empty() && (step == 0 || looked)) last_clean_ = {step, before};
   KeptStep next{step, before, inputs, std::nullopt};
@@ -131,7 +134,7 @@ void Lockstep::end_step(int64_t step, const States& after, const StepOutputs&) {
       std::ranges::stable_sort(fresh_, {}, &Violation::id);
       for (Violation& v : fresh_) {
         if (++rows_[v.id].violations > kPerOp) continue;
-        // A statistic begins where its observations do, before this step.
+        // A bias begins at its first observation, before this step.
         const auto place = std::ranges::upper_bound(violations_, v.step, {}, &Violation::step);
         violations_.insert(place, std::move(v));
       }
@@ -148,7 +151,7 @@ void Lockstep::end_step(int64_t step, const States& after, const StepOutputs&) {
   run_seconds_ = now() - run_began_;
 }
 
-// The program that the engine says it runs.
+// Switches to the program that the engine reports, if its ops differ from those checked so far.
 void Lockstep::follow(const Program* told) {
   if (told == told_ || told == nullptr) return;
   told_ = told;
@@ -159,7 +162,8 @@ void Lockstep::follow(const Program* told) {
   seen_.assign(static_cast<size_t>(ran_->graph.size()), Seen::kNot);
 }
 
-// The nearest op upstream whose result was checked and inside: the latest of the operands, or of theirs.
+// The nearest op upstream whose result was checked and lies inside its bound: the latest in program
+// order among the operands, or their operands.
 std::string Lockstep::last_good(ValueId id) const {
   std::set<ValueId> front(ran_->graph.op(id).operands.begin(), ran_->graph.op(id).operands.end());
   while (!front.empty()) {
@@ -199,7 +203,7 @@ void Lockstep::found(const OpEvent& event, size_t replica, const OracleVerdict& 
   v.elements = fmt::format("{} of {} elements, worst at {}", verdict.outside, verdict.elements,
                            index_text(op.type.dims, verdict.worst_element));
   v.last_good = last_good(event.id);
-  // What it looks like is found out once per op.
+  // Search for a signature only for the first violation of an op.
   if (rows_[event.id].violations == 0) {
     Past past;
     past.cores = static_cast<int>(event.outputs.size());
@@ -243,7 +247,7 @@ void Lockstep::biased(const OpEvent& event, int replica, const OracleVerdict& ve
   if (std::fabs(finding.factor - 1) > 1e-6)
     v.also.push_back(fmt::format("on average {:.7g} times the expected value", finding.factor));
   v.last_good = last_good(event.id);
-  // It was there before it could be said: no state is kept from then.
+  // The bias began before it could be reported; the state of its first step was not kept.
   const int64_t first = finding.first_step;
   if (violations_.empty() && last_clean_ && last_clean_->first > first) {
     if (first == 0 || probed_steps_.contains(first - 1)) {
@@ -290,10 +294,10 @@ void Lockstep::check_result(const OpEvent& event, size_t replica) {
   if (seen == Seen::kNot) seen = Seen::kInside;
   if (class_of(op.kind) == OpClass::kDot && replica == 0 && row.residuals.size() < kResiduals) {
     const double residual = operand_residual(op, inputs, output, pool_);
-    if (residual > 0)
-      row.residuals.push_back(residual);  // of operands that are zero nothing is measured
+    // Skip residuals of 0, which operands that are zero give.
+    if (residual > 0) row.residuals.push_back(residual);
   }
-  if (!scored || row.outside > 0) return;  // what was outside already needs no statistic
+  if (!scored || row.outside > 0) return;  // an op that was outside already needs no statistic
   const int core = collective ? -1 : static_cast<int>(replica);
   if (auto finding = bias_.observe({event.step, core, static_cast<int>(event.outputs.size()),
                                     event.id, &op, inputs, &output, &oracle}))
@@ -301,7 +305,7 @@ void Lockstep::check_result(const OpEvent& event, size_t replica) {
 }
 
 void Lockstep::screen(const OpEvent& event, size_t replica) {
-  // An op that is under suspicion is replayed on every step until that is settled.
+  // An op under suspicion is replayed on every step until the suspicion is settled.
   if (bias_.suspects(event.id)) return check_result(event, replica);
   std::vector<Tensor> contributions;
   if (event.op().kind == OpKind::kAllReduce) {
@@ -324,7 +328,8 @@ void Lockstep::on_op(const OpEvent& event) {
   const bool source = class_of(event.op().kind) == OpClass::kSource;
   links_.on_op(event, *ran_);
   for (size_t r = 0; r < event.outputs.size(); ++r) {
-    // One object on all replicas, from one set of inputs, is judged once. So is what has no inputs.
+    // If replicas share one tensor computed from the same operands, check it once. An all-reduce
+    // has the operands of all replicas, so only its result counts.
     bool same = r > 0 && event.outputs[r].raw() == event.outputs[0].raw();
     if (same && event.op().kind != OpKind::kAllReduce) {
       for (size_t i = 0; i < event.inputs[r].size(); ++i)
@@ -332,7 +337,7 @@ void Lockstep::on_op(const OpEvent& event) {
     }
     if (!same) keep_result(event.id, static_cast<int>(r), event.outputs[r]);
     if (same) continue;
-    if (source) {  // the same at every step: judged again only when it is not
+    if (source) {  // the same at every step: checked again only if its bits change
       Tensor& judged = sources_[{event.id, static_cast<int>(r)}];
       if (judged.valid() && judged.same_bits(event.outputs[r])) continue;
       judged = event.outputs[r];

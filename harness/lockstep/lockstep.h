@@ -1,10 +1,11 @@
-// Instrument 1: every op of a probed step is recomputed by the f64 oracle on the subject's own inputs; between the ops, what a
-// consumer read must be what its producer wrote. Knows of the engine only what it declares.
+// Instrument 1: the f64 oracle recomputes every op of a probed step on the subject's own inputs,
+// and between the ops, what a consumer read must be what its producer wrote. It uses only what the
+// engine declares. It observes a run (harness/run/run.h); its violations lead to the verdict.
 //
 //   Lockstep probe(program, backend->capabilities(), {.every = 10}, pool);
 //   train(experiment, program, *backend, {.observer = &probe});
 //   probe.violations();        // in the order of execution
-//   probe.summary("T");        // worst ratio per op, for the report
+//   probe.summary("T", steps); // worst ratio per op, for the report
 #pragma once
 
 #include <map>
@@ -25,11 +26,12 @@
 namespace twinrun {
 
 struct ProbePolicy {
-  int64_t first = 3;  // the first steps are always probed
+  int64_t first = 3;  // this many first steps are always probed
   int64_t every = 1;  // and then every Nth; 0: none
-  bool screen =
-      false;  // all other steps are screened: a cheap check of every op calls for its replay (backends/oracle/screen.h)
-  bool bias = true;          // scores of rounding errors (harness/lockstep/bias.h)
+  // Screen all other steps: a cheap check of every op decides whether the op is replayed
+  // (backends/oracle/screen.h).
+  bool screen = false;
+  bool bias = true;          // score rounding errors (harness/lockstep/bias.h)
   std::string text() const;  // "every step", "steps 0-2 and every 10th; the others screened"
 };
 
@@ -41,21 +43,25 @@ class Lockstep : public StepObserver, public TraceSink {
   void end_step(int64_t step, const States& after, const StepOutputs& outputs) override;
   void on_op(const OpEvent& event) override;
 
-  // By step, and within one in the order of the program. The first few of each op.
+  // Ordered by step, and within a step in the order of the program. At most 8 per op.
   const std::vector<Violation>& violations() const { return violations_; }
-  // The step after the last one that came out clean, and the state it starts from (none where a bias was found that
-  // begins there): where localisation begins.
+  // The step after the last clean one, with the state from which it starts: localisation begins
+  // there. The state is empty where a bias was found that begins at an earlier step, whose state
+  // was not kept; nullopt if no clean step is known.
   std::optional<std::pair<int64_t, States>> last_clean() const { return last_clean_; }
-  // The first flagged steps as they began, for rerun_flagged (harness/lockstep/rerun.h); up to three.
+  // The first steps, up to three, that had a violation other than a bias, as they began; for
+  // rerun_flagged (harness/lockstep/rerun.h).
   const std::vector<KeptStep>& flagged() const { return flagged_; }
-  // The last step, likewise: to see whether an engine that has nothing wrong gives the same bits again.
+  // The last step as it began: it shows whether an engine without violations repeats its bits.
   const KeptStep& last_step() const { return step_; }
-  // What the engine says it ran, if that is not the program it was asked to run.
+  // The program that the engine reports, if it is not the one that it was asked to run; else
+  // nullptr.
   const Program* executed_program() const { return executed_.get(); }
-  // State variables whose replicas part, whether or not they may.
+  // State variables whose replicas diverge, whether or not the program allows it.
   const std::vector<ReplicaParting>& partings() const { return links_.partings(); }
   const BiasCounts& bias_counts() const { return bias_.counts(); }
-  // A: op trace and declared arithmetic. B: op trace only. C: no op was seen.
+  // The level of evidence. A: op trace and declared arithmetic. B: op trace only. C: no op was
+  // seen.
   char level() const;
   double worst_ratio() const;  // over all probed ops
   EngineProbe summary(const std::string& pair, int64_t steps) const;
@@ -66,7 +72,7 @@ class Lockstep : public StepObserver, public TraceSink {
     int64_t elements = 0, outside = 0, untestable = 0, violations = 0;
     std::vector<double> residuals;  // the first few
   };
-  enum class Seen : uint8_t { kNot, kInside, kOutside };  // an op of this step
+  enum class Seen : uint8_t { kNot, kInside, kOutside };  // what was seen of an op in this step
   void follow(const Program* told);
   void screen(const OpEvent& event, size_t replica);
   void check_result(const OpEvent& event, size_t replica);
@@ -83,24 +89,25 @@ class Lockstep : public StepObserver, public TraceSink {
   ThreadPool* pool_;
   Links links_;
   BiasWatch bias_;
-  // The program at work: as asked, or as the engine says.
+  // The program whose ops are checked: as requested, or as the engine reports it.
   const Program* ran_;
   const Program* told_ = nullptr;
   std::unique_ptr<Program> executed_;
   std::map<ValueId, Row> rows_;
-  std::vector<Violation> violations_, fresh_;  // fresh_: of the step in progress
+  std::vector<Violation> violations_, fresh_;  // fresh_: of the current step
   std::set<int64_t> probed_steps_, screened_steps_;
-  // The step in progress and the one before it, as they began.
+  // The current step as it began, with the step before it where that was kept.
   KeptStep step_;
   std::vector<KeptStep> flagged_;
   std::vector<Seen> seen_;  // [value]
   bool traced_ = false;
-  // Results of small ops, one step before: for fingerprints.
+  // Results of small ops, of the step before and of the current one: for fingerprints.
   std::map<std::pair<ValueId, int>, Tensor> previous_, current_;
   int64_t kept_bytes_ = 0;
-  std::map<std::pair<ValueId, int>, Tensor> sources_;  // constants, as last judged
+  std::map<std::pair<ValueId, int>, Tensor> sources_;  // constants, as last checked
   std::optional<std::pair<int64_t, States>> last_clean_;
-  double seconds_ = 0, run_began_ = 0, run_seconds_ = 0;  // spent here; of the whole run
+  // Seconds spent in this class; start and length of the whole run.
+  double seconds_ = 0, run_began_ = 0, run_seconds_ = 0;
 };
 
 }  // namespace twinrun

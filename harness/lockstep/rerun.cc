@@ -1,3 +1,4 @@
+// Runs flagged steps twice more on the subject and compares violations, bits and states.
 #include "harness/lockstep/rerun.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr int kReruns = 2;
 
-// Passes on to the probe, and remembers what every op wrote.
+// Passes events on to the probe and remembers the digest of what every op wrote.
 class Recorder : public TraceSink {
  public:
   explicit Recorder(TraceSink* probe) : probe_(probe) {}
@@ -23,7 +24,8 @@ class Recorder : public TraceSink {
     for (const Tensor& t : event.outputs) written.push_back(digest(t));
     if (probe_ != nullptr) probe_->on_op(event);
   }
-  // The first op, in the order of execution, that wrote other bits. Those before it wrote the same, so it read the same.
+  // The first op, in the order of execution, that wrote different bits. All ops before it wrote the
+  // same bits, so it read the same operands.
   std::string first_difference(const Recorder& other) const {
     const size_t n = std::min(written_.size(), other.written_.size());
     for (size_t i = 0; i < n; ++i) {
@@ -53,7 +55,7 @@ struct Attempt {
   States after;
 };
 
-// From the kept state.
+// Runs the step once from the kept state, under a probe of its own.
 Result<Attempt> attempt(Backend& backend, const Program& program, const KeptStep& kept,
                         ThreadPool* pool, int64_t& executions) {
   TWINRUN_ASSIGN(const std::unique_ptr<Engine> engine, engine_before(backend, program, kept));

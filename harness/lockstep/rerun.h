@@ -1,9 +1,10 @@
-// A flagged step once more, on the subject, from the same state: is it wrong again, in the same bits? And an honest engine whose
-// bits differ from run to run, told from a broken one.
+// Runs a flagged step again on the subject, from the same state: is it wrong again, with the same
+// bits? This also tells a conforming engine whose bits differ from run to run from a broken one.
+// Follows the run that Lockstep observed.
 //
 //   auto r = rerun_flagged(*backend, program, probe.flagged(), probe.violations(), &pool);
 //   r->violations        // the same, with persistence and counts
-//   r->spread            // set if bits differed between runs although every op was inside its bound
+//   r->spread            // set if bits differed although every op was inside its bound
 #pragma once
 
 #include <memory>
@@ -17,8 +18,8 @@
 
 namespace twinrun {
 
-// A step as it began. An engine may carry something from one step to the next (a stale buffer), so the step before it is
-// kept, too, where there was one.
+// A step as it began. `lead` is the step before it, where there was one and its state was small
+// enough to keep: an engine may carry something from one step to the next (a stale buffer).
 struct KeptStep {
   int64_t step = -1;
   States before;
@@ -26,26 +27,28 @@ struct KeptStep {
   std::optional<std::pair<States, StepInputs>> lead;
 };
 
-// A new engine, taken through the step before, so that whatever it carries over to the kept one is there.
+// A new engine that has already run the step before the kept one, so that whatever it carries over
+// from one step to the next is present.
 Result<std::unique_ptr<Engine>> engine_before(Backend& backend, const Program& program,
                                               const KeptStep& kept);
 
-// Bits that differ between two runs of one step.
+// Bits that differ between two runs of the same step.
 struct RunSpread {
   int64_t step = 0;
-  std::string
-      op;  // the first op, in program order, whose bits differ although its operands are the same
-  double relative = 0;  // distance of the states after the step, relative to their size
+  // The first op, in program order, whose bits differ although its operands are the same.
+  std::string op;
+  double relative = 0;  // distance between the states after the step, relative to their size
   std::string text() const;
 };
 
 struct Reruns {
   std::vector<Violation> violations;
-  int64_t executions = 0;  // steps run
+  int64_t executions = 0;  // number of steps run
   std::optional<RunSpread> spread;
 };
 
-// Two runs of each kept step. Violations of other steps, and those that rest on several steps, are left as they are.
+// Runs each kept step twice. Violations of other steps, and those that rest on several steps
+// (kStatistic), are returned unchanged. Errors: the engine cannot be prepared, or fails.
 Result<Reruns> rerun_flagged(Backend& backend, const Program& program,
                              std::span<const KeptStep> steps, std::vector<Violation> violations,
                              ThreadPool* pool);

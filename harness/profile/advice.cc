@@ -1,4 +1,4 @@
-// Recommendations: what a profile suggests, set, and the model asked again.
+// Recommendations: each setting that a profile suggests is applied and modelled again.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace twinrun {
 namespace {
 
 constexpr double kWorthSaying = 1.01;
-constexpr int64_t kBatchSteps[] = {64, 1024};  // multiples that tiles like (docs/profile.md)
+constexpr int64_t kBatchSteps[] = {64, 1024};  // multiples that fit the tiles (docs/profile.md)
 
 struct Idea {
   std::string rule, text, setting;
@@ -21,7 +21,7 @@ struct Idea {
 
 std::string percent(double share) { return text::percent(share, 1); }
 
-// The slowest unit's share by its limit.
+// Share of the time spent in ops that this unit limits.
 double share_of(const Profile& p, const std::string& limit) {
   double seconds = 0, all = 0;
   for (const ProfileOp& op : p.ops) {
@@ -103,7 +103,7 @@ Result<std::vector<Recommendation>> recommendations(const Scenario& scenario, co
     TWINRUN_ASSIGN(const Profile then, modelled_profile(changed, alone));
     Recommendation r{idea.rule, idea.text, idea.setting, now.samples_per_second(),
                      then.samples_per_second()};
-    // Faster and out of memory is no advice.
+    // Do not recommend a setting that is faster but does not fit into memory.
     if (now.fits() && !then.fits()) continue;
     if (r.gain() >= kWorthSaying) found.push_back(std::move(r));
   }

@@ -1,3 +1,4 @@
+// Measures the peak rates of this machine with multiply-adds in registers and a triad.
 #include "harness/profile/ceilings.h"
 
 #include <immintrin.h>
@@ -17,7 +18,7 @@ constexpr int kChains = 12;                 // more than latency times throughpu
 constexpr int64_t kTriadFloats = 16 << 20;  // 3 arrays of 64 MiB
 constexpr int kTimes = 5;
 
-// The values stay near 1; the compiler must think that they are used.
+// The values stay near 1; the empty asm makes the compiler keep them.
 void fma_avx2() {
   __m256 sum[kChains];
   for (auto& s : sum) s = _mm256_set1_ps(1.0f);

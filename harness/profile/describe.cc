@@ -1,3 +1,4 @@
+// Describes ops for profiles: category, layer and expression.
 #include "harness/profile/describe.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Models the time that the host of a TPU needs to prepare a batch.
 #include "harness/profile/input_model.h"
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 namespace twinrun {
 namespace {
 
-// Bytes of the whole batch, as the cores get it.
+// Bytes of the whole batch, in the form that the cores get.
 double fed_bytes(const Program& step) {
   double bytes = 0;
   for (const Input& input : step.inputs) {
@@ -21,7 +22,7 @@ bool from_files(const std::string& source) {
          source != "phrases";
 }
 
-// Images lie in files as bytes and become floats on the way.
+// Files hold these sources as bytes, which are converted to floats.
 bool stored_as_bytes(const DataSpec& data) {
   return data.source == "idx" || data.source == "cifar10" || data.source == "text" ||
          (data.source == "tfrecord" && data.shape.size() >= 2);
@@ -36,7 +37,7 @@ InputAnalysis modelled_input(const Scenario& scenario, const Program& step, doub
   InputAnalysis input;
   const bool files = from_files(scenario.data.source), ahead = scenario.data.prefetch > 0;
   const double stored = stored_as_bytes(scenario.data) ? fed / 4 : fed;
-  // A cache in memory is read from files in the first epoch alone; one in a file holds decoded samples.
+  // A cache in memory reads files only in the first epoch; a cache in a file holds decoded samples.
   const double read = !files || scenario.data.cache == "memory" ? 0
                       : scenario.data.cache == "none"           ? stored
                                                                 : fed;

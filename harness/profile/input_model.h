@@ -1,5 +1,5 @@
-// How long the host of a TPU would need for a batch, on paper: bytes over assumed rates (docs/profile.md). The device waits for what
-// the host cannot do meanwhile.
+// A model of the time that the host of a TPU needs for a batch: bytes over assumed rates
+// (docs/profile.md). The device waits for what the host cannot do while the device computes.
 #pragma once
 
 #include "program/graph/program.h"
@@ -8,12 +8,13 @@
 
 namespace twinrun {
 
-inline constexpr double kReadRate = 1e9;  // bytes/s out of files
-inline constexpr double kPreprocessRate =
-    4e9;  // bytes/s written by decoding, casting and copying, of one thread
-inline constexpr double kLoopSeconds = 10e-3;  // of the host between two loops on the device
+inline constexpr double kReadRate = 1e9;  // bytes/s read from files
+// bytes/s written by decoding, casting and copying, per thread.
+inline constexpr double kPreprocessRate = 4e9;
+inline constexpr double kLoopSeconds = 10e-3;  // host time between two loops on the device
 
-// Stages and what of them the device sees, when its own work on a step takes `device` seconds.
+// The stages, and the share of the step that the device waits; `device` is the seconds of its own
+// work.
 InputAnalysis modelled_input(const Scenario& scenario, const Program& step, double device);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Measures steps, ops and input of a run, and relates them to the machine's peak rates.
 #include "harness/profile/measured.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@ namespace twinrun {
 namespace {
 
 constexpr int64_t kWarmUp = 2;
-constexpr double kQuiet = 0.15;  // of a peak, between two measurements of an idle machine
+constexpr double kQuiet = 0.15;  // relative difference of two peaks that an idle machine may show
 
 double difference(double a, double b) { return std::abs(a - b) / std::max(a, b); }
 
@@ -46,7 +47,8 @@ Result<RunResult> Measurer::train_timed(bool ops, OpTimes& times) {
   EngineSpec spec{.engine = options_.engine, .threads = options_.threads};
   TWINRUN_ASSIGN(EngineSetup setup, set_up(*experiment_, spec, options_.progress));
   program_ = setup.program;
-  // The step before the first that counts is timed as well: where it ends, that one begins.
+  // Time the step before the first that counts as well: its end is where the host's time of that
+  // one begins.
   times.first = kWarmUp - 1;
   times.count = steps_ + 1;
   const auto timed = with_times(std::move(setup.backend), times, ops);
@@ -64,7 +66,8 @@ Result<RunResult> Measurer::train_timed(bool ops, OpTimes& times) {
   return result;
 }
 
-// What an op took of the machine: on as many cores at a time as there are threads for.
+// Time per op. Cores run concurrently on up to `threads` threads, so core times are divided by
+// that.
 void Measurer::add_ops(const OpTimes& times) {
   Profile& p = out_.profile;
   const auto cores = static_cast<double>(program_.sharding.cores);
@@ -135,7 +138,8 @@ void Measurer::add_steps(const OpTimes& times, const PipelineCounters& input) {
   p.step_seconds = p.average.seconds();
 }
 
-// For one batch; a stage that works ahead has done more of them than the training loop asked for.
+// Figures for one batch. A stage that works ahead has processed more batches than training has
+// read.
 void Measurer::add_input(const PipelineCounters& c) {
   Profile& p = out_.profile;
   const auto ready = std::ranges::count_if(c.asked, [](const auto& a) { return a.ready > 0; });

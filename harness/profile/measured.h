@@ -1,4 +1,5 @@
-// A profile by the clock: some steps of one of our engines, op by op, against what this machine can do at all.
+// Measures a profile: some steps of one of our engines, op by op, against the peak rates of this
+// machine.
 //
 //   auto m = measured_profile(scenario, {.engine = "tpu", .threads = 2, .steps = 5});
 //   to_profile_text(m->profile, 80);   to_chrome_trace(m->trace);
@@ -13,9 +14,9 @@
 namespace twinrun {
 
 struct MeasuredOptions {
-  std::string engine = "tpu";  // or cpu
+  std::string engine = "tpu";  // "tpu" or "cpu"
   int threads = 1;
-  int64_t steps = 5;  // after two that warm up; fewer where the scenario has fewer
+  int64_t steps = 5;  // after two steps of warm-up; fewer where the scenario has fewer
   Progress* progress = nullptr;
   const StopFlag* stop = nullptr;
 };
@@ -25,8 +26,9 @@ struct MeasuredProfile {
   ChromeTrace trace;
 };
 
-// Trains twice: as always, for the times of steps and of the input, and op by op. Errors: an engine of others; steps below 1; what
-// opening the data or preparing the engine says.
+// Trains twice: once as usual, for the times of steps and input, and once op by op. Errors: an
+// engine that is not ours; no step left to measure; errors of opening the data or preparing the
+// engine.
 Result<MeasuredProfile> measured_profile(const Scenario& scenario, const MeasuredOptions& options);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Models the profile of a scenario on a modelled TPU core.
 #include "harness/profile/modelled.h"
 
 #include <fmt/format.h>
@@ -16,8 +17,8 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kSteps = 20;           // of the step graph
-constexpr size_t kExpressionLines = 16;  // of a fusion
+constexpr int64_t kSteps = 20;           // shown in the step graph
+constexpr size_t kExpressionLines = 16;  // shown for a fusion
 
 int passes_of(const std::string& precision) {
   return precision == "default" ? 1 : precision == "high" ? 3 : 6;
@@ -65,7 +66,7 @@ ProfileOp op_of(const Graph& graph, const tpu::StepModel& model, const tpu::Unit
   return op;
 }
 
-// A stretch of steps around the end of a loop, or the first ones.
+// Consecutive steps around the end of a loop, or the first steps.
 std::vector<ProfileStep> steps_of(const Profile& p, const Scenario& s, const tpu::StepModel& m,
                                   double waits) {
   const int64_t loop = p.iterations_per_loop, count = std::min(kSteps, s.train.steps);

@@ -1,4 +1,5 @@
-// A profile that needs no machine: a scenario's program on a core on paper. Opens no data and runs nothing.
+// Models a profile without a machine: the scenario's program on a modelled TPU core. Opens no data
+// and runs nothing.
 //
 //   auto p = modelled_profile(scenario, {.generation = "v2"});
 //   to_profile_text(*p, 80);
@@ -13,14 +14,16 @@ namespace twinrun {
 
 struct ModelledOptions {
   std::string generation = "v2";
-  bool bf16_activations = false;  // what if (device/core_model.h)
-  bool advice = true;             // model each recommendation as well
+  bool bf16_activations = false;  // what if they were bf16 (device/core_model.h)
+  bool advice = true;             // also model the profile after each recommendation
 };
 
-// Errors: no such generation; a batch that does not divide; what only the data tell (harness/experiment/experiment.h).
+// Errors: no such generation; a batch that the cores do not divide; properties that only the data
+// can tell (harness/experiment/experiment.h).
 Result<Profile> modelled_profile(const Scenario& scenario, const ModelledOptions& options);
 
-// What may be set to go faster, each with what the model says after it, the largest gain first. Below 1 % nothing is said.
+// Settings that make it faster, each with the profile modelled after it, the largest gain first.
+// Gains below 1 % are left out.
 Result<std::vector<Recommendation>> recommendations(const Scenario& scenario, const Profile& now,
                                                     const ModelledOptions& options);
 

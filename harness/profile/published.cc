@@ -1,10 +1,12 @@
+// Published results of training ResNet-50 on a TPU v2-8.
 #include "harness/profile/published.h"
 
 namespace twinrun {
 namespace {
 
-constexpr double kImages = 1281167;  // of an epoch of ImageNet
-// Hours between the first and the last of 90 epochs in the entries' tables, with a checkpoint at the end of each.
+constexpr double kImages = 1281167;  // per epoch of ImageNet
+// Hours per epoch: the time between the first and the last of 90 epochs in the entries' tables,
+// with a checkpoint at the end of each.
 constexpr double kHoursOfEpoch18 = (9.889842777782222 - 0.1429763889288889) / 89;
 constexpr double kHoursOfEpoch111 = (8.003105833262222 - 0.10494388845166666) / 89;
 

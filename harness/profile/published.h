@@ -1,4 +1,5 @@
-// What others measured on the real machine, for the scenarios that they ran: the model's own test.
+// Published measurements on the real machine, for the scenarios that they used. They test the
+// model.
 #pragma once
 
 #include <string_view>
@@ -9,7 +10,7 @@
 
 namespace twinrun {
 
-// None unless scenario, batch, cores and generation are those of a published run.
+// Empty unless scenario, batch, cores and generation are those of a published run.
 std::vector<PublishedFigure> published_figures(const Scenario& scenario,
                                                std::string_view generation);
 

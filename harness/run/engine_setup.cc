@@ -1,3 +1,4 @@
+// Sets up an engine by name: checks cores, shares and faults, and wraps it for timing and faults.
 #include "harness/run/engine_setup.h"
 
 #include <fmt/format.h>
@@ -38,7 +39,7 @@ Result<EngineSetup> set_up(const Experiment& e, const EngineSpec& spec, Progress
                                cores == 1 ? e.whole(stack_of(spec)) : e.sharded(sharding));
   const auto fits = FaultHooks::make(out.program, spec.faults, e.scenario.seed);
   if (!fits) return fits.error();
-  if (spec.times != nullptr) {  // below the faults, whose hooks are timed with the ops
+  if (spec.times != nullptr) {  // below the faults, so that their hooks are timed with the ops
     const bool hooked = !is_foreign_engine(spec.engine) && spec.engine != "cpu:f64";
     out.backend = with_times(std::move(out.backend), *spec.times, hooked);
   }

@@ -1,4 +1,6 @@
-// An engine as the command line asks for it, with the program that it is to run: what train, record, verify and compare share.
+// An engine as the command line specifies it, with the program that it runs; shared by train,
+// record, verify and compare. On the data's path: Experiment -> backend and program -> train
+// (run.h).
 //
 //   auto s = set_up(experiment, {.engine = "tpu", .cores = 8, .threads = 2}, &progress);
 //   train(experiment, s->program, *s->backend, {...});
@@ -18,13 +20,15 @@ namespace twinrun {
 
 struct EngineSpec {
   std::string engine = "cpu";
-  std::optional<int> cores;  // 1: the whole batch on one core; default: tpu.cores on tpu, else 1
-  // By whose update algebra; default: the CPU's for our cpu, else the TPU's (docs/optimizers.md).
+  std::optional<int> cores;  // 1: the whole batch; default: tpu.cores for the engine tpu, else 1
+  // The stack whose update algebra the program has. Default: the CPU's for our engine cpu, else the
+  // TPU's (docs/optimizers.md).
   std::optional<Experiment::Stack> stack = std::nullopt;
   int threads = 1;
-  std::vector<FaultSpec> faults;  // the engine is wrong on purpose
+  std::vector<FaultSpec> faults;  // faults to inject
   bool poison_memory = false;     // results start as NaN patterns
-  OpTimes* times = nullptr;       // takes the times of some steps; outlives the engine
+  // Receives the times of some steps if not null; must outlive the engine.
+  OpTimes* times = nullptr;
 };
 
 int cores_of(const EngineSpec& spec, const Scenario& scenario);
@@ -32,15 +36,16 @@ Experiment::Stack stack_of(const EngineSpec& spec);
 
 struct EngineSetup {
   std::unique_ptr<Backend> backend;
-  Program program;  // by the formulas that the engine declares
+  Program program;  // with the formulas that the engine declares
   std::shared_ptr<FaultLog> faults = std::make_shared<FaultLog>();
 };
 
-// Errors: no such engine, it cannot be started, cores that do not divide the batch, a fault that has no place in the program.
+// Errors: the engine does not exist or cannot be started, the cores do not divide the batch, or a
+// fault does not fit the program.
 Result<EngineSetup> set_up(const Experiment& experiment, const EngineSpec& spec,
                            Progress* progress = nullptr);
 
-// The batch divides over so many cores.
+// Errors: `cores` is below 1 or does not divide train.batch.
 Status check_cores(const Scenario& scenario, int cores);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Runs the inference program over all held-out samples in pieces, and scores the outputs.
 #include "harness/run/evaluate.h"
 
 #include <algorithm>
@@ -15,7 +16,8 @@ struct Score {
   }
 };
 
-// Argmax of logits [..., classes] against labels [...]; labels of padding (weight 0) do not count.
+// Counts argmax of logits [..., classes] against labels [...], without labels of padding (weight
+// 0).
 void score(const Tensor& logits, const Samples& samples, Score& all) {
   const auto labels = samples.labels.as<const int32_t>();
   const bool weighted = samples.weights.valid() && samples.weights.dims() == samples.labels.dims();
@@ -28,7 +30,7 @@ void score(const Tensor& logits, const Samples& samples, Score& all) {
   }
 }
 
-// Rows of numbers, piece by piece.
+// Rows of numbers, appended piece by piece.
 struct Rows {
   std::vector<float> values;
   size_t width = 0;
@@ -52,7 +54,7 @@ double distance(const Rows& a, int64_t i, const Rows& b, int64_t j) {
   return std::sqrt(sum);
 }
 
-// Whether the nearest other sample has the same label, the first of equally near ones.
+// Counts samples whose nearest other sample (the first of equally near ones) has the same label.
 Score retrieval(const Rows& embeddings, std::span<const int32_t> labels) {
   Score out;
   for (int64_t i = 0; i < embeddings.count(); ++i) {
@@ -70,7 +72,8 @@ Score retrieval(const Rows& embeddings, std::span<const int32_t> labels) {
   return out;
 }
 
-// 2 E|x - y| - E|x - x'| - E|y - y'| of two equally large sets (Szekely and Rizzo 2013): zero where their laws are equal.
+// 2 E|x - y| - E|x - x'| - E|y - y'| of two sets of equal size (Szekely and Rizzo 2013): zero where
+// their distributions are equal.
 double energy_distance(const Rows& x, const Rows& y) {
   double between = 0, within = 0;
   const int64_t n = std::min(x.count(), y.count());
@@ -84,9 +87,10 @@ double energy_distance(const Rows& x, const Rows& y) {
   return 2 * between / (count * count) - 2 * within / (count * (count - 1));
 }
 
-constexpr int64_t kMostCompared = 512;  // samples of a GAN: the work is their square
+constexpr int64_t kMostCompared = 512;  // samples of a GAN; the work grows with their square
 
-// Positions among the held-out samples: random ops of the model (a GAN's noise) differ from sample to sample.
+// Sample ids by position among the held-out samples, so that random ops of the model (a GAN's
+// noise) differ from sample to sample.
 Tensor positions(int64_t begin, int64_t end) {
   Tensor t = Tensor::empty({DType::kI32, {end - begin}});
   std::iota(t.as<int32_t>().begin(), t.as<int32_t>().end(), static_cast<int32_t>(begin));

@@ -1,4 +1,5 @@
-// Held-out loss and accuracy, always by the cpu reference and always from replica 0, whoever trained the weights.
+// Held-out loss and accuracy of trained weights, always computed by the cpu reference from replica
+// 0, whatever engine trained them. On the data's path: States after a step -> Evaluation.
 //
 //   Evaluator evaluator(experiment, threads);
 //   auto e = evaluator.evaluate(program, states, /*steps_done=*/200);
@@ -15,10 +16,12 @@ namespace twinrun {
 class Evaluator {
  public:
   Evaluator(const Experiment& experiment, int threads);
-  // Loss is the mean over samples (by their weights where the loss has weights); accuracy counts argmax (the first index of
-  // ties) over all held-out labels, without those of padding. Losses over pairs: accuracy is the share of samples whose
-  // nearest other one has their label. A GAN: loss is the energy distance between generated and held-out samples (at most
-  // 512 of each), accuracy the share of both that the discriminator tells apart.
+  // Loss is the mean over samples (by their weights where the loss has weights). Accuracy is the
+  // share of held-out labels, without those of padding, that the argmax predicts (the first index
+  // of ties). With losses over pairs, accuracy is the share of samples whose nearest other sample
+  // has the same label. For a GAN, loss is the energy distance between generated and held-out
+  // samples (at most 512 of each), and accuracy the share of both that the discriminator classifies
+  // correctly. Errors: `trained` lacks a state variable, an input has no data, or the engine fails.
   Result<Evaluation> evaluate(const Program& trained, const States& states, int64_t steps_done);
 
  private:

@@ -1,3 +1,4 @@
+// The training loops of the host: when they end, and what has to wait for their end.
 #include "harness/run/loop.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Runs single steps, and extracts the tensors by which two programs are compared.
 #include "harness/run/one_step.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@ namespace {
 
 constexpr int64_t kHeldOut = 32;
 
-// f(replica) on each replica, or once where `same` says that all hold what the first holds.
+// value(replica) on each replica, or once where same(replica) holds for all others.
 template <typename Same, typename Value>
 std::vector<std::vector<double>> on_replicas(size_t replicas, Same same, Value value) {
   std::vector<std::vector<double>> out{value(0)};
@@ -117,7 +118,7 @@ Result<HeldOut> HeldOut::make(const Experiment& e, Backend& backend) {
   try {
     if (samples < program.batch) program = rebatch(e.inference, samples);
   } catch (const GraphError&) {
-    // A layer wants groups of samples that so few do not make.
+    // A layer needs larger groups of samples: keep the batch of the inference program.
   }
   TWINRUN_ASSIGN(h.engine_, backend.prepare(prune(program)));
   return h;

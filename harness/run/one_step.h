@@ -1,4 +1,5 @@
-// One step of a program from a given state, and what of it means something: what instrument 2 and the matching compare.
+// One step of a program from a given state, and the tensors of it that are compared by instrument 2
+// (harness/sharding/switches.h) and by program identification (harness/identify).
 //
 //   auto r = one_step(experiment, *engine, step, states);
 //   Judged judged = judged_tensors(engine->program(), *r);
@@ -21,22 +22,24 @@ struct StepResult {
   StepOutputs outputs;
 };
 
-// The scenario's batch of that step, as the program's sharding feeds it.
+// Runs the step on the scenario's batch, fed as the program's sharding says. Errors: the batch
+// cannot be read, or the engine fails.
 Result<StepResult> one_step(const Experiment& experiment, Engine& engine, int64_t step,
                             const States& states);
 
-// The scenario's first `steps` steps from these states; `each` gets the outputs of every one.
+// The scenario's first `steps` steps from these states; `each` receives the outputs of every step.
 Result<States> run_steps(const Experiment& experiment, Engine& engine, States states, int64_t steps,
                          const std::function<void(StepOutputs&)>& each);
 
-// What a step means, apart: the gradient as the optimizer takes it; the change of parameters; the change of running statistics;
-// the loss of held-out samples by the state after the step.
+// The kinds of tensors in which the meaning of a step is compared: the gradient as the optimizer
+// takes it; the change of parameters; the change of running statistics; the loss of held-out
+// samples by the state after the step.
 enum class StepKind : uint8_t { kGradient, kUpdate, kStatistics, kEvaluation };
 inline constexpr std::array kStepKinds = {StepKind::kGradient, StepKind::kUpdate,
                                           StepKind::kStatistics, StepKind::kEvaluation};
 std::string_view to_string(StepKind kind);  // "gradient", "update", "statistics", "evaluation"
 
-// A tensor of a step on each replica; one entry where all replicas have the same.
+// A tensor of a step, in binary64, on each replica; one entry where all replicas are equal.
 struct JudgedTensor {
   std::string name;
   StepKind kind = StepKind::kGradient;
@@ -44,17 +47,19 @@ struct JudgedTensor {
 };
 using Judged = std::vector<JudgedTensor>;
 
-// Gradients, updates and statistics of a step, in the program's order.
+// The gradients, updates and statistics of a step, in the order of the program.
 Judged judged_tensors(const Program& program, const StepResult& result);
 
-// Mean over the replicas of |a - b|^2, for the same tensor of two programs; of |a|^2.
+// |a - b|^2 of the same tensor of two programs, and |a|^2; both are means over the replicas.
 double squared_gap(const JudgedTensor& a, const JudgedTensor& b);
 double squared_norm(const JudgedTensor& a);
 
 // after - before in binary64.
 std::vector<double> change(const Tensor& before, const Tensor& after);
 
-// The loss of the first held-out samples (32, unless the model wants other numbers) in binary64, by each replica's state.
+// The loss of the first held-out samples by each replica's state, in the numbers of `backend`.
+// There are 32 samples, or fewer where fewer are held out, or as many as the inference program
+// takes where a layer needs larger groups.
 class HeldOut {
  public:
   static Result<HeldOut> make(const Experiment& experiment, Backend& backend);

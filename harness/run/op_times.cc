@@ -1,3 +1,4 @@
+// Times the ops of some steps through hooks, and turns the times into a Chrome trace.
 #include "harness/run/op_times.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@ TimedOp described(const OpSite& site) {
           to_string(op.type)};
 }
 
-// Stands before whatever hooks the caller has, whose time counts as the op's.
+// Wraps the hooks of the caller, whose time counts as part of the op.
 class OpStopwatch : public OpHooks {
  public:
   OpStopwatch(TimedStep& step, Clock::time_point zero, OpHooks* others)
@@ -29,7 +30,7 @@ class OpStopwatch : public OpHooks {
     theirs_[static_cast<size_t>(id)] = others_->watches(program, id, step);
     return true;
   }
-  // A core runs one op at a time, whatever thread it is on.
+  // A core runs one op at a time, on whichever thread, so the last entry is the current op.
   void before(const OpSite& site, std::vector<Tensor>& inputs) override {
     list(site).push_back(described(site));
     list(site).back().begin = now();

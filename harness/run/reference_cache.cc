@@ -1,3 +1,4 @@
+// Stores reference runs as files named by the digest of their key, and removes the oldest.
 #include "harness/run/reference_cache.h"
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How a diagnosis asks does not change what a reference run is.
+// The options of a diagnosis do not change a reference run, so the key leaves them out.
 Scenario without_questions(Scenario scenario) {
   scenario.diagnose = {};
   return scenario;
@@ -33,7 +34,7 @@ void remove_oldest(const fs::path& folder, int64_t limit) {
     if (entry.path().extension() != ".h5" || !entry.is_regular_file(ignored)) continue;
     const auto time = entry.last_write_time(ignored);
     const auto size = static_cast<int64_t>(entry.file_size(ignored));
-    if (ignored) continue;  // another one has just removed it
+    if (ignored) continue;  // another process has just removed it
     files.push_back({time, entry.path(), size});
     total += size;
   }
@@ -51,12 +52,12 @@ std::string ReferenceCache::path(const Experiment& experiment, const Program& pr
                                  const std::string& engine, const RunOptions& options) const {
   DigestBuilder key;
   key.add("reference run 3");
-  key.add(digest_of_executable());  // a build may have a bug, or mend one
+  key.add(digest_of_executable());  // another build may have, or fix, a bug
   key.add(resolved_toml(without_questions(experiment.scenario)));
   key.add(experiment.data->digest);
   key.add(digest(program));
   key.add(engine);
-  const Feeding& feeding = program.sharding.feeding;  // stands in no program's text
+  const Feeding& feeding = program.sharding.feeding;  // not part of digest(program)
   key.add(to_string(active_isa()));
   for (const int64_t number :
        {int64_t{kContractVersion}, program.batch, int64_t{program.sharding.cores},

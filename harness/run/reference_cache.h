@@ -1,8 +1,9 @@
-// Reference runs made before, kept under the digest of everything that decides their bits: resolved
-// scenario, content of the data, cores and batch of the program, contract, instruction set, and this
-// very executable. Controls, subjects and `train` never look here; R' holds R to its bits anyway.
+// Reference runs of earlier diagnoses, stored under the digest of everything that decides their
+// bits: resolved scenario, content of the data, cores and batch of the program, contract,
+// instruction set, and this executable. Controls, subjects and `train` never use the cache; the
+// control R2 must repeat R's bits, whether R was cached or not.
 //
-//   const ReferenceCache cache(folder, fresh);    // "": keeps nothing
+//   const ReferenceCache cache(folder, fresh);    // folder "": no cache
 //   if (auto run = cache.find(experiment, program, "cpu", options)) return *run;
 //   cache.keep(experiment, program, "cpu", options, result);
 #pragma once
@@ -16,17 +17,18 @@ namespace twinrun {
 
 class ReferenceCache {
  public:
-  // `fresh`: finds nothing, but keeps.
+  // `fresh`: find() returns nothing, but keep() stores.
   ReferenceCache(std::string folder, bool fresh) : folder_(std::move(folder)), fresh_(fresh) {}
 
-  // A file that cannot be read, or is not what its name says, is removed.
+  // The stored run, or nullopt. A file that cannot be read, or does not match its key, is removed.
   std::optional<RunResult> find(const Experiment& experiment, const Program& program,
                                 const std::string& engine, const RunOptions& options) const;
-  // Completed runs only. What cannot be written is not kept; beyond kLimit the oldest go.
+  // Stores completed runs only. Errors of writing are ignored; beyond kLimit the oldest files are
+  // removed.
   void keep(const Experiment& experiment, const Program& program, const std::string& engine,
             const RunOptions& options, const RunResult& result) const;
 
-  static constexpr int64_t kLimit = int64_t{1} << 30;  // bytes in all
+  static constexpr int64_t kLimit = int64_t{1} << 30;  // bytes of all files
 
  private:
   std::string path(const Experiment& experiment, const Program& program, const std::string& engine,
@@ -36,7 +38,8 @@ class ReferenceCache {
   bool fresh_;
 };
 
-// $TWINRUN_CACHE ("" switches it off), else twinrun/references below $XDG_CACHE_HOME or ~/.cache.
+// $TWINRUN_CACHE ("" turns the cache off), else twinrun/references below $XDG_CACHE_HOME or
+// ~/.cache.
 std::string reference_cache_folder();
 
 }  // namespace twinrun

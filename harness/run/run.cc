@@ -1,3 +1,4 @@
+// Runs the training loop of one engine: feeds steps, records scalars and digests, evaluates, stops.
 #include "harness/run/run.h"
 
 #include <fmt/format.h>
@@ -26,7 +27,8 @@ bool finite(const Tensor& t) {
 class BirthSink : public TraceSink {
  public:
   void on_op(const OpEvent& event) override {
-    if (birth || event.op().kind == OpKind::kConstant) return;  // -inf, where a maximum begins
+    // A constant may be infinite on purpose: -inf, the start of a maximum.
+    if (birth || event.op().kind == OpKind::kConstant) return;
     for (size_t r = 0; r < event.outputs.size(); ++r) {
       if (finite(event.outputs[r])) continue;
       const auto operands_finite = [&](const std::vector<Tensor>& in) {
@@ -48,7 +50,8 @@ class BirthSink : public TraceSink {
   std::optional<Birth> birth;
 };
 
-// What a run begins with, whatever its optimizer and on however many cores.
+// The digest of the initial parameters and statistics, which depends neither on the optimizer nor
+// on the number of cores.
 Digest digest_of_weights(const Program& program, const ReplicaState& state) {
   DigestBuilder builder;
   for (size_t i = 0; i < program.state.size(); ++i) {
@@ -94,7 +97,7 @@ StepScalars scalars_of(const Program& program, const StepOutputs& outputs, float
   return s;
 }
 
-// A run in loops tells what TPUEstimator does: replica 0's loss of the loop's last step.
+// With loops, report the same as TPUEstimator: replica 0's loss of the last step of the loop.
 void report_step(Progress& progress, const HostLoop& loop, int64_t log_every, int64_t done,
                  int64_t first, const StepScalars& last) {
   const float loss = loop.loops() ? last.loss_replica0 : last.loss;
@@ -110,9 +113,9 @@ struct Runner {
   const Experiment& experiment;
   const Program& program;
   const RunOptions& options;
-  std::optional<Evaluator> evaluator;  // none where nothing is held out
+  std::optional<Evaluator> evaluator;  // none for an imported step, which has no held-out samples
   RunResult result;
-  StepOutputs outputs;  // kept from step to step: the engine uses their memory again
+  StepOutputs outputs;  // kept from step to step, so that the engine can reuse their memory
   bool may_leave_out = false;
   int64_t left_out_in_a_row = 0;
 
@@ -138,7 +141,7 @@ struct Runner {
     return Ok{};
   }
 
-  // The state before a step, by running to it again: nobody kept it.
+  // The state before a step, by running from the start again; used where it was not kept.
   Result<States> state_before(Engine& engine, StepFeed& feed, int64_t step) const {
     States states = start();
     StepOutputs again;
@@ -185,7 +188,7 @@ struct Runner {
     }
     result.birth = find_birth(engine, step, before, inputs);
     if (!result.birth) {
-      // An engine that does not show its ops.
+      // The engine does not show its ops.
       const bool lost = !std::isfinite(s.loss);
       const bool nan = std::isnan(lost ? s.loss : s.gradient_norm);
       result.birth = Birth{step, 0, "", "", nan ? "NaN" : "Inf"};

@@ -1,4 +1,5 @@
-// One training run on one engine, recorded.
+// One training run on one engine, recorded. On the data's path: Experiment, Program, Backend ->
+// RunResult, which comparisons and the report read.
 //
 //   auto r = train(experiment, experiment.whole(), *backend, {.name = "R", .threads = 2});
 //   r->file          // losses, state digests, evaluations, checkpoints: what runs/R.h5 keeps
@@ -16,39 +17,46 @@
 
 namespace twinrun {
 
-// Where a NaN or infinity first came out of an op whose operands were all finite.
+// The first non-finite value: where NaN or Inf first came out of an op whose operands were all
+// finite.
 struct Birth {
   int64_t step = 0;
   int replica = 0;
-  std::string op, phase;  // empty: of an engine that does not show its ops
+  std::string op, phase;  // empty for an engine that does not show its ops
   std::string what;       // "NaN" or "Inf"
 };
 
-// Did the script leave the update of this step out because its loss or a gradient is not finite? So does a loss scaler, whose scale was too
-// large for float16. Parameters, slots and counters are then as they were; running statistics may have changed.
+// Whether the engine skipped the update of this step because its loss or a gradient is not finite,
+// as a loss scaler does when its scale was too large for float16. Parameters, slots and counters
+// are then unchanged; running statistics may have changed.
 bool update_left_out(const Program& program, const States& before, const States& after,
                      const StepOutputs& outputs);
-// A run goes on after so many such steps in a row: a scale that is halved each time has then gone through all of float16's 40 binades.
+// A run ends after more than this many skipped updates in a row: a scale that is halved each time
+// has then passed through all 40 binades of float16.
 inline constexpr int64_t kMostLeftOut = 40;
 
-// Sees every step; may watch its ops. `before` is what the step started from, or empty where it is not needed.
+// Sees every step and may watch its ops. `before` is the state from which the step started, or
+// empty where needs_before returns false and the run does not need it either.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
-  // Who holds a state keeps the engine from updating it in place: a copy of it for that step.
+  // Return false where `before` is not used: a state that is held cannot be updated in place, so
+  // the engine copies it in that step.
   virtual bool needs_before(int64_t /*step*/) const { return true; }
   virtual TraceSink* begin_step(int64_t step, const States& before, const StepInputs& inputs) = 0;
   virtual void end_step(int64_t /*step*/, const States& /*after*/, const StepOutputs& /*outputs*/) {
   }
 };
 
-// `count` steps of a run of so many, evenly, the first and the last among them; all of them where there are fewer.
+// `count` steps of a run of `steps`, evenly spaced and including the first and the last; all steps
+// where there are fewer.
 std::vector<int64_t> spread_steps(int64_t steps, int64_t count);
 
 struct RunOptions {
-  std::string name;             // for progress
-  int64_t steps = 0;            // first step not to run; 0: the scenario's
-  int threads = 1;              // of evaluation
+  std::string name;  // name of the run, for progress
+  // The run ends before this step; 0: train.steps of the scenario.
+  int64_t steps = 0;
+  int threads = 1;              // threads of the evaluation
   std::optional<States> start;  // default: the seeded initial state
   int64_t first_step = 0;
   StepObserver* observer = nullptr;
@@ -56,32 +64,36 @@ struct RunOptions {
   const StopFlag* stop = nullptr;
   bool evaluate = true;
   bool digest_states = true;
-  std::function<Status(const Checkpoint&)> on_checkpoint;  // periodic ones, as they are made
+  // Called with each periodic checkpoint.
+  std::function<Status(const Checkpoint&)> on_checkpoint;
 };
 
 struct RunResult {
   RunFile file;
   States states;
   std::optional<Birth> birth;  // set if the run ended in NaN or Inf
-  int64_t left_out = 0;        // updates, of an engine that shows no ops
+  int64_t left_out = 0;        // skipped updates; counted for engines that show no ops
   double seconds = 0;
-  PipelineCounters pipeline;  // of its input
-  bool kept =
-      false;  // from an earlier diagnosis (harness/run/reference_cache.h): no time was spent
+  PipelineCounters pipeline;  // counters of the input pipeline
+  // Read from an earlier diagnosis (harness/run/reference_cache.h): no time was spent.
+  bool kept = false;
 };
 
-// "held-out loss 0.1507, accuracy 99.51 %", or how it ended where nothing was evaluated or it was interrupted. `last`: the step that
-// the run was to end at.
+// "held-out loss 0.1507, accuracy 99.51 %"; or how the run ended where it was interrupted or
+// nothing was evaluated. `last`: the step at which the run was to end.
 std::string outcome(const RunFile& file, int64_t last);
 
+// Trains `program` on the engine of `backend`. A run that diverges or is interrupted is a result;
+// RunFile::ended says how it ended. Errors: the program cannot be prepared, the input cannot be
+// read, or the engine, the evaluation or on_checkpoint fails.
 Result<RunResult> train(const Experiment& experiment, const Program& program, Backend& backend,
                         const RunOptions& options);
 
-// The first non-finite value of one step, found by watching every op.
+// The first non-finite value of one step, found by watching every op; nullopt if none is seen.
 std::optional<Birth> find_birth(Engine& engine, int64_t step, States states,
                                 const StepInputs& inputs);
 
-// The first step after which two runs' states differ.
+// The first step after which the states of two runs differ, counted from the start of the runs.
 std::optional<int64_t> first_difference(const RunFile& a, const RunFile& b);
 const Evaluation& final_evaluation(const RunResult& run);
 

@@ -1,3 +1,4 @@
+// Keeps the reference's weights at some steps, and measures how far the subject's are from them.
 #include "harness/run/weight_drift.h"
 
 #include <fmt/format.h>
@@ -10,7 +11,7 @@
 namespace twinrun {
 namespace {
 
-// Of what is zero, anything else is infinitely far.
+// The relative distance; infinite where the reference is zero and the weights are not.
 double distance_of(const Tensor& weights, const Tensor& reference) {
   if (weights.same_bits(reference)) return 0;
   RelativeDistance distance, size;
@@ -31,7 +32,7 @@ WeightKeeper::WeightKeeper(const Program& program, int64_t steps) {
   }
   constexpr int64_t kMost = 24, kMemory = int64_t{256} << 20;
   const int64_t count = std::min(kMost, kMemory / bytes);
-  if (count == 1 && steps > 1) return;  // one column is no picture
+  if (count == 1 && steps > 1) return;  // a picture needs at least two columns
   wanted_ = spread_steps(steps, count);
 }
 
@@ -67,7 +68,7 @@ void WeightWatch::end_step(int64_t step, const States& after, const StepOutputs&
         const double value = distance_of(weights, reference);
         if (!std::isnan(farthest) && !(value <= farthest)) farthest = value;
       }
-      // Three digits: it is a picture.
+      // Three digits suffice for a picture.
       drift_.rows[row].distance.push_back(
           std::isfinite(farthest) ? std::stod(fmt::format("{:.3g}", farthest)) : farthest);
     }

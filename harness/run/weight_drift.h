@@ -1,8 +1,9 @@
-// How far the subject's weights are from the reference's while both train: R2's are kept after some of the steps, and T's are held against
-// them as they come. R may have been read back from an earlier diagnosis; R2, which has its bits, never is.
+// How far the subject's weights are from the reference's while both train: the weights of run R2
+// are kept after some steps, and those of run T are compared with them as they come. R2 has R's
+// bits and is always computed, while R may come from an earlier diagnosis (reference_cache.h).
 //
 //   WeightKeeper kept(program, steps);                       // observes R2
-//   WeightWatch watch(inner, kept, program, "T - R");        // observes T, and hands every call on to `inner`
+//   WeightWatch watch(inner, kept, program, "T - R");        // observes T; passes calls to `inner`
 //   watch.drift();                                           // for the report
 #pragma once
 
@@ -15,8 +16,8 @@
 
 namespace twinrun {
 
-// Keeps the parameters after up to 24 steps, evenly spaced, the first and the last among them; fewer, or none, where they would fill more
-// than 256 MiB.
+// Keeps the parameters of replica 0 after up to 24 steps, evenly spaced and including the first and
+// the last; fewer, or none, where they would take more than 256 MiB.
 class WeightKeeper : public StepObserver {
  public:
   WeightKeeper(const Program& program, int64_t steps);
@@ -29,16 +30,17 @@ class WeightKeeper : public StepObserver {
   struct Variable {
     std::string name;
     TensorType type;
-    size_t place = 0;  // in the state
+    size_t place = 0;  // index in the state
   };
   std::vector<Variable> variables_;              // the parameters
-  std::vector<int64_t> wanted_;                  // steps
+  std::vector<int64_t> wanted_;                  // the steps to keep
   std::map<int64_t, std::vector<Tensor>> kept_;  // by step, one for each variable
 };
 
 class WeightWatch : public StepObserver {
  public:
-  // `program`: of the run that is watched. A variable of another name or shape there is left out.
+  // `program` is that of the watched run. Variables that have another name or shape in it are left
+  // out.
   WeightWatch(StepObserver& inner, const WeightKeeper& kept, const Program& program,
               std::string pair);
   bool needs_before(int64_t step) const override { return inner_.needs_before(step); }
@@ -46,13 +48,14 @@ class WeightWatch : public StepObserver {
     return inner_.begin_step(step, before, inputs);
   }
   void end_step(int64_t step, const States& after, const StepOutputs& outputs) override;
-  // Of the steps that were taken by both; distances to three digits.
+  // Distances, to three digits, at the steps that both runs took.
   const WeightDrift& drift() const { return drift_; }
 
  private:
   StepObserver& inner_;
   const WeightKeeper& kept_;
-  std::vector<std::pair<size_t, size_t>> places_;  // in the watched state, among the kept variables
+  // Indices in the watched state and among the kept variables.
+  std::vector<std::pair<size_t, size_t>> places_;
   WeightDrift drift_;
 };
 

@@ -1,4 +1,4 @@
-// Deals and groups of cores: how they are made from a few numbers, and what people call them.
+// Generates deals of rows and groups of cores from a few numbers, and describes them in words.
 #include "harness/sharding/assignment.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ int64_t share_of_core(const Experiment& e) { return e.scenario.train.batch / e.s
 constexpr const char* kShardsDiffer = "a step whose shards differ";
 constexpr const char* kBufferTwin = "an engine that hands a core the buffer of another one";
 
-// "4-7, 12": sorted numbers as ranges, the first few of them.
+// "4-7, 12": sorted numbers as ranges, at most the first kMost of them.
 std::string ranges(const DealtRows& sorted) {
   constexpr int kMost = 6;
   std::string out;
@@ -32,7 +32,7 @@ std::string ranges(const DealtRows& sorted) {
   return out;
 }
 
-// The shard that each core has whole and in order, where each has one.
+// The shard of each core, if every core has one whole shard in order; else nullopt.
 std::optional<std::vector<int>> whole_shards(const DealtRows& rows, int64_t n) {
   std::vector<int> out;
   for (size_t at = 0; at < rows.size(); at += static_cast<size_t>(n)) {
@@ -45,7 +45,7 @@ std::optional<std::vector<int>> whole_shards(const DealtRows& rows, int64_t n) {
   return out;
 }
 
-// "core 1 shard 3, core 3 shard 1": of those that have another one than their own.
+// "core 1 shard 3, core 3 shard 1": the cores that have a shard other than their own.
 std::string exchanged(const std::vector<int>& shards) {
   constexpr int kMost = 8;
   std::string out;
@@ -62,7 +62,7 @@ std::string count_text(size_t n, const char* of) {
   return fmt::format("{} {}{}", n, of, n == 1 ? "" : "s");
 }
 
-// Every row once: where it goes.
+// Describes a deal in which every row occurs once.
 void describe_permutation(const Experiment& e, const DealtRows& rows, ShardingChange& c) {
   const int64_t cores = e.sharding.cores, n = share_of_core(e);
   c.cause.name = "other_rows";
@@ -414,7 +414,8 @@ std::vector<ShardingChange> group_changes(const Experiment& e, const Sharding& s
       out.push_back(std::move(c));
     }
   }
-  // Where cores keep statistics of their own, a wrapper may hand core 0's to all before each step (DistributedDataParallel does).
+  // Where cores keep their own statistics, a wrapper may copy core 0's to all cores before each
+  // step (DistributedDataParallel does).
   const bool own = sharding.statistics == Statistics::kPerCore ||
                    (sharding.statistics == Statistics::kAsNormalised &&
                     sharding.batchnorm == BatchNormSync::kPerCore);

@@ -1,3 +1,5 @@
+// The catalogue of sharding causes as a table: conditions, settings, and their description in
+// words.
 #include "harness/sharding/causes.h"
 
 #include <fmt/format.h>
@@ -13,7 +15,8 @@ namespace {
 using E = const Experiment&;
 using S = const Sharding&;
 
-// The layers where samples meet in that way, "mbstd1, loss".
+// The layers in which samples of the batch interact in the way that the cause acts on: "mbstd1,
+// loss".
 std::string coupled_by(E e, std::string_view cause) {
   std::string layers;
   for (const Coupling& c : e.forward.couplings) {
@@ -26,7 +29,7 @@ bool mean_loss(E e) { return e.scenario.loss.reduction == LossReduction::kMean; 
 Reduction fitting(E e) { return mean_loss(e) ? Reduction::kMean : Reduction::kSum; }
 std::string samples(int64_t n) { return n == 1 ? "1 sample" : fmt::format("{} samples", n); }
 int64_t per_core(E e) { return e.scenario.train.batch / e.sharding.cores; }
-// "4 samples are", of those that a remainder leaves.
+// "4 samples are": the rows of the last core that are not real under a remainder.
 std::string last_rows(E e) {
   const int64_t n = per_core(e) - real_rows(per_core(e));
   return samples(n) + (n == 1 ? " is" : " are");
@@ -40,8 +43,8 @@ bool takes_rate(E e) {
   return !(o.kind == OptimizerSpec::Kind::kAdafactor && o.relative_step);
 }
 
-// A row of the catalogue. `field`: causes of one field overwrite each other. A scenario's own sharding is described by `meaning`
-// as it stands.
+// A row of the catalogue. Causes with the same `field` overwrite each other. `meaning` describes
+// the scenario's own sharding as it is.
 struct Row {
   const char* name;
   const char* field;
@@ -53,7 +56,7 @@ struct Row {
   std::string (*cure)(E);
   const char* parting;
   const char* twin;
-  Overrides (*settings)(E) = nullptr;  // keys of the scenario that do what `cure` says
+  Overrides (*settings)(E) = nullptr;  // scenario keys that apply `cure`
 };
 
 bool always(E) { return true; }
@@ -77,7 +80,8 @@ void synced(E, Sharding& s) {
   s.batchnorm = BatchNormSync::kSynced;
   s.batchnorm_group = 0;
 }
-// Per-core layers move running statistics of their own: a loss apart from what they normalise by.
+// Per-core layers update running statistics from the samples of their own core. This is a cause of
+// its own, beside the statistics by which they normalise.
 bool own_statistics(E, S s) {
   return s.statistics == Statistics::kPerCore ||
          (s.statistics == Statistics::kAsNormalised && s.batchnorm == BatchNormSync::kPerCore);
@@ -88,8 +92,9 @@ bool in_groups(E e) {
   return s.batchnorm == BatchNormSync::kSynced && s.batchnorm_group > 0 &&
          s.batchnorm_group < s.cores;
 }
-// Only what changes something here: a scenario that has synced has another key to set, or none where it is the subject's script that
-// does otherwise; and a larger batch is no advice where there are enough samples.
+// Advise only what changes something here. A scenario that is synced has another key to set, or
+// none if it is the subject's script that differs; a larger batch is no advice where the batch is
+// large enough, or where there are too few samples for it.
 std::string batch_norm_cure(E e) {
   const bool synced = e.sharding.batchnorm == BatchNormSync::kSynced;
   if (synced && !in_groups(e))
@@ -99,7 +104,7 @@ std::string batch_norm_cure(E e) {
     cure += fmt::format("{}tpu.batchnorm_group = 0", synced ? "" : " and ");
   const int64_t together = synced ? e.sharding.batchnorm_group : 1;
   const int64_t enough = (tpu::kSmallBatchPerCore + together - 1) / together * e.sharding.cores;
-  const int64_t there = e.scenario.data.train;  // samples; 0: what the files have
+  const int64_t there = e.scenario.data.train;  // samples; 0: as many as the files have
   if (e.scenario.train.batch >= enough || (there > 0 && enough > there)) return cure;
   return cure + fmt::format(
                     ", or raise train.batch to {} (fewer than {} samples per core may reduce "
@@ -280,7 +285,7 @@ const Row kRows[] = {
        return Overrides{{"tpu.clipping", "after_all_reduce"}};
      }},
     {"l2", "l2", [](E e) { return e.forward.optimizer.l2 > 0; },
-     // Where the loss is a mean, the reduction that fits counts the term once.
+     // With a mean loss, the matching reduction counts the L2 term once.
      [](E e, S s) {
        return e.forward.optimizer.l2 > 0 && (mean_loss(e) ? s.l2_every_core : !s.l2_once);
      },

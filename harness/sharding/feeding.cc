@@ -1,3 +1,4 @@
+// Compares what the cores read with what each sharding cause, or another deal of rows, feeds them.
 #include "harness/sharding/feeding.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@ bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return std::ranges::equal(a, b, [](const Tensor& x, const Tensor& y) { return x.same_bits(y); });
 }
 
-// What each core is fed of an input.
+// One input, core by core.
 std::vector<Tensor> column(const StepInputs& inputs, size_t input) {
   std::vector<Tensor> out;
   for (const auto& core : inputs) out.push_back(core[input]);
@@ -33,8 +34,9 @@ bool all_read(const std::vector<Tensor>& read, const std::vector<Tensor>& due,
   return true;
 }
 
-// The row of `due` that stands in each place of what was read; nothing where one of them is none. `like`: tried first. Labels repeat:
-// whole arrangements are tried before rows one by one.
+// For each position of what was read, the row of `due` that it holds; nullopt if a position holds
+// no row of it. `like` is tried first. Labels repeat, so that whole arrangements are tried before
+// single rows.
 std::optional<DealtRows> rows_read(const std::vector<Tensor>& read, const std::vector<Tensor>& due,
                                    const DealtRows& like) {
   const auto cores = static_cast<int64_t>(due.size());
@@ -80,7 +82,7 @@ Result<std::vector<std::string>> feeding_causes(const Experiment& e, const Progr
         const auto told = std::ranges::find_if(violations, [&](const Violation& w) {
           return w.what == Violation::What::kFeed && w.step == v.step && w.input == name;
         });
-        // An input that nobody reads is not told of.
+        // Violations do not report an input that no op reads.
         if (told == violations.end()) {
           const bool read = std::ranges::any_of(asked.graph.ops(), [&](const Op& op) {
             return std::ranges::find(op.operands, asked.inputs[i].id) != op.operands.end();
@@ -110,7 +112,7 @@ Result<std::optional<ShardingChange>> deal_that_was_read(const Experiment& e, co
     if (v.what != Violation::What::kFeed || deals.contains(v.step)) continue;
     TWINRUN_ASSIGN(const Batch batch, feed.batch(v.step + e.scenario.data.batch_offset));
     TWINRUN_ASSIGN(const StepInputs due, step_inputs(asked, e.scenario, batch, v.step));
-    // DealtRows of one input; own where nothing else is told of it.
+    // The rows of one input; empty (each core's own) if no violation reports it.
     bool rows_all = true;
     const auto rows_of = [&](std::initializer_list<std::string_view> names, const DealtRows& like) {
       const auto input = input_named(names);
@@ -119,7 +121,7 @@ Result<std::optional<ShardingChange>> deal_that_was_read(const Experiment& e, co
         return w.what == Violation::What::kFeed && w.step == v.step && w.input == input->name;
       });
       const auto at = static_cast<size_t>(input - asked.inputs.begin());
-      if (told == violations.end()) {  // other rows may hold the same labels
+      if (told == violations.end()) {  // the rows of `like` may hold the same labels
         const std::vector<Tensor> own = column(due, at);
         return !like.empty() && all_read(own, own, like) ? like : DealtRows();
       }
@@ -131,7 +133,7 @@ Result<std::optional<ShardingChange>> deal_that_was_read(const Experiment& e, co
     deal.features = rows_of({"images", "tokens"}, {});
     deal.labels = rows_of({"labels"}, deal.features);
     deal.draws = rows_of({"sample_ids"}, deal.features);
-    // What is told of another input no deal explains.
+    // A deal explains no other input.
     for (const Violation& w : violations) {
       const auto is = [&](std::string_view name) { return w.input == name; };
       if (w.what != Violation::What::kFeed || w.step != v.step) continue;

@@ -1,6 +1,7 @@
-// Which cause feeds the cores so? Told from what the ops read: bit by bit, without any arithmetic.
+// Which sharding cause explains what the cores read as inputs. Inputs are compared bit by bit,
+// without any arithmetic. On the data's path: violations of lockstep (kFeed) -> causes.
 //
-//   feeding_causes(experiment, program, violations);      // {"shard_twice"}; {} where no known cause reads so
+//   feeding_causes(experiment, program, violations);  // {"shard_twice"}; {} if no known cause fits
 #pragma once
 
 #include <optional>
@@ -12,11 +13,13 @@
 
 namespace twinrun {
 
-// Causes, introduced into `asked`, that explain every input of kFeed violations, and change no other input at their steps.
+// The causes that, introduced into `asked`, explain every input of the kFeed violations and change
+// no other input at their steps. Errors: the data of a step cannot be read.
 Result<std::vector<std::string>> feeding_causes(const Experiment& experiment, const Program& asked,
                                                 const std::vector<Violation>& violations);
 
-// Which rows of the batch the cores read in the place of their own, where they are rows of it at all.
+// Which rows of the batch the cores read in place of their own; nullopt where something that was
+// read is not a row of the batch.
 Result<std::optional<ShardingChange>> deal_that_was_read(const Experiment& experiment,
                                                          const Program& asked,
                                                          const std::vector<Violation>& violations);

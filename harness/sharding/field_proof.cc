@@ -1,4 +1,5 @@
-// Both programs at random points of the field: products are shared between them, and the first value that parts is named.
+// Evaluates both programs at random points of the field, shares products between them, and names
+// the first value that differs.
 #include "harness/sharding/field_proof.h"
 
 #include <algorithm>
@@ -18,11 +19,11 @@ namespace {
 
 using Values = ReplicaWalk::Values;
 
-constexpr size_t kRemembered = size_t{2} << 30;  // bytes of products
+constexpr size_t kRemembered = size_t{2} << 30;  // bytes of products to keep
 
 uint64_t name_of(const std::string& text) { return digest_bytes(text.data(), text.size()).low; }
 
-// A random element for every float of a tensor, by its name; what is no float stays.
+// A random element for every float of a tensor, keyed by its name; other tensors stay as they are.
 Tensor random_like(const FieldPoint& point, const std::string& name, const Tensor& t) {
   if (!is_floating(t.dtype())) return t;
   Tensor out = Tensor::empty({DType::kF64, t.dims()});
@@ -32,7 +33,7 @@ Tensor random_like(const FieldPoint& point, const std::string& name, const Tenso
   return out;
 }
 
-// The digests of as many equal parts of a tensor as it can be cut into; one, where it cannot.
+// The digests of `parts` equal parts of a tensor; one digest if it cannot be cut into so many.
 std::vector<Digest> digests_of_parts(const Tensor& t, size_t parts) {
   if (t.elements() % static_cast<int64_t>(parts) != 0) parts = 1;
   std::vector<Digest> out;
@@ -41,10 +42,10 @@ std::vector<Digest> digests_of_parts(const Tensor& t, size_t parts) {
   return out;
 }
 
-// ---- products that both programs have
+// ---- products that occur in both programs
 
-// How the product of a batch is made of those of its parts: which operands are cut along their rows, and whether the parts'
-// results lie one after the other or add up.
+// How the product of a batch is made of the products of its parts: which operands are cut along
+// their rows, and whether the parts' results are concatenated or added up.
 struct Cut {
   bool left = false, right = false, adds_up = false;
 };
@@ -69,8 +70,8 @@ Tensor part_of(const Tensor& t, int64_t i, int64_t parts) {
   return t.rows(i * rows, (i + 1) * rows);
 }
 
-// Products by what they are of. The whole batch's are made of the cores' parts, so that a sharded program that means the same finds
-// them here.
+// Products, keyed by op and operands. Those of the whole batch are split by cores, so that a
+// sharded program of the same meaning finds its own products here.
 class Products {
  public:
   Products(const FieldPoint& point, ThreadPool& pool) : point_(point), pool_(pool) {}
@@ -137,9 +138,11 @@ class Products {
   size_t bytes_ = 0;
 };
 
-// ---- where the meaning parts
+// ---- the first value whose meaning differs
 
-// What a value of the sharded program is of the whole batch's value of that name.
+// How a value of the sharded program relates to the whole batch's value of the same name: not at
+// all; equal on every core; the core's rows; a part that adds up, or averages, to it over the
+// cores.
 enum class Share : uint8_t { kNothing, kSame, kRows, kPart };
 
 class Trace {
@@ -183,7 +186,7 @@ class Trace {
     std::vector<Digest> parts;
   };
 
-  // The cores' values add up to it, or their mean is it.
+  // Whether the cores' values add up to `whole`, or their mean is equal to it.
   bool adds_up(const std::vector<Digest>& whole, const std::vector<Tensor>& cores) const {
     if (cores[0].dtype() != DType::kF64) return false;
     Tensor sum = Tensor::zeros(cores[0].type());
@@ -201,7 +204,7 @@ class Trace {
   std::unordered_map<std::string, Value> whole_;
 };
 
-// The first value of the sharded program that has nothing of the whole batch's.
+// Finds the first value of the sharded program that is not related to the whole batch's value.
 class FirstParting {
  public:
   FirstParting(const Program& program, const Trace& trace, FieldProof& proof)
@@ -213,12 +216,13 @@ class FirstParting {
 
   void see(ValueId id, const std::vector<Tensor>& cores) {
     const Op& op = program_.graph.op(id);
-    // Constants are of the shapes.
+    // Constants may depend on the shapes alone, which differ between the programs.
     if (!proof_.parts_at.empty() || !trace_.knows(op.name) || constant_[static_cast<size_t>(id)])
       return;
     Share& share = shares_[static_cast<size_t>(id)];
     share = trace_.share(op.name, cores);
-    const bool given = op.kind == OpKind::kParameter;  // nobody adds up what is given
+    // Inputs and state are not parts that are added up later.
+    const bool given = op.kind == OpKind::kParameter;
     if (share != Share::kNothing && !(given && share == Share::kPart)) return;
     proof_.parts_at = op.name;
     for (ValueId operand : op.operands) {
@@ -257,7 +261,7 @@ std::vector<Judgeable> judgeables(const Program& program) {
   return out;
 }
 
-// Inputs and state of a program, and room for its other values.
+// Inputs and state of the whole batch by name, as elements of the field.
 using Given = std::map<std::string, Tensor>;
 
 Values values_of(const FieldPoint& point, const Program& program, const Given& given) {
@@ -278,7 +282,7 @@ Values values_of(const FieldPoint& point, const Program& program, const Given& g
   Program fed;
   fed.inputs = program.inputs;
   fed.sharding = program.sharding;
-  fed.sharding.feeding.rate = Feeding::Rate::kAsGiven;  // that of the field is below
+  fed.sharding.feeding.rate = Feeding::Rate::kAsGiven;  // the rate is scaled below, in the field
   misfeed(fed, inputs);
   const Field61 times = Field61::of(static_cast<int64_t>(cores));
   const Feeding::Rate rate = program.sharding.feeding.rate;
@@ -303,7 +307,7 @@ Values values_of(const FieldPoint& point, const Program& program, const Given& g
   return values;
 }
 
-// What a step is given, by name, at a point.
+// Inputs and state of the whole batch's step at a point of the field.
 Result<Given> given_at(const FieldPoint& point, const Experiment& e, const Program& whole,
                        int64_t step) {
   Given given;

@@ -1,3 +1,4 @@
+// Runs one step in binary64 with each set of causes undone, and attributes the drift to the causes.
 #include "harness/sharding/switches.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@ constexpr size_t kKinds = kStepKinds.size();
 using PerKind = std::array<double, kKinds>;
 size_t at(StepKind kind) { return static_cast<size_t>(kind); }
 
-// Replica 0's value of every state variable, on all replicas.
+// Replica 0's value of every state variable, copied to all replicas.
 Result<States> spread(const Checkpoint& checkpoint, const Program& program) {
   ReplicaState one;
   for (const StateVar& var : program.state) {
@@ -48,7 +49,7 @@ States nudged(const Program& program, const States& states) {
   return States(states.size(), one);
 }
 
-// R and any other program from one state, in binary64.
+// Runs the reference program R and any other program from one state, in binary64.
 class Prober {
  public:
   static Result<Prober> make(const Experiment& e, int threads) {
@@ -60,8 +61,9 @@ class Prober {
     return p;
   }
 
-  // R from the next state. What sixteen roundings of binary64 move by more than the threshold is rounding, no meaning: a
-  // gradient that is zero but for rounding, divided by its own size. Those tensors are left out.
+  // Runs R from the next state. Tensors that sixteen roundings of binary64 change by more than the
+  // threshold are left out, because they are rounding alone: for example a gradient that is zero
+  // but for rounding, divided by its own size.
   Status begin(const ProbeState& state) {
     state_ = &state;
     left_out_.clear();
@@ -131,12 +133,13 @@ class Prober {
 
 double factorial(size_t n) { return n < 2 ? 1.0 : static_cast<double>(n) * factorial(n - 1); }
 
-// A game over subsets of causes: v[mask] is the squared drift with those in `mask` restored.
+// A cooperative game over subsets of causes: v[mask] is the squared drift with those in `mask`
+// undone.
 struct Game {
   size_t n;
   std::vector<double> v;
 
-  // How much of the squared drift restoring c removes, averaged over the orders of restoring.
+  // How much of the squared drift undoing c removes, averaged over the orders of undoing.
   double shapley(size_t c) const {
     const size_t bit = size_t{1} << c;
     double sum = 0;
@@ -149,7 +152,8 @@ struct Game {
     return sum;
   }
 
-  // Grabisch and Roubens 1999: how much more the two do together than one after the other.
+  // Grabisch and Roubens 1999: how much larger the squared drift of both together is than the sum
+  // of their separate contributions.
   double interaction(size_t a, size_t b) const {
     const size_t i = size_t{1} << a, j = size_t{1} << b;
     double sum = 0;
@@ -169,7 +173,7 @@ std::string names_of(const std::vector<StepKind>& kinds) {
   return out;
 }
 
-// What the numbers say of each cause, and of each two.
+// Derives the effect of each cause and of each pair of causes from the games.
 void read_games(const std::vector<Game>& games, MeaningResult& m) {
   const size_t n = m.causes.size(), all = (size_t{1} << n) - 1;
   for (size_t k = 0; k < kKinds; ++k) {
@@ -207,7 +211,7 @@ void tell_rows(MeaningResult& m) {
           m.effects, [&](const CauseEffect& x) { return x.cause == cause.name && x.kind == kind; });
     };
     const CauseEffect& e = effect_on(m.kind);
-    // By itself it may show elsewhere: running statistics are no gradient.
+    // A cause alone may show in another kind: running statistics are not part of the gradient.
     const bool here = std::ranges::find(shows, m.kind) != shows.end();
     const StepKind where = here || shows.empty() ? m.kind : shows.front();
     const double none = std::ranges::find(m.kinds, where, &KindDrift::kind)->residual;
@@ -286,7 +290,7 @@ Result<Catalogue> catalogue(const Experiment& e, const std::vector<ProbeState>& 
   const size_t n = causes.size();
   TWINRUN_ASSIGN(Prober prober, Prober::make(e, threads));
   const Sharding clean = faithful(e);
-  // gaps[a][b]: largest squared drift between two causes over the states; b = n: no cause.
+  // gaps[a][b]: the largest squared drift between two causes over the states; index n: no cause.
   std::vector<std::vector<PerKind>> gaps(n + 1, std::vector<PerKind>(n + 1, PerKind{}));
   for (const ProbeState& state : states) {
     TWINRUN_RETURN_IF_ERROR(prober.begin(state));
@@ -312,7 +316,7 @@ Result<Catalogue> catalogue(const Experiment& e, const std::vector<ProbeState>& 
     }
     return true;
   };
-  std::vector<size_t> heads;  // each class by its first member
+  std::vector<size_t> heads;  // index of the first member of each class
   for (size_t c = 0; c < n; ++c) {
     for (size_t k = 0; k < kKinds; ++k)
       result.effects.push_back({causes[c], kStepKinds[k], 0, std::sqrt(gaps[c][n][k]), 0});

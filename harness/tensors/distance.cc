@@ -1,3 +1,4 @@
+// Sums the squares that a relative distance needs, in binary64.
 #include "harness/tensors/distance.h"
 
 #include <cmath>

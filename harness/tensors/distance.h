@@ -1,4 +1,5 @@
-// How far tensors are apart, together: |a - b| / |b| over all elements that were added.
+// Relative distance between tensors: |a - b| / |b|, 2-norms over all elements that were added. The
+// instruments of harness/ use it to say how far results diverge.
 //
 //   RelativeDistance d;
 //   for (...) d.add(mine, theirs);
@@ -13,6 +14,7 @@ namespace twinrun {
 
 class RelativeDistance {
  public:
+  // `a` and `b` have the same number of elements.
   void add(const Tensor& a, const Tensor& b);
   void add(const std::vector<double>& a, const std::vector<double>& b);
   double value() const;  // 0 where b is 0

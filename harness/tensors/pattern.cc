@@ -1,3 +1,4 @@
+// Finds the pattern in a set of wrong elements: boxes, borders, lanes, stretches in memory.
 #include "harness/tensors/pattern.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@ Dims index_of(const Dims& dims, int64_t flat) {
   return index;
 }
 
-// The step of indices that are every nth of a dimension; 0: they are not.
+// Returns n where the indices are exactly every nth index of a dimension of this size; else 0.
 int64_t even_step(const std::set<int64_t>& at, int64_t size) {
   if (at.size() < 2) return 0;
   const int64_t step = *std::next(at.begin()) - *at.begin();
@@ -36,7 +37,7 @@ bool contiguous(const std::set<int64_t>& at) {
 
 std::string_view ending(int64_t n) { return n == 2 ? "nd" : n == 3 ? "rd" : "th"; }
 
-// Indices along one dimension: "the last 16 of 784", "every 8th, from 3".
+// Describes indices along one dimension: "the last 16 of 784", "every 8th, from 3".
 std::string along(const std::set<int64_t>& at, int64_t size, size_t dimension) {
   const auto count = static_cast<int64_t>(at.size());
   const int64_t first = *at.begin(), last = *at.rbegin();
@@ -52,7 +53,7 @@ std::string along(const std::set<int64_t>& at, int64_t size, size_t dimension) {
   return fmt::format("{} of {} indices {}", count, size, where);
 }
 
-// The same of a dimension that has a name: "the last 16 of 784 columns".
+// The same for a dimension that has a name: "the last 16 of 784 columns".
 std::string along(const std::set<int64_t>& at, int64_t size, const std::string& name) {
   const auto count = static_cast<int64_t>(at.size());
   const int64_t first = *at.begin(), last = *at.rbegin();
@@ -69,7 +70,8 @@ std::string along(const std::set<int64_t>& at, int64_t size, const std::string& 
   return fmt::format("{} of {} {}s", count, size, name);
 }
 
-// Everything on the rim of an image [n, h, w, c]: how wide; 0 if not.
+// The width (1 to 3) of the border of an image [n, h, w, c] that contains all wrong elements; 0
+// where there is no such border.
 int64_t rim(const Dims& dims, const std::vector<Dims>& wrong) {
   if (dims.size() != 4) return 0;
   for (int64_t wide = 1; wide <= 3 && 2 * wide < std::min(dims[1], dims[2]); ++wide) {
@@ -96,7 +98,9 @@ std::string element_pattern(const Dims& dims, const std::vector<int64_t>& wrong,
   std::vector<Dims> indices;
   indices.reserve(wrong.size());
   for (const int64_t flat : wrong) indices.push_back(index_of(dims, flat));
-  // The smallest box of indices that holds them; what it leaves out is the pattern.
+  // at[d] holds the wrong indices along dimension d. Together they form the smallest box that
+  // contains all wrong elements; the dimensions that it does not cover completely describe the
+  // pattern.
   std::vector<std::set<int64_t>> at(dims.size());
   for (const Dims& index : indices) {
     for (size_t d = 0; d < dims.size(); ++d) at[d].insert(index[d]);
@@ -134,9 +138,11 @@ std::vector<std::vector<int64_t>> regions_around(const Dims& dims,
   std::vector<std::vector<int64_t>> out;
   if (wrong.empty() || dims.size() > 8) return out;
   const auto elements = static_cast<size_t>(TensorType{DType::kF32, dims}.elements());
-  // By element a bit for each dimension along which its index is one of the wrong ones'.
+  // For each element, a bit for every dimension along which it shares its index with a wrong one.
   std::vector<uint8_t> shares(elements);
-  uint8_t narrow = 0;  // dimensions that have others, and where the wrong ones have a name
+  // Dimensions along which the wrong indices leave others out and have a name: contiguous, or
+  // every nth.
+  uint8_t narrow = 0;
   int64_t stride = 1;
   for (size_t d = dims.size(); d-- > 0;) {
     std::set<int64_t> at;

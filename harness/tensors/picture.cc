@@ -1,3 +1,4 @@
+// Folds the errors of a tensor, in units of their bounds, into a grid of levels.
 #include "harness/tensors/picture.h"
 
 #include <algorithm>
@@ -8,9 +9,10 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kMost = 64;  // cells on a side
+constexpr int64_t kMost = 64;  // cells per side
 
-// 0: inside; 1 to 9: powers of ten above the bound; 10: NaN, Inf, or other bits where they had to be equal.
+// 0: within the bound; 1 to 9: the power of ten by which the error exceeds it; 10: NaN, Inf, or a
+// difference where the bits had to be equal.
 int level_of(double got, double due, double radius) {
   if (got == due || (std::isnan(got) && std::isnan(due))) return 0;
   const double error = std::fabs(got - due);
@@ -19,7 +21,8 @@ int level_of(double got, double due, double radius) {
   return std::clamp(static_cast<int>(std::ceil(std::log10(error / radius))), 1, 9);
 }
 
-// How many trailing dimensions run across, so that rows and columns are as nearly as many as can be.
+// How many trailing dimensions form the columns of the picture: the number that makes rows and
+// columns as nearly equal in number as possible.
 int64_t columns_of(const std::vector<int64_t>& dims) {
   int64_t best = 1;
   double least = INFINITY;

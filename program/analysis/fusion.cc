@@ -1,3 +1,5 @@
+// The planner of fused groups: clusters of elementwise ops that are merged where this forms no
+// cycle, values that are recomputed instead of stored, and the order of units.
 #include "program/analysis/fusion.h"
 
 #include <algorithm>
@@ -10,11 +12,11 @@
 namespace twinrun {
 namespace {
 
-constexpr int64_t kMostColumns =
-    1024;  // of a fused reduction: its 16 lanes of partial sums stay in L2
-constexpr int64_t kOneSegment =
-    4096;  // rows of a reduction that one thread adds (numerics.md rule 4)
-constexpr int64_t kSerialElements = 1 << 18;  // reductions of fewer need no second thread
+// Columns of a fused reduction: up to this number its 16 lanes of partial sums stay in L2.
+constexpr int64_t kMostColumns = 1024;
+// Rows of a reduction that one thread adds (docs/numerics.md, rule 4).
+constexpr int64_t kOneSegment = 4096;
+constexpr int64_t kSerialElements = 1 << 18;  // up to this size one thread is enough
 constexpr int kRecomputedOps = 4;
 
 bool elementwise(OpKind kind) {
@@ -22,7 +24,7 @@ bool elementwise(OpKind kind) {
          kind == OpKind::kNegate || kind == OpKind::kAbs;
 }
 
-// Not worth a load from memory.
+// Ops that cost less to compute again than to load their result from memory.
 bool cheap(OpKind kind) {
   switch (kind) {
     case OpKind::kAdd:
@@ -65,12 +67,12 @@ class Planner {
   static size_t at(ValueId id) { return static_cast<size_t>(id); }
   int64_t elements(ValueId id) const { return graph_.type(id).elements(); }
   bool reduces(ValueId id) const { return graph_.op(id).kind == OpKind::kReduce; }
-  // What a group's op iterates over.
+  // The number of elements over which an op of a group iterates.
   int64_t extent(ValueId id) const {
     return reduces(id) ? elements(graph_.op(id).operands[0]) : elements(id);
   }
 
-  // Through reshapes and one broadcast.
+  // How `id` is read from its source, through reshapes and at most one broadcast.
   Access resolve(ValueId id) const {
     Access access{id, 1, elements(id)};
     bool spread = false;
@@ -119,7 +121,8 @@ class Planner {
     return op.operands.empty() ? 0 : extent(id);
   }
 
-  // Who is computed at all, and who reads whom.
+  // Which values are computed at all, and which ops read them. Each value starts as a cluster of
+  // its own.
   void find_reads() {
     runs_ = outlives_;
     reads_.resize(n_);
@@ -140,7 +143,8 @@ class Planner {
     }
   }
 
-  // Is there a way from `from` to `to` through a third cluster or out of a reduction?
+  // Whether there is a path from cluster `from` to cluster `to` through a third cluster, or out of
+  // a reduction. If so, merging the two would form a cycle.
   bool detour(ValueId from, ValueId to) const {
     std::vector<bool> seen(n_, false);
     std::vector<ValueId> open;
@@ -151,7 +155,8 @@ class Planner {
           if (next == cluster && !reduces(member)) continue;
           if (next == to && (cluster != from || (reduces(member) && candidate_[at(member)])))
             return true;
-          // A cluster further down may hold members further up, so the numbers of ops say nothing here.
+          // The numbers of ops cannot bound the search, since a later cluster may have earlier
+          // members.
           if (next == to || next == from || seen[at(next)]) continue;
           seen[at(next)] = true;
           open.push_back(next);
@@ -179,7 +184,7 @@ class Planner {
     const int64_t ca = columns(a), cb = columns(b);
     return ca == 0 || cb == 0 || ca == cb;
   }
-  void merge(ValueId a, ValueId b) {  // into the first
+  void merge(ValueId a, ValueId b) {  // moves the members of b into a
     std::vector<ValueId> both;
     std::ranges::merge(members_[at(a)], members_[at(b)], std::back_inserter(both));
     for (ValueId id : members_[at(b)]) cluster_[at(id)] = a;
@@ -199,7 +204,7 @@ class Planner {
     }
   }
 
-  // Groups that read the same memory, if neither waits for the other.
+  // Merges groups that read the same memory, if neither depends on the other.
   void merge_siblings() {
     for (ValueId source = 0; source < graph_.size(); ++source) {
       std::vector<ValueId> clusters;
@@ -240,8 +245,10 @@ class Planner {
     }
   }
 
-  // A value that a cluster stores for one other alone goes there, with all that only it needs, if that other reads nothing
-  // more for it: what a gradient needs of the forward pass is then computed where it is used (GELU's slope), not kept.
+  // Moves a value that a cluster stores for one other cluster alone into that cluster, together
+  // with all values that only it needs, if the other cluster then reads nothing more from memory. A
+  // value of the forward pass that a gradient needs (the slope of GELU) is then computed where it
+  // is used instead of being kept.
   void move_to_readers() {
     for (ValueId id = graph_.size() - 1; id >= 0; --id) {
       if (!groups(id) || !stored_[at(id)] || outlives_[at(id)] || reduces(id)) continue;
@@ -250,7 +257,7 @@ class Planner {
         return groups(reader) && cluster_[at(reader)] == to && extent(reader) == elements(id);
       });
       if (!one || to == from || !alike(id, to)) continue;
-      std::vector<ValueId> moved{id}, kept;  // descending, ascending
+      std::vector<ValueId> moved{id}, kept;  // `moved` is descending, `kept` ascending
       const auto moves = [&](ValueId v) { return std::ranges::find(moved, v) != moved.end(); };
       for (auto v = members_[at(from)].rbegin(); v != members_[at(from)].rend(); ++v) {
         if (*v < id && !outlives_[at(*v)] && !reduces(*v) &&
@@ -280,7 +287,8 @@ class Planner {
     }
   }
 
-  // The stored values of full size from which `id` can be computed again; false if that takes too many ops.
+  // Finds the stored values of full size from which `id` can be recomputed; false if that takes too
+  // many ops.
   bool origins(ValueId id, int& ops, std::vector<ValueId>& found) const {
     if (++ops > kRecomputedOps || !cheap(graph_.op(id).kind)) return false;
     for (const Access& read : reads_[at(id)]) {
@@ -294,7 +302,7 @@ class Planner {
     return true;
   }
 
-  // What a cluster reads of full size from outside.
+  // The values of full size that a cluster reads from outside.
   std::vector<ValueId> full_reads(ValueId cluster) const {
     std::vector<ValueId> found;
     for (const FusedOp& op : body(cluster)) {
@@ -309,7 +317,8 @@ class Planner {
     return found;
   }
 
-  // Values that only groups read, and that those can compute again without reading more than they do.
+  // Does not store cheap values that only groups read, if each of these groups can recompute them
+  // without reading more than before: at most one other value of full size in place of each.
   void drop_cheap_stores() {
     std::vector<std::vector<ValueId>> full(n_);
     std::vector<ValueId> clusters;
@@ -341,7 +350,8 @@ class Planner {
     }
   }
 
-  // A cluster's ops, with those of others that it computes again; none that nothing needs.
+  // The ops that compute a cluster's stored values, including ops of other clusters that it
+  // recomputes.
   std::vector<FusedOp> body(ValueId cluster) const {
     std::vector<bool> needed(n_, false);
     std::vector<FusedOp> ops;
@@ -362,16 +372,18 @@ class Planner {
   const Program& program_;
   const Graph& graph_;
   size_t n_;
-  std::vector<bool> varies_;  // only a guess: it decides who shares a group
+  std::vector<bool> varies_;  // only a guess: it decides which ops may share a group
   std::vector<bool> outlives_, candidate_, runs_, stored_;
-  std::vector<std::vector<Access>> reads_;     // of what runs
+  std::vector<std::vector<Access>> reads_;     // by op, of the ops that run
   std::vector<std::vector<ValueId>> readers_;  // by source, descending
   std::vector<ValueId> cluster_;               // named by one of its members
   std::vector<std::vector<ValueId>> members_;  // ascending
 };
 
-// Of the units that wait for nothing more, the one whose last stored result comes first in the program. (Running one when it is first asked for
-// would run the whole backward pass for a sum that the loss shares with a gradient's group, and keep what others have yet to read.)
+// Of the units whose operands are all computed, the next to run is the one whose last stored result
+// comes first in the program. (Running a unit only when its result is first needed would run the
+// whole backward pass for a sum that the loss shares with a gradient's group, and hold values that
+// other units have yet to read.)
 void Planner::order_units(FusionPlan& plan, const std::vector<FusionUnit>& unit,
                           const std::vector<int>& group_at) const {
   struct Node {
@@ -379,7 +391,7 @@ void Planner::order_units(FusionPlan& plan, const std::vector<FusionUnit>& unit,
     size_t waits = 0;
     std::vector<ValueId> wanted_by;
   };
-  std::map<ValueId, Node> nodes;  // by last result
+  std::map<ValueId, Node> nodes;  // by the last stored result of the unit
   std::vector<ValueId> group_key(plan.groups.size(), kNoValue);
   for (ValueId id = 0; id < graph_.size(); ++id) {
     if (unit[at(id)].op == id) nodes[id].unit = unit[at(id)];
@@ -418,9 +430,9 @@ void Planner::order_units(FusionPlan& plan, const std::vector<FusionUnit>& unit,
 
 FusionPlan Planner::plan() {
   FusionPlan plan;
-  std::vector<FusionUnit> unit(n_);  // who stores a value
+  std::vector<FusionUnit> unit(n_);  // the unit that stores a value
   std::vector<std::vector<ValueId>> needs(n_);
-  std::vector<int> group_at(n_, -1);  // groups by the last op that they store
+  std::vector<int> group_at(n_, -1);  // groups by the last value that they store
   for (ValueId id = 0; id < graph_.size(); ++id) {
     if (!runs_[at(id)] || graph_.op(id).kind == OpKind::kParameter) continue;
     if (!candidate_[at(id)]) {

@@ -1,12 +1,16 @@
-// Which elementwise ops an executor may evaluate together, block by block, in one pass over memory, and in which order its
-// units then run. Between liveness and the interpreter; it changes what is stored, never a value.
+// Which elementwise ops an executor may evaluate together, block by block, in one pass over memory,
+// and in which order the resulting units run. Between liveness and the interpreter; it changes what
+// is stored, never a value.
 //
-//   FusionPlan plan = plan_fusion(program, constant);      // constant[id]: computed once by the executor, not every step
-//   for (const FusionUnit& u : plan.order) u.group >= 0 ? run_group(plan.groups[u.group]) : run_op(u.op);
+//   // constant[id]: the executor computes it once, not in every step.
+//   FusionPlan plan = plan_fusion(program, constant);
+//   for (const FusionUnit& u : plan.order)
+//     u.group >= 0 ? run_group(plan.groups[u.group]) : run_op(u.op);
 //
-// A group's ops walk the same number of elements in row-major order. Broadcasts and reshapes are not ops of a group but ways
-// to read an operand (Access), so they are computed only where something else reads them. A group may end in reductions
-// over leading dimensions. Cheap values are computed again in the group that reads them rather than stored.
+// The ops of a group iterate over the same number of elements in row-major order. Broadcasts and
+// reshapes are not ops of a group but ways to read an operand (Access), so they are computed only
+// where something else reads them. A group may end in reductions over leading dimensions. Cheap
+// values are recomputed in the group that reads them instead of being stored.
 #pragma once
 
 #include <cstdint>
@@ -31,31 +35,34 @@ struct FusedOp {
 
 struct FusionGroup {
   int64_t elements = 0;
-  std::vector<FusedOp> ops;      // ascending; kReduce ones are the group's ends
-  std::vector<ValueId> stored;   // ops whose results are read outside; every reduction
-  std::vector<ValueId> sources;  // what is read from outside, once each
+  std::vector<FusedOp> ops;      // ascending; ops of kind kReduce end the group
+  std::vector<ValueId> stored;   // ops whose results are read outside, and every reduction
+  std::vector<ValueId> sources;  // values that are read from outside, once each
 };
 
+// Either a single op or a group.
 struct FusionUnit {
-  ValueId op = kNoValue;  // or
+  ValueId op = kNoValue;
   int group = -1;
 };
 
 struct FusionPlan {
   std::vector<FusionGroup> groups;
-  std::vector<FusionUnit>
-      order;  // dead ops, parameters and broadcasts that only groups read are not in it
-  std::vector<int>
-      last_use;  // of a value: index of its last reader in `order`; its own; order.size() if it outlives
-                 // the step; -1: never stored
+  // Without dead ops, parameters, and broadcasts that only groups read.
+  std::vector<FusionUnit> order;
+  // For each value: the index in `order` of its last reader, or of its own unit if there is none;
+  // order.size() if it outlives the step; -1 if it is never stored.
+  std::vector<int> last_use;
 };
 
 FusionPlan plan_fusion(const Program& program, const std::vector<bool>& constant);
 
-// FusionPlan::last_use by memory: a reshape that is a unit of its own shows its operand's, which is held as long.
+// FusionPlan::last_use for memory: a reshape that is a separate unit shares its operand's memory,
+// which is held as long as the reshape's result.
 std::vector<int> held_until(const Graph& graph, const FusionPlan& plan);
 
-// How a broadcast's or a reshape's result reads its operand; period 0 if not as an Access can say.
+// How a broadcast's or a reshape's result reads its operand; period 0 if an Access cannot express
+// it.
 Access access_of(const Graph& graph, ValueId id);
 
 // For a reduction over leading dimensions: the number of results; 0 otherwise.

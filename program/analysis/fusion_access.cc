@@ -1,4 +1,5 @@
-// How a fused op reads: shapes of broadcasts, reshapes and reductions as walks over flat elements.
+// How a fused op reads its operands: broadcasts, reshapes and reductions as accesses to flat
+// elements.
 #include <algorithm>
 
 #include "program/analysis/fusion.h"
@@ -13,7 +14,8 @@ Access access_of(const Graph& graph, ValueId id) {
   std::vector<bool> walks(to.size(), false);
   for (size_t i = 0; i < from.size(); ++i)
     walks[static_cast<size_t>(op.attrs.dims[i])] = from[i] != 1;
-  // Repeating dimensions, walked ones, repeating ones: in this order, or it is no Access.
+  // From the innermost dimension outwards: repeated dimensions, then walked ones, then repeated
+  // ones. An Access cannot express any other order.
   Access access{x, 1, 1};
   int stage = 0;
   for (size_t i = to.size(); i-- > 0;) {

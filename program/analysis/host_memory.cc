@@ -1,3 +1,4 @@
+// Bytes of arena, state, outputs, inputs and constants from the fusion and memory plans.
 #include "program/analysis/host_memory.h"
 
 #include <algorithm>
@@ -23,7 +24,7 @@ HostPlan plan_host(const Program& program) {
     return lines(static_cast<int64_t>(program.graph.type(id).bytes())) *
            (varies[at(id)] ? cores : 1);
   };
-  // The value whose memory it is: a reshape shows its operand's.
+  // The value that owns the memory: a reshape shares that of its operand.
   const auto root = [&](ValueId id) {
     while (program.graph.op(id).kind == OpKind::kReshape) id = program.graph.op(id).operands[0];
     return id;

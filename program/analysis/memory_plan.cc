@@ -1,3 +1,5 @@
+// Lifetimes of stored values, which of them are written over their source, and offsets in the
+// arena.
 #include "program/analysis/memory_plan.h"
 
 #include <algorithm>
@@ -5,14 +7,14 @@
 namespace twinrun {
 namespace {
 
-// Places of large values do not begin at the same offset in a page: loads and stores that go through them in step would
-// wait for one another.
+// Large values are padded so that they do not all begin at the same offset in a page: loads and
+// stores that go through them in lockstep would wait for one another.
 constexpr int64_t kPage = 4096, kStagger = 9 * kLine;
 
-// A stretch of memory with everything that lies in it, one after the other.
+// A block of memory, which holds one or more values, one after the other in time.
 struct Block {
   int64_t bytes = 0;
-  int first = 0, last = 0;  // units: written, last read
+  int first = 0, last = 0;  // the units of the first write and of the last read
   int64_t offset = -1;
 };
 
@@ -96,7 +98,8 @@ class MemoryPlanner {
     return kNoValue;
   }
 
-  // Every op of the group that reads it needs element i for its element i.
+  // Whether every op of the group that reads the source needs its element i for element i of the
+  // result.
   bool read_in_step(const FusionGroup& group, ValueId source) const {
     for (const FusedOp& op : group.ops) {
       for (const Access& read : op.operands) {
@@ -107,7 +110,8 @@ class MemoryPlanner {
     return true;
   }
 
-  // The largest first, each at the lowest place that is free all its life.
+  // First fit, the largest block first: each at the lowest offset that is free during its whole
+  // lifetime.
   void place() {
     std::vector<Block*> order;
     for (Block& block : blocks_) order.push_back(&block);

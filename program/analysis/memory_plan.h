@@ -1,5 +1,6 @@
-// Where a step keeps what it stores: one place in one arena for every value that dies within the step, shared by values
-// that are never needed at the same time. Between the fusion plan and the interpreter; it changes no value.
+// Where a step stores its values: each value that is not needed after the step has a position in
+// one arena, shared with values that are never needed at the same time. Between the fusion plan and
+// the interpreter; it changes no value.
 //
 //   const FusionPlan fusion = plan_fusion(program, constant);
 //   const MemoryPlan memory = plan_memory(program, fusion, constant);
@@ -13,21 +14,24 @@
 
 namespace twinrun {
 
-inline constexpr int64_t kLine = 64;  // tensors begin and end on cache lines
+inline constexpr int64_t kLine = 64;  // bytes of a cache line, on which tensors begin and end
 
 struct MemoryPlan {
-  // Bytes from the start of a replica's arena; a multiple of 64. -1: it has memory of its own (it outlives the step or is
-  // constant), shares that of its operand (a reshape), or is never stored.
+  // For each value: bytes from the start of a replica's arena, a multiple of 64. -1: the value has
+  // memory of its own (it outlives the step or is constant), shares that of its operand (a
+  // reshape), or is never stored.
   std::vector<int64_t> offset;
   int64_t bytes = 0;
-  // Of a value that a group stores: the source whose memory it may take, since this group is its last reader and reads
-  // element i of it for element i of the result. kNoValue: none. Where offset[id] >= 0 the places are the same already;
-  // otherwise id is the next value of a state variable, and it is for the executor to see that nobody else holds that.
+  // For each value that a group stores: the source whose memory it may overwrite, because the group
+  // is the last reader of the source and reads its element i for element i of the result. kNoValue:
+  // none. Where offset[id] >= 0, the two offsets are already the same. Otherwise id is the next
+  // value of a state variable, and the executor must check that the variable's storage has no other
+  // owner.
   std::vector<ValueId> takes;
 };
 
-// With several replicas only state variables are taken: a value of the arena may be shared by replicas of which one
-// would overwrite what others have yet to read.
+// With several replicas only state variables are overwritten: replicas may share a value of the
+// arena, and one of them would overwrite what others have yet to read.
 MemoryPlan plan_memory(const Program& program, const FusionPlan& fusion,
                        const std::vector<bool>& constant);
 

@@ -1,4 +1,5 @@
-// The bit-level facts of binary32 and bfloat16 that the numeric contract speaks of (docs/numerics.md).
+// Bit-level operations on binary32 and bfloat16, as the numeric contract defines them
+// (docs/numerics.md).
 //
 //   bf16_round(1.00390625f) == 0x3F80;        // 1 + 2^-8 ties to even
 //   ulp_distance(1.0f, 1.0000001f) == 1;
@@ -20,7 +21,7 @@ inline float from_bits(uint32_t u) { return std::bit_cast<float>(u); }
 // Every stored NaN is kCanonicalNaN (contract rule 6).
 inline float canonical(float x) { return x != x ? from_bits(kCanonicalNaN) : x; }
 
-// A number whose exponent field is 0 becomes a zero of its sign.
+// A number whose exponent field is 0 (a denormal) becomes a zero of the same sign.
 inline float flush(float x) {
   const uint32_t u = to_bits(x);
   return (u & 0x7F800000u) == 0 ? from_bits(u & 0x80000000u) : x;
@@ -28,7 +29,8 @@ inline float flush(float x) {
 
 inline float bf16_to_f32(uint16_t b) { return from_bits(static_cast<uint32_t>(b) << 16); }
 
-// Nearest even; overflow goes to infinity; every NaN becomes the canonical one; bf16 denormals are kept.
+// To nearest even; overflow gives infinity; every NaN becomes the canonical one; bf16 denormals are
+// kept.
 inline uint16_t bf16_round(float x) {
   const uint32_t u = to_bits(x);
   if ((u & 0x7FFFFFFFu) > 0x7F800000u) return kCanonicalNaN16;
@@ -39,7 +41,7 @@ inline uint16_t bf16_round(float x) {
 // rounds into bf16's denormals, since both formats share their exponent range.
 inline uint16_t bf16_round_flush(float x) { return bf16_round(flush(x)); }
 
-// Toward zero: what a faulty engine does.
+// Rounds toward zero, as a faulty engine does.
 inline uint16_t bf16_truncate(float x) {
   const uint32_t u = to_bits(x);
   if ((u & 0x7FFFFFFFu) > 0x7F800000u) return kCanonicalNaN16;

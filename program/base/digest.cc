@@ -1,3 +1,4 @@
+// Digests by xxHash, and their text form of 32 hex digits.
 #include "program/base/digest.h"
 
 #define XXH_INLINE_ALL

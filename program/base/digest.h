@@ -1,4 +1,5 @@
-// XXH3-128 over logical content, never over files: what a bug filing quotes.
+// XXH3-128 digests of logical content (text, tensors), not of the files that store it. Bug reports
+// quote them.
 //
 //   Digest d = digest(tensor);                        // dtype, dims and bytes
 //   DigestBuilder b;  b.add("dense1/kernel");  b.add(d);  b.finish().hex();   // 32 hex digits
@@ -25,9 +26,11 @@ struct Digest {
 };
 
 Digest digest_bytes(const void* data, size_t bytes);
-// Of the file that this process runs: two builds never pass for one. Read once.
+// Digest of the executable of this process, so that two builds are never taken for the same one.
+// The file is read once.
 Digest digest_of_executable();
-// Over the text "f32[2,3]", a zero byte, then the elements little-endian, row-major.
+// Covers the type as text ("f32[2,3]"), a zero byte, then the elements, little-endian and
+// row-major.
 Digest digest(const Tensor& tensor);
 
 class DigestBuilder {

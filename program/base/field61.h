@@ -1,10 +1,11 @@
-// The prime field of p = 2^61 - 1 elements. A fraction is an element as exactly as an integer is, so sums, products and quotients
-// come out the same in whatever order they are taken: where two formulas give two elements, they are two functions.
+// The prime field of p = 2^61 - 1 elements. Fractions are represented as exactly as integers, so
+// sums, products and quotients do not depend on the order of evaluation: two formulas that give
+// different elements are different functions.
 //
 //   const Field61 third = Field61::of(1) / Field61::of(3);
 //   third + third + third == Field61::of(1)
-//   Field61::constant(0.1) == Field61::of(1) / Field61::of(10)      // the fraction that was meant
-//   third.fraction()                                                // {1, 3}
+//   Field61::constant(0.1) == Field61::of(1) / Field61::of(10)   // the fraction that is meant
+//   third.fraction()                                             // {1, 3}
 #pragma once
 
 #include <bit>
@@ -23,7 +24,7 @@ struct Field61 {
   uint64_t word = 0;  // below kPrime
 
   __extension__ using Wide = unsigned __int128;
-  // Of any number below 2^122 + 2^61: 2^61 is 1 here.
+  // Any number below 2^122 + 2^61 modulo p, in which 2^61 is congruent to 1.
   static constexpr Field61 reduced(Wide x) {
     const uint64_t once = (static_cast<uint64_t>(x) & kPrime) +
                           (static_cast<uint64_t>(x >> 61) & kPrime) +
@@ -58,19 +59,20 @@ struct Field61 {
     }
     return result;
   }
-  // Fermat: x^(p - 2). That of zero is zero.
+  // x^(p - 2), by Fermat's little theorem. The inverse of zero is taken to be zero.
   constexpr Field61 inverse() const { return power(kPrime - 2); }
   constexpr Field61 operator/(Field61 o) const { return *this * o.inverse(); }
 
-  // An integer of at most 31 bits and a sign.
+  // The element as an integer, if that has at most 31 bits and a sign.
   constexpr std::optional<int64_t> small_integer() const {
     constexpr uint64_t kMost = uint64_t{1} << 31;
     if (word < kMost) return static_cast<int64_t>(word);
     if (word > kPrime - kMost) return -static_cast<int64_t>(kPrime - word);
     return std::nullopt;
   }
-  // {n, d} with |n| and d below 2^20, of which there is one at most, and of a random element as good as never any (rational
-  // reconstruction: Euclid's algorithm, stopped on the way).
+  // The element as a fraction {n, d} with |n| and d below 2^20, by rational reconstruction
+  // (Euclid's algorithm, stopped early). There is at most one such fraction, and for a random
+  // element almost never any.
   std::optional<std::pair<int64_t, int64_t>> fraction() const {
     constexpr int64_t kMost = int64_t{1} << 20;
     int64_t r0 = static_cast<int64_t>(kPrime), r1 = static_cast<int64_t>(word), t0 = 0, t1 = 1;
@@ -83,8 +85,9 @@ struct Field61 {
     return t1 < 0 ? std::pair{-r1, -t1} : std::pair{r1, t1};
   }
 
-  // A constant of a program: the fraction n / d, d at most 2^20, from which it differs by no more than roundings of binary64 do
-  // (1/3, 0.9); else its exact value m 2^e. Infinities and NaN are elements of their own.
+  // The element of a constant of a program: the fraction n / d, with d at most 2^20, to which it is
+  // equal up to rounding of binary64 (1/3, 0.9); else its exact value m 2^e. Infinities and NaN are
+  // elements of their own.
   static Field61 constant(double x) {
     if (!std::isfinite(x)) return {std::bit_cast<uint64_t>(x) % kPrime};
     double rest = std::fabs(x);
@@ -107,7 +110,7 @@ struct Field61 {
   }
 };
 
-// The inverses of all, by one division (Montgomery): zeros stay zero.
+// Inverts all elements in place by one division (Montgomery's trick). Zeros stay zero.
 inline void invert_all(std::span<Field61> x) {
   std::vector<Field61> before(x.size());
   Field61 product{1};

@@ -1,3 +1,4 @@
+// log, exp2, power, cos and the normal quantile from + - * / sqrt alone, with defined bits.
 #include "program/base/math64.h"
 
 #include <bit>
@@ -10,15 +11,16 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kLn2High = 0x1.62e42feep-1;  // 32 bits: exact times an exponent
+constexpr double kLn2High = 0x1.62e42feep-1;  // 32 bits: its product with an exponent is exact
 constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 constexpr double kPi = 3.141592653589793;
 
 struct Parts {
   int exponent = 0;
-  double log = 0;  // of the fraction
+  double log = 0;  // natural logarithm of the fraction
 };
-// x = 2^exponent * fraction, 0.75 <= fraction < 1.5; ln fraction = 2 atanh t, t = (f - 1) / (f + 1).
+// x = 2^exponent * fraction, 0.75 <= fraction < 1.5;
+// ln fraction = 2 atanh t, t = (fraction - 1) / (fraction + 1).
 Parts split(double x) {
   Parts p;
   while (x >= 1.5) {
@@ -36,10 +38,10 @@ Parts split(double x) {
   return p;
 }
 
-// Of the logarithms outside (0, infinity).
+// The value of a logarithm where x is not in (0, infinity).
 double outside(double x) { return x == 0 ? -kInfinity : x > 0 ? x : kNaN; }
 
-// sin x and cos x for 0 <= x <= pi / 4: Taylor, next terms below 2^-60.
+// sin x and cos x for 0 <= x <= pi / 4: Taylor series; the first omitted terms are below 2^-60.
 double sin_series(double x) {
   const double z = x * x;
   double sum = 1;
@@ -62,8 +64,8 @@ double polynomial(const double (&c)[kSize], double x) {
 }
 
 // PPND16 of Wichura, "Algorithm AS 241: The Percentage Points of the Normal Distribution", Applied
-// Statistics 37 (1988): numerators and denominators for |p - 1/2| <= 0.425, for sqrt(-log p) <= 5,
-// and beyond.
+// Statistics 37 (1988): numerators and denominators (k...Below) for |p - 1/2| <= 0.425, for
+// sqrt(-log p) <= 5, and beyond.
 constexpr double kCentre[] = {2.5090809287301226727e3, 3.3430575583588128105e4,
                               6.7265770927008700853e4, 4.5921953931549871457e4,
                               1.3731693765509461125e4, 1.9715909503065514427e3,

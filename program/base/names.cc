@@ -1,3 +1,4 @@
+// Joined lists, and nearest names by optimal string alignment distance.
 #include "program/base/names.h"
 
 #include <algorithm>
@@ -37,7 +38,7 @@ std::string lower_case(std::string_view text) {
 }
 
 std::string nearest(std::string_view name, const std::vector<std::string>& known) {
-  // Of two that are as near but for capitals, the one with the same.
+  // Distance without regard to case decides; between equals, the distance with regard to case.
   const auto best = std::ranges::min_element(known, {}, [&](const auto& k) {
     return std::pair(edit_distance(lower_case(name), lower_case(k)), edit_distance(name, k));
   });

@@ -1,4 +1,4 @@
-// Names in errors: lists and the nearest valid one.
+// Names in error messages: lists of them, and the valid name that is nearest to a wrong one.
 //
 //   nearest("lable", {"label", "image"}) == "label";       // optimal string alignment distance
 #pragma once
@@ -10,10 +10,10 @@
 namespace twinrun {
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
-std::string lower_case(std::string_view text);  // of ASCII
-// Insertions, deletions, substitutions and swaps of neighbours.
+std::string lower_case(std::string_view text);  // ASCII letters only
+// Number of insertions, deletions, substitutions and swaps of neighbours between the two.
 int edit_distance(std::string_view a, std::string_view b);
-// The closest of `known` ("" if empty), the first of equals.
+// The closest of `known` ("" if it is empty); of equally close names the first.
 std::string nearest(std::string_view name, const std::vector<std::string>& known);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// The ten rounds of Philox4x32, and the mapping of a draw to a counter and a word.
 #include "program/base/philox.h"
 
 namespace twinrun {

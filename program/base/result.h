@@ -1,6 +1,9 @@
-// Errors that a user or a file can cause are values: what, where, how to fix.
+// Errors that a user or a file can cause are values: what, where, how to fix. Used on the whole
+// path.
 //
-//   Result<int> parse(...) { return Error{"batch is 100", "digits.toml:7: train.batch", "use a multiple of 8"}; }
+//   Result<int> parse(...) {
+//     return Error{"batch is 100", "digits.toml:7: train.batch", "use a multiple of 8"};
+//   }
 //   auto r = parse(...);  if (!r) return r.error();   use(*r);
 //   TWINRUN_ASSIGN(int n, parse(...));                // returns the error from this function
 #pragma once
@@ -16,7 +19,7 @@ struct Error {
   std::string where;  // file, line, key, tensor, layer: may be empty
   std::string fix;    // the nearest valid name, the command to run: may be empty
 
-  // "where: what (fix)"
+  // "where: what", and on a second line "fix: ...", without the parts that are empty.
   std::string message() const {
     std::string out = where.empty() ? what : where + ": " + what;
     if (!fix.empty()) out += "\n  fix: " + fix;

@@ -1,3 +1,4 @@
+// Sizes of memory as text, in the format of XLA's logs.
 #include "program/base/sizes.h"
 
 #include <cstdio>

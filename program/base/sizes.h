@@ -1,4 +1,5 @@
-// Sizes of memory as XLA's logs print them: 1024-based, bytes whole, K with one decimal, M and G with two.
+// Sizes of memory as XLA's logs print them: units of 1024; whole bytes, K with one decimal, M and G
+// with two.
 //
 //   size_text(130023424) == "124.00M";    size_text(4096) == "4.0K";    size_text(0) == "0B"
 #pragma once
@@ -8,6 +9,6 @@
 
 namespace twinrun {
 
-std::string size_text(int64_t bytes);  // of a negative number: "-" and the size
+std::string size_text(int64_t bytes);  // a negative size is "-" and the size of its magnitude
 
 }  // namespace twinrun

@@ -1,5 +1,6 @@
-// How a process of ours or of a session's is started: signals as a program expects them, whatever this one blocks or ignores, and a process group
-// of its own, so that Ctrl-C is not for it.
+// Attributes for posix_spawn of child processes: no blocked signals and default handlers, whatever
+// this process blocks or ignores, and a process group of its own, so that Ctrl-C in the terminal
+// does not reach the child.
 //
 //   SpawnAttributes attributes;
 //   posix_spawnp(&pid, words[0], &actions, attributes.get(), words, environment);

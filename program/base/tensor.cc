@@ -1,3 +1,5 @@
+// Tensor storage: 64-byte aligned blocks shared by reference count. Counts the live bytes of all of
+// them.
 #include "program/base/tensor.h"
 
 #include <atomic>

@@ -1,8 +1,9 @@
-// A typed, row-major, 64-byte aligned block of elements. Copies share the storage; clone() does not.
+// A typed, row-major block of elements whose storage is 64-byte aligned. Copies share the storage;
+// clone() does not. What programs, checkpoints and engines pass along.
 //
 //   Tensor t = Tensor::zeros({DType::kF32, {2, 3}});
-//   t.as<float>()[5] = 1.0f;                    // bf16 is uint16_t, i32 int32_t, pred uint8_t, f64 double
-//   Tensor view = t.rows(0, 1);                 // shares storage
+//   t.as<float>()[5] = 1.0f;      // bf16 is uint16_t, i32 int32_t, pred uint8_t, f64 double
+//   Tensor view = t.rows(0, 1);   // shares storage
 #pragma once
 
 #include <cstddef>
@@ -44,13 +45,13 @@ class Tensor {
   Tensor clone() const;
   // Rows [begin, end) of the outermost dimension, sharing storage.
   Tensor rows(int64_t begin, int64_t end) const;
-  // A tensor of that type `offset` bytes into this one's memory, sharing storage.
+  // A tensor of type `type` that begins `offset` bytes into this one's memory, sharing storage.
   Tensor at(size_t offset, TensorType type) const;
   // The same elements under another shape of equal size, sharing storage.
   Tensor reshaped(Dims dims) const;
   // True if types and bits are equal.
   bool same_bits(const Tensor& other) const;
-  // Number of Tensors that share this storage (the executor reuses what nobody else holds).
+  // Number of Tensors that share this storage. The executor reuses storage that has no other owner.
   long owners() const { return storage_.use_count(); }
 
  private:

@@ -1,3 +1,5 @@
+// The pool's rounds: lock-free distribution of pieces, and waiting that spins for a short time
+// before it sleeps.
 #include "program/base/thread_pool.h"
 
 #include <immintrin.h>
@@ -9,14 +11,17 @@
 namespace twinrun {
 namespace {
 
-// Longer than what a training step does between two parallel parts, shorter than anybody would notice.
+// How long a thread spins before it sleeps: longer than the serial work of a training step between
+// two parallel loops, too short to be noticed.
 constexpr auto kAwake = std::chrono::microseconds(100);
 
-constexpr uint32_t kClosed = std::numeric_limits<uint32_t>::max();  // as the next piece: none yet
+// As the next piece in ticket_: no piece can be taken yet.
+constexpr uint32_t kClosed = std::numeric_limits<uint32_t>::max();
 
 thread_local bool inside_piece = false;
 
-// Who had work last, in the whole process: the workers of other pools then go to sleep at once.
+// The pool of this process that had work last. Workers of other pools stop spinning and go to
+// sleep.
 std::atomic<const ThreadPool*> latest = nullptr;
 
 }  // namespace
@@ -26,7 +31,7 @@ ThreadPool::ThreadPool(int threads)
       spins_(static_cast<unsigned>(threads_) <= std::thread::hardware_concurrency()) {
   try {
     for (int i = 1; i < threads_; ++i) workers_.emplace_back([this] { work(); });
-  } catch (...) {  // the system has no more of them
+  } catch (...) {  // the system cannot start another thread
     end();
     throw;
   }
@@ -41,7 +46,7 @@ void ThreadPool::end() {
   for (auto& worker : workers_) worker.join();
 }
 
-// Waking a thread costs more than a small matrix product: stay awake for a while, then sleep.
+// Waking a thread costs more than a small matrix product: spin for a while, then sleep.
 template <typename F>
 void ThreadPool::wait_until(const std::atomic<uint32_t>& word, F happened) const {
   using Clock = std::chrono::steady_clock;
@@ -64,7 +69,7 @@ void ThreadPool::drain() {
     if (piece >= pieces) {
       const uint64_t now = ticket_.load();
       if (now == ticket) break;
-      ticket = now;  // the two were of different rounds
+      ticket = now;  // the ticket and pieces_ were of different rounds
       continue;
     }
     if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
@@ -83,7 +88,8 @@ void ThreadPool::work() {
   for (uint32_t seen = 0;;) {
     wait_until(round_, [&](uint32_t round) { return round != seen; });
     seen = round_.load();
-    if (stop_) return;  // asked after reading round_: stop_ is set before the last round
+    if (stop_)
+      return;  // checked after reading round_, since end() sets stop_ before the last round
     drain();
   }
 }
@@ -98,7 +104,8 @@ void ThreadPool::parallel_for(int64_t pieces, const std::function<void(int64_t)>
   latest = this;
   const auto count = static_cast<uint32_t>(pieces);
   const uint32_t round = round_.load() + 1;
-  ticket_ = uint64_t{round} << 32 | kClosed;  // nobody may take a piece while the two below change
+  // No thread can take a piece while run_ and pieces_ change.
+  ticket_ = uint64_t{round} << 32 | kClosed;
   run_ = &run;
   pieces_ = count;
   finished_ = 0;

@@ -1,9 +1,11 @@
-// A small fixed pool. The work is cut into numbered pieces whose results do not depend on who runs them.
+// A small thread pool of fixed size. Work is cut into numbered pieces, whose results do not depend
+// on the thread that runs them.
 //
 //   ThreadPool pool(2);
-//   pool.parallel_for(8, [&](int64_t i) { ... });     // the caller works too; returns when all are done
-//   What a piece throws is thrown again there, when all have ended.
-//   A parallel_for inside a piece runs in place: no oversubscription, no deadlock.
+//   pool.parallel_for(8, [&](int64_t i) { ... });  // the caller works too; returns at the end
+//
+// An exception of a piece is thrown again by parallel_for, after all pieces have ended. A
+// parallel_for inside a piece runs on the piece's thread: no oversubscription, no deadlock.
 #pragma once
 
 #include <atomic>
@@ -33,16 +35,19 @@ class ThreadPool {
   void wait_until(const std::atomic<uint32_t>& word, F happened) const;
 
   const int threads_;
-  const bool spins_;  // there is a core for each thread: waiting awake takes nothing from anybody
-  // A round is one parallel_for. Who takes a piece (moves ticket_ on) has read run_ and pieces_ before; they belong to
-  // that round, because the caller changes them only while ticket_ offers nothing.
+  // True if there is a hardware thread for each thread of the pool, so that busy waiting takes no
+  // time from others.
+  const bool spins_;
+  // A round is one call of parallel_for. A thread that takes a piece (increments ticket_) has read
+  // run_ and pieces_ before. They belong to the ticket's round, because the caller changes them
+  // only while ticket_ offers no piece.
   std::atomic<const std::function<void(int64_t)>*> run_ = nullptr;
   std::atomic<uint32_t> pieces_ = 0;
-  std::atomic<uint64_t> ticket_ = 0;    // round, next piece
-  std::atomic<uint32_t> round_ = 0;     // what workers wait for
-  std::atomic<uint32_t> finished_ = 0;  // pieces of this round; what the caller waits for
+  std::atomic<uint64_t> ticket_ = 0;    // upper 32 bits: round; lower 32 bits: next piece
+  std::atomic<uint32_t> round_ = 0;     // workers wait until it changes
+  std::atomic<uint32_t> finished_ = 0;  // finished pieces of this round; the caller waits for them
   std::atomic<bool> failed_ = false;
-  std::exception_ptr failure_;  // of the piece that failed first; the caller's after the round
+  std::exception_ptr failure_;  // of the first piece that failed; for the caller, after the round
   std::atomic<bool> stop_ = false;
   std::vector<std::thread> workers_;
 };

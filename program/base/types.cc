@@ -1,3 +1,4 @@
+// Names and sizes of element types; shapes and types as text.
 #include "program/base/types.h"
 
 #include <array>

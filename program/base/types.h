@@ -1,5 +1,5 @@
-// Element types, shapes and the two of them together: what a value in a program is.
-// First thing on the data's path: every room speaks these.
+// Element types, shapes, and the two together: the type of a value in a program.
+// First on the data's path: every folder uses these types.
 //
 //   TensorType t{DType::kF32, {128, 10}};
 //   t.elements();    // 1280
@@ -15,13 +15,14 @@
 
 namespace twinrun {
 
-// f64 exists for the oracle alone: no program of a user contains it.
+// f64 exists only for the oracle: no program of a user contains it.
 enum class DType : uint8_t { kF32, kBF16, kI32, kPred, kF64 };
 
 size_t size_of(DType dtype);              // bytes per element
 std::string_view to_string(DType dtype);  // "f32", "bf16", "i32", "pred", "f64"
 std::optional<DType> parse_dtype(std::string_view text);
-// What programs compute with as real numbers; f64 is the oracle's, and in no program.
+// The types in which programs compute real numbers. f64 is not one of them: only the oracle uses
+// it.
 constexpr bool is_floating(DType t) { return t == DType::kF32 || t == DType::kBF16; }
 
 // Row-major sizes, outermost first; {} is a scalar.

@@ -1,3 +1,5 @@
+// Gradient accumulation: sums of gradients as slots, a step counter, and updates that apply at
+// every k-th step.
 #include "program/graph/accumulate.h"
 
 #include "program/graph/optimizer_rules.h"
@@ -21,8 +23,8 @@ Accumulation begin_accumulation(Program& program, const std::vector<int>& parame
 
   const int counter = u.counter("accumulate/step", 0);
   GraphBuilder b(program.graph, "accumulate", Phase::kUpdate);
-  const ValueId done =
-      b.binary_scalar(OpKind::kAdd, u.var(counter).id, 1, "steps");  // exact: k is below 2^24
+  // Exact, since k is below 2^24.
+  const ValueId done = b.binary_scalar(OpKind::kAdd, u.var(counter).id, 1, "steps");
   const ValueId all = b.constant(k, DType::kF32, "all");
   result.apply = b.compare(CompareKind::kGe, done, all, "apply");
   const ValueId zero = b.constant(0, DType::kF32, "zero");

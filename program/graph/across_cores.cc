@@ -1,7 +1,8 @@
-// What a replica learns of the others: means over cores, and the rows of all of them. Everything is an all-reduce: a replica's
-// rows stand in zeros at its own place, so the sum is the gathering (TF's TPU models do it the same way:
-// tpu/models, cross_replica_concat), and a group's statistics stand in the group's row. Gradients follow from those of
-// scatter_add, all_reduce and gather.
+// Values that replicas exchange: means over cores, and the rows of all replicas. All of it is built
+// from all-reduces: each replica puts its rows into a tensor of zeros at its own position, so the
+// sum gathers the rows (as TF's TPU models do: tpu/models, cross_replica_concat), and a group's
+// statistics go into the group's row. Gradients follow from those of scatter_add, all_reduce and
+// gather.
 #include "program/graph/core_groups.h"
 #include "program/graph/layers.h"
 
@@ -15,7 +16,7 @@ ValueId Layers::replica_id() {
   return replica_;
 }
 
-// Sums over equal shards: the mean of means is the mean.
+// Shards are of equal size, so the mean of the cores' means is the mean over all.
 ValueId Layers::mean_over_cores(ValueId statistic) {
   if (sharding_.cores == 1 || sharding_.batchnorm == BatchNormSync::kPerCore) return statistic;
   const int group = sharding_.batchnorm_group;
@@ -31,7 +32,8 @@ ValueId Layers::mean_over_cores(ValueId statistic) {
   return b.binary_scalar(OpKind::kDivide, own, group, "mean_over_group");
 }
 
-// What core 0 holds of a state: the sum of what all hold, each but the first times zero.
+// Core 0's value of a state: the sum over the cores of their values, with those of all but core 0
+// multiplied by zero.
 ValueId Layers::first_cores(ValueId held) {
   GraphBuilder b =
       GraphBuilder(program_.graph).derived(program_.graph.op(held).name, Phase::kUpdate);
@@ -60,7 +62,8 @@ Layers::Moments Layers::own_moments(GraphBuilder b, const Dims& reduced, ValueId
   return {mean, b.reduce(squares, reduced, Reducer::kMean, "own_variance"), count};
 }
 
-// Shards are equal: the variance of all is the mean of (own variance + squared distance of the own mean from that of all).
+// Shards are of equal size, so the variance over all cores is the mean of (own variance + squared
+// distance of the own mean from the mean over all).
 Layers::Moments Layers::moments_of_all(GraphBuilder b, const Moments& own) {
   const ValueId mean = mean_over_all_cores(own.mean);
   const ValueId gap = b.sub(own.mean, mean, "gap");
@@ -68,7 +71,7 @@ Layers::Moments Layers::moments_of_all(GraphBuilder b, const Moments& own) {
   return {mean, mean_over_all_cores(second), own.count * sharding_.cores};
 }
 
-// Row numbers of this replica's samples among those of all: replica * n + 0 .. n - 1.
+// Row numbers of this replica's samples among those of all replicas: replica * n + 0 .. n - 1.
 ValueId Layers::global_rows(GraphBuilder b, int64_t n) {
   const ValueId first =
       b.binary_scalar(OpKind::kMultiply, replica_id(), static_cast<double>(n), "first_row");

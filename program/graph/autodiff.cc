@@ -1,4 +1,5 @@
-// Reverse mode over the graph: visits ops from the loss backwards, each op's file says how its cotangent splits.
+// Reverse-mode differentiation: visits ops from the loss backwards. The gradient function of each
+// op kind (op_def.h) gives the cotangents of its operands.
 #include <algorithm>
 
 #include "program/graph/program.h"
@@ -7,7 +8,7 @@
 namespace twinrun {
 namespace {
 
-// Which values lie between wrt and the loss: only they get cotangents.
+// The values that depend on `wrt` by ops that have a gradient. Only they get cotangents.
 std::vector<bool> reaches(const Graph& graph, const std::vector<ValueId>& wrt) {
   std::vector<bool> needed(static_cast<size_t>(graph.size()), false);
   for (ValueId id : wrt) needed[static_cast<size_t>(id)] = true;
@@ -38,7 +39,7 @@ std::vector<ValueId> differentiate(Graph& graph, ValueId loss, const std::vector
   for (ValueId id = loss; id >= 0; --id) {
     const ValueId dy = cotangent[static_cast<size_t>(id)];
     if (dy == kNoValue || !needed[static_cast<size_t>(id)]) continue;
-    const Op op = graph.op(id);  // a copy: emitting moves the graph's storage
+    const Op op = graph.op(id);  // a copy, since emitting ops may reallocate the graph's ops
     const GradientFn gradient = op_def(op.kind).gradient;
     if (gradient == nullptr || op.attrs.stop_gradient || op.operands.empty()) continue;
     std::vector<ValueId> d(op.operands.size(), kNoValue);

@@ -1,3 +1,4 @@
+// Clipping of gradients by value, by norm and by global norm, as graph code.
 #include "program/graph/clip.h"
 
 #include "program/graph/optimizer_rules.h"
@@ -23,7 +24,7 @@ ValueId clip_by_norm(GraphBuilder& b, ValueId g, double c) {
   return with_scalar(b, OpKind::kDivide, scaled, bound, "clipped");
 }
 
-// What every gradient is multiplied with.
+// The factor of every gradient under clipping by global norm.
 ValueId global_scale(GraphBuilder& b, const std::vector<ValueId>& grads, double c, bool slack) {
   ValueId total = kNoValue;
   for (ValueId g : grads) {

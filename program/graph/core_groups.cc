@@ -1,4 +1,5 @@
-// Sums over groups of cores: each core adds its part to its group's row of an all-reduced table, and reads that row again.
+// Sums over groups of cores: each core adds its value to its group's row of an all-reduced table,
+// then reads that row.
 #include "program/graph/core_groups.h"
 
 namespace twinrun {
@@ -9,7 +10,8 @@ ValueId sum_over_group(GraphBuilder b, ValueId x, ValueId replica_id, int cores,
     throw GraphError(b.graph().op(x).name + ": " + std::to_string(cores) +
                      " cores do not make groups of " + std::to_string(groups.size));
   }
-  // r / size rounded down, by (r + 1/2) / size and truncation; strided: r modulo the number of groups.
+  // The group is floor(r / size), computed as (r + 1/2) / size, truncated; with `strided` it is r
+  // modulo the number of groups.
   const int count = cores / groups.size;
   const ValueId r = b.convert(replica_id, DType::kF32, "replica");
   const ValueId middle = b.binary_scalar(OpKind::kAdd, r, 0.5, "middle");

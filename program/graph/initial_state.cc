@@ -1,3 +1,4 @@
+// Initial values of state variables, drawn element by element from Philox.
 #include "program/graph/initial_state.h"
 
 #include <algorithm>
@@ -14,9 +15,9 @@ namespace {
 using Kind = Initializer::Kind;
 using Distribution = Initializer::Distribution;
 
-// Phi(-2), and the probability between -2 and 2, of the standard normal law.
+// Phi(-2), and the probability between -2 and 2, of the standard normal distribution.
 constexpr double kBelowMinusTwo = 0.022750131948179207, kWithinTwo = 0.9544997361036416;
-// Standard deviation of that law truncated to [-2, 2]; as Keras has it.
+// Standard deviation of that distribution truncated to [-2, 2], with Keras's digits.
 constexpr double kTruncatedStddev = 0.87962566103423978;
 
 double standard_normal(uint32_t u) { return math64::normal_quantile((u + 0.5) * 0x1p-32); }
@@ -24,7 +25,7 @@ double truncated_normal(uint32_t u) {
   return math64::normal_quantile(kBelowMinusTwo + (u + 0.5) * 0x1p-32 * kWithinTwo);
 }
 
-// f(u) of every element's draw.
+// Sets every element to f(u), u being its draw.
 template <typename F>
 void fill(std::span<float> w, RandomKey key, F f) {
   for (size_t i = 0; i < w.size(); ++i) w[i] = f(draw(key, 0, 0, i));
@@ -57,8 +58,8 @@ void fill_scaled(std::span<float> w, RandomKey key, const Initializer& init) {
   }
 }
 
-// Rows are all dimensions but the last; where there are fewer of them than columns, the transpose is
-// factorised.
+// The rows of the matrix are all dimensions but the last. If there are fewer rows than columns, the
+// transpose is factorised.
 void fill_orthogonal(std::span<float> w, RandomKey key, const Dims& dims, double gain) {
   if (w.empty()) return;
   const int64_t columns = dims.back(), rows = static_cast<int64_t>(w.size()) / columns;
@@ -97,13 +98,13 @@ void fill_initial(std::span<float> w, const Initializer& init, const Dims& dims,
     case Kind::kOrthogonal:
       return fill_orthogonal(w, key, dims, init.gain);
     case Kind::kIdentity:
-      assert(dims.size() == 2);  // check_initializer
+      assert(dims.size() == 2);  // ensured by check_initializer
       std::ranges::fill(w, 0.0f);
       for (int64_t i = 0; i < std::min(dims[0], dims[1]); ++i)
         w[static_cast<size_t>(i * dims[1] + i)] = static_cast<float>(init.gain);
       return;
     case Kind::kCopy:
-      return;  // initial_state's own
+      return;  // handled by initial_state
   }
 }
 

@@ -1,3 +1,4 @@
+// The table of named initializers, fans, and checks.
 #include "program/graph/initializer.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Inputs, state, linear maps, shapes and activations. Normalisation, sequences, losses and what crosses cores have files of
-// their own: normalization.cc, sequences.cc, losses.cc, across_cores.cc.
+// Inputs, state, linear maps, shapes and activations. Normalisation, sequences, losses and exchange
+// across cores are in normalization.cc, sequences.cc, losses.cc and across_cores.cc.
 #include "program/graph/layers.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Window make_window(const Dims& image, int64_t size, int64_t stride, const Paddin
   return w;
 }
 
-// x in the opposite order along one axis: its slices, joined backwards.
+// x in reverse order along one axis: its slices, concatenated backwards.
 ValueId reversed(GraphBuilder b, ValueId x, int64_t axis) {
   const int64_t n = b.type(x).dims[static_cast<size_t>(axis)];
   const std::string local = "reverse" + std::to_string(axis) + "_";
@@ -76,7 +76,7 @@ ValueId Layers::state(const std::string& name, Dims dims, StateRole role, Initia
   return b.broadcast_scalar(b.constant(0, DType::kF32, "unused"), own, "unused_zeros");
 }
 
-// A layer that is applied twice has its state once.
+// A layer that is applied twice has only one state.
 ValueId Layers::declared(const std::string& name, Dims dims, StateRole role, Initializer init) {
   if (const StateVar* known = program_.find_state(name)) {
     if (known->type.dims != dims) {
@@ -166,7 +166,8 @@ void Layers::depthwise_conv2d(const std::string& name, const ConvolutionOptions&
   const int64_t channels = shape()[3], outputs = channels * c.filters;
   const Window window = window_for(c);
   GraphBuilder b = root_.scope(name);
-  const Fans fans = fans_of({c.kernel, c.kernel, channels, c.filters});  // of Keras's layout
+  // The fans of Keras's kernel layout.
+  const Fans fans = fans_of({c.kernel, c.kernel, channels, c.filters});
   Initializer init = c.weights.kernel;
   init.fan_in = fans.in;
   init.fan_out = fans.out;
@@ -240,7 +241,7 @@ void Layers::concatenate(const std::string& name, const std::vector<ValueId>& va
   for (size_t i = 1; i < values.size(); ++i) x_ = b.concatenate(x_, values[i], last);
 }
 
-// tf.math.l2_normalize: x rsqrt(max(sum x^2, epsilon)).
+// As tf.math.l2_normalize: x rsqrt(max(sum x^2, epsilon)).
 void Layers::l2_normalize(const std::string& name, double epsilon) {
   GraphBuilder b = root_.scope(name);
   const auto last = static_cast<int64_t>(shape().size()) - 1;
@@ -253,7 +254,8 @@ void Layers::l2_normalize(const std::string& name, double epsilon) {
 
 // ---- activations
 
-// The gradient of a maximum goes to the second operand where both are equal.
+// The gradient of a maximum goes to the second operand where both are equal, so the order of
+// operands chooses it.
 void Layers::at_least(GraphBuilder b, ValueId other, std::string_view at_zero) {
   const ValueId to_other = b.binary(OpKind::kMaximum, x_, other);
   const ValueId to_x = at_zero == "none" ? to_other : b.binary(OpKind::kMaximum, other, x_, "own");
@@ -346,7 +348,7 @@ void Layers::shift_labels(int64_t offset) {
   labels_ = b.binary_scalar(OpKind::kMaximum, shifted, 0, "labels_from_0");
 }
 
-// ---- the whole
+// ---- random values and the finished program
 
 void Layers::noise(const std::string& name, int64_t units) {
   GraphBuilder b = root_.scope(name);

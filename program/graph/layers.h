@@ -1,15 +1,18 @@
-// Layers as graph code: each takes the current value, appends ops under its own scope, declares its state with how to
-// initialise it, and leaves its result as the current value.
+// Layers as graph code: each takes the current value, appends ops under its own scope, declares its
+// state and how to initialise it, and leaves its result as the current value. scenarios/model.h
+// calls them; the result is a Program.
 //
-//   Program forward = build_forward(Mode::kTraining, /*batch=*/256, {{28, 28, 1}}, /*seed=*/7, optimizer, [](Layers& net) {
-//     net.conv2d("conv1", {.filters = 16, .kernel = 3});
-//     net.relu("relu1");  net.flatten("flatten1");  net.dense("dense1", 10);
-//     net.softmax_cross_entropy(10, Reducer::kMean);
-//   });
+//   Program forward = build_forward(
+//       Mode::kTraining, /*batch=*/256, {{28, 28, 1}}, /*seed=*/7, optimizer, [](Layers& net) {
+//         net.conv2d("conv1", {.filters = 16, .kernel = 3});
+//         net.relu("relu1");  net.flatten("flatten1");  net.dense("dense1", 10);
+//         net.softmax_cross_entropy(10, {.reduction = Reducer::kMean});
+//       });
 //   Program core = shard(forward, {.cores = 8});   // the same layers, for one of eight replicas
 //
-// A layer that lets samples of a batch meet (batch norm, minibatch standard deviation, losses over pairs, weighted means)
-// asks the sharding what it may see, and notes itself in Program::couplings.
+// A layer in which samples of a batch interact (batch norm, minibatch standard deviation, losses
+// over pairs, weighted means) reads from the sharding whose samples it covers, and records itself
+// in Program::couplings.
 #pragma once
 
 #include <string>
@@ -20,7 +23,7 @@ namespace twinrun {
 
 enum class Mode : uint8_t { kTraining, kInference };
 
-// One sample as the model gets it.
+// The shape and type of one sample of the model's input.
 struct SampleType {
   Dims features;              // f32 [h, w, c] or [features]; i32 [tokens]
   DType dtype = DType::kF32;  // i32: token ids
@@ -35,8 +38,8 @@ struct WeightOptions {
   bool bias = true;
 };
 
-// Cells around an image. kSame: TensorFlow's, output ceil(in / stride), the odd cell on the high side. kCells: `cells` on every
-// side, as PyTorch has it.
+// Cells around an image. kSame: as in TensorFlow, output ceil(in / stride), with the odd cell on
+// the high side. kCells: `cells` on every side, as in PyTorch.
 struct Padding {
   enum class Kind : uint8_t { kSame, kValid, kCells } kind = Kind::kSame;
   int64_t cells = 0;
@@ -49,49 +52,50 @@ struct ConvolutionOptions {
   int64_t filters = 0;  // depthwise: outputs per channel
   int64_t kernel = 1, stride = 1, dilation = 1;
   Padding padding = {};
-  bool flipped =
-      false;  // the kernel is applied turned by 180 degrees: a convolution proper, not a cross-correlation
-  bool transposed = false;  // ... with its height and width exchanged
+  // The kernel is applied rotated by 180 degrees: a true convolution, not a cross-correlation.
+  bool flipped = false;
+  bool transposed = false;  // the kernel is applied with its height and width exchanged
   WeightOptions weights = {};
 };
 
 struct PoolOptions {
   int64_t window = 2, stride = 2;
   Padding padding = {};
-  bool count_padding = false;  // a mean divides by the whole window at the border, too
-  bool zeros = false;          // a maximum takes the padding for zeros
+  bool count_padding = false;  // a mean divides by the size of the whole window at the border, too
+  bool zeros = false;          // a maximum treats the padding as zeros
 };
 
-// Of a layer that divides by a standard deviation.
+// Options of a layer that divides by a standard deviation.
 struct NormOptions {
   double epsilon = 1e-3;
   double momentum = 0.99;  // of batch norm's running statistics
-  // The running variance. kTensorFlow: Bessel corrected for images, biased for [batch, features].
+  // The running variance. kTensorFlow: Bessel-corrected for images, biased for [batch, features].
   enum class Running : uint8_t { kTensorFlow, kBiased, kUnbiased } running = Running::kTensorFlow;
-  bool by_running = false;  // batch norm trains with its running statistics, which stay as they are
-  bool unbiased = false;    // layer and group norm divide by the unbiased deviation
-  bool beside_root =
-      false;  // layer and group norm add epsilon to the deviation, not to the variance
-  bool over_tokens =
-      false;  // layer norm is over all of a sample, not over its last dimension alone
+  // Batch norm trains with its running statistics and does not update them.
+  bool by_running = false;
+  bool unbiased = false;  // layer and group norm divide by the unbiased deviation
+  // Layer and group norm add epsilon to the deviation, not to the variance.
+  bool beside_root = false;
+  // Layer norm is over all dimensions of a sample, not over the last one alone.
+  bool over_tokens = false;
 };
 
 struct AttentionOptions {
   int64_t heads = 1;
   bool causal = false, masked = false;
   bool scaled = true;         // scores times 1 / sqrt(units / heads)
-  bool by_all_units = false;  // ... times 1 / sqrt(units)
+  bool by_all_units = false;  // if scaled, scores times 1 / sqrt(units) instead
   bool interleaved = false;   // unit u belongs to head u % heads, else to head u / (units / heads)
 };
 
 struct EmbeddingOptions {
-  double factor = 1;           // of what is looked up
-  int64_t padding_index = -1;  // the token whose row never learns; -1: none
+  double factor = 1;           // by which the rows that are looked up are multiplied
+  int64_t padding_index = -1;  // the token whose row gets no gradient; -1: none
 };
 
 struct DropoutOptions {
   double rate = 0.5;
-  bool scaled = true;      // what is kept is divided by 1 - rate
+  bool scaled = true;      // elements that are kept are divided by 1 - rate
   bool keeps_low = false;  // keeps where uniform < 1 - rate, else where uniform >= rate
 };
 
@@ -99,12 +103,12 @@ struct LossOptions {
   Reducer reduction = Reducer::kMean;  // over the samples (or tokens) of a core
   double smoothing = 0;                // label smoothing: (1 - s) one-hot + s / classes
   bool weighted = false;               // sum(w l) / sum(w) with the sample's weights
-  Reducer over_classes =
-      Reducer::kMean;  // of one sample's squared errors or sigmoid cross entropies
-  bool of_probabilities =
-      false;             // softmax cross entropy is given softmax(logits) as if they were logits
-  double scale = 1;      // of the whole, in training
-  int64_t ignored = -1;  // samples of this label do not count, nor in the mean's divisor
+  // Over one sample's squared errors or sigmoid cross entropies.
+  Reducer over_classes = Reducer::kMean;
+  // Softmax cross entropy is computed from softmax(logits) as if they were logits.
+  bool of_probabilities = false;
+  double scale = 1;      // factor of the whole loss, in training
+  int64_t ignored = -1;  // samples of this label count neither in the sum nor in the mean's divisor
 };
 
 class Layers {
@@ -112,25 +116,28 @@ class Layers {
   Layers(Mode mode, int64_t batch, const SampleType& sample, uint64_t seed,
          const Sharding& sharding = {});
 
-  // The current value, batch first. Every layer throws GraphError where it does not fit.
+  // The current value, with the batch as its first dimension. A layer throws GraphError where the
+  // value does not fit.
   ValueId value() const { return x_; }
   void set(ValueId value) { x_ = value; }
   const Dims& shape() const;
 
-  // ---- linear maps. Kernels are [in, out], [h, w, in, out] (transposed: [h, w, out, in]; depthwise: [h, w, 1, in * m]).
-  void dense(const std::string& name, int64_t units,
-             const WeightOptions& weights = {});  // last dimension
+  // ---- linear maps
+  // Kernels are [in, out], [h, w, in, out] (transposed: [h, w, out, in]; depthwise: [h, w, 1, in *
+  // m]). Over the last dimension.
+  void dense(const std::string& name, int64_t units, const WeightOptions& weights = {});
   void conv2d(const std::string& name, const ConvolutionOptions& c);
   void depthwise_conv2d(const std::string& name, const ConvolutionOptions& c);
-  // Output in * stride (same) or (in - 1) * stride + kernel (valid), as Keras has it.
+  // Output size in * stride (same) or (in - 1) * stride + max(kernel, stride) (valid), as in Keras.
   void conv2d_transpose(const std::string& name, const ConvolutionOptions& c);
   // i32 [batch, tokens] -> [batch, tokens, units]
   void embedding(const std::string& name, int64_t vocabulary, int64_t units,
                  const Initializer& init, const EmbeddingOptions& embedding = {});
-  // Adds a learned row per position.
+  // Adds a trained row per position.
   void position_embedding(const std::string& name, const Initializer& init);
-  // Multi-head self-attention over [batch, tokens, units], softmax(q k' / sqrt(units / heads)) v (Vaswani et al. 2017); a
-  // masked pair's score is -1e9, as Keras has it. masked: keys of weight 0 are not looked at.
+  // Multi-head self-attention over [batch, tokens, units], softmax(q k' / sqrt(units / heads)) v
+  // (Vaswani et al. 2017). The score of a masked pair is -1e9, as in Keras. `masked` masks keys of
+  // weight 0.
   void attention(const std::string& name, const AttentionOptions& attention,
                  const WeightOptions& weights);
 
@@ -145,11 +152,12 @@ class Layers {
   void l2_normalize(const std::string& name, double epsilon);                     // last dimension
 
   // ---- activations
-  // `at_zero`: the gradient where x is exactly 0: that of what is below (none), of what is above (full), or halfway between.
+  // `at_zero` is the gradient where x is exactly 0: that of negative x ("none"), that of positive x
+  // ("full"), or the mean of both ("half").
   void relu(const std::string& name, std::string_view at_zero = "none");
   void leaky_relu(const std::string& name, double slope, std::string_view at_zero = "none");
-  void gelu(const std::string& name,
-            bool tanh_form);  // x/2 (1 + erf(x/sqrt 2)), Hendrycks & Gimpel 2016, or its tanh form
+  // x/2 (1 + erf(x/sqrt 2)), Hendrycks & Gimpel 2016, or its tanh form.
+  void gelu(const std::string& name, bool tanh_form);
   void silu(const std::string& name);
   void quick_gelu(const std::string& name);                  // x / (1 + exp(-1.702 x))
   void hard_sigmoid(const std::string& name, double slope);  // min(max(slope x + 1/2, 0), 1)
@@ -157,25 +165,28 @@ class Layers {
   void unary(const std::string& name, OpKind kind);          // logistic, tanh
 
   // ---- normalisation
-  // Training: statistics of the batch (biased variance); running statistics moving -= (moving - batch) * (1 - momentum), their
-  // variance Bessel corrected for images as TF's fused kernel does (tf2xla/kernels/batch_norm_op.cc), not for [batch, features].
-  // Inference: running statistics.
+  // Training normalises by the statistics of the batch (biased variance) and updates the running
+  // statistics: moving -= (moving - batch) * (1 - momentum). Their variance is Bessel-corrected for
+  // images, as in TF's fused kernel (tf2xla/kernels/batch_norm_op.cc), but not for [batch,
+  // features]. Inference normalises by the running statistics.
   void batch_norm(const std::string& name, const NormOptions& norm);
   void layer_norm(const std::string& name, const NormOptions& norm);  // last dimension
-  void group_norm(const std::string& name, int64_t groups,
-                  const NormOptions& norm);  // Wu & He 2018
-  // Appends to images one channel: the mean over pixels and channels of the standard deviation over groups of
-  // min(group, batch) samples (Karras et al. 2017; member g of group m is sample g * M + m).
+  // Wu & He 2018.
+  void group_norm(const std::string& name, int64_t groups, const NormOptions& norm);
+  // Appends one channel to images: the mean over pixels and channels of the standard deviation over
+  // groups of min(group, batch) samples (Karras et al. 2017; with M groups, member g of group m is
+  // sample g * M + m).
   void minibatch_stddev(const std::string& name, int64_t group);
-  // Training: keeps x / (1 - rate) where uniform >= rate, else +0. Inference: identity.
+  // Training: x / (1 - rate) where uniform >= rate, else +0. Inference: identity.
   void dropout(const std::string& name, const DropoutOptions& dropout);
 
-  // ---- what a script does to its input
+  // ---- changes of the input
   void scale_and_offset(double scale, double offset);  // x scale + offset
   void reverse_channels();                             // of images: RGB <-> BGR
   void exchange_sides();                               // of images: height <-> width
   void shift_labels(int64_t offset);                   // labels below 0 become 0
-  // A parameter that is there, of a layer that does not use it: it is read as zero, and its gradient is zero.
+  // The parameter exists, but its layer does not use it: it is read as zero, and its gradient is
+  // zero.
   void leave_out(const std::string& parameter) { left_out_.push_back(parameter); }
 
   // ---- sources besides the sample
@@ -183,21 +194,23 @@ class Layers {
 
   // ---- losses (losses.cc)
   void softmax_cross_entropy(int64_t classes, const LossOptions& loss);
-  void sigmoid_cross_entropy(int64_t classes,
-                             const LossOptions& loss);  // against one-hot, mean over classes
-  void mean_squared_error(int64_t classes,
-                          const LossOptions& loss);  // against one-hot, mean over classes
-  // Over pairs of a batch, by label. Triplet (Hermans et al. 2017), Euclidean: max(0, margin + d(positive) - d(negative)), the
-  // hardest (farthest of its class, nearest of another: "batch hard") or the mean over all ("batch all"). Contrastive: supervised, Khosla et al. 2020, eq. 2.
+  // Against one-hot labels, mean over classes (LossOptions::over_classes).
+  void sigmoid_cross_entropy(int64_t classes, const LossOptions& loss);
+  void mean_squared_error(int64_t classes, const LossOptions& loss);
+  // Over pairs of a batch, by label. Triplet (Hermans et al. 2017), with Euclidean distances:
+  // max(0, margin + d(positive) - d(negative)) for the hardest pair of each anchor (farthest of its
+  // class, nearest of another: "batch hard") or averaged over all pairs ("batch all"). Contrastive:
+  // supervised, Khosla et al. 2020, eq. 2.
   void triplet(double margin, bool hardest, const LossOptions& loss);
   void contrastive(double temperature, const LossOptions& loss);
-  // Of logits of real and generated samples: softplus(-real) + softplus(fake) for the parameters below `discriminator`,
-  // softplus(-fake) for those below `generator` (Goodfellow et al. 2014, the non-saturating form).
+  // From the logits of real and generated samples: softplus(-real) + softplus(fake) is the
+  // objective of the parameters below `discriminator`, softplus(-fake) that of those below
+  // `generator` (Goodfellow et al. 2014, the non-saturating form).
   void gan(ValueId real, ValueId fake, const std::string& discriminator,
            const std::string& generator, Reducer reduction);
 
   void output(const std::string& name, ValueId value) { program_.outputs.push_back({name, value}); }
-  // The current value is what the layer of that name gives.
+  // Records the current value as the output of the layer of that name.
   void end_layer(const std::string& name) { program_.layers.push_back({name, x_}); }
   ValueId features() const { return features_; }
   Program finish(const OptimizerSpec& optimizer);
@@ -205,26 +218,27 @@ class Layers {
  private:
   ValueId state(const std::string& name, Dims dims, StateRole role, Initializer init);
   ValueId declared(const std::string& name, Dims dims, StateRole role, Initializer init);
-  // Fans are Keras's of `dims` unless the initializer has its own.
+  // The fans are those of Keras for `dims`, unless the initializer has its own.
   ValueId parameter(const std::string& name, const Dims& dims, Initializer init);
   void add_bias(const std::string& name, int64_t units, bool wanted);
-  // The larger one of x and `other`, of which one is above the other on either side of 0.
+  // The larger of x and `other`. The two are equal at x = 0; x is larger on one side of 0, `other`
+  // on the other side.
   void at_least(GraphBuilder b, ValueId other, std::string_view at_zero);
-  void couple(const std::string& cause, const std::string& layer);  // in training, once a layer
+  void couple(const std::string& cause, const std::string& layer);  // in training, once per layer
   void update_statistic(const std::string& name, ValueId batch_value, double momentum);
   void expect_image(const std::string& name, const char* what) const;
   void expect_rank(const std::string& name, const char* what, size_t rank, const char* form) const;
   Window window_for(const ConvolutionOptions& c) const;
 
-  // Across cores (collectives.cc).
+  // Across cores (across_cores.cc).
   ValueId replica_id();
-  ValueId mean_over_cores(ValueId statistic);  // batch norm's, over its group
+  ValueId mean_over_cores(ValueId statistic);  // of batch norm, over its group
   ValueId mean_over_all_cores(ValueId statistic);
   ValueId first_cores(ValueId held);
-  // The mean and the biased variance of the core's own rows; of all cores'.
+  // The mean and the biased variance of the core's own rows, or of the rows of all cores.
   struct Moments {
     ValueId mean, variance;
-    int64_t count;  // of elements behind them
+    int64_t count;  // number of elements that they are computed from
   };
   Moments own_moments(GraphBuilder b, const Dims& reduced, ValueId mean, int64_t count);
   Moments moments_of_all(GraphBuilder b, const Moments& own);
@@ -232,16 +246,17 @@ class Layers {
   ValueId variance_of(GraphBuilder b, ValueId of_squares, ValueId mean);  // in one pass
   ValueId global_rows(GraphBuilder b, int64_t n);
   ValueId gather_cores(const std::string& name, ValueId x);  // [batch, ..] -> [cores * batch, ..]
-  ValueId own_rows(const std::string& name, ValueId x);      // and back
+  ValueId own_rows(const std::string& name, ValueId x);      // [cores * batch, ..] -> [batch, ..]
   bool gathers() const { return sharding_.cores > 1 && sharding_.batchwise == Scope::kGlobal; }
 
   void scale_and_shift(const std::string& name);  // by gamma and beta, per channel
   // x normalised: (x - mean) / sqrt(variance + epsilon) over `dims`.
   ValueId normalised(GraphBuilder b, ValueId x, const Dims& dims, const NormOptions& norm);
-  // Over the last dimension, shifted by the largest: exp(x - max) and their sums.
+  // Over the last dimension, with the largest element subtracted: x - max, exp(x - max), and their
+  // sum.
   struct Exponentials {
     ValueId shifted, each, total;
-    Dims full, rows;  // x's dimensions; those of `total` among them
+    Dims full, rows;  // sizes of x; the dimensions of x that `total` keeps
   };
   Exponentials exponentials(GraphBuilder b, ValueId x);
   ValueId softmax(GraphBuilder b, ValueId x);
@@ -251,13 +266,14 @@ class Layers {
   ValueId targets(GraphBuilder b, int64_t classes, double smoothing);
   ValueId reduce_loss(GraphBuilder b, ValueId per_item, const LossOptions& loss);
   ValueId over_items(GraphBuilder b, ValueId per_item, const LossOptions& loss);
-  ValueId counted(GraphBuilder b,
-                  int64_t ignored);  // [batch]: 1, or 0 for samples of an ignored label
+  // Of the shape of the labels: 1, or 0 where the label is the ignored one.
+  ValueId counted(GraphBuilder b, int64_t ignored);
   void set_loss(ValueId value);
   void check_logits(const char* loss, int64_t classes);
   struct Pairs {
-    ValueId embeddings, labels, same;  // [n, d], [n], pred [n, n] without the diagonal
-    ValueId self;                      // pred [n, n]: the diagonal
+    // [n, d]; [n]; pred [n, n]: labels are equal, without the diagonal.
+    ValueId embeddings, labels, same;
+    ValueId self;  // pred [n, n]: the diagonal
     int64_t n;
   };
   Pairs pairs(GraphBuilder b, const char* loss);
@@ -277,7 +293,7 @@ using Definition = std::function<void(Layers& net)>;
 Program build_forward(Mode mode, int64_t batch, const SampleType& sample, uint64_t seed,
                       const OptimizerSpec& optimizer, const Definition& define);
 
-// n / max(1, n - 1): what turns a biased variance over n elements into an unbiased one.
+// n / max(1, n - 1): the factor that turns a biased variance over n elements into an unbiased one.
 inline double bessel_factor(int64_t n) {
   return static_cast<double>(n) / static_cast<double>(n > 1 ? n - 1 : 1);
 }

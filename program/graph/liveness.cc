@@ -1,3 +1,4 @@
+// Last uses, dead values, constants, values that differ between replicas, and FLOPs of a step.
 #include "program/graph/liveness.h"
 
 #include "program/ops/op_def.h"

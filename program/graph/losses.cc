@@ -1,4 +1,5 @@
-// Losses: an item's loss (a sample's or a token's), then their sum, mean or weighted mean over a core.
+// Losses: the loss of each item (a sample or a token), then the sum, mean or weighted mean over a
+// core's items.
 #include "program/graph/layers.h"
 
 namespace twinrun {
@@ -51,7 +52,8 @@ ValueId Layers::reduce_loss(GraphBuilder b, ValueId per_item, const LossOptions&
 }
 
 ValueId Layers::over_items(GraphBuilder b, ValueId per_item, const LossOptions& loss) {
-  // Of items that every core has of the whole batch, each core sums its own: all of them would be counted once per core.
+  // If every core has the items of the whole batch, each core sums only its own. Otherwise every
+  // item would count once per core.
   const bool of_all = b.type(per_item).dims[0] != program_.batch;
   if (of_all && loss.reduction == Reducer::kSum) per_item = own_rows("loss", per_item);
   const Dims items = b.type(per_item).dims;
@@ -106,7 +108,7 @@ ValueId Layers::softplus(GraphBuilder b, ValueId x) {
   return b.add(b.binary_scalar(OpKind::kMaximum, x, 0.0, "positive"), rest, "softplus");
 }
 
-// max(x, 0) - x z + log1p(exp(-|x|)), tf.nn.sigmoid_cross_entropy_with_logits.
+// max(x, 0) - x z + log1p(exp(-|x|)), as tf.nn.sigmoid_cross_entropy_with_logits.
 void Layers::sigmoid_cross_entropy(int64_t classes, const LossOptions& loss) {
   check_logits("sigmoid_cross_entropy", classes);
   GraphBuilder b = root_.scope("loss");
@@ -126,7 +128,7 @@ void Layers::mean_squared_error(int64_t classes, const LossOptions& loss) {
   set_loss(reduce_loss(b, per_sample, loss));
 }
 
-// ---- over pairs
+// ---- losses over pairs of samples
 
 Layers::Pairs Layers::pairs(GraphBuilder b, const char* loss) {
   if (shape().size() != 2 || program_.graph.type(labels_).rank() != 1) {
@@ -168,7 +170,7 @@ void Layers::triplet(double margin, bool hardest, const LossOptions& loss) {
       OpKind::kMaximum,
       b.sub(sum, b.binary_scalar(OpKind::kMultiply, products, 2.0, "twice"), "difference"), 0.0,
       "squared");
-  // Away from zero, where the root has no slope.
+  // Epsilon keeps the argument away from zero, where the square root is not differentiable.
   const ValueId distance = b.unary(
       OpKind::kSqrt, b.binary_scalar(OpKind::kAdd, squared, 1e-12, "add_epsilon"), "distance");
   const auto splat = [&](double v, std::string_view local) {
@@ -176,7 +178,8 @@ void Layers::triplet(double margin, bool hardest, const LossOptions& loss) {
                               std::string(local) + "s");
   };
   if (!hardest) {
-    // Of anchor i: the mean of max(0, d(i, p) - d(i, q) + margin) over all p of its class and q of others.
+    // The loss of anchor i: the mean of max(0, d(i, p) - d(i, q) + margin) over all p of its class
+    // and q of others.
     const Dims cube{p.n, p.n, p.n};
     const ValueId positive = b.convert(p.same, DType::kF32, "is_positive");
     const ValueId negative =
@@ -199,7 +202,7 @@ void Layers::triplet(double margin, bool hardest, const LossOptions& loss) {
   }
   const ValueId farthest = b.reduce(b.select(p.same, distance, splat(0, "none"), "positives"), {1},
                                     Reducer::kMax, "farthest");
-  // Of another class: neither the same nor the sample itself.
+  // Samples of another class: not of the same class, and not the sample itself.
   const ValueId far = splat(-1e9, "far");
   const ValueId minus = b.unary(OpKind::kNegate, distance, "minus_distance");
   const ValueId others = b.select(p.self, far, b.select(p.same, far, minus, "negatives"), "others");

@@ -1,4 +1,5 @@
-// Layers that divide by a standard deviation: of a batch, of a sample, of groups of channels, of groups of samples.
+// Normalisation over a batch, a sample or groups of channels, and the standard deviation over
+// groups of samples.
 #include <algorithm>
 
 #include "program/graph/layers.h"
@@ -8,7 +9,8 @@ namespace twinrun {
 void Layers::update_statistic(const std::string& name, ValueId batch_value, double momentum) {
   StateVar& var = program_.state[static_cast<size_t>(program_.state_index(name))];
   GraphBuilder b = GraphBuilder(program_.graph, "", Phase::kUpdate).derived(name, Phase::kUpdate);
-  ValueId old = var.next == kNoValue ? var.id : var.next;  // a layer applied twice moves twice
+  // A layer that is applied twice updates its statistics twice.
+  ValueId old = var.next == kNoValue ? var.id : var.next;
   if (var.next == kNoValue && sharding_.cores > 1 && sharding_.statistics == Statistics::kFromFirst)
     old = first_cores(old);
   const ValueId gap = b.sub(old, batch_value, "gap");
@@ -19,7 +21,8 @@ ValueId Layers::mean_of_squares(GraphBuilder b, const Dims& reduced) {
   return b.reduce(b.mul(x_, x_, "square"), reduced, Reducer::kMean, "mean_of_squares");
 }
 
-// Not below 0, where rounding may bring it (as Flax has it: flax/linen/normalization.py, _compute_stats).
+// E[x^2] - E[x]^2, but not below 0, since rounding may make it negative (as in Flax:
+// flax/linen/normalization.py, _compute_stats).
 ValueId Layers::variance_of(GraphBuilder b, ValueId of_squares, ValueId mean) {
   const ValueId gap = b.sub(of_squares, b.mul(mean, mean, "square_of_mean"), "one_pass");
   return b.binary_scalar(OpKind::kMaximum, gap, 0.0, "variance");
@@ -41,7 +44,7 @@ void Layers::batch_norm(const std::string& name, const NormOptions& norm) {
   };
   if (mode_ == Mode::kTraining && !norm.by_running) {
     Dims reduced;
-    int64_t count = 1;  // behind the statistics
+    int64_t count = 1;  // number of elements that the statistics are computed from
     for (int64_t i = 0; i + 1 < static_cast<int64_t>(dims.size()); ++i) {
       reduced.push_back(i);
       count *= dims[static_cast<size_t>(i)];

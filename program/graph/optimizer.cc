@@ -1,3 +1,4 @@
+// Slots, decay and averages shared by the rules, and the dispatch to the rule of the optimizer.
 #include "program/graph/optimizer.h"
 
 #include <algorithm>
@@ -88,7 +89,7 @@ ValueId norm(GraphBuilder& b, ValueId x, const std::string& local) {
 
 namespace {
 
-// tf.train.ExponentialMovingAverage.apply: ema' = ema - (ema - w') (1 - decay); it starts as w.
+// As tf.train.ExponentialMovingAverage.apply: ema' = ema - (ema - w') (1 - decay), starting from w.
 void average(const Update& u, int parameter) {
   const int slot = u.slot(parameter, "ema");
   u.var(slot).init.kind = Initializer::Kind::kCopy;
@@ -114,7 +115,7 @@ void append_update(Program& program, const std::vector<int>& parameters,
                    const std::vector<ValueId>& grads, ValueId learning_rate) {
   const Update u{program, program.optimizer, learning_rate};
   const Rule kind = u.spec.kind;
-  // Scalars that all parameters share.
+  // Scalars that all parameters share are computed once.
   const bool is_adam = kind == Rule::kAdam || kind == Rule::kAdamw;
   const AdamScalars adam_shared = is_adam ? adam_scalars(u) : AdamScalars{};
   const ValueId adamax_shared = kind == Rule::kAdamax ? adamax_rate(u) : kNoValue;

@@ -1,12 +1,15 @@
 // adafactor (tensor2tensor/utils/adafactor.py), t from 1:
 //   decay = 1 - t^-0.8 (as exp(log t * -0.8));  mixing = 1 - decay;  q = g g + 1e-30
-//   rank >= 2: vr = vr decay + mean(q over the last dimension) mixing;  vc likewise over the one before;
+//   rank >= 2: vr = vr decay + mean(q over the last dimension) mixing;
+//              vc likewise over the dimension before the last;
 //              x = (g rsqrt(vr / mean(vr over its last dimension))) rsqrt(vc)
 //   rank <= 1: v = v decay + q mixing;  x = g rsqrt(v)
-//   x /= max(1, rms(x) / clipping_threshold);  step = x rate, times max(rms(w), 1e-3) with parameter_scale
+//   x /= max(1, rms(x) / clipping_threshold);
+//   step = x rate, times max(rms(w), 1e-3) with parameter_scale
 //   rate = lr, or with relative_step min(rsqrt(t), 0.01), times 0.05 without parameter_scale
 //   beta1 > 0: m = m beta1 + step (1 - beta1) is the step.  w -= step
-// Left out: the terms of 1e-30 mean(q) that the original adds to decay and rate against an XLA rewrite.
+// Not included: the terms of 1e-30 mean(q) that the original adds to decay and rate to prevent a
+// rewrite by XLA.
 #include "program/graph/optimizer_rules.h"
 
 namespace twinrun {
@@ -31,7 +34,8 @@ ValueId blend(const Update& u, GraphBuilder& b, int slot, ValueId target, const 
   return u.set(slot, b.add(kept, part, local + ".update"));
 }
 
-// g over the root of the second moment as the product of a row and a column factor.
+// g divided by the root of the second moment, which is the product of a row factor and a column
+// factor.
 ValueId factored(const Update& u, GraphBuilder& b, int parameter, ValueId g, ValueId q,
                  const AdafactorStep& step) {
   const Dims dims = b.type(g).dims;

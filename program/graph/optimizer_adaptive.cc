@@ -1,14 +1,16 @@
-// Rules that scale each weight's step by its own history of gradients (tensorflow core/kernels/training_ops.cc and
-// compiler/tf2xla/kernels/training_ops.cc):
-//   adam      alpha = (lr sqrt(1 - b2^t)) / (1 - b1^t);  m += (g - m)(1 - b1);  v += (g g - v)(1 - b2);
-//             w -= (m alpha) / (sqrt(v) + epsilon): epsilon outside the bias correction ("epsilon hat");
-//             b1^t, b2^t are state, multiplied after each step. OptimizerSpec::epsilon_form, bias_correction, amsgrad: other forms
-//   adamw     w -= (w wd) lr first (Keras: decay times learning rate), then adam's step from there
+// Rules that scale each weight's step by the history of its gradients (tensorflow
+// core/kernels/training_ops.cc and compiler/tf2xla/kernels/training_ops.cc):
+//   adam      alpha = (lr sqrt(1 - b2^t)) / (1 - b1^t);
+//             m += (g - m)(1 - b1);  v += (g g - v)(1 - b2);
+//             w -= (m alpha) / (sqrt(v) + epsilon): epsilon outside the bias correction ("epsilon
+//             hat"); b1^t, b2^t are state, multiplied after each step. Other forms:
+//             OptimizerSpec::epsilon_form, bias_correction, amsgrad
+//   adamw     first w -= (w wd) lr (Keras: decay times learning rate), then adam's step
 //   adamax    v = max(v b2, |g|);  w -= (lr / (1 - b1^t)) (m / (v + epsilon));
 //             cpu: m += (g - m)(1 - b1);  xla: m = m b1 + g (1 - b1)
 //   adagrad   a += g g;  w -= (g lr) / (sqrt(a) + epsilon)
-//   adadelta  a = a rho + g g (1 - rho);  u = (sqrt(au + epsilon) rsqrt(a + epsilon)) g;  w -= u lr;
-//             au = au rho + u u (1 - rho)
+//   adadelta  a = a rho + g g (1 - rho);  u = (sqrt(au + epsilon) rsqrt(a + epsilon)) g;
+//             w -= u lr;  au = au rho + u u (1 - rho)
 //   rmsprop   d = ms + epsilon, centered: (ms - mg mg) + epsilon;  w -= mom
 //             cpu: ms += (g g - ms)(1 - rho), mg likewise;  mom = mom m + (g lr) / sqrt(d)
 //             xla: ms = ms rho + g g (1 - rho), mg likewise;  mom = mom m + (g lr) rsqrt(d)
@@ -17,7 +19,8 @@
 namespace twinrun {
 namespace {
 
-// 1 - power, where `power` is multiplied by `base` after each step and starts as base: base^t, t from 1.
+// 1 - the state variable `power`, which is beta^t at step t: it starts as beta and is multiplied by
+// beta after each step.
 ValueId one_minus(const Update& u, GraphBuilder& b, int power, const std::string& local) {
   return b.sub(b.constant(1.0, DType::kF32, local + "_one"), u.var(power).id, local);
 }

@@ -1,10 +1,12 @@
-// Rules that scale a whole variable's step by norms:
-//   lars  (tensorflow/tpu models, lars_optimizer.py) rank >= 2: trust = (c |w|) / ((|g| + wd |w|) + epsilon), 1 where a norm
-//         is 0;  g' = (g + w wd)(lr trust).  Rank <= 1 (biases, batch norm: its skip list): g' = g lr.
+// Rules that scale the step of a whole variable by norms:
+//   lars  (tensorflow/tpu models, lars_optimizer.py)
+//         rank >= 2: trust = (c |w|) / ((|g| + wd |w|) + epsilon), 1 where a norm is 0;
+//         g' = (g + w wd)(lr trust).  Rank <= 1 (biases, batch norm: its skip list): g' = g lr.
 //         a = a m + g';  w -= a;  Nesterov: w -= g' + a m
-//   lamb  (tensorflow_addons/optimizers/lamb.py) m = m b1 + g (1 - b1);  v = v b2 + g g (1 - b2);
-//         u = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon) + w wd;  ratio = |w| / |u|, 1 where a norm is 0;
-//         w -= u (ratio lr)
+//   lamb  (tensorflow_addons/optimizers/lamb.py)
+//         m = m b1 + g (1 - b1);  v = v b2 + g g (1 - b2);
+//         u = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon) + w wd;
+//         ratio = |w| / |u|, 1 where a norm is 0;  w -= u (ratio lr)
 #include "program/graph/optimizer_rules.h"
 
 namespace twinrun {

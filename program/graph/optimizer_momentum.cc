@@ -1,6 +1,7 @@
 // Gradient descent, plain and with momentum (tensorflow core/kernels/training_ops.cc):
 //   sgd       w' = w - g lr
-//   momentum  a' = a m + g;  w' = w - a' lr;  Nesterov: w' = w - (g lr + (a' m) lr);  dampened: g (1 - dampening) joins a m
+//   momentum  a' = a m + g;  w' = w - a' lr;  Nesterov: w' = w - (g lr + (a' m) lr)
+//             with dampening: a' = a m + g (1 - dampening)
 #include "program/graph/optimizer_rules.h"
 
 namespace twinrun {

@@ -1,4 +1,5 @@
-// The rules by family, and what they share: appended to a program by append_update() (optimizer.h), parameter by parameter.
+// The optimizers' update rules by family, and what they share. append_update() (optimizer.h)
+// appends them to a program, parameter by parameter.
 //
 //   Update u{program, program.optimizer, learning_rate};
 //   const AdamScalars scalars = adam_scalars(u);  // once per program
@@ -15,14 +16,15 @@ struct Update {
   ValueId lr;  // scalar
 
   StateVar& var(int index) const { return program.state[static_cast<size_t>(index)]; }
-  // A slot beside a parameter, "<parameter>.<suffix>"; its index in the state.
+  // Adds a slot of a parameter, "<parameter>.<suffix>". Returns its index in the state.
   int slot(int parameter, const std::string& suffix, double initial = 0) const;
   int slot(int parameter, const std::string& suffix, Dims dims, double initial) const;
-  // A scalar of the whole program.
+  // Adds a scalar of the whole program. Returns its index in the state.
   int counter(const std::string& name, double initial) const;
-  // The weight that the rule's step is taken from: decayed first, where the decay is decoupled from the gradient.
+  // The weight from which the rule's step is subtracted: decayed first, if the decay is decoupled
+  // from the gradient.
   ValueId decayed_weight(GraphBuilder& b, int parameter) const;
-  // The gradient that the rule takes: with the weight's decay, where the two are coupled.
+  // The gradient that the rule uses: plus the weight's decay, if the two are coupled.
   ValueId decayed_gradient(int parameter, ValueId gradient) const;
   bool decays(int parameter) const;
   // Names become "<parameter>.<local>".
@@ -39,7 +41,7 @@ struct Update {
               const std::string& local) const;
 };
 
-// x times (or plus, ...) a scalar value, spread over x.
+// x times (or plus, ...) a scalar value, broadcast to x.
 ValueId with_scalar(GraphBuilder& b, OpKind kind, ValueId x, ValueId scalar,
                     const std::string& local);
 // Sum of x's squares, and its root (tf.norm); scalars.
@@ -51,9 +53,10 @@ void sgd(const Update& u, int parameter, ValueId g);
 void momentum(const Update& u, int parameter, ValueId g);
 
 // optimizer_adaptive.cc
-// What adam's parameters share: by which the first moment is multiplied, and by which the root of the second (or the second
-// itself, where epsilon lies under the root) is divided; kNoValue: it is not. rate_ahead: by which Nesterov's form multiplies the
-// moment's part of the step, where that is not `rate`.
+// Scalars that all parameters of adam share. rate: factor of the first moment. divisor: of the root
+// of the second moment (or of the second moment itself, where epsilon is under the root); kNoValue:
+// it is not divided. rate_ahead: factor of the moment's part of the step in Nesterov's form, where
+// that is not `rate`.
 struct AdamScalars {
   ValueId rate = kNoValue, divisor = kNoValue, rate_ahead = kNoValue;
 };

@@ -1,3 +1,4 @@
+// Householder QR in binary64 with sums in a fixed order.
 #include "program/graph/orthogonal.h"
 
 #include <cassert>
@@ -6,8 +7,8 @@
 namespace twinrun {
 namespace {
 
-// Rows first .. rows of the columns first .. columns of a, row-major: x - beta v (v^T x) for each column
-// x. v^T x adds rows in ascending order.
+// Replaces each column x of the block [first, rows) x [first, columns) of a (row-major) by x - beta
+// v (v^T x). v^T x adds rows in ascending order.
 void reflect(std::vector<double>& a, int64_t rows, int64_t columns, int64_t first,
              const std::vector<double>& v, double beta, std::vector<double>& dots) {
   for (int64_t j = first; j < columns; ++j) dots[static_cast<size_t>(j)] = 0;
@@ -42,13 +43,13 @@ std::vector<double> orthonormal_columns(std::vector<double> a, int64_t rows, int
     }
     const double head = v[c][c], norm = std::sqrt(squares);
     if (norm == 0) continue;  // beta 0: nothing to reflect
-    // The reflection takes the column to -sign(head) norm, R's diagonal.
+    // The reflection maps the column to -sign(head) norm, the diagonal element of R.
     sign[c] = head < 0 ? 1 : -1;
     v[c][c] = head - sign[c] * norm;
     beta[c] = 1 / (squares + std::fabs(head) * norm);  // 2 / v^T v
     reflect(a, rows, columns, k, v[c], beta[c], dots);
   }
-  // Q = H_0 H_1 .. of the first columns of the identity, from the right.
+  // Q = H_0 H_1 .. applied to the first columns of the identity, the last reflection first.
   std::vector<double> q(a.size(), 0);
   for (int64_t k = 0; k < columns; ++k) q[static_cast<size_t>(k * columns + k)] = 1;
   for (int64_t k = columns; k-- > 0;)

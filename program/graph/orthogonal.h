@@ -1,5 +1,5 @@
-// Q of a QR factorisation, for the orthogonal initialiser: binary64, every sum in a fixed order, so its
-// bits are defined.
+// Q of a QR factorisation, for the orthogonal initializer (initial_state.cc): in binary64 with
+// every sum in a fixed order, so that its bits are defined.
 //
 //   std::vector<double> a = ...;               // rows x columns, row-major, rows >= columns
 //   a = orthonormal_columns(std::move(a), rows, columns);
@@ -10,9 +10,9 @@
 
 namespace twinrun {
 
-// Q of a = Q R with orthonormal columns and R's diagonal positive (which makes it unique), by
-// Householder reflections (Golub and Van Loan, Matrix Computations, 5.1-5.2). 4 rows columns^2 - 4/3
-// columns^3 operations.
+// Q of a = Q R with orthonormal columns, where R's diagonal is positive (which makes Q unique), by
+// Householder reflections (Golub and Van Loan, Matrix Computations, 5.1-5.2). Takes
+// 4 rows columns^2 - 4/3 columns^3 operations.
 std::vector<double> orthonormal_columns(std::vector<double> a, int64_t rows, int64_t columns);
 
 }  // namespace twinrun

@@ -1,3 +1,5 @@
+// The training step: L2 term, gradients, clipping, reduction over cores and update; layers as
+// outputs; pruning.
 #include "program/graph/program.h"
 
 #include <algorithm>
@@ -47,8 +49,9 @@ bool below(const std::string& name, const std::string& scope) {
   return scope.empty() || name.starts_with(scope + "/");
 }
 
-// Adds l2 / 2 * the sum of the kernels' squares to each objective, on each core the whole term: TensorFlow's l2_loss in a
-// model's loss. Kernels are the parameters of rank 2 and more.
+// Adds l2 / 2 * the sum of the kernels' squares to each objective, as TensorFlow's l2_loss in a
+// model's loss does. Each core adds the whole term, unless the sharding says otherwise. Kernels are
+// the parameters of rank 2 and more.
 void add_l2(Program& p, const std::vector<int>& parameters, std::vector<Objective>& objectives) {
   double l2 = p.optimizer.l2;
   if (l2 <= 0) return;
@@ -102,7 +105,8 @@ Program training_step(const Program& forward) {
       mine.push_back(i);
       wrt.push_back(p.state[static_cast<size_t>(parameters[i])].id);
     }
-    // CrossShardOptimizer: MEAN scales the loss before autodiff; the all-reduce itself is a sum.
+    // As in CrossShardOptimizer, a mean reduction scales the loss before autodiff; the all-reduce
+    // is a sum.
     ValueId scaled = objective.loss;
     GraphBuilder b(p.graph, "loss", Phase::kForward);
     const Scaling scaling = p.sharding.scaling;
@@ -132,7 +136,8 @@ Program training_step(const Program& forward) {
     if (grads[i] == kNoValue) continue;
     const auto earlier = raw.begin() + static_cast<std::ptrdiff_t>(i);
     if (std::find(raw.begin(), earlier, raw[i]) != earlier) {
-      // Two parameters share it: each gets a name of its own.
+      // Two parameters have the same gradient value: a reshape gives the second one a separate
+      // name.
       const Dims dims = p.graph.type(grads[i]).dims;
       grads[i] =
           GraphBuilder(p.graph).derived(names[i], Phase::kGradient).reshape(grads[i], dims, "grad");
@@ -174,7 +179,8 @@ Program with_layers_shown(const Program& step) {
   Program out = step;
   const Sharding& s = step.sharding;
   const bool over_cores = s.cores > 1 && s.reduction == Reduction::kMean;
-  // Where gradients are scaled in another way, nothing tells whose gradient a script would show.
+  // Where gradients are scaled in another way, it is unknown which scaling a script's layer
+  // gradients have.
   const bool scaled =
       step.optimizer.gradient_scale != 1 || (s.cores > 1 && s.scaling != Scaling::kByReduction);
   for (const LayerOutput& layer : step.layers) {

@@ -1,3 +1,4 @@
+// The random ops of a program, and a program of them alone.
 #include "program/graph/random_ops.h"
 
 namespace twinrun {

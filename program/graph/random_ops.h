@@ -1,4 +1,5 @@
-// The random ops of a program: what an engine that does not draw our numbers itself is given them for.
+// The random ops of a program. Engines that do not implement our random numbers are given the
+// values of these ops as inputs.
 #pragma once
 
 #include <vector>
@@ -7,10 +8,11 @@
 
 namespace twinrun {
 
-// In program order.
+// Their ids, in program order.
 std::vector<ValueId> random_ops(const Program& program);
 
-// The same inputs and state, and nothing computed but the random ops: they are its outputs, the state stays.
+// A program with the same inputs and state that computes only the random ops, which are its
+// outputs. Its state does not change.
 Program only_random(const Program& program);
 
 }  // namespace twinrun

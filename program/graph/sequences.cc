@@ -1,4 +1,5 @@
-// Layers over [batch, tokens, units].
+// Layers over [batch, tokens, units]: embeddings, attention, means over tokens, and the softmax
+// that losses share.
 #include <cmath>
 
 #include "program/graph/layers.h"
@@ -16,7 +17,8 @@ void Layers::embedding(const std::string& name, int64_t vocabulary, int64_t unit
   const ValueId tokens = x_;
   x_ = b.gather(table, tokens);
   if (embedding.padding_index >= 0) {
-    // The same numbers, of which no gradient goes back to the table.
+    // The same rows, but read through a value with stop_gradient, so that no gradient goes back to
+    // the table.
     const ValueId kept = b.reduce(b.reshape(table, {vocabulary, units, 1}, "rows"), {2},
                                   Reducer::kMax, "kept_rows", /*stop_gradient=*/true);
     const ValueId index = b.broadcast_scalar(

@@ -1,4 +1,5 @@
-// What sharding means is decided where the layers are built; here the recipe is asked for it.
+// shard(), rebatch() and reshard(): the recipe builds the layers again for another batch or
+// sharding. The layers themselves decide what sharding means.
 #include "program/graph/program.h"
 
 namespace twinrun {
@@ -11,7 +12,7 @@ Program rebuild(const Program& forward, int64_t batch, const Sharding& sharding)
   }
   Program p = (*forward.recipe)(batch, sharding);
   p.recipe = forward.recipe;
-  p.optimizer = forward.optimizer;  // whoever has the program may have changed it
+  p.optimizer = forward.optimizer;  // it may have been changed after the program was built
   return p;
 }
 

@@ -1,3 +1,5 @@
+// Feeding the cores other rows than their own: deals, shards that repeat, remainders, random
+// streams.
 #include "program/graph/shard_plan.h"
 
 #include <algorithm>
@@ -6,7 +8,7 @@
 namespace twinrun {
 namespace {
 
-// Rows of `from` by number; -1: zeros.
+// The rows of `from` with these numbers; -1 gives a row of zeros.
 Tensor rows_at(const Tensor& from, const std::vector<int64_t>& rows) {
   Dims dims = from.dims();
   dims[0] = static_cast<int64_t>(rows.size());
@@ -19,7 +21,7 @@ Tensor rows_at(const Tensor& from, const std::vector<int64_t>& rows) {
   return out;
 }
 
-// What each core gets of one input where the places of the batch have other rows.
+// One input of each core, with rows[p] of the whole batch at position p, core after core.
 std::vector<Tensor> dealt(const std::vector<std::vector<Tensor>>& inputs, size_t input,
                           const std::vector<int32_t>& rows) {
   std::vector<Tensor> out;
@@ -37,7 +39,7 @@ std::vector<Tensor> dealt(const std::vector<std::vector<Tensor>>& inputs, size_t
   return out;
 }
 
-// The last core's rows of one input; `first`: the first core's.
+// The last core's rows of one input under a remainder; `first` are the first core's rows.
 Tensor with_remainder(Feeding::Remainder how, const Tensor& last, const Tensor& first,
                       bool is_weights) {
   const int64_t n = last.dims()[0], real = real_rows(n);
@@ -46,7 +48,7 @@ Tensor with_remainder(Feeding::Remainder how, const Tensor& last, const Tensor& 
     const bool rest = i >= real;
     int64_t& row = own[static_cast<size_t>(i)];
     if (!rest || (how == Feeding::Remainder::kPadded && is_weights)) {
-      row = i;  // padding counts
+      row = i;  // weights stay, so padding counts
     } else if (how == Feeding::Remainder::kDropped) {
       row = real > 0 ? i % real : i;
     }
@@ -60,7 +62,7 @@ Tensor with_remainder(Feeding::Remainder how, const Tensor& last, const Tensor& 
   return out;
 }
 
-// Random ops draw by the numbers of samples: those of the whole batch are 0 .. cores * n - 1.
+// Other sample numbers for random ops. Those of the whole batch are 0 .. cores * n - 1.
 Tensor stream_of(Feeding::Streams streams, const Tensor& ids, int64_t core, int64_t cores) {
   Tensor out = ids.clone();
   const auto n = static_cast<int64_t>(out.elements());
@@ -88,7 +90,7 @@ void deal_rows(const Program& program, const Deal& deal, std::vector<std::vector
                                        : name == "labels" || name == "weights" ? &deal.labels
                                        : name == "sample_ids"                  ? &deal.draws
                                                                                : nullptr;
-    // Rows of another batch than the one that they were made for are left alone.
+    // A deal that was made for another batch size is not applied.
     if (rows == nullptr ||
         rows->size() != inputs.size() * static_cast<size_t>(inputs[0][i].dims()[0]))
       continue;
@@ -103,7 +105,8 @@ void misfeed(const Program& program, std::vector<std::vector<Tensor>>& inputs) {
   if (how == Feeding{} || cores < 2) return;
   deal_rows(program, how.deal, inputs);
   const auto all = static_cast<double>(cores);
-  const std::vector<Tensor> first = inputs.front();  // the last may be the second
+  // Core 0's inputs, which other cores may be fed.
+  const std::vector<Tensor> first = inputs.front();
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const std::string& name = program.inputs[i].name;
     const bool data = name == "images" || name == "tokens" || name == "labels" || name == "weights";

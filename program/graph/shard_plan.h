@@ -1,4 +1,9 @@
-// Which sample goes to which core: by default contiguous blocks, core i gets rows [i*b, (i+1)*b), as the real stack splits.
+// Which sample goes to which core: by default contiguous blocks, core i gets rows [i*b, (i+1)*b),
+// as the real stack splits a batch. Between the data and the engines; Sharding::feeding (program.h)
+// can change it.
+//
+//   const auto [first, last] = ShardPlan{.cores = 8, .batch = 256}.rows(core);
+//   misfeed(program, inputs);           // applies program.sharding.feeding
 #pragma once
 
 #include <cstdint>
@@ -20,16 +25,17 @@ struct ShardPlan {
   }
 };
 
-// Changes what the cores would be fed, each its own rows, to what program.sharding.feeding says. inputs[core] are in the order
-// of program.inputs. What is drawn at random stays with the core, unless a deal says otherwise: only data is fed twice, padded,
-// repeated or dropped.
+// Changes the inputs of the cores, each of which has its own rows, to what program.sharding.feeding
+// says. inputs[core] are in the order of program.inputs. Sample numbers for random ops stay with
+// the core, unless a deal says otherwise: only data is fed twice, padded, repeated or dropped.
 void misfeed(const Program& program, std::vector<std::vector<Tensor>>& inputs);
 
-// The same for a deal alone.
+// Applies a deal alone.
 void deal_rows(const Program& program, const Deal& deal, std::vector<std::vector<Tensor>>& inputs);
 
-// How many of the last core's rows are real under a remainder: half, or the largest part that divides them (a core whose rest
-// is dropped sees what is left several times, all equally often); none of one.
+// How many of the last core's rows hold their own data under a remainder: the largest proper
+// divisor of per_core (half, where it is even), so that a core whose other rows are dropped sees
+// each of its rows equally often. 0 for one row.
 int64_t real_rows(int64_t per_core);
 
 }  // namespace twinrun

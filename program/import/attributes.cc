@@ -1,3 +1,4 @@
+// Parsing of HLO attributes: lists, numbers, windows, convolution labels, padding, slices.
 #include "program/import/attributes.h"
 
 #include <fmt/format.h>
@@ -8,7 +9,8 @@
 namespace twinrun {
 namespace {
 
-// No size or index of a program that fits into memory is larger; sums and products of a few stay inside int64.
+// No size or index of a program that fits into memory is larger. Sums and products of a few such
+// numbers do not overflow int64.
 constexpr int64_t kMost = int64_t{1} << 31;
 
 int64_t number_of(std::string_view text, const std::string& key) {

@@ -1,4 +1,7 @@
-// Attributes of HLO instructions, from text to numbers. Throw Unsupported (site.h) where they are malformed.
+// Attributes of HLO instructions, from text to numbers, for the rules that lower them. Malformed
+// attributes throw Unsupported.
+//
+//   const Dims dims = list_attribute(in, "dimensions");       // {0, 1} of dimensions={0,1}
 #pragma once
 
 #include <optional>
@@ -10,12 +13,12 @@
 
 namespace twinrun {
 
-// Thrown while one instruction is lowered: what was found and what is allowed.
+// Thrown while one instruction is lowered. Says what was found and what is allowed.
 struct Unsupported {
   std::string what;
 };
 
-// "{0,1}" -> {0, 1}; an absent attribute is {} or an error.
+// "{0,1}" -> {0, 1}. An absent attribute is an error if it is required, else {}.
 Dims list_attribute(const HloInstruction& in, const std::string& key, bool required = true);
 int64_t number_attribute(const HloInstruction& in, const std::string& key,
                          std::optional<int64_t> otherwise = std::nullopt);
@@ -28,7 +31,7 @@ struct HloWindow {
 };
 HloWindow window_attribute(const HloInstruction& in, size_t rank);
 
-// dim_labels=b01f_01io->b01f: where each of the three operands keeps its dimensions.
+// dim_labels=b01f_01io->b01f: the positions of the dimensions of both operands and of the result.
 struct ConvolutionLabels {
   int64_t lhs_batch = -1, lhs_feature = -1, rhs_input = -1, rhs_output = -1, out_batch = -1,
           out_feature = -1;

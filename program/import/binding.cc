@@ -1,4 +1,5 @@
-// What is state and what is not, where nobody says so.
+// The default binding: which parameters are state, and which result is the loss, from the shapes
+// alone.
 #include <fmt/format.h>
 
 #include <algorithm>

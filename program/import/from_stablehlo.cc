@@ -1,4 +1,5 @@
-// MlirModule -> HloModule: StableHLO's ops in HLO's words, so that one set of rules lowers both texts, as XLA itself has it.
+// MlirModule -> HloModule: translates StableHLO's ops to HLO, as XLA itself does, so that one set
+// of rules lowers both texts.
 #include "program/import/from_stablehlo.h"
 
 #include <fmt/format.h>
@@ -54,7 +55,7 @@ class Translator {
     return {std::move(what), fmt::format("{}:{}", from_.file, line), std::move(fix)};
   }
 
-  // After those that it calls.
+  // Translates a function, after the functions that it calls.
   Status function(const MlirFunction& f) {
     constexpr size_t kMostNested = 64;
     if (open_.contains(&f)) return error(f.line, fmt::format("function @{} calls itself", f.name));
@@ -115,7 +116,8 @@ class Translator {
     return Ok{};
   }
 
-  // One value is the root itself; several are a tuple, as those of the step are.
+  // A single returned value is the root itself; several form a tuple. The results of the step
+  // always form a tuple.
   Status returned(HloComputation& c, const Values& values, const MlirOp& op) {
     HloInstruction tuple;
     TWINRUN_ASSIGN(tuple.operands, operands(values, op));
@@ -180,13 +182,13 @@ class Translator {
     std::vector<const HloShape*> shapes;
     for (int o : in.operands) shapes.push_back(&c.instructions[static_cast<size_t>(o)].shape);
     set_hlo_attributes(op, shapes, in);
-    // Text without places: what is called is one.
+    // In text without locations the name of the function that is called serves as one.
     if (in.opcode == "call" && op.location.empty()) in.op_name = in.attributes["to_apply"];
     TWINRUN_RETURN_IF_ERROR(regions(op, in));
     if (in.opcode == "constant") {
       const auto value = op.attributes.find("value");
       in.literal = elements_of(value == op.attributes.end() ? op.literal : value->second);
-      in.op_name.clear();  // JAX gives it that of the op which reads it
+      in.op_name.clear();  // JAX gives it the name of the op that reads it
       if (!in.shape.dims.empty() && in.literal.find_first_of("[\"<") == std::string::npos &&
           !in.literal.empty())
         in = splat(c, std::move(in));
@@ -194,7 +196,7 @@ class Translator {
     return push(c, values, op, std::move(in));
   }
 
-  // dense<0.0> : tensor<4x4xf32> is a broadcast scalar.
+  // dense<0.0> : tensor<4x4xf32> becomes a scalar constant and its broadcast.
   static HloInstruction splat(HloComputation& c, HloInstruction in) {
     HloInstruction all = in;
     all.name += ".splat";
@@ -207,7 +209,7 @@ class Translator {
     return all;
   }
 
-  // Several results are the elements of a tuple.
+  // Adds the instruction. If the op has several results, they become the elements of a tuple.
   Status push(HloComputation& c, Values& values, const MlirOp& op, HloInstruction in) {
     const int tuple = static_cast<int>(c.instructions.size());
     const bool several = in.shape.is_tuple();
@@ -234,7 +236,8 @@ class Translator {
     return Ok{};
   }
 
-  // Computations of what an op applies: its regions, or the op that "applies stablehlo.add" names.
+  // Makes computations of the functions that an op applies: its regions, or the op that "applies
+  // stablehlo.add" names.
   Status regions(const MlirOp& op, HloInstruction& in) {
     static const std::map<std::string_view, std::vector<std::string>> keys = {
         {"reduce", {"to_apply"}},
@@ -291,7 +294,7 @@ class Translator {
   std::unordered_map<std::string, size_t> by_name_;
   const MlirFunction* main_ = nullptr;
   int regions_ = 0;
-  std::set<const MlirFunction*> open_;  // those whose callees are at work
+  std::set<const MlirFunction*> open_;  // functions whose callees are being translated
   std::unordered_map<std::string, MlirPlace> places_;
 };
 

@@ -1,4 +1,5 @@
-// What the two files of the translation share: one op of StableHLO, and the HLO instruction that it becomes.
+// Shared by the two files that translate StableHLO to HLO (from_stablehlo.cc,
+// from_stablehlo_ops.cc): the opcode and the attributes of the HLO instruction that an op becomes.
 #pragma once
 
 #include <string>
@@ -9,11 +10,13 @@
 
 namespace twinrun {
 
-// HLO's word for an op: "dot" of "stablehlo.dot_general"; that of an op which HLO does not have is its own.
+// HLO's name of an op: "dot" for "stablehlo.dot_general". An op that HLO does not have keeps its
+// own name.
 std::string hlo_opcode(const std::string& op);
 
-// Fills in.attributes from op's, HLO's names and forms for StableHLO's. `operands` are the shapes of in.operands. Regions are not
-// looked at. What is missing or malformed is left so: the rules that lower HLO tell of it.
+// Fills in.attributes from the attributes of `op`, translated to HLO's names and forms. `operands`
+// are the shapes of in.operands. Regions are not translated here. Missing or malformed attributes
+// stay so; the rules that lower HLO report them.
 void set_hlo_attributes(const MlirOp& op, const std::vector<const HloShape*>& operands,
                         HloInstruction& in);
 

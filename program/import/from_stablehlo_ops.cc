@@ -1,5 +1,5 @@
-// Names and attributes of StableHLO's ops in HLO's words, text to text. Each op is written in a pretty form of its own or in the
-// generic one; both are known.
+// Translates names and attributes of StableHLO's ops to HLO's, text to text. Each op is written in
+// its own pretty form or in the generic form; both are accepted.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using Items = std::vector<std::string>;
 
-// What stands in "[1, 0]", "array<i64: 1, 0>", "dense<[[0, 1], [2, 3]]>", in order.
+// The items of "[1, 0]", "array<i64: 1, 0>", "dense<[[0, 1], [2, 3]]>", in order.
 Items items(std::string_view text) {
   for (const std::string_view head : {"array<i64", "array<i1", "dense<"}) {
     if (!text.starts_with(head)) continue;
@@ -39,7 +39,8 @@ Items items(std::string_view text) {
 
 std::string braced(const Items& items) { return fmt::format("{{{}}}", fmt::join(items, ",")); }
 
-// "key = value" of "#stablehlo.gather<offset_dims = [1], index_vector_dim = 2>"; "" where it is not.
+// The value of `key` in "#stablehlo.gather<offset_dims = [1], index_vector_dim = 2>"; "" if it is
+// missing.
 std::string field(std::string_view text, std::string_view key) {
   for (size_t at = text.find(key); at != std::string_view::npos; at = text.find(key, at + 1)) {
     if (at > 0 && TextCursor::is_word(text[at - 1])) continue;
@@ -60,7 +61,7 @@ struct Op {
   const std::vector<const HloShape*>& operands;
   HloInstruction& in;
 
-  // The attribute by its name in the pretty form or in the generic one.
+  // The attribute, by its name in the pretty form or in the generic one.
   std::string text(const std::string& key, const std::string& other = "") const {
     const auto found = op.attributes.find(key);
     if (found != op.attributes.end()) return found->second;
@@ -87,7 +88,7 @@ constexpr char kDimensions[] = "dimensions", kDims[] = "dims", kPermutation[] = 
 void concatenate(const Op& o) { o.set("dimensions", "{" + o.text("dim", "dimension") + "}"); }
 void iota(const Op& o) { o.set("iota_dimension", o.text("dim", "iota_dimension")); }
 
-// "[0:1, 0:5:2]", or starts, limits and strides.
+// Written "[0:1, 0:5:2]", or as lists of starts, limits and strides.
 void slice(const Op& o) {
   Items ranges = items(o.op.list);
   const Items start = o.list("start_indices"), limit = o.list("limit_indices"),
@@ -127,7 +128,8 @@ void precision(const Op& o) {
   o.set("operand_precision", text.find("HIGHEST") == std::string::npos ? "{high}" : "{highest}");
 }
 
-// contracting_dims = [1] x [0], or dot_dimension_numbers = #stablehlo.dot<lhs_contracting_dimensions = [1], ...>
+// Written contracting_dims = [1] x [0], or
+// dot_dimension_numbers = #stablehlo.dot<lhs_contracting_dimensions = [1], ...>
 void dot_general(const Op& o) {
   const std::string numbers = o.text("dot_dimension_numbers");
   for (const std::string kind : {"batch", "contracting"}) {
@@ -143,7 +145,8 @@ void dot_general(const Op& o) {
   precision(o);
 }
 
-// Of vectors and matrices: the last dimension of the one with the first of the other.
+// Of vectors and matrices: contracts the last dimension of the left operand with the first of the
+// right one.
 void dot(const Op& o) {
   const size_t rank = o.operands.empty() ? 0 : o.operands[0]->dims.size();
   o.set("lhs_contracting_dims", fmt::format("{{{}}}", rank == 0 ? 0 : rank - 1));
@@ -151,7 +154,8 @@ void dot(const Op& o) {
   precision(o);
 }
 
-// size=3x3 stride=1x1 pad=0_0x0_0 lhs_dilate=1x1 rhs_dilate=1x1 rhs_reversal=0x0: what is absent is left out.
+// "size=3x3 stride=1x1 pad=0_0x0_0 lhs_dilate=1x1 rhs_dilate=1x1 rhs_reversal=0x0", without items
+// that are absent.
 std::string window(const Items& size, const Items& stride, Items pad, const Items& lhs,
                    const Items& rhs, const Items& reversal) {
   const auto item = [](const char* key, const Items& values) {
@@ -165,7 +169,8 @@ std::string window(const Items& size, const Items& stride, Items pad, const Item
          item("lhs_dilate", lhs) + item("rhs_dilate", rhs) + item("rhs_reversal", reversal) + "}";
 }
 
-// dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {stride = [1, 1], pad = [[1, 1], [1, 1]], ...}
+// Written dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+// window = {stride = [1, 1], pad = [[1, 1], [1, 1]], ...}
 void convolution(const Op& o) {
   std::string numbers = o.text("dim_numbers", "dimension_numbers");
   if (numbers.starts_with("#stablehlo.conv<")) numbers = numbers.substr(16, numbers.size() - 17);
@@ -176,7 +181,7 @@ void convolution(const Op& o) {
     if (c == '>') labels += "->";
   }
   o.set("dim_labels", labels);
-  // The window's size is that of the kernel, dimension by dimension.
+  // The size of the window is that of the kernel's spatial dimensions, in order.
   const size_t first = std::min(labels.find('_'), labels.size());
   const std::string kernel = labels.substr(std::min(first + 1, labels.size()),
                                            std::min(labels.find("->"), labels.size()) - first - 1);
@@ -207,7 +212,7 @@ void pooling(const Op& o) {
                          o.list("base_dilations"), o.list("window_dilations"), {}));
 }
 
-// MLIR leaves out what is empty or 0.
+// Dimension numbers. MLIR omits lists that are empty and numbers that are 0.
 void numbers(const Op& o, const std::string& text, std::initializer_list<const char*> lists) {
   for (const char* key : lists) o.set(key, braced(items(field(text, key))));
   const std::string dim = field(text, "index_vector_dim");

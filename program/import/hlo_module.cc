@@ -1,4 +1,4 @@
-// What both texts share: shapes, and which text a text is.
+// Shapes of HLO, and the choice between HLO text and StableHLO text.
 #include "program/import/hlo_module.h"
 
 #include <fmt/format.h>

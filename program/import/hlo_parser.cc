@@ -1,5 +1,5 @@
-// HLO text -> HloModule. The grammar is the subset that XLA prints before its optimisations; its own parser is
-// xla/hlo/parser/hlo_parser.cc.
+// HLO text -> HloModule. The grammar is the subset that XLA prints before its optimisations. XLA's
+// own parser is xla/hlo/parser/hlo_parser.cc.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace twinrun {
 namespace {
 
-// The value of `key` in "{op_name="a b" stack_frame_id=6}"; "" if it is not there.
+// The value of `key` in "{op_name="a b" stack_frame_id=6}"; "" if it is missing.
 std::string field(std::string_view text, std::string_view key) {
   for (size_t at = text.find(key); at != std::string_view::npos; at = text.find(key, at + 1)) {
     const size_t equals = at + key.size();
@@ -59,7 +59,7 @@ class HloParser : private TextReader {
   }
 
  private:
-  // Where instructions come from: rows "1 "train.py"" or "3 {file_name_id=1 line=13}".
+  // Reads a table of source locations: rows "1 "train.py"" or "3 {file_name_id=1 line=13}".
   void table(const std::string& name) {
     for (at_.skip(); std::isdigit(static_cast<unsigned char>(at_.peek())) != 0; at_.skip()) {
       const std::string id = at_.word();
@@ -151,7 +151,7 @@ class HloParser : private TextReader {
     return Ok{};
   }
 
-  // Names, each perhaps after its shape.
+  // Reads names of operands, each of which may follow its shape.
   Status operands(HloInstruction& in) {
     while (!at_.take(")")) {
       TextCursor here = at_;
@@ -226,7 +226,7 @@ class HloParser : private TextReader {
         if (at_.peek() != ']') return unexpected("',' or ']' in a shape");
       }
     }
-    if (at_.peek() == '{') {  // the layout, which says where elements lie and not which they are
+    if (at_.peek() == '{') {  // the layout in memory, which does not matter here
       at_.take("{");
       at_.until("");
       if (!at_.take("}")) return unexpected("'}' after a layout");
@@ -236,7 +236,7 @@ class HloParser : private TextReader {
 
   HloModule module_;
   const HloUse use_;
-  std::unordered_map<std::string, int> names_;  // of the computation at work
+  std::unordered_map<std::string, int> names_;  // instructions of the current computation
   std::map<std::string, std::string> files_, locations_, frames_;
 };
 

@@ -1,4 +1,5 @@
-// HloModule -> Program: calls are inlined, tuples taken apart, every other instruction is lowered by the rule of its opcode.
+// HloModule -> Program: calls are inlined, tuples are taken apart, and every other instruction is
+// lowered by the rule of its opcode.
 #include "program/import/import.h"
 
 #include <fmt/format.h>
@@ -25,7 +26,7 @@ const LoweringTable& rules() {
   return table;
 }
 
-// What has no rule, and what to do instead.
+// What to do instead of using an opcode that has no rule.
 std::string advice(const std::string& opcode) {
   static const std::map<std::string_view, std::string_view> known = {
       {"while",
@@ -50,7 +51,7 @@ std::string advice(const std::string& opcode) {
   return found == known.end() ? "docs/import.md lists the opcodes" : std::string(found->second);
 }
 
-// An array or a tuple of them; nothing where its instruction was refused.
+// An array or a tuple of values; neither if its instruction was refused.
 struct Value {
   ValueId id = kNoValue;
   std::vector<Value> parts;
@@ -59,7 +60,7 @@ struct Value {
   }
 };
 
-// Where an inlined computation was called from.
+// The position in the source from which an inlined computation was called.
 struct Scope {
   std::string path, source;
   bool gradient = false;
@@ -179,7 +180,7 @@ class Importer {
     std::vector<Value> operands;
     for (int o : in.operands) {
       operands.push_back(values[static_cast<size_t>(o)]);
-      // What was refused is told once.
+      // An operand was refused and has been reported; report its readers only if they have no rule.
       if (!operands.back().known() && in.opcode != "tuple") {
         check_opcode(in);
         return {};
@@ -203,7 +204,7 @@ class Importer {
       if (callee == nullptr || callee == &module_.entry())
         throw Unsupported{
             fmt::format("call of '{}': no such computation", text_attribute(in, "to_apply"))};
-      // Callees stand before their callers, so that nothing calls itself.
+      // Callees come before their callers, so that no computation can call itself.
       if (callee >= &c) throw Unsupported{"a call of a computation that stands later"};
       return inlined(*callee, operands, here);
     }
@@ -212,7 +213,7 @@ class Importer {
     return out;
   }
 
-  // An opcode without a rule is told of even where an operand was refused before it.
+  // Reports an opcode without a rule, even where an operand was refused before it.
   static void check_opcode(const HloInstruction& in) {
     static const std::set<std::string_view> plumbing = {
         "constant", "tuple", "get-tuple-element", "call", "opt-barrier", "custom-call"};
@@ -221,7 +222,7 @@ class Importer {
           fmt::format("{} ({}); {}", in.opcode, to_string(in.shape), advice(in.opcode))};
   }
 
-  // Notes for a compiler, of no meaning for one core.
+  // Annotations for a compiler, which have no meaning on one core.
   static bool is_marker(const HloInstruction& in) {
     const std::string target = text_attribute(in, "custom_call_target");
     return target == "\"Sharding\"" || target == "\"annotate_device_placement\"";
@@ -234,7 +235,7 @@ class Importer {
     for (const Value& v : operands) {
       if (v.id == kNoValue) throw Unsupported{in.opcode + " of a tuple"};
       ids.push_back(v.id);
-      // What follows from gradients and is none is the update.
+      // An instruction that depends on gradients and is not part of them belongs to the update.
       const Phase theirs = graph().op(v.id).phase;
       if (phase == Phase::kForward && theirs != Phase::kForward) phase = Phase::kUpdate;
     }
@@ -258,8 +259,9 @@ class Importer {
     return {in.opcode == "constant" ? constant(site, type) : rule->second(site), {}};
   }
 
-  // The place in the source, or the instruction's own name. JAX gives what it broadcasts for an op the name of the op: that of an
-  // instruction which only moves says so.
+  // The name of an instruction: its position in the source, or its own name. JAX gives a broadcast
+  // that it inserts for an op the name of that op, so the name of an instruction that only moves or
+  // converts elements gets its opcode appended.
   static std::string path_of(const HloInstruction& in, const Scope& here) {
     static const std::set<std::string_view> moves = {"broadcast", "reshape", "transpose",
                                                      "convert"};
@@ -271,7 +273,8 @@ class Importer {
                                                                      : here.path;
   }
 
-  // Held as i32, they keep their values; sums and products of theirs would wrap elsewhere.
+  // Small integers are stored as i32. Moves keep their values, but sums and products would wrap at
+  // another width.
   static void check_small_integers(const HloInstruction& in) {
     static const std::set<std::string_view> moves = {
         "constant",      "broadcast", "reshape", "transpose", "slice",
@@ -304,7 +307,7 @@ class Importer {
       return;
     }
     if (value.id == kNoValue) {
-      if (value.parts.empty()) return;  // refused before
+      if (value.parts.empty()) return;  // its instruction was refused and reported before
       throw Unsupported{fmt::format("a tuple where {} is declared", to_string(declared))};
     }
     const TensorType& type = out_.program.graph.type(value.id);
@@ -329,7 +332,8 @@ class Importer {
         continue;
       }
       if (next == var.id) continue;
-      // Each has a value of its own.
+      // Each state variable needs a next value that is no parameter and that no other variable has:
+      // a reshape provides one.
       if (graph().op(next).kind == OpKind::kParameter || !taken.insert(next).second)
         next = GraphBuilder(graph(), "", Phase::kUpdate)
                    .reshape(next, var.type.dims, var.name + ".next");
@@ -367,7 +371,7 @@ class Importer {
   Shared shared_;
   bool full_ = false;
   int depth_ = 0;
-  int64_t visited_ = 0;  // instructions, as often as they are inlined
+  int64_t visited_ = 0;  // instructions, counted each time that they are inlined
 };
 
 Status check_binding(const HloModule& module, const StepBinding& binding) {

@@ -1,9 +1,10 @@
-// A user's own training step, from HLO text to a Program. docs/import.md says what is taken and what is lossy.
+// A user's own training step, from HLO or StableHLO text to a Program. docs/import.md says what is
+// accepted and what is lossy.
 //
 //   TWINRUN_ASSIGN(HloModule module, parse_hlo(text, "step.hlo"));
 //   TWINRUN_ASSIGN(StepBinding binding, default_binding(module));
 //   TWINRUN_ASSIGN(ImportedStep step, import_step(module, binding));
-//   step.program.state;                                  // named as the binding says
+//   step.program.state;                                  // with the names of the binding
 #pragma once
 
 #include <map>
@@ -16,8 +17,8 @@
 
 namespace twinrun {
 
-// Which parameter of the entry computation is what, and where its next value comes from. The first parameters are the state, the
-// rest the inputs, in the order of their numbers.
+// The meaning of each parameter of the entry computation, and where the next values of state come
+// from. In the order of their numbers, the first parameters are the state, the others the inputs.
 struct StepBinding {
   std::vector<std::string> state;
   std::vector<StateRole> roles;  // of each state variable
@@ -26,21 +27,23 @@ struct StepBinding {
   int64_t loss = 0;  // which result is the loss
 };
 
-// Where nothing is said: the leading results are the next values of the leading parameters, as many as agree in shape; the loss is
-// the first result after them, a float scalar. Names are the parameters' own.
+// The binding of a step that comes without one. The leading results, as many as agree in shape, are
+// the next values of the leading parameters, and the loss is the first float scalar after them; or
+// the loss is the first result and the next values follow it. Names are those of the parameters.
 Result<StepBinding> default_binding(const HloModule& module);
 
 struct ImportedStep {
   Program program;
-  // What literal arrays of the text hold: fed at every step, under the names of inputs of the program.
+  // Literal arrays of the text. They are inputs of the program with these names and are fed at
+  // every step.
   std::map<std::string, Tensor> literals;
-  std::vector<std::string>
-      notes;  // what is computed in another way than the text says: docs/import.md#lossy
+  // What is computed in another way than the text says: docs/import.md#lossy.
+  std::vector<std::string> notes;
 };
 
 inline constexpr ValueId kMostImportedOps = 200'000;
 
-// Errors list all that is not supported at once: file:line, what was found, what is allowed.
+// An error lists everything that is not supported: file:line, what was found, what is allowed.
 Result<ImportedStep> import_step(const HloModule& module, const StepBinding& binding);
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// Literals of HLO and MLIR text as tensors: lists of numbers, and blobs of bytes.
 #include "program/import/literal.h"
 
 #include <fmt/format.h>
@@ -19,7 +20,8 @@ namespace {
                                 type.elements(), to_string(type.dtype))};
 }
 
-// XLA prints the shortest text that gives the same float back, MLIR what does or, of inf and NaN, the bits: 0xFF800000.
+// XLA prints the shortest text that reads back as the same float. MLIR prints a text that does, or
+// for inf and NaN the bits: 0xFF800000.
 float float_of(const std::string& word, const TensorType& type) {
   char* end = nullptr;
   if (const size_t digits = 2 * size_of(type.dtype); word.starts_with("0x")) {
@@ -58,7 +60,8 @@ void put(Tensor& t, int64_t i, const std::string& word) {
   }
 }
 
-// MLIR's "0x0000803F...": the bytes of all elements, little-endian, a predicate's and a small integer's one or two.
+// MLIR's "0x0000803F...": the bytes of all elements, little-endian. A predicate has one byte, a
+// small integer one or two.
 Tensor blob_of(std::string_view text, const HloInstruction& constant, const TensorType& type) {
   const std::string& hlo = constant.shape.dtype;
   const size_t size = hlo == "u8" || hlo == "s8" ? 1
@@ -112,7 +115,7 @@ Tensor literal_of(const HloInstruction& constant, const TensorType& type) {
         "a literal that stands elsewhere, dense_resource; make the array a parameter of the step"};
   if (text.starts_with("\"0x") && text.ends_with('"'))
     return blob_of(std::string_view(text).substr(1, text.size() - 2), constant, type);
-  // A word per element at least: the text bounds what is allocated.
+  // Each element takes at least one word, so the length of the text limits what is allocated.
   if (type.elements() > 1 + static_cast<int64_t>(text.size())) malformed(text, type);
   Tensor t = Tensor::zeros(type);
   int64_t count = 0;

@@ -1,6 +1,7 @@
-// convolution in any layout: transposed to images [n,h,w,c] and kernels [kh,kw,ci,co]. What JAX writes as the gradients of a
-// convolution, a dilated image or a dilated kernel, becomes our gradient ops, which sum the same products; other forms are a
-// convolution of an image with zeros between.
+// convolution in any layout: transposed to images [n,h,w,c] and kernels [kh,kw,ci,co]. The forms in
+// which JAX writes the gradients of a convolution, with a dilated image or a dilated kernel, become
+// our gradient ops, which sum the same products. Other dilated images become an image with zeros
+// between its elements.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 
 struct Form {
   ValueId image, kernel;      // [n,h,w,ci], [kh,kw,ci/g,co]
-  Dims out;                   // of [n,oh,ow,co]: which dimension of HLO's result each is
+  Dims out;                   // for each of [n,oh,ow,co]: the dimension of HLO's result
   HloWindow window;           // two dimensions
   int64_t features, batches;  // feature_group_count, batch_group_count
   Dims result;                // sizes of [n,oh,ow,co]
@@ -24,7 +25,8 @@ Dims gathered(const Dims& dims, const Dims& order) {
   return out;
 }
 
-// A missing second spatial dimension is one of size 1.
+// Reads the convolution's form. If there is only one spatial dimension, a second one of size 1 is
+// added.
 Form form_of(Site& s) {
   s.expect(2);
   if (s.type(0).dtype != s.type(1).dtype || !is_floating(s.type(0).dtype))
@@ -51,7 +53,7 @@ Form form_of(Site& s) {
   f.out = out;
   f.result = gathered(s.in.shape.dims, out);
   f.image = s.transpose(s.x[0], image, "image");
-  // A mirrored kernel is the same as a window that says so.
+  // A kernel that was mirrored by `reverse` is the same as a window with window reversal.
   ValueId taps = s.x[1];
   const Mirrored mirrored = s.mirrored(taps);
   const auto spatial_axis = [&](int64_t axis) {
@@ -104,7 +106,7 @@ bool all(const Dims& d, int64_t value) {
   return std::ranges::all_of(d, [&](int64_t v) { return v == value; });
 }
 
-// The smallest padding on the far side that gives `out` windows; -1 if there is none.
+// The smallest padding after the image that gives `out` windows; -1 if there is none.
 int64_t pad_high(const Window& w, int i, int64_t in, int64_t out) {
   const int64_t needed =
       (out - 1) * w.stride[i] + w.dilation[i] * (w.size[i] - 1) + 1 - in - w.pad_low[i];
@@ -112,8 +114,9 @@ int64_t pad_high(const Window& w, int i, int64_t in, int64_t out) {
   return std::max<int64_t>(0, needed);
 }
 
-// conv(dy dilated by the stride, w reversed) with the kernel's inputs and outputs exchanged is the gradient of a convolution with
-// respect to its image; kNoValue where it is none of ours.
+// conv(dy dilated by the stride, w reversed), with the kernel's inputs and outputs exchanged, is
+// the gradient of a convolution with respect to its image. kNoValue if the convolution does not
+// have this form.
 ValueId as_input_grad(Site& s, const Form& f) {
   if (!all(f.window.stride, 1) || f.features != 1 || f.batches != 1) return kNoValue;
   const Dims k = s.b.type(f.kernel).dims, dy = s.b.type(f.image).dims;
@@ -135,7 +138,8 @@ ValueId as_input_grad(Site& s, const Form& f) {
   return s.b.convolution_input_grad(f.image, forward, f.result, w, s.name());
 }
 
-// conv(x, dy dilated by the stride) with samples in the place of channels is the gradient with respect to the kernel.
+// conv(x, dy dilated by the stride), with samples in place of channels, is the gradient with
+// respect to the kernel. kNoValue if the convolution does not have this form.
 ValueId as_kernel_grad(Site& s, const Form& f) {
   const ConvolutionLabels l = labels_attribute(s.in);
   const bool samples_first = l.lhs_feature == 0 && l.rhs_input == 0;

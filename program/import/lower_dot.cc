@@ -1,4 +1,5 @@
-// dot with any batch and contracting dimensions: transposed and reshaped to [batch, m, k] . [batch, k, n] where it is not that already.
+// dot with any batch and contracting dimensions: transposed and reshaped to [batch, m, k] . [batch,
+// k, n], unless the operands are matrices under leading batch dimensions already.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +11,7 @@ namespace twinrun {
 namespace {
 
 struct Side {
-  Dims batch, contract, other;  // dimensions
+  Dims batch, contract, other;  // indices of dimensions
   Dims sizes(const Dims& dims, const Dims& which) const {
     Dims out;
     for (int64_t d : which) out.push_back(dims[static_cast<size_t>(d)]);
@@ -42,7 +43,8 @@ Dims counted(int64_t n) {
   return out;
 }
 
-// A matrix under leading batch dimensions; `contract` says which of the two is summed over.
+// A matrix under leading batch dimensions; `contract` is the one of its two dimensions that is
+// summed over.
 struct Matrix {
   ValueId value;
   int contract;
@@ -82,7 +84,8 @@ ValueId dot(Site& s) {
     s.note(
         "operand_precision of a dot is not followed: the engine's precision holds for all "
         "(tpu.precision)");
-  // Products of bf16 summed in f32: the factors are f32 numbers, and ours sums in f32.
+  // A dot of bf16 with an f32 result sums in f32: the factors are converted to f32, which is exact,
+  // and our dot of f32 sums in f32.
   DType work = s.type(0).dtype == s.type(1).dtype ? s.type(0).dtype : DType::kF32;
   if (s.result().dtype == DType::kF32) work = DType::kF32;
   const ValueId wide_lhs = s.convert(s.x[0], work, "lhs_f32");

@@ -1,4 +1,4 @@
-// Arithmetic, comparison, conversion, logic and elementary functions.
+// Rules for arithmetic, comparison, conversion, logic and elementary functions.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -90,7 +90,7 @@ ValueId convert(Site& s) {
   if (is_small_integer(s.in.shape.dtype) && s.in.shape.dtype != "")
     s.refuse(fmt::format("convert to {}; allowed: f32, bf16, s32, pred", s.in.shape.dtype));
   if (from == to) return s.x[0];
-  // Integers and predicates meet bf16 and each other by way of f32. A predicate is 0 or 1 there.
+  // Conversions between integers, predicates and bf16 go through f32, where a predicate is 0 or 1.
   const bool direct = from == DType::kF32 || to == DType::kF32;
   if (direct) return s.b.convert(s.x[0], to, s.name());
   if (to == DType::kPred) {
@@ -102,7 +102,7 @@ ValueId convert(Site& s) {
   return s.b.convert(s.b.convert(s.x[0], DType::kF32, s.name("as_f32")), to, s.name());
 }
 
-// 1, -1, or x itself: zeros of either sign and NaN.
+// 1, -1, or x itself where x is a zero of either sign or NaN.
 ValueId sign(Site& s) {
   s.expect(1);
   const ValueId zero = s.scalar_like(s.x[0], 0, "zero");
@@ -120,7 +120,7 @@ ValueId is_finite(Site& s) {
   return s.b.compare(CompareKind::kLt, size, infinity, s.name());
 }
 
-// e^x - 1 = tanh(x / 2) (e^x + 1), which cancels nowhere.
+// e^x - 1 = tanh(x / 2) (e^x + 1), which has no cancellation.
 ValueId expm1(Site& s) {
   s.expect(1);
   s.note(
@@ -133,8 +133,9 @@ ValueId expm1(Site& s) {
   return s.b.mul(slope, more, s.name());
 }
 
-// 1 - erf(x) below 0.5; from there e^(-x^2) t P(t) with t = 1 / (1 + 0.4 x), P fitted by least squares of the relative error on 400
-// Chebyshev nodes of 0.5 <= x <= 10.5, where f32 ends: with these coefficients within 2^-26.
+// 1 - erf(x) below 0.5; from 0.5 on e^(-x^2) t P(t) with t = 1 / (1 + 0.4 x). P is fitted by least
+// squares of the relative error on 400 Chebyshev nodes of 0.5 <= x <= 10.5, where the range of f32
+// ends; with these coefficients the fit is within 2^-26.
 ValueId erfc(Site& s) {
   constexpr float kP[] = {0.22568077F,   0.22553648F, 0.20930637F,  0.16007198F, 0.16972505F,
                           -0.061861984F, 0.23462272F, -0.22412711F, 0.061058637F};

@@ -1,5 +1,6 @@
-// gather and scatter of single elements or whole rows: operand dimensions that are indexed or batched are brought to the front and
-// made one, the indices become places in it, and ours takes or adds rows.
+// gather and scatter of single elements or whole rows: the indexed and batched dimensions of the
+// operand are moved to the front and merged into one, the indices become row numbers in it, and our
+// ops take or add rows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,22 +13,22 @@ namespace {
 
 bool holds(const Dims& list, int64_t value) { return std::ranges::find(list, value) != list.end(); }
 
-// The attributes of both, under the names that gather has.
+// The attributes of gather and of scatter, with the names of gather's in the comments.
 struct Indexing {
   Dims indexed;        // start_index_map: operand dimension of component k of an index
-  Dims operand_batch;  // operand_batching_dims, beside ...
-  Dims indices_batch;  // ... start_indices_batching_dims
-  int64_t vector_dim;  // of the indices: where components lie
-  Dims window_dims;  // offset_dims: result (or update) dimensions that are an operand's other ones
-  Dims dropped;      // collapsed_slice_dims: of size 1 and not in the result
+  Dims operand_batch;  // operand_batching_dims, which correspond to indices_batch
+  Dims indices_batch;  // start_indices_batching_dims
+  int64_t vector_dim;  // index_vector_dim: the dimension of the indices that holds components
+  Dims window_dims;    // offset_dims: the result's (or updates') dimensions of the operand's window
+  Dims dropped;        // collapsed_slice_dims: of size 1 and not in the result
 };
 
-// What both make of an operand and its indices.
+// An operand as rows, and the indices as row numbers.
 struct Rows {
-  Dims order;       // of the operand's dimensions: indexed and batched first, then the others
-  Dims front, row;  // their sizes
-  ValueId places = kNoValue;  // i32, of the indices' dimensions without components: row of each
-  ValueId inside = kNoValue;  // pred: whether nothing had to be moved inside; kNoValue: always
+  Dims order;       // the operand's dimensions: batched and indexed ones first, then the others
+  Dims front, row;  // sizes of those first ones, and of the others
+  ValueId places = kNoValue;  // i32, dims of the indices without components: their row numbers
+  ValueId inside = kNoValue;  // pred: whether an index was in range; kNoValue: all are
 };
 
 void check_each(const Site& s, const Dims& list, int64_t rank, const char* what) {
@@ -36,7 +37,7 @@ void check_each(const Site& s, const Dims& list, int64_t rank, const char* what)
   }
 }
 
-// Component k of every index; dims(indices) without the components.
+// Component k of every index, with the dimensions of the indices except the one of components.
 ValueId component(Site& s, ValueId indices, int64_t vector_dim, int64_t k) {
   const Dims dims = s.b.type(indices).dims;
   if (vector_dim == static_cast<int64_t>(dims.size())) return indices;
@@ -111,8 +112,9 @@ Dims joined(const Dims& a, const Dims& b) {
   return out;
 }
 
-// The result's dimensions from [indices' dimensions, row]: window dimensions go to window_dims, with size 1 where an indexed one is
-// not dropped. Result dimension d is dimension out[d] of [batch, row, ones].
+// How the result's dimensions follow from [batch, row, ones], where batch are the indices'
+// dimensions: result dimension d is dimension out[d] of it. Window dimensions go to window_dims; an
+// indexed dimension that is not dropped is one of the ones (size 1).
 Dims arrangement(const Site& s, const Indexing& how, const Rows& rows, int64_t operand_rank,
                  size_t batch) {
   Dims kept;
@@ -170,7 +172,7 @@ ValueId gather(Site& s) {
   return s.transpose(all, from_dims, "arranged");
 }
 
-// Adds rows; a row whose index lies outside is left out (XLA skips it).
+// Adds or overwrites rows. A row whose index is out of range is left out (XLA skips it).
 ValueId scatter(Site& s) {
   s.expect(3);
   const Indexing how{list_attribute(s.in, "scatter_dims_to_operand_dims"),

@@ -1,4 +1,5 @@
-// What moves elements by rules that stand in the text: shapes, slices, padding.
+// Rules for instructions that move elements without computing: shapes, slices, padding, and slices
+// from computed starts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -75,7 +76,7 @@ ValueId widened(Site& s, ValueId x, const HloPadding& p) {
   return x;
 }
 
-// Ours pads zeros. Another value goes where a padded mask says that nothing of x is.
+// Our pad op pads zeros. Another value is selected where a mask, padded in the same way, is false.
 ValueId pad(Site& s) {
   s.expect(2);
   const HloPadding p = padding_attribute(s.in, static_cast<size_t>(s.type(0).rank()));
@@ -114,7 +115,8 @@ ValueId same(Site& s) {
   return s.x[0];
 }
 
-// Along every axis that is cut, the rows from a start that may be computed; starts are moved inside, as XLA does.
+// Takes rows along every axis that is cut, from a start that may be a computed value. Starts are
+// clamped, as XLA does.
 ValueId dynamic_slice(Site& s) {
   const Dims sizes = list_attribute(s.in, "dynamic_slice_sizes");
   const auto rank = static_cast<size_t>(s.type(0).rank());
@@ -134,7 +136,7 @@ ValueId dynamic_slice(Site& s) {
   return x;
 }
 
-// The update, moved to its place along every axis; where it is not, the operand.
+// The update, moved to its position along every axis, and the operand everywhere else.
 ValueId dynamic_update_slice(Site& s) {
   const auto rank = static_cast<size_t>(s.type(0).rank());
   s.expect(rank + 2);

@@ -1,5 +1,6 @@
-// reduce: over floats by our op; over integers and predicates, and by products, by adding rows or folding pairs, which is exact for
-// all but products. The arg-max that JAX writes as a reduction of two operands.
+// reduce: sums and extremes of floats by our reduce op; predicates by a maximum; integers and
+// products by adding rows or by combining pairs, which is exact except for products of floats. Also
+// the arg-max that JAX writes as a reduction of two operands.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace twinrun {
 namespace {
 
-// Reduced dimensions first and as one.
+// x with its reduced dimensions moved to the front and merged into one.
 ValueId reduced_first(Site& s, ValueId x, const Dims& dims) {
   const Dims sizes = s.b.type(x).dims;
   Dims order = dims, flat = {1};
@@ -25,7 +26,8 @@ ValueId reduced_first(Site& s, ValueId x, const Dims& dims) {
   return s.reshape(s.transpose(x, order, "reduced_first"), flat, "rows");
 }
 
-// Of s32, by adding all rows to one: integer sums wrap, so their order does not matter.
+// The sum of s32 by a scatter_add of all rows to one. Integer sums wrap, so their order does not
+// matter.
 ValueId integer_sum(Site& s, ValueId x, const Dims& dims) {
   const ValueId rows = reduced_first(s, x, dims);
   Dims one = s.b.type(rows).dims;
@@ -54,7 +56,7 @@ ValueId any(Site& s, ValueId p, const Dims& dims, const std::string& name) {
   return s.b.compare(CompareKind::kGt, most, zero, name);
 }
 
-// What a region starts from without changing anything; NaN: none.
+// The neutral element of a region's op; NaN if there is none.
 double neutral(const std::string& region) {
   const double infinity = std::numeric_limits<double>::infinity();
   if (region == "add" || region == "or") return 0;
@@ -138,8 +140,8 @@ ValueId reduce(Site& s) {
 
 }  // namespace
 
-// (values, indices) -> (extreme, its index, the smallest of equal ones): JAX's argmax and argmin. `direction` of the comparison that
-// chooses tells which of them it is.
+// (values, indices) -> (extreme, its index; of several the smallest): JAX's argmax and argmin. The
+// `direction` of the comparison of values in the region tells which of the two it is.
 std::pair<ValueId, ValueId> lower_arg_extreme(Site& s) {
   const HloComputation* c = s.module.find(text_attribute(s.in, "to_apply"));
   s.expect(4);

@@ -1,5 +1,6 @@
-// reduce-window and select-and-scatter: pooling and its gradient. Windows over at most two dimensions; sums of windows that do not
-// overlap are one reduction, of others sums of shifted copies.
+// reduce-window and select-and-scatter: pooling and its gradient. Windows of maxima and of the
+// gradient cover at most two dimensions. Sums are computed along one axis after the other: windows
+// that do not overlap as a reduction, overlapping ones as a sum of shifted copies.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,12 +11,13 @@
 namespace twinrun {
 namespace {
 
-// The windowed dimensions come to [n, h, w, c]: n all those before... the others around them.
+// How an operand becomes an image [n, h, w, c]: the windowed dimensions are h and w, the other ones
+// are merged into n, or c if it is last.
 struct Pool {
-  Dims order;       // of the operand's dimensions: others, first windowed, second windowed
-  Dims dims;        // [n, h, w, 1]
-  Dims moved;       // sizes after `order`
-  size_t windowed;  // how many of them
+  Dims order;       // the operand's dimensions: others, windowed ones, and c
+  Dims dims;        // [n, h, w, c]
+  Dims moved;       // sizes of the dimensions in `order`
+  size_t windowed;  // number of windowed dimensions
   Window window;
 };
 
@@ -33,7 +35,8 @@ HloWindow pooling_window(Site& s, const TensorType& t) {
   return w;
 }
 
-// Channels last where they are last already: the usual layout needs no move.
+// If the last dimension is not windowed, it stays the channels: the usual layout needs no
+// transpose.
 Pool pool_of(Site& s, const TensorType& t) {
   const HloWindow w = pooling_window(s, t);
   Pool p;
@@ -69,7 +72,7 @@ ValueId to_image(Site& s, const Pool& p, ValueId x, const Dims& image) {
   return s.reshape(s.transpose(x, p.order, "image"), image, "image_2d");
 }
 
-// An [n, oh, ow, c] back in the operand's order of dimensions.
+// Brings [n, oh, ow, c] back to the operand's order of dimensions.
 ValueId from_image(Site& s, const Pool& p, ValueId y, const TensorType& t) {
   const Dims out = s.b.type(y).dims;
   Dims moved = p.moved, back(p.order.size());
@@ -83,7 +86,7 @@ ValueId from_image(Site& s, const Pool& p, ValueId y, const TensorType& t) {
   return s.transpose(s.reshape(y, moved, "unrolled"), back, "result");
 }
 
-// Sums along one axis, of zeros outside and between.
+// Sums of windows along one axis, with zeros in the padding and between dilated elements.
 ValueId window_sum(Site& s, ValueId x, int64_t axis, const HloWindow& w) {
   const auto i = static_cast<size_t>(axis);
   const int64_t size = w.size[i], stride = w.stride[i];

@@ -1,5 +1,7 @@
-// StableHLO text as MLIR: functions of ops, each with its operands, attributes, regions and result types, whatever the op means.
-// On the data's path: step.mlir -> parse_mlir (here) -> from_stablehlo.cc, which knows the ops -> HloModule.
+// StableHLO text as MLIR: functions of ops, each with its operands, attributes, regions and result
+// types, regardless of the op's meaning.
+// On the data's path: step.mlir -> parse_mlir (here) -> from_stablehlo.cc, which translates the ops
+// -> HloModule.
 //
 //   TWINRUN_ASSIGN(MlirModule module, parse_mlir(text, "step.mlir"));
 //   module.functions[0].body.ops[0].name;                 // "stablehlo.dot_general"
@@ -23,7 +25,7 @@ struct MlirArgument {
   std::string location;
 };
 
-// A block: the body of a function, or what a reduction folds by.
+// A region of one block: the body of a function, or the function that a reduction applies.
 struct MlirRegion {
   std::vector<MlirArgument> arguments;
   std::vector<MlirOp> ops;
@@ -31,20 +33,20 @@ struct MlirRegion {
 
 struct MlirOp {
   struct Result {
-    std::string name;  // "%12:3 = ..." is "12", 3
+    std::string name;  // "%12:3 = ..." has name "12" and count 3
     size_t count = 1;
   };
   std::string name;  // "stablehlo.add", "call"
   std::vector<Result> results;
   std::vector<std::string> operands;              // "12", "12#1"
-  std::string symbol;                             // of "call @relu": "relu"
+  std::string symbol;                             // "relu" of "call @relu"
   std::string literal;                            // of a constant: "dense<1.0>"
   std::string list;                               // of a slice: "0:1, 0:5:2"
   std::vector<std::string> words;                 // "GT", "FLOAT"; "applies", "stablehlo.add"
   std::map<std::string, std::string> attributes;  // "dims" -> "[0, 1]"
   std::vector<MlirRegion> regions;
-  std::vector<HloShape> types;  // of all results, in HLO's words
-  std::string location;         // "#loc12", or what stands between the parentheses of loc(...)
+  std::vector<HloShape> types;  // of all results, with HLO's names of types
+  std::string location;         // "#loc12", or the text between the parentheses of loc(...)
   int line = 0;
 };
 
@@ -62,15 +64,16 @@ struct MlirModule {
   std::unordered_map<std::string, std::string> locations;  // "#loc12" -> "\"jit(step)/add\"(#loc7)"
 };
 
-inline constexpr int kMostMlirNested = 32;  // regions in regions
+inline constexpr int kMostMlirNested = 32;  // depth of regions in regions
 
-// Any op is taken that has the usual form. `file` is for errors, which name line, what was found and what is allowed.
+// Accepts any op that has the usual form. `file` is for errors, which name the line, what was found
+// and what is allowed.
 Result<MlirModule> parse_mlir(std::string_view text, const std::string& file,
                               HloUse use = HloUse::kImport);
 
-// What a location says: JAX's name of the op, and the innermost line of the user's source.
+// The content of a location: JAX's name of the op, and the innermost line of the user's source.
 struct MlirPlace {
-  std::string op_name, source;  // "jit(step)/dense1/add", "train.py:31"; "" where it does not say
+  std::string op_name, source;  // "jit(step)/dense1/add", "train.py:31"; "" where it has none
 };
 MlirPlace place_of(const MlirModule& module, std::string_view location);
 

@@ -1,12 +1,12 @@
-// Locations of MLIR: loc("jit(step)/dense1/add"(callsite("apply"("train.py":31:8) at "step"("train.py":40:4)))), mostly by way of
-// aliases.
+// Locations of MLIR, mostly through aliases:
+// loc("jit(step)/dense1/add"(callsite("apply"("train.py":31:8) at "step"("train.py":40:4))))
 #include "program/import/mlir.h"
 #include "program/import/text_cursor.h"
 
 namespace twinrun {
 namespace {
 
-// One location here, within a budget: aliases may refer to each other.
+// Reads one location in a limited number of steps, because aliases may refer to each other.
 class Places {
  public:
   explicit Places(const MlirModule& module) : module_(module) {}
@@ -45,7 +45,7 @@ class Places {
   }
 
  private:
-  // "train.py":31:8 to :20, or "jit(step)/add"(the place)
+  // "train.py":31:8 to :20, or "jit(step)/add"(location)
   MlirPlace named(TextCursor& at) {
     const std::string_view text = at.string();
     if (at.peek() == ':') {

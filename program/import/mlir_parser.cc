@@ -1,5 +1,6 @@
-// MLIR text -> MlirModule. One reader for all ops, as their forms differ in where types, attributes and operands stand and not in
-// how each is written: %x is an operand, key = value an attribute, what follows the colon are types.
+// MLIR text -> MlirModule. One reader for all ops, because their forms differ in where types,
+// attributes and operands appear, but not in how each is written: %x is an operand, key = value an
+// attribute, and types follow the colon.
 // Source: the MLIR language reference, https://mlir.llvm.org/docs/LangRef/.
 #include <fmt/format.h>
 
@@ -21,7 +22,7 @@ class MlirParser : private TextReader {
   }
 
   Result<MlirModule> parse() {
-    int open = 0;  // modules
+    int open = 0;  // modules that are open
     for (at_.skip(); !at_.at_end(); at_.skip()) {
       const std::string word = at_.peek_word();
       if (at_.peek() == '#' || at_.peek() == '!') {
@@ -54,7 +55,7 @@ class MlirParser : private TextReader {
     if (at_.take(token)) return Ok{};
     return unexpected(fmt::format("'{}'", token));
   }
-  // What stands between the brackets here.
+  // The text between the brackets here.
   Result<std::string> inside(char close) {
     if (const auto text = at_.inside(close)) return std::string(*text);
     return error(fmt::format("no '{}' to the bracket that opens", close));
@@ -87,7 +88,7 @@ class MlirParser : private TextReader {
     return expect("{");
   }
 
-  // 8 of "mhlo.num_replicas = 8 : i32"; 1 where it is not said.
+  // 8 for "mhlo.num_replicas = 8 : i32"; 1 if the key is missing.
   static int64_t count_of(std::string_view attributes, std::string_view key) {
     const size_t at = attributes.find(key);
     if (at == std::string_view::npos) return 1;
@@ -98,7 +99,8 @@ class MlirParser : private TextReader {
   // @main, @"my.op"
   std::string symbol() { return at_.peek() == '"' ? std::string(at_.string()) : at_.word(); }
 
-  // func.func public @main(%arg0: tensor<4xf32> {jax.buffer_donor = true} loc("w")) -> (tensor<4xf32> {..}) attributes {..} {
+  // func.func public @main(%arg0: tensor<4xf32> {jax.buffer_donor = true} loc("w"))
+  //     -> (tensor<4xf32> {..}) attributes {..} {
   Status function() {
     MlirFunction f;
     f.line = at_.line();
@@ -113,7 +115,7 @@ class MlirParser : private TextReader {
     at_.skip();
     if (at_.peek() == '%' || at_.peek() == ')') {
       TWINRUN_RETURN_IF_ERROR(arguments(f.body));
-    } else {  // of a function without body: types alone
+    } else {  // a function without a body has types only
       at_.until("");
       TWINRUN_RETURN_IF_ERROR(expect(")"));
     }
@@ -207,11 +209,12 @@ class MlirParser : private TextReader {
     return Ok{};
   }
 
-  // What stands before the types.
+  // Reads everything before the types: operands, attributes, words, regions.
   Status head(MlirOp& o) {
     int parentheses = 0;
     bool init = false;
-    std::vector<std::string> inits;  // of "reduce(%x init: %a), (%y init: %b)", which come last
+    // The initial values of "reduce(%x init: %a), (%y init: %b)", which become the last operands.
+    std::vector<std::string> inits;
     for (;;) {
       parentheses > 0 ? at_.skip() : at_.skip_blanks();
       const char c = at_.peek();
@@ -240,7 +243,7 @@ class MlirParser : private TextReader {
         }
         at_.skip_blanks();
         if (at_.peek() == '=') {
-          at_.take("=");  // of a loop: the name that its regions have for what follows
+          at_.take("=");  // in a loop, "%name =" is its regions' name for the operand that follows
         } else {
           (init ? inits : o.operands).push_back(std::move(name));
           init = false;
@@ -316,8 +319,8 @@ class MlirParser : private TextReader {
     return text;
   }
 
-  // ": (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>", or ": tensor<4xf32>" of all, or ": tensor<4xi1>, tensor<4xf32>", of which
-  // the last is the result's where there is one.
+  // ": (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>", or ": tensor<4xf32>" for all values, or ":
+  // tensor<4xi1>, tensor<4xf32>", whose last type is that of the result if there is one.
   Status signature(MlirOp& o, size_t results) {
     at_.take(":");
     const bool function = at_.take("(");
@@ -334,7 +337,7 @@ class MlirParser : private TextReader {
     return Ok{};
   }
 
-  // At least one, or what closes a list.
+  // Reads at least one type; a list in parentheses may be empty.
   Result<std::vector<HloShape>> types(bool in_parentheses) {
     std::vector<HloShape> out;
     if (in_parentheses && at_.take(")")) return out;
@@ -346,7 +349,7 @@ class MlirParser : private TextReader {
     return out;
   }
 
-  // tensor<4x8xf32>; types that no rule takes keep their text.
+  // tensor<4x8xf32>. Other types, which no rule supports, keep their text.
   Result<HloShape> type() {
     HloShape s;
     const bool foreign = at_.take("!");
@@ -377,7 +380,7 @@ class MlirParser : private TextReader {
     return s;
   }
 
-  // In HLO's words: i1 is pred, i32 s32, ui8 u8.
+  // The element type with HLO's name: i1 is pred, i32 is s32, ui8 is u8.
   static std::string element(std::string_view mlir) {
     if (mlir == "i1") return "pred";
     if (mlir.starts_with("ui")) return "u" + std::string(mlir.substr(2));
@@ -385,7 +388,7 @@ class MlirParser : private TextReader {
     return integer ? "s" + std::string(mlir.substr(1)) : std::string(mlir);
   }
 
-  // What stands between the parentheses of loc(...), if that stands here.
+  // The text between the parentheses of loc(...), if that comes next; else "".
   Result<std::string> location() {
     at_.skip_blanks();
     if (at_.peek_word() != "loc" || at_.peek() == '%') return std::string();
@@ -395,7 +398,8 @@ class MlirParser : private TextReader {
     return inside(')');
   }
 
-  // "reducer(%a: t, %b: t) (%c: u, %d: u) { .. }" of a reduction, "cond { .. } do { .. }" of a loop.
+  // Reads "reducer(%a: t, %b: t) (%c: u, %d: u) { .. }" of a reduction, "cond { .. } do { .. }" of
+  // a loop.
   Status regions_after(MlirOp& o) {
     for (;;) {
       at_.skip();

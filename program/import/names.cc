@@ -1,3 +1,4 @@
+// JAX's names of ops without the transformations around them.
 #include "program/import/names.h"
 
 #include <algorithm>

@@ -1,6 +1,8 @@
-// Names for ops from the place in the user's source that HLO's metadata tells.
+// Names for ops from the position in the user's source that HLO's metadata gives. The importer
+// names ops by them.
 //
-//   source_path("jit(step)/transpose(jvp(dense1))/dot_general");     // {"dense1/dot_general.grad", gradient}
+//   // {"dense1/dot_general", absolute, gradient}
+//   source_path("jit(step)/transpose(jvp(dense1))/dot_general");
 #pragma once
 
 #include <string>
@@ -9,13 +11,13 @@
 namespace twinrun {
 
 struct SourcePath {
-  std::string path;       // "" where nothing but transformations stands
+  std::string path;       // "" if the name consists of transformations only
   bool absolute = false;  // begins with the function that was lowered, which is left out
   bool gradient = false;  // made by the transpose of reverse-mode differentiation
 };
 
-// JAX's words for transformations, jit(...) jvp(...) transpose(...), are taken away; what they wrap stays. Characters that a fault's
-// glob could not spell become '_'.
+// Removes JAX's names of transformations, jit(...) jvp(...) transpose(...), and keeps what they
+// wrap. Characters that cannot appear in a fault's glob become '_'.
 SourcePath source_path(std::string_view op_name);
 
 }  // namespace twinrun

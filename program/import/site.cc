@@ -1,3 +1,5 @@
+// The building blocks of lowering rules: names, broadcasts, logic, strided slices, padding,
+// reversal.
 #include "program/import/site.h"
 
 #include <fmt/format.h>
@@ -64,7 +66,8 @@ std::string Site::name(std::string_view local) const {
   std::string out = path_;
   if (!local.empty()) out += "." + std::string(local);
   if (!source_.empty()) out += "@" + source_;
-  // The graph would find a free number by trying them all.
+  // Numbering repeated names here is cheaper than in Graph::add, which tries one number after the
+  // other.
   if (const int n = ++shared_.names[out]; n > 1) out += ":" + std::to_string(n);
   return out;
 }
@@ -120,7 +123,7 @@ ValueId Site::reshape(ValueId v, const Dims& dims, std::string_view local) {
 }
 ValueId Site::transpose(ValueId v, const Dims& permutation, std::string_view local) {
   Dims order = permutation;
-  while (b.graph().op(v).kind == OpKind::kTranspose) {  // two moves are one
+  while (b.graph().op(v).kind == OpKind::kTranspose) {  // merges consecutive transposes
     const Op& inner = b.graph().op(v);
     for (int64_t& d : order) d = inner.attrs.dims[static_cast<size_t>(d)];
     v = inner.operands[0];
@@ -148,7 +151,8 @@ ValueId Site::logical_or(ValueId p, ValueId q, std::string_view local) {
   return b.select(p, splat(1, t, "true"), q, name(local));
 }
 
-// Every stride-th: the last group is filled up, then the first of each group is kept.
+// For a stride, elements are grouped by it: the last group is padded, then the first element of
+// each group is kept.
 ValueId Site::cut(ValueId v, int64_t axis, int64_t begin, int64_t end, int64_t stride) {
   const Dims dims = b.type(v).dims;
   const int64_t size = dims[static_cast<size_t>(axis)];

@@ -1,4 +1,5 @@
-// One instruction at work: its operands as values of our graph, and what its family of rules (lower_*.cc) build it from.
+// The instruction that is being lowered: its operands as values of our graph, and the building
+// blocks that the rules of its family (lower_*.cc) use. Between the HLO module and the Program.
 //
 //   ValueId lower_add(Site& s) { return s.b.add(s.x[0], s.x[1], s.name()); }
 #pragma once
@@ -16,26 +17,28 @@
 
 namespace twinrun {
 
-std::optional<DType> dtype_of(
-    std::string_view hlo);  // of "f32", "bf16", "s32", "pred" and the small integers, held as i32
+// Of "f32", "bf16", "s32", "pred" and of the small integers, which are stored as i32; else nothing.
+std::optional<DType> dtype_of(std::string_view hlo);
 bool is_small_integer(std::string_view hlo);  // "u8", "s8", "u16", "s16"
 
-int64_t product(const Dims& dims);  // 1 of none
+int64_t product(const Dims& dims);  // 1 for no dimensions
 
-// Whether a value is the same number everywhere, by its making: constants, broadcast, reshaped, converted.
+// The number that all elements of a value have, if the graph shows it: a constant that was
+// broadcast, reshaped, transposed or converted to f32.
 std::optional<double> splat_of(const Graph& graph, ValueId id);
 
-// What reverse made, for convolutions: a kernel that is another one mirrored.
+// Records that a value is `of` mirrored along `axes`: convolutions recognise a mirrored kernel by
+// it.
 struct Mirrored {
   ValueId of = kNoValue;
   Dims axes;
 };
 
-// What instructions tell each other beside their values.
+// State that all instructions of a module share while they are lowered.
 struct Shared {
-  std::map<std::string, int> notes;  // and how often each was made
+  std::map<std::string, int> notes;  // note -> how often it was made
   std::map<ValueId, Mirrored> mirrored;
-  std::unordered_map<std::string, int> names;  // and how often each was asked for
+  std::unordered_map<std::string, int> names;  // name -> how often it was requested
 };
 
 class Site {
@@ -55,14 +58,14 @@ class Site {
   const std::vector<ValueId> x;
   GraphBuilder b;
 
-  // "dense1/dot_general@train.py:31"; with a local name, "dense1/dot_general.pad@train.py:31", for what stands beside the op that
-  // computes.
+  // "dense1/dot_general@train.py:31"; with a local name "dense1/dot_general.pad@train.py:31", for
+  // auxiliary ops beside the op that computes the result.
   std::string name(std::string_view local = "") const;
   const TensorType& type(size_t operand) const { return b.type(x[operand]); }
   TensorType result() const;  // as the text declares it
-  // Sizes that may be allocated; else Unsupported.
+  // Throws Unsupported if an array of these sizes is empty or too large to allocate.
   void check_size(const Dims& dims) const;
-  // Takes so many operands; else Unsupported.
+  // Throws Unsupported unless the instruction has this number of operands.
   void expect(size_t operands) const;
   [[noreturn]] void refuse(std::string what) const { throw Unsupported{std::move(what)}; }
   void note(const std::string& text) { ++shared_.notes[text]; }
@@ -71,27 +74,32 @@ class Site {
     const auto found = shared_.mirrored.find(v);
     return found == shared_.mirrored.end() ? Mirrored{} : found->second;
   }
-  // The region that attribute `key` names: "add" of a computation that adds its two parameters; "" of any other.
+  // The region that attribute `key` names, if it is one op on its two parameters: the opcode
+  // ("add"), or "compare GE"; "" for any other.
   std::string region(const std::string& key = "to_apply") const;
 
-  // Building blocks; each leaves out what would change nothing. Local names follow HLO's opcodes.
+  // Building blocks. Each omits ops that would change nothing. Local names follow HLO's opcodes.
   ValueId splat(double value, const TensorType& like, std::string_view local = "splat");
   ValueId scalar_like(ValueId x, double value, std::string_view local = "splat");
   ValueId reshape(ValueId x, const Dims& dims, std::string_view local = "reshape");
   ValueId transpose(ValueId x, const Dims& permutation, std::string_view local = "transpose");
   ValueId convert(ValueId x, DType dtype, std::string_view local = "convert");
-  ValueId spread(ValueId scalar, const TensorType& like);  // a scalar to all of `like`; others stay
+  // Broadcasts a scalar to the dimensions of `like`; other values stay.
+  ValueId spread(ValueId scalar, const TensorType& like);
   ValueId logical_not(ValueId p, std::string_view local = "not");
   ValueId logical_and(ValueId p, ValueId q, std::string_view local = "and");
   ValueId logical_or(ValueId p, ValueId q, std::string_view local = "or");
-  // Elements [begin, end) by stride along an axis; zeros around, and `interior` zeros between; low or high below 0 cuts.
+  // Elements [begin, end) along an axis, every stride-th.
   ValueId cut(ValueId x, int64_t axis, int64_t begin, int64_t end, int64_t stride = 1);
+  // Pads with `low` and `high` zeros around, and `interior` zeros between elements; negative `low`
+  // or `high` cuts.
   ValueId widen(ValueId x, int64_t axis, int64_t low, int64_t high, int64_t interior = 0);
   ValueId reverse(ValueId x, int64_t axis);
-  // Elements ids[i] along an axis: the axis' size becomes that of ids (i32[n]).
+  // Elements ids[i] along an axis, whose size becomes that of ids (i32[n]).
   ValueId take(ValueId x, int64_t axis, ValueId ids);
-  ValueId bounded(ValueId ids, int64_t last);  // i32, at least 0 and at most `last`
-  // Pairs of the leading dimension by `kind` until one is left: [n, rest] -> [rest].
+  ValueId bounded(ValueId ids, int64_t last);  // i32, clamped to [0, last]
+  // Combines pairs along the leading dimension by `kind` until one element is left: [n, rest] ->
+  // [rest].
   ValueId fold(OpKind kind, ValueId x);
 
  private:
@@ -102,10 +110,10 @@ class Site {
 using LowerFn = ValueId (*)(Site&);
 using LoweringTable = std::map<std::string_view, LowerFn>;
 
-// reduce of (values, indices): the extreme and where it lies.
+// A reduce of (values, indices): the extreme value and its index.
 std::pair<ValueId, ValueId> lower_arg_extreme(Site& site);
 
-// The families, each in its own file; opcode -> rule.
+// The families of rules, each in its own file; each adds opcode -> rule.
 void add_elementwise(LoweringTable& table);
 void add_movement(LoweringTable& table);
 void add_indexing(LoweringTable& table);

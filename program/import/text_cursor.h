@@ -1,4 +1,8 @@
-// A place in a text, HLO or MLIR: words, balanced stretches, line numbers. Used by the parsers alone.
+// A position in HLO or MLIR text, with reading of words, bracketed text and line numbers. Only the
+// parsers of import/ use it.
+//
+//   TextCursor at("add.3 = f32[8] add(a, b)");
+//   at.word();  at.take("=");           // "add.3", true
 #pragma once
 
 #include <fmt/format.h>
@@ -47,7 +51,7 @@ class TextCursor {
   int line() const { return line_; }
   bool at_end() const { return at_ >= text_.size(); }
   char peek() const { return at_end() ? '\0' : text_[at_]; }
-  // Over blanks, line ends and comments: /*index=5*/ and // to the end of the line.
+  // Skips blanks, line ends and comments: /*index=5*/ and // to the end of the line.
   void skip() {
     while (!at_end()) {
       if (std::isspace(static_cast<unsigned char>(peek())) != 0) {
@@ -68,7 +72,8 @@ class TextCursor {
     go(at_ + token.size());
     return true;
   }
-  // A name: letters, digits and _ . - (and a leading %, which is dropped); "" if none stands here.
+  // Reads a name: letters, digits and _ . - (and a leading %, which is dropped); "" if there is
+  // none here.
   std::string word() {
     skip();
     if (peek() == '%') next();
@@ -76,13 +81,13 @@ class TextCursor {
     while (!at_end() && is_word(peek())) next();
     return std::string(text_.substr(begin, at_ - begin));
   }
-  // The word here, left in its place.
+  // The word here, without reading past it.
   std::string peek_word() const {
     TextCursor copy = *this;
     return copy.word();
   }
-  // Up to the first of `stops` outside of brackets and strings, or to a bracket that closes none opened here. MLIR has angle
-  // brackets, too; those of -> are none.
+  // Reads up to the first of `stops` outside of brackets and strings, or up to a closing bracket
+  // that was not opened here. MLIR has angle brackets, too; the > of -> is none of them.
   enum class Angles { kNone, kBrackets };
   std::string_view until(std::string_view stops, Angles angles = Angles::kNone) {
     const size_t begin = at_;
@@ -107,7 +112,8 @@ class TextCursor {
     }
     return text_.substr(begin, at_ - begin);
   }
-  // What stands inside of the brackets that open here, closed by `close`; nothing where they do not end.
+  // Reads the text inside the bracket that opens here and that `close` closes; nothing if it is not
+  // closed.
   std::optional<std::string_view> inside(char close) {
     next();
     const std::string_view text = until("", close == '>' ? Angles::kBrackets : Angles::kNone);
@@ -115,14 +121,14 @@ class TextCursor {
     next();
     return text;
   }
-  // What stands between the quotes that open here, as it is written.
+  // Reads the text between the quotes that open here, with escapes as they are written.
   std::string_view string() {
     const size_t begin = at_ + 1;
     quoted();
     const size_t end = at_ > begin && text_[at_ - 1] == '"' ? at_ - 1 : at_;
     return text_.substr(begin, end - begin);
   }
-  // Over blanks that end no line.
+  // Skips blanks, but no line end.
   void skip_blanks() {
     while (peek() == ' ' || peek() == '\t' || peek() == '\r') next();
   }
@@ -157,7 +163,8 @@ class TextCursor {
   int line_ = 1;
 };
 
-// What a parser of a file's text has: where it stands, and errors that name the line there, what was found and what is allowed.
+// Base of the parsers of a file's text: the position, and errors that name the line there, what was
+// found and what is allowed.
 class TextReader {
  protected:
   TextReader(std::string_view text, std::string file) : at_(text), file_(std::move(file)) {}

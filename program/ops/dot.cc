@@ -30,7 +30,8 @@ TensorType infer_dot(const Op& op, std::span<const TensorType> in) {
   return {in[0].dtype, dims};
 }
 
-// With c = a . b: da contracts dy's columns with b's free dimension, db contracts a's free dimension with dy's rows.
+// With c = a . b: da contracts dy's columns with b's free dimension, db contracts a's free
+// dimension with dy's rows.
 void gradient_dot(GradientArgs& g) {
   const ValueId a = g.op.operands[0], b = g.op.operands[1];
   const int la = g.op.attrs.lhs_contract, lb = g.op.attrs.rhs_contract, n = g.op.attrs.batch_dims;
@@ -73,8 +74,9 @@ void gradient_convolution(GradientArgs& g) {
   g.d[1] = g.b.convolution_kernel_grad(x, g.dy, g.b.type(w).dims, g.op.attrs.window, "grad_kernel",
                                        g.op.attrs.groups);
 }
-// x = input_grad(dy, w) as a layer of its own (a transposed convolution): linear in both, so d dy is the convolution of the
-// cotangent, and d w the kernel gradient with the cotangent as the image.
+// x = input_grad(dy, w) may be a layer of its own (a transposed convolution). It is linear in both
+// operands: the gradient of dy is the convolution of the cotangent, that of w the kernel gradient
+// with the cotangent as the image.
 void gradient_input_grad(GradientArgs& g) {
   const ValueId dy = g.op.operands[0], w = g.op.operands[1];
   g.d[0] = g.b.convolution(g.dy, w, g.op.attrs.window, "grad_input", g.op.attrs.groups);

@@ -1,4 +1,4 @@
-// One rounding per node: arithmetic, comparison, conversion and the elementary functions.
+// Elementwise ops, one rounding per node: arithmetic, comparison, conversion, elementary functions.
 #include "program/ops/op_def.h"
 
 namespace twinrun {
@@ -55,8 +55,10 @@ void gradient_divide(GradientArgs& g) {
   g.d[0] = g.b.div(g.dy, g.op.operands[1], "grad_lhs");
   g.d[1] = g.b.unary(OpKind::kNegate, g.b.mul(g.d[0], g.self, "grad_product"), "grad_rhs");
 }
-// The gradient goes to the operand that was chosen; ties go to the second, so that relu = maximum(x, 0) has x > 0. Asked of
-// the result y, not of the first operand, which then need not be kept: y > b exactly where a > b, NaNs and zeros included.
+// The gradient goes to the operand that was chosen. Ties go to the second, so that relu =
+// maximum(x, 0) passes the gradient only where x > 0. The mask compares the result y instead of the
+// first operand, which then need not be kept for the backward pass: y > b exactly where a > b, NaNs
+// and zeros included.
 void gradient_extremum(GradientArgs& g) {
   const auto kind = g.op.kind == OpKind::kMaximum ? CompareKind::kGt : CompareKind::kLt;
   const ValueId mask = g.b.compare(kind, g.self, g.op.operands[1], "grad_mask");

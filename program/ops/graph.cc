@@ -1,3 +1,4 @@
+// Adding ops to a graph with checked types and unique names, and the builder's methods.
 #include "program/ops/graph.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// A static single-assignment graph: value i is the result of op i, operands come earlier.
+// A graph in static single-assignment form: value i is the result of op i, and operands come
+// earlier. Layers, import and autodiff build graphs; a Program holds one.
 //
 //   Graph g;
 //   GraphBuilder b(g);
@@ -18,40 +19,43 @@
 
 namespace twinrun {
 
-// Thrown by graph construction on ill-typed ops; callers at the edge (scenarios, import) turn it into an Error with a
-// place. What: "dense1/dot_general: contracted sizes 784 and 100 differ".
+// Thrown by graph construction on ill-typed ops. The callers that face the user (scenarios, import)
+// turn it into an Error with a location. Its text: "dense1/dot_general: contracted sizes 784 and
+// 100 differ".
 class GraphError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The dimensions 0 .. rank - 1 without those of `left_out`, ascending: what a reduction keeps, or all of them.
+// The dimensions 0 .. rank - 1 without those in `left_out`, ascending: those that a reduction
+// keeps, or all.
 Dims other_dims(int64_t rank, const Dims& left_out = {});
 
 class Graph {
  public:
-  // Infers the type, makes the name unique (":2", ":3", ...). Throws GraphError.
+  // Infers the op's type and makes its name unique (":2", ":3", ...). Throws GraphError.
   ValueId add(Op op);
   const Op& op(ValueId id) const { return ops_[static_cast<size_t>(id)]; }
   const TensorType& type(ValueId id) const { return op(id).type; }
   ValueId size() const { return static_cast<ValueId>(ops_.size()); }
   std::span<const Op> ops() const { return ops_; }
   ValueId find(std::string_view name) const;  // kNoValue if absent
-  void rename(ValueId id, std::string name);  // must be free
+  void rename(ValueId id, std::string name);  // GraphError if the name is in use
 
  private:
   std::vector<Op> ops_;
   std::unordered_map<std::string, ValueId> by_name_;
 };
 
-// Convenience over Graph::add: a scope prefix, a phase, a local name (default: the op's own).
+// Adds ops to a graph under a scope prefix and a phase. `local` is the op's name in the scope
+// (default: the name of its kind).
 class GraphBuilder {
  public:
   explicit GraphBuilder(Graph& graph, std::string scope = "", Phase phase = Phase::kForward)
       : graph_(&graph), scope_(std::move(scope)), phase_(phase) {}
 
   GraphBuilder scope(std::string_view name) const;  // nested with '/'
-  // Names become "<base>.<local>": what gradients and updates use.
+  // Names become "<base>.<local>", as gradients and updates need.
   GraphBuilder derived(std::string base, Phase phase) const;
   Graph& graph() const { return *graph_; }
   const TensorType& type(ValueId id) const { return graph_->type(id); }
@@ -61,7 +65,7 @@ class GraphBuilder {
   ValueId iota(Dims shape, int64_t dim, DType dtype = DType::kI32, std::string_view local = "iota");
   ValueId broadcast(ValueId x, Dims shape, Dims dims, std::string_view local = "broadcast");
   ValueId broadcast_scalar(ValueId x, ValueId like, std::string_view local = "broadcast");
-  // x holds the trailing dimension (a bias, a per-channel scale) of `like`.
+  // x is a vector along the last dimension of `like` (a bias, a per-channel scale).
   ValueId broadcast_trailing(ValueId x, ValueId like, std::string_view local = "broadcast");
   ValueId reshape(ValueId x, Dims shape, std::string_view local = "reshape");
   ValueId transpose(ValueId x, Dims permutation, std::string_view local = "transpose");
@@ -87,7 +91,7 @@ class GraphBuilder {
   ValueId div(ValueId a, ValueId b, std::string_view l = "") {
     return binary(OpKind::kDivide, a, b, l);
   }
-  // x times (or plus, ...) a constant splat.
+  // x times (or plus, ...) a constant.
   ValueId binary_scalar(OpKind kind, ValueId x, double value, std::string_view local = "");
   ValueId compare(CompareKind kind, ValueId a, ValueId b, std::string_view local = "compare");
   ValueId dot(ValueId a, ValueId b, int lhs_contract = 1, int rhs_contract = 0,
@@ -114,7 +118,7 @@ class GraphBuilder {
   Graph* graph_;
   std::string scope_;
   Phase phase_;
-  bool dotted_ = false;  // joins scope and local name with '.' instead of '/'
+  bool dotted_ = false;  // joins scope and local name by '.' instead of '/'
 };
 
 }  // namespace twinrun

@@ -1,3 +1,4 @@
+// The size of the flat k of dots and convolutions, and operands with the end of it zeroed.
 #include "program/ops/k_tail.h"
 
 #include <algorithm>
@@ -8,8 +9,8 @@ namespace twinrun {
 int64_t k_size(const Op& op, const std::vector<Tensor>& inputs) {
   if (op.kind == OpKind::kDotGeneral)
     return inputs[0].dims()[static_cast<size_t>(op.attrs.lhs_contract)];
-  const Dims& d =
-      inputs[1].dims();  // w [kh, kw, ci, co], or dy [n, oh, ow, co] of a kernel gradient
+  // w [kh, kw, ci, co], or dy [n, oh, ow, co] of a kernel gradient.
+  const Dims& d = inputs[1].dims();
   return op.kind == OpKind::kConvolutionInputGrad ? d[0] * d[1] * d[3] : d[0] * d[1] * d[2];
 }
 

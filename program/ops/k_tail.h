@@ -1,7 +1,8 @@
-// The flat k of a dot or convolution (docs/numerics.md), from the side of its operands.
+// The flat contracted index k of a dot or convolution (docs/numerics.md), as seen from the
+// operands. Faults that drop terms of the sums use it, and the hypotheses that recognise them.
 //
-//   k_size(op, inputs);                     // K
-//   without_k_tail(op, inputs, 32);         // the operands with which the last 32 terms of every sum are zero
+//   k_size(op, inputs);               // K
+//   without_k_tail(op, inputs, 32);   // operands for which the last 32 terms of each sum are 0
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,10 @@
 
 namespace twinrun {
 
-// Number of terms of one output's sum. Ops of class kDot only.
+// Number of terms in the sum of one output element. For ops of class kDot only.
 int64_t k_size(const Op& op, const std::vector<Tensor>& inputs);
 
-// A copy of the operands in which the terms K - tail .. K - 1 multiply a zero.
+// The operands, one of them changed so that the terms K - tail .. K - 1 multiply a zero.
 std::vector<Tensor> without_k_tail(const Op& op, const std::vector<Tensor>& inputs, int64_t tail);
 
 }  // namespace twinrun

@@ -1,4 +1,5 @@
-// broadcast_in_dim, reshape, transpose, concatenate, slice, pad, gather, select, negate, abs: bits are moved (or a sign bit changed), never rounded.
+// broadcast_in_dim, reshape, transpose, concatenate, slice, pad, gather, select, negate, abs: they
+// move bits (or change a sign bit) and never round.
 #include <algorithm>
 
 #include "program/ops/op_def.h"
@@ -25,7 +26,8 @@ TensorType infer_broadcast(const Op& op, std::span<const TensorType> in) {
   return {in[0].dtype, op.attrs.shape};
 }
 
-// The broadcast dimensions are summed away again; size-1 dimensions come back by a reshape.
+// The gradient is summed over the dimensions that were broadcast; a reshape restores those of size
+// 1.
 void gradient_broadcast(GradientArgs& g) {
   const Dims from = g.b.type(g.op.operands[0]).dims;
   const Dims to = g.op.attrs.shape;

@@ -1,50 +1,68 @@
-// One operation of a program: kind, operands, attributes, the type of its one result, its stable name.
+// One operation of a program: kind, operands, attributes, the type of its one result, its stable
+// name. Ops make up a Graph (graph.h). Bits: docs/numerics.md.
 //
-// Semantics per kind (types: T = f32 or bf16 unless said; bf16 elementwise = convert to f32, compute, round once):
-//   parameter               an input or a state variable; attrs none
-//   constant                scalar of `shape` {} or splat of `shape`; value = attrs.value, dtype = attrs.dtype
-//   iota                    attrs.shape, attrs.dtype (i32|f32): index along attrs.dims[0]
-//   broadcast_in_dim(x)     result attrs.shape; operand dimension i goes to result dimension attrs.dims[i]; size 1 repeats
-//   reshape(x)              attrs.shape, same elements row-major
-//   transpose(x)            result dimension i is operand dimension attrs.dims[i]
-//   select(p, a, b)         p pred of the same dims; p ? a : b, bits moved
-//   concatenate(a, b)       along attrs.dims[0]: a's elements, then b's
-//   slice(x)                along attrs.dims[0]: elements [attrs.dims[1], attrs.dims[2])
-//   pad(x)                  along attrs.dims[0]: attrs.dims[1] zeros before, attrs.dims[2] after (+0, 0, false)
-//   gather(x, ids)          ids i32 of any dims: row ids[i] of x along its outermost dimension, dims(ids) + dims(x)[1:];
-//                           an index outside is the nearest one inside (StableHLO clamps too)
-//   negate, abs             sign bit only (NaN becomes canonical)
-//   convert(x)              to attrs.dtype: i32->f32 nearest even; pred->f32 0/1; f32->bf16 nearest even; bf16->f32 exact;
-//                           f32->i32 toward zero, saturating, NaN -> 0
-//   add subtract multiply divide     f32 or i32 (i32 wraps; divide f32 only)
-//   maximum minimum         IEEE 754-2019 maximum/minimum: NaN propagates, +0 > -0
-//   compare(a, b)           attrs.compare; f32 or i32 -> pred; comparisons with NaN are false but for ne
-//   sqrt                    correctly rounded; rsqrt = 1 / sqrt(x), each rounded; exponential, log, tanh correctly rounded
-//   logistic                1 / (1 + exp(-x)), each node rounded
-//   erf, log1p              the error function and log(1 + x), correctly rounded
-//   dot_general(a, b)       attrs.batch_dims leading dimensions in common, then two of each: contracts a's dimension
-//                           batch_dims + attrs.lhs_contract with b's batch_dims + attrs.rhs_contract; result [batch dims,
-//                           a's other, b's other]; k ascending
-//   convolution(x, w)       x [n,h,w,ci], w [kh,kw,ci,co] -> [n,oh,ow,co]; attrs.window; no flip (cross-correlation);
-//                           flat k = (kh, kw, ci), out-of-image taps multiply +0; attrs.groups G: group g of co/G outputs
-//                           sees group g of the inputs, w is [kh,kw,ci/G,co], and every group is a convolution of its own
-//   convolution_input_grad(dy, w)    attrs.shape = x's dims; k = (kh, kw, co) in the forward kernel's order; taps that hit
-//                           no dy (border, stride) multiply +0
-//   convolution_kernel_grad(x, dy)   attrs.shape = w's dims; k = (n, oh, ow); segments of 4096
-//   reduce(x)               attrs.dims removed; attrs.reducer sum | max | mean (mean = sum / N, one division); flat reduced
-//                           index is row-major over the reduced dimensions in ascending order
-//   scatter_add(ids, dy)    attrs.shape = [rows, ...]; y[ids[i]] += dy[i] in ascending i, starting from the first contribution;
-//                           untouched: +0; indices clamp as in gather
-//   reduce_window(x)        NHWC pooling, attrs.window, reducer max | mean (mean over the taps inside the image;
-//                           taps in (kh, kw) order, summed sequentially, then one division by their count)
-//   select_and_scatter(x, dy)   gradient of max pooling: dx[first maximum of each window] += dy; several windows that hit one
-//                           x add in ascending (oh, ow) order, starting from the first contribution; untouched: +0;
-//                           a window with NaN selects its first NaN
-//   avg_pool_grad(dy)       attrs.shape = x's dims; dx = sum over windows containing x, ascending (oh, ow), of dy / count, each
-//                           quotient rounded, starting from the first contribution; untouched: +0
-//   rng_uniform(step, sample_ids)   f32 attrs.shape = [n, ...]; element e of sample s: uniform(draw({attrs.seed,
-//                           kStreamOps + attrs.stream}, step, sample_ids[s], e)) (program/base/philox.h)
-//   all_reduce(x)           sum over replicas in the contract's ring order (numerics.md rule 7); the result is on every replica
+// Semantics per kind. Types are f32 or bf16 unless noted; an elementwise op on bf16 converts to
+// f32, computes, and rounds once.
+//   parameter              an input or a state variable; no attributes
+//   constant               scalar if attrs.shape is {}, else a splat of it; attrs.value,
+//                          attrs.dtype
+//   iota                   attrs.shape, attrs.dtype (i32|f32): the index along attrs.dims[0]
+//   broadcast_in_dim(x)    result attrs.shape; operand dimension i becomes result dimension
+//                          attrs.dims[i]; a dimension of size 1 repeats
+//   reshape(x)             attrs.shape, the same elements in row-major order
+//   transpose(x)           result dimension i is operand dimension attrs.dims[i]
+//   select(p, a, b)        p is pred with the same dims; p ? a : b, bits moved
+//   concatenate(a, b)      along attrs.dims[0]: a's elements, then b's
+//   slice(x)               along attrs.dims[0]: elements [attrs.dims[1], attrs.dims[2])
+//   pad(x)                 along attrs.dims[0]: attrs.dims[1] zeros before, attrs.dims[2] after
+//                          (+0, 0, false)
+//   gather(x, ids)         ids i32 of any dims: row ids[i] of x along its outermost dimension;
+//                          result dims(ids) + dims(x)[1:]. An index out of range becomes the
+//                          nearest valid one (StableHLO clamps too)
+//   negate, abs            change the sign bit only (NaN becomes canonical)
+//   convert(x)             to attrs.dtype: i32->f32 nearest even; pred->f32 0/1; f32->bf16 nearest
+//                          even; bf16->f32 exact; f32->i32 toward zero, saturating, NaN -> 0
+//   add subtract multiply divide  f32 or i32 (i32 wraps; divide f32 only)
+//   maximum minimum        IEEE 754-2019 maximum/minimum: NaN propagates, +0 > -0
+//   compare(a, b)          attrs.compare; f32 or i32 -> pred; comparisons with NaN are false,
+//                          except ne
+//   sqrt                   correctly rounded; rsqrt = 1 / sqrt(x), each rounded; exponential, log
+//                          and tanh correctly rounded
+//   logistic               1 / (1 + exp(-x)), each node rounded
+//   erf, log1p             the error function and log(1 + x), correctly rounded
+//   dot_general(a, b)      attrs.batch_dims leading dimensions in common, then two more of each.
+//                          Contracts a's dimension batch_dims + attrs.lhs_contract with b's
+//                          dimension batch_dims + attrs.rhs_contract; result [batch dims, a's
+//                          other, b's other]; k ascending
+//   convolution(x, w)      x [n,h,w,ci], w [kh,kw,ci,co] -> [n,oh,ow,co]; attrs.window; no flip
+//                          (cross-correlation); flat k = (kh, kw, ci); taps outside the image
+//                          multiply +0. attrs.groups = G: group g of co/G outputs reads group g of
+//                          the inputs, w is [kh,kw,ci/G,co], and each group is a separate
+//                          convolution
+//   convolution_input_grad(dy, w)  attrs.shape = x's dims; k = (kh, kw, co) in the forward kernel's
+//                          order; taps that meet no dy (border, stride) multiply +0
+//   convolution_kernel_grad(x, dy)  attrs.shape = w's dims; k = (n, oh, ow); segments of 4096
+//   reduce(x)              removes attrs.dims; attrs.reducer sum | max | mean (mean = sum / N, one
+//                          division); the flat reduced index is row-major over the reduced
+//                          dimensions in ascending order
+//   scatter_add(ids, dy)   attrs.shape = [rows, ...]; y[ids[i]] += dy[i] in ascending i, starting
+//                          from the first contribution; rows without any are +0; indices clamp as
+//                          in gather
+//   reduce_window(x)       NHWC pooling, attrs.window, reducer max | mean (mean over the taps
+//                          inside the image: taps in (kh, kw) order, summed sequentially, then one
+//                          division by their count)
+//   select_and_scatter(x, dy)  gradient of max pooling: dx[first maximum of each window] += dy.
+//                          Several windows that select the same x add in ascending (oh, ow) order,
+//                          starting from the first contribution; elements without any are +0; a
+//                          window with NaN selects its first NaN
+//   avg_pool_grad(dy)      attrs.shape = x's dims; dx = sum of dy / count over the windows that
+//                          contain x, in ascending (oh, ow), each quotient rounded, starting from
+//                          the first contribution; elements without any are +0
+//   rng_uniform(step, sample_ids)  f32 attrs.shape = [n, ...]; element e of sample s is
+//                          uniform(draw({attrs.seed, kStreamOps + attrs.stream}, step,
+//                          sample_ids[s], e)) (program/base/philox.h)
+//   all_reduce(x)          sum over replicas in the contract's ring order (docs/numerics.md rule
+//                          7); every replica has the result
 #pragma once
 
 #include <cstdint>
@@ -104,9 +122,10 @@ struct Window {
 };
 
 struct Attrs {
-  Dims
-      dims;  // broadcast map, permutation, reduced dimensions, iota dimension; {axis, ..} of concatenate, slice, pad
-  Dims shape;  // the result's (or the operand's) sizes where they don't follow from the operands
+  // Broadcast map, permutation, reduced dimensions, iota dimension; {axis, ..} of concatenate,
+  // slice and pad.
+  Dims dims;
+  Dims shape;                 // the result's sizes, where they do not follow from the operands
   DType dtype = DType::kF32;  // constant, iota, convert
   double value = 0;           // constant
   Reducer reducer = Reducer::kSum;

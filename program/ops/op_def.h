@@ -1,6 +1,8 @@
-// What each op knows of itself: result type, gradient. One row per kind, found by op_def(kind); one file per family here.
+// The definition of each op kind: how to infer its result type, and how to build its gradient.
+// op_def(kind) finds it; each family of ops has a file in this folder. Graph construction and
+// autodiff use it.
 //
-//   TensorType t = op_def(op.kind).infer(op, operand_types);      // throws GraphError with the reason
+//   TensorType t = op_def(op.kind).infer(op, operand_types);  // throws GraphError with the reason
 #pragma once
 
 #include <span>
@@ -10,11 +12,12 @@
 
 namespace twinrun {
 
-// What a gradient function gets: `op` (result id `self`), the cotangent `dy`, and a builder that names what it emits
-// "<op name>.<local>". It sets d[i] for each operand that has a gradient; kNoValue elsewhere.
+// Arguments of a gradient function: `op` (with result id `self`), the cotangent `dy`, and a builder
+// that names the ops it emits "<op name>.<local>". The function sets d[i] for each operand that has
+// a gradient; the others stay kNoValue.
 struct GradientArgs {
   GraphBuilder b;
-  const Op& op;  // a copy owned by the caller: emitting ops may move the graph's own
+  const Op& op;  // a copy owned by the caller, since emitting ops may reallocate the graph's ops
   ValueId self;
   ValueId dy;
   std::vector<ValueId>& d;
@@ -30,7 +33,8 @@ struct OpDef {
 
 const OpDef& op_def(OpKind kind);
 
-// Multiply-adds count as two; elementwise ops as one per result element (transcendentals too).
+// Floating-point operations of an op. A multiply-add counts as two, an elementwise op
+// (transcendental or not) as one per result element.
 double flops(const Graph& graph, ValueId id);
 
 // The families, each in its own file.

@@ -1,3 +1,4 @@
+// The table of op kinds from ops.def: names, operand counts, classes, definitions, FLOPs.
 #include <array>
 
 #include "program/ops/op_def.h"

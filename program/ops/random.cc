@@ -1,4 +1,4 @@
-// rng_uniform: counter-based, so its bits depend on (seed, stream, step, sample, element) alone.
+// rng_uniform is counter-based: its bits depend only on (seed, stream, step, sample, element).
 #include "program/ops/op_def.h"
 
 namespace twinrun {

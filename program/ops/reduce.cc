@@ -1,4 +1,4 @@
-// reduce: sum, max, mean over dimensions; scatter_add: sums of rows with one index.
+// reduce: sum, max or mean over dimensions; scatter_add: sums of the rows that have the same index.
 #include "program/ops/op_def.h"
 
 namespace twinrun {
@@ -15,7 +15,8 @@ TensorType infer_reduce(const Op& op, std::span<const TensorType> in) {
   return {in[0].dtype, out};
 }
 
-// sum: dy repeated; mean: dy / N repeated; max: dy / (number of maxima) at each of them, as TF's _MinOrMaxGrad has it.
+// sum: dy repeated; mean: dy / N repeated; max: dy / (number of maxima) at each maximum, as
+// TensorFlow's _MinOrMaxGrad computes it.
 void gradient_reduce(GradientArgs& g) {
   const TensorType x = g.b.type(g.op.operands[0]);
   const Dims kept = other_dims(x.rank(), g.op.attrs.dims);

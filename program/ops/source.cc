@@ -1,4 +1,4 @@
-// parameter, constant, iota: values that come from outside or from attributes alone.
+// parameter, constant, iota: values that come from outside the graph or from attributes alone.
 #include "program/ops/op_def.h"
 
 namespace twinrun {

@@ -1,4 +1,4 @@
-// Pooling and its gradients.
+// Pooling (reduce_window) and its gradients (select_and_scatter, avg_pool_grad).
 #include "program/ops/op_def.h"
 
 namespace twinrun {

@@ -1,4 +1,4 @@
-// The module around the ops: arguments, results, the attributes that a loader reads.
+// The StableHLO module around the ops: arguments, results, and the attributes that a loader reads.
 #include "program/text/stablehlo.h"
 
 #include "program/graph/random_ops.h"

@@ -1,4 +1,4 @@
-// Ops that StableHLO has, in its own words.
+// Ops that StableHLO has, as StableHLO text; and text of types, constants and attributes.
 #include <limits>
 #include <optional>
 
@@ -35,7 +35,7 @@ std::string_view name_in_stablehlo(OpKind kind) {
   }
 }
 
-// What a division divides by, if that is one number of the program's.
+// The divisor of a division, if it is a constant (perhaps broadcast).
 std::optional<double> constant_divisor(const Graph& graph, const Op& op) {
   if (op.kind != OpKind::kDivide) return std::nullopt;
   ValueId by = op.operands[1];
@@ -212,7 +212,7 @@ void Writer::elementwise(ValueId id, const Op& op) {
                                     : "SIGNED",
          type_text(of), type_text(of), type_text(op.type));
   } else if (const std::string_view other = name_in_stablehlo(op.kind); op.kind == OpKind::kErf) {
-    // CHLO's own syntax names both types.
+    // The syntax of CHLO names the types of operand and result.
     line(ref(id), "{} {} : {} -> {}", other, ref(op.operands[0]), type_text(op.type),
          type_text(op.type));
   } else {
@@ -264,7 +264,8 @@ void Writer::scatter_add(ValueId id, const Op& op) {
   const TensorType& of = type(ids);
   const TensorType scalar{of.dtype, {}};
   const std::string zeros = constant(id, "zeros", op.type, 0);
-  // StableHLO drops what lies outside; here an index outside is the nearest one inside.
+  // StableHLO drops updates whose index is out of range. Our op clamps the index, so clamp it
+  // first.
   const std::string low = constant(id, "low", scalar, 0);
   const std::string high = constant(id, "high", scalar, static_cast<double>(op.attrs.shape[0] - 1));
   const std::string inside = ref(id) + "_ids";
@@ -298,7 +299,7 @@ void Writer::write(ValueId id) {
   switch (op.kind) {
     case OpKind::kParameter:
     case OpKind::kRngUniform:
-      return;  // arguments
+      return;  // these are arguments
     case OpKind::kNegate:
     case OpKind::kAbs:
       return plain(id, "stablehlo." + std::string(name_of(op.kind)));

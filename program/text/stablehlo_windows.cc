@@ -1,10 +1,14 @@
-// Convolutions, pools and their gradients, as StableHLO's general convolution and reduce_window. Sizes along an image axis, with
-// k taps, stride s, dilation d, padding p before and q after, of an input of n and an output of m:
+// Convolutions, pools and their gradients, as StableHLO's general convolution and reduce_window.
+// Along an image axis with k taps, stride s, dilation d, padding p before, input size n and output
+// size m:
 //
-//   gradient of the input    dy spread by s, the kernel turned round (by stablehlo.reverse, as JAX does: XLA has fast convolutions for
-//                            that, none for a window that is reversed): padding d(k-1) - p before, so much after that n come out
-//   gradient of the kernel   dy is the kernel, spread by s, the stride is d: padding p before, so much after that k come out
-//   gradient of a mean pool  dy / taps spread by s, summed over k: padding k-1 - p before, so much after that n come out
+//   gradient of the input    dy dilated by s, the kernel reversed (by stablehlo.reverse, as JAX
+//                            does: XLA has fast convolutions for that, none for a reversed window);
+//                            padding d(k-1) - p before, and after it what gives n outputs
+//   gradient of the kernel   dy is the kernel, dilated by s; the stride is d;
+//                            padding p before, and after it what gives k outputs
+//   gradient of a mean pool  dy / taps dilated by s, summed over k;
+//                            padding k-1 - p before, and after it what gives n outputs
 #include "program/text/stablehlo_writer.h"
 
 namespace twinrun::stablehlo {
@@ -14,7 +18,7 @@ struct Axis {
   int64_t k, s, d, p, n, m;
   Axis(const Window& w, int i, int64_t in, int64_t out)
       : k(w.size[i]), s(w.stride[i]), d(w.dilation[i]), p(w.pad_low[i]), n(in), m(out) {}
-  int64_t spread() const { return (m - 1) * s + 1; }  // of dy
+  int64_t spread() const { return (m - 1) * s + 1; }  // size of dy once it is dilated by s
 };
 
 struct ConvolutionWindow {
@@ -82,7 +86,7 @@ void Writer::input_grad(ValueId id, const Op& op) {
     c.high[i] = a.n - a.spread() - c.low[i] + a.d * (a.k - 1);
   }
   if (const int64_t groups = op.attrs.groups; groups > 1) {
-    // [kh, kw, ci/G, co] to [kh, kw, ci, co/G]: a group's inputs are what its outputs make.
+    // [kh, kw, ci/G, co] to [kh, kw, ci, co/G]: the gradient maps a group's outputs to its inputs.
     const Dims k = kernel.dims;
     const TensorType cut{kernel.dtype, {k[0], k[1], k[2], groups, k[3] / groups}};
     const TensorType swapped{kernel.dtype, {k[0], k[1], groups, k[2], k[3] / groups}};
@@ -122,7 +126,7 @@ void Writer::kernel_grad(ValueId id, const Op& op) {
 
 std::string Writer::tap_counts(ValueId id, const Dims& image, const Window& w,
                                const TensorType& as) {
-  // By axis: how many taps of window o lie inside.
+  // Along axis i: how many taps of window o lie inside the image.
   const auto inside = [&](int i, int64_t o) {
     int64_t taps = 0;
     for (int64_t k = 0; k < w.size[i]; ++k) {
@@ -173,7 +177,8 @@ void Writer::select_and_scatter(ValueId id, const Op& op) {
   const ValueId x = op.operands[0], dy = op.operands[1];
   const TensorType scalar{op.type.dtype, {}};
   const std::string zero = constant(id, "zero", scalar, 0), of = type_text(scalar);
-  // The tap held stays while it is not smaller: the first maximum.
+  // The selected tap is kept while it is not smaller than the next one, which selects the first
+  // maximum.
   line(ref(id),
        "\"stablehlo.select_and_scatter\"({}, {}, {}) <{{{}}}> ({{\n      ^bb0(%a: {}, %b: {}):\n   "
        "  "

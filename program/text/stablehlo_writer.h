@@ -1,4 +1,9 @@
-// What the files of the StableHLO text share: types and attributes as text, and the lines of a function's body.
+// Shared by the files that write StableHLO text (stablehlo.h): types and attributes as text, and
+// the lines of a function's body.
+//
+//   Writer writer(graph, cores, options);
+//   for (ValueId id = 0; id < graph.size(); ++id) writer.write(id);
+//   writer.take();                      // "    %v3 = stablehlo.add %v1, %v2 : tensor<8x4xf32> ..."
 #pragma once
 
 #include <fmt/format.h>
@@ -13,15 +18,15 @@ namespace twinrun::stablehlo {
 
 std::string type_text(const TensorType& type);      // "tensor<8x4xf32>"
 std::string location_text(std::string_view name);   // "loc(\"conv1/convolution\")"
-std::string list_text(const Dims& dims);            // "1, 2": of a list in brackets
+std::string list_text(const Dims& dims);            // "1, 2"
 std::string array_text(const Dims& dims);           // "array<i64: 1, 2>"
 std::string splat_text(DType dtype, double value);  // "dense<0x3F800000>": one element, its bits
-std::string window_text(
-    const Window& w);  // "window_dimensions = .., window_strides = .., padding = .."
-std::string padding_text(const Dims& low,
-                         const Dims& high);  // "dense<[[0, 1], ..]> : tensor<4x2xi64>"
+// "window_dimensions = .., window_strides = .., padding = .."
+std::string window_text(const Window& w);
+// "dense<[[0, 1], ..]> : tensor<4x2xi64>"
+std::string padding_text(const Dims& low, const Dims& high);
 
-// The body of @main: one op a line, %vN is value N of the program, %vN_name a helper of it.
+// The body of @main: one op per line; %vN is value N of the program, %vN_name a helper value of it.
 class Writer {
  public:
   Writer(const Graph& graph, int cores, const StableHloOptions& options)
@@ -33,8 +38,9 @@ class Writer {
  private:
   static std::string ref(ValueId id) { return fmt::format("%v{}", id); }
   const TensorType& type(ValueId id) const { return graph_.type(id); }
-  // "%v7 = TEXT": a line. Where values are results, too, each stands behind a barrier, so that what is returned is what the
-  // next op reads: XLA would join constants across ops, and leave out conversions.
+  // Adds the line "%v7 = TEXT". Where values are results as well, each passes an optimization
+  // barrier, so that the value returned is the one that the next op reads: XLA would fold constants
+  // across ops and drop conversions.
   template <typename... Args>
   void line(const std::string& result, fmt::format_string<Args...> format, Args&&... args) {
     const bool shown = options_.values && result == ref(at_);
@@ -47,15 +53,17 @@ class Writer {
     end_line();
   }
   void end_line();
-  // "stablehlo.NAME operands : type": all of one type.
+  // "NAME operands : type", where operands and result have one type.
   void plain(ValueId id, std::string_view name);
-  // A helper value of `id` that holds a constant.
+  // Adds a helper value of `id` that holds a constant.
   std::string constant(ValueId id, std::string_view name, const TensorType& type, double value);
-  // A constant to divide by. Behind a barrier: XLA would multiply by its rounded reciprocal instead, an ulp away.
+  // Adds a constant to divide by, behind an optimization barrier: otherwise XLA would multiply by
+  // its rounded reciprocal, an ulp away.
   std::string divisor(ValueId id, std::string_view name, const TensorType& type, double value);
-  // "({ ^bb0(..): .. })": a region that folds two scalars.
+  // "({ ^bb0(..): .. })": a region that combines two scalars by `op`.
   std::string region(DType dtype, std::string_view op) const;
-  // The number of taps inside the image for each window over [h, w], as a helper of type `as` ([n, oh, ow, c]).
+  // Adds a helper of type `as` ([n, oh, ow, c]): for each window over [h, w], the number of taps
+  // inside the image.
   std::string tap_counts(ValueId id, const Dims& image, const Window& w, const TensorType& as);
 
   void source(ValueId id, const Op& op);
@@ -78,8 +86,8 @@ class Writer {
   int cores_;
   const StableHloOptions& options_;
   std::string body_;
-  ValueId at_ = kNoValue;  // the op at work
-  std::string location_;   // its
+  ValueId at_ = kNoValue;  // the op that is being written
+  std::string location_;   // its location
 };
 
 }  // namespace twinrun::stablehlo

@@ -1,4 +1,4 @@
-// The readable text form: what reports quote and digests identify.
+// The text form of programs, which reports quote and from which digests are computed.
 #include <fmt/format.h>
 
 #include "program/graph/program.h"
@@ -62,7 +62,8 @@ std::string attributes(const Op& op) {
   }
 }
 
-// What hardly any program has is named only where it is set: a program's digest is of this text.
+// Settings that few programs have are written only where they are set, because a program's digest
+// is computed from this text.
 std::string rare_settings(const Sharding& s) {
   static constexpr const char* kScaling[] = {"", "scaled by 1/cores once more\n",
                                              "never scaled by 1/cores\n",

@@ -1,3 +1,4 @@
+// Checks the shapes and types of arrays and makes samples of them.
 #include "scenarios/data/arrays.h"
 
 #include <fmt/format.h>
@@ -24,7 +25,7 @@ std::vector<int64_t> widen(const NamedArray& array) {
   for (size_t i = 0; i < out.size(); ++i) {
     T value;
     std::memcpy(&value, array.bytes.data() + i * sizeof(T), sizeof(T));
-    // A u64 beyond int64 stays out of every range that is allowed.
+    // A u64 beyond int64 becomes negative, which is out of range for labels and token ids.
     out[i] = static_cast<int64_t>(value);  // NOLINT(bugprone-signed-char-misuse): a number
   }
   return out;

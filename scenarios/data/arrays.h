@@ -1,4 +1,4 @@
-// Named arrays of a file (npy, npz, HDF5) -> samples: what the three sources share.
+// Named arrays of a file -> samples: what the sources npy, npz and hdf5 share.
 //   features: with data.vocabulary, integers [n, T]: token ids; else numbers [n, ...]: u8 / 255,
 //             floats and other integers as they are (binary64 to the nearest binary32; an integer
 //             that binary32 does not hold is an error)
@@ -18,22 +18,22 @@ namespace twinrun::data {
 
 struct PlacedArray {
   const NamedArray* array = nullptr;
-  std::string where;  // its file, and its name there
+  std::string where;  // file and name, for messages
 };
 struct SampleArrays {
   PlacedArray features, labels;
-  PlacedArray weights;  // or none
+  PlacedArray weights;  // array may be nullptr: no weights
 };
 
-// Errors name the array by its `where`, and the record.
+// Errors name the array (by its `where`) and the record.
 Result<Samples> array_samples(const DataRequest& request, const SampleArrays& arrays);
 
-// Training and held-out samples made by `read` from names: data.feature and so on; where no
-// held-out names are given, the last tenth.
+// Training and held-out samples from the arrays that data.feature and so on name. Without names of
+// held-out arrays, the last tenth of the samples is held out.
 Result<Pool> pool_of_file(const DataRequest& request, const ArrayFile& file,
                           const std::string& path);
 
-// The names that pool_of_file looks for, each with the key that asked for it.
+// The names that pool_of_file looks for, each with the key that gives it.
 std::vector<std::pair<std::string, std::string>> wanted_arrays(const DataRequest& request);
 
 }  // namespace twinrun::data

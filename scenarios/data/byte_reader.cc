@@ -1,3 +1,4 @@
+// Raw and gzip (zlib) readers behind one interface.
 #include "scenarios/data/byte_reader.h"
 
 #include <fmt/format.h>
@@ -57,7 +58,7 @@ class GzipReader : public ByteReader {
       if (ended_) {
         if (stream_.avail_in == 0) break;
         if (inflateReset(&stream_) != Z_OK) return damaged("a second member cannot be read");
-        ended_ = false;  // gzip files may be joined
+        ended_ = false;  // a gzip file may be several members in a row
       }
       if (stream_.avail_in == 0) return damaged("the gzip stream is cut short");
       const size_t room = std::min<size_t>(wanted - got, 1u << 20);

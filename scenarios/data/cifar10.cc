@@ -1,6 +1,6 @@
 // `cifar10`: the binary version of CIFAR-10 (Krizhevsky 2009; cs.toronto.edu/~kriz/cifar.html):
 // records of 3073 bytes, the label and then 32 x 32 pixels, all red, all green, all blue, row by
-// row. data_batch_1.bin to data_batch_5.bin train, test_batch.bin is held out.
+// row. data_batch_1.bin to data_batch_5.bin are for training, test_batch.bin is held out.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kPlane = 32 * 32, kPixels = 3 * kPlane, kRecord = 1 + kPixels;
 constexpr int64_t kMost = 1'000'000;  // records; CIFAR-10 has 60,000
 
-// The file in the folder, raw or gzip; "" where there is none.
+// The path of `name` in the folder, raw or gzip (.gz); "" if there is none.
 std::string find(const std::filesystem::path& dir, const std::string& name) {
   for (const char* packed : {"", ".gz"}) {
     std::error_code ignored;

@@ -1,4 +1,5 @@
-// Source -> pool -> what the scenario asked for.
+// Opens a source or its cache and takes the number of samples that the scenario requests; helpers
+// of the sources.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -90,7 +91,7 @@ Result<Pool> split_nine_to_one(const Samples& all, const DataRequest& request,
                  join_where(request.where, place), "give at least 2 samples"};
   }
   Pool pool{all.rows(0, train), all.rows(train, n), std::move(origin)};
-  int64_t left = train;  // of the last files nothing, or less, trains
+  int64_t left = train;  // training samples left; the held-out ones are in the last files
   for (int64_t& count : per_file) left -= count = std::min(count, left);
   pool.train_files = std::move(per_file);
   return pool;
@@ -124,7 +125,7 @@ Result<Samples> first(const Samples& pool, int64_t count, const char* key,
   return pool.rows(0, count);
 }
 
-// Samples and bytes that are held of a data set.
+// The samples and bytes of a data set in memory.
 StageCounters held(const Dataset& data) {
   StageCounters out;
   for (const Samples* s : {&data.train, &data.eval}) {
@@ -134,7 +135,8 @@ StageCounters held(const Dataset& data) {
   return out;
 }
 
-// What digest(tensor) gives for the numbers that the bytes decode to, a block at a time.
+// Equals digest(tensor) of the numbers that the bytes decode to, but decodes only a block at a
+// time.
 Digest digest_decoded(const Tensor& pixels) {
   DigestBuilder builder;
   const std::string type = to_string(TensorType{DType::kF32, pixels.dims()});
@@ -149,7 +151,7 @@ Digest digest_decoded(const Tensor& pixels) {
   return builder.finish();
 }
 
-// From the source itself.
+// Reads the data set from the source, without a cache.
 Result<Dataset> read_source(const DataRequest& request, const SourceEntry& source) {
   TWINRUN_ASSIGN(const Pool pool, source.open(request));
   Dataset out;
@@ -181,7 +183,7 @@ Digest digest_of(const Dataset& data) {
     builder.add(name);
     builder.add(tensor.dtype() == DType::kPred ? digest_decoded(tensor) : digest(tensor));
   };
-  add("train/images", data.train.features);  // the names of old: digests stay
+  add("train/images", data.train.features);  // old name, so that digests stay the same
   add("train/labels", data.train.labels);
   add("train/weights", data.train.weights);
   add("eval/images", data.eval.features);

@@ -1,3 +1,4 @@
+// The table of strokes.
 #include "scenarios/data/digit_strokes.h"
 
 #include <array>

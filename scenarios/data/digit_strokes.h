@@ -1,6 +1,6 @@
-// The pen strokes of the ten digits, a few ways of writing each.
-// Unit box, x to the right, y downward; a curve runs through its points (Catmull-Rom), a line joins
-// them.
+// The pen strokes of the ten digits, with several variants of each; digits.cc draws them.
+// Coordinates are in the unit box, x to the right, y downward. A curved stroke is a Catmull-Rom
+// curve through its points, any other a sequence of straight lines.
 #pragma once
 
 #include <span>

@@ -1,6 +1,6 @@
-// `digits`: procedural handwritten digits. No download, no file, the same pixels everywhere:
-// randomness is Philox, arithmetic is binary64 with + - * / and sqrt alone (all correctly rounded),
-// pixels are rounded to u8.
+// `digits`: procedural handwritten digits. They need no download and no file, and the pixels are
+// the same everywhere: randomness is Philox, arithmetic is binary64 with + - * / and sqrt only (all
+// correctly rounded), and pixels are rounded to u8.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,8 +17,8 @@ constexpr int kSide = 28;
 constexpr int kPixels = kSide * kSide;
 constexpr uint32_t kShape = 0, kNoise = 1;  // the `step` word of the counter
 
-// Unit box -> pixels: slant, stretch, turn about the centre, shift. The turn needs no libm:
-// with t = tan(angle / 2), cos = (1 - t^2) / (1 + t^2) and sin = 2 t / (1 + t^2).
+// Maps the unit box to pixels: slant, stretch, rotate about the centre, shift. The rotation needs
+// no libm: with t = tan(angle / 2), cos = (1 - t^2) / (1 + t^2) and sin = 2 t / (1 + t^2).
 struct Affine {
   double xx, xy, yx, yy, dx, dy;
 
@@ -44,7 +44,8 @@ struct Affine {
 
 class Canvas {
  public:
-  // Ink of one segment: full within `radius` of it, none a pixel further; strokes join by maximum.
+  // Draws one segment. The ink is full up to a distance of radius - 0.5 pixels and falls to none at
+  // radius + 0.5. A pixel keeps the maximum of all segments.
   void segment(Point a, Point b, double radius, double ink) {
     const double reach = radius + 1;
     const int x0 = cell(std::min(a.x, b.x) - reach), x1 = cell(std::max(a.x, b.x) + reach);
@@ -71,7 +72,7 @@ class Canvas {
   std::array<double, kPixels> pixels_{};
 };
 
-// Catmull-Rom: the curve through p1 and p2 at u in [0, 1].
+// The Catmull-Rom curve between p1 (u = 0) and p2 (u = 1).
 Point through(Point p0, Point p1, Point p2, Point p3, double u) {
   const auto axis = [u](double a, double b, double c, double d) {
     return 0.5 * (2 * b +
@@ -98,7 +99,7 @@ void draw_stroke(Canvas& canvas, const std::vector<Point>& p, bool curved, doubl
   }
 }
 
-// Marks that belong to no digit: a short faint stroke somewhere.
+// A short faint stroke that belongs to no digit.
 void draw_clutter(Canvas& canvas, Draws& draws) {
   const Point a{draws.between(0, kSide), draws.between(0, kSide)};
   const Point b{a.x + draws.between(-6, 6), a.y + draws.between(-6, 6)};
@@ -110,7 +111,7 @@ Samples make_samples(const DataRequest& request, int64_t count, uint32_t first_i
   Samples samples{{}, Tensor::empty({DType::kI32, {count}}), {}};
   std::vector<uint8_t> pixels(static_cast<size_t>(count * kPixels));
   for (int64_t i = 0; i < count; ++i) {
-    const int label = static_cast<int>(i % request.classes);  // balanced, whatever the count
+    const int label = static_cast<int>(i % request.classes);  // balanced for any count
     draw_digit(request.seed, first_id + static_cast<uint32_t>(i), label,
                pixels.data() + i * kPixels);
     samples.labels.as<int32_t>()[static_cast<size_t>(i)] = label;
@@ -142,7 +143,7 @@ void draw_digit(uint64_t seed, uint32_t id, int label, uint8_t* out) {
 
   Draws grain({seed, kStreamDigits}, kNoise, id);
   for (int i = 0; i < kPixels; i += 4) {
-    uint32_t bits = grain.bits();  // four pixels' noise, a byte each
+    uint32_t bits = grain.bits();  // noise of four pixels, one byte each
     for (int k = 0; k < 4; ++k, bits >>= 8) {
       const double shift = (static_cast<double>(bits & 255u) - 127.5) / 127.5 * noise;
       const double value =

@@ -1,5 +1,6 @@
-// One procedural sample's random numbers, in the order of asking: Philox, stream of the source,
-// counted by sample. No state that another sample shares, so samples can be made in any order.
+// The random numbers of one procedural sample, in the order of the calls: Philox, with the stream
+// of the source and the sample's id in the counter. Samples share no state, so they can be made in
+// any order.
 //
 //   Draws draws({seed, kStreamDigits}, kShape, id);       // the `step` word, then the sample
 //   double x = draws.between(-2.0, 2.0);                  // exact binary64 arithmetic on 24 bits
@@ -18,7 +19,7 @@ inline constexpr uint32_t kStreamImages32 = kStreamData + 1;
 inline constexpr uint32_t kStreamPhrases = kStreamData + 2;
 inline constexpr uint32_t kStreamText = kStreamData + 3;
 
-// Ids of held-out samples begin here: no share of data.train changes them.
+// Ids of held-out samples begin here, so that they do not depend on data.train.
 inline constexpr uint32_t kHeldOut = 0x80000000u;
 
 class Draws {

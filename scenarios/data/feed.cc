@@ -1,13 +1,14 @@
-// Which samples training sees at which step: a pure function of (options, step), read ahead on a
-// thread. The rows of a batch are decoded and put in their places by `parallel_calls` threads, each
-// a block of rows: who does it changes no bit.
+// Makes the batch of a step: a pure function of (options, step), computed ahead on a thread. The
+// rows of a batch are decoded and copied by `parallel_calls` threads, a block of rows each; the
+// number of threads changes no bit.
 //
 // The order of epoch e is a Fisher-Yates shuffle of 0..n-1:
-//   for i = n-1 down to 1:  j = bounded(draw({seed, kStreamShuffle}, step 0, sample e, element i),
-//   i + 1)
-//                           swap(order[i], order[j])
+//   for i = n-1 down to 1:
+//     j = bounded(draw({seed, kStreamShuffle}, step 0, sample e, element i), i + 1)
+//     swap(order[i], order[j])
 // (e mod 2^32; without data.shuffle the order is 0..n-1.) Position p of the stream is element p mod
-// m of epoch p / m, m = floor(n / batch) * batch: every batch is full, and the remainder is left out.
+// m of epoch p / m, m = floor(n / batch) * batch: every batch is full, and the remainder is left
+// out.
 #include "scenarios/data/feed.h"
 
 #include <fmt/format.h>
@@ -31,7 +32,7 @@ namespace {
 
 double seconds_since(double begin) { return steady_seconds() - begin; }
 
-// The order of the epoch last asked for.
+// The order of an epoch; keeps that of the latest call.
 class Orders {
  public:
   Orders(int64_t samples, uint64_t seed, bool shuffle)
@@ -91,7 +92,7 @@ struct Feed::Impl {
     return options.repeat && per_epoch > 0 ? std::numeric_limits<int64_t>::max() : per_epoch;
   }
 
-  // A batch, and what it took.
+  // A batch and the counters of making it.
   struct Made {
     Batch batch;
     StageCounters shuffle, map, assembly;
@@ -115,14 +116,14 @@ struct Feed::Impl {
     return out;
   }
 
-  // Where the samples of a batch stand.
+  // The indices of the samples of a step's batch.
   std::vector<int64_t> samples_of(int64_t step) {
     const std::vector<int32_t>& order = orders.of(step / per_epoch);
     const auto begin = order.begin() + step % per_epoch * options.batch;
     return {begin, begin + options.batch};
   }
 
-  // Decodes and copies, a block of rows on each thread.
+  // Decodes and copies the samples into the batch, a block of rows on each thread.
   StageCounters map(const std::vector<int64_t>& from, Batch& batch) {
     const auto rows = static_cast<int64_t>(from.size());
     const int64_t pieces = std::min<int64_t>(mappers.threads(), rows);
@@ -145,7 +146,7 @@ struct Feed::Impl {
     return out;
   }
 
-  // Room for a batch of what `all` holds samples of.
+  // An uninitialized tensor for a batch of samples of `all`.
   Tensor of_batch(const Tensor& all, DType dtype) const {
     if (!all.valid()) return {};
     Dims dims = all.dims();
@@ -172,8 +173,9 @@ struct Feed::Impl {
     counters.made.push_back(made.when);
   }
 
-  // The reader's loop: makes consecutive steps until `ready` holds `prefetch` of them. Once it
-  // runs, it alone calls make(), so `orders` needs no lock.
+  // The loop of the reader thread: makes batches of consecutive steps until `ready` holds
+  // `prefetch` of them. While prefetching, only this thread calls make(), so `orders` needs no
+  // lock.
   void read_ahead() {
     std::unique_lock lock(mutex);
     while (true) {
@@ -191,7 +193,7 @@ struct Feed::Impl {
       Made made = make(step);
       lock.lock();
       count_work(made);
-      if (asked != round) continue;  // the consumer went elsewhere meanwhile
+      if (asked != round) continue;  // the consumer jumped to another step meanwhile
       making = false;
       counters.prefetch += {1, static_cast<int64_t>(made.batch.bytes()), 0, 0};
       ready.push_back(std::move(made.batch));
@@ -208,7 +210,8 @@ struct Feed::Impl {
       return std::move(made.batch);
     }
     std::unique_lock lock(mutex);
-    // Steps [first, next) are ready, the last of them perhaps still being made.
+    // Steps [first, next) are ready; the last of them may still be in the making. Any other step is
+    // a jump, after which the reader starts anew from there.
     int64_t first = next - static_cast<int64_t>(ready.size()) - (making ? 1 : 0);
     if (step < first || step > next || (step == next && making)) {
       ready.clear();
@@ -242,9 +245,9 @@ struct Feed::Impl {
   std::mutex mutex;
   std::condition_variable wake, came;
   std::deque<Batch> ready;
-  int64_t next = 0;     // the step that is made next
+  int64_t next = 0;     // the step that the reader makes next
   bool making = false;  // step next-1 is being made
-  uint64_t round = 0;   // grows when the consumer jumps
+  uint64_t round = 0;   // number of jumps by the consumer
   bool stop = false;
   PipelineCounters counters;
   std::thread reader;

@@ -1,6 +1,6 @@
-// `hdf5`: data sets of an HDF5 file, by name ("x_train", "held/x"). They are read in a process of
-// its own (checkpoints/container/isolated.h), only those that are asked for; links other than hard
-// ones, chunked and compressed data are errors. What makes samples of arrays is in arrays.h.
+// `hdf5`: data sets of an HDF5 file, by name ("x_train", "held/x"). Only those that the scenario
+// names are read, in a process of its own (checkpoints/container/isolated.h). Links other than hard
+// ones, chunked and compressed data are errors. arrays.h makes samples of the arrays.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -21,8 +21,8 @@ namespace {
 
 constexpr size_t kMostListed = 50, kMostGroups = 1000;
 
-// Names of data sets at and below `group`, for an error: cut off where there are many, or where the
-// groups have no end (they can hold themselves).
+// Lists the data sets at and below `group`, for an error. It stops after kMostListed names or
+// kMostGroups groups: hard links can form cycles.
 void list(const Hdf5Group& group, const std::string& prefix, size_t& groups,
           std::vector<std::string>& names) {
   const auto children = group.children();
@@ -37,7 +37,7 @@ void list(const Hdf5Group& group, const std::string& prefix, size_t& groups,
   }
 }
 
-// The data set at "a/b/c"; nothing where the file lacks it.
+// The data set at `name`, "a/b/c"; nothing if the file does not have it.
 Result<std::optional<NamedArray>> find(Hdf5Group group, const std::string& name) {
   size_t at = name.find_first_not_of('/');
   while (at < name.size()) {
@@ -57,7 +57,7 @@ Result<std::optional<NamedArray>> find(Hdf5Group group, const std::string& name)
   return std::optional<NamedArray>();
 }
 
-// Runs in the other process; safetensors bring the arrays back.
+// Runs in the other process and returns the arrays as a safetensors file.
 Result<std::vector<std::byte>> read(const DataRequest& request, const std::string& path) {
   TWINRUN_ASSIGN(const Hdf5File file, Hdf5File::open(path));
   ArrayFile out;

@@ -129,7 +129,7 @@ class IdxReader {
     return size;
   }
 
-  // Grows with what is really there: a header that promises much reserves nothing.
+  // Read in pieces, so that a header with a false size does not allocate that much memory.
   Status body(int64_t size, std::vector<uint8_t>& out) {
     constexpr int64_t kPiece = 1 << 20;
     while (static_cast<int64_t>(out.size()) < size) {
@@ -198,7 +198,8 @@ struct Pair {
   std::string images, labels;
 };
 
-// "SET-images-idx3-ubyte" and its labels, in the spellings that are about.
+// The files "SET-images-idx3-ubyte" and its labels, in the spellings in use ('-' or '.', raw or
+// gzip).
 std::optional<Pair> find_pair(const std::string& dir, const std::string& set) {
   const auto find = [&](const char* what, int rank) -> std::string {
     for (const char* dash : {"-", "."}) {

@@ -1,12 +1,13 @@
 // `images32`: procedural colour images of ten classes, for convolutional networks on machines
 // without data: six shapes (disc, square, triangle, ring, plus, two discs) and four textures
 // (horizontal stripes, vertical stripes, checkerboard, dots), in two random colours, at random
-// places, sizes and angles, on a shaded ground, with noise and now and then a stray spot. No pixel
-// says anything by itself, so a linear model stays near chance.
+// positions, sizes and angles, on a shaded ground, with noise and, in half of the images, a stray
+// spot. A single pixel carries almost no information about the class, so a linear model stays near
+// chance.
 //
-// Arithmetic is binary64 with + - * / sqrt and floor alone (all exact or correctly rounded), pixels
-// are rounded to u8: the same everywhere. A figure is a signed distance in pixels, negative inside;
-// its cover of a pixel is 0.5 - distance, held to 0..1.
+// Arithmetic is binary64 with + - * / sqrt and floor only (all exact or correctly rounded), and
+// pixels are rounded to u8, so the images are the same everywhere. A figure is given by its signed
+// distance in pixels, negative inside; it covers a pixel by 0.5 - distance, clamped to 0..1.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -25,8 +26,9 @@ using Colour = std::array<double, kChannels>;
 
 double length(double x, double y) { return std::sqrt(x * x + y * y); }
 
-// Where a class is drawn: centre, radius (shapes) or period (textures), turned. The turn needs no
-// libm: with t = tan(angle / 2), cos = (1 - t^2) / (1 + t^2) and sin = 2 t / (1 + t^2).
+// The placement of a figure: centre, radius (shapes) or period (textures), and rotation. The
+// rotation needs no libm: with t = tan(angle / 2), cos = (1 - t^2) / (1 + t^2) and sin = 2 t / (1 +
+// t^2).
 struct Place {
   double x, y, size, cos, sin;
 
@@ -44,7 +46,8 @@ struct Place {
   }
 };
 
-// From the middle of the nearest band of `period` to x, less a quarter of it: negative inside.
+// Signed distance from x to the nearest of the bands that repeat with `period` and are half of it
+// wide: the distance to the band's middle less a quarter period, negative inside.
 double band(double x, double period) {
   const double turns = x / period;
   return std::abs(turns - std::floor(turns) - 0.5) * period - period / 4;
@@ -56,7 +59,7 @@ double checkers(double x, double y, double period) {
   return (a < 0) == (b < 0) ? -edge : edge;
 }
 
-// x and y from the centre, turned.
+// Signed distance from the figure of class `label`. x and y are relative to its centre, rotated.
 double distance(int label, double x, double y, double size) {
   const double ax = std::abs(x), ay = std::abs(y);
   switch (label) {
@@ -118,7 +121,7 @@ void draw_image(uint64_t seed, uint32_t id, int label, uint8_t* out) {
     const double shade = (slope_x * (x - kHalf) + slope_y * (y - kHalf)) / kHalf;
     for (size_t c = 0; c < kChannels; ++c) {
       const size_t at = static_cast<size_t>(i) * kChannels + c;
-      if (at % 4 == 0) bits = grain.bits();  // four values' noise, a byte each
+      if (at % 4 == 0) bits = grain.bits();  // noise of four values, one byte each
       const double shift = (static_cast<double>(bits >> at % 4 * 8 & 255u) - 127.5) / 127.5 * noise;
       double value = ground[c] + shade;
       value += cover * (ink[c] - ground[c]);
@@ -132,7 +135,7 @@ Samples make_samples(const DataRequest& request, int64_t count, uint32_t first_i
   Samples samples{{}, Tensor::empty({DType::kI32, {count}}), {}};
   std::vector<uint8_t> pixels(static_cast<size_t>(count) * kValues);
   for (int64_t i = 0; i < count; ++i) {
-    const int label = static_cast<int>(i % request.classes);  // balanced, whatever the count
+    const int label = static_cast<int>(i % request.classes);  // balanced for any count
     draw_image(request.seed, first_id + static_cast<uint32_t>(i), label,
                pixels.data() + static_cast<size_t>(i) * kValues);
     samples.labels.as<int32_t>()[static_cast<size_t>(i)] = label;

@@ -1,5 +1,5 @@
-// Several files whose samples take turns. Files are still read one after the other: only the order is
-// that of an interleave, so that it does not depend on who is fast.
+// Interleaves the samples of several files. The files are read one after the other and the samples
+// reordered afterwards, so that the order does not depend on timing.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -25,7 +25,7 @@ std::vector<int64_t> interleaved_order(const std::vector<int64_t>& counts, int64
   std::vector<int64_t> first(counts.size(), 0), taken(counts.size(), 0);
   std::exclusive_scan(counts.begin(), counts.end(), first.begin(), int64_t{0});
   constexpr size_t kNone = ~size_t{0};
-  size_t next = 0;  // the file that is opened next
+  size_t next = 0;  // the file to open next
   const auto open = [&] {
     while (next < counts.size() && counts[next] == 0) ++next;
     return next < counts.size() ? next++ : kNone;

@@ -1,5 +1,5 @@
-// `npy` and `npz`: NumPy's files, one array each, or a zip of named arrays. The format is checked by
-// checkpoints/container/npy.h; what makes samples of arrays is in arrays.h.
+// `npy` and `npz`: NumPy's files, with one array each, or a zip of named arrays.
+// checkpoints/container/npy.h checks the format; arrays.h makes samples of the arrays.
 #include "checkpoints/container/npy.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 namespace twinrun::data {
 namespace {
 
-// {features, labels} or {features, labels, weights}.
+// Reads the files {features, labels} or {features, labels, weights}.
 Result<Samples> read_files(const DataRequest& request, const std::vector<std::string>& files,
                            const char* key) {
   if (files.size() != 2 && files.size() != 3) {

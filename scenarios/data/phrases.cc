@@ -1,14 +1,14 @@
-// `phrases`: token sequences of unequal length, for embedding models. Token 0 is padding; the
-// others fall into one part per class and a common rest:
+// `phrases`: procedural token sequences of unequal length, for embedding models. Token 0 is
+// padding. Each class has tokens of its own, its markers; the rest belongs to no class:
 //
 //   markers of class c = 1 + c*m .. 1 + c*m + m-1     m = (vocabulary - 1) / (2 * classes)
 //   noise              = 1 .. vocabulary-1            every token that is not padding
 //
 // Sample i has class i mod classes and length 4 .. T. Each of its tokens is a marker of its class
-// with chance 1/4 and noise otherwise; one place, drawn, is always a marker. So every sample can be
-// told, noise has markers of other classes too, and a single token decides little. Lengths are the
-// smaller of two draws every second sample, so that most are short and cores that share a batch get
-// unequal numbers of tokens.
+// with probability 1/4 and noise otherwise; at one random position it is always a marker. So every
+// sample can be classified, but noise includes markers of other classes, and a single token decides
+// little. With probability 1/2 a length is the smaller of two draws, so that most are short and
+// cores that share a batch get unequal numbers of tokens.
 #include <fmt/format.h>
 
 #include <algorithm>

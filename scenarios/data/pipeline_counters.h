@@ -1,10 +1,11 @@
-// What the input pipeline did, stage by stage: the figures behind an analysis of it. A plain struct; Feed and StepFeed fill it.
+// Counters of the input pipeline, stage by stage, for finding its bottleneck. A plain struct; Feed
+// and StepFeed fill it.
 //
-//   source -> read -> (cache) -> shuffle -> map -> batch -> prefetch -> enqueue -> the training loop
+//   source -> read -> (cache) -> shuffle -> map -> batch -> prefetch -> enqueue -> training loop
 //
-//   const PipelineCounters c = feed.counters();      // any time, from the thread that asks for batches
-//   c.map.busy / steps                               // seconds of decoding behind a batch, over all threads
-//   c.waited()                                       // seconds in which the training loop had no batch
+//   const PipelineCounters c = feed.counters();  // any time, on the thread that takes batches
+//   c.map.busy / steps                           // seconds of decoding per batch, over all threads
+//   c.waited()                                   // seconds that the training loop waited
 #pragma once
 
 #include <chrono>
@@ -13,17 +14,17 @@
 
 namespace twinrun {
 
-// What all times here count by.
+// The clock of all times below, in seconds.
 inline double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Of one stage, over the run so far.
+// Counters of one stage, over the run so far. Times are in seconds.
 struct StageCounters {
-  int64_t elements = 0;  // samples; of batch, prefetch and enqueue: batches
-  int64_t bytes = 0;     // of what the stage gave on
-  double busy = 0;       // self time, without the stages below it; summed over threads
-  double waiting = 0;    // its threads had nothing to do, or no room for what they had done
+  int64_t elements = 0;  // samples; for batch, prefetch and enqueue: batches
+  int64_t bytes = 0;     // bytes that the stage passed on
+  double busy = 0;       // time in this stage only, summed over its threads
+  double waiting = 0;    // time without input, or without room for output
 
   StageCounters& operator+=(const StageCounters& more) {
     elements += more.elements;
@@ -35,29 +36,30 @@ struct StageCounters {
 };
 
 struct PipelineCounters {
-  StageCounters
-      read;  // opening the source, once: files read and parsed, or samples drawn; held-out samples too
-  StageCounters cache;    // data.cache = FILE: written, or read in the place of the source
-  StageCounters shuffle;  // which samples a batch holds: the orders of epochs
-  StageCounters
-      map;  // samples decoded (data.cache = "none") or copied to their place; waiting: threads for the slowest
-  StageCounters batch;     // memory for batches and their sample ids
-  StageCounters prefetch;  // batches read ahead; waiting: for room in the buffer
-  StageCounters enqueue;   // batches cut into the cores' rows
+  // Opening the source, once: reading and parsing files, or drawing samples; held-out samples too.
+  StageCounters read;
+  StageCounters cache;    // data.cache = FILE: writing it, or reading it instead of the source
+  StageCounters shuffle;  // choosing the samples of a batch, with the order of each epoch
+  // Decoding samples (data.cache = "none") or copying them into batches. Its threads wait for the
+  // slowest of them.
+  StageCounters map;
+  StageCounters batch;     // allocating batches and filling in their sample ids
+  StageCounters prefetch;  // batches read ahead; it waits for room in the buffer
+  StageCounters enqueue;   // cutting batches into the cores' rows
 
   int64_t parallel_calls = 1;  // threads of map
-  int64_t depth = 0;           // room of the prefetch buffer, in batches
+  int64_t depth = 0;           // capacity of the prefetch buffer, in batches
 
-  // How the training loop came by each batch, in the order in which it asked.
+  // One request of the training loop for a batch, in the order of the requests.
   struct Asked {
     int64_t step = 0;
-    double begin = 0;   // when it asked
-    double waited = 0;  // seconds until it had the batch
-    int64_t ready =
-        0;  // batches in the buffer when it asked: 0 is "read on demand", else "read ahead"
+    double begin = 0;   // time of the request
+    double waited = 0;  // seconds until the batch was there
+    // Batches in the buffer at the request; 0: the batch was made on demand, else ahead of time.
+    int64_t ready = 0;
   };
   std::vector<Asked> asked;
-  // When each batch was made, by whoever made it.
+  // When each batch was made, on the reader thread or on demand.
   struct Made {
     int64_t step = 0;
     double begin = 0, end = 0;

@@ -1,3 +1,4 @@
+// The checks that every file source needs, and the conversion to tensors.
 #include "scenarios/data/raw_samples.h"
 
 #include <fmt/format.h>
@@ -15,7 +16,7 @@ class Check {
  public:
   Check(const DataRequest& request, const Place& place) : request_(request), place_(place) {}
 
-  // Element `at` of `values`, which has `per_sample` of them in each sample.
+  // An error about element `at` of a part that has `per_sample` elements in each sample.
   Error fail(Part part, size_t at, size_t per_sample, std::string what,
              std::string fix = "") const {
     std::string where = place_(part, static_cast<int64_t>(at / per_sample));

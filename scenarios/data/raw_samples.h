@@ -1,7 +1,9 @@
-// Samples as a file gave them, before anything is believed; one check for every file source.
+// Samples as read from a file, before any check. to_samples checks them, in the same way for all
+// file sources, and makes Samples of them.
 //
 //   RawSamples raw{.count = n, .sample = {28, 28, 1}, .numbers = ..., .labels = ...};
-//   TWINRUN_ASSIGN(Samples s, to_samples(request, raw, [&](Part, int64_t i) { return "a: record 7"; }));
+//   const Place place = [&](Part, int64_t i) { return fmt::format("a: record {}", i); };
+//   TWINRUN_ASSIGN(Samples s, to_samples(request, raw, place));
 #pragma once
 
 #include <cstdint>
@@ -18,7 +20,7 @@ inline constexpr int64_t kMostElements = int64_t{1} << 28;  // of one tensor: 1 
 
 struct RawSamples {
   int64_t count = 0;
-  Dims sample;                  // one sample's shape; of tokens [T]
+  Dims sample;                  // one sample's shape; [T] for tokens
   std::vector<float> numbers;   // count x sample, or
   std::vector<uint8_t> pixels;  // u8 numbers, to be divided by 255, or
   std::vector<int64_t> tokens;  // count x T
@@ -27,15 +29,16 @@ struct RawSamples {
 };
 
 enum class Part : uint8_t { kFeatures, kLabels, kWeights };
-// Where the file has that part of sample i.
+// The location of that part of sample i in the file, for messages.
 using Place = std::function<std::string(Part, int64_t)>;
 
-// Checks the sizes' agreement (an assertion of the caller's), that numbers are finite, tokens in
-// 0..data.vocabulary-1, labels in 0..data.classes-1, weights 0 or 1 with some 1 in every sample.
-// The error names the sample by `place`. Labels of padding must be valid too.
+// Asserts that the sizes agree, which the caller must ensure. Checks that numbers are finite,
+// tokens in 0..data.vocabulary-1, labels in 0..data.classes-1, and weights 0 or 1 with at least one
+// 1 in every sample. The error names the sample by `place`. Labels of padding must be valid too.
 Result<Samples> to_samples(const DataRequest& request, const RawSamples& raw, const Place& place);
 
-// u8 / 255; other integers where binary32 holds them.
+// Sources accept integers other than u8 as numbers up to this magnitude: binary32 holds them
+// exactly.
 constexpr int64_t kMostExact = int64_t{1} << 24;
 
 }  // namespace twinrun::data

@@ -1,3 +1,4 @@
+// Parses the framing of TFRecord files.
 #include "scenarios/data/record_reader.h"
 
 #include <fmt/format.h>
@@ -32,7 +33,8 @@ uint32_t masked_crc(const void* bytes, size_t count) {
 }
 
 Result<RecordReader> RecordReader::open(const std::string& path) {
-  // The length of a record can look like the first bytes of gzip; its CRC then tells.
+  // The length of the first record can look like the magic bytes of gzip. If its CRC is right, the
+  // file is raw.
   TWINRUN_ASSIGN(std::unique_ptr<ByteReader> raw, ByteReader::open(path, Packing::kRaw));
   std::array<uint8_t, kHeader> header{};
   TWINRUN_ASSIGN(const size_t got, raw->read(header.data(), kHeader));
@@ -65,7 +67,7 @@ Result<bool> RecordReader::next(std::string& record) {
   if (length > kMostBytes) {
     return damaged(fmt::format("a record of {} bytes; allowed: up to {}", length, kMostBytes));
   }
-  // In pieces: a length that the file does not have costs no memory.
+  // Read in pieces, so that a length greater than the file does not allocate that much memory.
   const size_t wanted = static_cast<size_t>(length) + 4;
   record.clear();
   while (record.size() < wanted) {

@@ -1,3 +1,4 @@
+// Reads, checks and writes the cache file of samples.
 #include "scenarios/data/sample_cache.h"
 
 #include <fmt/format.h>
@@ -17,10 +18,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kMark = "twinrun samples, format 1";
-constexpr size_t kHeaderStart = 4096;      // where a file of ours has its mark
-constexpr int64_t kMostClasses = 1 << 24;  // or tokens of a vocabulary
+constexpr size_t kHeaderStart = 4096;      // a cache file has kMark within its first bytes
+constexpr int64_t kMostClasses = 1 << 24;  // also the limit for a vocabulary
 
-// "train.tfrecord: 1234 bytes, time 5678" for each file that a source may read.
+// A line "file train.tfrecord: 1234 bytes, time 5678" for each file that the source may read.
 std::string files_of(const DataRequest& request) {
   std::vector<std::string> names = request.files;
   names.insert(names.end(), request.eval_files.begin(), request.eval_files.end());
@@ -43,7 +44,7 @@ std::string files_of(const DataRequest& request) {
   return out;
 }
 
-// All that decides which samples a source gives.
+// Everything that decides which samples a source gives, as lines of text.
 std::string identity(const DataRequest& r) {
   const bool drawn = r.files.empty() && r.dir.empty();
   return fmt::format(
@@ -56,7 +57,7 @@ std::string identity(const DataRequest& r) {
          files_of(r);
 }
 
-// The first line that is another: "train 100, now train 200".
+// The first line that differs, both versions of it: "train 100", now "train 200".
 std::string difference(std::string_view was, std::string_view now) {
   while (!was.empty() || !now.empty()) {
     const std::string_view a = was.substr(0, was.find('\n')), b = now.substr(0, now.find('\n'));
@@ -72,7 +73,8 @@ bool below(const Tensor& integers, int64_t limit) {
                              [&](int32_t v) { return v >= 0 && v < limit; });
 }
 
-// What every source gives: checked again, for nobody knows who wrote the file.
+// Whether the samples are valid, by the rules for all sources. They are checked again here because
+// the file may have been written or changed by anything.
 bool sound(const Samples& s, int64_t classes, int64_t vocabulary) {
   const Tensor &x = s.features, &y = s.labels;
   if (!x.valid() || !y.valid() || x.dims().size() < 2 || x.elements() == 0) return false;
@@ -100,7 +102,7 @@ std::optional<int64_t> number_of(const ArrayFile& file, const char* key) {
   return value;
 }
 
-// Over everything but what it was made from.
+// Digest of everything in the file except what it was made from.
 Digest seal_of(const Dataset& data) {
   DigestBuilder builder;
   builder.add(data.digest);
@@ -109,7 +111,7 @@ Digest seal_of(const Dataset& data) {
   return builder.finish();
 }
 
-// The tensors as they were written; not valid() what is not there.
+// Reads the tensors of one part ("train" or "eval"); absent ones are not valid().
 Result<Samples> samples_of(const ArrayFile& file, const std::string& part,
                            const std::string& path) {
   Samples out;
@@ -123,7 +125,7 @@ Result<Samples> samples_of(const ArrayFile& file, const std::string& part,
   return out;
 }
 
-// Nothing where the content is not what such a file holds.
+// The data set in the file; nothing if the content is invalid or does not match its digest.
 std::optional<Dataset> dataset_of(const ArrayFile& file, const std::string& path) {
   auto train = samples_of(file, "train", path), eval = samples_of(file, "eval", path);
   const auto classes = number_of(file, "classes"), vocabulary = number_of(file, "vocabulary");
@@ -194,7 +196,7 @@ Status write_cache(const DataRequest& request, const Dataset& data) {
   ArrayFile file;
   add(data.train, "train", file);
   add(data.eval, "eval", file);
-  file.metadata = {{"cache", kMark},  // the first of all, in the order of names
+  file.metadata = {{"cache", kMark},  // first in name order, so it lies near the file's beginning
                    {"classes", fmt::format("{}", data.classes)},
                    {"description", data.description},
                    {"digest", seal_of(data).hex()},

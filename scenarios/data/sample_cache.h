@@ -1,10 +1,12 @@
-// data.cache = FILE: the decoded samples of a source, kept for later runs. A safetensors file: the tensors, and as metadata what they
-// were made from and their digest. A run believes it only if the keys of [data], the source files' sizes and times and the digest are
-// the same, and every label, token and number is one that a source could have given; else it reads the source and writes the file anew.
+// data.cache = FILE: a cache of the decoded samples of a source, for later runs. It is a
+// safetensors file with the tensors and, as metadata, what they were made from and their digest. A
+// run uses it only if the keys of [data], the sizes and times of the source files and the digest
+// are the same, and if every label, token and number is valid for a source. Otherwise it reads the
+// source and writes the file anew.
 //
 //   TWINRUN_ASSIGN(Cached cached, read_cache(request));
 //   if (!cached.data) ... write_cache(request, dataset_of_the_source);
-//   cached.note                                          // "read from samples.cache", "written: ..." for people
+//   cached.note                                 // "data.cache: samples read from ...", for people
 #pragma once
 
 #include <optional>
@@ -21,15 +23,15 @@ inline bool is_cache_file(std::string_view cache) {
 }
 
 struct Cached {
-  std::optional<Dataset> data;  // none: to be made anew
-  std::string note;             // what became of the file, and why
+  std::optional<Dataset> data;  // none: read the source and write the cache anew
+  std::string note;             // whether the file was used, and why not
 };
 
-// Error: something else has that name, or it cannot be read. It is never written over.
+// A file that is not a cache of ours, or that cannot be read, is an error; it is never overwritten.
 Result<Cached> read_cache(const DataRequest& request);
 Status write_cache(const DataRequest& request, const Dataset& data);
 
-// Dataset::digest.
+// The value of Dataset::digest.
 Digest digest_of(const Dataset& data);
 
 }  // namespace twinrun::data

@@ -1,4 +1,4 @@
-// `text`: a file of text, its bytes or its characters as tokens. Token ids: the byte, or the
+// `text`: a text file whose bytes or characters are the tokens. A token id is the byte, or the
 // character's rank among the code points that occur anywhere in the file. The last tenth of the
 // tokens is held out.
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace twinrun::data {
 namespace {
 
-constexpr size_t kMostBytes = size_t{256} << 20;  // every byte becomes 8 bytes of tensors
+constexpr size_t kMostBytes = size_t{256} << 20;  // each byte takes 8 bytes in the tensors
 
 }  // namespace
 

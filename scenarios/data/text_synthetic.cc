@@ -1,6 +1,7 @@
 // `text_synthetic`: sentences of a small grammar as characters, for language models on machines
-// without files. Sentence number i is a function of (seed, i) alone; the training text is sentences
-// 0, 1, 2, ..., the held-out text begins at 2^31; both are cut to what the windows need.
+// without files. Sentence i is a function of (seed, i) only. The training text is the sentences 0,
+// 1, 2, ...; the held-out text begins with sentence 2^31. Both are cut to the length that the
+// windows need.
 //
 //   sentence = subject verb [object] [adverb] end
 //   subject, object = article [adjective] noun        the article and the verb agree in number
@@ -42,7 +43,7 @@ std::string_view pick(const std::string_view (&words)[N], Draws& draws) {
   return words[draws.below(N)];
 }
 
-// Appends a noun phrase and tells whether it is plural.
+// Appends a noun phrase. Returns whether it is plural.
 bool add_nouns(Draws& draws, std::string& out) {
   const bool plural = draws.below(2) == 1;
   out += plural ? pick(kPlural, draws) : pick(kSingular, draws);
@@ -65,7 +66,7 @@ void add_sentence(uint64_t seed, uint32_t id, std::string& out) {
   out += draws.below(6) == 0 ? ".\n" : ". ";
 }
 
-// All characters that a sentence can have, sorted: the token id is the place here.
+// All characters that a sentence can contain, sorted. A token id is an index into this text.
 std::string alphabet() {
   std::string all = "s. \n";
   const auto add = [&all](const auto& words) {

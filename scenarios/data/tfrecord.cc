@@ -2,8 +2,8 @@
 //   bytes_list    one value: raw u8 of data.shape (no PNG, no JPEG), divided by 255
 //   float_list    the numbers of data.shape
 //   int64_list    with data.vocabulary, token ids; else the numbers of data.shape
-// and data.label an int64_list: one class, or one per token. With data.window, samples of fewer
-// tokens are padded with token 0, label 0, weight 0.
+// The feature data.label is an int64_list: one class, or one per token. With data.window, samples
+// of fewer tokens are padded with token 0, label 0, weight 0.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <tf_example.pb.h>
@@ -35,7 +35,8 @@ const char* kind_of(const Feature& feature) {
   }
 }
 
-// "They begin like a PNG file": what people put there instead of pixels.
+// The image format by its first bytes: TFRecord files often hold encoded images instead of raw
+// pixels.
 std::string_view image_format(std::string_view bytes) {
   if (bytes.starts_with("\x89PNG")) return "PNG";
   if (bytes.starts_with("\xff\xd8\xff")) return "JPEG";
@@ -43,7 +44,7 @@ std::string_view image_format(std::string_view bytes) {
   return "";
 }
 
-// Collects the samples of some files.
+// Collects the samples of several files.
 class Collector {
  public:
   explicit Collector(const DataRequest& request) : request_(request) {
@@ -68,7 +69,7 @@ class Collector {
     return Ok{};
   }
 
-  // Samples of each file.
+  // The number of samples of each file.
   std::vector<int64_t> per_file() const {
     std::vector<int64_t> out;
     for (size_t i = 0; i < firsts_.size(); ++i) {
@@ -79,7 +80,9 @@ class Collector {
   }
 
   Result<Samples> samples() {
-    if (request_.vocabulary > 0 && !per_token_.value_or(false)) {  // one label a sample, then zeros
+    // For one label per sample, add_tokens() has filled the row of labels with zeros: keep the
+    // first.
+    if (request_.vocabulary > 0 && !per_token_.value_or(false)) {
       const size_t width = raw_.tokens.size() / static_cast<size_t>(raw_.count);
       for (size_t i = 0; i < raw_.labels.size() / width; ++i) {
         raw_.labels[i] = raw_.labels[i * width];
@@ -146,7 +149,7 @@ class Collector {
         label.has_int64_list() ? fmt::format(" of {} values", values) : "", wanted));
   }
 
-  // data.shape, or what the first record has.
+  // Checks the number of elements against data.shape, or else against the first record.
   Status fit(int64_t elements, const char* of_what) {
     if (raw_.sample.empty()) raw_.sample = {elements};
     const int64_t wanted = TensorType{DType::kF32, raw_.sample}.elements();
@@ -199,7 +202,7 @@ class Collector {
     return Ok{};
   }
 
-  // Records of both kinds in one file: everything is a number.
+  // Called when records of bytes and of numbers occur together: converts the bytes to numbers.
   void numbers_from_pixels() {
     const size_t at = raw_.numbers.size();
     raw_.numbers.resize(at + raw_.pixels.size());
@@ -217,7 +220,7 @@ class Collector {
           "int64_list of at least one",
           request_.feature, kind_of(feature), feature.has_int64_list() ? " of no values" : ""));
     }
-    // A single label of a single token leaves open of which kind the labels are.
+    // For a sample of a single token, one label can be either kind, so a longer one must decide.
     if (!per_token_ && tokens.size() > 1) per_token_ = labels.size() > 1;
     const bool each = per_token_.value_or(false);
     if (labels.size() != (each ? tokens.size() : 1)) {
@@ -235,7 +238,7 @@ class Collector {
     raw_.tokens.insert(raw_.tokens.end(), tokens.begin(), tokens.end());
     raw_.tokens.insert(raw_.tokens.end(), room, 0);
     raw_.labels.insert(raw_.labels.end(), labels.begin(), labels.end());
-    raw_.labels.resize(raw_.tokens.size(), 0);  // samples() drops what is too much
+    raw_.labels.resize(raw_.tokens.size(), 0);  // samples() drops the excess
     if (padded()) {
       raw_.weights.insert(raw_.weights.end(), static_cast<size_t>(tokens.size()), 1.0f);
       raw_.weights.insert(raw_.weights.end(), room, 0.0f);
@@ -246,11 +249,11 @@ class Collector {
   const DataRequest& request_;
   RawSamples raw_;
   std::vector<First> firsts_;
-  std::string place_;              // of the record that is being added
-  std::optional<bool> per_token_;  // kind of the labels, once a record tells it
+  std::string place_;              // location of the record that is being added
+  std::optional<bool> per_token_;  // whether labels are per token, once a record shows it
 };
 
-// `per_file`: how many samples each has.
+// Sets `per_file`, if given, to the number of samples of each file.
 Result<Samples> read_files(const DataRequest& request, const std::vector<std::string>& files,
                            std::vector<int64_t>* per_file = nullptr) {
   Collector collector(request);

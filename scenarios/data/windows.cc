@@ -1,3 +1,4 @@
+// Windows of tokens, UTF-8 decoding and ranks of characters.
 #include "scenarios/data/windows.h"
 
 #include <fmt/format.h>
