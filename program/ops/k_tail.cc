@@ -8,7 +8,7 @@ namespace twinrun {
 
 int64_t k_size(const Op& op, const std::vector<Tensor>& inputs) {
   if (op.kind == OpKind::kDotGeneral)
-    return inputs[0].dims()[static_cast<size_t>(op.attrs.lhs_contract)];
+    return inputs[0].dims()[static_cast<size_t>(op.attrs.batch_dims + op.attrs.lhs_contract)];
   // w [kh, kw, ci, co], or dy [n, oh, ow, co] of a kernel gradient.
   const Dims& d = inputs[1].dims();
   return op.kind == OpKind::kConvolutionInputGrad ? d[0] * d[1] * d[3] : d[0] * d[1] * d[2];
@@ -26,8 +26,19 @@ std::vector<Tensor> without_k_tail(const Op& op, const std::vector<Tensor>& inpu
   const Dims& d = t.dims();
   const int64_t k_total = k_size(op, inputs);
   const int64_t first = std::max<int64_t>(0, k_total - tail);
-  if (op.kind == OpKind::kDotGeneral && op.attrs.lhs_contract == 1) {
-    for (int64_t row = 0; row < d[0]; ++row) zero(row * d[1] + first, (row + 1) * d[1]);
+  if (op.kind == OpKind::kDotGeneral) {
+    // The batch, if there is one, is one matrix after the other.
+    const int64_t rows = d[d.size() - 2], columns = d[d.size() - 1];
+    const int64_t matrices = t.elements() / std::max<int64_t>(rows * columns, 1);
+    for (int64_t i = 0; i < matrices; ++i) {
+      const int64_t at = i * rows * columns;
+      if (op.attrs.lhs_contract == 0) {
+        zero(at + first * columns, at + rows * columns);
+        continue;
+      }
+      for (int64_t row = 0; row < rows; ++row)
+        zero(at + row * columns + first, at + (row + 1) * columns);
+    }
   } else if (op.kind == OpKind::kConvolutionInputGrad) {  // k = (kh, kw, co)
     for (int64_t k = first; k < k_total; ++k) {
       for (int64_t ci = 0; ci < d[2]; ++ci) {

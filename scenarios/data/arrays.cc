@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <limits>
+#include <utility>
 
 #include "program/base/names.h"
 #include "scenarios/data/raw_samples.h"
@@ -25,8 +27,9 @@ std::vector<int64_t> widen(const NamedArray& array) {
   for (size_t i = 0; i < out.size(); ++i) {
     T value;
     std::memcpy(&value, array.bytes.data() + i * sizeof(T), sizeof(T));
-    // A u64 beyond int64 becomes negative, which is out of range for labels and token ids.
-    out[i] = static_cast<int64_t>(value);  // NOLINT(bugprone-signed-char-misuse): a number
+    // A u64 beyond int64 becomes the largest int64, which is out of every range that is accepted.
+    out[i] = std::in_range<int64_t>(value) ? static_cast<int64_t>(value)
+                                           : std::numeric_limits<int64_t>::max();
   }
   return out;
 }

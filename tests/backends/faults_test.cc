@@ -282,14 +282,21 @@ TEST(FaultKinds, DropKTailOfADotInEveryLayout) {
     const int64_t tail = k == 300 ? 44 : k == 256 ? 128 : 5;
     for (int lhs : {0, 1}) {
       for (int rhs : {0, 1}) {
-        const Dims da = lhs == 1 ? Dims{3, k} : Dims{k, 3}, db = rhs == 0 ? Dims{k, 2} : Dims{2, k};
-        OneOp op(da, db);
-        const Program p = op.program(op.h.b.dot(op.a, op.b, lhs, rhs, "y"));
-        const Tensor a = small::generic_f32(da, -1, 1, 1), b = small::generic_f32(db, -1, 1, 2);
-        const auto at_k = [&](int64_t i) { return lhs == 1 ? i % k : i / 3; };
-        expect_tail(p, a, b, true, "drop_k_tail@y", [&](int64_t i) { return at_k(i) < k - tail; });
-        expect_tail(p, a, b, true, "drop_k_tail@y,magnitude=2",
-                    [&](int64_t i) { return at_k(i) < k - 2; });
+        for (const bool batched : {false, true}) {
+          Dims da = lhs == 1 ? Dims{3, k} : Dims{k, 3}, db = rhs == 0 ? Dims{k, 2} : Dims{2, k};
+          if (batched) {
+            da.insert(da.begin(), 4);
+            db.insert(db.begin(), 4);
+          }
+          OneOp op(da, db);
+          const Program p = op.program(op.h.b.dot(op.a, op.b, lhs, rhs, "y", batched ? 1 : 0));
+          const Tensor a = small::generic_f32(da, -1, 1, 1), b = small::generic_f32(db, -1, 1, 2);
+          const auto at_k = [&](int64_t i) { return lhs == 1 ? i % k : i / 3 % k; };
+          expect_tail(p, a, b, true, "drop_k_tail@y",
+                      [&](int64_t i) { return at_k(i) < k - tail; });
+          expect_tail(p, a, b, true, "drop_k_tail@y,magnitude=2",
+                      [&](int64_t i) { return at_k(i) < k - 2; });
+        }
       }
     }
   }

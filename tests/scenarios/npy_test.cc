@@ -121,6 +121,10 @@ TEST_F(NpyTest, WrongValues) {
        array(ElementType::kI64, {3, 2}, std::vector<int64_t>{0, 1, 2, 3, int64_t{1} << 40, 5}));
   EXPECT_EQ(error(saved()),
             "DIR/x.npy: 1099511627776 has no exact binary32; allowed: -16777216 to 16777216");
+  save("x.npy", array(ElementType::kU64, {3, 2},
+                      std::vector<uint64_t>{0, 1, 2, 3, std::numeric_limits<uint64_t>::max(), 5}));
+  EXPECT_EQ(error(saved()),
+            "DIR/x.npy: 9223372036854775807 has no exact binary32; allowed: -16777216 to 16777216");
   save("x.npy", array(ElementType::kI32, {3, 2}, std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(error(saved(2)), "DIR/y.npy: record 2: label 2; allowed: 0 to 1 (data.classes is 2)");
   EXPECT_EQ(error(saved(3, 5)),
