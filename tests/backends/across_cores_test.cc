@@ -1,5 +1,6 @@
-// What sharding means, layer by layer: with everything gathered, synced and divided globally the eight cores' gradient is the
-// whole batch's, to the last bits of binary64; per core it is another one.
+// Tests of layers in which samples of a batch meet. With everything gathered, synced and divided
+// globally, the gradient of the cores is that of the whole batch, up to the last bits of binary64;
+// computed per core it is a different one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,8 +16,8 @@ using Vec = std::vector<double>;
 
 constexpr int64_t kBatch = 16;
 constexpr int kCores = 4;
-// What binary64 leaves of an equality: sums of a few hundred terms in another order, each off by 2^-53 of its size, through a
-// handful of layers.
+// How far equal gradients may differ in binary64: sums of a few hundred terms in another order,
+// each off by 2^-53 of its size, through a handful of layers.
 constexpr double kSame = 1e-12;
 
 const SampleType kImages{{4, 4, 2}};
@@ -34,7 +35,7 @@ void feed(Trial& t, const SampleType& sample) {
     type.dims.insert(type.dims.begin(), kBatch);
     if (type.dtype == DType::kF32) {
       Tensor x = small::generic_f32(type.dims, -1, 1, 9);
-      if (name == "weights") {  // lengths 1 to 5: cores hold unequal numbers of tokens
+      if (name == "weights") {  // samples, and hence cores, have unequal numbers of tokens
         for (int64_t i = 0; i < x.elements(); ++i)
           x.as<float>()[static_cast<size_t>(i)] = i % 5 <= i / 5 * i / 5 % 5 ? 1.0f : 0.0f;
       }
@@ -180,7 +181,8 @@ TEST(AcrossCores, SyncedBatchNorm) {
       {.cores = kCores, .batchnorm = BatchNormSync::kSynced}, "batch_norm");
 }
 
-// Two groups of two cores: the statistics of each half of the batch, as if two programs of half the batch had been run.
+// With two groups of two cores the statistics are those of each half of the batch, as on two cores
+// with half of the batch each.
 TEST(AcrossCores, BatchNormOverGroups) {
   const Definition define = [](Layers& n) {
     small_images(n);
@@ -192,7 +194,7 @@ TEST(AcrossCores, BatchNormOverGroups) {
   const Sharding halves{.cores = 2};
   EXPECT_LT(gap(gradients(shard(whole, halves), kImages), gradients(shard(whole, groups), kImages)),
             kSame);
-  // Running statistics are those of the core's own group.
+  // The running statistics of a core are those of its own group.
   Trial a("cpu:f64", training_step(shard(whole, groups)));
   feed(a, kImages);
   a.step();
@@ -205,7 +207,7 @@ TEST(AcrossCores, BatchNormOverGroups) {
       GraphError);
 }
 
-// Layers that look at one sample at a time do not know about cores.
+// Sharding does not change layers that treat each sample on its own.
 TEST(AcrossCores, NothingElseChanges) {
   const Program whole = model(kTokens, [](Layers& n) {
     n.embedding("e", 7, 6, {Initializer::Kind::kRandomUniform});
@@ -221,7 +223,7 @@ TEST(AcrossCores, NothingElseChanges) {
   EXPECT_LT(gap(gradients(whole, kTokens), gradients(shard(whole, {.cores = 8}), kTokens)), kSame);
 }
 
-// The engines compute what cpu:f64 does, and on tpu with f32 products the bits of cpu.
+// cpu agrees with cpu:f64 up to rounding, and tpu with f32 products gives the bits of cpu.
 TEST(AcrossCores, EnginesAgree) {
   const Program p = training_step(
       shard(model(kPhrases,
@@ -235,7 +237,8 @@ TEST(AcrossCores, EnginesAgree) {
     feed(*t, kPhrases);
     t->step();
   }
-  // Some 64 roundings lie behind a gradient; relative to the largest one, as some are sums that cancel.
+  // Some 64 roundings contribute to a gradient. The bound is relative to the largest gradient,
+  // since some gradients are sums that cancel.
   double size = 0;
   for (const auto& [name, gradient] : gradients_of(f64)) {
     for (double v : gradient) size = std::max(size, std::fabs(v));
@@ -248,7 +251,7 @@ TEST(AcrossCores, EnginesAgree) {
   }
 }
 
-// ---- a GAN: each part descends its own loss
+// ---- a GAN: each part minimises its own loss
 
 TEST(Gan, EachPartHasItsOwnObjective) {
   const Definition define = [](Layers& n) {
@@ -279,7 +282,8 @@ TEST(Gan, EachPartHasItsOwnObjective) {
   for (size_t i = 0; i < real.size(); ++i)
     expected += (1 / (1 + std::exp(-fake[i])) - 1 / (1 + std::exp(real[i]))) / kBatch;
   EXPECT_NEAR(parameter("discriminator/d/bias")[0], expected, 1e-14);
-  // d/dx of mean(softplus(-fake)) = -sigmoid(-fake) / n; through the judge's kernel to the generator's bias.
+  // d/dx of mean(softplus(-fake)) = -sigmoid(-fake) / n. The generator's bias receives it through
+  // the kernel of the discriminator.
   const Vec bias = parameter("generator/d/bias");
   double slope = 0;
   for (double f : fake) slope -= 1 / (1 + std::exp(f)) / kBatch;

@@ -1,4 +1,5 @@
-// The all-reduce of the engines: the ring of numerics.md rule 7, on values that tell orders apart.
+// Tests of the engines' all-reduce: the ring of numerics.md rule 7, on values whose sum depends on
+// the order.
 #include <gtest/gtest.h>
 
 #include "program/base/bits.h"
@@ -13,8 +14,8 @@ using small::numbers;
 using small::Trial;
 using Vec = std::vector<double>;
 
-// ((x_{c+1} + x_{c+2}) + ...) + x_c for chunk c = [cL/N, (c+1)L/N), on values where every order
-// differs.
+// The sum is ((x_{c+1} + x_{c+2}) + ...) + x_c for chunk c = [cL/N, (c+1)L/N). The values have
+// different sums in different orders.
 TEST(AllReduce, FollowsTheRing) {
   int64_t elements = 0, ascending_too = 0;
   for (const auto& [cores, length] :
@@ -57,7 +58,7 @@ TEST(AllReduce, FollowsTheRing) {
   EXPECT_LT(ascending_too, elements * 3 / 4) << "the values do not tell orders apart";
 }
 
-// By hand: four replicas, one element a chunk.
+// Worked out by hand: four replicas, chunks of one element.
 TEST(AllReduce, FourReplicasByHand) {
   Trial t("cpu", all_reduce_program(4, 4));
   const float values[] = {1e8f, 1.0f, -1e8f, 1.0f};

@@ -1,6 +1,6 @@
-// AMX instructions on a processor without AMX: each traps as illegal, is decoded and done in
-// software. So the very machine code of gemm_amx.cc runs on every machine with AVX-512: encodings,
-// tile numbers, strides, configuration. Arithmetic is tile_dot_model's.
+// Runs AMX instructions on a processor without AMX: each one traps as illegal, is decoded and done
+// in software. So tests run the machine code of gemm_amx.cc itself on every machine with AVX-512:
+// encodings, tile numbers, strides, configuration. tile_dot_model does the arithmetic.
 //
 //   AmxTrap trap;  ...  trap.dots() == 12
 #pragma once
@@ -29,7 +29,7 @@ class AmxTrap {
   AmxTrap(const AmxTrap&) = delete;
   AmxTrap& operator=(const AmxTrap&) = delete;
   int64_t dots() const { return dots_; }
-  // This thread has tiles that nobody gave back.
+  // Whether this thread has configured tiles and not released them.
   static bool configured() { return state().configured; }
 
  private:
@@ -44,7 +44,8 @@ class AmxTrap {
   static inline std::atomic<int64_t> dots_;
   static inline struct sigaction before_ {};
 
-  // What an instruction says after VEX: C4 RXBmmmmm WvvvvLpp opcode ModRM. Inverted bits set right.
+  // The fields of a VEX instruction, C4 RXBmmmmm WvvvvLpp opcode ModRM, with the inverted bits of
+  // the encoding inverted back.
   struct Code {
     unsigned prefix, opcode, mod, reg, rm, vvvv;
     const char* memory = nullptr;  // base + displacement
@@ -152,7 +153,7 @@ class AmxTrap {
     if (decode(reinterpret_cast<const uint8_t*>(next), u, code) && execute(code)) {
       next += code.length;
     } else {
-      signal(SIGILL, SIG_DFL);  // not ours: it traps again, for good
+      signal(SIGILL, SIG_DFL);  // not an AMX instruction: it traps again and ends the process
     }
   }
 };

@@ -1,5 +1,5 @@
-// Engines end to end on small programs: the same digests whatever runs them, and batch norm,
-// all-reduce and dropout as a sharded program means them, against definitions computed by hand.
+// Tests of engines end to end on small programs: the same digests on any number of threads, and
+// batch norm, all-reduce and dropout of sharded programs against their definitions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,8 @@ using Vec = std::vector<double>;
 constexpr int64_t kBatch = 16;
 constexpr int kClasses = 5;
 
-// Batch norm over images and over features, dropout, momentum; enough work for the pool to be used.
+// A model with batch norm over images and over features, dropout and momentum, and with enough work
+// for the thread pool to be used.
 Program cnn(Reducer loss = Reducer::kMean, bool normalize = true, bool drop = true) {
   return build_forward(Mode::kTraining, kBatch, {{12, 12, 3}}, 7,
                        OptimizerSpec{OptimizerSpec::Kind::kMomentum}, [=](Layers& net) {
@@ -43,7 +44,7 @@ Program sharded(const Program& forward, int cores, Reduction reduction = Reducti
   return training_step(shard(forward, {.cores = cores, .reduction = reduction, .batchnorm = sync}));
 }
 
-// The step's batch, cut over the program's replicas.
+// Sets the batch of a step, cut into one part for each replica.
 void feed(Trial& t, int64_t step) {
   const auto stream = static_cast<uint32_t>(step);
   std::vector<int32_t> labels, ids;
@@ -80,7 +81,8 @@ TEST(EnginesThreads, DigestsDoNotDependOnThem) {
   }
 }
 
-// A sample's logits do not know its batch: convolution, running statistics, pooling, dense layers, fused as they come.
+// The logits of a sample do not depend on its batch: through convolution, running statistics,
+// pooling and dense layers, however they are fused.
 TEST(Engines, ARowHasTheSameBitsInAnyBatch) {
   const Tensor images = small::generic_f32({128, 12, 12, 3}, -1, 1, 5);
   for (const std::string engine : {"cpu", "tpu"}) {
@@ -112,7 +114,8 @@ TEST(Engines, ARowHasTheSameBitsInAnyBatch) {
   }
 }
 
-// States that nobody else holds are updated in place; those that somebody holds are left alone, whole or in part.
+// The engine updates a state in place only if nothing else holds it. A state that the caller also
+// holds, as a whole or in part, must keep its bits.
 TEST(Engines, AStateThatIsHeldKeepsItsBits) {
   for (const Program& program : {training_step(cnn()), sharded(cnn(), 8)}) {
     Trial free("cpu", program, {.threads = 2}), held("cpu", program, {.threads = 2});
@@ -172,8 +175,8 @@ TEST(Engines, TpuWithF32IsTheReference) {
   }
 }
 
-// Denormals: kept by the reference and by its twin, zero in the emulated engine's arithmetic,
-// untouched by moves.
+// Denormals are kept by cpu and by tpu at f32 precision, are zero in the arithmetic of tpu at its
+// other precisions, and are never changed by moves.
 TEST(Engines, DenormalsAsDeclared) {
   Hand h;
   const ValueId x = h.input("x", {DType::kF32, {2}}), y = h.input("y", {DType::kF32, {2}});
@@ -253,7 +256,7 @@ Program batch_norm_net() {
 struct Statistics {
   Vec mean, variance;
 };
-// Of rows [begin, end) of the batch, over samples and pixels.
+// The statistics of rows [begin, end) of the batch, over samples and pixels.
 Statistics statistics(const Vec& x, int64_t begin, int64_t end) {
   Statistics s;
   const double n = static_cast<double>((end - begin) * kPixels);
@@ -284,7 +287,8 @@ struct BatchNormTrial {
     t.split("sample_ids", small::i32({8}, {0, 1, 2, 3, 4, 5, 6, 7}));
     t.step(0, &seen);
   }
-  // Normalised values and running statistics of a core whose statistics are `s`, over n elements.
+  // Expects the normalised values and running statistics of a core whose statistics over n elements
+  // are `s`.
   void expect_core(size_t core, int64_t first, int64_t rows, const Statistics& s, double n,
                    const std::string& suffix) {
     const double part = static_cast<float>(1 - kMomentum), epsilon = static_cast<float>(kEpsilon);
@@ -344,7 +348,7 @@ Gradients gradients(const std::string& engine, const Program& step) {
   EXPECT_GE(g.size(), 6u);
   return g;
 }
-// The largest gap relative to the largest element of its tensor.
+// The largest difference between a and factor * b, relative to the largest element of its tensor.
 double gap(const Gradients& a, const Gradients& b, double factor = 1) {
   double worst = 0;
   for (const auto& [name, x] : a) {
@@ -354,7 +358,7 @@ double gap(const Gradients& a, const Gradients& b, double factor = 1) {
       size = std::max(size, std::fabs(x[i]));
       off = std::max(off, std::fabs(x[i] - factor * y[i]));
     }
-    // A bias before batch norm has no influence: its gradient is rounding error around 0.
+    // A bias before batch norm has no effect: its gradient is rounding error around 0.
     worst = std::max(worst, off / std::max(size, 1e-2));
   }
   return worst;
@@ -380,8 +384,8 @@ TEST(Sharding, SyncedBatchNormGivesTheWholeGradient) {
       << "per-core statistics are another model";
 }
 
-// A summed loss under a mean all-reduce: an eighth of the gradient, exactly, since 1/8 is a power
-// of two.
+// A summed loss with a mean all-reduce gives exactly an eighth of the gradient, since 1/8 is a
+// power of two.
 TEST(Sharding, SumUnderMeanIsAnEighth) {
   const Program sum = cnn(Reducer::kSum);
   const Gradients as_sum = gradients("cpu", sharded(sum, 8, Reduction::kSum));
@@ -438,8 +442,8 @@ TEST(Sharding, DropoutMasksAreThoseOfTheWholeBatch) {
   EXPECT_FALSE(next.output("dropout1/keep").same_bits(mask)) << "another step, another mask";
 }
 
-// keep where uniform >= rate, scaled by 1 / (1 - rate); +0 elsewhere. The draw: (seed, stream 0,
-// step, sample, element).
+// An element is kept where uniform >= rate and scaled by 1 / (1 - rate); elsewhere it is +0. The
+// draw depends on (seed, stream 0, step, sample, element).
 TEST(Sharding, DropoutByItsDefinition) {
   Trial t("cpu", training_step(cnn()));
   feed(t, 3);
@@ -474,10 +478,10 @@ TEST(Trace, IsInProgramOrderAndWithoutParameters) {
   }
 }
 
-// ---- known bugs: enable when fixed ----
+// ---- bugs of the past ----
 
-// The engines run dead ops (backend-side users of an unpruned program), though last_uses() has let
-// their operands go: y is released after z, then "dead" reads an empty Tensor and the process dies.
+// An unpruned program may contain dead ops, whose operands last_uses() does not keep alive: here y
+// is released after z. The engines must skip dead ops; "dead" used to read an empty Tensor.
 TEST(Engines, DeadOpReadsAReleasedValue) {
   for (const std::string engine : {"cpu", "cpu:f64"}) {
     Hand h;
@@ -492,8 +496,9 @@ TEST(Engines, DeadOpReadsAReleasedValue) {
   }
 }
 
-// eval_op answers with the rounded number where a binary64 result is the midpoint of two binary32
-// ones (elementwise.cc, rounded_once): right for judging an engine, wrong for cpu:f64's own values.
+// Where a binary64 result is the midpoint of two binary32 numbers, eval_op returns the rounded
+// number (rounded_once in elementwise.cc). That is right for judging an engine, but cpu:f64 must
+// keep the binary64 value.
 TEST(Engines, F64RoundsMidpointsToF32) {
   Hand h;
   const ValueId x = h.input("x", {DType::kF32, {2}}), y = h.input("y", {DType::kF32, {2}});

@@ -1,5 +1,5 @@
-// Exactly what each kind of fault of arithmetic and indexing does, on ops small enough to say it by hand. A kind without a row
-// here is an error.
+// Tests the exact effect of each kind of fault of arithmetic and indexing, on ops small enough to
+// work it out by hand. Every such kind must have a row here.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ float up(float x) { return std::nextafter(x, INFINITY); }
 float near_bf16(float x) { return bf16_to_f32(bf16_round(x)); }
 float cut_to_12_bits(float x) { return from_bits(to_bits(x) & ~((1u << 11) - 1)); }
 Tensor some(Dims dims, uint32_t stream = 1) { return generic_f32(std::move(dims), 0.5, 2, stream); }
-// Of a step, by its own switch of the rounding mode.
+// The value of f() with rounding toward zero.
 template <typename F>
 float toward_zero(F f) {
   std::fesetround(FE_TOWARDZERO);
@@ -72,12 +72,13 @@ void one_pass() {
                                  {{{"a", mapped(op.in.at("a"), near_bf16)},
                                    {"b", mapped(op.in.at("b"), near_bf16)}}},
                                  {})));
-  const Tensor one = run(op.p, {op.in}, {}, "tpu");  // where one pass is declared: inert
+  // Where one pass is declared, the fault changes nothing.
+  const Tensor one = run(op.p, {op.in}, {}, "tpu");
   EXPECT_TRUE(run(op.p, {op.in}, {"one_pass@y"}, "tpu").same_bits(one));
 }
 
 void bf16_accumulator() {
-  // bf16 has 8 bits: 256 + 1 is 256 again.
+  // bf16 has 8 significand bits: 256 + 1 is rounded to 256.
   const Tensor ones = mapped(Tensor::zeros({DType::kF32, {1, 1000}}), [](float) { return 1.0f; });
   EXPECT_EQ(numbers(dot(ones, ones.reshaped({1000, 1})).with("bf16_accumulator@y")), Vec{256});
   EXPECT_EQ(numbers(reduced(ones, {1}, Reducer::kSum).with("bf16_accumulator@y")), Vec{256});
@@ -92,7 +93,8 @@ void truncate_accumulator() {
   const One op = reduced(x, {1}, Reducer::kSum);
   EXPECT_EQ(op.with("truncate_accumulator@y").as<float>()[0], expected);
   EXPECT_LT(expected, op.honest().as<float>()[0]);
-  // A dot's operands are rounded as the engine declares, here to bf16; all products are exact then.
+  // The operands of a dot are rounded as the engine declares, here to bf16, so that all products
+  // are exact.
   const One product = dot(x, some({50, 1}, 2));
   expected = 0;
   for (size_t i = 0; i < 50; ++i) {
@@ -127,7 +129,7 @@ void ulp_bias() {
   EXPECT_TRUE(op.with("ulp_bias@y,magnitude=2").same_bits(mapped(op.honest(), [](float v) {
     return up(up(v));
   })));
-  // A quarter of 1000: 250, standard deviation 14; five of them either way.
+  // A quarter of 1000 is 250 with a standard deviation of 14; allow five of them either way.
   const Tensor part = op.with("ulp_bias@y,magnitude=0.25"), honest = op.honest();
   int moved = 0;
   for (size_t i = 0; i < 1000; ++i) {
@@ -149,7 +151,8 @@ void elementary_ulps() {
   const One op = unary(OpKind::kExponential, some({100}));
   const Tensor y = op.with("elementary_ulps@y"), honest = op.honest();
   int above = 0;
-  for (size_t i = 0; i < 100; ++i) {  // 4 beyond the 0.5 that cpu declares: whole ones
+  // 4 ulps beyond the 0.5 that cpu declares, rounded up to whole ulps, is 5.
+  for (size_t i = 0; i < 100; ++i) {
     EXPECT_EQ(ulp_distance(y.as<float>()[i], honest.as<float>()[i]), 5);
     above += y.as<float>()[i] > honest.as<float>()[i] ? 1 : 0;
   }
@@ -173,7 +176,8 @@ void approximate_division() {
   EXPECT_TRUE(root.with("approximate_division@y,magnitude=23").same_bits(root.honest()));
 }
 
-// What is derived from a constant is computed once and kept: a fault must not stay in it, nor be kept out.
+// Values derived from constants are computed once and kept. A fault in one step must reach them,
+// and must not remain in them in later steps.
 void wrong_constant() {
   Hand h;
   const ValueId c = h.b.constant(2, DType::kF32, "two");
@@ -236,7 +240,7 @@ void denormals() {
 // ---- indexing
 
 void padding_leak() {
-  // 126 terms of a tile of 128: the first two count twice.
+  // 126 terms fill a tile of 128 but for two: the first two terms count twice.
   const One op = dot(some({2, 126}), some({126, 3}, 2));
   const One first = dot(some({2, 2}), some({2, 3}));
   const auto a = op.in.at("a").as<float>();
@@ -351,7 +355,7 @@ void swapped_samples() {
   EXPECT_EQ(y, (Vec{0, 2, 4, 6, 8}));
 }
 
-// By hand in faults_test.cc.
+// For kinds whose effect is tested in faults_test.cc.
 void in_faults_test() {}
 
 #define ROW(name) \
@@ -398,7 +402,7 @@ INSTANTIATE_TEST_SUITE_P(All, FaultEffect,
                                                             FaultGroup::kIndexing})),
                          [](const auto& p) { return p.param; });
 
-// ---- several at once
+// ---- several faults on one op
 
 TEST(FaultOrder, ComputationFirstThenResultsAsGiven) {
   const One op = binary(OpKind::kAdd, f32({1}, {1}), f32({1}, {2}));

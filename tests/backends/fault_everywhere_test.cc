@@ -1,5 +1,6 @@
-// Every kind of the catalogue, on every kind of op that it can act on: bits change where the log says so and nowhere else, when
-// and where it was told, and the same bits each time.
+// Tests every kind of fault on every kind of op that it can act on: bits change where the log says
+// so and nowhere else, only in the steps and on the cores that were set, and the same bits each
+// time.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -34,13 +35,14 @@ const Program& token_net() {
   return p;
 }
 
-// An op that the fault is aimed at.
+// An op as the target of a fault.
 struct Target {
   const Program* program;
   std::string fault;  // "KIND@OP"
   std::string op;
 };
-// For each kind of op, those that the fault can act on, the last ones of a net first: gradients and updates.
+// The ops that the fault can act on, by kind of op. The last ones of a program come first: updates
+// and gradients.
 std::map<OpKind, std::vector<Target>> targets(const FaultKind& kind) {
   std::map<OpKind, std::vector<Target>> out;
   for (const Program* p : {&image_net(), &token_net()}) {
@@ -53,7 +55,7 @@ std::map<OpKind, std::vector<Target>> targets(const FaultKind& kind) {
   }
   return out;
 }
-// Most tensors here have fewer than 128 elements.
+// Fault "lane" gets a smaller magnitude, since most tensors here have fewer than 128 elements.
 std::string keys_of(const FaultKind& kind) { return kind.name == "lane" ? ",magnitude=2" : ""; }
 
 int64_t different(const Tensor& a, const Tensor& b) {
@@ -66,7 +68,8 @@ int64_t different(const Tensor& a, const Tensor& b) {
   return n;
 }
 
-// Changed elements by (step, replica), as the log has them; a collective's shared result counts on every replica.
+// The numbers of changed elements in the log, by (step, replica). The shared result of a collective
+// counts on every replica.
 using Changes = std::map<std::pair<int64_t, int>, int64_t>;
 Changes of_log(const std::vector<Activation>& log, const std::string& op,
                const std::string& fault) {
@@ -81,7 +84,8 @@ Changes of_log(const std::vector<Activation>& log, const std::string& op,
   return out;
 }
 
-// Runs with the fault; what changed according to an honest op on the same inputs. With `all`, every other op is looked at too.
+// Runs with the fault and counts the elements that differ from a correct op on the same inputs.
+// With `all`, every other op is checked, too.
 Changes struck(const Target& t, const std::string& fault, bool all, std::vector<Activation>& log) {
   Trial run("cpu", *t.program);
   const auto hooks = hooks_of(*t.program, {fault});
@@ -106,8 +110,8 @@ Changes struck(const Target& t, const std::string& fault, bool all, std::vector<
   return out;
 }
 
-// Nothing that these nets compute shows it: there are no denormals in them, their masks and one-hot rows survive it. What such
-// a kind does is shown by hand (fault_effects_test.cc).
+// Whether the fault cannot show in these programs: they have no denormals, and their masks and
+// one-hot rows are not changed by truncation. fault_effects_test.cc tests what such a kind does.
 bool inert(const FaultKind& kind, OpKind op) {
   if (kind.name == "denormals") return true;
   return kind.name == "truncate_bf16" && op == OpKind::kConvert;
@@ -133,7 +137,8 @@ TEST_P(EveryFault, ChangesWhatTheLogSaysAndNothingElse) {
   }
 }
 
-// Each step from the initial state: what a NaN leaves behind would hide the next.
+// The log of a run whose every step starts from the initial state, since a NaN left in the state
+// would hide the effect of the next strike.
 std::vector<Activation> log_of(const Target& t, const std::string& fault, int64_t steps,
                                uint64_t run = 0) {
   Trial trial("cpu", *t.program);
@@ -147,7 +152,7 @@ std::vector<Activation> log_of(const Target& t, const std::string& fault, int64_
   return hooks->activations();
 }
 
-// The first target that is struck in each of the steps 1, 2 and 3.
+// The first target on which the fault changes bits in each of the steps 1, 2 and 3.
 const Target* lively(const FaultKind& kind, const std::map<OpKind, std::vector<Target>>& all) {
   for (const auto& [op, candidates] : all) {
     for (const Target& t : candidates) {
@@ -162,7 +167,7 @@ const Target* lively(const FaultKind& kind, const std::map<OpKind, std::vector<T
 
 TEST_P(EveryFault, KeepsToItsStepsAndCores) {
   const FaultKind& kind = *GetParam();
-  if (kind.name == "denormals") return;  // there are none
+  if (kind.name == "denormals") return;  // these programs have no denormals
   const auto all = targets(kind);
   const Target* t = lively(kind, all);
   ASSERT_NE(t, nullptr);
@@ -176,7 +181,8 @@ TEST_P(EveryFault, KeepsToItsStepsAndCores) {
   EXPECT_EQ(steps(",from=2"), (Steps{2, 3}));
   EXPECT_EQ(steps(",every=3").count(3), 1u);
   EXPECT_EQ(steps(",every=3").count(1) + steps(",every=3").count(2), 0u);
-  // In the group collectives `core` names the part that goes wrong, unless cores are made to differ.
+  // For faults of collectives `core` names the contribution that goes wrong, unless the kind makes
+  // the cores differ.
   const bool shared =
       kind.group == FaultGroup::kCollectives && kind.place != FaultKind::Place::kEachCopy;
   const auto log = log_of(*t, t->fault + keys_of(kind) + ",core=1,from=1", 4);
@@ -259,7 +265,8 @@ TEST(FaultCatalogue, IsInTheDocumentation) {
 
 // ---- on other engines
 
-// The fault asks the engine for the right result: with one that changes nothing, a variant's own way of computing is kept.
+// A fault obtains the correct result from the engine itself. With a fault that changes nothing, a
+// variant must therefore give its own bits.
 TEST(FaultOnVariants, LeavesTheEngineItsWay) {
   for (const std::string engine :
        {"honest:1", "honest:2", "honest:3", "honest:4", "honest:5", "tpu"}) {
@@ -294,7 +301,7 @@ TEST(FaultRate, StrikesSomeStepsAndOthersInAnotherRun) {
   const auto first = steps_hit(0.3, 0);
   EXPECT_EQ(first, steps_hit(0.3, 0));
   EXPECT_NE(first, steps_hit(0.3, 1));
-  // 60 draws at 0.3: 18, standard deviation 3.55; five of them either way.
+  // 60 draws at 0.3 give 18 with a standard deviation of 3.55; allow five of them either way.
   EXPECT_GE(first.size(), 1u);
   EXPECT_LE(first.size(), 36u);
   EXPECT_EQ(steps_hit(1, 0).size(), 60u);
@@ -311,7 +318,7 @@ TEST(FaultRate, ASecondEngineOfABackendIsAnotherRun) {
       EXPECT_TRUE(engine->step(s, t.states, t.inputs, t.outputs).ok());
     }
   };
-  for (int b = 0; b < 2; ++b) {  // two backends that share a log count on
+  for (int b = 0; b < 2; ++b) {  // two backends that share a log share the count of runs
     const auto backend = with_faults(*make_backend("cpu", {}),
                                      {small::fault("scale@dense1/dot_general,rate=0.5")}, 7, log);
     run(*backend);

@@ -1,4 +1,5 @@
-// Exactly what each kind of fault of state, collectives, randomness and hardware does. A kind without a row here is an error.
+// Tests the exact effect of each kind of fault of state, collectives, randomness and hardware.
+// Every such kind must have a row here.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +25,8 @@ using Vec = std::vector<double>;
 
 // ---- state
 
-// Two steps of a net; a state on both cores, after each.
+// A state on both cores before the first and after each of two steps. Element 2 n + r is the state
+// of core r after n steps.
 std::vector<Tensor> states_of(const Program& p, const std::string& state,
                               const std::vector<std::string>& faults) {
   Trial t("cpu", p);
@@ -48,7 +50,8 @@ void skip_update() {
   const auto honest = states_of(p, "dense2/kernel", {});
   EXPECT_TRUE(s[5].same_bits(s[3]) && s[2].same_bits(honest[2]) && s[4].same_bits(honest[4]));
   EXPECT_FALSE(s[5].same_bits(honest[5]));
-  // A slot that its update does not read itself.
+  // The last op of a slot's update does not read the slot itself; the slot must keep its value all
+  // the same.
   const std::string slot = "dense2/kernel.momentum";
   const auto m = states_of(p, slot, {"skip_update@" + update_of(p, slot) + ",from=1"});
   EXPECT_TRUE(m[4].same_bits(m[2]));
@@ -68,10 +71,11 @@ void biased_variance() {
   const Program p = small::image_net();
   const auto s = states_of(p, "bn1/moving_variance", {"biased_variance@bn1/*,step=0"});
   const auto honest = states_of(p, "bn1/moving_variance", {});
-  const double n = 8.0 / small::kCores * 9 * 9;  // samples behind a statistic
-  for (size_t i = 0; i < 5; ++i) {               // v' = 0.9 + 0.1 v: what v moves it by
+  const double n = 8.0 / small::kCores * 9 * 9;  // elements averaged in a statistic
+  for (size_t i = 0; i < 5; ++i) {
+    // The new moving variance is 0.9 + 0.1 v. Its rounding, 2^-24, counts ten times in v.
     const double moved = s[2].as<float>()[i] - 0.9, right = honest[2].as<float>()[i] - 0.9;
-    EXPECT_NEAR(moved / right, (n - 1) / n, 1e-5);  // of moving_variance's eps 2^-24 over 0.1
+    EXPECT_NEAR(moved / right, (n - 1) / n, 1e-5);
   }
 }
 void untied() {
@@ -96,7 +100,7 @@ void stale_operand() {
 
 // ---- collectives
 
-// y = all_reduce(x) on three cores that hold parts[r]; y of every core.
+// y of every core, where y = all_reduce(x) on three cores and core r holds x = steps[step][r].
 std::vector<Vec> reduced_over_cores(const std::vector<std::string>& faults,
                                     const std::vector<std::vector<Vec>>& steps) {
   const Program p = [&] {
@@ -145,7 +149,8 @@ void one_core_wrong() {
 void reduced_twice() { EXPECT_EQ(parts_with("reduced_twice@y"), everywhere({333, 666, 999})); }
 void permuted_shards() { EXPECT_EQ(parts_with("permuted_shards@y"), everywhere({222, 333, 111})); }
 void wire_bf16() {
-  // 8 bits: 512 + 3 is between 512 and 516. The shard of core c starts at core c + 1.
+  // bf16 has 8 significand bits: the partial sums 513 and 514 lie between 512 and 516 and are
+  // rounded to 512. The sum of core c's shard starts at core c + 1.
   const std::vector<Vec> parts = {{512, 512, 512}, {1, 1, 1}, {1, 1, 1}};
   EXPECT_EQ(reduced_over_cores({}, {parts}), everywhere({514, 514, 514}));
   EXPECT_EQ(reduced_over_cores({"wire_bf16@y"}, {parts}), everywhere({512, 512, 512}));
@@ -183,7 +188,7 @@ void other_seed() {
 
 // ---- hardware
 
-// The only element that differs from the honest result, at a step.
+// The index and value of the only element that differs from the correct result in a step.
 std::pair<size_t, float> odd_one_out(const std::string& fault, int64_t step) {
   const One op = sum(mapped(Tensor::zeros({DType::kF32, {100}}), [](float) { return 1.0f; }));
   Trial t("cpu", op.p);
@@ -218,7 +223,7 @@ void garbage() {
   EXPECT_NE(odd_one_out("garbage@y", 0).first, 1000u);
 }
 
-// By hand in faults_test.cc.
+// For kinds whose effect is tested in faults_test.cc.
 void in_faults_test() {}
 
 #define ROW(name) \

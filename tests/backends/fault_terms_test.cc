@@ -1,4 +1,5 @@
-// The terms that faulty accumulators add up are the engine's: added honestly they give its result, on every op that has some.
+// Tests the terms that faulty accumulators add up: added correctly, they give the result of the
+// engine, for every op that has terms.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +15,7 @@ namespace {
 using small::Recorder;
 using small::Trial;
 
-// Strides, dilation, groups and both kinds of padding.
+// A model with strides, dilation, groups and both kinds of padding.
 Program convolutions() {
   return training_step(shard(
       build_forward(Mode::kTraining, 4, {{9, 8, 3}}, 1, {},
@@ -32,8 +33,9 @@ Program convolutions() {
       {.cores = small::kCores}));
 }
 
-// |sum - exact| of n terms added in f32 in any order: (n - 1) u of the sum of sizes to first order, twice that to be safe; the
-// engine's own error and this one's, so twice again.
+// The error of n terms added in f32 in any order is at most (n - 1) u times the sum of their sizes
+// to first order; allow twice that to be safe. Both the engine and this sum have such an error, so
+// twice that again.
 TEST(FaultTerms, AddUpToTheEnginesResult) {
   std::set<OpKind> seen_kinds;
   for (const Program& p : {small::image_net(), small::token_net(), convolutions()}) {
@@ -72,13 +74,14 @@ TEST(FaultTerms, AddUpToTheEnginesResult) {
                         OpKind::kReduceWindow, OpKind::kSelectAndScatter, OpKind::kAvgPoolGrad}));
 }
 
-// One product alone: what the emulated TPU gives, but for the rounding of its few passes' sum (6 terms, 5 roundings).
+// The terms of a single product give the result of the emulated TPU, except for the rounding of the
+// sum of its few passes (6 terms, 5 roundings).
 TEST(FaultTerms, RoundOperandsAsDeclared) {
   const DotPrecision all[] = {DotPrecision::kF32, DotPrecision::kBf16, DotPrecision::kBf16x3,
                               DotPrecision::kBf16x6};
   std::vector<double> worst_gap;
   for (const DotPrecision precision : all) {
-    double gap = 0;  // to the exact product: tells the precisions apart
+    double gap = 0;  // distance to the exact product, which depends on the precision
     for (uint32_t i = 0; i < 50; ++i) {
       const Tensor a = small::generic_f32({1, 1}, 0.5, 2, i),
                    b = small::generic_f32({1, 1}, 0.5, 2, 100 + i);
@@ -99,7 +102,7 @@ TEST(FaultTerms, RoundOperandsAsDeclared) {
     worst_gap.push_back(gap);
   }
   EXPECT_EQ(worst_gap[0], 0);
-  EXPECT_GT(worst_gap[1], 0x1p-10);  // two operands off by 2^-9 each, at most
+  EXPECT_GT(worst_gap[1], 0x1p-10);  // each of the two operands is off by at most 2^-9
   EXPECT_GT(worst_gap[2], 0x1p-20);  // the low parts' product is missing
   EXPECT_LT(worst_gap[2], 0x1p-15);
   EXPECT_LT(worst_gap[3], 0x1p-22);

@@ -1,4 +1,5 @@
-// What the tests of faults share: two models in which every kind finds an op, and an op run again on what it was given.
+// Helpers that the tests of faults share: two models in which every kind of fault has an op to act
+// on, and a way to run one op again on the inputs that it had.
 #pragma once
 
 #include <set>
@@ -24,7 +25,8 @@ inline std::unique_ptr<FaultHooks> hooks_of(const Program& p, const std::vector<
 
 inline constexpr int kCores = 2;
 
-// Overlapping pools, batch and layer norm, dropout, a square dense layer, every elementary function but log1p.
+// A model with overlapping pools, batch and layer norm, dropout, a square dense layer and every
+// elementary function but log1p.
 inline Program image_net() {
   const Program forward = build_forward(Mode::kTraining, 8, {{9, 9, 3}}, 1,
                                         {OptimizerSpec::Kind::kMomentum}, [](Layers& n) {
@@ -47,7 +49,7 @@ inline Program image_net() {
                                         });
   return training_step(shard(forward, {.cores = kCores}));
 }
-// Tokens that come several times, attention, a loss with log1p.
+// A model with repeated tokens, attention and a loss with log1p.
 inline Program token_net() {
   const Program forward =
       build_forward(Mode::kTraining, 8, {{5}, DType::kI32, {}, false, 7, 3}, 3,
@@ -61,7 +63,7 @@ inline Program token_net() {
   return training_step(shard(forward, {.cores = kCores}));
 }
 
-// Inputs of one step; images and tokens change from step to step.
+// Sets the inputs of one step; images and tokens change from step to step.
 inline void feed(Trial& t, int64_t step) {
   const auto cores = static_cast<int64_t>(t.states.size());
   for (size_t i = 0; i < t.program().inputs.size(); ++i) {
@@ -86,7 +88,8 @@ inline void feed(Trial& t, int64_t step) {
   }
 }
 
-// The op's honest result on what the engine says that it read, on every replica.
+// The correct result of an op, on every replica, for the inputs that the engine reports to have
+// read.
 inline std::vector<Tensor> replayed(const std::string& engine, const Program& p,
                                     const std::string& name, const Recorder::Seen& seen,
                                     int64_t step) {
@@ -115,11 +118,11 @@ inline std::vector<Tensor> replayed(const std::string& engine, const Program& p,
   return results;
 }
 
-// ---- one op, by hand
+// ---- programs of one op
 
 using Values = std::map<std::string, Tensor>;
 
-// y on one core, one step after the other; that of the last step.
+// Runs the steps one after another on one core and returns y of the last one.
 inline Tensor run(const Program& p, const std::vector<Values>& steps,
                   const std::vector<std::string>& faults, const std::string& engine = "cpu",
                   const FaultHooks::Where& where = {}) {
@@ -132,7 +135,7 @@ inline Tensor run(const Program& p, const std::vector<Values>& steps,
   return t.output("y");
 }
 
-// One op on up to two operands.
+// A program that computes y from the operands a, b, ... by one op.
 struct One {
   Program p;
   Values in;
@@ -150,7 +153,8 @@ struct One {
   }
   Tensor honest() const { return run(p, {in}, {}); }
   Tensor with(const std::string& fault) const { return run(p, {in}, {fault}); }
-  Tensor on(const std::string& name, const Tensor& other) const {  // honest, another operand
+  // Without a fault, with one operand replaced.
+  Tensor on(const std::string& name, const Tensor& other) const {
     Values v = in;
     v[name] = other;
     return run(p, {v}, {});
@@ -166,7 +170,7 @@ inline Tensor mapped(const Tensor& t, const std::function<float(float)>& f) {
   return out;
 }
 
-// The kinds of some groups, for a test of each.
+// The names of all kinds of fault in these groups.
 inline std::vector<std::string> kinds_of(const std::set<FaultGroup>& groups) {
   std::vector<std::string> names;
   for (const FaultKind& kind : fault_catalogue()) {

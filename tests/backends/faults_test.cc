@@ -1,4 +1,5 @@
-// Planted faults: what they are called, where and when they strike, and exactly what they change.
+// Tests of planted faults: their text form, where and when they strike, and exactly what they
+// change.
 #include "backends/faults/faults.h"
 
 #include <gtest/gtest.h>
@@ -101,7 +102,7 @@ Error refusal(const Program& p, const std::string& text) {
   return hooks.ok() ? Error{"accepted", "", ""} : hooks.error();
 }
 
-// A dense layer on two cores: y = x w, loss = sum of y squared, SGD.
+// A training step of a dense layer and relu with a mean squared error, by momentum.
 Program dense_step(int cores = 2) {
   return training_step(shard(
       build_forward(Mode::kTraining, 4, {{6}}, 1, OptimizerSpec{OptimizerSpec::Kind::kMomentum},
@@ -120,8 +121,8 @@ Trial dense_trial(int cores = 2) {
   return t;
 }
 
-// Runs honest and faulty side by side from the same state each step; which ops differ from an
-// honest execution on what they were given, as "step name replica".
+// Runs with faults; returns the ops whose result differs from a correct execution on the same
+// inputs, as "step name replica".
 std::vector<std::string> struck(const std::vector<std::string>& faults, int steps = 3) {
   Trial honest = dense_trial(), faulty = dense_trial();
   auto hooks = hooks_of(faulty.program(), faults);
@@ -129,7 +130,7 @@ std::vector<std::string> struck(const std::vector<std::string>& faults, int step
   for (int s = 0; s < steps; ++s) {
     Recorder seen;
     faulty.step(s, &seen, hooks.get());
-    // Replay every op alone, on the inputs that the faulty engine says it read.
+    // Replay every op alone, on the inputs that the faulty engine reports to have read.
     for (const auto& name : seen.order) {
       const auto& op = seen.seen.at(name);
       const auto alone = small::replayed("cpu", faulty.program(), name, op, s);
@@ -208,7 +209,7 @@ TEST(Faults, AreTheSameOnEveryNumberOfThreads) {
 
 // ---- what each kind does ----
 
-// One op by hand on one core: y = f(a, b).
+// A program of one op on one core: y = f(a, b).
 struct OneOp {
   Hand h;
   ValueId a, b;
@@ -260,7 +261,8 @@ TEST(FaultKinds, ScaleMultipliesTheResult) {
   })));
 }
 
-// keep(flat index of the zeroed operand) says whether an element belongs to the k that stays.
+// Expects that the fault gives the result of an operand with zeros in the tail of k. keep(flat
+// index in that operand) says whether an element is before the tail.
 void expect_tail(const Program& p, const Tensor& a, const Tensor& b, bool zero_first,
                  const std::string& fault, const std::function<bool(int64_t)>& keep) {
   Tensor zeroed = (zero_first ? a : b).clone();
@@ -361,7 +363,7 @@ TEST(FaultKinds, StaleResultIsTheOneOfTheStepBefore) {
     t.step(s, nullptr, hooks.get());
     y.push_back(numbers(t.output("y"))[0]);
   }
-  // From step 2 on, one step behind: of the honest value, not of what was handed out.
+  // From step 2 on the result is that of the step before: its correct one, not the stale one.
   EXPECT_EQ(y, (Vec{0, 2, 2, 4, 6}));
 }
 
@@ -385,7 +387,7 @@ TEST(FaultKinds, StaleUpdateKeepsTheOldWeights) {
   EXPECT_FALSE(t.state("dense1/kernel").same_bits(before));
 }
 
-// At the first step too, where no result came before.
+// The same holds at the first step, where no earlier result exists.
 TEST(FaultKinds, StaleUpdateOfTheFirstStepKeepsTheInitialWeights) {
   Trial t = dense_trial();
   const Tensor initial = t.state("dense1/kernel");
@@ -473,17 +475,17 @@ TEST(FaultRefusals, TheOracleTakesNone) {
   EXPECT_FALSE(engine->step(0, t.states, t.inputs, outputs, nullptr, hooks.get()).ok());
 }
 
-// ---- known bugs: enable when fixed ----
+// ---- bugs of the past ----
 
-// set_key narrows the core to int unchecked: core=4294967296 means core 0.
+// A core number beyond int must be refused: core=4294967296 used to mean core 0.
 TEST(ParseFault, CoreBeyondIntWrapsAround) {
   const auto f = parse_fault("scale@dense1/dot_general,core=4294967296");
   EXPECT_TRUE(!f.ok() ||
               refusal(dense_step(), "scale@dense1/dot_general,core=4294967296").what != "accepted");
 }
 
-// A magnitude that is no size: NaN is cast to an integer, a negative bit number too (both
-// undefined).
+// A magnitude that is no count must be refused: the conversion of NaN to an integer and a negative
+// bit number are undefined behaviour.
 TEST(ParseFault, MagnitudeMayBeAnything) {
   EXPECT_FALSE(parse_fault("drop_k_tail@x,magnitude=nan").ok());
   EXPECT_FALSE(parse_fault("drop_k_tail@x,magnitude=-1").ok());
@@ -491,8 +493,8 @@ TEST(ParseFault, MagnitudeMayBeAnything) {
   EXPECT_FALSE(parse_fault("bit_flip@x,magnitude=inf").ok());
 }
 
-// drop_k_tail takes a bf16 dot and then writes floats over its uint16 elements: past the end of the
-// tensor.
+// drop_k_tail must work on a bf16 dot: it used to write floats over its uint16 elements, past the
+// end of the tensor.
 TEST(FaultKinds, DropKTailOfABf16Dot) {
   Hand h;
   const ValueId a = h.b.convert(h.input("a", {DType::kF32, {64, 200}}), DType::kBF16);

@@ -1,5 +1,5 @@
-// Ops over the prime field: of small integers they are what binary64 computes, which is exact there; of large elements, what the laws
-// of the field ask for.
+// Tests of ops over the prime field: on small integers they agree with binary64, which is exact
+// there; on large elements they keep the laws of the field.
 #include "backends/oracle/field.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ Tensor elements_of(const Tensor& doubles) {
   return out;
 }
 
-// As the fraction that it is.
+// Element i as a number: a field element as the fraction that it stands for, NaN if there is none.
 double number(const Tensor& t, size_t i) {
   if (t.dtype() == DType::kI32) return t.as<int32_t>()[i];
   if (t.dtype() == DType::kPred) return t.as<uint8_t>()[i];
@@ -93,7 +93,8 @@ TEST(Field, OpsOfSmallIntegersAreThoseOfBinary64) {
   EXPECT_GT(compared, 100);
 }
 
-// The largest limbs that an element has, of one sign: 2^20 - 1, 2^20 - 1, 2^18 - 1, and -2^20, -2^20, 1 - 2^18.
+// Elements whose limbs are as large as possible with one sign: 2^20 - 1, 2^20 - 1, 2^18 - 1, and
+// -2^20, -2^20, 1 - 2^18.
 constexpr Field61 kLargest{0xffffdffffefffff}, kSmallest{0x100001ffffefffff};
 
 Tensor random_elements(Dims dims, uint64_t seed) {
@@ -107,7 +108,8 @@ Tensor random_elements(Dims dims, uint64_t seed) {
   return t;
 }
 
-// Longer than one exact sum of binary64, and with more columns and with fewer than are worth limbs.
+// Dots longer than a sum that binary64 holds exactly, with enough columns to be computed by limbs
+// and with fewer.
 TEST(Field, DotsOfLargeElementsAreSumsOfProducts) {
   for (const int64_t n : {3, 7}) {
     for (const int contract : {0, 1, 2, 3}) {
@@ -137,7 +139,7 @@ TEST(Field, DotsOfLargeElementsAreSumsOfProducts) {
   }
 }
 
-// Sums of limbs are exact where every term is as large as terms get.
+// Sums of limbs are exact even if every term is as large as possible.
 TEST(Field, SumsOfTheLargestLimbsAreExact) {
   const int64_t k = 1300, n = 8;
   Op op;
@@ -157,7 +159,7 @@ TEST(Field, SumsOfTheLargestLimbsAreExact) {
   }
 }
 
-// A convolution's gradients are its adjoints: <conv(x, w), dy> = <x, dx> = <w, dw>.
+// The gradients of a convolution are its adjoints: <conv(x, w), dy> = <x, dx> = <w, dw>.
 TEST(Field, GradientsOfAConvolutionAreItsAdjoints) {
   Window window;
   window.size[0] = window.size[1] = 3;

@@ -1,5 +1,6 @@
-// Fused steps against op-by-op steps of the same engine, bit for bit: a sink that ignores everything forces the latter.
-// Whole training programs first, then random graphs of elementwise ops with all that may go wrong in blocks.
+// Compares fused steps with op-by-op steps of the same engine, bit for bit. A trace sink that
+// ignores everything forces the latter. Whole training programs come first, then random graphs of
+// elementwise ops with special values and odd shapes.
 #include "program/analysis/fusion.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +51,8 @@ void expect_same(const std::string& engine, const Program& program, DotPrecision
     fill(by_ops);
     Ignore ignore;
     for (int step = 0; step < 3; ++step) {
-      fused.step(step, step == 1 && threads == 3 ? &ignore : nullptr);  // the two may take turns
+      // The two ways of running may alternate from step to step.
+      fused.step(step, step == 1 && threads == 3 ? &ignore : nullptr);
       by_ops.step(step, &ignore);
       ASSERT_EQ(differences(fused, by_ops), "")
           << what << ", " << engine << ", " << threads << " threads, step " << step;
@@ -134,7 +136,7 @@ TEST(Fusion, TrainingStepsThreads) {
   }
 }
 
-// Enough rows for several segments of the reductions that groups end in.
+// Enough rows for several segments in the reductions at the end of fusion groups.
 TEST(Fusion, LongReductionsThreads) {
   const Program forward =
       build_forward(Mode::kTraining, 40, {{31, 17, 3}}, 3, kOptimizers[2], [=](Layers& net) {
@@ -202,12 +204,13 @@ Tensor draw_tensor(Draw& d, const TensorType& type) {
   return t;
 }
 
-// A graph of `ops` ops over [rows, columns] and its rows, columns and scalars, with some ops that are never fused in between.
+// A random graph of ops over tensors of one shape and over its rows, columns and scalars, broadcast
+// to that shape. Ops that are never fused are mixed in.
 struct Random {
   Draw d;
   small::Hand h;
   Dims full;
-  std::map<DType, std::vector<ValueId>> values, vectors;  // of full size; smaller, by what they are
+  std::map<DType, std::vector<ValueId>> values, vectors;  // values: of full size; vectors: smaller
   explicit Random(uint64_t seed) : d{std::mt19937_64(seed)} {
     const std::vector<int64_t> sizes = {1, 2, 3, 5, 16, 31, 64, 100, 257};
     full = {d.of(sizes), d.of(sizes)};
@@ -221,7 +224,8 @@ struct Random {
   DType float_type() { return d.chance(75) ? DType::kF32 : DType::kBF16; }
   int64_t elements() const { return TensorType{DType::kF32, full}.elements(); }
 
-  // Of full size: a value, or a scalar, a row, a column or a middle repeated.
+  // An operand of full size: an earlier value, or a broadcast of a scalar, a row, a column or of
+  // inner dimensions.
   ValueId operand(DType dtype) {
     const std::vector<ValueId>& whole = values[dtype];
     if (!d.chance(25))
@@ -271,11 +275,11 @@ struct Random {
             h.b.binary(d.of(std::vector<OpKind>{OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply,
                                                 OpKind::kMaximum, OpKind::kMinimum}),
                        operand(DType::kI32), operand(DType::kI32)));
-      case 6: {  // there and back: never an identity for fusion to lose
+      case 6: {  // a reshape and back, with or without an op in between
         const ValueId v = h.b.reshape(operand(f), {elements()});
         return keep(h.b.reshape(d.chance(50) ? h.b.unary(OpKind::kNegate, v) : v, full));
       }
-      case 7: {  // a reduction, read again
+      case 7: {  // a reduction whose result is broadcast and read again
         Dims dims;
         const auto rank = static_cast<int64_t>(full.size());
         const int64_t count = 1 + d.below(rank);
@@ -343,7 +347,7 @@ TEST(Fusion, RandomGraphsThreads) {
         States states(inputs.size());
         StepOutputs fused, by_ops;
         Ignore ignore;
-        for (int step = 0; step < 2; ++step) {  // twice: memory is used again
+        for (int step = 0; step < 2; ++step) {  // the second step reuses the memory of the first
           ASSERT_TRUE(engine.step(0, states, inputs, fused, nullptr, nullptr).ok());
         }
         ASSERT_TRUE(engine.step(0, states, inputs, by_ops, &ignore, nullptr).ok());
@@ -363,7 +367,7 @@ TEST(Fusion, RandomGraphsThreads) {
               static_cast<long long>(fused_ops), static_cast<long long>(all_ops));
 }
 
-// A hook on any op: the step runs op by op, and the hook's change reaches everything behind it.
+// With a hook on any op the step runs op by op, and the hook's change reaches all later ops.
 class Bump : public OpHooks {
  public:
   bool watches(const Program& p, ValueId id, int64_t) override {
@@ -374,7 +378,8 @@ class Bump : public OpHooks {
   }
 };
 
-// The weighted loss of tokens: a group of its gradient leads back, through another group, to one of its value.
+// A regression test for groups that depend on each other in a circle. In the weighted loss of
+// tokens, a group of its gradient leads back, through another group, to one of its value.
 TEST(Fusion, GroupsNeverWaitForEachOther) {
   const SampleType sample{{6}, DType::kI32, {}, true, 12, 10};
   const Program program =

@@ -1,5 +1,6 @@
-// What stands between the loss and the optimizer: the L2 term, clipping (on one core and on several), accumulation, averaged
-// weights. Formulas by hand over numbers that carry their rounding bound (tests/support/error_number.h).
+// Tests of the stages between the loss and the optimizer: the L2 term, clipping (on one core and on
+// several), accumulation, averaged weights. The expected values are formulas over numbers that
+// carry their rounding bound (tests/support/error_number.h).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -64,7 +65,7 @@ N square_sum(const std::vector<N>& g) {
   return sum(squares);
 }
 
-// tf.clip_by_value, clip_by_norm, clip_by_global_norm of one core's gradients.
+// The gradients of one core after tf.clip_by_value, clip_by_norm or clip_by_global_norm.
 std::map<std::string, std::vector<N>> clipped(const Gradients& raw, size_t core, Clip clip,
                                               double at) {
   const N c = static_cast<float>(at);
@@ -117,7 +118,8 @@ TEST(Clipping, ByTensorFlowsFormulas) {
   }
 }
 
-// After the all-reduce: the whole batch's gradient. Before: each core's own, scaled by 1/cores.
+// After the all-reduce the gradient of the whole batch is clipped; before it, each core's own one,
+// scaled by 1/cores.
 TEST(Clipping, BeforeTheAllReduceEachCoreClipsItsOwn) {
   constexpr int kCores = 4;
   const Gradients local =
@@ -167,7 +169,7 @@ TEST(Clipping, TextNamesItOnlyWhereItIsNotTheDefault) {
   EXPECT_NE(to_text(before).find(" clipping=before_all_reduce"), std::string::npos);
 }
 
-// The term is 0.5 l2 sum w^2 over kernels, in the reported loss and in the gradient.
+// The L2 term, 0.5 l2 sum w^2 over kernels, is in the reported loss and in the gradient.
 TEST(L2, AddsToTheLossAndToKernels) {
   constexpr double kL2 = 0.25;  // exact, so that only the products and sums round
   OptimizerSpec spec{.kind = Kind::kSgd};
@@ -194,7 +196,7 @@ TEST(L2, AddsToTheLossAndToKernels) {
   EXPECT_GT(loss, plain_loss + 0.1);
 }
 
-// Each core adds the whole term: a mean reduction counts it once, a sum `cores` times.
+// Each core adds the whole L2 term: a mean reduction counts it once, a sum `cores` times.
 TEST(L2, CountsOncePerCoreUnderASum) {
   constexpr int kCores = 4;
   OptimizerSpec spec{.kind = Kind::kSgd};
@@ -215,15 +217,16 @@ TEST(L2, CountsOncePerCoreUnderASum) {
     const Gradients with = at(spec.l2, reduction, once), without = at(0, reduction, once);
     const Vec w = numbers(initial[static_cast<size_t>(forward.state_index("dense1/kernel"))]);
     for (size_t i = 0; i < w.size(); ++i) {
-      // Binary64: some ten roundings of numbers below 32.
+      // In binary64: some ten roundings of numbers below 32.
       EXPECT_NEAR(with.at("dense1/kernel")[0][i] - without.at("dense1/kernel")[0][i],
                   counts * spec.l2 * w[i], 10 * 32 * 0x1p-53);
     }
   }
 }
 
-// Loss: mean over samples of sum(w x). With small integers and powers of two the gradient, its sums and means are exact, so
-// that k micro-batches must give the bits of one batch of all their samples.
+// A model whose loss is the mean over samples of sum(w x). With small integers and powers of two
+// the gradient, its sums and its means are exact, so that k micro-batches must give the bits of one
+// batch of all their samples.
 Program linear(int64_t batch, const OptimizerSpec& spec) {
   Hand h;
   const ValueId w = h.param("w", {4});
@@ -271,7 +274,7 @@ TEST(Accumulation, MicroBatchesGiveTheBitsOfOneBatch) {
         small.set("x", all.rows(kMicro * micro, kMicro * (micro + 1)));
         small.step(4 * update + micro);
         if (micro == 3) break;
-        // In between nothing moves but the accumulation itself.
+        // Between updates only the state of the accumulation changes.
         for (size_t i = 0; i < small.program().state.size(); ++i) {
           const std::string& name = small.program().state[i].name;
           const bool same = small.states[0].vars[i].same_bits(before[0].vars[i]);
@@ -294,15 +297,16 @@ TEST(Accumulation, SumsByKey) {
   Trial t("cpu", training_step(linear(2, spec)));
   t.set("w", f32({4}, {0, 0, 0, 0}));
   t.set("learning_rate", Tensor::scalar(1));
-  t.set("x", f32({2, 4}, {1, 2, 3, 4, 3, 2, 1, 0}));  // mean 2 2 2 2
+  t.set("x", f32({2, 4}, {1, 2, 3, 4, 3, 2, 1, 0}));  // the mean is 2 2 2 2
   t.step(0);
   EXPECT_EQ(numbers(t.state("w")), (Vec{0, 0, 0, 0}));
   t.step(1);
   EXPECT_EQ(numbers(t.state("w")), (Vec{-4, -4, -4, -4}));
 }
 
-// A network on micro-batches against the same samples in one batch, in binary64: a sum of 16 samples' terms in another order.
-// Sizes stay below 1, and no path to a weight's gradient has 2^10 roundings.
+// A network on micro-batches agrees with the same samples in one batch, in binary64: only the order
+// of a sum over 16 samples differs. Numbers stay below 1, and no path to the gradient of a weight
+// has 2^10 roundings.
 TEST(Accumulation, OfANetworkIsTheWholeBatch) {
   const auto after = [](int64_t batch, int64_t accumulate) {
     OptimizerSpec spec{.kind = Kind::kMomentum};

@@ -1,12 +1,11 @@
-// Every gradient in the op table against central differences in binary64, and against closed forms.
+// Tests every gradient of the op table against central differences in binary64 and closed forms.
 //
-// The engine is cpu:f64: its values are binary64 numbers though the program says f32 (constants and
-// converts to f32 apart). With step h the difference (L(x + h) - L(x - h)) / 2h is off by
-//   truncation  h^2 |L'''| / 6      h = 2^-17, and |L'''| below 500 for the functions and ranges
-//   here: 5e-9 rounding    n eps |L| / h       n = 64 roundings behind an element's share, eps =
-//   2^-53: 1e-9 |L|
-// so that a formula's mistake, of the order of the gradient itself, is a million times the
-// tolerance.
+// The engine is cpu:f64: its values are binary64 numbers although the program says f32 (except for
+// constants and converts to f32). With step h = 2^-17, (L(x + h) - L(x - h)) / 2h is off by
+//   truncation  h^2 |L'''| / 6   |L'''| < 500 for the functions and ranges here: 5e-9
+//   rounding    n eps |L| / h    n = 64 roundings for an element's share, eps = 2^-53: 1e-9 |L|
+// so that a mistake in a formula, which is of the order of the gradient itself, is a million times
+// the tolerance.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,7 +27,7 @@ double tolerance(double loss) {
   return kStep * kStep * 500 / 6 + 64 * 0x1p-53 * std::max(1.0, std::fabs(loss)) / kStep;
 }
 
-// Fills state and inputs: generic numbers, labels 0, 1, 2, 0, ..., sample ids 5, 6, ...
+// Fills state and inputs: random numbers, labels 0, 1, 2, 0, ..., sample ids 5, 6, ...
 void fill(Trial& run, const std::map<std::string, std::pair<double, double>>& ranges) {
   const Program& p = run.program();
   uint32_t stream = 0;
@@ -49,7 +48,7 @@ void fill(Trial& run, const std::map<std::string, std::pair<double, double>>& ra
         }
         run.inputs[r][i] = t;
       } else {
-        const double low = p.inputs[i].name == "weights" ? 0.5 : -1;  // of tokens
+        const double low = p.inputs[i].name == "weights" ? 0.5 : -1;  // token weights are positive
         run.inputs[r][i] = f64(type.dims, small::generic(type.elements(), low, 1, stream++));
       }
     }
@@ -57,12 +56,12 @@ void fill(Trial& run, const std::map<std::string, std::pair<double, double>>& ra
 }
 
 double loss_of(const Trial& run) {
-  double sum = 0;  // what data parallel training minimises: the replicas' losses together
+  double sum = 0;  // data-parallel training minimises the sum of the replicas' losses
   for (size_t r = 0; r < run.states.size(); ++r) sum += numbers(run.output("loss", r))[0];
   return sum;
 }
 
-// d(sum of losses) / d(replica's own parameter) for every element of every parameter.
+// Checks d(sum of losses) / d(replica's own parameter) for every element of every parameter.
 void check(const std::string& what, const Program& forward,
            const std::map<std::string, std::pair<double, double>>& ranges, double constants = 0) {
   const Program step = training_step(forward), plain = prune(forward);
@@ -106,8 +105,7 @@ struct Case {
   std::string name;
   Build build;
   int cores = 1;
-  double constants =
-      0;  // relative error of the constants in its gradient, which are binary32 numbers
+  double constants = 0;  // relative error of the binary32 constants in its gradient
 };
 
 Build binary(OpKind kind) {
@@ -170,7 +168,7 @@ std::vector<Case> cases() {
       {"exponential", unary(OpKind::kExponential, -1.5, 1.5)},
       {"log", unary(OpKind::kLog)},
       {"tanh", unary(OpKind::kTanh, -1.5, 1.5)},
-      {"erf", unary(OpKind::kErf, -1.5, 1.5), 1, 0x1p-24},  // 2 / sqrt(pi)
+      {"erf", unary(OpKind::kErf, -1.5, 1.5), 1, 0x1p-24},  // its constant is 2 / sqrt(pi)
       {"log1p", unary(OpKind::kLog1p, -0.5, 1.5)},
       {"logistic", unary(OpKind::kLogistic, -1.5, 1.5)},
       {"abs", unary(OpKind::kAbs, -1.5, 1.5)},
@@ -229,10 +227,10 @@ std::vector<Case> cases() {
        [](Hand& h) {
          return h.b.pad(h.param("a", {2, 3}), 1, 2, 1);
        }},
-      // Row 2 is read twice, row 3 never.
+      // The ids are 0, 1, 2, 0: row 0 is read twice, row 3 never.
       {"gather",
        [](Hand& h) {
-         return h.b.gather(h.param("a", {4, 3}), h.input("sample_ids", {DType::kI32, {2, 2}}));
+         return h.b.gather(h.param("a", {4, 3}), h.input("ids", {DType::kI32, {2, 2}}));
        }},
       {"scatter_add",
        [](Hand& h) {
@@ -247,7 +245,7 @@ std::vector<Case> cases() {
          const ValueId a = h.param("a", {4});
          return h.b.add(h.b.mul(a, h.b.unary(OpKind::kTanh, a)), h.b.div(h.param("b", {4}), a));
        }},
-      // Each replica's loss reads the sum over replicas, squared so that cotangents differ.
+      // The loss of each replica reads the sum over replicas, squared so that cotangents differ.
       {"all_reduce",
        [](Hand& h) {
          const ValueId a = h.param("a", {5});
@@ -275,8 +273,8 @@ TEST(Gradients, EveryOpAgainstFiniteDifferences) {
 }
 
 TEST(Gradients, NoKindIsForgotten) {
-  std::set<OpKind> covered = {
-      OpKind::kConvert};  // Gradients.ConvertPassesThrough: rounding has no slope to measure
+  // Differences cannot measure the slope of rounding: see Gradients.ConvertPassesThrough.
+  std::set<OpKind> covered = {OpKind::kConvert};
   for (const Case& c : cases()) {
     std::map<std::string, std::pair<double, double>> ranges;
     const Program program = program_of(c, ranges);
@@ -439,7 +437,7 @@ TEST(Gradients, MoreLayersAgainstFiniteDifferences) {
         {});
 }
 
-// What formulas.md lists of layers.
+// The formulas of layers that docs/formulas.md lists.
 TEST(Gradients, FormulasOfLayersAgainstFiniteDifferences) {
   check("activations, transposed kernels, padding that counts as zeros",
         stack(2, {{4, 4, 2}},
@@ -467,7 +465,7 @@ TEST(Gradients, FormulasOfLayersAgainstFiniteDifferences) {
         {{"ln/gamma", {0.5, 1.5}}});
 }
 
-// The same through the all-reduces of synced batch norm: each core's parameters move alone.
+// Gradients through the all-reduces of synced batch norm; one core's parameters change at a time.
 TEST(Gradients, SyncedBatchNormAgainstFiniteDifferences) {
   Program whole = stack(6, {{4}}, [](Layers& n) {
     n.dense("d1", 3);
@@ -501,7 +499,7 @@ struct DenseNet {
     run.step();
   }
   std::vector<double> logits() const { return numbers(run.output("logits")); }
-  // dense: dW = x^T dy, db = sum of dy.
+  // Expects the gradients of the dense layer: dW = x^T dy, db = sum of dy.
   void expect_gradients(const std::vector<double>& dy) const {
     const std::vector<double> dw = numbers(run.output("d1/kernel.grad")),
                               db = numbers(run.output("d1/bias.grad"));
@@ -550,8 +548,8 @@ TEST(Gradients, MeanSquaredErrorIsTwiceTheGap) {
   net.expect_gradients(dy);
 }
 
-// f32 -> bf16 -> f32: the cotangent takes the same way back, so it is rounded to bf16, and nothing
-// else.
+// f32 -> bf16 -> f32: the cotangent passes through the same conversions in reverse, so that it is
+// only rounded to bf16.
 TEST(Gradients, ConvertPassesThrough) {
   Hand h;
   const ValueId a = h.param("a", {4});
@@ -565,8 +563,8 @@ TEST(Gradients, ConvertPassesThrough) {
   EXPECT_EQ(numbers(run.output("a.grad")), (std::vector<double>{1, 1.015625, -3, 0x1.06p-10}));
 }
 
-// relu at 0 has slope 0, ties of maximum and minimum go to the second operand, |x| at 0 has slope
-// 0.
+// relu and |x| have slope 0 at 0; in ties of maximum and minimum the second operand receives the
+// gradient.
 TEST(Gradients, AtTheKinks) {
   Hand h;
   const ValueId a = h.param("a", {3}), b = h.param("b", {3});
@@ -583,7 +581,7 @@ TEST(Gradients, AtTheKinks) {
   EXPECT_EQ(numbers(run.output("b.grad")), (std::vector<double>{2, 2, -99}));
 }
 
-// Equal maxima of a pooling window: the first takes all.
+// Among equal maxima of a pooling window the first one receives the whole gradient.
 TEST(Gradients, MaxPoolTieGoesToTheFirst) {
   Hand h;
   const ValueId x = h.param("x", {1, 2, 2, 1});

@@ -1,4 +1,5 @@
-// Hooks before, instead of and after an op: what they see, what others see, and where they stand.
+// Tests of hooks before, in place of and after an op: the values that the hooks, other ops and the
+// trace see, and on which replicas the hooks are called.
 #include <gtest/gtest.h>
 
 #include "tests/backends/small_programs.h"
@@ -14,7 +15,7 @@ using small::Recorder;
 using small::Trial;
 using Vec = std::vector<double>;
 
-// Doubles the input of "y", adds 100 to its result.
+// Doubles the first input of the op `target` and adds 100 to its result, in step 1.
 class Meddler : public OpHooks {
  public:
   bool watches(const Program& p, ValueId id, int64_t step) override {

@@ -1,6 +1,7 @@
-// AMX tiles: the modelled unit and, where the machine has some, the real ones against the vector
-// tiles on shapes of many tiles, panels and k blocks; and the self test, which must notice every
-// other order; and the machine code for the real ones, trapped. kernels_{dot,convolution,digest}_test.cc and ops_bits_test.cc run them too.
+// Tests of AMX tiles. The modelled unit and, where the machine has AMX, the real one must agree
+// with the vector tiles on shapes of many tiles, panels and k blocks. The self test must notice
+// every other order of operations. Where there is no AMX, its machine code runs under a trap.
+// kernels_{dot,convolution,digest}_test.cc and ops_bits_test.cc run these tiles, too.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +20,8 @@ using namespace naive;
 
 // ---- the self test, on units that are not quite AMX
 
-// A TDPBF16PS of other steps: chain(c, a, b, m, n) is the new element of C.
+// A TDPBF16PS with other steps: chain(c, x, y) is the new value of an element c of C, where x and y
+// are the 32 bf16 operands of its row of A and its column of B.
 template <typename Chain>
 void each_element(float* c, const uint16_t* a, const uint16_t* b, Chain chain) {
   for (int m = 0; m < 16; ++m) {
@@ -91,7 +93,7 @@ float wide_sum(float c, const float* x, const float* y) {
   for (int k = 0; k < 32; ++k) sum += static_cast<double>(x[k]) * y[k];
   return kFlushing.add(c, flush(static_cast<float>(sum)));
 }
-// Tiny before rounding: 2^-126 - 2^-151 is a zero, too.
+// Detects tiny results before rounding, so that 2^-126 - 2^-151 is flushed, too.
 float flushed_before_rounding(float c, const float* x, const float* y) {
   const auto fma = [](float a, float b, float acc) {
     const Quad exact = Quad(flush(a)) * flush(b) + acc;
@@ -102,7 +104,7 @@ float flushed_before_rounding(float c, const float* x, const float* y) {
   for (int k = 0; k < 32; ++k) chain[k % 2] = fma(x[k], y[k], chain[k % 2]);
   return kFlushing.add(c, kFlushing.add(chain[0], chain[1]));
 }
-// IEEE rounding first, which can give 2^-126, and only then the look at the exponent.
+// Rounds as IEEE does, which can give 2^-126, and only then looks at the exponent.
 float flushed_after_ieee(float c, const float* x, const float* y) {
   float chain[2] = {0, 0};
   for (int k = 0; k < 32; ++k)
@@ -125,7 +127,7 @@ TEST(AmxSelfTest, AcceptsTheOrderAndNothingElse) {
   EXPECT_FALSE(passes<flushed_after_ieee>());
 }
 
-// The real instruction knows one rounding mode, and always flushes.
+// The real instruction has one rounding mode and always flushes, so the model must ignore MXCSR.
 TEST(AmxModel, IgnoresMxcsr) {
   uint16_t a[512], b[512];
   for (int i = 0; i < 512; ++i) {
@@ -251,7 +253,7 @@ TEST(AmxTiles, PassTheirSelfTest) {
   EXPECT_TRUE(keeps_amx_order(kGemmAmx.block));
 }
 
-// ---- the machine code for AMX, trapped and done in software where there is no AMX
+// ---- the machine code for AMX, under a trap that executes it in software where there is no AMX
 
 TEST(AmxTrap, SelfTest) {
   if (!has_avx512()) GTEST_SKIP() << "gemm_amx.cc needs AVX-512";

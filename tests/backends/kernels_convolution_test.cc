@@ -1,4 +1,4 @@
-// The three convolutions bit for bit against seven nested loops.
+// Tests the convolution and its two gradients bit for bit against seven nested loops.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -33,14 +33,16 @@ const Case kCases[] = {
     {1, 16, 40, 3, 2, 3, 4, {{2, 3}, {1, 2}, {0, 1}, {1, 0}, {1, 1}}},
     {70, 8, 8, 1, 3, 3, 2, window(3, 3, 1, 1, 1, 1)},
     {1, 3, 3, 512, 2, 2, 3, window(2, 2, 1, 0, 1, 1)},
-    // Strides whose input gradient goes phase by phase, in bf16 too (co in multiples of 32).
+    // Strides for which the input gradient is computed phase by phase, in bf16 too (co in multiples
+    // of 32).
     {2, 9, 8, 6, 3, 3, 32, window(3, 3, 2, 1, 1, 1)},
     {1, 13, 11, 20, 3, 3, 64, window(3, 3, 2, 0, 1, 1)},
     {2, 8, 8, 5, 1, 1, 32, window(1, 1, 2, 0, 0, 1)},
     {1, 10, 9, 3, 2, 5, 32, {{2, 5}, {3, 2}, {0, 2}, {1, 2}, {1, 1}}},
     {1, 7, 7, 4, 2, 2, 32, window(2, 2, 3, 0, 1, 1)},
     {2, 8, 6, 3, 7, 7, 32, window(7, 7, 2, 3, 3, 1)},
-    // Images wide and deep enough to leave padding out on all sides; in the gradient of a window without padding, too.
+    // Images wide and deep enough for the kernels to skip the padding on all sides, in the gradient
+    // of a window without padding, too.
     {2, 4, 12, 32, 3, 5, 5, {{3, 5}, {1, 1}, {1, 2}, {1, 2}, {1, 1}}},
     {1, 3, 11, 3, 2, 3, 32, window(2, 3, 1, 0, 0, 1)},
     {1, 7, 12, 32, 3, 3, 4, window(3, 3, 1, 2, 2, 2)},
@@ -61,7 +63,7 @@ float at(const Tensor& t, int64_t a, int64_t b, int64_t c, int64_t d) {
   const Dims& s = t.dims();
   return t.as<float>()[static_cast<size_t>(((a * s[1] + b) * s[2] + c) * s[3] + d)];
 }
-// Element of an image, +0 outside.
+// An element of an image; +0 outside of it.
 float inside(const Tensor& t, int64_t n, int64_t y, int64_t x, int64_t c) {
   return y < 0 || x < 0 || y >= t.dims()[1] || x >= t.dims()[2] ? 0.0f : at(t, n, y, x, c);
 }
@@ -166,7 +168,8 @@ TEST(Convolution, F32) {
   }
 }
 
-// Products that round to -0: what zeros of padding and between strides make of it depends on every one of them.
+// Products that round to -0: whether the zeros of padding and between strides turn a sum into +0
+// depends on every one of them.
 TEST(Convolution, NegativeZeros) {
   const float values[] = {1e-25f, -1e-25f, 0.0f, -0.0f, 1.0f, -1.0f};
   const auto of = [&](const Dims& dims, size_t kinds, uint32_t seed) {
@@ -207,7 +210,7 @@ TEST(Convolution, Splittings) {
   }
 }
 
-// An image's result and an image's input gradient do not know how many images come along.
+// The result and the input gradient of an image do not depend on the number of images in the batch.
 TEST(Convolution, AnImageHasTheSameBitsInAnyBatch) {
   for (const int64_t stride : {1, 2}) {
     const Case whole{128, 9, 8, 5, 3, 3, 32, window(3, 3, stride, 1, 1, 1)};

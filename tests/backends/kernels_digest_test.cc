@@ -1,5 +1,5 @@
-// Whatever could move a bit and must not: instruction set, threads, alignment, poison. One digest
-// for every op kind.
+// Tests that instruction set, threads, alignment and poisoned padding change no bit: each op kind
+// has one digest for all of them.
 #include <gtest/gtest.h>
 
 #include "program/base/digest.h"
@@ -24,7 +24,7 @@ Op make(OpKind kind, Dims dims, DType dtype = DType::kF32) {
   return op;
 }
 
-// Every op kind on odd sizes, large enough that the work is really cut.
+// Every op kind on odd sizes, large enough for the work to be split over threads.
 std::vector<Case> cases(int64_t shift) {
   const auto f = [&](Dims dims, uint32_t seed) {
     return tensor(std::move(dims), Data::kUniform, seed, shift);
@@ -120,7 +120,8 @@ TEST(Digest, SameForEveryIsaThreadCountAndAlignment) {
       for (Isa isa : isas(dot ? arithmetic.dot : DotArithmetic::kF32)) {
         const IsaScope scope(isa);
         for (int threads : {1, 2, 3, 8}) {
-          // The model is slow, and its passes are joined by what all share.
+          // The model is slow, and the code that joins its passes is the same for all instruction
+          // sets.
           if (isa == Isa::kAmxModel && arithmetic.dot > DotArithmetic::kBf16 && threads != 3)
             continue;
           for (bool poison : {false, true}) {
@@ -144,7 +145,8 @@ TEST(Digest, SameForEveryIsaThreadCountAndAlignment) {
   }
 }
 
-// A replica runs as a piece of the pool: kernels inside it run in place, with the same bits.
+// A replica runs as a piece of the thread pool. Kernels inside it run in the same thread and must
+// give the same bits.
 TEST(Digest, SameInsideAPiece) {
   const std::vector<Case> list = cases(0);
   ThreadPool pool(2);

@@ -1,4 +1,4 @@
-// dot_general bit for bit against a scalar loop, for every arithmetic, transposition and
+// Tests dot_general bit for bit against a scalar loop, for every arithmetic, transposition and
 // instruction set.
 #include <gtest/gtest.h>
 

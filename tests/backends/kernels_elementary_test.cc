@@ -1,6 +1,6 @@
-// exp, log, tanh, erf and log1p against MPFR, which rounds correctly: bits must be equal.
-// TWINRUN_ELEMENTARY_SAMPLES sets the number of random arguments per function (the proof over all
-// 2^32 arguments is tests/prove).
+// Tests exp, log, tanh, erf and log1p against MPFR, which rounds correctly: bits must be equal.
+// TWINRUN_ELEMENTARY_SAMPLES sets the number of random arguments per function (tests/prove checks
+// all 2^32 arguments).
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -46,14 +46,14 @@ void check(const char* name, ArrayFunction ours, CorrectlyRounded::Function thei
     x.push_back(from_bits(bits));
     if (static_cast<int64_t>(x.size()) == kElementaryChunk) flush_batch();
   };
-  for (uint32_t top = 0; top < 512;
-       ++top) {  // both ends and the middle of every binade of both signs
+  // Both ends and the middle of every binade of both signs.
+  for (uint32_t top = 0; top < 512; ++top) {
     for (uint32_t d = 0; d < 40; ++d) {
       for (uint32_t from : {0u, 0x400000u, 0x7FFFD8u, 0x3504D0u})
         add((top << 23) + ((from + d) & 0x7FFFFF));
     }
   }
-  // Where results overflow, become denormal or zero, or saturate; around 1.
+  // Arguments where results overflow, become denormal or zero, or saturate, and around 1.
   for (float edge : {88.7228394f, -87.3365479f, -103.972084f, -103.278929f, 9.01091385f, 1.0f, 0.0f,
                      4.0f, 3.83250689f, 0.000244140625f}) {
     for (uint32_t d = 0; d < 4000; ++d) {
@@ -64,9 +64,8 @@ void check(const char* name, ArrayFunction ours, CorrectlyRounded::Function thei
   std::mt19937_64 g(7);
   for (int64_t i = 0; i < samples(); ++i) {
     const auto r = static_cast<uint32_t>(g() >> 32);
-    add(i % 2 == 0 ? r
-                   : (r & 0x8FFFFFFFu) +
-                         0x34000000u);  // half of them where the functions are neither 0, 1 nor Inf
+    // Half of the arguments lie where the functions are neither 0, 1 nor Inf.
+    add(i % 2 == 0 ? r : (r & 0x8FFFFFFFu) + 0x34000000u);
   }
   flush_batch();
   EXPECT_EQ(wrong, 0) << name;
@@ -107,7 +106,7 @@ TEST(Elementary, SpecialValues) {
 }
 
 // Under flushing, "tiny after rounding with unbounded exponent" must not differ from rounding first
-// and flushing then: no binary32 argument has exp in [2^-126 - 2^-150 .. 2^-126).
+// and flushing afterwards: no binary32 argument has its exp in [2^-126 - 2^-150 .. 2^-126).
 TEST(Elementary, FlushedExpIsFlushOfExp) {
   float x[kElementaryChunk], y[kElementaryChunk], z[kElementaryChunk];
   for (uint32_t base = to_bits(-87.0f); base < to_bits(-88.0f); base += kElementaryChunk) {

@@ -1,4 +1,4 @@
-// Elementwise ops, conversions, moves and random numbers against one-line definitions.
+// Tests elementwise ops, conversions, moves and random numbers against one-line definitions.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace naive;
 
-// Pairs that meet every combination of special values, then random ones.
+// Pairs of operands: every combination of special values, then random ones.
 std::pair<Tensor, Tensor> operands() {
   const float inf = std::numeric_limits<float>::infinity(), max = std::numeric_limits<float>::max();
   const float special[] = {0.0f,

@@ -1,4 +1,4 @@
-// What the tests of backends/kernels compare with: the contract's order written down one scalar at
+// The reference of the tests of backends/kernels: the contract's order of operations, one scalar at
 // a time, with flushing modelled in software. Shares no code with the kernels.
 //
 //   NaiveArithmetic n{.flush = true};
@@ -21,8 +21,8 @@ namespace twinrun::naive {
 
 __extension__ typedef __float128 Quad;
 
-// A result is zero if it is below 2^-126 after rounding with unbounded exponent: below the midpoint
-// of 2^-126 - 2^-150 and 2^-126.
+// Whether a result is flushed: it is below 2^-126 after rounding with unbounded exponent, that is,
+// below the midpoint of 2^-126 - 2^-150 and 2^-126.
 inline bool tiny(Quad exact) {
   const Quad a = exact < 0 ? -exact : exact;
   return a != 0 && a < Quad(0x1p-126) - Quad(0x1p-151);
@@ -92,7 +92,7 @@ float dot_bf16(A&& a, B&& b, int64_t k, int64_t segment) {
   return canonical(total);
 }
 
-// Term 0, 1 or 2 of x's splitting into bf16s.
+// Term 0, 1 or 2 of the splitting of x into bf16 terms.
 inline float term(float x, int which) {
   const NaiveArithmetic n{true};
   const float hi = bf16(x), rest = n.add(x, -hi), mid = bf16(rest);
@@ -165,7 +165,7 @@ inline float draw_value(std::mt19937& g, Data data) {
   }
 }
 
-// A tensor that begins `shift` elements past an aligned address.
+// A tensor of random data that begins `shift` elements past an aligned address.
 inline Tensor tensor(Dims dims, Data data, uint32_t seed, int64_t shift = 0) {
   const TensorType type{DType::kF32, dims};
   Tensor t = Tensor::empty({DType::kF32, {type.elements() + shift}})
@@ -196,7 +196,7 @@ inline Tensor run(const KernelContext& context, const Op& op, const std::vector<
   return out;
 }
 
-// Index of the first element that differs in bits, -1 if none.
+// The index of the first element whose bits differ, or -1 if there is none.
 inline int64_t first_difference(const Tensor& a, const Tensor& b) {
   if (a.type() != b.type()) return 0;
   const size_t width = size_of(a.dtype());
@@ -208,8 +208,8 @@ inline int64_t first_difference(const Tensor& a, const Tensor& b) {
   return -1;
 }
 
-// Those whose tiles differ for such a dot. The real AMX tiles where there are some;
-// kernels_amx_test.cc says so where there are none.
+// The instruction sets whose tiles differ for such a dot. The real AMX tiles are included where the
+// machine has some; where it has none, kernels_amx_test.cc reports that.
 inline std::vector<Isa> isas(DotArithmetic dot) {
   std::vector<Isa> list = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
   if (dot == DotArithmetic::kF32) return list;

@@ -1,4 +1,4 @@
-// reduce and the pooling ops bit for bit against scalar loops.
+// Tests reduce, the pooling ops and the all-reduce bit for bit against scalar loops.
 #include <gtest/gtest.h>
 
 #include "tests/backends/kernels_naive.h"
@@ -14,7 +14,7 @@ float maximum(float a, float b) {
   return a > b ? a : b;
 }
 
-// Rule 4 on a list of elements.
+// The reduction of a list of elements by contract rule 4.
 float reduce_list(const std::vector<float>& x, Reducer reducer, const NaiveArithmetic& n) {
   const auto join = [&](float a, float b) {
     return reducer == Reducer::kMax ? maximum(a, b) : n.add(a, b);
@@ -114,7 +114,7 @@ struct Pool {
   Dims x;
   Window window;
   Dims y() const { return {x[0], window.out(x[1], 0), window.out(x[2], 1), x[3]}; }
-  // Flat pixel indices of a window's taps that lie inside.
+  // Flat indices of those taps of a window that lie inside the image.
   std::vector<size_t> taps(int64_t n, int64_t oy, int64_t ox, int64_t c) const {
     std::vector<size_t> list;
     for (int64_t i = 0; i < window.size[0]; ++i) {

@@ -1,5 +1,6 @@
-// Every optimizer on small networks, several steps, against plain code that carries its rounding bound (optimizers_by_hand.h):
-// cpu:f64 within binary64's rounding, cpu within binary32's. Slots, and what they cost.
+// Tests several steps of every optimizer on small networks against plain code that carries its
+// rounding bound (optimizers_by_hand.h): cpu:f64 within the rounding of binary64, cpu within that
+// of binary32. Also tests the sizes of slots.
 #include <gtest/gtest.h>
 
 #include "program/graph/optimizer.h"
@@ -53,7 +54,7 @@ std::vector<Case> cases() {
   };
 }
 
-// Parameters of rank 4, 2 and 1.
+// A network with parameters of rank 4, 2 and 1.
 Program network(const OptimizerSpec& spec) {
   return training_step(
       build_forward(Mode::kTraining, kBatch, {{6, 6, 2}}, 7, spec, [](Layers& net) {
@@ -76,7 +77,8 @@ void feed(Trial& t, int step) {
   t.set("sample_ids", small::i32({kBatch}, ids));
 }
 
-// Gradients are taken as the engine has them: their rounding is not the optimizer's.
+// The plain code uses the gradients of the engine, so that their rounding does not count as an
+// error of the optimizer.
 template <int Bits>
 void expect_rule(const std::string& engine, const OptimizerSpec& spec) {
   constexpr float kRate = 0.05f;
@@ -99,11 +101,11 @@ void expect_rule(const std::string& engine, const OptimizerSpec& spec) {
       const auto& expected = hand.state.at(var.name);
       ASSERT_EQ(found.size(), expected.size());
       for (size_t i = 0; i < found.size(); ++i) {
-        // The plain code rounds too, to binary64.
+        // The plain code itself rounds to binary64.
         const double bound = expected[i].error * (Bits == 24 ? 1 + 0x1p-20 : 2);
         ASSERT_NEAR(found[i], expected[i].value, bound)
             << var.name << " " << i << " after step " << step;
-        // A bound that says something: a thousandth of a step at most.
+        // The bound must be small enough to be useful: at most a thousandth of a step.
         ASSERT_LT(bound, 1e-3 * kRate * (Bits == 24 ? 1 : 0x1p-24)) << var.name << " " << i;
       }
     }
@@ -114,7 +116,7 @@ class OptimizerRules : public testing::TestWithParam<Case> {};
 TEST_P(OptimizerRules, Binary64) { expect_rule<53>("cpu:f64", GetParam().spec); }
 TEST_P(OptimizerRules, Binary32) { expect_rule<24>("cpu", GetParam().spec); }
 
-// The table of docs/optimizers.md: what stands beside a weight.
+// The bytes of slots per weight, as in the table of docs/optimizers.md.
 TEST_P(OptimizerRules, SlotBytes) {
   for (const int64_t accumulate : {1, 4}) {
     OptimizerSpec spec = GetParam().spec;
@@ -149,7 +151,7 @@ TEST(OptimizerSlots, StartAsTensorFlowHasThem) {
   EXPECT_NE(first(averaged, "dense1/kernel"), 0);
 }
 
-// With constants that binary32 holds exactly both formulas are the same function.
+// With constants that binary32 holds exactly, both algebras are the same function.
 TEST(OptimizerAlgebra, BothMeanTheSame) {
   for (OptimizerSpec spec : {OptimizerSpec{.kind = Kind::kRmsprop, .momentum = 0.5, .rho = 0.5},
                              OptimizerSpec{.kind = Kind::kRmsprop, .rho = 0.5, .centered = true},

@@ -1,5 +1,5 @@
-// The optimizers once more, in plain code from the formulas of docs/optimizers.md, over numbers that carry their rounding bound:
-// what the tests hold the graphs against.
+// A second implementation of the optimizers, in plain code from the formulas of docs/optimizers.md,
+// with numbers that carry their rounding bound. Tests compare the optimizers' graphs with it.
 //
 //   ByHand<24> hand(spec, program, initial_state(program, 1));
 //   hand.step(gradients, learning_rate);         // by parameter name
@@ -52,7 +52,7 @@ class ByHand {
   }
 
  private:
-  // Constants stand in a program as binary32.
+  // A program stores constants as binary32.
   static N f32(double v) { return N(static_cast<float>(v)); }
   static N rsqrt(N x) { return N(1) / sqrt(x); }
   static N norm(const Vec& x) {
@@ -68,7 +68,7 @@ class ByHand {
   }
   static N trust(N w, N step, N ratio) { return w.value > 0 && step.value > 0 ? ratio : N(1); }
 
-  // old -> target by the CPU kernel's formula or XLA's.
+  // Moves `old` toward `target`, by the formula of TensorFlow's CPU kernels or by that of XLA.
   N average(N old, N target, double keep, bool cpu) const {
     return cpu ? old + (target - old) * f32(1 - keep) : old * f32(keep) + target * f32(1 - keep);
   }
@@ -192,7 +192,8 @@ class ByHand {
     for (size_t i = 0; i < n; ++i) q[i] = g[i] * g[i] + f32(1e-30);
     const Dims& dims = dims_.at(name);
     if (dims.size() >= 2) {
-      // [lead, rows, columns]; vr [lead, rows] is the mean over columns, vc [lead, columns] over rows.
+      // q is [lead, rows, columns]. vr [lead, rows] averages over columns, vc [lead, columns] over
+      // rows.
       const auto columns = static_cast<size_t>(dims[dims.size() - 1]);
       const auto rows = static_cast<size_t>(dims[dims.size() - 2]);
       Vec &vr = state.at(name + ".vr"), &vc = state.at(name + ".vc");

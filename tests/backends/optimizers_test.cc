@@ -1,5 +1,5 @@
-// Optimizers: three steps by hand in double, against cpu:f64 (constants rounded to f32 as the
-// program stores them) to the last bits, and against cpu within binary32's rounding.
+// Tests of optimizers: three steps by hand in double against cpu:f64 up to the last bits (constants
+// rounded to f32, as the program stores them), and against cpu within the rounding of binary32.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,8 +16,8 @@ using Vec = std::vector<double>;
 
 constexpr double kRate = 0.13;
 const Vec kStart = {0.57, -1.23, 2.01};
-// Gradients of the three steps: loss = sum of w c, so that dL/dw = c. Small ones make epsilon's
-// place visible.
+// Gradients of the three steps: loss = sum of w c, so that dL/dw = c. Small ones show where epsilon
+// is added.
 const Vec kGradients[3] = {{1.03, -0.51, 0.0079}, {0.27, 1.51, -0.0041}, {-2.03, 0.77, 0.0153}};
 
 double rounded(double x) { return static_cast<float>(x); }
@@ -29,7 +29,7 @@ Program program_of(const OptimizerSpec& spec) {
   return training_step(h.forward(h.b.reduce(h.b.mul(w, c), {0}, Reducer::kSum), spec));
 }
 
-// by_hand(w, g) is one step; called three times in order.
+// by_hand(w, g) does one step; it is called three times in order.
 void expect_steps(const OptimizerSpec& spec, const std::function<void(Vec&, const Vec&)>& by_hand) {
   const Program p = program_of(spec);
   Trial exact("cpu:f64", p), single("cpu", p);
@@ -49,7 +49,7 @@ void expect_steps(const OptimizerSpec& spec, const std::function<void(Vec&, cons
     const Vec in_double = numbers(exact.state("w")), in_single = numbers(single.state("w"));
     for (size_t i = 0; i < 3; ++i) {
       EXPECT_NEAR(in_double[i], w[i], 1e-14) << "step " << step << " element " << i;
-      // Some dozen roundings of numbers up to 4 a step.
+      // Each step has some dozen roundings of numbers up to 4.
       EXPECT_NEAR(in_single[i], w[i], 3 * 12 * 4 * 0x1p-24) << "step " << step << " element " << i;
     }
   }
@@ -84,7 +84,8 @@ TEST(Optimizers, NesterovLooksAheadWithTheNewMomentum) {
                });
 }
 
-// optax/_src/transform.py, scale_by_adam with nesterov: the moment's part is corrected as of the next step.
+// optax/_src/transform.py, scale_by_adam with nesterov: the moment's part has the bias correction
+// of the next step.
 TEST(Optimizers, NadamAsOptaxHasIt) {
   OptimizerSpec spec{.kind = OptimizerSpec::Kind::kAdam};
   spec.nesterov = spec.nesterov_apart = true;
@@ -108,7 +109,8 @@ TEST(Optimizers, NadamAsOptaxHasIt) {
 
 enum class EpsilonAt { kHat, kCorrected, kInsideRoot };
 
-// TF's form; with the other places of epsilon to show that they would be seen.
+// TensorFlow's form of Adam, and forms with epsilon in other places, to show that a test would
+// notice them.
 std::function<void(Vec&, const Vec&)> adam_by_hand(const OptimizerSpec& spec, EpsilonAt where) {
   struct Slots {
     Vec m = Vec(3, 0.0), v = Vec(3, 0.0);
@@ -150,7 +152,7 @@ TEST(Optimizers, AdamEpsilonIsOutsideTheBiasCorrection) {
   adam_by_hand(kAdam, EpsilonAt::kHat)(hat, kGradients[0]);
   adam_by_hand(kAdam, EpsilonAt::kCorrected)(corrected, kGradients[0]);
   adam_by_hand(kAdam, EpsilonAt::kInsideRoot)(inside, kGradients[0]);
-  // Another place would move the third weight by far more than Optimizers.Adam lets pass.
+  // Epsilon in another place changes the third weight by far more than Optimizers.Adam allows.
   EXPECT_GT(std::fabs(hat[2] - corrected[2]), 1e-3);
   EXPECT_GT(std::fabs(hat[2] - inside[2]), 1e-3);
 }

@@ -1,4 +1,5 @@
-// The oracle accepts honest engines and rejects planted errors; its functions agree with MPFR.
+// Tests that the oracle accepts conforming engines and rejects planted errors, and that its
+// elementary functions agree with MPFR.
 #include "backends/oracle/oracle.h"
 
 #include <gtest/gtest.h>
@@ -91,7 +92,7 @@ TEST_P(HonestOp, IsInside) {
           if (data == DataClass::kNormal) {
             ASSERT_EQ(v.untestable, 0) << c.name;
           }
-          // A foreign engine promises less, so whatever is inside here is inside there.
+          // A foreign engine declares less, so its bounds must include the result, too.
           Mode foreign = m;
           foreign.declared.ours = false;
           ASSERT_EQ(verdict_of(foreign, c, honest(c, m.arithmetic)).outside, 0) << c.name;
@@ -126,7 +127,8 @@ TEST(OraclePlanted, TruncatedBf16Operands) {
     const OracleVerdict v = verdict_of(m, c, subject);
     EXPECT_GT(v.worst, 10) << seed;
     EXPECT_GT(v.outside, v.elements / 2);
-    // The residual of operands: 2^-9 when rounded to nearest, twice that when truncated.
+    // The residual of the operands is 2^-9 when they are rounded to nearest, twice that when they
+    // are truncated.
     const double rounded = operand_residual(c.op, c.inputs, honest(c, m.arithmetic), nullptr);
     const double cut = operand_residual(c.op, c.inputs, subject, nullptr);
     EXPECT_GT(rounded, 0x1p-10);
@@ -141,8 +143,8 @@ TEST(OraclePlanted, RoundedBf16WhereF32IsDeclared) {
     const Tensor subject = honest(c, {ReferenceArithmetic::Dot::kBf16, true});
     EXPECT_GT(verdict_of(mode(DotPrecision::kF32, false), c, subject).worst, 10);
     EXPECT_GT(verdict_of(mode(DotPrecision::kBf16x3, true), c, subject).worst, 10);
-    // Three passes in the place of six show in short dots; in long ones they drown in the bound of
-    // accumulation.
+    // Three passes instead of six show in short dots; in long ones the bound of accumulation hides
+    // them.
     const OpCase brief = matrix_case(64, 4, 64, DataClass::kNormal, 10 * seed);
     const Tensor three = honest(brief, {ReferenceArithmetic::Dot::kBf16x3, true});
     EXPECT_EQ(verdict_of(mode(DotPrecision::kBf16x3, true), brief, three).outside, 0);
@@ -279,14 +281,15 @@ double error_against_mpfr(double computed, float x,
   return error;
 }
 
-// The vector code and the scalar code are two ways to one estimate: one NaN in a stretch sends all of
-// it the scalar way.
+// Vector code and scalar code must give the same estimates. One NaN in a stretch makes the oracle
+// use the scalar code for the whole stretch.
 TEST(Oracle, VectorsAreWhatElementsAre) {
   constexpr int64_t kSize = 5000, kStride = 256;
   std::mt19937_64 random(3);
   Tensor a = Tensor::empty({DType::kF32, {kSize}}), b = a.clone();
   for (size_t i = 0; i < kSize; ++i) {
-    // Any sign, sizes over 40 binades, short numbers now and then (ties, exact results), zeros.
+    // Any sign, sizes over 40 binades, sometimes numbers of few bits (for ties and exact results),
+    // zeros.
     const auto draw = [&] {
       const uint64_t r = random();
       const auto exponent = static_cast<uint32_t>(107 + r % 40) << 23;
@@ -296,7 +299,7 @@ TEST(Oracle, VectorsAreWhatElementsAre) {
     };
     a.as<float>()[i] = draw();
     do b.as<float>()[i] = draw();
-    while (b.as<float>()[i] == 0);  // a quotient by zero would send its stretch the scalar way
+    while (b.as<float>()[i] == 0);  // a division by zero would make its stretch use scalar code
   }
   for (OpKind kind : {OpKind::kAdd, OpKind::kSubtract, OpKind::kMultiply, OpKind::kDivide,
                       OpKind::kMaximum, OpKind::kMinimum, OpKind::kSqrt, OpKind::kCompare}) {
@@ -326,7 +329,8 @@ TEST(Oracle, VectorsAreWhatElementsAre) {
   }
 }
 
-// replay() is judge(eval_op()), with fewer passes over memory: the same verdict, element and all.
+// replay() must give the same verdict as judge(eval_op()), down to the element; it only makes fewer
+// passes over memory.
 TEST(Oracle, ReplayIsTheJudgeOfTheValues) {
   std::mt19937_64 random(5);
   for (int kind = 0; kind < kOpKinds; ++kind) {
@@ -362,7 +366,7 @@ TEST(OracleElementary, AgreesWithMpfr) {
         worst[0] = std::max(worst[0], error_against_mpfr(oracle::exponential(v), v, mpfr_exp));
       if (v > 0)
         worst[1] = std::max(worst[1], error_against_mpfr(oracle::logarithm(v), v, mpfr_log));
-      if (i % 16 == 0) {  // MPFR takes its time
+      if (i % 16 == 0) {  // MPFR's erf is slow
         worst[3] = std::max(worst[3], error_against_mpfr(oracle::error_function(v), v, mpfr_erf));
       }
       if (v > -1) {

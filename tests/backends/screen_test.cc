@@ -1,4 +1,4 @@
-// The screen lets honest engines pass, sees planted errors, and costs little.
+// Tests that the screen accepts conforming engines, detects planted errors, and costs little.
 #include "backends/oracle/screen.h"
 
 #include <gtest/gtest.h>
@@ -88,7 +88,7 @@ OpCase convolution_case(OpKind kind, Dims x, int64_t co, DataClass data, uint64_
 
 class HonestScreen : public testing::TestWithParam<int> {};
 
-// Fifty seeds, of all data classes, in every arithmetic: no false alarm.
+// Fifty seeds over all data classes, in every arithmetic: there must be no false alarm.
 TEST_P(HonestScreen, IsPlausible) {
   const auto kind = static_cast<OpKind>(GetParam());
   int64_t results = 0, alarms = 0;
@@ -104,7 +104,7 @@ TEST_P(HonestScreen, IsPlausible) {
             ADD_FAILURE() << c.name << " flush " << m.declared.flush << " precision "
                           << static_cast<int>(m.declared.precision) << " seed " << seed;
           }
-          Mode foreign = m;  // promises less
+          Mode foreign = m;  // declares less, so that it must pass, too
           foreign.declared.ours = false;
           EXPECT_TRUE(plausible(foreign.declared, c.op, c.inputs, out, nullptr)) << c.name;
           if (class_of(kind) == OpClass::kDot) worst = std::max(worst, ratio(m, c, out));
@@ -147,7 +147,7 @@ TEST(HonestScreenLong, IsPlausible) {
   std::printf("worst ratio of ordinary data, long dots: %.3f\n", worst);
 }
 
-// Equal numbers everywhere: every rounding errs to the same side.
+// With equal numbers everywhere, all roundings err to the same side.
 TEST(HonestScreenLong, Constant) {
   for (float value : {0.1f, 1.0f / 3, 1.00390625f, 1.0f}) {
     for (bool first : {false, true}) {
@@ -186,7 +186,7 @@ TEST(ScreenThreads, DoNotChangeTheAnswer) {
 
 // ---- planted errors
 
-// One bit of one element of the output, 16-bit or 32-bit.
+// Flips one bit of one element, which has 16 or 32 bits.
 void flip(Tensor& t, int64_t element, int bit) {
   const size_t size = size_of(t.dtype());
   const int64_t at = element * static_cast<int64_t>(size) + bit / 8;
@@ -200,14 +200,15 @@ struct Count {
   }
 };
 
-// Flips of bits 22 to 31 of random elements of an f32 result.
+// Flips one of bits 22 to 31 of random elements of an f32 result, or of bits 6 to 15 of a bf16 one,
+// and counts how many flips the screen detects.
 void flip_bits(const Mode& m, const OpCase& c, std::mt19937_64& random, int each, Count& count) {
   Tensor out = honest(c.op, c.inputs, m.arithmetic);
   const bool narrow = out.dtype() == DType::kBF16;
   for (int i = 0; i < each; ++i) {
     const auto element = static_cast<int64_t>(random() % static_cast<uint64_t>(out.elements()));
     const int bit = static_cast<int>((narrow ? 6 : 22) + random() % 10);
-    // The sign of a zero and the bits of a NaN are no number's error.
+    // Leave out zeros and NaN: the sign of a zero and the bits of a NaN are no numeric error.
     const float x = narrow ? bf16_to_f32(out.as<uint16_t>()[static_cast<size_t>(element)])
                            : out.as<float>()[static_cast<size_t>(element)];
     if (x == 0 || x != x) continue;
@@ -289,9 +290,8 @@ TEST(ScreenPlanted, WrongDots) {
         }
         plant(truncated, wrong, 1);
         wrong = c;
-        Tensor& t =
-            wrong
-                .inputs[kind == OpKind::kDotGeneral ? 1 : 0];  // a tail of k: the last row or pixel
+        // Drop a tail of k: the last row or pixel.
+        Tensor& t = wrong.inputs[kind == OpKind::kDotGeneral ? 1 : 0];
         t = t.clone();
         const int64_t tail = t.dims().back();
         std::ranges::fill(t.as<float>().last(static_cast<size_t>(tail)), 0.0f);
@@ -365,7 +365,7 @@ TEST(ScreenPlanted, WrongPredicatesAndIntegers) {
   }
 }
 
-// What is seen of smaller errors in one element of a dot, bit by bit.
+// Measures which smaller errors in one element of a dot the screen detects, bit by bit.
 TEST(ScreenSensitivitySlow, Bits) {
   std::mt19937_64 random(3);
   for (OpKind kind : {OpKind::kDotGeneral, OpKind::kConvolution, OpKind::kConvolutionInputGrad,

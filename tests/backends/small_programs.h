@@ -1,5 +1,5 @@
-// Programs built by hand and how to run them: what the tests of engines, gradients, optimizers and
-// faults share.
+// Small programs built by hand and classes to run them, shared by the tests of engines, gradients,
+// optimizers and faults.
 //
 //   Hand h;
 //   ValueId w = h.param("w", {3});
@@ -40,7 +40,8 @@ inline Tensor i32(Dims dims, const std::vector<int32_t>& v) {
   return tensor(DType::kI32, std::move(dims), v);
 }
 
-// Uniform in [low, high), all 53 bits drawn: never a binary32 number nor the midpoint of two.
+// Numbers uniform in [low, high) with all 53 bits random, so that practically none is a binary32
+// number or the midpoint of two.
 inline std::vector<double> generic(int64_t n, double low, double high, uint32_t stream) {
   std::vector<double> v(static_cast<size_t>(n));
   for (size_t i = 0; i < v.size(); ++i) {
@@ -65,11 +66,12 @@ inline std::vector<double> numbers(const Tensor& t) {
   return v;
 }
 
-// A forward pass in the making. The first input is always learning_rate.
+// Builds a forward pass. The first input is always learning_rate.
 struct Hand {
   Program p;
   GraphBuilder b{p.graph};
-  std::map<std::string, std::pair<double, double>> ranges;  // of generic values, by name
+  // The range of the random values of a parameter, by name.
+  std::map<std::string, std::pair<double, double>> ranges;
 
   Hand() { input("learning_rate", {DType::kF32, {}}); }
   Hand(const Hand&) = delete;
@@ -88,7 +90,7 @@ struct Hand {
     ranges[name] = {low, high};
     return var.id;
   }
-  // sum of y times an input of generic weights: makes every element's gradient visible.
+  // The sum of y times an input of random weights, so that the gradient of every element shows.
   ValueId weighted_sum(ValueId y) {
     const TensorType type = b.type(y);
     const std::string name = "weights" + std::to_string(p.inputs.size());
@@ -107,7 +109,7 @@ struct Hand {
   }
 };
 
-// sum = all_reduce(x) over `cores` replicas.
+// The program sum = all_reduce(x) over `cores` replicas.
 inline Program all_reduce_program(int cores, int64_t length) {
   Hand h;
   const ValueId x = h.input("x", {DType::kF32, {length}});
@@ -117,7 +119,8 @@ inline Program all_reduce_program(int cores, int64_t length) {
   return h.p;
 }
 
-// Keeps every op's result: values[replica]["name"].
+// Records the inputs and results of every op, and the order of the ops:
+// seen["name"].outputs[replica].
 class Recorder : public TraceSink {
  public:
   struct Seen {
@@ -135,7 +138,7 @@ class Recorder : public TraceSink {
   std::vector<std::string> order;
 };
 
-// A program on an engine, with its state and inputs.
+// A program prepared on an engine, with its state and inputs.
 class Trial {
  public:
   Trial(const std::string& engine, const Program& program, BackendOptions options = {},
@@ -149,7 +152,7 @@ class Trial {
   }
   const Program& program() const { return engine_->program(); }
 
-  // On every replica, or on one.
+  // Sets a state variable or an input on every replica, or on one.
   void set(const std::string& name, const Tensor& value) {
     for (size_t r = 0; r < states.size(); ++r) set(name, value, r);
   }
@@ -160,7 +163,7 @@ class Trial {
       if (program().inputs[i].name == name) inputs[replica][i] = value;
     }
   }
-  // Batched inputs are cut into contiguous blocks, one a replica.
+  // Cuts a batched input into contiguous blocks, one for each replica.
   void split(const std::string& name, const Tensor& whole) {
     const auto n = static_cast<int64_t>(states.size()), rows = whole.dims()[0] / n;
     for (int64_t r = 0; r < n; ++r)
@@ -183,7 +186,7 @@ class Trial {
   const Tensor& state(const std::string& name, size_t replica = 0) const {
     return states.at(replica).vars.at(static_cast<size_t>(program().state_index(name)));
   }
-  // Over all replicas' state.
+  // The digest of the state of all replicas.
   std::string digest() const {
     DigestBuilder b;
     for (const ReplicaState& replica : states) {

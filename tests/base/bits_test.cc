@@ -1,4 +1,4 @@
-// bfloat16 conversions over every pattern, flushing, and the ulp distance.
+// Tests of bfloat16 conversions over every bit pattern, of flushing, and of the ulp distance.
 #include "program/base/bits.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(Bf16, NearestEvenBetweenAllNeighbours) {
       ASSERT_EQ(bf16_round(at(0xFFFF)), high) << std::hex << low;
       ASSERT_EQ(bf16_truncate(at(0xFFFF)), low) << std::hex << low;
       ASSERT_EQ(bf16_truncate(at(0x8000)), low) << std::hex << low;
-      // Flushing looks at the operand: a binary32 denormal never rounds up to 2^-126.
+      // The operand is flushed first: a binary32 denormal never rounds up to 2^-126.
       ASSERT_EQ(bf16_round_flush(at(0xFFFF)), p < 0x80 ? sign : high) << std::hex << low;
     }
   }

@@ -1,4 +1,5 @@
-// XXH3-128 by its published values (python-xxhash 3 prints the same), and what goes into it.
+// Tests of digests: XXH3-128 against published values (python-xxhash 3 prints the same), and which
+// bytes of texts and tensors are hashed.
 #include "program/base/digest.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,7 @@ std::vector<uint8_t> long_text() {
   return bytes;
 }
 
-// One length for each of XXH3's code paths: 0, 1-3, 9-16, 17-128, 129-240, above.
+// One length for each of these code paths of XXH3: 0, 1-3, 9-16, 17-128, 129-240 and more bytes.
 TEST(Digest, PublishedValues) {
   EXPECT_EQ(hex_of({}), "99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(hex_of({'a', 'b', 'c'}), "06b05ab6733a618578af5f94892f3950");
@@ -47,7 +48,8 @@ TEST(Digest, StreamingEqualsOneShot) {
   }
 }
 
-// Python: xxh3_128(pack("<Q", 13) + b"dense1/kernel" + pack("<QQ", high, low)), digest of b"abc".
+// The expected value is Python's xxh3_128(pack("<Q", 13) + b"dense1/kernel" + pack("<QQ", high,
+// low)), where high and low are the digest of b"abc".
 TEST(Digest, BuilderPrefixesTextWithItsLength) {
   DigestBuilder b;
   b.add("dense1/kernel");
@@ -61,7 +63,7 @@ TEST(Digest, BuilderPrefixesTextWithItsLength) {
   EXPECT_NE(one.finish(), two.finish());
 }
 
-// Python: xxh3_128(b"f32[2,3]\0" + pack("<6f", 1, -2, 0.5, 3, 0, -0.0)).
+// The expected value is Python's xxh3_128(b"f32[2,3]\0" + pack("<6f", 1, -2, 0.5, 3, 0, -0.0)).
 TEST(Digest, TensorIsItsTypeAndItsBytes) {
   Tensor t = Tensor::zeros({DType::kF32, {2, 3}});
   const float values[] = {1, -2, 0.5f, 3, 0, -0.0f};
@@ -79,7 +81,7 @@ TEST(Digest, HexRoundTrip) {
   const Digest d{0x0123456789abcdefu, 0x00000000000000ffu};
   EXPECT_EQ(d.hex(), "0123456789abcdef00000000000000ff");
   EXPECT_EQ(Digest::parse(d.hex()), d);
-  EXPECT_FALSE(Digest::parse("0123456789ABCDEF00000000000000ff"));  // one spelling only
+  EXPECT_FALSE(Digest::parse("0123456789ABCDEF00000000000000ff"));  // only lower case is accepted
   EXPECT_FALSE(Digest::parse("0123456789abcdef00000000000000f"));
   EXPECT_FALSE(Digest::parse("0123456789abcdef00000000000000fff"));
   EXPECT_FALSE(Digest::parse("0123456789abcdef0000000000000 ff"));

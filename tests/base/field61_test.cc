@@ -1,4 +1,4 @@
-// The field against integers, fractions and the laws that it has to keep.
+// Tests of the prime field Field61 against integers, fractions and the laws of a field.
 #include "program/base/field61.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ TEST(Field61, ConstantsAreTheFractionsThatWereMeant) {
   EXPECT_EQ(Field61::constant(1 - 0.9), ratio(1, 10));  // 0.09999999999999998
   EXPECT_EQ(Field61::constant(1.0 / 7) * Field61::of(7), Field61{1});
   EXPECT_EQ(Field61::constant(-1e9), Field61::of(-1000000000));
-  // No fraction of small numbers: what binary64 holds.
+  // A constant that is no fraction of small integers stands for its exact binary64 value.
   EXPECT_EQ(Field61::constant(0x1.921fb54442d18p+1) * Field61{uint64_t{1} << 51},
             Field61::of(0x1921fb54442d18));
   EXPECT_EQ(Field61::constant(0x1p-100) * Field61::constant(0x1p100), Field61{1});

@@ -1,4 +1,5 @@
-// Functions in binary64 whose bits are defined: their bits, and their errors against MPFR.
+// Tests of the binary64 functions whose bits are defined: their bits, and their errors against
+// MPFR.
 #include "program/base/math64.h"
 
 #include <gtest/gtest.h>
@@ -26,8 +27,8 @@ void true_cos_pi(mpfr_ptr out, mpfr_srcptr in) {
   mpfr_mul(out, out, in, MPFR_RNDN);
   mpfr_cos(out, out, MPFR_RNDN);
 }
-// Newton's method on erfc(-z / sqrt 2) / 2 = p, from far more digits than binary64 has: each step
-// doubles the number of correct ones.
+// Solves erfc(-z / sqrt 2) / 2 = p by Newton's method in 200 bits, far more than binary64 has,
+// starting from our result: each step doubles the number of correct bits.
 void true_quantile(mpfr_ptr z, mpfr_srcptr p) {
   mpfr_t value, slope;
   mpfr_inits2(200, value, slope, static_cast<mpfr_ptr>(nullptr));
@@ -53,7 +54,7 @@ void true_quantile(mpfr_ptr z, mpfr_srcptr p) {
   mpfr_clears(value, slope, static_cast<mpfr_ptr>(nullptr));
 }
 
-// The largest relative error; a result where the truth is 0 must be 0.
+// The largest relative error. Where the true value is 0, any other result is an infinite error.
 double worst_error(double (*ours)(double), const Truth& truth, const std::vector<double>& xs) {
   mpfr_t in, out, gap;
   mpfr_inits2(200, in, out, gap, static_cast<mpfr_ptr>(nullptr));
@@ -72,7 +73,7 @@ double worst_error(double (*ours)(double), const Truth& truth, const std::vector
 
 double unit(std::mt19937_64& g) { return static_cast<double>(g() >> 11) * 0x1p-53; }
 
-// Positive numbers of every binade, and around 1.
+// Positive numbers from all binades, and many around 1.
 std::vector<double> positive() {
   std::mt19937_64 g(1);
   std::vector<double> xs = {1,
@@ -118,7 +119,7 @@ TEST(Math64, CosPi) {
 
 TEST(Math64, NormalQuantile) {
   std::mt19937_64 g(4);
-  // The seams of the three formulas: 0.075, exp(-25).
+  // Start with the points where the three formulas meet: 0.075 and exp(-25).
   std::vector<double> xs = {0.075, std::nextafter(0.075, 0), 0.925, 1.3887943864964021e-11, 1e-300};
   for (int i = 0; i < 300; ++i) {
     xs.push_back(unit(g) + 0x1p-60);
@@ -161,7 +162,8 @@ TEST(Math64, Edges) {
   EXPECT_NEAR(power(0.3, 0.5), std::sqrt(0.3), 0x1p-50);
 }
 
-// What contract 1 has as the exponential schedule: these bits came from scenarios/model.cc as it was.
+// The exponential schedule of contract version 1 depends on these bits. The digest was taken from
+// the earlier implementation in scenarios/model.cc.
 TEST(Math64, BitsOfTheExponentialSchedule) {
   uint64_t digest = 0xCBF29CE484222325u;  // FNV-1a over words
   const auto add = [&](double x) {

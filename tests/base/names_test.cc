@@ -1,4 +1,5 @@
-// Names in errors, and errors as values.
+// Tests of the helpers for names in error messages (edit distance, nearest name, join), and of
+// errors as values (Result, Error).
 #include "program/base/names.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Philox4x32-10 against Random123's published vectors, and the maps from words to numbers.
+// Tests of Philox4x32-10 against Random123's published vectors, and of the maps from random words
+// to numbers.
 #include "program/base/philox.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +64,7 @@ TEST(Uniform, IsTheUpper24BitsAndBelowOne) {
   EXPECT_EQ(uniform(0x100), 0x1p-24f);
   EXPECT_EQ(uniform(0x80000000u), 0.5f);
   EXPECT_EQ(uniform(0xFFFFFFFFu), 1.0f - 0x1p-24f);
-  // Exact at both ends of the mantissa: no two upper parts meet in one float.
+  // The map is exact up to the largest values: no two values of the upper 24 bits share a float.
   for (uint32_t top = 0xFFFFF0; top < 0xFFFFFF; ++top) {
     EXPECT_EQ(uniform((top + 1) << 8) - uniform(top << 8), 0x1p-24f);
   }
@@ -79,7 +80,7 @@ TEST(Uniform, MomentsOfDraws) {
     sum += u;
     squares += u * u;
   }
-  // Standard deviations of the estimates: 0.2887 / sqrt(n), 0.2981 / sqrt(n); five of each.
+  // The estimates have standard deviations 0.2887 / sqrt(n) and 0.2981 / sqrt(n); allow five.
   EXPECT_NEAR(sum / kDraws, 1.0 / 2, 5 * 0.2887 / 316.2);
   EXPECT_NEAR(squares / kDraws, 1.0 / 3, 5 * 0.2981 / 316.2);
 }
@@ -91,7 +92,7 @@ TEST(Bounded, CoversItsRangeEvenly) {
   }
   EXPECT_EQ(bounded(0x7FFFFFFFu, 2), 0u);
   EXPECT_EQ(bounded(0x80000000u, 2), 1u);
-  // u over all multiples of 2^16: each of the 7 values gets 65536 / 7 of them, rounded either way.
+  // Over all multiples of 2^16, each of the 7 results occurs 65536 / 7 times, rounded up or down.
   std::array<int, 7> count{};
   for (uint32_t i = 0; i < 65536; ++i) ++count[bounded(i << 16, 7)];
   for (int c : count) EXPECT_NEAR(c, 65536.0 / 7, 1);

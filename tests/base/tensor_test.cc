@@ -1,4 +1,5 @@
-// Tensors share what they say they share, and types print and parse.
+// Tests of tensors (which operations share storage, alignment, comparison of bits) and of how types
+// are printed and parsed.
 #include "program/base/tensor.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +56,7 @@ TEST(Tensor, RowsShareStorage) {
   EXPECT_EQ(t.owners(), 2);
   EXPECT_EQ(t.rows(2, 2).elements(), 0);
   EXPECT_EQ(rows.rows(1, 2).as<float>()[0], 12.0f);
-  // A view outlives what it looks at.
+  // A view keeps the storage alive after the original tensor is gone.
   t = Tensor();
   EXPECT_EQ(rows.owners(), 1);
   EXPECT_EQ(rows.as<float>()[11], 17.0f);

@@ -1,4 +1,5 @@
-// The pool finishes every piece exactly once, whoever runs it, round after round.
+// Tests of the thread pool: every piece runs exactly once, for any number of threads and rounds,
+// and an exception reaches the caller.
 #include "program/base/thread_pool.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ TEST(ThreadPoolThreads, EveryPieceOnceForAnyCount) {
     for (int64_t pieces : {0, 1, 2, 3, 7, 8, 100, 1000}) {
       std::vector<int> runs(static_cast<size_t>(pieces), 0);
       pool.parallel_for(pieces, [&](int64_t i) { ++runs[static_cast<size_t>(i)]; });
-      // Plain ints: the pool itself must order the pieces' writes before its return.
+      // These are plain ints: parallel_for must make all writes of the pieces visible on return.
       for (int n : runs) ASSERT_EQ(n, 1);
     }
   }
@@ -55,13 +56,13 @@ TEST(ThreadPoolThreads, NestedRunsInPlaceWithoutDeadlock) {
     });
   });
   for (int n : runs) ASSERT_EQ(n, 1);
-  // And the pool is whole afterwards.
+  // The pool still works afterwards.
   std::atomic<int> after = 0;
   pool.parallel_for(64, [&](int64_t) { ++after; });
   EXPECT_EQ(after, 64);
 }
 
-// One piece waits until another has begun: that takes two threads at work.
+// Each piece waits until both have begun, which needs two threads at work.
 TEST(ThreadPoolThreads, PiecesRunAtTheSameTime) {
   ThreadPool pool(2);
   std::atomic<int> begun = 0;
@@ -80,7 +81,7 @@ TEST(ThreadPoolThreads, PiecesRunAtTheSameTime) {
   EXPECT_TRUE(met);
 }
 
-// The caller finds nothing left to do, but its return waits for the piece at work elsewhere.
+// The caller finds no piece left to run, but must wait for the piece that a worker still runs.
 TEST(ThreadPoolThreads, ReturnsAfterTheSlowestPiece) {
   ThreadPool pool(2);
   const std::thread::id caller = std::this_thread::get_id();
@@ -108,7 +109,8 @@ TEST(ThreadPoolThreads, MadeAndDestroyedIdle) {
   for (int i = 0; i < 50; ++i) ThreadPool pool(4);
 }
 
-// Who throws may be a worker or the caller, with others still at work on what the caller owns.
+// A worker or the caller may throw while other threads still use variables of the caller, so the
+// exception must not leave parallel_for before all pieces are done.
 TEST(ThreadPoolThreads, WhatAPieceThrowsReachesTheCaller) {
   ThreadPool pool(4);
   for (int round = 0; round < 200; ++round) {
@@ -126,8 +128,9 @@ TEST(ThreadPoolThreads, WhatAPieceThrowsReachesTheCaller) {
   EXPECT_EQ(after, 64);
 }
 
-// A worker late for its first round meets the end of the pool instead. One that took the pool's last word for that round
-// slept for ever: once in some thousand pools of four.
+// A worker that is late for its first round meets the shutdown of the pool instead. A worker that
+// took the shutdown signal for that round used to sleep forever, in one of some thousand pools of
+// four threads.
 TEST(ThreadPoolThreads, DestroyedRightAfterWork) {
   for (int i = 0; i < 20000; ++i) {
     ThreadPool pool(4);

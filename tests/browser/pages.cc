@@ -1,4 +1,5 @@
-// Writes report.html and profile.html of every example of tests/reports into the folder named: what tests/browser/run.py looks at.
+// Writes HTML pages of the example reports and profiles of tests/reports, and a few variations of
+// them, into the given folder. tests/browser/run.py opens them in a browser.
 #include <cmath>
 #include <fstream>
 #include <iostream>

@@ -1,3 +1,4 @@
+// Tests that files are written atomically: a write either completes or leaves the old file intact.
 #include "checkpoints/container/atomic_file.h"
 
 #include <fcntl.h>
@@ -83,7 +84,8 @@ TEST(AtomicFile, UnwritableFolderKeepsTheOldFile) {
   EXPECT_EQ(read_bytes(path), "old");
 }
 
-// A write that fails in the middle: the file size limit stands in for a full disk everywhere.
+// A write fails in the middle. The file size limit stands in for a full disk, as it works
+// everywhere.
 TEST(AtomicFile, FailureInTheMiddleKeepsTheOldFile) {
   const Folder folder;
   const std::string path = folder / "a.txt";

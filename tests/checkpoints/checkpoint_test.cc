@@ -1,3 +1,5 @@
+// Tests checkpoint files: round trips, digests, rejected content, and the check that a checkpoint
+// fits a model.
 #include "checkpoints/checkpoint.h"
 
 #include "tests/checkpoints/samples.h"
@@ -84,7 +86,7 @@ TEST(Checkpoint, RootDigestIsTheStateAndNothingElse) {
   EXPECT_NE(c.root_digest(), digest);
 }
 
-// Frozen: files of others carry it. A change here needs a new schema.
+// The digest must not change, because existing files contain it. A change here needs a new schema.
 TEST(Checkpoint, RootDigestIsFrozen) {
   EXPECT_EQ(Checkpoint{}.root_digest().hex(), "e5189a9599e3f86205ea23ef06e28b2d");
   Checkpoint c;

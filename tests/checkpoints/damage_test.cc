@@ -1,4 +1,4 @@
-// Damaged files: reading ends in an error or in the original content, never in a crash or in other
+// Tests that reading a damaged file gives an error or the original content, never a crash or other
 // content.
 #include <hdf5.h>
 
@@ -6,8 +6,8 @@
 
 #include "tests/checkpoints/samples.h"
 
-// libhdf5 1.10 itself loses memory when it fails on a damaged file; ours is still looked for, and
-// that no object of ours stays open is checked below.
+// libhdf5 1.10 itself leaks memory when it fails on a damaged file, so its leaks are suppressed.
+// Our own leaks are still reported, and a check below makes sure that no HDF5 object stays open.
 // NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming): the sanitizer's name.
 extern "C" const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5"; }
@@ -20,7 +20,7 @@ using samples::Folder;
 using samples::read_bytes;
 using samples::write_bytes;
 
-// Where a tensor's bytes stand in the file.
+// The offset of a tensor's bytes in the file.
 size_t place_of(const std::string& bytes, const Tensor& tensor) {
   const std::string data(reinterpret_cast<const char*>(tensor.raw()), tensor.bytes());
   const size_t place = bytes.find(data);
@@ -46,8 +46,8 @@ TEST(Damage, AFlippedByteOfATensorNamesIt) {
   }
 }
 
-// Flips bits of a few hundred bytes, all over the file; reads with `read`, which says false for an
-// error.
+// Flips bits of a few hundred bytes spread over the file and calls `read` for each change; `read`
+// returns false for an error.
 template <typename Read>
 void flip_all_over(const std::string& path, const Read& read) {
   const std::string good = read_bytes(path);
@@ -114,7 +114,7 @@ TEST(Damage, TruncatedFiles) {
   EXPECT_FALSE(read_checkpoint(folder / "nowhere.h5").ok());
 }
 
-// Changes a good file with plain HDF5 calls, and returns the error with which it is then read.
+// Changes a good file with plain HDF5 calls, and returns the error that reading it then gives.
 template <typename Change>
 std::string error_after(const Change& change) {
   const Folder folder;
@@ -148,7 +148,7 @@ TEST(Damage, MissingParts) {
             std::string::npos);
 }
 
-// Edits with valid checksums everywhere, as a person with h5py would make them.
+// Edits that leave HDF5's own checksums valid, as a person with h5py could make them.
 TEST(Damage, EditedAttributesAndLinks) {
   const auto set_int = [](hid_t f, const char* name, int64_t value) {
     const hid_t attribute = H5Aopen(f, name, H5P_DEFAULT);

@@ -1,4 +1,5 @@
-// The small files by other programs that lie in fixtures/, with the scripts that make them.
+// Access to fixtures/: small files that other programs wrote. The scripts that make them are there,
+// too.
 #pragma once
 
 #include <string>
@@ -18,7 +19,8 @@ inline std::string text_of(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// The values that the scripts give to the model's variable v (from 0): v + 1 + i / 64.
+// Whether element i of the tensor is v + 1 + i / 64, the value that the scripts give to the model's
+// variable v (counted from 0).
 inline bool is_pattern(const Tensor& tensor, int v) {
   for (int64_t i = 0; i < tensor.elements(); ++i) {
     const float expected = static_cast<float>(v + 1) + static_cast<float>(i) / 64;

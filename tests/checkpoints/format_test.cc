@@ -1,4 +1,4 @@
-// FORMAT.md's Python program recomputes our digests with h5py and xxhash alone.
+// Tests that the Python program in FORMAT.md recomputes our digests with only h5py and xxhash.
 #include <cstdlib>
 
 #include "tests/checkpoints/samples.h"
@@ -8,7 +8,7 @@ namespace {
 
 using samples::Folder;
 
-// The fenced Python block of the page.
+// The fenced Python block of FORMAT.md.
 std::string snippet() {
   const std::string text = samples::read_bytes(TWINRUN_SOURCE_DIR "/checkpoints/FORMAT.md");
   const std::string open = "```python\n";
@@ -17,7 +17,7 @@ std::string snippet() {
   return text.substr(begin + open.size(), end - begin - open.size() + 1);
 }
 
-// Debian's interpreter, for which the packages are, before whichever comes first on the path.
+// Debian's interpreter, for which the packages are installed, or else the first one on the path.
 std::string python() {
   for (const char* name : {"/usr/bin/python3", "python3"}) {
     if (std::system((std::string(name) + " -c 'import h5py, xxhash' 2>/dev/null").c_str()) == 0)

@@ -1,4 +1,5 @@
-// The checked layer against files made with the HDF5 library directly: what it must refuse.
+// Tests the checked HDF5 layer on files made directly with the HDF5 library: mainly what it must
+// reject.
 #include "checkpoints/container/hdf5_file.h"
 
 #include <hdf5.h>
@@ -93,7 +94,7 @@ TEST(Hdf5File, RefusesChunksAndFilters) {
   }
 }
 
-// A petabyte declared, nothing stored: refused before anything is allocated.
+// A file that declares a petabyte and stores nothing is rejected before memory is allocated.
 TEST(Hdf5File, RefusesSizesThatTheFileDoesNotHold) {
   expect_refused("stores 0", [](hid_t f) {
     add_dataset(f, "x", H5T_IEEE_F32LE, {1u << 24, 1u << 24}, H5P_DEFAULT, nullptr);
@@ -124,7 +125,8 @@ TEST(Hdf5File, RefusesOtherTypes) {
   expect_refused("'x' is missing", [](hid_t) {});
 }
 
-// The same bytes linked often would multiply: an open file hands out no more than it has.
+// Many links to the same bytes would multiply the memory that is read, so an open file returns no
+// more bytes than it contains.
 TEST(Hdf5File, HandsOutNoMoreThanTheFileHas) {
   const Folder folder;
   const std::string path = folder / "f.h5";

@@ -1,4 +1,5 @@
-// Names: which rule matches what, what a map may say, and what is told when nothing fits.
+// Tests the matching of names: the rules, the maps that a user may write, and the errors when
+// nothing fits.
 #include <algorithm>
 
 #include "tests/checkpoints/python.h"
@@ -42,7 +43,7 @@ TEST(NameMap, ErrorsNameThePlace) {
   EXPECT_NE(map_error("{\"a\":", "map.json").find("no JSON object"), std::string::npos);
 }
 
-// NumPy is asked what a transpose of a reshape is; then back, bit for bit.
+// NumPy computes the expected transpose of a reshape; the way back must restore the bits.
 TEST(NameMap, LayoutsAreNumpys) {
   const std::string python = samples::python_with("numpy");
   if (python.empty()) GTEST_SKIP() << "needs python3-numpy";
@@ -88,7 +89,7 @@ TEST(Interchange, PyTorchsNamesAndLayoutsByAMap) {
   EXPECT_TRUE(samples::has_patterns(*c, model.outline));
   ASSERT_EQ(report.unused.size(), 1u);
   EXPECT_EQ(report.unused[0].theirs, "features.1.num_batches_tracked");
-  // And back: what was read is written bit for bit.
+  // The export gives back the bits that were read.
   Conversion out;
   const auto written = export_weights(*c, model.outline, WeightsFormat::kSafetensors, *map, out);
   ASSERT_TRUE(written.ok()) << written.error().message();
@@ -159,7 +160,8 @@ TEST(Interchange, AnotherNumberOfLayersIsNoMatch) {
             std::string::npos);
 }
 
-// What is written is read back bit for bit, slots and counters included where the format has them.
+// Written weights are read back bit for bit, including slots and counters where the format has
+// them.
 TEST(Interchange, RoundTrips) {
   const Folder folder;
   const auto model = samples::small_model(true);

@@ -1,4 +1,5 @@
-// What a reader in its own process may do, and what becomes of it.
+// Tests readers that run in a process of their own: results, errors, crashes, and limits of time
+// and memory.
 #include "checkpoints/container/isolated.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +46,7 @@ TEST(Isolated, ACrashIsAnError) {
 
 TEST(Isolated, AnEndlessReaderIsStopped) {
   const std::string error = error_of([]() -> Answer {
-    const rlimit second{1, 1};  // instead of the ten that everybody gets
+    const rlimit second{1, 1};  // 1 s instead of the usual limit of 10 s
     ::setrlimit(RLIMIT_CPU, &second);
     for (;;) (void)::getppid();
   });

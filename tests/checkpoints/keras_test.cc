@@ -1,4 +1,5 @@
-// Keras's files, as Keras 3 and tf_keras (Keras 2) wrote them; ours as h5py sees them; hostile ones.
+// Tests Keras files: those that Keras 3 and tf_keras (Keras 2) wrote, ours as h5py reads them, and
+// hostile ones.
 #include "checkpoints/interchange/keras.h"
 
 #include <fmt/format.h>
@@ -34,7 +35,7 @@ TEST_P(KerasFiles, EveryWeightFindsItsPlace) {
   EXPECT_TRUE(report.unused.empty());
 }
 
-// The same with names that no file has: by position.
+// If no file has the names of the model, layers are matched by position.
 TEST_P(KerasFiles, ByPosition) {
   const auto model = samples::small_model(false, {"first", "second", "third"});
   auto theirs = read_foreign_weights(fixture(GetParam()));
@@ -58,8 +59,8 @@ INSTANTIATE_TEST_SUITE_P(Keras, KerasFiles,
                            return name;
                          });
 
-// Layers of other classes; a depthwise kernel has the same elements under another shape. There and
-// back.
+// Other classes of layers, imported and exported again. A depthwise kernel has the same elements in
+// another shape.
 TEST(Keras, OtherClassesAndShapes) {
   samples::SmallModel model;
   const auto layer = [&](const std::string& name, const char* kind,
@@ -116,7 +117,8 @@ TEST(Keras, AdamIsCarried) {
   const auto c = import_weights(model.initial, model.outline, *std::move(theirs), {}, "f", report);
   ASSERT_TRUE(c.ok()) << c.error().message();
   EXPECT_TRUE(report.initial.empty());
-  // Variable v of the optimizer is 100 + v + i / 64; 0 and 1 are iterations and learning_rate.
+  // Element i of optimizer variable v is 100 + v + i / 64; variables 0 and 1 are iterations and
+  // learning_rate.
   int v = 2;
   for (const char* name :
        {"conv1/kernel", "conv1/bias", "bn1/gamma", "bn1/beta", "dense1/kernel", "dense1/bias"}) {
@@ -208,7 +210,7 @@ TEST(Keras, LongListsOfNamesAreSplit) {
   EXPECT_EQ(again->root_digest(), c.root_digest());
 }
 
-// Changes a good file with plain HDF5 calls, and returns the error with which it is then read.
+// Changes a good file with plain HDF5 calls, and returns the error that reading it then gives.
 std::string error_after(const std::function<herr_t(hid_t)>& change) {
   const Folder folder;
   const std::string path = folder / "c.h5";
@@ -255,7 +257,8 @@ TEST(Keras, HostileTrees) {
   });
 }
 
-// Whatever libhdf5 makes of it, we get an answer. Places are sampled: each is a process.
+// A damaged file must give a value or an error, whatever libhdf5 does with it. Only some offsets
+// are tried, because each read starts a process.
 void read_damaged(size_t cut_every, size_t change_every) {
   const Folder folder;
   const std::string good = samples::read_bytes(fixture("keras3_bfloat16.weights.h5"));

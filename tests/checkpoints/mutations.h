@@ -1,6 +1,6 @@
-// What a damaged or hostile file may look like, made from a good one: cut at every length, and with
-// every byte changed in several ways. A reader is to answer each with a value or an error; a crash
-// or a sanitizer's report ends the test.
+// Makes damaged files from a good one: truncated at every length, and with every byte changed in
+// several ways. A reader must return a value or an error for each; a crash or a sanitizer report
+// ends the test.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace twinrun::samples {
 
-// Calls `read` for every proper prefix; it returns whether it took the bytes for a good file.
-// The count of those that it took.
+// Calls `read` for every proper prefix of the file; `read` returns whether it accepted the bytes.
+// Returns the number of prefixes that were accepted.
 inline int truncations_taken(const std::string& good,
                              const std::function<bool(const std::string&)>& read) {
   int taken = 0;
@@ -20,7 +20,8 @@ inline int truncations_taken(const std::string& good,
   return taken;
 }
 
-// One bit, the highest bit, all bits, and the extremes of a byte, at every `stride`-th place.
+// Changes every `stride`-th byte: flips its lowest bit, its highest bit and all bits, and sets it
+// to extreme values. Calls `read` for each.
 inline void for_each_changed_byte(const std::string& good, size_t stride,
                                   const std::function<void(const std::string&)>& read) {
   std::string bad = good;

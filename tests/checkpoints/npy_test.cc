@@ -1,4 +1,5 @@
-// .npy and .npz: what NumPy writes is read, what is written NumPy reads, and nothing else is taken.
+// Tests .npy and .npz: files of NumPy are read, NumPy reads our files, and anything else is
+// rejected.
 #include "checkpoints/container/npy.h"
 
 #include <cstring>
@@ -20,7 +21,7 @@ NamedArray floats(std::string name, Dims dims) {
   return to_array(std::move(name), samples::pattern({DType::kF32, std::move(dims)}));
 }
 
-// A version 1.0 file with that header and content, padded or not.
+// A version 1.0 file with this content and with this header as it is, padded or not.
 std::string npy(const std::string& header, const std::string& content) {
   std::string text = "\x93NUMPY";
   text += {'\x01', '\x00', static_cast<char>(header.size() & 255),
@@ -34,7 +35,7 @@ std::string error_of(const std::string& file) {
 }
 
 TEST(Npy, WritesWhatNumpyWrites) {
-  // numpy.save of numpy.arange(3, dtype='<f4'), NumPy 1.24.
+  // The bytes that numpy.save of NumPy 1.24 writes for numpy.arange(3, dtype='<f4').
   std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }";
   header.resize(117, ' ');
   const std::string expected =
@@ -168,7 +169,8 @@ TEST(Npy, RefusesWhatItDoesNotKnow) {
             std::string::npos);
   EXPECT_NE(error_of(npy(header("'<f4'", "(2,)"), content)).find("8 bytes, and holds 12"),
             std::string::npos);
-  // Products that wrap around 2^64 to the right number, and absurd sizes beside an empty one.
+  // Dimensions whose product wraps around 2^64 to a valid number, and a huge dimension beside an
+  // empty one.
   EXPECT_NE(error_of(npy(header("'<f4'", "(4611686018427387904, 4)"), "")).find("shape"),
             std::string::npos);
   EXPECT_NE(error_of(npy(header("'<f4'", "(0, 4611686018427387904, 4)"), "")).find("shape"),
@@ -234,7 +236,8 @@ TEST(Npz, BombsYieldLittle) {
   const std::string python = samples::python_with("numpy");
   if (python.empty()) GTEST_SKIP() << "needs python3-numpy";
   const Folder folder;
-  // One member that is all zeros, and the same one named 300 times by the central directory.
+  // One archive with a member of all zeros, and one whose central directory lists that member 300
+  // times.
   const auto made = samples::run_python(python, folder, R"(
 import io, struct, zipfile
 b = io.BytesIO()
@@ -258,7 +261,7 @@ open('overlap.npz', 'wb').write(raw[:start] + central + tail)
   EXPECT_NE(bomb.error().message().find("bomb"), std::string::npos) << bomb.error().message();
   const auto bytes = samples::read_bytes(folder / "overlap.npz");
   const auto overlap = read_zip(bytes_of(bytes), "o", all);
-  if (overlap) {  // libarchive knows a local header once, however often it is named
+  if (overlap) {  // libarchive reads a local header once, however often it is listed
     size_t unpacked = 0;
     for (const ZipMember& member : *overlap) unpacked += member.bytes.size();
     EXPECT_LE(unpacked, bytes.size() * 1032);
@@ -281,7 +284,7 @@ TEST(Array, Conversions) {
   EXPECT_EQ(f32(array(ElementType::kF16, uint16_t{0xFC00})), 0xFF800000u);
   EXPECT_EQ(f32(array(ElementType::kF16, uint16_t{0x8000})), 0x80000000u);
   EXPECT_EQ(f32(array(ElementType::kBF16, uint16_t{0x3F81})), 0x3F810000u);
-  EXPECT_EQ(f32(array(ElementType::kF32, 0xFF800001u)), 0xFF800001u);    // bits moved
+  EXPECT_EQ(f32(array(ElementType::kF32, 0xFF800001u)), 0xFF800001u);    // bits are copied
   EXPECT_EQ(f32(array(ElementType::kF64, 1 + 0x1p-24)), to_bits(1.0f));  // ties to even
   EXPECT_EQ(f32(array(ElementType::kF64, 1 + 0x3p-24)), to_bits(1 + 0x1p-22f));
   EXPECT_EQ(f32(array(ElementType::kF64, std::numeric_limits<double>::infinity())), 0x7F800000u);

@@ -1,5 +1,6 @@
-// What is written, loaded by the real Keras and safetensors. They are no packages of Debian: the
-// test runs where TWINRUN_KERAS_PYTHON names an interpreter that has keras, tf_keras and safetensors.
+// Tests that the original Keras and safetensors load the files that we write. They are not packages
+// of Debian, so the test runs only where TWINRUN_KERAS_PYTHON names an interpreter that has keras,
+// tf_keras and safetensors.
 #include <cstdlib>
 
 #include "tests/checkpoints/python.h"

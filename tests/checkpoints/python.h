@@ -1,5 +1,5 @@
-// Python as a second opinion: Debian's interpreter, for which the test packages are (numpy, h5py,
-// xxhash). A test without them is skipped by name.
+// Runs Python as an independent check. Debian's interpreter comes first, because the test packages
+// (numpy, h5py, xxhash) are installed for it. A test whose packages are missing is skipped.
 #pragma once
 
 #include <cstdlib>
@@ -9,7 +9,7 @@
 
 namespace twinrun::samples {
 
-// The first interpreter that has these modules ("numpy, h5py"), or "".
+// The first interpreter that has these modules, such as "numpy, h5py"; or "" if there is none.
 inline std::string python_with(const std::string& modules) {
   for (const char* name : {"/usr/bin/python3", "python3"}) {
     if (std::system((std::string(name) + " -c 'import " + modules + "' 2>/dev/null").c_str()) == 0)
@@ -18,7 +18,7 @@ inline std::string python_with(const std::string& modules) {
   return "";
 }
 
-// Runs a program in a folder; what it prints, errors included, and how it ended.
+// The result of running a program in a folder: its exit status and its output, stderr included.
 struct Printed {
   int code = -1;
   std::string text;

@@ -1,3 +1,4 @@
+// Tests run files: round trips, digests, rejected content, and telling runs from checkpoints.
 #include "checkpoints/run.h"
 
 #include "tests/checkpoints/samples.h"
@@ -9,7 +10,7 @@ using samples::Folder;
 using samples::read_bytes;
 
 void expect_same_run(const RunFile& a, const RunFile& b) {
-  EXPECT_EQ(a.root_digest(), b.root_digest());  // every field it covers, bit for bit
+  EXPECT_EQ(a.root_digest(), b.root_digest());  // covers its fields bit for bit
   EXPECT_EQ(a.scenario, b.scenario);
   EXPECT_EQ(a.environment, b.environment);
   EXPECT_EQ(a.ended, b.ended);

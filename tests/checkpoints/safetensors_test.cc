@@ -1,4 +1,5 @@
-// safetensors: the reference's file is read and written byte for byte; nothing else is taken.
+// Tests safetensors: a file of the reference library is read and written again byte for byte, and
+// malformed files are rejected.
 #include "checkpoints/container/safetensors.h"
 
 #include <cstring>
@@ -24,7 +25,7 @@ std::string refusal(const std::string& file) {
   return parsed ? "" : parsed.error().message();
 }
 
-// One tensor's entry.
+// The entry of one tensor in the header.
 std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
                   const std::string& offsets) {
   return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape +
@@ -69,7 +70,7 @@ TEST(Safetensors, RefusesWhatTheFormatForbids) {
   const auto object = [](const std::string& inner) { return "{" + inner + "}"; };
   EXPECT_EQ(refusal(with_header("{}", "")), "");
   EXPECT_EQ(refusal(with_header(object(entry("a", "F32", "[2]", "[0,8]")) + "   ", eight)), "");
-  // Holes, overlaps, the ends of the buffer.
+  // Gaps, overlaps and offsets beyond the buffer.
   says(object(entry("a", "F32", "[1]", "[4,8]")), eight, "holes and overlaps");
   says(object(entry("a", "F32", "[1]", "[0,4]")), eight, "4 bytes after the last tensor");
   says(object(entry("a", "F32", "[2]", "[0,8]") + "," + entry("b", "F32", "[1]", "[4,8]")), eight,
@@ -77,13 +78,13 @@ TEST(Safetensors, RefusesWhatTheFormatForbids) {
   says(object(entry("a", "F32", "[3]", "[0,12]")), eight, "holes and overlaps");
   says(object(entry("a", "F32", "[1]", "[8,4]")), eight, "holes and overlaps");
   says(object(entry("a", "F32", "[2]", "[0,18446744073709551615]")), eight, "holes and overlaps");
-  // Sizes.
+  // Invalid sizes.
   says(object(entry("a", "F32", "[3]", "[0,8]")), eight, "does not fit into its 8 bytes");
   says(object(entry("a", "F32", "[4611686018427387904,4]", "[0,8]")), eight, "does not fit");
   says(object(entry("a", "F32", "[18446744073709551615]", "[0,8]")), eight, "absurd size");
   says(object(entry("a", "F32", "[-1]", "[0,8]")), eight, "negative number");
   says(object(entry("a", "F32", "[2.0]", "[0,8]")), eight, "a fraction");
-  // The JSON.
+  // Invalid JSON.
   says(object(entry("a", "F32", "[1]", "[0,4]") + "," + entry("a", "F32", "[1]", "[4,8]")), eight,
        "'a' twice");
   says("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", "", "'dtype' of 'a' twice");
@@ -98,7 +99,7 @@ TEST(Safetensors, RefusesWhatTheFormatForbids) {
   says(" {}", "", "does not begin with '{'");
   says("{\"a\":", "", "is no JSON");
   says("{} {}", "", "is no JSON");
-  says(std::string(100000, '{'), "", "header");  // no recursion
+  says(std::string(100000, '{'), "", "header");  // parsed without recursion
   says("{\"a\":" + std::string(100000, '['), "", "a list for 'a'");
   EXPECT_NE(refusal("short").find("too short"), std::string::npos);
   EXPECT_NE(refusal(std::string(8, '\xFF') + "{}").find("declares a header of"), std::string::npos);

@@ -1,5 +1,5 @@
-// What the tests of this room share: a folder that goes away, files as bytes, sample checkpoints
-// and runs.
+// Helpers that the tests of this folder share: a temporary folder, files as bytes, sample
+// checkpoints and runs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-// Values that fill the bits: each differs from its neighbours.
+// A tensor of pseudo-random bytes, so that every bit takes part and neighbours differ.
 inline Tensor pattern(TensorType type, uint64_t salt = 1) {
   Tensor tensor = Tensor::empty(std::move(type));
   auto* bytes = reinterpret_cast<uint8_t*>(tensor.raw());
@@ -75,7 +75,7 @@ inline Checkpoint checkpoint(int64_t step = 7) {
   c.tensors["oracle"] = {pattern({DType::kF64, {2, 2}}, 6), "statistic", false};
   c.tensors["nothing"] = {pattern({DType::kF32, {0, 4}}), "parameter", false};
   c.tensors["step"] = {Tensor::scalar_i32(static_cast<int32_t>(step)), "counter", false};
-  Tensor odd = Tensor::zeros({DType::kF32, {5}});  // the values that conversions like to change
+  Tensor odd = Tensor::zeros({DType::kF32, {5}});  // values that conversions often change
   odd.as<float>()[0] = from_bits(0x7FC00001u);
   odd.as<float>()[1] = from_bits(0xFF800001u);  // signalling
   odd.as<float>()[2] = -0.0f;

@@ -1,4 +1,5 @@
-// The model of fixtures/small.toml as a checkpoint of zeros, without the rooms that read scenarios.
+// The model of fixtures/small.toml as a checkpoint of zeros, so that these tests need not link the
+// code that reads scenarios.
 #pragma once
 
 #include "checkpoints/interchange/match.h"
@@ -17,7 +18,7 @@ inline void add_tensor(SmallModel& model, const std::string& name, Dims dims,
   model.initial.tensors[name] = {Tensor::zeros({DType::kF32, std::move(dims)}), role, false};
 }
 
-// `layers` renames conv1, bn1 and dense1; with Adam's slots or without.
+// `layers` gives the names of conv1, bn1 and dense1; `adam` adds Adam's slots.
 inline SmallModel small_model(bool adam = false,
                               const std::vector<std::string>& layers = {"conv1", "bn1", "dense1"}) {
   SmallModel model;

@@ -1,4 +1,5 @@
-// The core on paper against what can be worked out by hand: tiles of products, passes, bytes, links.
+// Tests of the time model of a TPU core against numbers worked out by hand: tiles of products,
+// passes, bytes moved, links between chips.
 #include "device/core_model.h"
 
 #include <gtest/gtest.h>
@@ -18,10 +19,11 @@ TEST(CoreModel, FullTilesKeepTheMatrixUnitBusy) {
 }
 
 TEST(CoreModel, WhatFillsNoTileIsPadded) {
-  // 129 = two tiles; the 200 rows stream past 10 columns rather than the other way round (2 * 2 * 128).
+  // k = 129 takes two tiles. The 200 rows stream past one tile of 10 columns; the other way round
+  // would take 2 * 2 * 128 cycles.
   EXPECT_EQ(matrix_cycles({1, 200, 129, 10}), 2 * 1 * 200);
   EXPECT_EQ(matrix_cycles({1, 10, 129, 200}), 2 * 1 * 200);
-  EXPECT_EQ(matrix_cycles({1, 1, 1, 1}), 128);  // a tile takes that long to load
+  EXPECT_EQ(matrix_cycles({1, 1, 1, 1}), 128);  // the cycles to load a tile
   EXPECT_EQ(matrix_cycles({16, 1000, 1, 1}), 16 * 1000);
 }
 
@@ -74,10 +76,10 @@ TEST(CoreModel, TheLongestOfItsTimes) {
   EXPECT_NEAR(big.units[0].matrix, 32 * 32 * 4096 / 700e6, 1e-9);
   EXPECT_EQ(big.bytes, 3 * 4096. * 4096 * 4);
   EXPECT_NEAR(big.seconds, big.units[0].matrix, 2e-6);
-  // A vector times a matrix: 64 MiB for 33 MFLOP.
+  // Eight rows times a matrix: 64 MiB to read for 268 MFLOP.
   const StepModel thin = model_step(product_of_matrices(8, 4096, 4096), {v2()});
   EXPECT_EQ(thin.units[0].limit, Limit::kMemory);
-  // One tile of nothing much.
+  // A product so small that the fixed cost of starting it dominates.
   EXPECT_EQ(model_step(product_of_matrices(8, 8, 8), {v2()}).units[0].limit, Limit::kStart);
 }
 
@@ -92,7 +94,7 @@ TEST(CoreModel, PassesAndUnitsScaleTheMatrixUnit) {
 }
 
 TEST(CoreModel, PaddedBytesMove) {
-  // 100 x 10 of f32 lies in T(8,128) with 100 on the lanes: 128 * 16 * 4 bytes.
+  // The f32 result of 100 x 10 lies in tiles T(8,128), the 100 on the lanes: 128 * 16 * 4 bytes.
   const StepModel m = model_step(product_of_matrices(100, 128, 10), {v2()});
   EXPECT_EQ(m.unpadded_bytes, 4. * (100 * 128 + 128 * 10 + 100 * 10));
   EXPECT_EQ(m.bytes, 4. * (104 * 128 + 128 * 16 + 128 * 16));

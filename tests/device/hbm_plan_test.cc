@@ -1,4 +1,5 @@
-// The HBM plan of one core: arguments, lifetimes, peak, rematerialisation, on models small enough to count by hand.
+// Tests of the HBM plan of one core (arguments, lifetimes, peak, rematerialisation) on models small
+// enough to count by hand.
 #include "device/hbm_plan.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@ constexpr int64_t kTile = 8 * 128 * 4;
 
 TEST(HbmPlan, ArgumentsOfASmallModelByHand) {
   const HbmPlan plan = plan_hbm(training_step(models::mlp(8, models::adam())));
-  // Kernels [12,5] and [5,3]: 12 rows are two tiles, 5 one; biases [5], [3]: T(256) each.
+  // Kernels [12,5] and [5,3]: 12 rows take two tiles, 5 rows one. Biases [5] and [3]: T(256) each.
   EXPECT_EQ(plan.at_peak.of(HbmUse::kWeights), 3 * kTile + 2 * 256 * 4);
   EXPECT_EQ(plan.at_peak.of(HbmUse::kSlots), 2 * plan.at_peak.of(HbmUse::kWeights));
   EXPECT_EQ(plan.at_peak.of(HbmUse::kStatistics), 2 * 256 * 4);  // adam's two powers
@@ -42,7 +43,8 @@ TEST(HbmPlan, ThePeakIsTheLargestSumOfWhatIsHeld) {
   EXPECT_EQ(most, plan.used());
 }
 
-// Each weight's gradient is held, and nothing that a state's update writes has a place of its own.
+// The gradient of every weight has a buffer, but an update needs none: it is written in place, over
+// the old state.
 TEST(HbmPlan, UpdatesLieWhereTheStateWas) {
   const HbmPlan plan =
       plan_hbm(training_step(shard(models::mlp(16, models::adam()), {.cores = 8})));

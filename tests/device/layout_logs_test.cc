@@ -1,5 +1,6 @@
-// Sizes that TPUs' own out-of-memory messages print: shape, layout, padded and unpadded size, expansion. Public logs, by repository
-// and issue. Of equal shapes one; u32 stands here as i32.
+// Tests layouts against sizes that out-of-memory messages of TPUs print: shape, layout, padded and
+// unpadded size, expansion. The logs are public and cited by repository and issue. Equal shapes are
+// listed once; u32 is written as i32 here.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,10 +15,10 @@ namespace {
 struct Allocation {
   TensorType type;
   std::vector<int64_t> minor_to_major;
-  const char* layout;  // as printed; where the log has no tiles, as newer logs print them
+  const char* layout;  // as printed; where the log shows no tiles, as newer logs print it
   const char* size;
   const char* unpadded;
-  const char* expansion;  // "": the log names no padding
+  const char* expansion;  // "": the log shows no padding
   const char* source;
 };
 
@@ -192,7 +193,8 @@ TEST(LayoutLogs, PaddedAndUnpaddedSizes) {
   EXPECT_GE(cases, 16);
 }
 
-// What the compiler took for activations of convolutions is what we take for the smallest.
+// The layouts that the compiler chose for activations of convolutions have the padded size of the
+// layout that we call the smallest.
 TEST(LayoutLogs, ConvolutionsHaveBatchAndFeaturesOnTiles) {
   for (const Allocation& a : logged()) {
     const auto& order = a.minor_to_major;
@@ -208,7 +210,8 @@ TEST(LayoutLogs, OneDimensionAndNone) {
     const TensorType type{dtype, std::move(dims)};
     return to_string(type, default_layout(type));
   };
-  // The first five: the RetinaNet's log and trax issue 1343; then the same log's bf16 scalars.
+  // The first five are from the RetinaNet log and trax issue 1343; the bf16 scalar is from the same
+  // log.
   EXPECT_EQ(text(DType::kF32, {64}), "f32[64]{0:T(256)}");
   EXPECT_EQ(text(DType::kF32, {256}), "f32[256]{0:T(256)}");
   EXPECT_EQ(text(DType::kF32, {512}), "f32[512]{0:T(512)}");
@@ -223,8 +226,9 @@ TEST(Sizes, AsXlaPrintsThem) {
   EXPECT_EQ(size_text(512), "512B");
   EXPECT_EQ(size_text(4096), "4.0K");
   EXPECT_EQ(size_text(530LL << 20), "530.00M");
-  EXPECT_EQ(size_text((8LL << 30) - (128LL << 20)), "7.88G");  // 7.875: the log of issue 30803
-  EXPECT_EQ(size_text(21LL << 27), "2.62G");                   // 2.625
+  EXPECT_EQ(size_text((8LL << 30) - (128LL << 20)),
+            "7.88G");                         // 7.875, as in the log of issue 30803
+  EXPECT_EQ(size_text(21LL << 27), "2.62G");  // 2.625
 }
 
 }  // namespace

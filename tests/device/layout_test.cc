@@ -1,3 +1,4 @@
+// Tests of tensor layouts in HBM and of the facts about TPU generations.
 #include "device/layout.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +8,7 @@
 namespace twinrun::tpu {
 namespace {
 
-// A TPU v2's own log: github.com/sokrypton/ColabFold/issues/62.
+// From the log of a TPU v2: github.com/sokrypton/ColabFold/issues/62.
 TEST(Layout, LargestAllocationOfALog) {
   const TensorType type{DType::kF32, {512, 245, 256}};
   const Layout layout = default_layout(type);

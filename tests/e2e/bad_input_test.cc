@@ -1,5 +1,6 @@
-// What a user gets wrong: exit 128, a message with place, found, allowed and fix, and nothing
-// written. tests/cases/cli/*.case hold what is text; what needs files of bytes stands here.
+// Tests that wrong input ends with exit code 128 and a message that says where, what was found,
+// what is allowed and how to fix it, and that nothing is written. Cases that are plain text are in
+// tests/cases/cli/*.case; cases that need binary files are below.
 #include <algorithm>
 
 #include "tests/e2e/process.h"
@@ -13,8 +14,8 @@ struct Case {
   int exit = 128;
 };
 
-// Sections: "=== args" one word a line; "=== file NAME"; "=== says" parts of the message, one a
-// line.
+// Sections of a case file: "=== args" has one argument per line, "=== file NAME" the content of a
+// file, "=== says" the expected parts of the message, one per line, "=== exit N" the exit code.
 Case read_case(const fs::path& path) {
   Case c;
   std::string part, line;
@@ -41,7 +42,7 @@ void expect_refused(const Folder& folder, const Words& args, const Words& says, 
   EXPECT_EQ(o.code, exit) << o.err;
   EXPECT_EQ(o.signal, 0);
   EXPECT_EQ(o.out, "");
-  EXPECT_TRUE(o.err.starts_with("twinrun: ")) << o.err;  // before any work began
+  EXPECT_TRUE(o.err.starts_with("twinrun: ")) << o.err;  // it comes before any progress output
   for (const std::string& part : says) EXPECT_TRUE(o.says(part)) << part << "\nin\n" << o.err;
   const auto fix = {"fix:", "allowed", "did you mean", "known:", "library scenarios:"};
   EXPECT_TRUE(std::ranges::any_of(fix, [&](const char* word) { return o.says(word); })) << o.err;
@@ -95,7 +96,7 @@ struct IdxFolder : Folder {
 };
 const Words kIdx = {"diagnose", "mnist_quick", "--set", "data.dir=mnist", "-o", "out"};
 
-// The control: the same folder, undamaged, is taken.
+// The control: the same folder without damage is accepted.
 TEST(BadIdx, GoodFilesAreTaken) {
   const IdxFolder folder;
   const Outcome o = twinrun(folder, {"inspect", "mnist_quick", "--set", "data.dir=mnist"});
@@ -147,7 +148,7 @@ class BadCheckpoint : public testing::Test {
         folder_,
         with({"train", scenario, option, file, "-o", "run.h5", "--threads", "1"}, kBriefly), says);
   }
-  // Changes one byte of the first kernel's data.
+  // Changes the byte in the middle of the file, which lies in the data of the first kernel.
   void flip_a_byte() {
     std::string bytes = read_text(folder_ / "mlp.h5");
     bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x10);
@@ -156,7 +157,8 @@ class BadCheckpoint : public testing::Test {
   Folder folder_;
 };
 
-// The control: untouched, it is taken, and training from it is training from the seed.
+// The control: an undamaged checkpoint is accepted, and training from it equals training from the
+// seed.
 TEST_F(BadCheckpoint, GoodOneIsTaken) {
   const Words train = with({"train", "digits_mlp", "--json", "-q", "--threads", "1"}, kBriefly);
   const auto from_seed = json_of(twinrun(folder_, with(train, {"-o", "a.h5"})).out);
@@ -195,7 +197,7 @@ TEST_F(BadCheckpoint, ResumeOfWhatIsOver) {
   expect_train_refused("digits_mlp", "--resume", "done.h5", {"after step 4", "ends at 4"});
 }
 
-// ---- places that cannot be written
+// ---- paths that cannot be written
 
 TEST(BadPlace, FolderThatDoesNotExist) {
   const Folder folder;
@@ -218,14 +220,15 @@ TEST(BadPlace, FolderWhereAFileIsDue) {
   expect_refused(folder, {"train", "digits_mlp", "-o", "run.h5"}, {"run.h5", "folder"});
 }
 
-// The kernel refuses to create anything there, whoever asks.
+// The kernel refuses to create files in /proc, even for root.
 TEST(BadPlace, FolderOfTheKernel) {
   const Folder folder;
   expect_refused(folder, {"diagnose", "digits_mlp", "-o", "/proc/twinrun"}, {"/proc/twinrun"});
   expect_refused(folder, {"train", "digits_mlp", "-o", "/proc/run.h5"}, {"/proc"});
 }
 
-// A disk that is full after 20 KB: an error with the path, and the good file of before still there.
+// A disk that is full after 20 KB gives an error with the path, and leaves the previous file
+// intact. The file size limit stands in for the full disk.
 TEST(BadPlace, DiskFullKeepsTheGoodFile) {
   const Folder folder;
   ASSERT_EQ(twinrun(folder, {"snapshot", "litmus_nan", "-o", "init.h5"}).code, 0);
@@ -248,7 +251,7 @@ TEST(BadPlace, DiskFullKeepsTheGoodFile) {
   }
 }
 
-// What is printed may wait in a buffer: it is still owed.
+// Output may still be in a buffer when the verb ends, so the final flush must be checked, too.
 TEST(BadPlace, FullDiskBehindARedirection) {
   const Folder folder;
   const auto full = [] {
@@ -263,7 +266,7 @@ TEST(BadPlace, FullDiskBehindARedirection) {
   }
 }
 
-// Progress is told to nobody then; the run is kept.
+// If stderr cannot be written, progress is lost, but the run completes and is saved.
 TEST(BadPlace, ProgressThatCannotBeWritten) {
   const auto full = [] { ::dup2(::open("/dev/full", O_WRONLY), STDERR_FILENO); };
   const auto closed = [] { ::close(STDERR_FILENO); };
@@ -289,7 +292,7 @@ TEST(BadPlace, FolderInUse) {
   EXPECT_EQ(first.finish().code, 130);
 }
 
-// A scenario comes from somewhere.
+// A scenario may come from another person, so its name must not lead out of the results folder.
 TEST(BadPlace, NameOfAScenarioChoosesNoFolder) {
   const Folder folder;
   const Outcome o = twinrun(folder, {"diagnose", "litmus_nan", "--quick", "-q", "--set",

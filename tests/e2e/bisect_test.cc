@@ -1,5 +1,5 @@
-// `twinrun bisect` from outside. Commits: in a repository that the test makes, of a small C++ engine with a planted regression, commits that
-// do not compile, and builds that fail now and then.
+// Tests `twinrun bisect` through the binary. `bisect rev` runs in a repository that the test makes:
+// a small C++ engine with a planted regression, commits that do not compile, and flaky builds.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace twinrun::e2e {
 namespace {
 
-// Of a shell command in the folder: its exit code, and what it printed in `out`.
+// Runs a shell command in the folder. Returns its exit code; `out` receives stdout and stderr.
 int shell(const Folder& folder, const std::string& command, std::string* out = nullptr) {
   const std::string file = folder.streams() + "/shell";
   const int status = std::system(
@@ -22,7 +22,8 @@ int shell(const Folder& folder, const std::string& command, std::string* out = n
 
 constexpr int kCommits = 64;
 
-// An engine that sums what it is given; from commit `wrong` on it leaves out the last. Those in `broken` do not compile.
+// Source of an engine that sums its arguments. From commit `wrong` on it leaves out the last one;
+// the commits in `broken` do not compile.
 std::string engine(int commit, int wrong, const std::set<int>& broken) {
   return fmt::format(R"(// version {}
 #include <cstdio>
@@ -38,7 +39,8 @@ int main(int n, char** words) {{
                      broken.contains(commit) ? "does not compile\n" : "");
 }
 
-// The whole history in one go; the same names every time.
+// Writes the whole history with one git fast-import. Dates and authors are fixed, so that the
+// commits have the same hashes every time.
 void make_repository(const Folder& folder, int wrong, const std::set<int>& broken) {
   std::string stream;
   for (int i = 0; i < kCommits; ++i) {
@@ -59,7 +61,7 @@ void make_repository(const Folder& folder, int wrong, const std::set<int>& broke
             0)
       << said;
   fs::create_directory(folder / "tries");
-  // A build fails once or twice, or not, by its commit's name; then it goes through.
+  // A commit's hash decides whether its build fails zero, one or two times before it succeeds.
   write_text(folder / "build.sh",
              "sha=$(git rev-parse HEAD)\nfile=" + folder.path() +
                  "/tries/$sha\ntries=$(cat $file 2>/dev/null || echo 0)\necho $((tries + 1)) > "
@@ -75,7 +77,7 @@ Words bisect_rev(const Folder& folder, const Words& more) {
               {"--", "sh", folder / "check.sh"});
 }
 
-// What must not change in the user's repository.
+// The state of the user's repository that bisect must not change.
 std::string fingerprint(const Folder& folder) {
   std::string text;
   EXPECT_EQ(
@@ -112,10 +114,11 @@ void find_regressions(int trials, unsigned seed) {
     EXPECT_EQ(j["commits"], kCommits);
     EXPECT_LE(j["testable"], 8) << wrong;
     EXPECT_LE(j["untestable"], broken.size());
-    // git concludes the same from the same answers.
+    // `git bisect`, given the same answers, finds the same commit.
     EXPECT_NE(j["git"].get<std::string>().find(j["first_bad"]["commit"]), std::string::npos)
         << j["git"];
-    // The neighbours side by side; nothing of the user's has changed.
+    // The last good and the first bad commit are checked out side by side, and the user's
+    // repository is unchanged.
     EXPECT_EQ(read_text(folder / "out/bad/engine.cc"), engine(wrong, wrong, broken));
     EXPECT_EQ(read_text(folder / "out/good/engine.cc"), engine(wrong - 1, wrong, broken));
     EXPECT_TRUE(fs::exists(folder / "out/good.log") && fs::exists(folder / "out/bad.log"));
@@ -146,7 +149,7 @@ TEST(BisectRevSlow, WhatCannotBeToldApartIsNotDecided) {
   EXPECT_EQ(j["skipped"].size(), 2u);
 }
 
-// The engine as a script: nothing is compiled.
+// Here the check is a shell command, so that nothing needs to be compiled.
 class BisectRev : public testing::Test {
  protected:
   void SetUp() override {
@@ -200,7 +203,7 @@ TEST_F(BisectRev, WhatDoesNotShowIsNotReproducible) {
   o = rev("exit 125");
   EXPECT_EQ(o.code, 125);
   EXPECT_TRUE(o.prints("cannot be tested")) << o.out;
-  // Bad on every other execution, at either end.
+  // Both ends fail on every other execution.
   o = rev("echo x >> ../../n; test $(($(wc -l < ../../n) % 2)) = 0", {"--repeats", "3"});
   EXPECT_EQ(o.code, 125);
   EXPECT_TRUE(o.prints("flaky")) << o.out;
@@ -261,10 +264,10 @@ TEST_F(BisectRev, AnInterruptedSearchGoesOn) {
   ASSERT_EQ(o.code, 0) << o.err;
   const auto j = json_of(o.out);
   EXPECT_EQ(j["first_bad"]["subject"], "commit 6");
-  // Each was run once, but for the one that was interrupted.
+  // Each candidate ran once, except that the interrupted execution was repeated.
   EXPECT_EQ(shell(folder_, fmt::format("test $(wc -l < n) = {}", j["executions"].get<int>() + 1)),
             0);
-  // Another search does not go on from it.
+  // A search with another check must not resume from this session.
   const Outcome other = rev("test $(cat version) -lt 7", {"--resume"});
   EXPECT_EQ(other.code, 128);
   EXPECT_TRUE(other.says("another search")) << other.err;
@@ -290,7 +293,7 @@ TEST_F(Bisect, StepAndOp) {
   EXPECT_EQ(j["gap"]["cores"], nlohmann::json({5}));
   o = twinrun(folder_, with({"bisect", "op", "drill_mlp", "-q"}, engines));
   EXPECT_TRUE(o.prints("step 3, op dense2/kernel.grad")) << o.out;
-  // An engine that is right, but not to the bit: bounds tell.
+  // This engine conforms but is not bit-exact: the bounds show that no op is wrong.
   o = twinrun(folder_, {"bisect", "op", "drill_mlp", "--b", "tpu", "--tolerance", "bound", "--set",
                         "train.steps=2", "-q"});
   EXPECT_EQ(o.code, 125) << o.err;
@@ -352,12 +355,12 @@ TEST_F(Bisect, Keys) {
             std::string::npos);
   EXPECT_NE(read_text(folder_ / "twinrun-results/bisect-config/good.toml").find("lr = 0.05"),
             std::string::npos);
-  // A command of the user's, which gets the file.
+  // A test command of the user's receives the scenario file as its argument.
   o = twinrun(folder_, with(keys, {"--test", "command", "-q", "--", "sh", "-c",
                                    "! grep -q 'margin = 0.5' $0"}));
   ASSERT_EQ(o.code, 0) << o.err;
   EXPECT_TRUE(o.prints("--set 'diagnose.margin=0.5'")) << o.out;
-  // What makes no difference.
+  // A key that has no effect on the result.
   o = twinrun(folder_, {"bisect", "config", "drill_mlp", "--set-b", "train.log_every=3", "--test",
                         "digest"});
   EXPECT_EQ(o.code, 125) << o.err;

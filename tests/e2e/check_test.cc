@@ -1,4 +1,4 @@
-// twinrun check from outside: exit codes, text, JSON, the page it leaves.
+// Tests `twinrun check` through the binary: exit codes, text, JSON and the page that it writes.
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {
@@ -65,7 +65,7 @@ TEST(CheckVerb, Json) {
   EXPECT_TRUE(j.contains("memory"));
 }
 
-// Names of a text are its author's.
+// Names in a program text are untrusted: control characters must not reach the terminal.
 TEST(CheckVerb, HostileNamesStayOnTheirLine) {
   const Folder folder;
   write_text(
@@ -91,7 +91,7 @@ TEST(CheckVerb, LeavesAGraphPage) {
   for (const char* part : {"76 of 76 ops run on a TPU", "aria-label=\"dense1: ",
                            "\"dense1/dot_general\"", "f32[8,64]{1,0:T(8,128)}", "</html>"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
-  EXPECT_EQ(page.find("http"), page.find("http-equiv"));  // loads nothing
+  EXPECT_EQ(page.find("http"), page.find("http-equiv"));  // no URL: the page loads nothing
   EXPECT_EQ(folder.entries(), (std::set<std::string>{"out", "out/deep", "out/deep/graph.html"}));
 }
 

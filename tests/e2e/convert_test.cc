@@ -1,4 +1,5 @@
-// twinrun convert: from Keras's, safetensors' and NumPy's files to a checkpoint that trains, and back.
+// Tests `twinrun convert`: from files of Keras, safetensors and NumPy to a checkpoint that trains,
+// and back.
 #include <algorithm>
 
 #include "tests/e2e/process.h"
@@ -11,7 +12,7 @@ std::string fixture(const std::string& name) {
 }
 std::string small() { return fixture("small.toml"); }
 
-// root_digest of the checkpoint that is made of a file.
+// The root_digest of the checkpoint that `twinrun convert` makes from a file.
 std::string digest_of(const Folder& folder, const std::string& file, const Words& more = {}) {
   const Outcome o =
       twinrun(folder, with({"convert", file, "c.h5", "--scenario", small(), "--json", "-q"}, more));
@@ -30,7 +31,7 @@ TEST(Convert, EveryFormatOfOneModelIsOneCheckpoint) {
   EXPECT_EQ(
       digest_of(folder, fixture("torch_names.safetensors"), {"--map", fixture("torch_names.toml")}),
       expected);
-  // Adam's state comes along, and with it the step.
+  // This file also has Adam's state and the step, which are part of the digest.
   EXPECT_NE(digest_of(folder, fixture("keras3_adam.keras")), expected);
 }
 
@@ -59,7 +60,7 @@ TEST(Convert, WhatItMakesTrains) {
   const Outcome seeded = twinrun(folder, {"train", small(), "-o", "s.h5", "--json"});
   EXPECT_NE(json_of(init.out)["state_digest"], json_of(seeded.out)["state_digest"]);
 
-  // Adam's state from Keras: training goes on at its step.
+  // With Adam's state from Keras, training continues at Keras's step.
   const Outcome adam = twinrun(folder, {"convert", fixture("keras3_adam.keras"), "adam.h5",
                                         "--scenario", small(), "--json"});
   ASSERT_EQ(adam.code, 0) << adam.err;
@@ -95,11 +96,11 @@ TEST(Convert, ARunGoesOutAndComesBack) {
   }
   EXPECT_EQ(digest_of(folder, "w.safetensors"), state) << "its metadata say the step";
   EXPECT_NE(digest_of(folder, "w.npz"), state) << "step 0";
-  // By a map to PyTorch's names and layouts, and back.
+  // With a map: to PyTorch's names and layouts, and back.
   const Words map = {"--map", fixture("torch_names.toml")};
   ASSERT_EQ(twinrun(folder, with({"convert", "run.h5", "t.safetensors"}, map)).code, 0);
   EXPECT_EQ(digest_of(folder, "t.safetensors", map), state);
-  // Keras has the weights only.
+  // Keras's files receive the weights only.
   const Outcome keras = twinrun(folder, {"convert", "run.h5", "k.weights.h5"});
   ASSERT_EQ(keras.code, 0);
   EXPECT_TRUE(keras.says("not carried: 14 tensors of the optimizer")) << keras.err;
@@ -107,13 +108,13 @@ TEST(Convert, ARunGoesOutAndComesBack) {
   ASSERT_EQ(legacy.code, 0);
   EXPECT_EQ(legacy.err, "");
   EXPECT_EQ(digest_of(folder, "k.weights.h5"), digest_of(folder, "k.h5"));
-  // Equal content makes equal bytes.
+  // Equal content gives equal bytes.
   for (const char* name : {"w.npz", "w.safetensors", "k.weights.h5"}) {
     const std::string before = read_text(folder / name);
     ASSERT_EQ(twinrun(folder, {"convert", "run.h5", name}).code, 0);
     EXPECT_EQ(read_text(folder / name), before) << name;
   }
-  // Its last checkpoint alone, and without a model from format to format.
+  // The run's last checkpoint alone; then a conversion between two formats that needs no model.
   const Outcome own = twinrun(folder, {"convert", "run.h5", "own.h5", "--to", "twinrun", "--json"});
   ASSERT_EQ(own.code, 0) << own.err;
   EXPECT_EQ(json_of(own.out)["root_digest"], state);

@@ -1,4 +1,5 @@
-// `twinrun diagnose` from outside: verdicts, exit codes, what is left on disk and on the streams.
+// Tests `twinrun diagnose` through the binary: verdicts, exit codes, files written, and the output
+// on stdout and stderr.
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {
@@ -10,7 +11,7 @@ void expect_keys(const nlohmann::json& object, const Words& keys) {
   for (const std::string& key : keys) EXPECT_TRUE(object.contains(key)) << key;
 }
 
-// The keys that interfaces.md promises to programs.
+// The keys of report.json that docs/report-schema.md documents for programs.
 void expect_schema(const nlohmann::json& report) {
   expect_keys(report, {"schema", "verdict", "findings", "runs", "environment"});
   EXPECT_EQ(report["schema"], 2);
@@ -54,7 +55,7 @@ TEST(Diagnose, DigitsMlpIsNoiseAndLeavesItsResults) {
   EXPECT_EQ(left, (std::set<std::string>{"out/init.h5", "out/runs/R.h5", "out/runs/R2.h5",
                                          "out/runs/R1.h5", "out/runs/E1.h5", "out/runs/S.h5",
                                          "out/runs/T.h5"}));
-  // The report's digests are the files'.
+  // The digests in the report are those of the run files.
   const auto report = json_of(read_text(folder / "out/report.json"));
   for (const auto& run : report["runs"]) {
     const std::string file = "out/runs/" + run["name"].get<std::string>() + ".h5";
@@ -62,7 +63,8 @@ TEST(Diagnose, DigitsMlpIsNoiseAndLeavesItsResults) {
     EXPECT_EQ(inspected["root_digest"], run["root_digest"]) << file;
   }
   EXPECT_EQ(report["runs"].size(), 6u);
-  // Not a terminal: lines, no carriage returns, no escapes; one per run at least.
+  // Without a terminal, progress is plain lines without carriage returns or escapes, at least one
+  // per run.
   EXPECT_EQ(o.err.find('\r'), std::string::npos);
   EXPECT_EQ(o.err.find('\x1b'), std::string::npos);
   EXPECT_EQ(o.out.find('\x1b'), std::string::npos);
@@ -77,7 +79,7 @@ TEST(Diagnose, DefaultFolderIsNameAndDigest) {
   const std::string digest = resolved["scenario_digest"].get<std::string>().substr(0, 8);
   const std::string own = "twinrun-results/digits_mlp-" + digest;
   EXPECT_TRUE(fs::exists(folder / (own + "/report.json"))) << o.err;
-  // Another fault, another folder: the report before stays.
+  // Another fault gets another folder, so that the earlier report is not overwritten.
   std::set<std::string> folders{own};
   for (const char* fault : {"scale@dense1/kernel.grad,from=5", "scale@dense1/kernel.grad,from=6"}) {
     const auto plan = json_of(twinrun(folder, with({"diagnose", "digits_mlp", "--quick",
@@ -93,10 +95,10 @@ TEST(Diagnose, JsonIsOneDocumentOnStdout) {
   const Outcome o =
       twinrun(folder, with({"diagnose", "digits_mlp", "--json", "-o", "out"}, kShort));
   EXPECT_EQ(o.code, 0);
-  const auto report = json_of(o.out);  // throws when anything else is there
+  const auto report = json_of(o.out);  // throws if stdout has anything else
   expect_schema(report);
   EXPECT_EQ(report, json_of(read_text(folder / "out/report.json")));
-  EXPECT_FALSE(o.err.empty());  // progress goes on
+  EXPECT_FALSE(o.err.empty());  // progress still goes to stderr
 }
 
 TEST(Diagnose, QuietIsSilentOnStderr) {
@@ -146,7 +148,7 @@ TEST(Diagnose, QuickDecidesOnlyWhatNeedsNoSeeds) {
   const Outcome o =
       twinrun(folder, with({"diagnose", "digits_mlp", "--quick", "-o", "out"}, kShort));
   EXPECT_EQ(o.code, 125) << o.err;
-  EXPECT_EQ(o.err.find("T#1"), std::string::npos) << o.err;  // no seeds
+  EXPECT_EQ(o.err.find("T#1"), std::string::npos) << o.err;  // no further seeds were run
   EXPECT_TRUE(o.prints("--quick")) << o.out;
 }
 
@@ -216,7 +218,7 @@ TEST(Diagnose, ReferenceRunsAreKeptAndNeverChangeAVerdict) {
   EXPECT_EQ(content(first), content(second));
   EXPECT_EQ(content(first), content(fresh));
 
-  // Another scenario has nothing there; what is damaged is computed again.
+  // Another scenario finds nothing in the cache; a damaged entry is computed again.
   EXPECT_FALSE(kept(diagnose("d", {"--set", "seed=5"})));
   for (const auto& entry : fs::directory_iterator(folder / "cache")) {
     std::string bytes = read_text(entry.path());
@@ -228,7 +230,7 @@ TEST(Diagnose, ReferenceRunsAreKeptAndNeverChangeAVerdict) {
   EXPECT_FALSE(kept(damaged));
   EXPECT_EQ(content(first), content(damaged));
 
-  // A subject with a fault is held against the kept reference, and found.
+  // A faulty subject is compared with the cached reference, and the fault is found.
   const Outcome fault = twinrun(
       folder,
       with({"diagnose", "digits_mlp", "-o", "f", "--fault", "scale@dense2/kernel.grad"}, kShort),
@@ -244,7 +246,7 @@ struct Fault {
   const char* text;
   const char* op;
   int64_t step;
-  int core;  // -1: not of one core
+  int core;  // -1: the fault is not specific to one core
 };
 std::ostream& operator<<(std::ostream& out, const Fault& f) { return out << f.text; }
 
@@ -278,7 +280,7 @@ void expect_found(const Fault& f, const Words& more) {
   }
   const auto reproduce = finding["reproduce"].get<std::string>();
   EXPECT_NE(reproduce.find(f.text), std::string::npos) << reproduce;
-  // The command line that shows it again says so in the pasted report, too.
+  // The Markdown report names the op, too.
   EXPECT_NE(read_text(folder / "out/report.md").find(f.op), std::string::npos);
 }
 
@@ -323,7 +325,7 @@ TEST(Diagnose, AScenarioCanNameFaults) {
   EXPECT_TRUE(bad.says("diagnose.faults: 'scale': no '@' between the kind and the op")) << bad.err;
 }
 
-// The scenarios say in their first lines what to expect of them.
+// Library scenarios state their expected verdict in their first lines; `code` is its exit code.
 struct Word {
   const char* scenario;
   int code;
@@ -352,7 +354,8 @@ INSTANTIATE_TEST_SUITE_P(All, DiagnoseLibrarySlow, testing::ValuesIn(kWords), []
   return std::string(info.param.scenario) + (info.param.settings.empty() ? "" : "_synced");
 });
 
-// Four samples a core: the demo's own scenario, its batch norm undone by syncing.
+// The demo scenario with four samples per core: the cause is batch norm, and synchronising its
+// statistics explains the whole difference.
 TEST(DiagnoseSlow, SmallBatchNormNamesTheShareThatSyncingRemoves) {
   const Folder folder;
   const Outcome o = twinrun(
@@ -364,7 +367,8 @@ TEST(DiagnoseSlow, SmallBatchNormNamesTheShareThatSyncingRemoves) {
   EXPECT_NEAR(finding["share"].get<double>(), 1, 1e-6);
 }
 
-// Open: three seeds do not decide at its learning rate (0.02 instead of 0.05 would).
+// Three seeds do not decide at the learning rate of this scenario, so the diagnosis adds seeds until
+// the effect is decided.
 TEST(DiagnoseSlow, LitmusPrecisionKeepsItsWord) {
   const Folder folder;
   EXPECT_EQ(twinrun(folder, {"diagnose", "litmus_precision", "-q", "-o", "out"}).code, 0);

@@ -1,4 +1,5 @@
-// Engines behind the engine protocol, from the command line: ours, served, so that what is due is known to the bit.
+// Tests engines behind the engine protocol from the command line. The subjects are mostly our own
+// engines behind `twinrun serve`, so that the expected bits are known.
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {
@@ -27,7 +28,8 @@ class Exec : public testing::Test {
   Folder folder_;
 };
 
-// Nothing is lost on the way: dropout's numbers, statistics of each core, Adam's slots.
+// The protocol must carry everything: dropout's random numbers, statistics of each core, Adam's
+// slots.
 TEST_F(Exec, AServedEngineGivesTheBitsOfTheEngine) {
   const std::pair<const char*, const char*> runs[] = {
       {"drill_triplet", "cpu"}, {"drill_triplet", "tpu"}, {"drill_dropout", "tpu"}};
@@ -55,7 +57,8 @@ TEST_F(Exec, AWrongOneIsFoundByItsTensors) {
   EXPECT_EQ(report["findings"][0]["step"], 0);
 }
 
-// A served engine shows what its layers give: not only that the loss is wrong, but where.
+// A served engine reports the outputs of its layers, so that the verdict can name the wrong layer
+// and not only the wrong loss.
 TEST_F(Exec, TheLayerThatIsWrongIsNamed) {
   const auto report =
       diagnose("drill_mlp", served("cpu", "scale@dense2/dot_general,magnitude=1.5"), 20);
@@ -67,8 +70,9 @@ TEST_F(Exec, TheLayerThatIsWrongIsNamed) {
       << headline;
 }
 
-// A proxy in Python before a served engine of several cores, which at one step of a run hands it another state than it had reported
-// ("flip"), or reports that one core's weights did not change ("lose").
+// A Python proxy in front of a served engine of several cores. At one step of a run it passes the
+// engine another state than the engine had reported ("flip"), or it reports that the weights of one
+// core did not change ("lose").
 std::string with_mishap(const Folder& folder, const std::string& what, int step) {
   write_text(folder / "mishap.py", R"(import json, os, subprocess, sys
 sys.path.insert(0, ")" TWINRUN_SOURCE_DIR R"(/adapters")
@@ -115,7 +119,7 @@ for line in sys.stdin:
          std::to_string(step) + " '" + TWINRUN_BINARY + "' serve --engine cpu";
 }
 
-// One step of sixty, wherever it is.
+// A fault in only one of sixty steps must be found, with its step.
 TEST_F(Exec, AFaultOfOneStepIsFoundWithItsStep) {
   const Words longer = {"--set", "train.steps=60", "--set", "tpu.cores=2", "--quick"};
   const auto diagnosed = [&](const std::string& subject) {
@@ -143,7 +147,8 @@ TEST_F(Exec, AFaultOfOneStepIsFoundWithItsStep) {
   EXPECT_EQ(lost["findings"][0]["core"], 1) << lost["findings"];
 }
 
-// Killed with SIGKILL, nothing of ours is left to end the engine, what it has started, or its folder.
+// After SIGKILL, twinrun itself cannot clean up. The watcher must end the engine and its daemons,
+// and remove the session folder.
 TEST_F(Exec, AKilledRunLeavesNoEngine) {
   fs::create_directory(folder_ / "sessions");
   write_text(
@@ -162,7 +167,7 @@ TEST_F(Exec, AKilledRunLeavesNoEngine) {
     const pid_t pid = std::stoi(read_text(folder_ / name));
     bool there = true;
     while (there && Clock::now() < end) {
-      // One that nobody has reaped yet is no process any more.
+      // A zombie counts as ended: it only waits to be reaped.
       const std::string state = read_text("/proc/" + std::to_string(pid) + "/stat");
       there = !state.empty() && state.find(") Z") == std::string::npos;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -174,7 +179,7 @@ TEST_F(Exec, AKilledRunLeavesNoEngine) {
   EXPECT_TRUE(fs::is_empty(folder_ / "sessions"));
 }
 
-// One rule for all verbs: 125 where the engine cannot be run, from its start to its last step.
+// All verbs end with 125 if the engine fails, whether at its start or at a later step.
 TEST_F(Exec, OneThatIsNotThereOrDies) {
   for (const char* option : {"--subject", "--baseline"}) {
     const Outcome gone =
@@ -193,7 +198,8 @@ TEST_F(Exec, OneThatIsNotThereOrDies) {
   EXPECT_TRUE(folder_.entries().empty());
 }
 
-// A wrong engine that is a script: its bundle has the script, is not reduced unless that is asked for, and answers 125 where it cannot run.
+// A bundle of a wrong engine that is a script includes the script, is reduced only on request, and
+// ends with 125 where the engine cannot run.
 TEST_F(Exec, ABundleTakesTheScriptAlong) {
   write_text(folder_ / "engine.py", R"(import json, os, subprocess, sys
 open("needed")
@@ -223,7 +229,7 @@ for line in sys.stdin:
 
   const Words replay = {"replay", "fault.zip", "-q"}, allowed = with(replay, {"--allow-exec"});
   EXPECT_EQ(twinrun(folder_, replay).code, 128);
-  fs::remove(folder_ / "engine.py");  // as on another machine
+  fs::remove(folder_ / "engine.py");  // as if on another machine
   const Outcome again = twinrun(folder_, allowed);
   EXPECT_EQ(again.code, 0) << again.out << again.err;
   write_text(folder_ / "tired", "");
@@ -236,7 +242,7 @@ for line in sys.stdin:
   EXPECT_TRUE(gone.says("No such file")) << gone.err;
 }
 
-// A script around a served engine that lets so many requests through.
+// A script around a served engine that ends after this many requests.
 std::string short_lived(const Folder& folder, int requests) {
   write_text(
       folder / "engine.sh",
@@ -264,7 +270,7 @@ TEST_F(Exec, OneThatDiesInTheMiddle) {
   EXPECT_NE(finding.dump().find("out of memory"), std::string::npos);
   EXPECT_NE(read_text(folder_ / "out/report.md").find("out of memory"), std::string::npos);
 
-  // E1 takes 17 requests besides hello; this one dies in T, of which there is no run then.
+  // E1 takes 17 requests besides hello, so this engine dies during T, and the report has no run T.
   const auto later = diagnose("drill_mlp", short_lived(aside, 25), 125)["findings"][0];
   EXPECT_NE(later["sentence"].get<std::string>().find("run T"), std::string::npos) << later;
 }
@@ -305,7 +311,7 @@ TEST_F(Exec, ASecondSignalLeavesNothingOfAHungOne) {
   process.kill(SIGINT);
   EXPECT_EQ(process.finish().code, 130);
   const pid_t engine = std::stoi(read_text(folder_ / "pid"));
-  const auto zombie = [&] {  // where nobody is there to wait for it
+  const auto zombie = [&] {  // a zombie, if no init process reaps it
     std::ifstream stat("/proc/" + std::to_string(engine) + "/stat");
     std::string word;
     stat >> word >> word >> word;
@@ -317,7 +323,7 @@ TEST_F(Exec, ASecondSignalLeavesNothingOfAHungOne) {
   EXPECT_TRUE(fs::is_empty(folder_ / "tmp"));
 }
 
-// A proxy in Python that hands results on as h5py writes them.
+// A Python proxy that rewrites the results as HDF5 with h5py.
 TEST_F(Exec, ResultsInHdf5AreTheSameBits) {
   if (std::system("/usr/bin/python3 -c 'import h5py, numpy' 2>/dev/null") != 0)
     GTEST_SKIP() << "needs python3-h5py";
@@ -391,8 +397,8 @@ TEST_F(ExecDoctor, AWrongEngine) {
   EXPECT_EQ(twinrun(folder_, {"doctor", "--engine", "tpx"}).code, 128);
 }
 
-// The command that README and bisect.md give to git bisect: git skips on 125, so a good commit must not answer it, nor one whose engine
-// fails anything else.
+// The command that README and bisect.md recommend for `git bisect run`. git skips a commit on 125,
+// so a good commit must not give 125, and a commit whose engine fails must give nothing else.
 TEST_F(Exec, TheBisectionThatIsDocumentedKnowsAGoodCommit) {
   const Words documented = {"diagnose",           "digits_mlp", "--quick",      "--fail-on",
                             "engine_bug,program", "--subject",  "exec:./engine"};

@@ -1,4 +1,4 @@
-// record, verify and compare from outside: exit codes, files for CI.
+// Tests `twinrun record`, `verify` and `compare` through the binary: exit codes and files for CI.
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {
@@ -64,7 +64,7 @@ TEST_F(Gates, TheWorstOfAFolderCounts) {
   EXPECT_NE(lines.find("bad_input"), std::string::npos);
   EXPECT_NE(read_text(folder_ / "v.xml").find("tests=\"3\" failures=\"0\" errors=\"1\""),
             std::string::npos);
-  // An engine that is not there ends the case, not the gate.
+  // An engine that cannot be started is an error of this case (exit code 125), not a failed gate.
   EXPECT_EQ(verify({"goldens/a.golden.h5", "--engine", "exec:/does/not/exist"}).code, 125);
 }
 
@@ -81,7 +81,8 @@ TEST_F(Gates, AnotherEngineIsHeldToTheNoise) {
       << wrong.out;
 }
 
-// An engine of another process shows tensors only and promises no bits of ours: noise decides, and bits say where.
+// An engine of another process shows only tensors and does not promise our bits. Noise decides
+// whether it passes, and bits show where the first difference is.
 TEST_F(Gates, AnEngineOfAnotherProcess) {
   const std::string served = std::string("exec:'") + TWINRUN_BINARY + "' serve --engine cpu";
   record("g.golden.h5", served);
@@ -137,7 +138,8 @@ TEST_F(Gates, ARunThatDivergesIsNoGolden) {
 }
 
 TEST_F(Gates, UpdateRecordsAnewAndTheNextOnePasses) {
-  // Recorded on an engine that was wrong, by its own name: what it does now is right.
+  // The golden run is recorded while the engine is wrong; afterwards the same command is a correct
+  // engine.
   write_text(folder_ / "engine.sh", "#!/bin/sh\nexec '" + std::string(TWINRUN_BINARY) +
                                         "' serve --engine cpu --fault '" + kFault + "' \"$@\"\n");
   record("g.golden.h5", "exec:/bin/sh engine.sh");
@@ -146,7 +148,8 @@ TEST_F(Gates, UpdateRecordsAnewAndTheNextOnePasses) {
   const Outcome found = verify({"g.golden.h5", "--update", "--bits"});
   EXPECT_EQ(found.code, 1) << found.out << found.err;
   EXPECT_TRUE(found.prints("step 2, dense1/kernel.grad")) << found.out;
-  // The golden run itself was outside: it said so, and noise decided nothing.
+  // The golden run itself lies outside the noise, which the report states; noise then decides
+  // nothing.
   EXPECT_TRUE(found.prints("the golden run itself lies outside")) << found.out;
   EXPECT_TRUE(found.prints("written anew")) << found.out;
   EXPECT_EQ(verify({"g.golden.h5", "--bits"}).code, 0);

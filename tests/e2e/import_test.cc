@@ -1,4 +1,5 @@
-// `twinrun diagnose --program`: a step that JAX exported, its verdict, and a fault by the user's own names.
+// Tests `twinrun diagnose --program` on training steps that JAX exported: the verdict, faults named
+// by the user's source, and errors for files that do not fit.
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {

@@ -1,4 +1,4 @@
-// The memory section of `twinrun check`: exit codes, the stack's words, JSON.
+// Tests the memory section of `twinrun check`: exit codes, XLA's out-of-memory wording, JSON.
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {

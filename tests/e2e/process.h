@@ -1,5 +1,9 @@
-// The program under test as its users run it: words, a folder, an environment; exit code, stdout
-// and stderr as they came. On a terminal both are one stream.
+// Runs the twinrun binary as a user does: with arguments, in a folder, in an environment. The
+// result is its exit code and the text of stdout and stderr; on a terminal the two are one stream.
+//
+//   const Folder folder;
+//   const Outcome o = twinrun(folder, {"inspect", "digits_mlp"});
+//   EXPECT_EQ(o.code, 0) << o.err;
 #pragma once
 
 #include <fcntl.h>
@@ -29,7 +33,7 @@ namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
 
-// Training steps of JAX, as texts.
+// Training steps that JAX exported, as HLO and StableHLO text.
 inline const std::string kFixtures = TWINRUN_SOURCE_DIR "/tests/program/import/fixtures/";
 
 inline std::string read_text(const fs::path& path) {
@@ -40,7 +44,7 @@ inline void write_text(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
 
-// A folder that goes away; twinrun is run in it.
+// A temporary folder in which twinrun runs; the destructor removes it.
 class Folder {
  public:
   Folder() {
@@ -56,9 +60,10 @@ class Folder {
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
   const std::string& path() const { return path_; }
-  std::string streams() const { return path_ + ".streams"; }  // beside it, not in it
+  // The folder of the captured streams, beside this one so that entries() does not list it.
+  std::string streams() const { return path_ + ".streams"; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  // Every file and folder below, as relative paths.
+  // Every file and folder below this one, as relative paths.
   std::set<std::string> entries() const {
     std::set<std::string> names;
     for (const auto& entry : fs::recursive_directory_iterator(path_)) {
@@ -72,8 +77,8 @@ class Folder {
 };
 
 struct Outcome {
-  int code = -1;   // exit code, or -1
-  int signal = 0;  // that ended it, or 0
+  int code = -1;   // exit code, or -1 if a signal ended the process
+  int signal = 0;  // the signal that ended the process, or 0
   std::string out, err;
   bool says(const std::string& part) const { return err.find(part) != std::string::npos; }
   bool prints(const std::string& part) const { return out.find(part) != std::string::npos; }
@@ -82,7 +87,7 @@ struct Outcome {
 inline void set_environment(const std::map<std::string, std::string>& environment) {
   ::unsetenv("NO_COLOR");
   ::setenv("TERM", "xterm", 1);
-  ::setenv("TWINRUN_CACHE", "", 1);  // nothing from another test, nothing of the user's
+  ::setenv("TWINRUN_CACHE", "", 1);  // no runs cached by the user or by other tests
   for (const auto& [key, value] : environment) ::setenv(key.c_str(), value.c_str(), 1);
 }
 
@@ -103,7 +108,8 @@ inline Outcome outcome_of(int status) {
   return o;
 }
 
-// A run in progress.
+// A twinrun process that is still running. `prepare` runs in the child just before exec; the
+// destructor kills a process that has not been waited for.
 class Process {
  public:
   Process(const Folder& folder, const Words& words,
@@ -139,7 +145,7 @@ class Process {
     o.err = read_text(streams_ + "/err");
     return o;
   }
-  // Until `path` exists; false if the process ends before, or in 60 s.
+  // Waits until `path` exists. Returns false if the process ends first, or after 60 s.
   bool wait_for(const std::string& path) {
     const auto end = Clock::now() + std::chrono::seconds(60);
     while (!fs::exists(path)) {
@@ -166,7 +172,7 @@ inline Outcome twinrun(const Folder& folder, const Words& words,
   return Process(folder, words, environment).finish();
 }
 
-// stdout and stderr are one terminal.
+// Runs twinrun with stdout and stderr on one pseudo-terminal; both end up in Outcome::out.
 inline Outcome twinrun_on_terminal(const Folder& folder, const Words& words,
                                    const std::map<std::string, std::string>& environment = {},
                                    unsigned short columns = 100) {

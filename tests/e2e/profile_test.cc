@@ -1,4 +1,4 @@
-// twinrun profile: its files, its JSON, its refusals.
+// Tests `twinrun profile`: the files it writes, its JSON, and the input it rejects.
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {

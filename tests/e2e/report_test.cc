@@ -1,4 +1,4 @@
-// twinrun report: a folder of results told again; what is none is refused by name.
+// Tests `twinrun report`: it renders a results folder again, and rejects input that is not one.
 #include <fmt/format.h>
 
 #include "reports/csv.h"

@@ -1,11 +1,13 @@
-// Stopping and going on: SIGINT ends after the step with a resumable run, a second one at once, and
-// what SIGKILL leaves is the last periodic checkpoint. Every way leads to the same bits.
+// Tests stopping and resuming. SIGINT and SIGTERM end training after the current loop of steps and
+// leave a resumable run; a second signal ends at once; SIGKILL leaves the last periodic checkpoint.
+// Resuming always gives the bits of an uninterrupted run.
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {
 namespace {
 
-// About 50 ms a step, with statistics per core and slots; a loop ends in its middle.
+// Takes about 50 ms per step, with per-core statistics and optimizer slots. A checkpoint every 3
+// steps and a loop of 5 steps mean that a checkpoint falls in the middle of a loop.
 const Words kLongTrain = {"train",     "digits_cnn",
                           "--engine",  "tpu",
                           "--cores",   "4",
@@ -21,7 +23,7 @@ const Words kLongTrain = {"train",     "digits_cnn",
 
 Words train(const Words& more) { return with(kLongTrain, more); }
 
-// Of the one run that nobody disturbs: {state digest, run digest}.
+// {state digest, run digest} of a run that is not interrupted.
 std::pair<std::string, std::string> undisturbed() {
   static const std::pair<std::string, std::string> digests = [] {
     const Folder folder;
@@ -56,7 +58,7 @@ TEST(Signals, InterruptedRunGoesOnToTheSameBits) {
     const auto j = json_of(rest.out);
     EXPECT_EQ(j["ended"], "completed");
     EXPECT_EQ(j["state_digest"], undisturbed().first);
-    // Nothing tells the file from that of a run which was never stopped.
+    // The run file equals that of a run which was never stopped.
     EXPECT_EQ(j["root_digest"], undisturbed().second);
   }
 }
@@ -84,7 +86,7 @@ TEST(Signals, KilledRunGoesOnFromItsLastCheckpoint) {
   EXPECT_EQ(process.finish().signal, SIGKILL);
   EXPECT_FALSE(fs::exists(folder / "run.h5"));
   const auto kept = json_of(twinrun(folder, {"inspect", "run.h5.checkpoint.h5", "--json"}).out);
-  EXPECT_EQ(kept["step"].get<int>() % 5, 0);  // checkpoints wait for the end of a loop
+  EXPECT_EQ(kept["step"].get<int>() % 5, 0);  // checkpoints are written at the end of a loop
   ASSERT_LT(kept["step"], 30);
   const Outcome rest =
       twinrun(folder, train({"--resume", "run.h5.checkpoint.h5", "-o", "rest.h5", "--json", "-q"}));
@@ -92,7 +94,7 @@ TEST(Signals, KilledRunGoesOnFromItsLastCheckpoint) {
   EXPECT_EQ(json_of(rest.out)["state_digest"], undisturbed().first);
 }
 
-// Steps of seconds: after the second signal nobody waits for one.
+// A step takes seconds here; the second signal must not wait for its end.
 TEST(Signals, TheSecondOneEndsAtOnce) {
   const Folder folder;
   Process process(folder,
@@ -100,7 +102,7 @@ TEST(Signals, TheSecondOneEndsAtOnce) {
                    "train.steps=9", "--set", "train.checkpoint_every=1", "-o", "run.h5"});
   ASSERT_TRUE(process.wait_for(folder / "run.h5.checkpoint.h5"));
   process.kill(SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // 200 ms later it is another press
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // signals 200 ms apart count as two
   const auto begin = Clock::now();
   process.kill(SIGTERM);
   EXPECT_EQ(process.finish().code, 130);
@@ -108,7 +110,8 @@ TEST(Signals, TheSecondOneEndsAtOnce) {
   EXPECT_FALSE(fs::exists(folder / "run.h5"));
 }
 
-// From the terminal and, right after it, from who forwards it: one press.
+// A terminal and a parent that forwards signals can both deliver one key press: two signals in
+// quick succession count as one.
 TEST(Signals, DeliveredTwiceIsOnePress) {
   const Folder folder;
   Process process(folder, train({"--set", "train.checkpoint_every=1", "-o", "run.h5"}));
@@ -130,7 +133,7 @@ TEST(Signals, InterruptedDiagnosisSaysSo) {
   EXPECT_FALSE(fs::exists(folder / "out/report.json"));
 }
 
-// The run that it came into is told as a part of it, and not kept as if it were whole.
+// The run during which the signal arrived is reported as partial and not saved as a complete run.
 TEST(Signals, APartialRunIsNotToldAsFinished) {
   const Folder folder;
   Process process(folder, {"diagnose", "digits_mlp", "--threads", "1", "--set", "train.steps=3000",

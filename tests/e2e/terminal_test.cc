@@ -1,4 +1,4 @@
-// What a person sees: live progress on a terminal, colour or none, help on every verb.
+// Tests the terminal output: live progress, colour, help of every verb, version, `doctor`.
 #include <algorithm>
 #include <regex>
 
@@ -22,11 +22,11 @@ TEST(Terminal, LiveProgressWithRateAndTimeLeft) {
   EXPECT_TRUE(std::regex_search(
       o.out, std::regex("[0-9]+/400  [0-9.]+ steps/s  [0-9.]+ s left  loss [0-9.]+")))
       << o.out;
-  // The last word on the line is the result, not a half-erased counter.
+  // The last line shows the result, not a half-erased counter.
   EXPECT_TRUE(o.prints("held-out loss")) << o.out;
 }
 
-// A line that wraps could not be erased.
+// A progress line that wraps could not be erased.
 TEST(Terminal, LiveLineFitsTheTerminal) {
   const Folder folder;
   const Outcome o = twinrun_on_terminal(folder, kTrain, {}, 40);
@@ -76,9 +76,9 @@ TEST(Terminal, NoColorIsHonoured) {
   const Folder folder;
   EXPECT_FALSE(has_color(twinrun_on_terminal(folder, kDiagnose, {{"NO_COLOR", "1"}}).out));
   EXPECT_FALSE(has_color(twinrun_on_terminal(folder, kDiagnose, {{"TERM", "dumb"}}).out));
-  // no-color.org: present and not empty.
+  // no-color.org: NO_COLOR counts only if it is not empty.
   EXPECT_TRUE(has_color(twinrun_on_terminal(folder, kDiagnose, {{"NO_COLOR", ""}}).out));
-  // Errors, too.
+  // The same holds for errors.
   const Words wrong = {"diagnoze"};
   EXPECT_TRUE(has_color(twinrun_on_terminal(folder, wrong).out));
   EXPECT_FALSE(has_color(twinrun_on_terminal(folder, wrong, {{"NO_COLOR", "1"}}).out));
@@ -111,7 +111,7 @@ TEST(Help, EveryVerbHasAnExampleThatBeginsWithIt) {
   }
 }
 
-// --help is the truth: each library scenario that help or README could name is listed and shown.
+// Library scenarios can be listed and shown, and the shown text is the same scenario.
 TEST(Help, ScenariosAreListedAndShown) {
   const Folder folder;
   const Outcome list = twinrun(folder, {"scenarios"});
@@ -126,7 +126,7 @@ TEST(Help, ScenariosAreListedAndShown) {
     return json_of(twinrun(folder, {"inspect", what, "--json"}).out)["scenario_digest"];
   };
   EXPECT_EQ(digest("mine.toml"), digest("digits_mlp"));
-  // Resolved: every key, and the same scenario again.
+  // The resolved text has every key and is the same scenario again.
   write_text(folder / "resolved.toml",
              twinrun(folder, {"inspect", "digits_mlp", "--resolved"}).out);
   EXPECT_EQ(digest("resolved.toml"), digest("digits_mlp"));
@@ -160,7 +160,7 @@ TEST(Doctor, IsContentWithBothEngines) {
   }
 }
 
-// Tiles are used, or it says why not.
+// `doctor` says that AMX tiles are used, or why they are not.
 TEST(Doctor, TellsOfAmx) {
   const Folder folder;
   const auto row = [&](const char* isa) {

@@ -1,4 +1,4 @@
-// train, snapshot, diff and inspect from outside.
+// Tests `twinrun train`, `snapshot`, `diff` and `inspect` through the binary.
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {
@@ -40,13 +40,14 @@ TEST(Train, AwkwardPathsStayJson) {
 TEST(Train, EnginesAndCores) {
   const Folder folder;
   const auto tpu = train(folder, {"--engine", "tpu", "-o", "t.h5"});
-  EXPECT_EQ(tpu["cores"], 8);  // tpu.cores
+  EXPECT_EQ(tpu["cores"], 8);  // the default, tpu.cores
   EXPECT_EQ(train(folder, {"--engine", "tpu", "--cores", "2", "-o", "t2.h5"})["cores"], 2);
   EXPECT_EQ(train(folder, {"--cores", "8", "-o", "s.h5"})["cores"], 8);
   EXPECT_EQ(train(folder, {"--engine", "cpu:f64", "-o", "f64.h5"})["engine"], "cpu:f64");
 }
 
-// However samples are cached, decoded and read ahead, the run is the same, bit by bit; what became of the cache is said once.
+// How samples are cached, decoded and read ahead changes no bit of the run. A note says whether the
+// cache was used.
 TEST(Train, TheInputPipelineChangesNoBit) {
   const Folder folder;
   const Words tpu = {"--engine", "tpu", "--cores", "2", "-o", "run.h5"};

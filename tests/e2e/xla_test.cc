@@ -1,4 +1,5 @@
-// XLA from the command line: what is said where there is none, and, with TWINRUN_PJRT_PLUGIN, real training.
+// Tests engine `xla` from the command line: the message where no plugin can be loaded and, if
+// TWINRUN_PJRT_PLUGIN names one, real training.
 #include "tests/e2e/process.h"
 
 namespace twinrun::e2e {
@@ -19,7 +20,8 @@ TEST_F(Xla, OneThatCannotStartIs125AndSaysWhy) {
     EXPECT_TRUE(r.says(named + ": cannot be read")) << r.err;
     EXPECT_TRUE(r.says("TWINRUN_PJRT_PLUGIN")) << r.err;
   }
-  // The doctor's answer is that it does not start.
+  // For `doctor`, an engine that does not start is a finding (exit code 1), not a failure to
+  // answer.
   const Outcome r = twinrun(folder_, {"doctor", "--engine", "xla", "--pjrt-plugin", named});
   EXPECT_EQ(r.code, 1);
   EXPECT_TRUE(r.prints(named + ": cannot be read")) << r.out;

@@ -1,4 +1,5 @@
-// Engines of others by the book, and what is said of those that are not: hello, prepare, how they end, how long they take.
+// Tests engines behind the engine protocol: hello, prepare, steps, how engines end and how long
+// they take, and the errors for engines that break the protocol.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -81,17 +82,18 @@ TEST_F(Script, ThatHasOnlySaidHelloServesTheNextBackend) {
   ASSERT_TRUE(make_exec_backend(o, 1).ok());
   ASSERT_TRUE(make_exec_backend(o, 1).ok());
   EXPECT_EQ(starts(), 3);
-  // It answers every request with a hello: one that was asked for more is not kept.
+  // This engine answers every request with a hello, so the step fails; an engine that got a request
+  // after hello is not reused.
   EXPECT_NE(step_error(o), "");
   EXPECT_EQ(starts(), 3);
   ASSERT_TRUE(make_exec_backend(o, 1).ok());
   EXPECT_EQ(starts(), 4);
-  // Another command ends the kept one.
+  // Another command ends the idle engine.
   ExecOptions other = o;
   other.command.replace(0, 2, "sh -u");
   ASSERT_TRUE(make_exec_backend(other, 1).ok());
   EXPECT_EQ(starts(), 5);
-  // One that has ended in the meantime is not handed out.
+  // An idle engine that has ended in the meantime is not reused.
   o = engine_of("echo started >> ../../starts; read -r line; " + hello);
   o.reuse_idle = true;
   ASSERT_TRUE(make_exec_backend(o, 1).ok());
@@ -172,7 +174,7 @@ TEST_F(Script, MoreCoresThanItHas) {
   expect_says(step_error(engine(say(kHello), prepared(), ""), 9), {"has 8 cores", "asks for 9"});
 }
 
-// What a step's answer may name.
+// A step's answer may name only the expected result file, in the session folder.
 TEST_F(Script, ResultsThatAreNotThere) {
   const auto result = [&](const std::string& name, const std::string& before = ":") {
     return step_error(engine(say(kHello), prepared(),
@@ -195,7 +197,7 @@ TEST_F(Script, ResultsThatAreNotThere) {
               {"expected the answer 'stepped' 0"});
 }
 
-// Inputs are written anew: a link that the engine put in their place is not followed.
+// Input files are created anew, so a link that the engine put in their place is not followed.
 TEST_F(Script, ALinkInPlaceOfOurFileIsNotFollowed) {
   const std::string victim = folder_ + "/victim";
   std::ofstream(victim) << "precious";
@@ -241,7 +243,8 @@ TEST(Child, WhatItStillSaysDoesNotKeepIt) {
   EXPECT_TRUE(std::filesystem::remove(done));
 }
 
-// Killed between the start of an engine and the moment its group is known: the mark tells.
+// twinrun is killed after it has started an engine, but before the watcher knows the process group:
+// the watcher must find the engine by the mark in its environment.
 TEST(Watcher, WhatHasStartedUnguardedGoesToo) {
   namespace fs = std::filesystem;
   std::string folder = ::testing::TempDir() + "twinrun-watched-XXXXXX";

@@ -1,4 +1,5 @@
-// `twinrun read-hdf5` alone, for tests of what becomes of it: nothing else is linked that a mutated file could reach.
+// `twinrun read-hdf5` as a program of its own, for the tests with mutated files: no other code is
+// linked that such a file could reach.
 #include <string>
 
 #include "checkpoints/container/hdf5_tree.h"

@@ -1,4 +1,5 @@
-// Results in HDF5: read in a process of their own, refused where they lead elsewhere, and mutations of one.
+// Tests step results in HDF5: they are read in a process of their own, links out of the file are
+// rejected, and a mutated file gives a value or an error.
 #include <hdf5.h>
 
 #include <cstdlib>
@@ -31,7 +32,8 @@ class Hdf5Results : public Script {
     Script::TearDown();
   }
 
-  // What the step ends in where `fill` makes the group state of the result, as a framework's own HDF5 would.
+  // The outcome of a step whose result file has a group "state" that `fill` writes, as a
+  // framework's own HDF5 code would.
   Outcome outcome(const std::function<void(hid_t state)>& fill) {
     const std::string path = folder_ + "/made.h5";
     const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
@@ -107,7 +109,7 @@ TEST_F(Hdf5Results, ThatLeadElsewhere) {
 }
 
 TEST_F(Hdf5Results, ThatUnpackToMoreThanIsDue) {
-  // A gigabyte of zeros in a few kilobytes.
+  // These files declare a gigabyte of zeros in a few kilobytes.
   expect_refused({"state/w", "declares 1073741824 bytes"}, [&](hid_t state) {
     const hid_t how = chunks({1024});
     H5Pset_deflate(how, 9);
@@ -143,7 +145,8 @@ TEST_F(Hdf5Results, AReaderThatIsNotThereOrHangs) {
   expect_says(run(answers_with(good, kResult)).error, {"cannot be read"});
 }
 
-// Returns of how many the reader died.
+// Reads `count` seeded mutations of a good result. Each gives a value or an error. Returns how many
+// made the reader process crash.
 int mutate(const std::string& folder, const std::string& good, int count) {
   int taken = 0, refused = 0, died = 0;
   std::string bad;
@@ -169,14 +172,15 @@ int mutate(const std::string& folder, const std::string& good, int count) {
   return died;
 }
 
-// With every structure that a result may have: contiguous, chunked by a B-tree, deflated, attributes.
+// Mutations of a small result with contiguous data.
 TEST_F(Hdf5Results, Mutated) {
   ASSERT_EQ(outcome([&](hid_t state) { dataset(state, "w", {3}, H5P_DEFAULT, kW); }).error, "");
   std::ifstream in(folder_ + "/made.h5", std::ios::binary);
   mutate(folder_, std::string(std::istreambuf_iterator<char>(in), {}), 60);
 }
 
-// TWINRUN_MUTATIONS=10000: as many.
+// Mutations of a result with every structure that a result may have: contiguous, chunked by a
+// B-tree, deflated, attributes. TWINRUN_MUTATIONS sets their number (2000 by default).
 TEST_F(Hdf5Results, SlowMutations) {
   const char* wanted = std::getenv("TWINRUN_MUTATIONS");
   const int count = wanted != nullptr ? std::atoi(wanted) : 2000;

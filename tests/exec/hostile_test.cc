@@ -1,5 +1,5 @@
-// Engines that mean harm, or are broken as if they did: each ends in an error that says what it did, soon, and leaves no process
-// and no file.
+// Tests hostile or badly broken engines: each leads quickly to an error that says what the engine
+// did, and leaves no process and no file behind.
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 class Hostile : public Script {
  protected:
-  // Whether the process whose number the script wrote to that file is gone, or goes soon.
+  // Whether the process whose id the script wrote to that file has ended, or ends within 2 s.
   bool gone(const std::string& file) const {
     pid_t pid = 0;
     std::ifstream(folder_ + "/" + file) >> pid;
@@ -29,7 +29,7 @@ class Hostile : public Script {
     for (int i = 0; i < 200; ++i) {
       std::string name, state;
       std::ifstream("/proc/" + std::to_string(pid) + "/stat") >> name >> name >> state;
-      if (kill(pid, 0) != 0 || state == "Z") return true;  // whose parent has not looked yet
+      if (kill(pid, 0) != 0 || state == "Z") return true;  // a zombie has ended
       std::this_thread::sleep_for(milliseconds(10));
     }
     return false;
@@ -46,7 +46,7 @@ TEST_F(Hostile, ProcessesThatItStartedAreEnded) {
   EXPECT_TRUE(gone("plain"));
 }
 
-// A daemon has another session, another group and no parent of ours; the mark stays.
+// A daemon has left our session, process group and parents, but keeps the mark in its environment.
 TEST_F(Hostile, DaemonsAreEnded) {
   expect_says(step_error(engine(say(kHello),
                                 "setsid sh -c 'echo $$ > daemon.pid; exec sleep 1000' & "
@@ -123,7 +123,7 @@ TEST_F(Hostile, SaysMoreThanItIsAsked) {
               {"more than it was asked", "prepared"});
   expect_says(step_error(engine(say(kHello), "printf '" + program + "\\n" + step + "\\n'", "")),
               {"more than it was asked", "stepped"});
-  // An answer of an earlier step, late: the number of the request is in the name of its result.
+  // A late answer to an earlier step is recognised, because a result is named after its request.
   const std::string good = keep("good", good_result());
   expect_says(
       run(engine(say(kHello), prepared(),
@@ -162,7 +162,7 @@ TEST_F(Hostile, FoldersThatCannotBeEntered) {
       {"exit status 7"});
   expect_says(
       step_error(engine(say(kHello), "mkdir -p inputs-0.safetensors/x; " + prepared(), "exit 8")),
-      {"exit status 8"});  // ours is written in its place
+      {"exit status 8"});  // our input file replaces that folder
 }
 
 TEST_F(Hostile, FillsTheDisk) {
@@ -199,7 +199,7 @@ TEST_F(Hostile, ResultsThatAreNotWhatWasAsked) {
   expect_says(error(file, 2), {"there is no array 'state/w@1'"});
   file.arrays.clear();
   expect_says(error(file), {"the file has none"});
-  // Values are judged, not refused.
+  // Values such as NaN are not errors: they are judged later.
   const Outcome nan = run(answers_with(
       keep("nan", good_result({std::numeric_limits<float>::quiet_NaN(), 0, 0})), name));
   EXPECT_EQ(nan.error, "");

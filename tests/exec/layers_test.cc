@@ -1,4 +1,5 @@
-// What layers give, where a program asks for it: each may be left out, none is trusted.
+// Tests layer outputs that a program requests: an engine may leave out each one, and none is
+// trusted.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -17,7 +18,7 @@ using exec_tests::small;
 
 class LayersShown : public Script {
  protected:
-  // An answer with these arrays more.
+  // The outcome of a step whose result has these additional arrays.
   Outcome answer(const std::vector<NamedArray>& more, const Program& program = layered()) {
     ArrayFile file = good_result();
     file.arrays.insert(file.arrays.end(), more.begin(), more.end());
@@ -60,7 +61,7 @@ TEST_F(LayersShown, AnotherNameShapeOrTypeIsAnError) {
   expect_says(answer({whole}).error, {"output/double", "due is f32[3]"});
   expect_says(answer({f32("output/double@1", {3}, {2, 4, 6})}, layered(2)).error,
               {"there is no array 'output/double'"});
-  // Nobody asked small() for any: what it does not know it has always let pass.
+  // small() requests no layer outputs; unknown arrays are then ignored, as before.
   EXPECT_EQ(answer({f32("output/duoble", {3}, {2, 4, 6})}, small()).error, "");
 }
 

@@ -1,5 +1,5 @@
-// 10,000 seeded mutations of what an engine answers: of a result file and of its lines. Each is a value or an error, never a crash;
-// the sanitizers of the preset asan-ubsan see the rest.
+// Tests 10,000 seeded mutations of an engine's answers, both result files and lines. Each gives a
+// value or an error, never a crash; the preset asan-ubsan adds the sanitizers' checks.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@ using Random = std::mt19937_64;
 
 size_t below(Random& random, size_t n) { return n == 0 ? 0 : random() % n; }
 
-// Bits, bytes, lengths and places; nothing that knows the format.
+// Changes bits, bytes, lengths and positions, without knowledge of the format.
 void scramble(std::string& bytes, Random& random) {
   switch (below(random, 5)) {
     case 0:
@@ -80,7 +80,7 @@ json hostile_value(Random& random) {
   }
 }
 
-// Any value inside of `value`, itself included.
+// A random value inside `value`, or `value` itself.
 json& somewhere(json& value, Random& random) {
   json* at = &value;
   while (at->is_structured() && !at->empty() && below(random, 4) != 0) {
@@ -97,7 +97,7 @@ std::string nested(Random& random) {
                            : std::string(depth, '[');
 }
 
-// Header edits that keep the file well-formed around them.
+// Edits the header and keeps the rest of the file as it was; the length is usually adjusted.
 void edit_header(std::string& file, Random& random) {
   uint64_t length = 0;
   std::memcpy(&length, file.data(), sizeof length);
@@ -115,7 +115,7 @@ void edit_header(std::string& file, Random& random) {
     case 1:
       (*tensor)["data_offsets"] = {hostile_number(random), hostile_number(random)};
       break;
-    case 2: {  // two over one another
+    case 2: {  // two tensors overlap
       (*tensor)["data_offsets"] = header.front()["data_offsets"];
       break;
     }
@@ -140,7 +140,7 @@ void edit_header(std::string& file, Random& random) {
     case 6:
       header.erase(tensor.key());
       break;
-    case 7:  // deep, where keys are unknown or are not
+    case 7:  // deep nesting under an unknown or a known key
       text = header.dump();
       text.insert(1, std::string(random() % 2 == 0 ? "\"deep\":" : "\"__metadata__\":") +
                          nested(random) + ",");
@@ -162,7 +162,7 @@ constexpr int kMutations = 10000;
 using exec_tests::Script;
 
 TEST_F(Script, MutatedResultFiles) {
-  // As a served engine answers, on four replicas that differ in one thing.
+  // A result as a served engine writes it, for four replicas that differ only in the loss.
   const TensorType kernel{DType::kF32, {5, 3}}, count{DType::kI32, {}}, mask{DType::kPred, {4}},
       loss{DType::kF32, {}};
   ArrayFile file;
@@ -209,7 +209,8 @@ TEST_F(Script, MutatedResultFiles) {
     }
     ++(good_one ? taken : refused);
   }
-  // Numbers may change and be taken: they are judged. Most edits are refused.
+  // A file with changed numbers may be accepted, as values are judged later. Most edits are
+  // rejected.
   EXPECT_GT(taken, kMutations / 200);
   EXPECT_GT(refused, kMutations / 2);
 }
@@ -255,7 +256,7 @@ TEST(Mutations, OfTheLinesOfASession) {
   EXPECT_GT(refused, kMutations);
 }
 
-// As deep as a line may be: to print such a value takes a stack of its depth.
+// Nesting as deep as a line allows: printing such a value recursively needs a stack of that depth.
 TEST(Mutations, LinesAsDeepAsTheyAreLong) {
   const std::string deep = std::string(400000, '[') + std::string(400000, ']');
   for (const std::string key : {"prepared", "alive", "error"}) {

@@ -1,4 +1,5 @@
-// Engines that are shell scripts, and the step that they are asked for: w' = w * x on each core; loss = sum of w.
+// Fixture for tests of the engine protocol: engines that are shell scripts, and a small program for
+// them to run, w' = w * x on each core with loss = sum of w.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +36,8 @@ inline Program small(int cores = 1) {
   return p;
 }
 
-// The same, with what two layers give asked for: "double" = 2 w, and the gradient there, which it leaves out at will.
+// The same program, which also requests two optional layer outputs: "double" = 2 w and its
+// gradient.
 inline Program layered(int cores = 1) {
   Program p = small(cores);
   GraphBuilder b(p.graph);
@@ -61,10 +63,11 @@ class Script : public testing::Test {
     EXPECT_TRUE(std::filesystem::is_empty(sessions())) << "a session folder was left behind";
     std::filesystem::remove_all(folder_);
   }
-  // Where this test's session folders are made: other tests run beside it.
+  // Where this test's session folders are made. It is separate because other tests run in parallel.
   std::string sessions() const { return folder_ + "/sessions"; }
 
-  // A shell script that answers hello, then prepare, then steps; $1 is the session folder.
+  // An engine that runs these shell commands for a hello, a prepare and a step request. It runs in
+  // the session folder.
   ExecOptions engine(const std::string& hello, const std::string& prepare,
                      const std::string& step) {
     return engine_of("while read -r line; do case \"$line\" in\n*hello*) " + hello +
@@ -83,7 +86,7 @@ class Script : public testing::Test {
   static std::string say(const std::string& text) { return "echo '" + text + "'"; }
   static std::string prepared() { return say(R"({"prepared":"program-1.json"})"); }
 
-  // What `steps` steps from zeros end in; `error` is "" if they do not fail.
+  // The result of running `steps` steps from zeros; `error` is "" if none fails.
   struct Outcome {
     std::string error;
     States states;
@@ -113,20 +116,19 @@ class Script : public testing::Test {
   }
   static std::string step_error(const ExecOptions& o, int cores = 1) { return run(o, cores).error; }
 
-  // A file beside the script, for it to copy: its quoted path.
+  // Writes a file that the script can copy, and returns its path in quotes.
   std::string keep(const std::string& name, const ArrayFile& file) const {
     const auto bytes = to_safetensors(file, name);
     return keep(name, *bytes);
   }
   std::string keep(const std::string& name, std::span<const std::byte> bytes) const {
-    std::filesystem::remove(folder_ + "/" +
-                            name);  // file systems write out at once what is written over
+    std::filesystem::remove(folder_ + "/" + name);  // overwriting would flush to disk at once
     std::ofstream out(folder_ + "/" + name, std::ios::binary);
     out.write(reinterpret_cast<const char*>(bytes.data()),
               static_cast<std::streamsize>(bytes.size()));
     return "'" + folder_ + "/" + name + "'";
   }
-  // An engine whose one step's result is a copy of that file.
+  // An engine whose result of step 0 is a copy of that file.
   ExecOptions answers_with(const std::string& quoted, const std::string& result) {
     return engine(
         say(kHello), prepared(),
@@ -146,7 +148,7 @@ inline NamedArray f32(const std::string& name, Dims dims, const std::vector<floa
   return array;
 }
 
-// What small() may answer with.
+// A valid result for small().
 inline ArrayFile good_result(std::vector<float> w = {1, 2, 3}) {
   return {{f32("state/w", {3}, std::move(w)), f32("output/loss", {}, {6})}, {}, {}};
 }

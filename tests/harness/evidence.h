@@ -1,4 +1,4 @@
-// Evidence made by hand, for the tests of verdicts and of what is said of them.
+// Evidence made by hand, for the tests of verdicts and of the sentences that describe them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ inline TrajectoryRow trajectory(const std::string& pair, const std::string& outc
   return row;
 }
 
-// S means something else than R: `reduction` has most of it.
+// Makes run S mean something else than run R; most of the drift is due to `reduction`.
 inline void add_meaning(Evidence& e) {
   e.meaning.drift = 0.5;
   e.meaning.residual = 0;

@@ -1,4 +1,5 @@
-// Subjects for the tests of the instruments: an honest engine with something of its own; and what a diagnosis keeps of their runs.
+// Subjects for the tests of the instruments: conforming engines with one planted deviation, and an
+// observer that keeps what a diagnosis keeps of their runs.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,8 @@
 
 namespace twinrun::tiny {
 
-// What is done to the result of an op: run counts the engines that this subject has prepared, from 0.
+// Changes the result of an op and returns true, or returns false and leaves it. `run` counts the
+// engines that this subject has prepared, from 0.
 using Spoil = std::function<bool(const OpSite& site, int64_t run, Tensor& output)>;
 
 class Spoiled : public Backend {
@@ -57,7 +59,8 @@ class Spoiled : public Backend {
   int64_t runs_ = 0;
 };
 
-// An engine that runs a program of its own, whatever it is asked for, and feeds itself by its own scenario. Only its tensors are seen.
+// An engine that runs a program of its own, whatever program is requested, and feeds itself from
+// its own scenario. Only its tensors are visible.
 class OwnScript : public Backend {
  public:
   OwnScript(Experiment own, Sharding sharding, std::unique_ptr<Backend> inner)
@@ -95,7 +98,7 @@ class OwnScript : public Backend {
   std::unique_ptr<Backend> inner_;
 };
 
-// All steps of a run, with what the subject made of them.
+// Keeps all steps of a run: the state before each, the state after it, and the outputs.
 class KeptSteps : public StepObserver {
  public:
   TraceSink* begin_step(int64_t step, const States& before, const StepInputs&) override {
@@ -109,7 +112,8 @@ class KeptSteps : public StepObserver {
   std::vector<MatchState> states;
 };
 
-// Doubles an op's first element on core 0 at one step, in the runs that `when` says.
+// Doubles the first element of an op's result on core 0 at one step, in the runs for which `when`
+// returns true.
 inline Spoil doubles(std::string op, int64_t step, std::function<bool(int64_t)> when) {
   return [=](const OpSite& site, int64_t run, Tensor& output) {
     if (site.op().name != op || site.step != step || site.replica > 0 || !when(run)) return false;

@@ -1,5 +1,5 @@
-// What the tests of this room share: models of a few hundred weights on a few hundred digits, which
-// train in milliseconds, and results that are taken or fail the test.
+// Shared by the tests of the harness: models of a few hundred weights on a few hundred digits,
+// which train in milliseconds, and helpers that unwrap a Result or fail the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace twinrun::tiny {
 
-// The value, or an exception that GoogleTest reports with the message.
+// Returns the value, or throws an exception that GoogleTest reports with the error's message.
 template <typename T>
 T must(Result<T> result) {
   if (!result.ok()) throw std::runtime_error(result.error().message());
@@ -54,7 +54,7 @@ kind = "dense"
 units = 10
 )";
 
-// Statistics that differ between cores, and masks that must not.
+// Batch norm, whose statistics differ between cores, and dropout, whose masks must not.
 inline constexpr const char* kNormalized = R"(
 [[model.layers]]
 kind = "flatten"
@@ -115,7 +115,7 @@ inline std::unique_ptr<Backend> backend(const std::string& name, int threads = 1
   return must(make_backend(name, options));
 }
 
-// The program of a corner: "R" whole batch, "S" or "T" sharded.
+// The program of a run: the whole batch's for run R, the sharded one for runs S and T.
 inline Program program(const Experiment& e, bool sharded) {
   return sharded ? e.sharded(e.sharding) : e.whole();
 }

@@ -1,4 +1,4 @@
-// A tiny program trained under lockstep on any subject: what the tests of instrument 1 share.
+// Trains a tiny program under lockstep on any subject. Shared by the tests of instrument 1.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ struct Watched {
   std::unique_ptr<Lockstep> probe;
   std::shared_ptr<FaultLog> log;
 
-  std::string all() const {  // violations, for messages
+  std::string all() const {  // all violations as text, for messages
     std::string text;
     for (const Violation& v : probe->violations()) {
       text += v.op + " step " + std::to_string(v.step) + ": " + v.elements + " " + v.link + " " +

@@ -1,4 +1,5 @@
-// The table of layers, and the checks of the tree against it.
+// The table of layers (which folder may include which), and the checks of the sources against it
+// and against the other rules of docs/architecture.md.
 #include "tests/layering/layering.h"
 
 #include <algorithm>
@@ -16,8 +17,8 @@ namespace {
 
 constexpr int kMaxLines = 600;
 
-// A folder of the house. It may include itself, the folders that it stands on and whatever those stand on, and the rooms that it
-// sees, with all their folders.
+// A folder of the tree. It may include itself, the folders in `stands_on` and those that these
+// stand on in turn, and the folders in `sees` with all folders below them.
 struct Layer {
   std::string_view folder;
   std::vector<std::string_view> stands_on;
@@ -113,7 +114,7 @@ bool is_cpp(std::string_view path) {
   return path.ends_with(".h") || path.ends_with(".cc") || path.ends_with(".def");
 }
 
-// In a room, not in tests/, bench/ or adapters/.
+// Whether a path is in a top-level folder of the library, not in tests/, bench/ or adapters/.
 bool is_room(std::string_view path) {
   constexpr std::array<std::string_view, 7> kRooms = {
       "program", "device", "scenarios", "checkpoints", "backends", "reports", "harness"};
@@ -147,8 +148,8 @@ std::vector<Include> includes_of(std::string_view text) {
   return found;
 }
 
-// The path from the root that an include of `from` means, if it is one of ours: from the root, or
-// from its own folder.
+// The path from the root that an include in the file `from` refers to, if it is one of our files.
+// The include may be written from the root or from the file's own folder.
 std::optional<std::string> resolve(const Files& files, const std::string& from,
                                    const Include& include) {
   if (find_layer(include.path) || include.path.starts_with("tests/") ||
@@ -162,7 +163,8 @@ std::optional<std::string> resolve(const Files& files, const std::string& from,
   return std::nullopt;
 }
 
-// Where `word` stands in `code` as a whole identifier (it may hold "::").
+// The lines of `code` on which `word` occurs as a whole identifier (it may contain "::"). With
+// `called`, only calls count.
 std::vector<int> lines_with_word(const std::string& code, std::string_view word, bool called) {
   std::vector<int> found;
   for (size_t at = code.find(word); at != std::string::npos; at = code.find(word, at + 1)) {
@@ -170,7 +172,7 @@ std::vector<int> lines_with_word(const std::string& code, std::string_view word,
     size_t end = at + word.size();
     if (end < code.size() && is_word(code[end])) continue;
     if (called) {
-      // A member of some class, `loop.exit(...)`, is not the C library's.
+      // A member function such as `loop.exit(...)` is not the function of the C library.
       if (at > 0 && (code[at - 1] == '.' || (at > 1 && code[at - 2] == '-' && code[at - 1] == '>')))
         continue;
       while (end < code.size() && std::isspace(static_cast<unsigned char>(code[end]))) ++end;
@@ -296,8 +298,8 @@ std::vector<Violation> check_rows(const Files& files) {
 }
 
 std::vector<Violation> check_circles(const Files& files) {
-  std::map<std::string, std::map<std::string, std::string>>
-      includes;  // folder -> folder -> a file that does
+  // includes[a][b]: a file of folder a that includes a file of folder b.
+  std::map<std::string, std::map<std::string, std::string>> includes;
   for (const auto& [file, text] : files) {
     if (!is_cpp(file) || !is_room(file)) continue;
     const std::string from = std::filesystem::path(file).parent_path().generic_string();
@@ -335,7 +337,8 @@ std::vector<Violation> check_speech(const Files& files) {
     std::string_view text;
     bool called;
   };
-  // std::snprintf into a buffer, and _exit in a forked child, are nobody's voice.
+  // Not listed, hence allowed: std::snprintf, which writes to a buffer, and _exit, which ends a
+  // forked child.
   static constexpr std::array<Word, 17> kWords = {{{"std::cout", false},
                                                    {"std::cerr", false},
                                                    {"std::clog", false},
@@ -358,7 +361,7 @@ std::vector<Violation> check_speech(const Files& files) {
     const std::string_view layer = layer_of(file);
     if (layer.empty() || layer == "harness/cli" || !is_cpp(file)) continue;
     for (const Include& include : includes_of(text)) {
-      // exec splits its command as shell words with this library.
+      // backends/exec uses this library to split its command into shell words.
       const bool options =
           include.path.starts_with("boost/program_options") && layer != "backends/exec";
       if (include.path == "iostream" || options || include.path == "getopt.h") {

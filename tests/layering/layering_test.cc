@@ -1,4 +1,5 @@
-// The tree keeps its arrows, and the checker that says so can fail.
+// Tests that the sources keep the rules of docs/architecture.md, and that the checks find planted
+// violations.
 #include "tests/layering/layering.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +34,7 @@ TEST(Tree, OnlyTheCommandLineSpeaks) { EXPECT_EQ(list(check_speech(tree())), "")
 TEST(Tree, IsaFilesSeePlainHeadersOnly) { EXPECT_EQ(list(check_isa(tree())), ""); }
 TEST(Tree, NoFileIsOvergrown) { EXPECT_EQ(list(check_length(tree())), ""); }
 
-// ---- the checker itself ----
+// ---- the checks find planted violations ----
 
 int arrows(const std::string& from, const std::string& to) {
   return static_cast<int>(check_arrows({{from, "#include \"" + to + "\"\n"}, {to, ""}}).size());
@@ -180,7 +181,7 @@ TEST(Checker, KeepsInstructionSetsIn) {
     EXPECT_EQ(isa({{"backends/kernels/dot_scalar.cc", std::string("#include ") + header + "\n"}}),
               0);
   }
-  // Through two headers.
+  // The forbidden header is reached through two of our own headers.
   EXPECT_EQ(isa({{"backends/kernels/dot_amx.cc", "#include \"backends/kernels/a.h\"\n"},
                  {"backends/kernels/a.h", "#include \"program/base/b.h\"\n"},
                  {"program/base/b.h", "#include <vector>\n"}}),

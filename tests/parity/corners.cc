@@ -1,3 +1,4 @@
+// Records the runs of the parity suite, and the ensemble and bounds around them.
 #include "tests/parity/corners.h"
 
 #include <boost/math/distributions/students_t.hpp>
@@ -85,7 +86,7 @@ Result<Spread> ensemble(const Experiment& e, bool sharded, const Trace& truth, i
     Experiment rounded = e;
     rounded.scenario = with_rounded_settings(e.scenario, member);
     TWINRUN_ASSIGN(Experiment own, with_seed(rounded, e.scenario.seed));
-    own.scenario = e.scenario;  // learning rates are given
+    own.scenario = e.scenario;  // the learning rates come from the unrounded scenario
     RoundingNoise noise(member, sharded ? nullptr : &pool);
     TWINRUN_ASSIGN(const Trace t, trace(own, sharded ? own.sharded(own.sharding) : own.whole(),
                                         *cpu, {.steps = steps, .hooks = &noise}));

@@ -1,5 +1,6 @@
-// What the parity suite records of ours: losses, gradients and weights of the reference's two corners (R: whole batch, S:
-// sharded), the same in binary64, and how far an ensemble of honest f32 implementations strays from that (rounding_noise.h).
+// Our side of the parity suite: losses, gradients and weights of the reference for run R (whole
+// batch) and run S (sharded), the same in binary64, and how far an ensemble of conforming f32
+// implementations lies from that (rounding_noise.h).
 //
 //   Trace r = *trace(experiment, experiment.whole(), *cpu, {.steps = 20});
 //   Trace truth = *trace(experiment, experiment.whole(), *cpu_f64, {.steps = 20});
@@ -15,12 +16,12 @@
 namespace twinrun::parity {
 
 using Values =
-    std::map<std::string, std::vector<double>>;  // by parameter or state name; replica 0's
+    std::map<std::string, std::vector<double>>;  // of replica 0, by parameter or state name
 
 struct Trace {
   std::vector<std::vector<double>> losses;  // [step][core]
-  Values first, last;  // gradients after the all-reduce, of the first and the last step
-  std::map<std::string, std::vector<double>> norms;  // of gradients, [step]
+  Values first, last;  // gradients after the all-reduce, at the first and the last step
+  std::map<std::string, std::vector<double>> norms;  // 2-norms of the gradients, [step]
   Values state;                                      // after the last step
 };
 
@@ -29,11 +30,13 @@ struct TraceOptions {
   OpHooks* hooks = nullptr;
   TraceSink* sink = nullptr;
 };
-// Replicas never restart from replica 0 (tpu.iterations_per_loop): every core goes its own way to the end.
+// Trains from the seed and records. Replicas are never reset to replica 0
+// (tpu.iterations_per_loop): every core keeps its own state to the end.
 Result<Trace> trace(const Experiment& experiment, const Program& program, Backend& backend,
                     const TraceOptions& options);
 
-// Distances from `truth`, one per member: of each step's loss (mean over cores), and of tensors in the 2-norm.
+// Distances from `truth`, one per member: absolute difference of each step's loss (mean over
+// cores), and 2-norms of the differences of tensors.
 struct Spread {
   std::vector<std::vector<double>> losses;  // [step][member]
   Values first, last, state;                // [member]
@@ -43,8 +46,9 @@ Result<Spread> ensemble(const Experiment& experiment, bool sharded, const Trace&
 
 double mean(const std::vector<double>& values);
 double distance(const std::vector<double>& a, const std::vector<double>& b);  // 2-norm of a - b
-// Root mean square of a member's distances times Student's t quantile of two-sided level 1e-6, as many degrees of freedom as
-// members, and sqrt 2 for the distance of two such implementations.
+// The bound for the distance of two implementations, from the distances of the members: their root
+// mean square, times the quantile of Student's t of two-sided level 1e-6 with as many degrees of
+// freedom as members, times sqrt 2 because both implementations have noise.
 double bound_of(const std::vector<double>& members);
 inline constexpr double kFalseAlarm = 1e-6;
 

@@ -1,13 +1,17 @@
-// Writes what the framework programs of this folder read: scenario, initial state, batches, random numbers, learning rates,
-// and what ours made of them, as HDF5. Not shipped; run by ./dev parity.
+// Writes the HDF5 file that the framework programs of this folder read: scenario, initial state,
+// batches, random numbers, learning rates, and our results for them. Not shipped; run by ./dev
+// parity.
 //
-//   parity_dump digits_mlp out.h5 [--steps 20] [--members 16] [--threads 2] [--whole-only] [--set KEY=VALUE]..
+//   parity_dump digits_mlp out.h5 [--steps 20] [--members 16] [--threads 2] [--whole-only]
+//               [--set KEY=VALUE]..
 //
-// With --kinks nothing is written: it prints where relu's units differ from the exact run's (docs/parity.md).
+// With --kinks nothing is written: it prints at which steps relu units are on another side of 0
+// than in the exact run (docs/parity.md).
 //
-// /initial/NAME, /inputs/NAME [step, ...], /random/OP [step, ...]; and for each corner of R, S: /CORNER/ours and
-// /CORNER/truth with losses [step, core], first/NAME, last/NAME (gradients), state/NAME, norms/NAME [step]; /CORNER/bound
-// with losses [step], first/NAME, last/NAME, state/NAME (scalars). '/' in a name is written '|'.
+// The file has /initial/NAME, /inputs/NAME [step, ...], /random/OP [step, ...]; and for each run R
+// and S (CORNER): /CORNER/ours and /CORNER/truth with losses [step, core], first/NAME, last/NAME
+// (gradients), state/NAME, norms/NAME [step]; /CORNER/bound with losses [step], first/NAME,
+// last/NAME, state/NAME (scalars). '/' in a name is written '|'.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -80,7 +84,7 @@ Tensor tensor_of(const std::vector<double>& values, Dims dims) {
   return t;
 }
 
-// Tensors of one name, step after step, as one tensor [step, ...].
+// Collects the tensors of each name, one per step, and writes them as one tensor [step, ...].
 class Stacks {
  public:
   void add(const std::string& name, const Tensor& t) { parts_[name].push_back(t); }
@@ -111,7 +115,7 @@ class RandomSink : public TraceSink {
   Stacks& to_;
 };
 
-// The tensors of `values` with the shapes of the program's state.
+// Writes the tensors of `values` with the shapes that the program's state has.
 Status write_values(Hdf5Group& parent, const std::string& name, const Values& values,
                     const Program& program) {
   TWINRUN_ASSIGN(Hdf5Group group, parent.create_group(name));
@@ -200,7 +204,7 @@ Status write_inputs(Hdf5Group& root, const Experiment& e, const Options& o) {
   return Ok{};
 }
 
-// Which results of `maximum` (relu) are above zero, step by step.
+// Records at each step which results of `maximum` (relu) are above zero.
 class KinkSink : public TraceSink {
  public:
   void on_op(const OpEvent& event) override {
@@ -211,7 +215,8 @@ class KinkSink : public TraceSink {
   std::vector<std::vector<bool>> sides;
 };
 
-// Evidence for docs/parity.md: where the f32 run's loss jumps away from the exact one, a unit has fallen to relu's other side.
+// Evidence for docs/parity.md: where the loss of the f32 run jumps away from the exact one, a unit
+// of relu is on the other side of 0.
 Status print_kinks(const Experiment& e, const Options& o) {
   TWINRUN_ASSIGN(const auto cpu, make_backend("cpu", {.threads = o.threads}));
   TWINRUN_ASSIGN(const auto f64, make_backend("cpu:f64", {.threads = o.threads}));

@@ -1,6 +1,7 @@
-// What JAX, TensorFlow and PyTorch computed, recorded in tests/golden/parity (./dev parity --update-golden), against what we
-// compute now, within the recorded bounds (docs/parity.md). No framework is needed. Records of deliberate mistakes must lie
-// outside: a bound that lets them in says nothing.
+// Tests that our results agree, within the recorded bounds (docs/parity.md), with what JAX,
+// TensorFlow and PyTorch computed. Their results are recorded in tests/golden/parity (./dev parity
+// --update-golden), so no framework is needed. Records of deliberate mistakes must lie outside the
+// bounds, because a bound that admits them shows nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,10 +25,11 @@ const fs::path kFolder = TWINRUN_SOURCE_DIR "/tests/golden/parity";
 
 json read(const fs::path& path) { return json::parse(std::ifstream(path)); }
 
-// The records of one case and corner, told apart by framework: they share our run.
+// The records of the frameworks for each case and run (R or S), which are compared with one run of
+// ours.
 std::map<std::string, std::vector<fs::path>> groups() {
   std::map<std::string, std::vector<fs::path>> found;
-  std::error_code absent;  // AreThere tells
+  std::error_code absent;  // if the folder is missing, AreThere fails
   for (const auto& entry : fs::directory_iterator(kFolder, absent)) {
     const json r = read(entry.path());
     const std::string slow = r["slow"].get<bool>() ? "_Slow" : "";
@@ -53,7 +55,7 @@ Trace run(const json& record) {
 
 double norm(const std::vector<double>& v) { return distance(v, std::vector<double>(v.size())); }
 
-// How many numbers of a record lie outside its bounds around ours.
+// How many numbers of a record lie outside its bounds around ours; `first` describes the first one.
 int outside(const json& record, const Trace& ours, std::string* first) {
   int n = 0;
   const auto check = [&](const std::string& what, double a, double b, double bound) {
@@ -104,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Records, ParityGolden, testing::ValuesIn(names()),
                            return info.param;
                          });
 
-// Every case has records, every framework stands behind some, and so do mistakes.
+// Every case has records, and there are records of every framework and of deliberate mistakes.
 TEST(ParityRecords, AreThere) {
   std::map<std::string, int> count;
   std::set<std::string> cases;

@@ -1,5 +1,7 @@
-// Ten training steps that JAX exported, imported and run: loss and state against what JAX itself computed. The bound is that of
-// docs/parity.md: as far from the binary64 result as honest f32 implementations, drawn at random, are.
+// Tests the ten training steps that JAX exported: after import, their loss and state are compared
+// with what JAX itself computed. The bound is that of docs/parity.md: as far from the binary64
+// result as conforming f32 implementations, drawn at random, are. Also tests that our own exported
+// steps can be imported.
 #include "harness/experiment/imported.h"
 
 #include <fmt/format.h>
@@ -21,7 +23,8 @@ const std::string kFixtures = TWINRUN_SOURCE_DIR "/tests/program/import/fixtures
 
 using Values = std::map<std::string, std::vector<double>>;
 
-// Loss of every step, the state after the last one, its other results: under the names of expected.npz.
+// The loss of every step, and the state and other outputs after the last one, under the names of
+// expected.npz.
 Values run(const Experiment& e, const std::string& engine_name, OpHooks* hooks) {
   const Program program = e.whole();
   BackendOptions options;
@@ -48,7 +51,8 @@ Values run(const Experiment& e, const std::string& engine_name, OpHooks* hooks) 
   return out;
 }
 
-// The largest distance; what is no number on both sides is no distance.
+// The largest difference of two elements. NaN on both sides counts as equal, NaN on one as
+// infinite.
 double distance(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size()) return INFINITY;
   double most = 0;
@@ -62,11 +66,12 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 
 double size(const std::vector<double>& a) { return distance(a, std::vector<double>(a.size(), 0)); }
 
-// The binary64 result, and how far honest implementations are from it.
+// The binary64 result, and the results of conforming f32 implementations, drawn at random.
 struct Honest {
   Values truth;
   std::vector<Values> drawn;
-  // Six draws show less than the largest that there is: four times it, and the rounding of what is compared.
+  // Six draws underestimate the largest possible distance, so four times theirs is allowed, plus
+  // the rounding of the compared values.
   double allowed(const std::string& name) const {
     constexpr double kFactor = 4;
     double spread = 0;
@@ -108,14 +113,15 @@ TEST_P(Imported, IsWhatJaxComputes) {
     const double allowed = honest.allowed(array.name);
     EXPECT_LE(distance(as_doubles(*tensor), exact), allowed) << "JAX: " << array.name;
     EXPECT_LE(distance(ours.at(array.name), exact), allowed) << "cpu: " << array.name;
-    // A bound that lets everything through shows nothing.
+    // A bound that admits everything shows nothing.
     EXPECT_LE(allowed, 1e-3 * std::max(1.0, size(exact))) << array.name;
     ++compared;
   }
   EXPECT_GE(compared, e->imported->step.state.size() + 1);
 }
 
-// In StableHLO the transformer's erfc is one op, in HLO text what XLA makes of it; all else is the same, op for op (BothTexts).
+// The transformer's erfc is one op in StableHLO, and XLA's expansion of it in HLO text, so both
+// files are tested. The texts of the other steps are the same op for op (BothTexts).
 INSTANTIATE_TEST_SUITE_P(, Imported,
                          testing::Values("mlp_sgd.hlo", "mlp_momentum.hlo", "mlp_adam.hlo",
                                          "cnn_max_pool.hlo", "cnn_batch_norm.hlo",
@@ -151,9 +157,10 @@ INSTANTIATE_TEST_SUITE_P(, BothTexts,
 
 class Exported : public testing::TestWithParam<const char*> {};
 
-// A step of ours as text and back: the same bits, as every op that is spelt out in StableHLO comes back as the op that it was. Gradients
-// of convolutions in groups and of mean pools come back as others, which add in another order: as far from the binary64 result as
-// honest f32 implementations are.
+// A step of ours is exported as text and imported again. The bits are the same, because each op
+// that is expanded in StableHLO is recognised as the original op. The exceptions are gradients of
+// grouped convolutions and of mean pools: they come back as other ops, which add in another order,
+// so they must lie as close to the binary64 result as conforming f32 implementations do.
 TEST_P(Exported, ComesBack) {
   const std::string name = GetParam();
   const bool same_ops = name != "drill_depthwise" && name != "drill_cnn";

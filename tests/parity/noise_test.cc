@@ -1,5 +1,6 @@
-// The ensemble behind the bounds: its members stay near the oracle's radii, op by op; its bound holds our engine and the
-// exact one, and a wrong computation lies outside.
+// Tests the ensemble behind the parity bounds: op by op, its members stay near the radii of the
+// oracle. The distance of our engine from the exact one is within the bound, that of a wrong
+// computation is not.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr int64_t kSteps = 3;
 
-// What an engine of any f32 arithmetic may declare.
+// Capabilities that any engine with f32 arithmetic may declare.
 Capabilities foreign() {
   Capabilities c;
   c.name = "any";
@@ -23,7 +24,7 @@ Capabilities foreign() {
   return c;
 }
 
-// Judges every op of a member.
+// Judges every op of a member with the oracle.
 class Judge : public TraceSink {
  public:
   void on_op(const OpEvent& event) override {
@@ -34,8 +35,9 @@ class Judge : public TraceSink {
         for (const auto& in : event.inputs) inputs.push_back(in[0]);
       }
       const OracleVerdict v = replay(foreign(), event.op(), inputs, event.outputs[r], nullptr);
-      // The oracle's radius at most, and then a rounding to binary32: half an ulp, which the radius is too. Where the radius
-      // is 0 the result is exact, or the ratio infinite.
+      // A member is off by at most the radius of the oracle, and then by half an ulp from rounding
+      // to binary32, which is no more than the radius: the ratio stays below 2. If the radius is 0,
+      // the result must be exact, as the ratio is infinite otherwise.
       EXPECT_LT(v.worst, 2) << event.op().name;
       worst = std::max(worst, v.worst);
       ++ops;
@@ -98,11 +100,11 @@ TEST(RoundingNoise, DepthOfSums) {
   };
   EXPECT_EQ(depth("dense1/dot_general"), 784);
   EXPECT_EQ(depth("dense1/kernel.grad.all_reduce"), 7);
-  EXPECT_EQ(depth("loss/value"), 3);  // of four samples
+  EXPECT_EQ(depth("loss/value"), 3);  // a sum of four samples
   EXPECT_EQ(depth("relu1/maximum"), 1);
 }
 
-// The largest error of 50 members' sums of 4096 numbers, in units of the sum's own rounding.
+// The largest error among 50 members' sums of 4096 numbers, in units of 2^-24 of the sum.
 double error_of_sum(float (*element)(size_t)) {
   Program p;
   const ValueId x = GraphBuilder(p.graph).parameter("x", {DType::kF32, {4096}});
@@ -118,7 +120,8 @@ double error_of_sum(float (*element)(size_t)) {
   return worst;
 }
 
-// In one chain, equal addends lose up to the whole of gamma_4095; others about its root.
+// In one chain, a sum of equal addends can lose all of gamma_4095; other sums lose about 4095^0.5
+// units.
 TEST(RoundingNoise, SumsOfEqualsDrift) {
   const double equal = error_of_sum([](size_t) { return 0.1f; });
   const double others =
@@ -140,14 +143,14 @@ TEST(RoundingNoise, SettingsMoveByLessThanAnUlp) {
   EXPECT_EQ(resolved_toml(with_rounded_settings(s, 7)), resolved_toml(r));
 }
 
-// The bound: Student's t of 4 degrees of freedom at 1e-6, two-sided, from a table of the distribution (scipy 1.17:
-// t.isf(5e-7, 4) and t.isf(5e-7, 16)), times sqrt 2.
+// The bound is Student's t with 4 or 16 degrees of freedom at 1e-6, two-sided, times sqrt 2. The
+// expected quantiles are from scipy 1.17: t.isf(5e-7, 4) and t.isf(5e-7, 16).
 TEST(Bound, IsStudentsQuantile) {
   EXPECT_NEAR(bound_of({1, 1, 1, 1}), std::sqrt(2.0) * 49.458637, 1e-4);
   EXPECT_NEAR(bound_of(std::vector<double>(16, 2.0)), 2 * std::sqrt(2.0) * 7.6415113, 1e-5);
 }
 
-// Which quantities of `other` lie outside the bound around ours.
+// How many quantities of `other` lie outside the bound around ours.
 int outside(const Trace& ours, const Trace& other, const Spread& spread) {
   int n = 0;
   for (size_t s = 0; s < ours.losses.size(); ++s)
@@ -171,7 +174,7 @@ TEST(Bound, HoldsTheExactRunAndNothingWrong) {
     const Trace truth = tiny::must(trace(e, program, *f64, {.steps = kSteps}));
     const Spread spread = tiny::must(ensemble(e, false, truth, kSteps, 8, 1));
     EXPECT_EQ(outside(ours, truth, spread), 0);
-    // A gradient that is off by one part in a thousand; bf16 products.
+    // Gradients that are off by one part in a thousand, and bf16 products, must lie outside.
     const auto broken = tiny::faulty(tiny::backend("cpu"), "scale@*kernel.grad,magnitude=1.001");
     EXPECT_GT(outside(ours, tiny::must(trace(e, program, *broken, {.steps = kSteps})), spread), 0);
     const auto tpu = tiny::backend("tpu");

@@ -1,3 +1,4 @@
+// Draws the noise of a member of the ensemble, op by op, and of its settings.
 #include "tests/parity/rounding_noise.h"
 
 #include <algorithm>
@@ -11,8 +12,8 @@
 namespace twinrun::parity {
 namespace {
 
-constexpr uint64_t kSeed = 0x7061726974790000;  // of nothing else
-constexpr uint32_t kSettings = 0xFFFFFFFF;      // no op's number
+constexpr uint64_t kSeed = 0x7061726974790000;  // used for nothing else
+constexpr uint32_t kSettings = 0xFFFFFFFF;      // in place of an op's number; no op has it
 
 // Uniform in (-1, 1), symmetric.
 double uniform_of(uint32_t word) { return (static_cast<double>(word) + 0.5) * 0x1p-31 - 1; }
@@ -27,8 +28,9 @@ void round_settings(Owner& owner, uint32_t member, uint32_t& count) {
   }
 }
 
-// Whether most of what a reduction adds up equals its neighbour, as behind a global mean pool. Equal addends round alike, so
-// that a sum in one chain drifts: no square root may be taken of its depth. Adding zeros is exact.
+// Whether most addends of a reduction equal their neighbours, as behind a global mean pool. Equal
+// addends round alike, so that a sum in one chain drifts, and the square root of its depth would be
+// too small a bound. Zeros do not count, because adding them is exact.
 bool adds_equals(const Op& op, const Tensor& x) {
   size_t inner = 1;  // elements from one addend to the next
   for (auto d = static_cast<int64_t>(x.dims().size());
@@ -47,7 +49,7 @@ double summation_depth(const Program& program, ValueId id) {
   const Graph& graph = program.graph;
   const Op& op = graph.op(id);
   const auto results = static_cast<double>(op.type.elements());
-  double depth = 1;  // one rounding, or a sum so short that its worst case will do
+  double depth = 1;  // one rounding, or a sum so short that its worst case is a fair bound
   if (class_of(op.kind) == OpClass::kDot) depth = flops(graph, id) / (2 * results);
   if (op.kind == OpKind::kReduce && op.attrs.reducer != Reducer::kMax) {
     depth = static_cast<double>(graph.type(op.operands[0]).elements()) / results - 1;

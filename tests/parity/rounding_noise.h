@@ -1,7 +1,8 @@
-// Any honest f32 implementation, drawn at random: every op returns a binary32 number near its exact result, as far from it as
-// independent roundings in any order of summation may be expected to lead. docs/parity.md has the derivation.
+// A conforming f32 implementation, drawn at random: every op returns a binary32 number near its
+// exact result, as far from it as independent roundings in any order of summation can be expected
+// to lead. docs/parity.md has the derivation.
 //
-//   RoundingNoise noise(/*member=*/3, pool);                    // hooks for an engine; a member is a function of its number
+//   RoundingNoise noise(/*member=*/3, pool);                    // the number determines the member
 //   engine->step(step, states, inputs, outputs, nullptr, &noise);
 //   scenario = with_rounded_settings(scenario, /*member=*/3);   // the same for beta2, epsilon, ...
 #pragma once
@@ -11,19 +12,23 @@
 
 namespace twinrun::parity {
 
-// What is assumed of a framework's exp, log, tanh, ...: errors in ulps. Measured up to 5.5: docs/parity.md.
+// The error in ulps that is assumed of a framework's exp, log, tanh, ... Measured: up to 5.5
+// (docs/parity.md).
 inline constexpr double kForeignElementaryUlps = 6;
 
-// How many roundings one term of an op's sum passes through in the worst order, or fewer: 1 where it is not a long sum.
+// How many roundings one term of the op's sum passes through in the worst order of summation, or
+// fewer; 1 for an op that is not a long sum.
 double summation_depth(const Program& program, ValueId id);
 
 class RoundingNoise : public OpHooks {
  public:
-  // pool: of the oracle; nullptr where replicas run in parallel.
+  // pool: the oracle's threads; nullptr if replicas run in parallel.
   RoundingNoise(uint32_t member, ThreadPool* pool);
   bool watches(const Program& program, ValueId id, int64_t step) override;
-  // output = fl(value + u * radius / sqrt(depth)), u uniform in (-1, 1), value and radius of the oracle (docs/bounds.md) for a
-  // foreign engine. An update draws the same u on all replicas: they stay equal where an engine's would.
+  // output = fl(value + u * radius / sqrt(depth)), with u uniform in (-1, 1), and value and radius
+  // of the oracle (docs/bounds.md) for a foreign engine. Updates draw the same u on all replicas,
+  // so that replicas stay equal where those of an engine would. A sum of mostly equal addends keeps
+  // the whole radius, because its roundings are not independent.
   bool replace(const OpSite& site, const std::vector<Tensor>& inputs, Tensor& output) override;
 
  private:
@@ -32,8 +37,9 @@ class RoundingNoise : public OpHooks {
   Capabilities declared_;
 };
 
-// Every real setting of layers and optimizer, but learning rates and dropout rates (which are given as f32 or as masks), times
-// 1 + u * 2^-24: a framework may round it to binary32 and go on from there, as in 1 - beta2.
+// Multiplies every real setting of layers and optimizer by 1 + u * 2^-24, because a framework may
+// round it to binary32 and continue with that, as in 1 - beta2. Learning rates and dropout rates
+// are exempt: frameworks receive them as f32 numbers and as masks.
 Scenario with_rounded_settings(Scenario scenario, uint32_t member);
 
 }  // namespace twinrun::parity

@@ -1,5 +1,6 @@
-// A PJRT plugin that computes nothing: its programs are "identity N", which give their first N arguments back. It counts what it
-// has given out and not got back, and goes wrong in the way that FAKE_PJRT names when it is loaded.
+// A PJRT plugin for tests that computes nothing: its programs are "identity N", which return their
+// first N arguments. It counts the objects that it has created and that were not destroyed, and it
+// fails in the way that FAKE_PJRT names when it is loaded.
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -187,7 +188,7 @@ Api table() {
 }  // namespace
 }  // namespace twinrun::pjrt
 
-// How many objects are out.
+// The number of objects that are not destroyed yet.
 extern "C" int FakeLive() { return twinrun::pjrt::live; }
 
 extern "C" const twinrun::pjrt::Api* GetPjrtApi() {

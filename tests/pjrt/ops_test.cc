@@ -1,5 +1,6 @@
-// Every op of the table as StableHLO, run by a real plugin and held against the oracle by what the engine declares. Skipped
-// where TWINRUN_PJRT_PLUGIN names none.
+// Tests every op of the table as StableHLO: a real plugin runs it, and the result must be within
+// the bound of the oracle for what the engine declares. Skipped if TWINRUN_PJRT_PLUGIN names no
+// plugin.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -11,7 +12,8 @@
 namespace twinrun {
 namespace {
 
-// Cases of all kinds that one core runs, as one program: operands are inputs, results outputs.
+// The cases of all op kinds that run on one core, as one program: operands are its inputs, results
+// its outputs.
 struct Together {
   Program program;
   std::vector<OpCase> cases;
@@ -25,7 +27,8 @@ Together together(DataClass data) {
     const OpClass of = class_of(k);
     if (k == OpKind::kParameter || of == OpClass::kRandom || of == OpClass::kCollective) continue;
     for (const OpCase& c : op_cases(k, data, 5)) {
-      // bf16 intermediates may be kept wider by XLA, on purpose (xla_allow_excess_precision).
+      // XLA may keep bf16 intermediates in higher precision, by design
+      // (xla_allow_excess_precision).
       bool narrow = c.op.type.dtype == DType::kBF16;
       bool empty = c.op.type.elements() == 0;
       for (const Tensor& x : c.inputs) {

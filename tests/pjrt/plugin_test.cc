@@ -1,4 +1,4 @@
-// The loader against plugins that go wrong: a fake one that is told how (fake_plugin.cc).
+// Tests the loader of PJRT plugins with a fake plugin that fails in a chosen way (fake_plugin.cc).
 #include "backends/pjrt/plugin.h"
 
 #include <dlfcn.h>
@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A copy of the fake plugin, loaded as one that goes wrong in this way: a library of its own.
+// A copy of the fake plugin that fails in the way `wrong` once it is loaded. A copy, so that each
+// one is a library with state of its own.
 class Fake {
  public:
   explicit Fake(const std::string& wrong) {
@@ -28,7 +29,7 @@ class Fake {
   }
   ~Fake() { fs::remove(path_); }
   const std::string& path() const { return path_; }
-  // What it has given out and not got back.
+  // The number of objects that were created and not destroyed; -1 if the library is not loaded.
   int live() const {
     void* library = dlopen(path_.c_str(), RTLD_NOW | RTLD_NOLOAD);
     return library == nullptr ? -1 : reinterpret_cast<int (*)()>(dlsym(library, "FakeLive"))();
@@ -107,7 +108,7 @@ TEST(PjrtPlugin, ElsewhereDevicesAreThoseThatAreThere) {
   ASSERT_TRUE(backend.ok()) << backend.error().message();
   const Capabilities declared = (*backend)->capabilities();
   EXPECT_EQ(declared.max_cores, 2);
-  EXPECT_FALSE(declared.declares_arithmetic);  // nothing was measured on an abacus
+  EXPECT_FALSE(declared.declares_arithmetic);  // platform "abacus" is unknown
   Program program;
   program.sharding.cores = 3;
   const auto engine = (*backend)->prepare(program);
@@ -167,7 +168,8 @@ TEST(PjrtPlugin, WhatFailsOnTheWayIsSaidAndNothingIsLeft) {
   }
 }
 
-// The bytes that jaxlib 0.10.2 serializes for two replicas on devices 0 and 300, without its debug options.
+// The expected bytes are those that jaxlib 0.10.2 serializes for two replicas on devices 0 and 300,
+// without its debug options.
 TEST(PjrtPlugin, CompileOptionsAreThoseOfJaxlib) {
   const std::string due =
       std::string("\x1a\x1c\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x20\x02\x28\x01", 17) +

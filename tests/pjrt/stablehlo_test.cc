@@ -1,4 +1,5 @@
-// The text, where it says more than the op's name: arguments, results, replicas, what is spelt out.
+// Tests the StableHLO text where it is more than the name of an op: arguments, results, replicas,
+// and ops that are expanded into several.
 #include "program/text/stablehlo.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +41,7 @@ TEST(StableHlo, IsOneModuleOfReplicasWithStateInputsAndRandomNumbers) {
   EXPECT_TRUE(has(m, "replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>"));
   EXPECT_TRUE(has(m, "loc(\"random/dropout1/rng_uniform\")"));
   EXPECT_FALSE(has(m, "rng_uniform(")) << "an argument, not an op";
-  // Every op's value, but for parameters.
+  // With `values`, the value of every op except parameters is a result, too.
   const StableHlo values = to_stablehlo(p, {.values = true});
   EXPECT_EQ(values.results.size(), 2u + static_cast<size_t>(p.graph.size()) - 4u);
 }
@@ -61,8 +62,9 @@ TEST(StableHlo, DivisorsThatAreNumbersAreKeptFromBecomingReciprocals) {
   EXPECT_TRUE(has(m, "dense<0x40C00000>")) << "6, by its bits";
 }
 
-// Sizes by hand. n = 7, k = 3, stride 2, padding 0 and 1: m = 3. The gradient of the input spreads 3 rows to 5 and needs
-// 2 - 0 before, and 7 - 5 - 2 + 2 = 2 after. That of the kernel: 5 + 2 - 7 - 0 = 0 after.
+// Sizes computed by hand. n = 7, k = 3, stride 2, padding 0 before and 1 after give m = 3. The
+// gradient of the input dilates 3 rows to 5 and needs padding 2 - 0 before, and 7 - 5 - 2 + 2 = 2
+// after. That of the kernel needs 5 + 2 - 7 - 0 = 0 after.
 TEST(StableHlo, GradientsOfConvolutionsAreConvolutions) {
   Program p;
   GraphBuilder b(p.graph);

@@ -1,5 +1,6 @@
-// What a trace of a compiled program means: the traced module is another compilation, so its bits are held against those of the
-// untraced one; and what XLA's elementary functions keep of what the engine declares. Skipped without a plugin.
+// Tests traces of a compiled program: the traced module is another compilation, so its bits are
+// compared with those of the untraced one. Also tests that XLA's elementary functions keep the
+// bounds that the engine declares. Skipped without a plugin.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +32,7 @@ class Keep : public TraceSink {
     for (size_t r = 0; r < event.outputs.size(); ++r) written[event.id].push_back(event.outputs[r]);
     for (size_t i = 0; i < event.op().operands.size(); ++i) {
       const auto from = written.find(event.op().operands[i]);
-      if (from == written.end()) continue;  // an argument
+      if (from == written.end()) continue;  // the operand is an argument
       for (size_t r = 0; r < event.outputs.size(); ++r)
         linked = linked && event.inputs[r][i].same_bits(from->second[r]);
     }
@@ -114,7 +115,8 @@ TEST_F(XlaTrace, TakesNoFaults) {
   EXPECT_NE(status.error().message().find("takes no faults"), std::string::npos);
 }
 
-// A sample of all normal numbers, evenly by bits: the largest error is printed, and within what is declared.
+// Arguments are a sample of all normal numbers, spaced evenly by their bits. The largest error is
+// printed and must be within the declared bound.
 TEST_F(XlaTrace, ElementaryFunctionsAreWithinWhatIsDeclared) {
   constexpr int64_t kCount = 1 << 17;
   Program p;

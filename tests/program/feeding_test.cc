@@ -1,4 +1,5 @@
-// What cores are fed when the sharding says other than each its own rows; and the texts of programs that are not misfed.
+// Tests of misfeed(): the rows that cores receive if the sharding does not give each core its own
+// rows. Also tests how such a sharding shows in the text of a program.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -11,7 +12,8 @@ namespace {
 
 constexpr int kCores = 4, kRows = 4;
 
-// Labels 100 * core + row, images filled with the same, numbers of the whole batch.
+// Correct inputs. Labels are 100 * core + row + 1, images are filled with the same number, and
+// sample_ids number the whole batch.
 std::vector<std::vector<Tensor>> honest(const Program& program) {
   std::vector<std::vector<Tensor>> inputs(kCores);
   for (int core = 0; core < kCores; ++core) {
@@ -115,7 +117,7 @@ TEST(Feeding, StreamsAndRates) {
   EXPECT_EQ(Fed({.rate = Feeding::Rate::kOverCores}).rate(), 0.125F);
 }
 
-// Any rows in any places; labels and draws have rows of their own.
+// A deal gives any row to any place. Features, labels and draws have separate lists of rows.
 TEST(Feeding, ADeal) {
   Rows strided;
   for (int place = 0; place < kCores * kRows; ++place)
@@ -127,12 +129,12 @@ TEST(Feeding, ADeal) {
   const Fed along({.deal = {.features = strided, .labels = strided, .draws = strided}});
   EXPECT_EQ(along.of(2, "labels"), (Rows{3, 103, 203, 303}));
   EXPECT_EQ(along.of(1, "sample_ids"), (Rows{1, 5, 9, 13}));
-  // Of another batch: left alone.
+  // A deal whose length is not that of the batch changes nothing.
   const Fed other({.deal = {.features = {1, 0}, .labels = {}, .draws = {}}});
   EXPECT_EQ(other.of(0, "images"), (Rows{1, 2, 3, 4}));
 }
 
-// Rare settings are named where they are set only; what is fed changes no op.
+// Rare settings show in the text only where they are set. Which rows a core receives changes no op.
 TEST(Feeding, TextsAndDigests) {
   const Program plain = training_step(shard(models::cnn(16), {.cores = kCores}));
   EXPECT_EQ(to_text(plain).find("fed:"), std::string::npos);

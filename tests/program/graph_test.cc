@@ -1,4 +1,5 @@
-// Graph construction: what each op infers, what it refuses and under which name.
+// Tests of graph construction: the type that each op infers, the operands that it refuses, and its
+// name.
 #include "program/ops/graph.h"
 
 #include <gtest/gtest.h>
@@ -173,7 +174,7 @@ TEST(Builder, ScalarNeedsNoBroadcast) {
   EXPECT_EQ(f.b.broadcast_scalar(s, like), s);
 }
 
-// A row per kind of ops.def: inference everywhere, gradients exactly where op.h lets one flow.
+// Every kind of ops.def has type inference, and a gradient exactly where op.h defines one.
 TEST(OpTable, EveryKindHasARow) {
   for (int i = 0; i < kOpKinds; ++i) {
     const auto kind = static_cast<OpKind>(i);

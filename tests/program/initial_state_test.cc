@@ -1,4 +1,4 @@
-// The seeded initial state: its bits, its range, and what it must not depend on.
+// Tests of the seeded initial state: its bits, its range, and what it must not depend on.
 #include "program/graph/initial_state.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@ namespace {
 
 constexpr uint64_t kSeed = 0x123456789ABCDEFu;
 
-// Computed by another program: Philox and the formula in Python, rounded by struct.pack("<f").
+// The digests come from an independent program: Philox and the formula in Python, rounded by
+// struct.pack("<f").
 TEST(InitialState, GoldenDigests) {
   const std::vector<Tensor> s = initial_state(models::mlp(), kSeed);
   EXPECT_EQ(digest(s[0]).hex(), "808263c5573eb8f8182e223c8040bcf2") << "dense1/kernel";
@@ -36,7 +37,8 @@ TEST(InitialState, GlorotBoundsAndMoments) {
   }
   EXPECT_LE(largest, static_cast<float>(limit));
   EXPECT_GT(largest, 0.999 * limit);
-  // Uniform on [-l, l]: variance l^2/3, of its square 4 l^4/45. Five standard deviations.
+  // Uniform on [-l, l]: the variance is l^2/3, that of the square 4 l^4/45. Allow five standard
+  // deviations.
   EXPECT_NEAR(sum / n, 0, 5 * limit / std::sqrt(3 * n));
   EXPECT_NEAR(squares / n, limit * limit / 3, 5 * limit * limit * std::sqrt(4.0 / 45 / n));
   for (float b : s[1].as<float>()) EXPECT_EQ(to_bits(b), 0u);
@@ -73,7 +75,7 @@ TEST(InitialState, Constants) {
   for (size_t i = 0; i < s.size(); ++i) EXPECT_EQ(s[i].type(), p.state[i].type);
 }
 
-// Parameters and statistics are drawn alike under any optimizer, sharding and batch.
+// Parameters and statistics start with the same bits under any optimizer, sharding and batch.
 TEST(InitialState, DependsOnSeedAndVariableAlone) {
   const Program forward = models::cnn();
   const std::vector<Tensor> base = initial_state(forward, kSeed);
@@ -91,8 +93,8 @@ TEST(InitialState, DependsOnSeedAndVariableAlone) {
   EXPECT_FALSE(base[0].same_bits(initial_state(forward, kSeed + (uint64_t{1} << 32))[0]));
 }
 
-// Statistics before it do not count: dense1/kernel is parameter 3 (after conv1/kernel, bn1/gamma,
-// bn1/beta).
+// The random stream of a parameter is its index among the parameters; statistics are not counted.
+// dense1/kernel is parameter 3, after conv1/kernel, bn1/gamma and bn1/beta.
 TEST(InitialState, StreamIsTheIndexAmongParameters) {
   const Program p = models::cnn();
   const Tensor kernel =

@@ -1,4 +1,4 @@
-// Initialisers: their names, the laws that they draw from, and what they refuse.
+// Tests of initialisers: their names, the distributions that they draw from, and what they refuse.
 #include "program/graph/initializer.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kDrawSeed = 7;
 
-// One variable of these dimensions, drawn.
+// The initial value of a variable with these dimensions.
 Tensor drawn(const Initializer& init, Dims dims, uint64_t seed = kDrawSeed) {
   Program p;
   StateVar var;
@@ -47,19 +47,19 @@ Moments moments(const Tensor& t) {
     m.high = std::max(m.high, double{x});
   }
   m.mean /= m.n;
-  m.variance /= m.n;  // about 0, which is every law's mean here
+  m.variance /= m.n;  // about 0, the mean of every distribution here
   return m;
 }
-// Mean 0 and the given variance, to five standard deviations of the estimates: sigma / sqrt n, and sigma^2
-// sqrt((kurtosis - 1) / n).
+// Expects mean 0 and the given variance to within five standard deviations of the estimates, which
+// are sigma / sqrt n and sigma^2 sqrt((kurtosis - 1) / n).
 void expect_moments(const Moments& m, double variance, double kurtosis, const std::string& what) {
   EXPECT_NEAR(m.mean, 0, 5 * std::sqrt(variance / m.n)) << what;
   EXPECT_NEAR(m.variance, variance, 5 * variance * std::sqrt((kurtosis - 1) / m.n)) << what;
 }
 
 constexpr double kUniformKurtosis = 1.8, kNormalKurtosis = 3;
-// Of the standard normal law truncated to [-2, 2]: with r = 2 phi(2) / (Phi(2) - Phi(-2)), E z^2 = 1 - 2 r
-// and E z^4 = 3 E z^2 - 8 r.
+// Moments of the standard normal distribution truncated to [-2, 2]: with
+// r = 2 phi(2) / (Phi(2) - Phi(-2)), E z^2 = 1 - 2 r and E z^4 = 3 E z^2 - 8 r.
 const double kRatio =
     2 * std::exp(-2.0) / std::sqrt(2 * std::numbers::pi) / std::erf(std::numbers::sqrt2);
 const double kTruncatedVariance = 1 - 2 * kRatio;
@@ -121,7 +121,7 @@ TEST(Initializer, ConstantsAndIdentity) {
   for (size_t i = 0; i < 15; ++i) EXPECT_EQ(t.as<float>()[i], i % 6 == 0 && i < 13 ? 2.5f : 0.0f);
 }
 
-// The bits that glorot_uniform has had since contract 0 are those of variance scaling.
+// The bits of glorot_uniform, fixed since contract version 0, are those of variance scaling.
 TEST(Initializer, GlorotUniformIsVarianceScaling) {
   Initializer init = *named_initializer("variance_scaling", {30, 50});
   init.fan = Initializer::Fan::kAverage;
@@ -139,7 +139,7 @@ TEST(Initializer, UniformLaws) {
         Case{"he_uniform", std::sqrt(6.0 / 200)}, Case{"lecun_uniform", std::sqrt(3.0 / 200)}}) {
     const Moments m = moments(drawn(name, {200, 300}));
     expect_moments(m, limit * limit / 3, kUniformKurtosis, name);
-    // All of 60,000 draws miss the outer thousandth of one side with probability exp(-30).
+    // The probability that all 60,000 draws miss the outer thousandth of one side is exp(-30).
     EXPECT_GE(m.low, -limit * (1 + 0x1p-24)) << name;
     EXPECT_LE(m.high, limit * (1 + 0x1p-24)) << name;
     EXPECT_LT(m.low, -0.999 * limit) << name;
@@ -161,7 +161,7 @@ TEST(Initializer, NormalLaws) {
   expect_moments(moments(drawn(init, {200, 300})), 1.0 / 300, kNormalKurtosis, "untruncated");
 }
 
-// Keras's forms have the wanted variance after truncation, TensorFlow 1's less.
+// Keras's forms have the requested variance after truncation, TensorFlow 1's forms a smaller one.
 TEST(Initializer, TruncatedLaws) {
   ASSERT_NEAR(std::sqrt(kTruncatedVariance), 0.87962566103423978, 1e-15);
   struct Case {
@@ -181,14 +181,15 @@ TEST(Initializer, TruncatedLaws) {
     const double end = 2 * std::sqrt(corrected ? wanted / kTruncatedVariance : wanted);
     EXPECT_GE(m.low, -end * (1 + 0x1p-24)) << name;
     EXPECT_LE(m.high, end * (1 + 0x1p-24)) << name;
-    // Beyond 1.95 of 2 lie 0.297 % on each side: 60,000 draws miss that with probability exp(-170).
+    // 0.297 % of the draws lie beyond 1.95 of 2 on each side. The probability that 60,000 draws
+    // miss that is exp(-170).
     EXPECT_LT(m.low, -0.975 * end) << name;
     EXPECT_GT(m.high, 0.975 * end) << name;
   }
 }
 
-// erfc brings each number back to its draw: p = Phi(x / stddev), which one rounding to binary32 moves by
-// at most phi(z) |z| 2^-24 < 2^-25.
+// erfc maps each number back to its draw: p = Phi(x / stddev). The rounding of x to binary32
+// changes p by at most phi(z) |z| 2^-24 < 2^-25.
 TEST(Initializer, NormalsAreQuantilesOfTheirDraws) {
   const auto phi = [](double z) { return std::erfc(-z / std::numbers::sqrt2) / 2; };
   const Tensor plain = drawn("random_normal", {4096}), cut = drawn("truncated_normal", {4096});
@@ -200,14 +201,16 @@ TEST(Initializer, NormalsAreQuantilesOfTheirDraws) {
   }
 }
 
-// Computed by another program: Philox in Python, statistics.NormalDist().inv_cdf, struct.pack("<f").
+// The digests come from an independent program: Philox in Python, statistics.NormalDist().inv_cdf,
+// struct.pack("<f").
 TEST(Initializer, GoldenDigests) {
   EXPECT_EQ(digest(drawn("random_normal", {64, 48})).hex(), "cffc4596ac0ec459b82cb94c953a2a24");
   EXPECT_EQ(digest(drawn("he_normal", {64, 48})).hex(), "d3c9b5fa850718cd71f29da50f0ae0f6");
 }
 
-// Gram and Schmidt in long double on the same draws: R's positive diagonal makes Q unique. The matrix's
-// condition is below 100, so that both factors agree to far less than one rounding to binary32.
+// Compares with Gram-Schmidt in long double on the same draws: the positive diagonal of R makes Q
+// unique. The condition of the matrix is below 100, so that both Q agree to far less than one
+// rounding to binary32.
 void expect_orthogonal(const Dims& dims, int64_t rows, int64_t columns) {
   Initializer init = *named_initializer("orthogonal", dims);
   init.gain = 3;
@@ -218,7 +221,7 @@ void expect_orthogonal(const Dims& dims, int64_t rows, int64_t columns) {
   std::vector<double> a(static_cast<size_t>(most * least));
   const Tensor z = drawn(normal, dims);
   for (size_t i = 0; i < a.size(); ++i) a[i] = z.as<float>()[i];
-  // [column][row]; twice, so that what the first pass leaves of other columns goes as well.
+  // q[column][row]. A second pass removes what the first one leaves of the other columns.
   std::vector<std::vector<long double>> q(static_cast<size_t>(least));
   for (size_t c = 0; c < q.size(); ++c) {
     q[c].resize(static_cast<size_t>(most));
@@ -238,7 +241,7 @@ void expect_orthogonal(const Dims& dims, int64_t rows, int64_t columns) {
     for (int64_t j = 0; j < columns; ++j) {
       const auto column = static_cast<size_t>(rows >= columns ? j : i);
       const auto row = static_cast<size_t>(rows >= columns ? i : j);
-      // The draws here were rounded to binary32 first: 2^-24 of each, times the condition.
+      // The draws were rounded to binary32 here: an error of 2^-24 each, times the condition.
       ASSERT_NEAR(w.as<float>()[static_cast<size_t>(i * columns + j)],
                   static_cast<double>(3 * q[column][row]), 3 * 100 * 0x1p-24)
           << i << " " << j;
@@ -252,8 +255,9 @@ TEST(Initializer, Orthogonal) {
   expect_orthogonal({1, 5}, 1, 5);
 }
 
-// Q^T Q = I and Q R = A with R upper triangular, R's diagonal positive. Householder's backward error is below
-// c m n u with a small c (Higham, Accuracy and Stability, 19.3): 60 * 30 * 2^-53 * 10.
+// Q^T Q = I and Q R = A, where R is upper triangular with a positive diagonal. The backward error
+// of Householder's method is below c m n u with a small c (Higham, Accuracy and Stability, 19.3):
+// 60 * 30 * 2^-53 * 10.
 TEST(Initializer, QrFactorsTheMatrix) {
   constexpr int64_t kRows = 60, kColumns = 30;
   constexpr double kError = 60 * 30 * 10 * 0x1p-53;
@@ -272,7 +276,7 @@ TEST(Initializer, QrFactorsTheMatrix) {
   for (int64_t c = 0; c < kColumns; ++c) {
     for (int64_t d = 0; d < kColumns; ++d) {
       EXPECT_NEAR(dot(q, c, q, d), c == d ? 1 : 0, kError);
-      // Columns of a have a norm below 8.
+      // The norm of each column of a is below 8.
       if (c > d) {
         EXPECT_NEAR(dot(q, c, a, d), 0, kError * 8);
       }

@@ -1,5 +1,5 @@
-// The memory plan: values that are needed at the same time never share memory, and memory is taken over only where a
-// result may be written over what it was computed from.
+// Tests of the memory plan: values that are live at the same time never share memory, and a result
+// takes over the memory of an operand only where it may be written over that operand.
 #include "program/analysis/memory_plan.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ struct Planned {
   Program program;
   FusionPlan fusion;
   MemoryPlan memory;
-  std::vector<int> born, last;  // units
+  std::vector<int> born, last;  // the fusion units that write a value and that read it last
 
   explicit Planned(Program p) : program(std::move(p)) {
     const auto n = static_cast<size_t>(program.graph.size());
@@ -32,7 +32,7 @@ struct Planned {
         born[static_cast<size_t>(id)] = static_cast<int>(u);
     }
   }
-  // Through reshapes: whose memory a value lies in.
+  // The value in whose memory `id` lies: a reshape shares the memory of its operand.
   ValueId root(ValueId id) const {
     while (program.graph.op(id).kind == OpKind::kReshape && born[static_cast<size_t>(id)] >= 0) {
       id = program.graph.op(id).operands[0];
@@ -110,8 +110,9 @@ TEST(MemoryPlan, StatesAreUpdatedInPlace) {
   }
 }
 
-// The L2 sums of kernels share groups with their gradients: asked for by the loss, early, they wait until the backward pass gets
-// there. Were it pulled forward for them, every activation and its gradient would be held at once.
+// The L2 sums of kernels are in the same fusion groups as the kernels' gradients. The loss reads
+// these sums, but they must wait until the backward pass reaches their groups. If the groups ran
+// early for them, all activations and their gradients would be live at once.
 TEST(MemoryPlan, L2SumsDoNotPullTheBackwardPassForward) {
   const auto arena = [](double l2) {
     OptimizerSpec optimizer = models::momentum();
@@ -131,7 +132,8 @@ TEST(MemoryPlan, L2SumsDoNotPullTheBackwardPassForward) {
   EXPECT_LT(arena(1e-4), 1.1 * arena(0));
 }
 
-// GELU's slope is computed from what its gradient reads anyway: there, and nothing of it is kept from the forward pass.
+// The slope of GELU is computed from values that its gradient reads anyway. It must be computed in
+// the backward pass, so that nothing of it is kept from the forward pass.
 TEST(MemoryPlan, GeluKeepsNoSlope) {
   const Planned p(
       training_step(build_forward(Mode::kTraining, 8, {{12}}, 7, models::adam(), [](Layers& net) {
@@ -157,7 +159,8 @@ TEST(MemoryPlan, GeluKeepsNoSlope) {
   EXPECT_EQ(in, 1);
 }
 
-// Replica 0 would overwrite what replica 1 has yet to read.
+// With several replicas no value in the arena takes over memory: replica 0 would overwrite what
+// replica 1 has yet to read.
 TEST(MemoryPlan, ReplicasTakeNothingInTheArena) {
   const Planned p(training_step(shard(models::cnn(16, models::momentum()), {.cores = 8})));
   for (size_t id = 0; id < p.born.size(); ++id) {

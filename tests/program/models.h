@@ -1,4 +1,4 @@
-// Two small models that the tests of this folder look at.
+// Two small models for the tests of programs and of the device model, and helpers for both.
 #pragma once
 
 #include "program/graph/layers.h"

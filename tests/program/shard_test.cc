@@ -1,4 +1,5 @@
-// shard() and rebatch(): what a core's program is, read off the graph.
+// Tests of shard() and rebatch(): the graph of one core's program. Also tests layers: padding,
+// errors, inference.
 #include <gtest/gtest.h>
 
 #include "program/graph/shard_plan.h"
@@ -32,7 +33,7 @@ TEST(Shard, ShapesArePerReplica) {
   EXPECT_EQ(op(p, "dropout1/rng_uniform").type.dims, (Dims{4, 8}));
   EXPECT_EQ(p.graph.type(p.find_output("logits")->id).dims, (Dims{4, 3}));
   for (size_t i = 0; i < p.state.size(); ++i) EXPECT_EQ(p.state[i].type, forward.state[i].type);
-  // Same ops under the same names: only sizes differ.
+  // The ops have the same names; only sizes differ.
   ASSERT_EQ(p.graph.size(), forward.graph.size());
   for (ValueId id = 0; id < p.graph.size(); ++id) {
     EXPECT_EQ(p.graph.op(id).name, forward.graph.op(id).name);
@@ -51,11 +52,12 @@ TEST(Shard, OneAllReducePerGradient) {
   EXPECT_EQ(models::count(training_step(shard(models::cnn(16), none)), OpKind::kAllReduce), 0);
 }
 
-// CrossShardOptimizer scales the loss before autodiff; nothing divides afterwards.
+// As TensorFlow's CrossShardOptimizer does, a mean scales the loss before autodiff; nothing is
+// divided afterwards.
 TEST(Shard, MeanScalesTheLossBeforeAutodiff) {
   const Program mean =
       training_step(shard(models::mlp(8), {.cores = 4, .reduction = Reduction::kMean}));
-  // The scaled loss itself is pruned, as nobody reads it; its factor starts the gradient.
+  // The scaled loss itself is pruned because no op reads it; its factor starts the gradient.
   EXPECT_EQ(operand(mean, "loss/scale_by_cores.grad_lhs", 0).name, "loss/scale_by_cores.grad_seed");
   EXPECT_EQ(operand(mean, "loss/scale_by_cores.grad_lhs", 1).attrs.value, 0.25);
   EXPECT_EQ(op(mean, "loss/scale_by_cores.grad_seed").attrs.value, 1);
@@ -91,20 +93,21 @@ TEST(Shard, SyncedStatisticsAreAllReduced) {
       EXPECT_EQ(op(p, bn + what + ".mean_over_cores").kind, OpKind::kDivide);
       EXPECT_EQ(op(p, bn + what + ".mean_over_cores_constant").attrs.value, 4);
     }
-    // The variance is about the mean of all cores, and both feed what follows.
+    // The variance is about the mean over all cores, and the ops that follow read both.
     EXPECT_EQ(operand(p, bn + "/mean_broadcast", 0).name, bn + "/mean.mean_over_cores");
     EXPECT_EQ(operand(p, bn + "/add_epsilon", 0).name, bn + "/variance.mean_over_cores");
     EXPECT_EQ(operand(p, bn + "/moving_mean.gap", 1).name, bn + "/mean.mean_over_cores");
   }
   EXPECT_EQ(operand(p, "bn2/moving_variance.gap", 1).name, "bn2/variance.mean_over_cores");
-  // Backwards their cotangents are summed over cores too.
+  // In the backward pass their cotangents are summed over the cores, too.
   const Program step = training_step(p);
   EXPECT_NE(step.graph.find("bn1/mean.all_reduce.grad_all_reduce"), kNoValue);
   EXPECT_NE(step.graph.find("bn1/variance.all_reduce.grad_all_reduce"), kNoValue);
   EXPECT_EQ(models::count(step, OpKind::kAllReduce), 9 + 4 + 4);
 }
 
-// n counts what stands behind the statistic: this core's pixels, or those of all cores.
+// n in Bessel's factor n / (n - 1) is the number of elements averaged: the pixels of this core, or
+// those of all cores.
 TEST(Shard, BesselConstantCountsWhatWasAveraged) {
   const auto factor = [](const Program& p) { return op(p, "bn1/bessel").attrs.value; };
   const Program whole = models::cnn(16);
@@ -184,7 +187,7 @@ TEST(Layers, RefusalsSayWhatToDo) {
       "softmax_cross_entropy over 3 classes needs a last layer of shape [batch, 3], found [4,72]");
 }
 
-// TF's SAME: ceil(in / stride) outputs, the odd cell of padding on the high side.
+// TensorFlow's SAME: ceil(in / stride) outputs; if the padding is odd, the high side gets one more.
 TEST(Layers, SamePadding) {
   for (const auto& [in, kernel, stride, out, low, high] :
        std::vector<std::array<int64_t, 6>>{{6, 3, 1, 6, 1, 1},

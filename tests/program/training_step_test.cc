@@ -1,6 +1,6 @@
-// The training step: the text of a whole one, the names that reports and faults rely on, pruning,
-// liveness. TWINRUN_UPDATE_GOLDEN=1 rewrites tests/golden/program/; read the diff before you commit
-// it.
+// Tests of the training step: the text of whole steps, the names that reports and faults rely on,
+// pruning, liveness. TWINRUN_UPDATE_GOLDEN=1 rewrites tests/golden/program/; read the diff before
+// you commit it.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -45,7 +45,7 @@ TEST(Text, MlpAdafactorStep) {
                 to_text(training_step(
                     models::mlp(8, {.kind = OptimizerSpec::Kind::kAdafactor, .beta1 = 0.9}))));
 }
-// All that stands around a rule.
+// Everything around an optimizer's rule: clipping, L2 term, accumulation, averaged weights.
 TEST(Text, MlpShardedAroundTheRuleStep) {
   const OptimizerSpec spec{.kind = OptimizerSpec::Kind::kRmsprop,
                            .epsilon = 1e-10,
@@ -95,7 +95,7 @@ TEST(Names, Contract) {
     }
     EXPECT_EQ(phase(whole, name + ".grad.all_reduce"), "absent");
     EXPECT_EQ(phase(cores, name + ".grad.all_reduce"), "collective");
-    // The output is what the optimizer sees: after the all-reduce.
+    // The output is the gradient that the optimizer reads, after the all-reduce.
     EXPECT_EQ(whole.find_output(name + ".grad")->id, whole.graph.find(name + ".grad"));
     EXPECT_EQ(cores.find_output(name + ".grad")->id, cores.graph.find(name + ".grad.all_reduce"));
   }
@@ -123,7 +123,8 @@ TEST(Program, FindsByName) {
   EXPECT_EQ(p.find_output("lost"), nullptr);
 }
 
-// Operands come earlier, ids in inputs, state and outputs point at what they name.
+// Operands precede the ops that read them; the ids of inputs, state and outputs refer to the ops
+// with these names and types.
 void expect_sound(const Program& p) {
   for (ValueId id = 0; id < p.graph.size(); ++id) {
     for (ValueId operand : p.graph.op(id).operands) {
@@ -184,7 +185,7 @@ TEST(Liveness, LastReaders) {
   const ValueId y = b.mul(x, w, "y");                      // 2: read by 3 and 4
   const ValueId z = b.add(y, x, "z");                      // 3: an output
   const ValueId next = b.sub(w, y, "next");                // 4: a next state
-  const ValueId dead = b.add(y, next, "dead");             // 5: nobody's; keeps nothing alive
+  const ValueId dead = b.add(y, next, "dead");             // 5: not read; keeps nothing alive
   const ValueId unread = b.parameter("unread", {DType::kF32, {}});
   p.outputs.push_back({"z", z});
   p.state.push_back({"w", {DType::kF32, {2}}, StateRole::kParameter, {}, w, next});
@@ -238,7 +239,7 @@ TEST(TrainingStep, ParameterWithoutInfluenceIsLeftAlone) {
   EXPECT_EQ(step.find_output("idle.grad"), nullptr);
 }
 
-// Gradients of one element type only meet values of it: bf16 models differentiate too.
+// The gradient of a bf16 value is computed in bf16, so that bf16 models can be differentiated.
 TEST(Differentiate, KeepsBf16) {
   Graph g;
   GraphBuilder b(g);
@@ -261,8 +262,8 @@ TEST(Differentiate, StopGradientStops) {
   EXPECT_EQ(differentiate(g, stopped, {x})[0], kNoValue);
 }
 
-// BUG (reported): two parameters with one and the same cotangent (here dL/da = dL/db = the seed's
-// broadcast) get one op, renamed twice: "a.grad" is gone, though the naming contract promises it.
+// Two parameters can have one and the same cotangent (here dL/da = dL/db = the broadcast seed).
+// Both gradients must still be found by name; "a.grad" used to be renamed to "b.grad".
 TEST(Names, SharedCotangentLosesAName) {
   Program p;
   GraphBuilder b(p.graph);
@@ -282,7 +283,7 @@ TEST(Names, SharedCotangentLosesAName) {
 TEST(Layers, OfATrainingStepAreShownWithTheirGradients) {
   const Program step = sharded(models::cnn(), 4);
   const Program shown = with_layers_shown(step);
-  // Those of the step are there as they were, before the others; no op of it is another one.
+  // The outputs of the step come first and unchanged, and all its ops keep their ids and names.
   for (size_t o = 0; o < step.outputs.size(); ++o) {
     EXPECT_EQ(shown.outputs[o].name, step.outputs[o].name);
     EXPECT_EQ(shown.outputs[o].id, step.outputs[o].id);
@@ -302,13 +303,15 @@ TEST(Layers, OfATrainingStepAreShownWithTheirGradients) {
             "flatten1f32[4,36] flatten1.gradf32[4,36] dense1f32[4,8] dense1.gradf32[4,8] "
             "bn2f32[4,8] bn2.gradf32[4,8] dropout1f32[4,8] dropout1.gradf32[4,8] dense2f32[4,3] "
             "dense2.gradf32[4,3] ");
-  // Of a replica's own loss, which a mean over the cores has divided by their number.
+  // The gradient shown is that of the replica's own loss; for a mean over the cores that loss had
+  // been divided by the number of cores.
   const Op& own = shown.graph.op(shown.find_output("dense2.grad")->id);
   EXPECT_EQ(own.name, "dense2.of_own_loss");
   EXPECT_EQ(own.operands[0], step.layers.back().gradient);
 }
 
-// Before the first parameter nothing has a gradient; where all gradients are scaled, nobody knows whose a script would show.
+// Layers before the first parameter have no gradient. If all gradients are scaled, none is shown,
+// because it is unknown which scaling the gradients of a script would have.
 TEST(Layers, HaveNoGradientThatNobodyNeeds) {
   const Program forward =
       build_forward(Mode::kTraining, 8, {{2, 6}}, 7, {.gradient_scale = 2}, [](Layers& net) {

@@ -1,11 +1,11 @@
 // Proves that an elementary function is correctly rounded for all 2^32 arguments, with and without
-// flushing. `./dev prove-math [FUNCTION..]`; can be interrupted and goes on where it was.
+// flushing. Run by `./dev prove-math [FUNCTION..]`; after an interruption it resumes where it was.
 //
-// The functions are monotone, and rounding is: if f rounds to y at a and at b, it rounds to y at
-// every argument between them. So our result is computed at every argument, and MPFR is asked at
-// both ends of each run of equal results; where it disagrees, at every argument of the run. Runs
-// never cross a sign, and a NaN among the truths at the ends sends the whole run to MPFR unless
-// arguments say by themselves that it is one (NaN; log of what is below zero, log1p of what is below -1).
+// The functions are monotone, and so is rounding: if f rounds to y at a and at b, it rounds to y at
+// every argument between them. Therefore our function is computed at every argument, but MPFR only
+// at both ends of each run of equal results, and at every argument of a run where an end disagrees.
+// A run never contains both signs. A run of NaN results is compared with MPFR at every argument,
+// unless the arguments imply NaN (NaN itself; below 0 for log, below -1 for log1p).
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -36,8 +36,8 @@ struct Function {
   const char* name;
   void (*ElementaryKernels::*ours)(const float*, float*, int64_t);
   CorrectlyRounded::Function truth;
-  bool odd;      // f(-x) = -f(x): MPFR sees the positive arguments only
-  float lowest;  // NaN below
+  bool odd;      // f(-x) = -f(x): MPFR computes the positive arguments only
+  float lowest;  // below it the result is NaN
 };
 constexpr float kAll = -std::numeric_limits<float>::infinity();
 constexpr Function kFunctions[] = {{"exp", &ElementaryKernels::exp, mpfr_exp, false, kAll},
@@ -46,7 +46,7 @@ constexpr Function kFunctions[] = {{"exp", &ElementaryKernels::exp, mpfr_exp, fa
                                    {"erf", &ElementaryKernels::erf, mpfr_erf, true, kAll},
                                    {"log1p", &ElementaryKernels::log1p, mpfr_log1p, false, -1}};
 
-constexpr uint32_t kChunk = 1u << 20;  // arguments; 4096 chunks, of one sign and one binade each
+constexpr uint32_t kChunk = 1u << 20;  // arguments in a chunk; all have one sign and one exponent
 constexpr int kChunks = 4096;
 
 std::atomic<bool> stop = false;
@@ -74,7 +74,7 @@ class Chunk {
   }
 
  private:
-  // By AVX2; by AVX-512 too where the machine has it, which must have the same bits.
+  // Computes with AVX2 and, where the machine has it, AVX-512 too, which must give the same bits.
   void compute(uint32_t first, bool flush) {
     const FlushScope scope(flush);
     float x[kElementaryChunk], wide[kElementaryChunk];
@@ -92,7 +92,7 @@ class Chunk {
     (elementary_kernels(isa).*f_.ours)(x, y, n);
   }
 
-  // Arguments whose result is NaN by definition.
+  // Whether the result is NaN by definition.
   bool undefined(uint32_t x) const { return is_nan(x) || from_bits(x) < f_.lowest; }
 
   void wrong(uint32_t x, float want, float got) {
@@ -130,9 +130,9 @@ class Chunk {
     }
     y_ = negative;
   }
-  // With FTZ and DAZ: f at the flushed argument, flushed if it is tiny after rounding with
-  // unbounded exponent. That differs from flushing the binary32 result only where that result is
-  // the smallest normal number, so MPFR is asked there.
+  // With FTZ and DAZ the result is f at the flushed argument, flushed if it is tiny after rounding
+  // with unbounded exponent. That differs from flushing the binary32 result only where that result
+  // is the smallest normal number, so only there MPFR decides.
   void flushed() {
     const std::vector<float> kept = y_;
     compute(first_, true);
@@ -156,7 +156,8 @@ class Chunk {
   Count count_;
 };
 
-// What has been proved so far: a line per chunk, valid for this very program.
+// The chunks that are done, kept in a file with a line per chunk. The file is valid only for the
+// executable whose digest it names; for any other one the proof starts again.
 class Progress {
  public:
   Progress(const std::string& folder, const std::string& name, const std::string& program)
@@ -202,7 +203,7 @@ class Progress {
   double seconds_ = 0;
 };
 
-// True: proved.
+// Returns whether f is correctly rounded at every argument; false if it was interrupted.
 bool prove(const Function& f, const std::string& folder, ThreadPool& pool) {
   using Clock = std::chrono::steady_clock;
   Progress progress(folder, f.name, digest_of_executable().hex());

@@ -1,4 +1,5 @@
-// How lists of op cases are drawn: random numbers by class of data, and a collector. Private to the op_cases files.
+// How lists of op cases are drawn: random numbers for each class of data, and a collector of cases.
+// Private to the op_cases files.
 #pragma once
 
 #include <cmath>
@@ -88,7 +89,7 @@ inline Tensor random_preds(Dims dims, uint64_t seed) {
   return t;
 }
 
-// Collects the cases of one kind.
+// Collects the cases of one op kind.
 class Cases {
  public:
   Cases(OpKind kind, DataClass data, uint64_t seed)
@@ -108,7 +109,7 @@ class Cases {
     c.inputs = std::move(inputs);
     out.push_back(std::move(c));
   }
-  // Elements by a formula of the caller's.
+  // An f32 tensor whose elements f draws.
   template <typename F>
   Tensor made(Dims dims, F f) {
     Random r(++seed_);
@@ -131,7 +132,8 @@ class Cases {
   uint64_t seed_;
 };
 
-// op_cases_rows.cc: concatenate, slice, pad, gather, scatter_add; dots of stacks; grouped convolutions.
+// Defined in op_cases_rows.cc: concatenate, slice, pad, gather and scatter_add; dots of stacks of
+// matrices; grouped convolutions.
 void rows(Cases& cases, OpKind kind, DType dtype);
 void stacked_dots(Cases& cases, DType dtype);
 void grouped_convolutions(Cases& cases, OpKind kind, DType dtype);

@@ -1,6 +1,6 @@
-// The truth about a function of one variable: MPFR's result, rounded once to binary32, denormals
-// included, canonical NaN. Used by the naive interpreter, the proof of the elementary functions, and the
-// sample of it among the tests.
+// The correctly rounded value of a function of one variable: MPFR's result, rounded once to
+// binary32, with denormals and canonical NaN. Used by the naive interpreter, by the proof of the
+// elementary functions (tests/prove), and by the test that samples their arguments.
 //
 //   const CorrectlyRounded truth(mpfr_exp);     // one per thread: it sets the exponent range
 //   truth(1.0f) == 2.7182817f;   truth.flushed(-88.0f) == 0;
@@ -36,7 +36,8 @@ class CorrectlyRounded {
     return canonical(mpfr_get_flt(y_, MPFR_RNDN));
   }
 
-  // Under FTZ and DAZ: of the flushed argument, zero if tiny after rounding with unbounded exponent.
+  // The value under FTZ and DAZ: the function of the flushed argument, replaced by a signed zero if
+  // it is tiny after rounding with unbounded exponent.
   float flushed(float x) const {
     mpfr_set_flt(x_, flush(x), MPFR_RNDN);
     const mpfr_exp_t emin = mpfr_get_emin(), emax = mpfr_get_emax();

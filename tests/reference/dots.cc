@@ -1,16 +1,17 @@
-// Dots and convolutions: operands of every output gathered into two vectors, then one naive dot
-// product.
+// The second interpreter's dots and convolutions: the operands of each output element are gathered
+// into two vectors, of which one naive dot product is computed.
 #include "tests/reference/pieces.h"
 
 namespace twinrun::reference {
-// One pass in f32: a chain of fused multiply-adds from +0 in every segment.
+// One segment in f32: a chain of fused multiply-adds that starts from +0.
 static float chain(const Scalar& s, const Floats& a, const Floats& b, size_t begin, size_t end) {
   float acc = 0;
   for (size_t k = begin; k < end; ++k) acc = s.fma(a[k], b[k], acc);
   return acc;
 }
 
-// One pass of the emulated matrix unit: blocks of 32, even and odd chains, zero padding.
+// One segment in the emulated matrix unit: blocks of 32 with zero padding, each an even and an odd
+// chain.
 static float blocks(const Scalar& s, const Floats& a, const Floats& b, size_t begin, size_t end) {
   float acc = 0;
   for (size_t block = begin; block < end; block += 32) {
@@ -40,7 +41,7 @@ static float segments(const Scalar& s, const Floats& a, const Floats& b, size_t 
   return sum;
 }
 
-// x = part[0] + part[1] + ..., each the nearest bf16 of what is left.
+// Splits x into part[0] + part[1] + ..., each the bf16 nearest to the rest.
 static std::vector<Floats> split(const Floats& x, size_t parts) {
   const Scalar s{true};
   std::vector<Floats> out(parts, Floats(x.size()));
@@ -56,7 +57,7 @@ static std::vector<Floats> split(const Floats& x, size_t parts) {
 
 static float not_nan(float x) { return x != x ? 0.0f : x; }
 
-// sum over k of a[k] b[k]; `segment` = 0: one segment.
+// The sum over k of a[k] b[k]. `segment` is the length of a segment; 0: one segment for all k.
 static float dot(const Floats& a, const Floats& b, size_t segment, ReferenceArithmetic arithmetic) {
   using Dot = ReferenceArithmetic::Dot;
   if (segment == 0) segment = std::max<size_t>(a.size(), 1);
@@ -84,7 +85,8 @@ Tensor dot_general(const Op& op, const Tensor& lhs, const Tensor& rhs,
   const auto stack = static_cast<size_t>(op.attrs.batch_dims);
   const auto lc = stack + static_cast<size_t>(op.attrs.lhs_contract);
   const auto rc = stack + static_cast<size_t>(op.attrs.rhs_contract);
-  const size_t lf = 2 * stack + 1 - lc, rf = 2 * stack + 1 - rc;  // the other one of the last two
+  // The free dimension is the one of the last two that is not contracted.
+  const size_t lf = 2 * stack + 1 - lc, rf = 2 * stack + 1 - rc;
   const int64_t k = lhs.dims()[lc];
   const bool segmented = stack == 0 && lc == 0 && rc == 0;
   Floats out(static_cast<size_t>(op.type.elements())), x(static_cast<size_t>(k)), y(x);
@@ -105,7 +107,7 @@ Tensor dot_general(const Op& op, const Tensor& lhs, const Tensor& rhs,
 }
 
 namespace {
-// An NHWC image that reads +0 outside.
+// An NHWC image that reads as +0 outside.
 struct Image {
   Floats data;
   Dims dims;

@@ -1,3 +1,5 @@
+// The second interpreter: sources, moves, elementwise ops, all-reduce, and the dispatch over all op
+// kinds. Dots are in dots.cc, reductions and pooling in reductions.cc.
 #include "tests/reference/interpreter.h"
 
 #include "program/base/philox.h"
@@ -107,7 +109,7 @@ Tensor move(const Op& op, std::span<const Tensor> inputs) {
   return t;
 }
 
-// concatenate, slice and pad, index by index; gather.
+// concatenate, slice, pad and gather, element by element.
 Tensor rearrange(const Op& op, std::span<const Tensor> inputs) {
   Tensor t = Tensor::zeros(op.type);
   const Tensor& x = inputs[0];

@@ -1,8 +1,9 @@
-// The second interpreter: the numeric contract (docs/numerics.md, program/ops/op.h) written as
-// the most naive scalar loops, sharing no code with backends/kernels. It exists to disagree.
+// The second interpreter: the numeric contract (docs/numerics.md, program/ops/op.h) written as the
+// most naive scalar loops, sharing no code with backends/kernels. Tests compare the kernels with
+// it, so that a mistake in either one shows.
 //
-//   Tensor want = reference_op(op, inputs, {.dot = ReferenceArithmetic::Dot::kBf16, .flush =
-//   true});
+//   using Dot = ReferenceArithmetic::Dot;
+//   Tensor want = reference_op(op, inputs, {.dot = Dot::kBf16, .flush = true});
 #pragma once
 
 #include <span>
@@ -17,14 +18,14 @@ struct ReferenceArithmetic {
   bool flush = false;
 };
 
-// Every kind but parameter and all_reduce; the result has op.type. Unknown combinations throw
-// std::logic_error.
+// Computes an op of any kind but parameter and all_reduce; the result has op.type. Unsupported
+// combinations throw std::logic_error.
 Tensor reference_op(const Op& op, std::span<const Tensor> inputs, ReferenceArithmetic arithmetic);
 
-// Contract rule 7, the ring, over the contributions of N >= 1 replicas.
+// The ring sum of contract rule 7 over the contributions of N >= 1 replicas.
 Tensor reference_all_reduce(std::span<const Tensor> contributions, ReferenceArithmetic arithmetic);
 
-// binary32 nearest even of the mathematical function, by MPFR.
+// The mathematical function rounded to nearest even in binary32, computed by MPFR.
 float reference_exp(float x, bool flush);
 float reference_log(float x, bool flush);
 float reference_tanh(float x, bool flush);

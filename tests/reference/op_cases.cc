@@ -1,3 +1,5 @@
+// The cases of every op kind: shapes, attributes and operands. Ops on rows, stacks of matrices and
+// grouped convolutions are in op_cases_rows.cc.
 #include "tests/reference/op_cases.h"
 
 #include "tests/reference/case_list.h"
@@ -12,10 +14,10 @@ Window window(int64_t kh, int64_t kw, int64_t stride, int64_t low, int64_t high,
   return {{kh, kw}, {stride, stride}, {low, low}, {high, high}, {dilation, dilation}};
 }
 
-// ---- results at the edge of flushing: 2^-126 - 2^-150 is zero, though it rounds to 2^-126 where
-// denormals are kept
+// ---- results at the edge of flushing: 2^-126 - 2^-150 is flushed to zero, though it rounds to
+// 2^-126 where denormals are kept
 
-// x y, or x / y, within a few ulps of 2^-126.
+// Operands whose product x y, or quotient x / y, lies within a few ulps of 2^-126.
 void edge_of_flush(Cases& cases, OpKind kind) {
   const Dims d{500};
   const Tensor x =
@@ -37,8 +39,8 @@ void edge_of_flush_dots(Cases& cases) {
   };
   const Tensor a = cases.made({16, 8}, power), b = cases.made({8, 16}, power);
   cases.add({}, {a, b});
-  // Zero padding turns a chain's -0 into +0: blocks 2^-126, -1.5 2^-126 (sum flushed to -0), two
-  // flushed products.
+  // Zero padding turns the -0 of a chain into +0. The blocks are 2^-126, then -1.5 2^-126 (the sum
+  // is flushed to -0), then two products that are flushed.
   Tensor row = Tensor::zeros({DType::kF32, {1, 66}}),
          column = Tensor::zeros({DType::kF32, {66, 1}});
   auto term = [&](size_t k, float x, float y) {
@@ -51,7 +53,8 @@ void edge_of_flush_dots(Cases& cases) {
   cases.add({}, {row, column});
 }
 
-// Where exp leaves and enters the normal range, and where the others bend or end.
+// Arguments where exp leaves and enters the normal range, and where the other functions change most
+// or saturate.
 void elementary_ranges(Cases& cases) {
   for (double low : {-105.0, -87.3366, -10.0, 88.7228}) {
     const double width = low == -105.0 ? 195.0 : low == -10.0 ? 20.0 : 0.0002;
@@ -91,8 +94,8 @@ void convolutions(Cases& cases, OpKind kind, DType dtype) {
       cases.add(a, {cases.floats(dtype, s.x), cases.floats(dtype, y)});
     }
   }
-  if (dtype == DType::kF32 &&
-      cases.data() == DataClass::kNormal) {  // more than one block of every cache level
+  // More than one block of every cache level.
+  if (dtype == DType::kF32 && cases.data() == DataClass::kNormal) {
     const Window same = window(3, 3, 1, 1, 1);
     Attrs a;
     a.window = same;
@@ -101,8 +104,8 @@ void convolutions(Cases& cases, OpKind kind, DType dtype) {
     cases.add(a, {cases.floats(dtype, kind == OpKind::kConvolutionInputGrad ? y : x),
                   cases.floats(dtype, kind == OpKind::kConvolutionKernelGrad ? y : w)});
   }
-  if (kind == OpKind::kConvolutionKernelGrad &&
-      dtype == DType::kF32) {  // more than one segment of 4096
+  // More than one segment of 4096.
+  if (kind == OpKind::kConvolutionKernelGrad && dtype == DType::kF32) {
     Attrs a;
     a.window = window(2, 2, 1, 0, 1);
     a.shape = {2, 2, 2, 3};
@@ -360,7 +363,7 @@ std::vector<OpCase> op_cases(OpKind kind, DataClass data, uint64_t seed) {
   Cases cases(kind, data, seed);
   constexpr DType kFloats[] = {DType::kF32, DType::kBF16};
   constexpr DType kAll[] = {DType::kF32, DType::kBF16, DType::kI32, DType::kPred};
-  switch (kind) {  // no default: a new kind must be given cases
+  switch (kind) {  // no default, so that the compiler names a kind without cases
     case OpKind::kParameter:
       break;
     case OpKind::kConstant:

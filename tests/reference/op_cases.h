@@ -1,8 +1,8 @@
 // Small instances of every op kind, for tests that compare two implementations: attributes, shapes,
 // and operands of seven data classes.
 //
-//   for (const OpCase& c : op_cases(OpKind::kAdd, DataClass::kWide, seed)) reference_op(c.op,
-//   c.inputs, {});
+//   for (const OpCase& c : op_cases(OpKind::kAdd, DataClass::kWide, seed))
+//     reference_op(c.op, c.inputs, {});
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ enum class DataClass {
   kTiny,      // products and quotients land around 2^-126, inputs include denormals
   kHuge,      // sums and products overflow now and then
   kSpecial,   // NaN, infinities, both zeros, denormals, the largest numbers among ordinary ones
-  kTies,      // few-bit numbers, bf16 midpoints, both zeros, repeated values
+  kTies,      // numbers of few bits, bf16 midpoints, both zeros, repeated values
 };
 inline constexpr DataClass kDataClasses[] = {
     DataClass::kNormal, DataClass::kPositive, DataClass::kWide, DataClass::kTiny,
@@ -35,10 +35,10 @@ struct OpCase {
   std::vector<Tensor> inputs;  // for all_reduce: one per replica
 };
 
-// Every kind but parameter has some.
+// Cases of an op kind. Only parameter has none.
 std::vector<OpCase> op_cases(OpKind kind, DataClass data, uint64_t seed);
 
-// A float (f32 or bf16) tensor of the class.
+// A float tensor (f32 or bf16) with data of this class.
 Tensor random_tensor(TensorType type, DataClass data, uint64_t seed);
 
 }  // namespace twinrun

@@ -1,4 +1,4 @@
-// Cases of ops that move or add rows, of stacks of matrices and of convolutions in groups.
+// Cases of ops that move or add rows, of dots of stacks of matrices, and of grouped convolutions.
 #include "tests/reference/case_list.h"
 
 namespace twinrun::cases {
@@ -10,7 +10,7 @@ Tensor any(Cases& cases, DType dtype, Dims dims) {
                                  : cases.floats(dtype, std::move(dims));
 }
 
-// Indices in [-2, rows + 2): some outside.
+// Indices in [-2, rows + 2), so that some lie outside of the rows.
 Tensor indices(Dims dims, int64_t rows, uint64_t seed) {
   Random r(seed);
   Tensor t = Tensor::empty({DType::kI32, std::move(dims)});
@@ -81,7 +81,7 @@ void stacked_dots(Cases& cases, DType dtype) {
     };
     add({3}, 5, 7, 4);
     add({2, 3}, 16, 33, 17);
-    add({1}, 4, 4100, 2);  // one chain: stacks have no segments
+    add({1}, 4, 4100, 2);  // one chain: dots of stacks have no segments
   }
 }
 

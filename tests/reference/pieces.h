@@ -1,4 +1,5 @@
-// What the files of the naive interpreter share. Private to tests/reference.
+// Declarations and helpers that the files of the naive interpreter share. Private to
+// tests/reference.
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,8 @@
-// Reductions, pooling and the gradients of pooling.
+// The second interpreter's reductions, scatter_add, pooling and gradients of pooling.
 #include "tests/reference/pieces.h"
 
 namespace twinrun::reference {
-// Rule 4: segments of 4096, 16 lanes, the tree 8/4/2/1.
+// Contract rule 4: segments of 4096, 16 lanes in each, joined in the tree 8/4/2/1.
 static float lane_sum(const Scalar& s, const Floats& x) {
   float total = 0;
   for (size_t begin = 0; begin < x.size(); begin += 4096) {
@@ -53,7 +53,7 @@ Tensor reduce(const Op& op, const Tensor& x_t, const Scalar& s) {
   return save(out, op.type);
 }
 
-// Positions of the window's taps inside the image, (kh, kw) order.
+// Flat positions of those taps of the window that lie inside the image, in (kh, kw) order.
 static std::vector<size_t> taps(const Dims& image, const Window& win, int64_t n, int64_t oh,
                                 int64_t ow, int64_t c) {
   std::vector<size_t> out;
@@ -84,8 +84,8 @@ Tensor reduce_window(const Op& op, const Tensor& x_t, const Scalar& s) {
 }
 
 namespace {
-// The gradients of pooling: contributions to each x in ascending (oh, ow) order, the first one
-// stored, not added.
+// Sums of contributions, as in the gradients of pooling: each x receives them in ascending (oh, ow)
+// order. The first one is stored, not added to zero.
 struct Scatter {
   const Scalar& s;
   Floats values;
@@ -128,7 +128,7 @@ Tensor select_and_scatter(const Op& op, const Tensor& x_t, const Tensor& dy_t, c
     const auto at = taps(x_t.dims(), op.attrs.window, o[0], o[1], o[2], o[3]);
     size_t best = at.at(0);
     for (size_t j : at) {
-      if (x[best] != x[best]) break;  // the first NaN
+      if (x[best] != x[best]) break;  // the first NaN counts as the maximum
       if (x[j] != x[j] || s.in(x[j]) > s.in(x[best])) best = j;
     }
     dx.add(best, dy[static_cast<size_t>(i)]);

@@ -40,9 +40,10 @@ struct Scalar {
   static constexpr float kScale = 0x1p64f;
   static constexpr float kMinNormal = 0x1p-126f;
 
-  // Not zero, and possibly tiny: 2^-126 itself may have been rounded up to.
+  // Whether r is not zero and may be tiny. 2^-126 itself counts: it may have been rounded up to.
   bool near_tiny(float r) const { return flush && r != 0 && std::fabs(r) <= kMinNormal; }
-  // `scaled` is the same operation's result times 2^64, rounded where the exponent has room.
+  // `scaled` is the result of the same operation times 2^64: in this range the exponent does not
+  // underflow, so that it is rounded as with unbounded exponent.
   static float flushed(float r, float scaled) {
     return std::fabs(scaled) < kMinNormal * kScale ? std::copysign(0.0f, r) : r;
   }

@@ -1,4 +1,4 @@
-// The rules of the trace-event format that viewers rely on.
+// Tests that to_chrome_trace keeps the rules of the trace-event format that viewers rely on.
 #include "reports/chrome_trace.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(ChromeTrace, IsAnObjectOfEvents) {
   EXPECT_EQ(tracks, (std::map<int, std::string>{{0, "steps"}, {1, "core 0"}}));
 }
 
-// Rounding to nanoseconds must not let neighbours overlap: a viewer would nest them.
+// Rounding to nanoseconds must not make adjacent spans overlap: a viewer would nest them.
 TEST(ChromeTrace, NeighboursStayApart) {
   const ordered_json j = ordered_json::parse(to_chrome_trace(kTrace));
   const auto& events = j["traceEvents"];
@@ -54,7 +54,7 @@ TEST(ChromeTrace, NeighboursStayApart) {
   EXPECT_EQ(first["args"]["kind"], "dot_general");
 }
 
-// Sections are processes; spans come by track and begin, what encloses first.
+// Sections become processes. Spans are sorted by track and begin; an enclosing span comes first.
 TEST(ChromeTrace, SectionsAndOrder) {
   const ChromeTrace trace = {{"core 0", "host"},
                              {{"step", 0}, {"op", 0}, {"read", 1}},

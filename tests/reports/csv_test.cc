@@ -1,4 +1,4 @@
-// CSV of every table, read back by a parser of RFC 4180 that shares nothing with the writer.
+// Tests the CSV of every table with a parser of RFC 4180 that shares no code with the writer.
 #include "reports/csv.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Four reports as a diagnosis of a small CNN on digits would leave them, and one that is hostile.
+// Example reports for tests: four as a diagnosis of a small CNN on digits would leave them, and one
+// with hostile strings.
 #pragma once
 
 #include <limits>
@@ -9,7 +10,7 @@
 
 namespace twinrun::examples {
 
-// A falling loss without any libm: exact on every machine.
+// A falling loss, computed without libm so that it is the same on every machine.
 inline std::vector<float> curve(int steps, float shift, int from = 0) {
   std::vector<float> out;
   for (int i = 0; i < steps; ++i) {
@@ -346,7 +347,7 @@ inline Report inconclusive() {
   return r;
 }
 
-// What a scenario file, a foreign engine or a damaged run could put into strings.
+// A string such as a scenario file, a foreign engine or a damaged run could contain.
 inline std::string poison() {
   return std::string(
              "a|b`c``d\n# e\r\n\x1b[31mred\x1b[0m \x07 \xff\xfe\xc3( </details> @me #1 "

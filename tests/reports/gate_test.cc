@@ -1,4 +1,5 @@
-// Gates as JUnit XML, JSON lines and text. A real XML parser reads the XML where there is one (Python's).
+// Tests gates as JUnit XML, JSON lines and text. Python's XML parser reads the XML where Python is
+// installed.
 #include "reports/gate.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +75,8 @@ TEST(Gate, TextNamesStepTensorAndCore) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 
-// Counts, attributes and nesting as a parser sees them, which is what CI servers see.
+// CI servers use an XML parser, so counts, attributes and nesting must be right as a parser reads
+// them.
 TEST(Gate, JunitIsWhatAParserReads) {
   if (access("/usr/bin/python3", X_OK) != 0) GTEST_SKIP() << "no /usr/bin/python3 to read XML with";
   const std::string path = testing::TempDir() + "gates.xml";

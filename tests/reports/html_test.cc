@@ -1,4 +1,5 @@
-// report.html as text: well formed, harmless, the answer first. How it looks and works: tests/browser.
+// Tests the text of report.html: it is well formed, contains no foreign markup, and gives the
+// answer first. tests/browser tests how it looks and works.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -39,7 +40,7 @@ int count(std::string_view text, std::string_view part) {
   return n;
 }
 
-// The page without what our own files put into it: between the style's end and the script's beginning.
+// The part of the page between our style sheet and our script, which is what depends on the report.
 std::string body_of(const std::string& page) {
   const size_t from = page.find("</style>"), to = page.find("<script>\n/*");
   EXPECT_NE(from, std::string::npos);
@@ -52,7 +53,8 @@ struct Tag {
   std::vector<std::pair<std::string, std::string>> attributes;
 };
 
-// Reads what to_html may write, and nothing else: every attribute in double quotes, every element closed in order.
+// A strict parser of the HTML that to_html may write: every attribute must be in double quotes, and
+// every element must be closed in order. Anything else fails the test.
 std::vector<Tag> tags_of(std::string_view html) {
   std::vector<Tag> tags;
   std::vector<std::string> open = {"html", "head"};
@@ -125,7 +127,7 @@ TEST(Html, LoadsNothingFromElsewhere) {
     for (const char* part : {"src=", "@import", "url(", "<link", "<iframe", "sourceMappingURL"})
       EXPECT_FALSE(has(body_of(page), part)) << part;
     EXPECT_FALSE(has(page, "sourceMappingURL"));
-    // The one address in it is that of the library's licence, in a comment.
+    // The only URL is that of the chart library's licence, in a comment.
     EXPECT_EQ(count(page, "http://") + count(page, "https://"), 1);
     EXPECT_TRUE(has(page, "Copyright (c)") && has(page, "MIT licence"));
   }
@@ -168,7 +170,7 @@ TEST(Html, TheAnswerComesFirst) {
   for (const char* part : {"step 3, gradient, core 5", "conv1/kernel.grad", "12 of 4608",
                            "4130 times", "twinrun bisect op", "Injected on purpose"})
     EXPECT_TRUE(has(head, part)) << part;
-  // No op is to blame: where the curves part.
+  // Without a faulty op, the head says where the loss curves diverge.
   const std::string noise = to_html(examples::noise());
   EXPECT_TRUE(has(noise.substr(0, noise.find("<nav")), "what you see (<abbr title="));
   EXPECT_TRUE(has(noise.substr(0, noise.find("<nav")), ">R</abbr>): from step 1 on"));
@@ -235,7 +237,7 @@ TEST(Html, NamesOfRunsAreExplainedWhereTheyFirstStand) {
   for (const char* name : {"R", "S", "T", "R1", "E1"}) {
     const std::string words = html::text(text::words_of_run(name));
     ASSERT_FALSE(words.empty()) << name;
-    // As a title, and in words that are seen without pointing.
+    // As a tooltip, and in text that is visible without a pointer.
     EXPECT_TRUE(has(head, "<abbr title=\"" + words + "\">" + name + "</abbr>")) << name;
     EXPECT_TRUE(has(head, std::string("<b>") + name + "</b> " + words)) << name;
     EXPECT_TRUE(has(text::glossary().front(), std::string(name) + ": ")) << name;
@@ -284,7 +286,7 @@ TEST(Html, EveryCurveCanBeShownAndHidden) {
         << shows;
   for (const char* part : {"aria-pressed", "setVisibility", "Smoothing", "dateWindow"})
     EXPECT_TRUE(has(html::page_file("page.js"), part)) << part;
-  // Sums and differences stand under each other, on one axis of steps.
+  // Losses and their differences are drawn below each other on the same axis of steps.
   const std::string section = page.substr(page.find("<section id=\"loss\""));
   EXPECT_TRUE(has(section.substr(0, section.find("</section>")), "id=\"chart-drift\""));
   Report r = examples::inconclusive();  // T ends early
@@ -299,7 +301,7 @@ TEST(Html, EveryCurveCanBeShownAndHidden) {
 
 TEST(Html, TheEmulatorIsCalledSo) {
   std::string page = body_of(to_html(examples::engine_bug()));
-  page.resize(page.find("<section id=\"docs\""));  // where engines have their ids
+  page.resize(page.find("<section id=\"docs\""));  // the pages after it use engine ids
   EXPECT_TRUE(has(page, "subject: <code>emulated TPU, 8 cores"));
   EXPECT_TRUE(has(page, "<td>emulated TPU</td>"));
   EXPECT_FALSE(has(page, "on tpu") || has(page, ">tpu<"));
@@ -310,7 +312,7 @@ TEST(Html, TheEmulatorIsCalledSo) {
               has(to_json(examples::engine_bug()), "\"engine\":\"tpu\""));
 }
 
-// A loss that falls to 0.5 and from step 20 on grows tenfold a step, to 1e20; NaN at last.
+// The loss falls to 0.5, grows tenfold per step from step 20 on, up to 1e20, and ends in NaN.
 Report diverging() {
   Report r = examples::noise();
   r.loss_band = {};
@@ -325,7 +327,7 @@ TEST(Axis, ShowsADivergenceAndWhatWasBeforeIt) {
   const text::Axis axis = text::axis_of_losses(diverging());
   EXPECT_TRUE(axis.logarithmic);
   EXPECT_FLOAT_EQ(axis.high, 1e20);
-  // Half of the axis is left to what the loss did before, and the rest is in order above it.
+  // Half of the axis is left to the losses before the divergence; above them the axis is monotonic.
   EXPECT_GT(axis.part(2.3) - axis.part(0.3), 0.3);
   EXPECT_DOUBLE_EQ(axis.part(axis.high), 1);
   EXPECT_DOUBLE_EQ(axis.part(axis.low), 0);
@@ -334,7 +336,7 @@ TEST(Axis, ShowsADivergenceAndWhatWasBeforeIt) {
     EXPECT_GT(axis.part(v), last);
     last = axis.part(v);
   }
-  // A few decades need no squeezing; losses below 0 have no logarithm.
+  // A few decades need no compression (no knee), and losses below 0 rule out a logarithmic axis.
   Report r = examples::noise();
   r.runs[0].losses[7] = 5000;
   EXPECT_TRUE(text::axis_of_losses(r).logarithmic);
@@ -343,7 +345,7 @@ TEST(Axis, ShowsADivergenceAndWhatWasBeforeIt) {
   r.runs[0].losses[7] = 1e30f;
   EXPECT_FALSE(text::axis_of_losses(r).logarithmic);
   EXPECT_GT(text::axis_of_losses(r).part(2.0) - text::axis_of_losses(r).part(-1.0), 0.3);
-  // A spike: what the losses settled on is below the knee.
+  // After a spike, the losses that the run settles at lie below the knee.
   Report spike = examples::noise();
   for (RunSummary& run : spike.runs)
     for (size_t i = 2; i < run.losses.size(); ++i) run.losses[i] = i == 2 ? 1e15f : 400;
@@ -359,7 +361,7 @@ TEST(Axis, IsThatOfPictureScriptAndTerminal) {
   const std::string screen = to_terminal(diverging(), {.width = 100});
   EXPECT_TRUE(has(screen, "on one logarithmic scale"));
   const std::string row = screen.substr(screen.find("\n  T "));
-  // High before, low, high again; the mean of a block with NaN is none.
+  // The sparkline is high, low and high again; a block that contains NaN has no mean.
   for (const char* block : {"▅", "▃", "█"})
     EXPECT_TRUE(has(row.substr(0, row.find('\n', 1)), block)) << row.substr(0, 120);
 }
@@ -389,7 +391,7 @@ TEST(Chart, DataHaveGapsWhereNothingCanBeDrawn) {
   const auto j = nlohmann::json::parse(data);
   EXPECT_EQ(j["lines"][0]["y"], nlohmann::json::array({nullptr, 1e-3, nullptr, nullptr}));
   EXPECT_EQ(j["lines"][0]["name"], "</script>");
-  EXPECT_TRUE(has(html::to_svg(chart), "<circle class=\"dot s0\""));  // a point alone is seen
+  EXPECT_TRUE(has(html::to_svg(chart), "<circle class=\"dot s0\""));  // a single point is visible
 }
 
 }  // namespace

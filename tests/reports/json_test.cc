@@ -1,3 +1,5 @@
+// Tests report.json: keys and their order, lists, exact numbers, non-finite values; and the names
+// and exit codes of verdicts.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -83,7 +85,7 @@ TEST(Json, ListsAreListsWhenShortOrEmpty) {
     EXPECT_TRUE(empty[key].is_array()) << key;
   }
   EXPECT_TRUE(empty["environment"].is_object());
-  // Two strings could be taken for an object by an initializer list.
+  // nlohmann's initializer lists could take a list of two strings for a key and its value.
   r.notes = {"a", "b"};
   r.findings.resize(1);
   r.findings[0].evidence = {"c", "d"};

@@ -1,4 +1,4 @@
-// Out of memory in the words of the stack: the figures of a TPU v2's own log come out as it printed them.
+// Tests the out-of-memory text in XLA's wording, with the figures of a real TPU v2 log.
 #include "reports/memory.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kG = 1 << 30;
 
-// github.com/sokrypton/ColabFold/issues/62.
+// The figures of the log in github.com/sokrypton/ColabFold/issues/62.
 MemoryReport colabfold() {
   MemoryReport r;
   r.generation = "v2";

@@ -1,4 +1,5 @@
-// Two profiles: a small one whose numbers can be read off, and a hostile one.
+// Two example profiles for tests: a small one whose results can be checked by hand, and one with
+// hostile strings.
 #pragma once
 
 #include <string>

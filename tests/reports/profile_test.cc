@@ -1,4 +1,5 @@
-// A profile told: the same numbers on the terminal, in JSON and on the page, and nothing of it taken for markup.
+// Tests the renderings of a profile: the terminal, JSON and the page show the same numbers, and its
+// strings never act as markup.
 #include "reports/profile.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// report.json read back: the same Report as far as any format can tell; hostile documents are refused by key.
+// Tests reading report.json back: every format renders the same Report, and malformed documents are
+// rejected with the key at fault.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -11,7 +12,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// The same report with every field moved off its default, so that a forgotten key shows.
+// An example report with every field changed from its default, so that a forgotten key shows.
 Report unusual() {
   Report r = examples::engine_bug();
   r.runs[0].kept = true;
@@ -43,7 +44,7 @@ TEST(ReadJson, EveryFormatRendersTheSame) {
   }
 }
 
-// Broken UTF-8 becomes U+FFFD when it is written: from then on nothing changes.
+// Writing replaces broken UTF-8 by U+FFFD; after that, reading and writing change nothing.
 TEST(ReadJson, HostileStringsSettle) {
   const std::string once = to_json(examples::hostile());
   const auto back = read(once);
@@ -122,7 +123,7 @@ TEST(ReadJson, WhatIsNoReportIsRefused) {
   }
 }
 
-// Every document that is cut short, or has one value replaced, is read or refused; none crashes.
+// A document that is truncated, or has one value replaced, is read or rejected, but never crashes.
 TEST(ReadJson, MutationsAreReadOrRefused) {
   const ordered_json good = ordered_json::parse(to_json(unusual()));
   const ordered_json flat = good.flatten();

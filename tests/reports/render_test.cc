@@ -1,5 +1,6 @@
-// What people read: compared with golden texts as a whole, and with rules that hold for any report.
-// TWINRUN_UPDATE_GOLDEN=1 rewrites tests/golden/reports/; read the diff before you commit it.
+// Tests the terminal and Markdown reports: against golden texts, and against rules that hold for
+// any report. TWINRUN_UPDATE_GOLDEN=1 rewrites tests/golden/reports/; read the diff before you
+// commit it.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -57,7 +58,7 @@ std::vector<Report> reports_of_all_kinds() {
   return out;
 }
 
-// Larger than any diagnosis: the limits must hold, and in reasonable time.
+// A report larger than any diagnosis gives: the size limits must hold, and in reasonable time.
 Report absurd() {
   Report r = examples::hostile();
   const auto grow = [](auto& list, size_t n) {
@@ -112,7 +113,8 @@ TEST(Terminal, NoLineIsWiderThanTheTerminal) {
   }
 }
 
-// The table of runs is the summary: a curve for each, drawn on one scale, wherever there is room for one.
+// The table of runs shows a sparkline of the loss for every run, all on one scale, wherever the
+// terminal is wide enough.
 TEST(Terminal, EveryRunHasACurve) {
   for (const int width : {60, 80, 120}) {
     const std::string text = to_terminal(examples::engine_bug(), {.width = width});
@@ -182,7 +184,7 @@ TEST(Markdown, AlwaysFitsIntoAComment) {
   EXPECT_NE(text.find("## How to reproduce"), std::string::npos);
 }
 
-// Whatever grows, by itself or with all the rest: the limit holds, and what is left out is counted.
+// Whichever lists grow, one of them or all, the size limit holds and the omitted rows are counted.
 TEST(Markdown, StaysBelowTheLimitHoweverMuchThereIs) {
   using Grow = void (*)(Report&, size_t);
   constexpr Grow kAll[] = {
@@ -219,7 +221,7 @@ TEST(Markdown, StaysBelowTheLimitHoweverMuchThereIs) {
 
 TEST(Markdown, SectionsStandInTheOrderOfAFiling) {
   Report r = examples::engine_bug();
-  r.verdict = VerdictClass::kInconclusive;  // beside an engine bug no interaction is told
+  r.verdict = VerdictClass::kInconclusive;  // an engine bug would hide the section on interaction
   r.trajectories = examples::noise().trajectories;
   r.unexplained = 0.5;
   r.notes = {"a note"};
@@ -243,7 +245,7 @@ bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-// One line: words wrap on a terminal.
+// Joins all lines into one, because the terminal report wraps sentences.
 std::string unwrapped(const std::string& text) {
   std::string out;
   for (const std::string& line : lines_of(text)) {
@@ -268,7 +270,8 @@ TEST(Sentences, TheHeadSaysWhatWasInjectedAndWhatAFailedControlMeans) {
   }
 }
 
-// Several ops of one fault: the first in full with its command, the others a row each; evidence up to six lines.
+// If one fault affects several ops, the first finding is shown in full with its command, the others
+// as a row each. The terminal shows at most six lines of evidence.
 TEST(Sentences, OpsOfOneFaultAreToldOnce) {
   Report r = examples::engine_bug();
   const std::string text = to_terminal(r, {.width = 120});
@@ -312,7 +315,7 @@ TEST(Sentences, TheReportNamesOnlyWhatExists) {
   EXPECT_FALSE(has(to_terminal(r, {.width = 80}), "     number")) << "a row without a number";
 }
 
-// Cells of a GFM row: an unescaped pipe ends one, in code spans too.
+// Counts the unescaped pipes of a GFM table row: each ends a cell, even inside a code span.
 size_t cells_of(const std::string& row) {
   size_t n = 0;
   for (size_t i = 0; i < row.size(); ++i) {

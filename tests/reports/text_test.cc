@@ -1,3 +1,5 @@
+// Tests the text helpers that the reports share: numbers, sentences, cleaned and wrapped text,
+// shell quoting, tables, sparklines, Markdown.
 #include "reports/text.h"
 
 #include <gtest/gtest.h>
@@ -78,7 +80,7 @@ TEST(Text, LargeRatiosAreWords) {
   EXPECT_EQ(interval(-6e-5, 0.00154), "[-6.00e-05, +0.00154]");
 }
 
-// Nobody reads a number where there is none, nor "inf" for a bound of 0.
+// A finding without a number shows none, and a bound of 0 does not show as "inf".
 TEST(Text, NumbersOfFindingsAndOps) {
   Finding f;
   EXPECT_EQ(number_of(f), "");
@@ -107,7 +109,7 @@ TEST(Text, OneSeedHasNoInterval) {
   EXPECT_EQ(margin_of(row), "0.0100");
   EXPECT_EQ(outcome_of(row), "undecided");
   EXPECT_EQ(change_of(row, 0.1), "+0.100");
-  row.metric = "held-out accuracy";  // a fraction, told in percentage points
+  row.metric = "held-out accuracy";  // a fraction, shown in percentage points
   EXPECT_EQ(interval_of(row), "[-20.0, +50.0]");
   EXPECT_EQ(size_of(row, -0.012), "1.20 points");
 }
@@ -134,7 +136,8 @@ TEST(Text, SwitchesAndWhatTheyShow) {
   EXPECT_EQ(effect_of(row), "no effect");
 }
 
-// One difference of two single runs explains nothing beside a bug, nor as NaN.
+// The interaction is one difference between single runs: it means nothing beside an engine bug, and
+// NaN is not shown.
 TEST(Text, TheInteractionIsSaidWhereItMeansSomething) {
   Report r;
   r.verdict = VerdictClass::kNoise;
@@ -178,7 +181,8 @@ TEST(Text, WrapsAtSpacesAndCutsOnlyWhatIsTooLong) {
   EXPECT_EQ(wrap("  a   b ", 9), (std::vector<std::string>{"a b"}));
 }
 
-// What a POSIX shell makes of the lines: the words must be those that were typed.
+// Runs the command text through a POSIX shell and returns the words that the shell sees, one per
+// line.
 std::string through_shell(const std::string& command) {
   const std::string script = "printf '%s\\n' " + command;
   std::string quoted = "'";

@@ -1,5 +1,5 @@
-// What the user is told: every tests/cases/scenarios/*.case is an input, overrides, and the exact
-// message.
+// Tests the error messages of scenarios: each tests/cases/scenarios/*.case has an input, overrides
+// and the exact expected message.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,9 +1,10 @@
+// Tests the data source cifar10: records of CIFAR-10's binary version.
 #include "tests/scenarios/source_test.h"
 
 namespace twinrun {
 namespace {
 
-// Records of the binary version: label, then planes of red, green and blue.
+// Records of the binary version: a label, then planes of red, green and blue.
 std::string records(int first, int count) {
   std::string out;
   for (int i = first; i < first + count; ++i) {

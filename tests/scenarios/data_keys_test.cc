@@ -1,4 +1,5 @@
-// [data] of every source: the keys that it has and their defaults, through the resolved text and back.
+// Tests the keys of [data] for every source: which there are, their defaults, and that the resolved
+// text reads back.
 #include <gtest/gtest.h>
 
 #include "scenarios/scenario.h"
@@ -56,7 +57,8 @@ TEST(DataKeys, DefaultsAreThoseOfTheSource) {
   EXPECT_TRUE(spec("npz", "files = [\"a\"]\n").shape.empty()) << "that of the file";
 }
 
-// The files' names and what is read of them decide the bits; their folder does not.
+// File names and what is read from the files decide the bits, so they are in the digest; the folder
+// is not.
 TEST(DataKeys, FolderIsNotInTheDigest) {
   const auto digest = [](const std::string& keys) {
     const auto scenario = with_data("source = \"npz\"\nfiles = [\"a.npz\"]\n" + keys);

@@ -1,3 +1,4 @@
+// Tests the procedural data source digits.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -49,7 +50,7 @@ TEST(Digits, PixelsAreBytesOver255WithInkInEveryImage) {
   }
 }
 
-// A sample depends on its own number alone, not on how many are asked for.
+// A sample depends only on its own number, not on how many samples are requested.
 TEST(Digits, CountsDoNotChangeSamples) {
   const Dataset large = open({.train = 200, .eval = 100}), small = open({.train = 50, .eval = 20});
   EXPECT_TRUE(small.train.features.same_bits(large.train.features.rows(0, 50).clone()));

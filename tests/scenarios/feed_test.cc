@@ -1,3 +1,4 @@
+// Tests the feed: the order of samples, batches, prefetching and its end.
 #include "scenarios/data/feed.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,7 @@
 namespace twinrun {
 namespace {
 
-// Sample i is one pixel of value i and label i: a batch shows which samples it holds.
+// Sample i is one pixel of value i with label i, so that a batch shows which samples it holds.
 Samples counted(int64_t n) {
   Samples s{Tensor::empty({DType::kF32, {n, 1, 1, 1}}), Tensor::empty({DType::kI32, {n}}), {}};
   for (int64_t i = 0; i < n; ++i) {
@@ -74,7 +75,8 @@ TEST(Feed, SeedDecides) {
   EXPECT_NE(order, stream(c, 3));
 }
 
-// The formula in feed.cc, computed independently in Python: a change here changes every run.
+// The order by the formula in feed.cc, computed independently in Python. A change here changes
+// every run.
 TEST(Feed, GoldenOrder) {
   Feed feed(counted(10), {.batch = 10, .seed = 7, .prefetch = 0});
   EXPECT_EQ(ids(feed, 0), (std::vector<int32_t>{2, 7, 8, 6, 0, 9, 3, 4, 1, 5}));
@@ -101,7 +103,8 @@ TEST(Feed, AnyStepInAnyOrder) {
       EXPECT_EQ(ids(feed, step), expected[static_cast<size_t>(step)]) << step;
     }
   }
-  EXPECT_EQ(ids(sequential, int64_t{1} << 40).size(), 8u);  // no walk through the epochs
+  // A far step must be found without walking through all epochs before it.
+  EXPECT_EQ(ids(sequential, int64_t{1} << 40).size(), 8u);
 }
 
 TEST(Feed, EndsWithoutRepeat) {
@@ -130,7 +133,7 @@ TEST(Feed, NeverFullOrEmpty) {
   EXPECT_EQ(endless.steps_available(), std::numeric_limits<int64_t>::max());
 }
 
-// Tokens, a label per token and weights travel with their sample.
+// Tokens, the labels per token and the weights stay with their sample.
 TEST(Feed, TokensLabelsAndWeightsStayTogether) {
   constexpr int64_t kCount = 30, kLength = 4;
   Samples s{Tensor::empty({DType::kI32, {kCount, kLength}}),

@@ -1,4 +1,4 @@
-// h5py's own file (fixtures/make_fixtures.py).
+// Tests the data source hdf5 on a file that h5py wrote (fixtures/make_fixtures.py).
 #include "tests/scenarios/source_test.h"
 
 namespace twinrun {
@@ -55,7 +55,7 @@ TEST_F(Hdf5SourceTest, WrongNames) {
             "DIR/arrays.h5: y_train: record 2: label 2; allowed: 0 to 1 (data.classes is 2)");
 }
 
-// Whatever is done to a file, what comes back is a data set or an error that names the file.
+// A damaged file gives a data set or an error that names the file.
 TEST_F(Hdf5SourceTest, DamagedFiles) {
   const std::string good = fixture("arrays.h5");
   ASSERT_GT(good.size(), 10'000u);

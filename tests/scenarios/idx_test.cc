@@ -1,3 +1,4 @@
+// Tests the data source idx: files in the format of MNIST.
 #include <gtest/gtest.h>
 #include <zlib.h>
 
@@ -61,7 +62,7 @@ class IdxTest : public testing::Test {
     request.where = "x.toml: [data]";
     return open_dataset(request);
   }
-  // The message, with the folder's name taken out.
+  // The error message, with the folder's name replaced by DIR and without the fix; or "accepted".
   std::string error(DataRequest request = {}) {
     const auto data = open(std::move(request));
     if (data.ok()) return "accepted";
@@ -71,7 +72,7 @@ class IdxTest : public testing::Test {
     }
     return text.substr(0, text.find("\n  fix: "));
   }
-  // Ten images, ten labels, with one file replaced.
+  // The error for ten images and ten labels with one of the files replaced.
   std::string error_with(const std::string& name, const Bytes& bytes) {
     write("t10k-images-idx3-ubyte", images(10));
     write("t10k-labels-idx1-ubyte", labels(10));
@@ -203,8 +204,8 @@ TEST_F(IdxTest, DamagedGzip) {
   EXPECT_EQ(error_with(kImages, crc), at + "incorrect data check");
 }
 
-// A header that promises much, and a small file that inflates to much, cost neither memory nor
-// time.
+// A header that declares a huge size, and a small file that inflates to a huge one, must cost
+// neither memory nor time.
 TEST_F(IdxTest, Bombs) {
   const std::string at = std::string("x.toml: [data]: DIR/") + kImages + ": ";
   const Bytes huge =

@@ -1,3 +1,4 @@
+// Tests the procedural data source images32.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,8 +14,8 @@ Dataset open(int64_t train, int64_t eval, uint64_t seed = 0) {
   return data.ok() ? *data : Dataset{};
 }
 
-// The same pixels on every machine and compiler. A change here changes every run on them.
-// fixtures/procedural.py computes it a second time.
+// The pixels must be the same on every machine and compiler. A change here changes every run on
+// them. fixtures/procedural.py computes the digest independently.
 TEST(Images32, GoldenDigest) {
   const Dataset data = open(500, 100);
   EXPECT_EQ(data.description, "images32: 500 + 100 of f32[32,32,3], 10 classes");
@@ -34,16 +35,16 @@ TEST(Images32, PixelsAreBytesOver255AndNoImageIsFlat) {
         least = std::min(least, pixel);
         most = std::max(most, pixel);
       }
-      // Ground and ink differ by 0.25 at least; shade and clipping can take some of it.
+      // Background and ink differ by at least 0.25; shading and clipping can take away some of it.
       ASSERT_GT(most - least, 0.2f) << i << ", channel " << c;
     }
     ASSERT_EQ(data.train.labels.as<int32_t>()[i], static_cast<int32_t>(i % 10));
   }
 }
 
-// What a linear model could use is not there: the classes' mean images are all grey. A class of
-// 100 images has a mean whose standard error is at most 0.5 / sqrt(100) = 0.05 in every value, and
-// the largest of 10 x 3072 standard errors is below five of them.
+// The mean image of every class is grey, so that a linear model cannot tell classes apart by their
+// means. The mean of 100 images has a standard error of at most 0.5 / sqrt(100) = 0.05 in every
+// value, and the largest of 10 x 3072 deviations stays below five standard errors.
 TEST(Images32, MeansSayNothing) {
   const Dataset data = open(1000, 10);
   const auto pixels = data.train.features.as<float>();

@@ -1,5 +1,5 @@
-// NumPy's own files (fixtures/make_fixtures.py). Damage to the format itself is tested with its
-// reader (tests/checkpoints); here it is what the arrays mean.
+// Tests the data sources npy and npz on files that NumPy wrote (fixtures/make_fixtures.py): what
+// the arrays mean. Damage to the format itself is tested with its reader in tests/checkpoints.
 #include "checkpoints/container/npy.h"
 
 #include <cmath>
@@ -28,7 +28,7 @@ class NpyTest : public SourceTest {
     ASSERT_TRUE(bytes.ok()) << bytes.error().message();
     write(name, {reinterpret_cast<const char*>(bytes->data()), bytes->size()});
   }
-  // Of features in x.npy and labels in y.npy of the folder.
+  // A request for features in x.npy and labels in y.npy of the folder.
   DataRequest saved(int64_t classes = 3, int64_t vocabulary = 0) const {
     return {
         .source = "npy", .files = {"x.npy", "y.npy"}, .vocabulary = vocabulary, .classes = classes};

@@ -1,3 +1,4 @@
+// Tests the procedural data source phrases: token sequences of different lengths.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ Dataset open(const DataRequest& request) {
   return data.ok() ? *data : Dataset{};
 }
 
-// fixtures/procedural.py computes it a second time.
+// fixtures/procedural.py computes the digest independently.
 TEST(Phrases, GoldenDigest) {
   const Dataset data = open(phrases());
   EXPECT_EQ(data.description, "phrases: 4096 + 1024 of i32[16], 10 classes, vocabulary 64");
@@ -58,7 +59,7 @@ TEST(Phrases, TokensThenPadding) {
   }
 }
 
-// Eight cores that share a batch get different numbers of tokens in nearly every batch.
+// If eight cores share a batch, their numbers of tokens differ in nearly every batch.
 TEST(Phrases, CoresGetUnequalTokens) {
   const Dataset data = open(phrases());
   Feed feed(data.train, {.batch = 64, .seed = 3});
@@ -73,8 +74,8 @@ TEST(Phrases, CoresGetUnequalTokens) {
   EXPECT_GT(unequal, 40);
 }
 
-// Naive Bayes on token counts, estimated from the training part, finds nine classes in ten (chance:
-// one in ten); a rule that looks at the first token alone does not.
+// Naive Bayes on token counts, estimated on the training part, classifies about nine of ten
+// held-out samples (chance: one in ten); the same rule on the first token alone does not.
 TEST(Phrases, ClassesCanBeLearned) {
   const Dataset data = open(phrases());
   std::vector<double> score(10 * 64, 1.0);  // add-one counts

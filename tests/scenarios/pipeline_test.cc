@@ -1,5 +1,5 @@
-// The input pipeline: whatever is cached, read ahead or done by several threads, every step gets the same bits. Files that take turns.
-// What the counters say.
+// Tests the input pipeline: caching, prefetching and threads change no bit of any batch;
+// interleaved files; checks of the cache file; the counters.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -20,7 +20,7 @@ std::string big_endian(uint32_t x) {
           static_cast<char>(x)};
 }
 
-// Records of CIFAR-10's binary version: label i mod 10, every pixel i.
+// Records of CIFAR-10's binary version: record i has label i mod 10 and every pixel equal to i.
 std::string cifar_records(int first, int count) {
   std::string out;
   for (int i = first; i < first + count; ++i) {
@@ -32,7 +32,7 @@ std::string cifar_records(int first, int count) {
 
 class PipelineTest : public SourceTest {
  protected:
-  // A request for every source there is.
+  // A request for each data source.
   std::map<std::string, DataRequest> every_source() const {
     std::map<std::string, DataRequest> all;
     all["digits"] = {.source = "digits", .train = 30, .eval = 5, .seed = 3};
@@ -145,7 +145,8 @@ TEST_F(PipelineTest, WithoutACacheU8StaysAByte) {
   }
 }
 
-// tf.data's rule with block_length 1, simulated naively: slots, each with what is left of its file.
+// tf.data's interleave with block_length 1, simulated naively: each slot holds the remaining
+// samples of one file.
 std::vector<int64_t> simulated(const std::vector<int64_t>& counts, int64_t cycle_length) {
   std::vector<std::vector<int64_t>> files;
   int64_t sample = 0;
@@ -200,7 +201,7 @@ TEST_F(PipelineTest, FilesTakeTurnsAndTheHeldOutOnesStay) {
   const Dataset turns = opened(request);
   std::vector<float> first;
   for (size_t i = 0; i < 18; ++i) first.push_back(turns.train.features.as<float>()[i * 3072] * 255);
-  std::vector<float> due;  // the last two of the third file are held out
+  std::vector<float> due;  // the last two samples of the third file are held out
   for (const int64_t i : simulated({12, 4, 2}, 2)) due.push_back(static_cast<float>(i));
   for (size_t i = 0; i < due.size(); ++i) EXPECT_NEAR(first[i], due[i], 1e-3) << i;
   EXPECT_EQ(turns.train.labels.as<int32_t>()[1], 2);  // sample 12
@@ -224,7 +225,7 @@ TEST_F(PipelineTest, TheCacheFileIsUsedAndChecked) {
             "data.cache: FILE is made again: it was made from other data: \"train 0\", now "
             "\"train 10\"");
   EXPECT_EQ(opened(cached(request)).train.count(), 10);
-  request.seed = 9;  // files know no seed
+  request.seed = 9;  // a source that reads files does not depend on the seed
   EXPECT_EQ(note_of(cached(request)), "data.cache: samples read from FILE");
   write("data_batch_1.bin", cifar_records(1, 30));
   EXPECT_TRUE(note_of(cached(request))
@@ -253,7 +254,8 @@ TEST_F(PipelineTest, ADamagedCacheFileIsMadeAgain) {
   }
 }
 
-// A file that has a right digest and yet holds what no source gives: labels beyond the classes would be read beyond tables.
+// A cache file can have a valid digest and yet hold values that no source gives. A label beyond the
+// number of classes, for example, would lead to reads beyond a table.
 TEST_F(PipelineTest, AForgedCacheFileIsMadeAgain) {
   const DataRequest request = cached({.source = "digits", .train = 4, .eval = 2});
   const Dataset good = opened(request);
@@ -319,7 +321,8 @@ TEST_F(PipelineTest, CountersOnDemand) {
     }
     EXPECT_GT(c.map.busy, 0);
     EXPECT_GE(c.map.waiting, 0);
-    // Self times: the loop waited for all of them, one after the other, each thread of map beside the others.
+    // These are self times: the loop waits for the stages one after the other, while the threads of
+    // map run in parallel.
     const double map = (c.map.busy + c.map.waiting) / static_cast<double>(threads);
     EXPECT_LE(c.shuffle.busy + c.batch.busy + map, c.waited() * 1.000001);
   }
@@ -331,7 +334,7 @@ TEST_F(PipelineTest, CountersReadAheadInThreads) {
   for (int64_t step = 0; step < 5; ++step) {
     ASSERT_TRUE(feed.batch(step).ok());
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a training step
-    (void)feed.counters();                                       // beside the reader's thread
+    (void)feed.counters();                                       // while the reader thread runs
   }
   const PipelineCounters c = feed.counters();
   EXPECT_EQ(c.depth, 2);

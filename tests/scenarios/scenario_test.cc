@@ -1,3 +1,5 @@
+// Tests scenarios: defaults, overrides, the resolved text, digests, the library and the table of
+// keys.
 #include "scenarios/scenario.h"
 
 #include <gtest/gtest.h>
@@ -112,7 +114,7 @@ TEST(Scenario, Overrides) {
   EXPECT_EQ(s.name, "2024");
 }
 
-// A value must not smuggle in further keys.
+// The value of an override must not introduce further keys.
 TEST(Scenario, OverrideIsOneValue) {
   const Scenario s = parse(kSmall, {{"description", "1\nseed = 5"}});
   EXPECT_EQ(s.description, "1\nseed = 5");
@@ -180,8 +182,8 @@ TEST(Scenario, ReadsFiles) {
   EXPECT_EQ(scenario->name, "twinrun_scenario_test");
 }
 
-// The docs are generated from the same table; when this fails: `twinrun` has keys that docs/ does
-// not show.
+// docs/scenario-keys.md is generated from this table, so a key that is missing here is missing
+// there.
 TEST(Scenario, KeyTableNamesEveryKey) {
   const std::string table = key_table_markdown();
   for (const char* key :

@@ -1,4 +1,4 @@
-// Learning-rate schedules against their formulas in long double, and at their ends.
+// Tests learning-rate schedules against their formulas in long double, and at their ends.
 #include "scenarios/schedule.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace twinrun {
 namespace {
 
-// One rounding to binary32 (2^-24) of a binary64 value whose own error is far below 2^-40.
+// Allows one rounding to binary32 (2^-24) of a binary64 value whose own error is far below 2^-40.
 constexpr double kAllowed = 0x1p-24 * (1 + 0x1p-16);
 
 void expect_rate(const OptimizerConfig& c, int64_t step, long double want) {
@@ -60,7 +60,8 @@ TEST(Schedule, Cosine) {
   EXPECT_EQ(learning_rate(c, 500), 0.15f);
 }
 
-// Keras's example: 1.0 for the first 100001 steps, 0.5 for the next 10000, then 0.1.
+// The example of Keras's documentation: 1.0 for the first 100001 steps, 0.5 for the next 10000,
+// then 0.1.
 TEST(Schedule, Piecewise) {
   OptimizerConfig c = config("piecewise", 1.0, 1);
   c.boundaries = {100000, 110000};
@@ -98,7 +99,7 @@ TEST(Schedule, PolynomialCycles) {
   EXPECT_EQ(learning_rate(c, 200), 0.01f);
 }
 
-// A line from 0 to lr; then the schedule's steps are counted from its end.
+// Warmup is linear from 0 to lr; the schedule then counts its steps from the end of the warmup.
 TEST(Schedule, WarmupPrecedesAnySchedule) {
   for (const char* schedule : {"constant", "exponential", "cosine", "polynomial", "piecewise"}) {
     OptimizerConfig c = config(schedule, 0.4, 50);

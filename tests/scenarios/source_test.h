@@ -1,5 +1,5 @@
-// What the tests of file sources share: a folder that goes away, files as bytes, a data set opened
-// from it and its error as text, and the formulas of fixtures/make_fixtures.py.
+// Fixture for tests of data sources that read files: a temporary folder, files as bytes, a data set
+// opened from it or its error as text, and the formulas of fixtures/make_fixtures.py.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,8 @@ inline int fixture_token(int i, int t) {
 }
 inline int fixture_label(int i) { return i % 3; }
 
-// Sample `first` and those after it are the fixtures' pixels (or numbers) and labels.
+// Expects that `s` holds the fixtures' samples from number `first` on: their pixels (or numbers)
+// and their labels.
 inline void expect_samples(const Samples& s, int first, const Dims& shape,
                            float (*value)(int, int) = fixture_pixel) {
   Dims dims = shape;
@@ -44,7 +45,8 @@ inline void expect_samples(const Samples& s, int first, const Dims& shape,
   }
 }
 
-// The fixtures' token sequences, five places each, with their weights.
+// Expects that `s` holds the fixtures' token sequences, padded to five tokens, with their weights.
+// `label_each`: labels are per token.
 inline void expect_tokens(const Samples& s, int first, bool label_each) {
   const TensorType type{DType::kI32, {s.count(), 5}};
   ASSERT_EQ(s.features.type(), type);
@@ -75,14 +77,14 @@ class SourceTest : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(dir_); }
 
   void write(const std::string& name, const std::string& bytes) const {
-    std::filesystem::remove(dir_ / name);  // writing over a file waits for the disk
+    std::filesystem::remove(dir_ / name);  // overwriting a file would wait for the disk
     std::ofstream(dir_ / name, std::ios::binary | std::ios::trunc) << bytes;
   }
   static std::string fixture(const std::string& name) {
     std::ifstream in(std::filesystem::path(kFixtures) / name, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  // Below the folder, or below the fixtures where request.dir says so.
+  // Opens from the temporary folder, or from request.dir if that is set.
   Result<Dataset> open(DataRequest request) const {
     if (request.dir.empty()) request.dir = dir_.string();
     request.where = "x.toml: [data]";
@@ -93,7 +95,8 @@ class SourceTest : public testing::Test {
     EXPECT_TRUE(data.ok()) << data.error().message();
     return data.ok() ? *std::move(data) : Dataset{};
   }
-  // "where: what" without the scenario's place; the folder is called DIR.
+  // The error as "where: what", without the scenario's location and with the folder as DIR; or
+  // "accepted".
   std::string error(const DataRequest& request) const {
     const auto data = open(request);
     if (data.ok()) return "accepted";

@@ -1,3 +1,4 @@
+// Tests the data sources text (bytes and characters of files) and text_synthetic.
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
@@ -21,8 +22,8 @@ std::vector<int32_t> values(const Tensor& t) {
   return {span.begin(), span.end()};
 }
 
-// Every label is the next token; windows do not overlap; the held-out tenth begins where training
-// ends.
+// Every label is the next token, windows do not overlap, and the held-out tenth begins where the
+// training part ends.
 TEST_F(TextTest, WindowsOfBytes) {
   std::string text;
   for (int i = 0; i < 100; ++i) text += static_cast<char>(i * 37);
@@ -87,7 +88,7 @@ TEST_F(TextTest, OnlyUtf8HasCharacters) {
   EXPECT_EQ(with("\xe2\x82(" + std::string(40, 'x')), at + "(e2) is not UTF-8");
 }
 
-// The last and first code points of each length, and what they come out as.
+// The first and last code points of each length of UTF-8 sequence.
 TEST(CodePoints, BoundariesOfLengths) {
   const auto points = data::code_points(
       "\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xef\xbf\xbf\xf0\x90\x80\x80\xf4\x8f"
@@ -111,10 +112,10 @@ TEST(Text, TinyShakespeare) {
                                   .window = 64});
   ASSERT_TRUE(data.ok()) << data.error().message();
   EXPECT_EQ(data->vocabulary, 65) << "the well-known number of its characters";
-  // 1,115,394 characters; 1,003,854 train, 111,540 are held out.
+  // Of 1,115,394 characters, 1,003,854 are for training and 111,540 are held out.
   EXPECT_EQ(data->train.count(), (1'003'854 - 1) / 64);
   EXPECT_EQ(data->eval.count(), (111'540 - 1) / 64);
-  // "First" by ranks: capitals begin at 13, small letters at 39.
+  // "First" as ranks: upper-case letters begin at 13, lower-case letters at 39.
   EXPECT_EQ(values(data->train.features.at(0, {DType::kI32, {5}}).clone()),
             (std::vector<int32_t>{18, 47, 56, 57, 58}));
 }
@@ -123,8 +124,8 @@ DataRequest synthetic(int64_t train, int64_t eval, int64_t window, uint64_t seed
   return {.source = "text_synthetic", .window = window, .train = train, .eval = eval, .seed = seed};
 }
 
-// The same characters on every machine; a change here changes every run on them.
-// fixtures/procedural.py computes it a second time.
+// The characters must be the same on every machine. A change here changes every run on them.
+// fixtures/procedural.py computes the digest independently.
 TEST(TextSynthetic, GoldenDigest) {
   const auto data = open_dataset(synthetic(500, 100, 64));
   ASSERT_TRUE(data.ok()) << data.error().message();

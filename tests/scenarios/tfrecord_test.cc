@@ -1,5 +1,5 @@
-// The good files are TensorFlow's own (fixtures/make_fixtures.py); the bad ones are those damaged, or
-// records written here with a right CRC and a wrong content.
+// Tests the data source tfrecord. TensorFlow wrote the good files (fixtures/make_fixtures.py). The
+// bad ones are damaged copies, or records written here with a valid CRC and wrong content.
 #include <limits>
 
 #include "scenarios/data/record_reader.h"
@@ -21,7 +21,7 @@ std::string framed(const std::string& record, uint64_t length) {
 }
 std::string framed(const std::string& record) { return framed(record, record.size()); }
 
-// Protocol buffers' wire format, as much of it as an Example needs.
+// The part of Protocol Buffers' wire format that an Example needs.
 std::string varint(uint64_t value) {
   std::string out;
   for (; value >= 128; value >>= 7) out += static_cast<char>(value | 128);
@@ -69,7 +69,7 @@ class TfrecordTest : public SourceTest {
     r.vocabulary = 10, r.window = 5;
     return r;
   }
-  // The error of a file with these bytes.
+  // The error for a file with these bytes.
   std::string error_of(const std::string& content, DataRequest request) {
     write("a", content);
     request.dir = dir_.string();
@@ -78,7 +78,7 @@ class TfrecordTest : public SourceTest {
   }
 };
 
-// RFC 3720, B.4, by way of the mask that the format's page gives.
+// Test vectors of CRC-32C in RFC 3720, B.4, masked as the TFRecord format specifies.
 TEST(Crc, PublishedVectors) {
   const auto masked = [](uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; };
   EXPECT_EQ(data::masked_crc(std::string(32, '\0').data(), 32), masked(0x8a9136aa));
@@ -106,7 +106,7 @@ TEST_F(TfrecordTest, SeveralFilesAndHeldOutOnes) {
   expect_samples(data.train.rows(0, 20), 0, {2, 2, 3});
   expect_samples(data.train.rows(20, 40), 0, {2, 2, 3});
   expect_samples(data.eval, 0, {2, 2, 3});
-  // The record is counted from the start of its own file.
+  // Record numbers in errors count from the start of their own file.
   write("first", fixture("images.tfrecord"));
   write("second",
         framed(example({{"image", bytes({std::string(12, 'x')})}, {"label", ints({0})}})) +
@@ -130,7 +130,7 @@ TEST_F(TfrecordTest, TokensArePaddedAndWeighted) {
   expect_tokens(data.train, 0, false);
   expect_tokens(data.eval, 18, false);
   const Dataset tagged = opened(tokens("tagged.tfrecord"));
-  // Record 0 has one token and so one label: the kind of labels is that of all records.
+  // Record 0 has one token and one label, so a longer record must show that labels are per token.
   expect_tokens(tagged.train, 0, true);
 }
 
@@ -221,7 +221,8 @@ TEST_F(TfrecordTest, NotTfrecords) {
   EXPECT_EQ(error_of(framed(""), request), "DIR/a: record 0: the record has no features");
 }
 
-// A length that the file does not have costs neither memory nor time, even with a right CRC.
+// A record length beyond the end of the file must cost neither memory nor time, even with a valid
+// CRC.
 TEST_F(TfrecordTest, AbsurdLengths) {
   const DataRequest request = fixture_request("");
   EXPECT_EQ(error_of(framed("x", ~uint64_t{0}), request),
@@ -230,7 +231,8 @@ TEST_F(TfrecordTest, AbsurdLengths) {
             "DIR/a: record 0: truncated: 5 bytes of a record of 200000000 and its CRC");
 }
 
-// Every bit of a record is under one of the two CRCs, or is one of them.
+// Every bit of a record is either covered by one of its two CRCs or part of one, so all damage
+// shows.
 TEST_F(TfrecordTest, NoDamagedBytePasses) {
   const std::string good = fixture("tokens.tfrecord");
   ASSERT_GT(good.size(), 1000u);
@@ -252,14 +254,15 @@ TEST_F(TfrecordTest, CutShort) {
   for (size_t size = 1; size < good.size(); ++size) {
     const std::string message = error_of(good.substr(0, size), tokens(""));
     if (message.find("truncated") != std::string::npos) continue;
-    ++whole;  // the cut fell between two records: a shorter file, and no worse
+    ++whole;  // the cut fell between two records, so the file is only shorter
     EXPECT_TRUE(message == "accepted" || message.find("cannot be split") != std::string::npos)
         << size << ": " << message;
   }
   EXPECT_EQ(whole, kFixtureSamples - 1);
 }
 
-// gzip's header has bytes that mean nothing here; all else is found by its CRC, its length or ours.
+// Some bytes of gzip's header have no meaning here. All other damage is found by gzip's CRC, its
+// length or the CRCs of the records.
 TEST_F(TfrecordTest, DamagedGzip) {
   const std::string good = fixture("images.tfrecord.gz");
   const Digest digest = opened(images("images.tfrecord")).digest;
@@ -279,11 +282,11 @@ TEST_F(TfrecordTest, DamagedGzip) {
   EXPECT_LE(harmless, 10u) << "a header has ten bytes";
 }
 
-// A raw file may begin like gzip: its first length is 0x88b1f.
+// The length 0x88b1f makes an uncompressed file begin with the magic number of gzip.
 TEST_F(TfrecordTest, ALengthThatLooksLikeGzip) {
   constexpr size_t kLength = 0x88b1f;
   const std::string label = ints({1});
-  // Pixels fill the record up to that length.
+  // Pixels pad the record to that length.
   size_t pixels = kLength - 100;
   const auto record = [&] {
     return example({{"features", bytes({std::string(pixels, 'p')})}, {"labels", label}});

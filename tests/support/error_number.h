@@ -1,9 +1,10 @@
-// A number that knows how far floating point may be from it: value in binary64, and a bound on |computed - value| where each
-// operation rounds once to nearest with unit roundoff 2^-Bits (running error analysis: Higham, Accuracy and Stability of
-// Numerical Algorithms, 3.3). Formulas written with it give their own rounding bound.
+// A number that carries a bound of its rounding error: a value in binary64, and a bound on
+// |computed - value| if each operation rounds once to nearest with unit roundoff 2^-Bits (running
+// error analysis: Higham, Accuracy and Stability of Numerical Algorithms, 3.3). A formula written
+// with it yields its own rounding bound; tests compare engines with such formulas.
 //
 //   Num<24> a = 0.1f, b = 3;             // exact operands
-//   Num<24> c = sqrt(a) / b;             // c.value, c.error: binary32's result lies within
+//   Num<24> c = sqrt(a) / b;             // binary32 computes c.value within c.error
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,8 @@ struct Num {
 
   Num() = default;
   Num(double exact) : value(exact) {}  // NOLINT: formulas read as they are written
-  // A result: what its operands bring, and one rounding (gradual underflow: an absolute one).
+  // The result of an operation: the error inherited from its operands, plus one rounding. kTiny
+  // bounds the absolute error of a rounding in gradual underflow.
   static Num rounded(double value, double inherited) {
     constexpr double kUnit = 1.0 / static_cast<double>(int64_t{1} << Bits);
     constexpr double kTiny = Bits == 24 ? 0x1p-150 : 0x1p-1074;
@@ -49,7 +51,7 @@ struct Num {
     return rounded(std::exp(a.value), std::exp(a.value) * std::expm1(a.error));
   }
   friend Num log(Num a) { return rounded(std::log(a.value), a.error / (a.value - a.error)); }
-  // Where one is larger for certain it is the result; else either may be.
+  // If the error intervals do not overlap, the larger operand is the result; else it may be either.
   friend Num max(Num a, Num b) {
     if (a.value < b.value) std::swap(a, b);
     if (a.value - a.error <= b.value + b.error) a.error = std::max(a.error, b.error);
@@ -63,7 +65,7 @@ struct Num {
   }
 };
 
-// A sum in whatever order: n - 1 roundings of partial sums, each at most the sum of sizes.
+// A sum in any order: n - 1 roundings of partial sums, each at most the sum of absolute values.
 template <int Bits>
 Num<Bits> sum(const std::vector<Num<Bits>>& terms) {
   Num<Bits> result;

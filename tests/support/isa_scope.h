@@ -1,4 +1,5 @@
-// An instruction set for the length of a scope. Less may come out of it: there() tells.
+// Forces an instruction set on the kernels until the end of a scope. On a machine that lacks it a
+// lesser one becomes active, and there() returns false.
 //
 //   const IsaScope scope(Isa::kAvx2);
 #pragma once

@@ -1,4 +1,4 @@
-// Whether a sanitizer slows this build: loops over random cases are shorter then.
+// Whether this build runs under a sanitizer, which is slow: tests then draw fewer random cases.
 #pragma once
 
 namespace twinrun {

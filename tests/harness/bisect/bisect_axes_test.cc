@@ -1,5 +1,5 @@
-// The axes of steps and ops on real engines with a planted fault: what was planted where is known, and the fault's own log says when it
-// first changed a bit.
+// Tests the axes `step` and `op` on real engines with a planted fault. Where it was planted is
+// known, and the fault's own log says when it first changed a bit.
 
 #include <fmt/format.h>
 
@@ -45,10 +45,10 @@ TEST(BisectStep, EnginesSideBySide) {
   EXPECT_EQ(parted.parting.step, 7);
   EXPECT_EQ(parted.kept.step, 7);
   EXPECT_EQ(parted.parting.executions, 2);
-  EXPECT_EQ(parted.parting.steps_run, 16);  // no step more than is needed
+  EXPECT_EQ(parted.parting.steps_run, 16);  // no more steps than needed
   ASSERT_FALSE(parted.parting.tensors.empty());
   EXPECT_EQ(parted.parting.tensors[0].name, "dense1/kernel");
-  EXPECT_EQ(parted.parting.tensors[0].cores.size(), 8u);  // by the all-reduce
+  EXPECT_EQ(parted.parting.tensors[0].cores.size(), 8u);  // spread by the all-reduce
 
   const Planted honest = planted(tiny::scenario(tiny::kDense, {{"train.steps", "4"}}), "");
   EXPECT_EQ(must(part_of_engines(honest.twins())).parting.step, std::nullopt);
@@ -63,10 +63,10 @@ TEST(BisectStep, RunsOnFileNeedNoEngine) {
   EXPECT_EQ(parting.meets, std::nullopt);
   EXPECT_EQ(parting.executions, 0);
   EXPECT_EQ(must(part_of_runs(a, a)).step, std::nullopt);
-  // The same again: parting is not for ever, and that is said.
+  // A later state that is the same again is reported, too.
   b.state_digests[15] = a.state_digests[15];
   EXPECT_EQ(must(part_of_runs(a, b)).meets, 15);
-  // Runs of which one was resumed.
+  // One of the two runs was resumed.
   RunFile late = b;
   late.first_step = 14;
   late.state_digests.erase(late.state_digests.begin(), late.state_digests.begin() + 14);
@@ -87,11 +87,11 @@ TEST(BisectStep, StoredStatesAreSearched) {
     const StepParting parting =
         must(part_of_run(p.experiment, p.program, run, *p.b, false, nullptr, nullptr));
     EXPECT_EQ(parting.step, from);
-    // 32 segments: both ends, log2, the neighbours once more.
+    // 32 segments: both ends, log2(32), and the two neighbours once more.
     EXPECT_LE(parting.executions, 1 + 5 + 2);
     EXPECT_LE(parting.steps_run, 2 * parting.executions);
   }
-  // What strikes once does not show in the last segment: then every step is run.
+  // A fault that strikes once does not show in the last segment, so every step is run.
   const Planted once = planted(s, "scale@dense1/kernel.grad,step=9,magnitude=2");
   const RunFile run = run_of(once.experiment, once.program, *once.a);
   const StepParting parting =
@@ -124,7 +124,7 @@ TEST(BisectOp, NamesOpCoreAndElement) {
   EXPECT_EQ(op.executions, 4);
 }
 
-// An engine that never does the same twice.
+// The fault strikes at random, so a repeated step need not show the difference again.
 TEST(BisectOp, ADifferenceThatIsGoneIsNotReproducible) {
   const Planted p = planted(tiny::scenario(tiny::kDense, {{"train.steps", "40"}}),
                             "scale@dense1/kernel.grad,rate=0.2,magnitude=2");
@@ -137,7 +137,7 @@ TEST(BisectOp, ADifferenceThatIsGoneIsNotReproducible) {
   EXPECT_GT(gone, 0);
 }
 
-// Engines of other processes show no ops.
+// An engine that shows no ops, as engines of other processes do.
 class Silent : public Backend {
  public:
   explicit Silent(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
@@ -166,8 +166,8 @@ TEST(BisectOp, WithoutOpsTheFirstTensor) {
   EXPECT_TRUE(op.repeats_b);
 }
 
-// 34 planted faults, half found by step and op side by side, half by stored states; the other 16 of the 50 are keys
-// (bisect_config_test.cc).
+// 34 of the 50 planted differences are faults, half of them found by step and op side by side, half
+// by stored states; the other 16 are keys (bisect_config_test.cc).
 TEST(BisectAxesSlow, ThirtyFourPlantedFaultsAreFound) {
   std::mt19937 random(11);
   const auto pick = [&](size_t n) { return static_cast<size_t>(random() % n); };
@@ -194,7 +194,7 @@ TEST(BisectAxesSlow, ThirtyFourPlantedFaultsAreFound) {
     if (kind->name == "scale") fault += ",magnitude=1.5";
     const Planted p = planted(s, fault);
     const Parted parted = must(part_of_engines(p.twins()));
-    // A change of bits that no state shows (of zeros, of what a relu cuts off) is none.
+    // Skip a change of bits that no state shows (in zeros, or in what a relu cuts off).
     if (!parted.parting.step) continue;
     const auto truth = std::ranges::find_if(
         p.log->runs.at(0), [&](const Activation& a) { return a.step == *parted.parting.step; });
@@ -215,7 +215,8 @@ TEST(BisectAxesSlow, ThirtyFourPlantedFaultsAreFound) {
       const RunFile run = run_of(p.experiment, p.program, *p.a);
       const StepParting searched =
           must(part_of_run(p.experiment, p.program, run, *p.b, false, nullptr, nullptr));
-      // From a state of A's every step of B's that activates shows at once, if its state shows it at all.
+      // Started from a state of A's, every step of B's at which the fault acts differs at once, if
+      // its state shows the fault at all.
       EXPECT_EQ(searched.step, parted.parting.step) << fault;
       EXPECT_LE(searched.executions, 2 + 5 + 2) << fault;
     }

@@ -1,4 +1,5 @@
-// The axis of scenario keys: what differs, what is made of some of it, and which of it matters.
+// Tests the axis of scenario keys: which keys differ, what a subset of them gives, and which of
+// them matter.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +34,7 @@ TEST(BisectKeys, AreThoseThatDiffer) {
   EXPECT_EQ(keys_of(changes), (std::vector<std::string>{"seed", "model.layers.dense1.units",
                                                         "optimizer.kind", "train.steps"}));
   EXPECT_EQ(changes[0].settings(), std::vector<std::string>{"seed=4"});
-  // What only the other kind has comes along with it.
+  // Keys that only the other kind has come along with the change of kind.
   const auto settings = changes[2].settings();
   EXPECT_EQ(settings[0], "optimizer.kind=momentum");
   EXPECT_NE(std::ranges::find(settings, "optimizer.momentum=0.8"), settings.end());
@@ -42,7 +43,7 @@ TEST(BisectKeys, AreThoseThatDiffer) {
   EXPECT_EQ(kind.optimizer.momentum, 0.8);
   EXPECT_EQ(kind.seed, a.seed);
   EXPECT_EQ(scenario_digest(must(with_changes(a, changes, {0, 1, 2, 3}))), scenario_digest(b));
-  // And back: what the simpler kind does not have goes.
+  // And back: keys that the simpler kind does not have are removed.
   const auto back = key_changes(b, a);
   EXPECT_EQ(scenario_digest(must(with_changes(b, back, {0, 1, 2, 3}))), scenario_digest(a));
 }
@@ -51,7 +52,7 @@ TEST(BisectKeys, OtherLayersAreOneChange) {
   const Scenario a = tiny::scenario(tiny::kDense), b = tiny::scenario(tiny::kNormalized);
   const auto changes = key_changes(a, b);
   ASSERT_EQ(keys_of(changes), std::vector<std::string>{"model.layers"});
-  // The setting is what --set takes.
+  // The setting has the form that --set takes.
   const std::string setting = changes[0].settings()[0];
   const size_t equals = setting.find('=');
   const Scenario set =
@@ -68,7 +69,8 @@ TEST(BisectKeys, CombinationsAreChecked) {
   EXPECT_TRUE(with_changes(a, changes, {0, 1}).ok());
 }
 
-// Keys that have no say in the last state of a run on the emulator, and keys that have.
+// kIdle: keys without influence on the last state of a run on the emulator. kAtWork: keys that have
+// one.
 const Overrides kIdle = {
     {"train.log_every", "3"},   {"train.eval_every", "5"}, {"train.checkpoint_every", "7"},
     {"diagnose.margin", "0.5"}, {"diagnose.seeds", "4"},   {"diagnose.probe", "auto"},
@@ -84,7 +86,7 @@ const Overrides kAtWork = {{"seed", "9"},
                            {"data.shuffle", "false"},
                            {"tpu.cores", "4"}};
 
-// 16 of the 50 planted differences of three axes (the others: bisect_axes_test.cc).
+// 16 of the 50 planted differences of the three axes (the others: bisect_axes_test.cc).
 TEST(BisectConfigSlow, SixteenPlantedSetsOfKeysAreFound) {
   std::mt19937 random(7);
   const Scenario a = must(load_scenario("drill_mlp", {{"diagnose.probe", "every"}}));

@@ -1,5 +1,6 @@
-// The search on simulated candidates, where every answer and its price are known: lines, histories with merges, sets of changes;
-// with candidates that cannot be tested and with answers that change.
+// Tests the search on simulated candidates, where every answer and its cost are known: lines,
+// histories with merges, sets of changes; also candidates that cannot be tested and answers that
+// change.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace {
 
 using tiny::must;
 
-// Answers by a function of the candidate; counts them.
+// Answers by a function of the candidate, and counts the executions.
 struct Simulated {
   std::function<Outcome(const std::string&)> answer;
   int asked = 0;
@@ -52,12 +53,12 @@ TEST(BisectSearch, FindsEveryPlaceOnEveryLineWithinTheBound) {
       ASSERT_EQ(f.bound, 2 + static_cast<int>(std::ceil(std::log2(n - 1))));
       ASSERT_LE(f.testable, f.bound) << n << " " << first_bad;
       ASSERT_EQ(f.executions, s.asked);
-      ASSERT_EQ(f.executions, f.testable + 2);  // the pair once more
+      ASSERT_EQ(f.executions, f.testable + 2);  // the final pair is tested once more
     }
   }
 }
 
-// What cannot be tested costs tries of its own, never more of the others.
+// Candidates that cannot be tested cost executions of their own, but never more of the others.
 TEST(BisectSearch, SkipsNeverCostMoreThanThemselves) {
   std::mt19937 random(1);
   int undecided = 0;
@@ -77,7 +78,7 @@ TEST(BisectSearch, SkipsNeverCostMoreThanThemselves) {
     }};
     Judge judge = s.judge();
     const Found f = must(search(numbered(n), 0, n - 1, judge));
-    // The nearest that can be told apart.
+    // The nearest candidates that can be tested.
     int below = first_bad - 1, above = first_bad;
     while (untestable.contains(below)) --below;
     while (untestable.contains(above)) ++above;
@@ -92,7 +93,8 @@ TEST(BisectSearch, SkipsNeverCostMoreThanThemselves) {
   EXPECT_GT(undecided, 70);
 }
 
-// Histories in which each commit has one or two parents: the first bad one and all that descend from it are bad.
+// Histories in which each commit has one or two parents: the first bad commit and all its
+// descendants are bad.
 TEST(BisectSearch, FollowsMerges) {
   std::mt19937 random(2);
   for (int trial = 0; trial < 500; ++trial) {
@@ -142,7 +144,7 @@ TEST(BisectSearch, EndsThatDoNotAnswerAsSaidAreNotReproducible) {
   Found f = with(Outcome::kGood, Outcome::kGood);
   EXPECT_EQ(f.end, Found::End::kNotReproducible);
   EXPECT_EQ(f.why, "the bad end, 8, is good in 2 of 2: what is looked for does not show");
-  EXPECT_EQ(f.executions, 2);  // no other was tried
+  EXPECT_EQ(f.executions, 2);  // no other candidate was tried
   f = with(Outcome::kBad, Outcome::kBad);
   EXPECT_EQ(f.why, "the good end, 0, is bad in 2 of 2: what is looked for was there before it");
   f = with(Outcome::kGood, Outcome::kSkip);
@@ -156,7 +158,8 @@ TEST(BisectSearch, EndsThatDoNotAnswerAsSaidAreNotReproducible) {
   EXPECT_EQ(f.why, "the good end, 0, is bad in 1 of 2: the test is flaky there");
 }
 
-// A defect that shows in a part of the executions only is found nearly always: within what the notes state.
+// A defect that shows in only a part of the executions is nearly always found, within what the
+// notes state.
 TEST(BisectSearch, FindsWhatShowsNowAndThen) {
   std::mt19937 random(3);
   for (const double rate : {0.9, 0.7, 0.5}) {
@@ -172,7 +175,7 @@ TEST(BisectSearch, FindsWhatShowsNowAndThen) {
       Judge judge = s.judge({.agree = 2, .most = 60});
       const Found f = must(search(numbered(64), 0, 63, judge));
       if (f.end == Found::End::kNotReproducible)
-        continue;  // the bad end's own first answers were good
+        continue;  // the first answers of the bad end were good
       ++proven;
       right += f.first_bad == first_bad;
       told += !f.notes.empty() && f.notes[0].starts_with("flaky");
@@ -208,7 +211,7 @@ TEST(BisectSearch, FlakyBuildsAreTriedAgain) {
   EXPECT_EQ(f.untestable, 0);
 }
 
-// (1 - q)^k = 1 - confidence.
+// The excluded rate q follows from (1 - q)^k = 1 - confidence.
 TEST(BisectSearch, SaysWhatRepeatsAreWorth) {
   EXPECT_NEAR(excluded_rate(1, 0.95), 0.95, 1e-12);
   EXPECT_NEAR(excluded_rate(4, 0.95), 0.5271, 1e-4);
@@ -251,12 +254,14 @@ TEST(BisectSmallestSet, FindsWhatIsNeededWithinTheBound) {
     ASSERT_EQ(found.end, Found::End::kFound);
     ASSERT_EQ(std::set(found.changes.begin(), found.changes.end()), needed);
     ASSERT_LE(found.testable, found.bound) << n << " " << key({needed.begin(), needed.end()});
-    // Both ends; for each of k a halving of at most n, what is kept asked alone, it left out.
+    // Both ends; for each of k changes a halving of at most n, a test of what is kept alone, and a
+    // test without it.
     ASSERT_LE(found.testable, 2 + k * (std::ceil(std::log2(n + 1)) + 2)) << n << " " << k;
   }
 }
 
-// Tests that are not monotone, and sets that cannot be tested: bad all the same, and no single change can go.
+// With tests that are not monotone and sets that cannot be tested, the result is still bad, and no
+// single change can be left out of it.
 TEST(BisectSmallestSet, IsMinimalWhateverTheTest) {
   std::mt19937 random(5);
   int several = 0;
@@ -288,7 +293,7 @@ TEST(BisectSmallestSet, IsMinimalWhateverTheTest) {
   EXPECT_GT(several, 100);
 }
 
-// ---- the file
+// ---- the session file
 
 TEST(BisectSession, AnInterruptedSearchGoesOnWithoutAskingAgain) {
   const SessionHead head{"rev", R"({"good":"0","bad":"63"})", "twinrun bisect rev"};
@@ -313,7 +318,7 @@ TEST(BisectSession, AnInterruptedSearchGoesOnWithoutAskingAgain) {
         EXPECT_FALSE(f.ok());
       }
     }
-    // A line that was being written when the power went.
+    // A line that was only partly written when the power failed.
     std::ofstream(folder / "out/session.jsonl", std::ios::app) << R"({"execution":9,"cand)";
     stop = false;
     const auto session = must(Session::open(folder / "out", head, true));

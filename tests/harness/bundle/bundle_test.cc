@@ -1,4 +1,5 @@
-// A diagnosis as a bundle, and the bundle proved again: reduced, anonymous, damaged, hostile.
+// Tests that a diagnosis is packed as a bundle and reproduced from it; also reduced, anonymous,
+// damaged and hostile bundles.
 #include "harness/bundle/bundle.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +81,7 @@ class Bundled : public testing::Test {
   }
   static std::string path() { return *folder_ / "fault.zip"; }
 
-  // The bundle with one member's bytes replaced, its manifest's digests kept.
+  // The bundle with the bytes of one member changed; the digests in the manifest stay.
   std::string changed(const std::string& member, const std::function<void(ZipMember&)>& change) {
     std::vector<ZipMember> members = members_of(path());
     const auto it = std::ranges::find(members, member, &ZipMember::name);
@@ -123,7 +124,7 @@ TEST_F(Bundled, IsReproduced) {
   for (const ReplayRow& row : again.rows)
     EXPECT_TRUE(row.same) << row.what << ": " << row.expected << " | " << row.found;
   EXPECT_TRUE(again.reproduced());
-  EXPECT_GE(again.rows.size(), 2u + 2 * 3);  // verdict, finding, two rows of R, R2, T
+  EXPECT_GE(again.rows.size(), 2u + 2 * 3);  // verdict, finding, two rows each of R, R2 and T
 }
 
 TEST_F(Bundled, HasTheStatesAndItsOwnBatches) {
@@ -157,7 +158,8 @@ TEST_F(Bundled, AFlippedByteIsRefusedByName) {
   }
 }
 
-// Of the file itself, anywhere: an error, or (in a time stamp, say) the same bundle.
+// A flipped byte anywhere in the file gives an error or, in a time stamp for example, the same
+// bundle.
 TEST_F(Bundled, AnyFlippedByteOfTheFileIsRefusedOrHarmless) {
   const std::vector<std::byte> whole = file(path());
   int refused = 0;
@@ -217,7 +219,7 @@ TEST_F(Bundled, ItsScenarioReadsNoFileButItsOwn) {
     m.bytes.resize(text.size());
     std::memcpy(m.bytes.data(), text.data(), text.size());
   });
-  // With a manifest that fits.
+  // Adapt the manifest, so that only the path of the data is wrong.
   std::vector<ZipMember> members = members_of(other);
   Manifest manifest = must(manifest_from_json(text_of(members.front()), "test"));
   for (BundledFile& f : manifest.files) {
@@ -246,7 +248,7 @@ TEST_F(Bundled, ManifestsOfOthersAreErrors) {
   }
 }
 
-// Noise in the place of the data: none of the original's numbers is inside, and it fails the same way.
+// Noise replaces the data: the bundle has no sample of the original, and it fails in the same way.
 TEST(BundleSlow, AnAnonymousOneHasNoneOfTheData) {
   const tiny::Folder folder;
   const Scenario scenario = small();
@@ -269,7 +271,7 @@ TEST(BundleSlow, AnAnonymousOneHasNoneOfTheData) {
                             noise.as<float>().begin()));
 }
 
-// A fault that waits, and one that needs its core.
+// A fault that begins at a later step, and one that needs its core.
 TEST(BundleSlow, KeepsWhatTheFaultNeeds) {
   const tiny::Folder folder;
   diagnosed(small(), folder / "late", {"scale@dense2/kernel.grad,magnitude=1.5,from=3"});
@@ -285,7 +287,7 @@ TEST(BundleSlow, KeepsWhatTheFaultNeeds) {
   EXPECT_TRUE(must(replayed(folder / "core.zip", folder)).reproduced());
 }
 
-// Without a bug there is nothing to reduce: the scenario as it is, and its bits.
+// Without a bug there is nothing to reduce: the bundle holds the scenario as it is, and its bits.
 TEST(Bundle, OfNoiseIsTheScenarioAsItIs) {
   const tiny::Folder folder;
   const Report clean = diagnosed(small(), folder / "results", {});
@@ -299,7 +301,7 @@ TEST(Bundle, OfNoiseIsTheScenarioAsItIs) {
   EXPECT_EQ(anonymous.error().where, "--anonymise");
 }
 
-// What a bundle may write of an engine's, and where it finds it again.
+// Which files of an engine a bundle may write, and where a replay finds them again.
 TEST(Bundle, AnEnginesFilesStayInTheirFolder) {
   EXPECT_TRUE(is_engine_member("engine/my-engine_2.py"));
   for (const char* name : {"engine/", "engine/.", "engine/..", "engine/../x", "engine/a/b", "x.py",
@@ -323,7 +325,8 @@ TEST(Bundle, AnEnginesFilesStayInTheirFolder) {
   EXPECT_NE(packed.left_out[0].find("program"), std::string::npos);
   EXPECT_NE(packed.left_out[1].find("larger"), std::string::npos);
   EXPECT_TRUE(pack_engine("xla:" + script).files.empty());
-  // Where the same file lies there it stays, with what lies beside it.
+  // If the same file still exists at its original path, it is used there, together with the files
+  // beside it.
   const auto here = engine_from(engine, packed.files, packed.members, "work");
   EXPECT_NE(here.find("\"" + script + "\""), std::string::npos) << here;
   write_to("my engine.py", "print(1)");

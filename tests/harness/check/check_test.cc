@@ -1,4 +1,4 @@
-// Every rule of `twinrun check`: what triggers it, and what just doesn't.
+// Tests every rule of `twinrun check`: what triggers it, and what only just does not.
 #include "harness/check/check.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace twinrun {
 namespace {
 
 std::string file_with(const std::string& name, const std::string& text) {
-  // Tests run beside each other.
+  // Tests run in parallel, so each process has files of its own.
   const std::string path = ::testing::TempDir() + "/" + std::to_string(getpid()) + name;
   std::ofstream(path) << text;
   return path;
@@ -34,7 +34,7 @@ std::string library_without(const char* name, const std::string& line) {
   return out;
 }
 
-// A step of one weight, one input and what stands between.
+// A step with one weight and one input; `body` is the part between them and the result.
 std::string hlo(const std::string& input, const std::string& body, const std::string& header = "") {
   return "HloModule step" + header +
          "\n\nsum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, "
@@ -54,7 +54,7 @@ std::string mlir(const std::string& type) {
          "    return %arg0, %1 : tensor<8xf32>, tensor<f32>\n  }\n}\n";
 }
 
-// Either a scenario of the library with settings, or a text.
+// Either a scenario of the library with overrides, or the text of a program.
 struct What {
   std::string scenario;
   Overrides overrides;
@@ -275,7 +275,7 @@ TEST(Check, EveryRuleSparesWhatIsRight) {
   }
 }
 
-// What a --set line in a fix says makes its finding go away.
+// A --set line in a fix makes its finding go away.
 TEST(Check, FixesFix) {
   int tried = 0;
   for (const Case& c : cases()) {
@@ -296,7 +296,8 @@ TEST(Check, FixesFix) {
   EXPECT_GE(tried, 10);
 }
 
-// Checkpoints, evaluation, summaries and the step counter run on the host between loops; infeed and outfeed are how it talks.
+// Checkpoints, evaluation, summaries and the step counter run on the host between loops; infeed and
+// outfeed are how the host communicates.
 TEST(Check, WhatRunsOnTheHostIsNoFinding) {
   const Checked plain = checked({"digits_cnn"});
   const Checked busy = checked({"digits_cnn",
@@ -315,7 +316,7 @@ TEST(Check, WhatRunsOnTheHostIsNoFinding) {
   EXPECT_TRUE(feeds.findings.empty()) << feeds.findings[0].id << " " << feeds.findings[0].found;
 }
 
-// A program shared out by the compiler (SPMD) gets its all-reduces there.
+// A program that the compiler partitions (SPMD) gets its all-reduces there.
 TEST(Check, PartitionsNeedNoAllReduce) {
   EXPECT_EQ(found(checked({.text = hlo("f32[8]", "", ", num_partitions=8")}), "no-all-reduce"),
             nullptr);
@@ -366,7 +367,7 @@ TEST(Check, AllFindingsAtOnceAndTheWorstFirst) {
   EXPECT_EQ(c.findings[0].id, "batch-not-divisible");
   EXPECT_EQ(c.findings[1].id, "remainder-kept");
   EXPECT_TRUE(std::ranges::is_sorted(c.findings, {}, &RuleFinding::severity));
-  ASSERT_TRUE(c.step);  // of the nearest batch that can be shared out
+  ASSERT_TRUE(c.step);  // of the nearest batch that can be divided among the cores
   EXPECT_EQ(c.step->batch, 12);
 }
 
@@ -379,7 +380,8 @@ TEST(Check, HostileScenariosAndTextsAreErrors) {
   EXPECT_FALSE(check_program({.program = ::testing::TempDir() + "/absent.hlo"}));
 }
 
-// Cut anywhere, or with a character changed, a text is an error or is judged; never a crash.
+// A text that is cut anywhere, or has one character changed, gives an error or a judgement, and
+// never a crash.
 TEST(Check, DamagedTexts) {
   const std::string texts[] = {hlo("f32[<=8,4]",
                                    "h = f16[8,4] custom-call(x), custom_call_target=\"y\", "
@@ -399,7 +401,7 @@ TEST(Check, DamagedTexts) {
   EXPECT_GT(judged, 5);
 }
 
-// A scenario is refused elsewhere as before.
+// Loading a scenario or a program elsewhere is as strict as before.
 TEST(Check, LoadingIsAsStrictAsBefore) {
   const auto uneven = load_scenario("digits_mlp", {{"train.batch", "100"}});
   ASSERT_FALSE(uneven);
@@ -414,7 +416,8 @@ std::string ids(const Checked& c) {
 }
 
 TEST(Check, TheLibrary) {
-  // What each is there to show, or has: the rest breaks the rule of thumb of sizes alone.
+  // The rules that these scenarios break, on purpose or otherwise. All others break only `padding`,
+  // the rule of thumb about sizes.
   const std::map<std::string_view, std::string> expected = {
       {"gan_digits", "batch-wise-per-core padding"},
       {"gpt_shakespeare", "local-files padding"},
@@ -437,14 +440,14 @@ TEST(Check, TheLibrary) {
   }
 }
 
-// 32 samples per core are the troubleshooting guide's; "Use TPUs" says nothing of them.
+// The 32 samples per core are from the troubleshooting guide; "Use TPUs" does not mention them.
 TEST(Check, SmallBatchNormIsOfTheGuideThatSaysIt) {
   const auto rule = std::ranges::find(rules(), "small-batch-norm", &Rule::id);
   ASSERT_NE(rule, rules().end());
   EXPECT_EQ(rule->source, "Cloud TPU's troubleshooting guide");
 }
 
-// The page's table has each rule with its severity, meaning, message and source.
+// The table in docs/check.md has each rule with its severity, meaning, message and source.
 TEST(Check, TheDocumentationHasTheRules) {
   std::ifstream in(TWINRUN_SOURCE_DIR "/docs/check.md");
   std::map<std::string, std::string> rows;

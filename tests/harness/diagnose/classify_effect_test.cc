@@ -1,4 +1,5 @@
-// The second answer of a verdict: what the drift does to what is learnt, beside a class that rests on mechanism.
+// Tests the second answer of a verdict: what the drift does to what is learnt, beside the class,
+// which rests on the mechanism.
 #include <gtest/gtest.h>
 
 #include "harness/diagnose/classify.h"
@@ -9,7 +10,8 @@ namespace {
 
 using namespace by_hand;
 
-// What causes the drift does not hang on whether it matters: the program means the same and every op is inside its bound.
+// The cause of the drift does not depend on whether it matters: the program means the same, and
+// every op is inside its bound.
 TEST(ClassifyEffect, UndecidedDriftOfEqualMeaning) {
   Evidence e = clean();
   e.trajectories = {trajectory("T - R", "undecided")};
@@ -29,7 +31,8 @@ TEST(ClassifyEffect, PrecisionThatCosts) {
   EXPECT_TRUE(contains(j.next_steps.back(), "tpu.precision=highest")) << j.next_steps.back();
 }
 
-// Nothing that was looked at explains an effect that is certainly larger than what another seed does.
+// None of the examined causes explains an effect that is certainly larger than what another seed
+// does.
 TEST(ClassifyEffect, LargeDriftWithoutACause) {
   Evidence e = clean();
   e.trajectories = {trajectory("T - R", "harmful", 0.4)};
@@ -43,7 +46,8 @@ TEST(ClassifyEffect, LargeDriftWithoutACause) {
   EXPECT_TRUE(contains(j.headline, "the margin that diagnose.margin declares")) << j.headline;
 }
 
-// A change of meaning is SHARDING wherever the seeds show it, by however little; a margin acquits only if it is declared.
+// A change of meaning is SHARDING wherever the seeds show it, however small it is. A margin acquits
+// only if it is declared.
 TEST(ClassifyEffect, ASmallEffectOfAnotherMeaningIsSharding) {
   Evidence e = clean();
   add_meaning(e);
@@ -65,12 +69,12 @@ TEST(ClassifyEffect, ASmallEffectOfAnotherMeaningIsSharding) {
   EXPECT_EQ(j.effect, Effect::kWithinMargin);
   EXPECT_TRUE(contains(j.effect_text, "diagnose.margin declares a margin of 0.0500"))
       << j.effect_text;
-  // What the engine adds is not held by the margin.
+  // The engine's own effect is beyond the margin.
   e.trajectories[0].outcome = "harmful";
   expect_verdict(classify(e), VerdictClass::kSharding, 10);
 }
 
-// The metric in which it is worse speaks.
+// The metric in which the subject is worse decides the headline.
 TEST(ClassifyEffect, TheWorseMetricSpeaks) {
   Evidence e = clean();
   add_meaning(e);
@@ -85,7 +89,7 @@ TEST(ClassifyEffect, TheWorseMetricSpeaks) {
   EXPECT_TRUE(contains(j.effect_text, "2.00 points lower (worse)")) << j.effect_text;
 }
 
-// A reference that learns nothing shows no effect; that the runs part is seen all the same.
+// A reference that learns nothing shows no effect. That the runs diverge is detected nevertheless.
 TEST(ClassifyEffect, AReferenceThatHasNotLearnt) {
   Evidence e = clean();
   e.learning = Learning{.reference = 2.31,

@@ -1,4 +1,5 @@
-// The table of docs/diagnosis.md where only tensors are seen (level C): evidence made by hand.
+// Tests the table of docs/diagnosis.md for subjects that show tensors only (level C), on evidence
+// made by hand.
 #include <gtest/gtest.h>
 
 #include "harness/diagnose/classify.h"
@@ -9,7 +10,8 @@ namespace {
 
 using namespace by_hand;
 
-// Tensors alone, and nothing explains them: the engine, as a rate and not as a certainty. With ops seen, nobody is accused.
+// With tensors alone and no explanation the engine is at fault, with a stated error rate instead of
+// certainty. With ops, another program that nothing explains accuses no engine.
 TEST(Classify, TensorsThatNothingExplains) {
   Evidence e = clean();
   e.level = 'C';
@@ -30,7 +32,7 @@ TEST(Classify, TensorsThatNothingExplains) {
   EXPECT_TRUE(contains(j.headline, "another program")) << j.headline;
 }
 
-// What differs from itself as far as from what is due is named, not accused.
+// A subject that differs from itself as much as from the expected values is named, not accused.
 TEST(Classify, ASubjectThatDoesNotRepeatItself) {
   Evidence e = clean();
   e.level = 'C';
@@ -46,7 +48,7 @@ TEST(Classify, ASubjectThatDoesNotRepeatItself) {
       << j.findings[0].sentence;
 }
 
-// Another precision than the declared one is one finding, however many tensors show it.
+// A precision other than the declared one is a single finding, however many tensors show it.
 TEST(Classify, PrecisionThatIsNotDeclared) {
   Evidence e = clean();
   e.level = 'C';
@@ -61,7 +63,7 @@ TEST(Classify, PrecisionThatIsNotDeclared) {
       << j.headline;
 }
 
-// An engine that shows what its layers give: which of them, and in which pass.
+// For an engine that shows the outputs of its layers, the layer and the pass are named.
 TEST(Classify, ALayerIsNamedWithItsPass) {
   Evidence e = clean();
   e.level = 'C';
@@ -97,14 +99,14 @@ TEST(Classify, ALayerIsNamedWithItsPass) {
   EXPECT_TRUE(contains(said("dense2.grad", {"loss"}, {}),
                        "the gradient at the output of dense2 wrong (backward pass of loss), seen"));
   EXPECT_TRUE(contains(said("loss", {"loss"}, {"dense2"}), "computes loss wrong (forward pass)"));
-  // The tensor that stands first already is not told twice.
+  // The tensor that is first already is not reported twice.
   EXPECT_TRUE(contains(said("dense1/kernel.grad", {"dense1"}, {"dense1.grad"}),
                        "computes dense1/kernel.grad wrong (backward pass), seen"));
   const Judgement j = classify(e);
   EXPECT_EQ(j.findings.size(), 1u);
   EXPECT_TRUE(contains(j.findings[0].evidence.back(), "dense1.grad, which it is computed from, is"))
       << j.findings[0].evidence.back();
-  // Beside it, what the engine's error was where it failed.
+  // If the engine failed to show its layers, its error is part of the evidence.
   e.layer_fault.reset();
   e.layers_error = "the program has no 'output/duoble'";
   EXPECT_TRUE(contains(classify(e).findings[0].evidence.back(), "the program has no"));

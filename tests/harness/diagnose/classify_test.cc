@@ -1,5 +1,5 @@
-// The table of docs/diagnosis.md, row by row: evidence made by hand, the class, its exit code, and
-// that the headline names what a reader needs first.
+// Tests the table of docs/diagnosis.md row by row, on evidence made by hand: the class, its exit
+// code, and that the headline names what a reader needs first.
 #include "harness/diagnose/classify.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace by_hand;
 
-// R differs from R': nothing else is concluded, whatever else was seen.
+// If R differs from R', nothing else is concluded, whatever else was observed.
 TEST(Classify, NondeterministicReference) {
   Evidence e = clean();
   e.reference_parts = 17;
@@ -25,7 +25,7 @@ TEST(Classify, NondeterministicReference) {
   expect_verdict(j, VerdictClass::kNondeterministic, 30);
   EXPECT_TRUE(contains(j.headline, "step 17")) << j.headline;
   EXPECT_TRUE(contains(j.headline, "dense1/dot_general")) << j.headline;
-  // Nobody is accused; the control that failed is the finding.
+  // The subject is not accused: the control that failed is the finding.
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].verdict, VerdictClass::kNondeterministic);
   EXPECT_EQ(j.findings[0].reproduce, e.command);
@@ -96,7 +96,7 @@ TEST(Classify, EngineBugOnAllCoresAndInACollective) {
   EXPECT_FALSE(j.findings.at(0).core);
 }
 
-// One finding per op, in the order of execution; the headline counts them.
+// There is one finding per op, in the order of execution; the headline counts them.
 TEST(Classify, SeveralOps) {
   Evidence e = clean();
   e.violations = {violation("dense2/kernel.grad", 3, 0, 8),
@@ -135,7 +135,7 @@ TEST(Classify, UnlocalisedEngineBugSaysSo) {
   EXPECT_TRUE(contains(j.notes[0], "may begin earlier")) << j.notes[0];
 }
 
-// The most severe class is the headline; the sharding is not forgotten.
+// The headline is the most severe class; the sharding is listed as well.
 TEST(Classify, EngineBugBesideSharding) {
   Evidence e = clean();
   add_meaning(e);
@@ -167,7 +167,7 @@ TEST(Classify, Identical) {
   EXPECT_TRUE(contains(j.headline, "bit for bit")) << j.headline;
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].reproduce, e.command);
-  // --quick may say so, too.
+  // --quick may report this, too.
   e.quick = true;
   expect_verdict(classify(e), VerdictClass::kIdentical, 0);
 }
@@ -182,7 +182,7 @@ TEST(Classify, QuickConcludesNoNoise) {
   EXPECT_TRUE(contains(j.next_steps[0], "--quick")) << j.next_steps[0];
   ASSERT_EQ(j.findings.size(), 1u);
   EXPECT_EQ(j.findings[0].cause, "undecided");
-  // But a bug is a bug.
+  // An engine bug is one with --quick, too.
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
   expect_verdict(classify(e), VerdictClass::kEngineBug, 20);
 }
@@ -214,7 +214,7 @@ TEST(Classify, Sharding) {
       << j.findings[0].evidence[0];
 }
 
-// Most important cause first, however the switches were ordered.
+// The most important cause comes first, whatever the order of the ablations.
 TEST(Classify, SharingCausesAreSortedByShare) {
   Evidence e = clean();
   add_meaning(e);
@@ -226,7 +226,7 @@ TEST(Classify, SharingCausesAreSortedByShare) {
   EXPECT_EQ(j.findings.at(1).cause, "reduction");
 }
 
-// A drift that no switch removes is not blamed on sharding's known causes.
+// A drift that no ablation removes is not attributed to the known causes of sharding.
 TEST(Classify, UnexplainedMeaningIsNotSharding) {
   Evidence e = clean();
   add_meaning(e);
@@ -249,7 +249,7 @@ TEST(Classify, ShardingInsideTheMarginIsNoise) {
   ASSERT_FALSE(j.notes.empty());
   EXPECT_TRUE(contains(j.notes.back(), "does not mean the same")) << j.notes.back();
   for (const Finding& f : j.findings) EXPECT_EQ(f.verdict, VerdictClass::kNoise);
-  // Two findings share the drift out: they do not both claim it.
+  // Each finding is given its own part of the drift, T - S or S - R.
   e.trajectories.push_back(trajectory("T - S", "none detected", 0.002));
   const Judgement shared = classify(e);
   ASSERT_EQ(shared.findings.size(), 3u);
@@ -279,7 +279,7 @@ TEST(Classify, ShardingThatTheSeedsDoNotDecide) {
   EXPECT_TRUE(contains(j.next_steps.back(), "seeds would decide")) << j.next_steps.back();
 }
 
-// An imported step: no held-out samples, no seeds, so ops alone decide.
+// An imported step has no held-out samples and no seeds, so the ops alone decide.
 TEST(Classify, WithoutHeldOutSamplesOpsDecide) {
   Evidence e = clean();
   e.held_out = false;
@@ -314,7 +314,7 @@ TEST(Classify, PrecisionNoise) {
             "one step's gradient differs from the float32 reference by 0.400% at precision "
             "default, by 1.00e-07 of its size at "
             "highest: the rounding of operands is the reason");
-  // Where the two agree, precision removes nothing.
+  // Where the two drifts agree, precision removes nothing.
   e.subject.precision = DotPrecision::kBf16x6;
   e.default_drift = e.highest_drift;
   j = classify(e);
@@ -331,7 +331,7 @@ TEST(Classify, RoundingNoise) {
   expect_verdict(j, VerdictClass::kNoise, 0);
   EXPECT_EQ(j.findings.at(0).cause, "rounding");
   EXPECT_TRUE(contains(j.headline, "rounding")) << j.headline;
-  // Equal to the sharded reference: whatever precision is declared, it is not the engine's.
+  // T equals the sharded reference: whatever precision is declared, it is not the cause.
   e.subject.precision = DotPrecision::kBf16;
   e.t_equals_s = true;
   EXPECT_EQ(classify(e).findings.at(0).cause, "rounding");
@@ -341,7 +341,7 @@ TEST(Classify, WithoutTrajectoriesNothingIsNoise) {
   expect_verdict(classify(clean()), VerdictClass::kInconclusive, 125);
 }
 
-// Drift below 2^-26 is not meaning: causes stay silent.
+// A drift below 2^-26 is not a change of meaning, so no causes are reported.
 TEST(Classify, MeaningBelowTheThresholdIsIgnored) {
   Evidence e = clean();
   add_meaning(e);
@@ -353,7 +353,7 @@ TEST(Classify, MeaningBelowTheThresholdIsIgnored) {
   EXPECT_EQ(j.findings[0].cause, "precision");
 }
 
-// An emulator that is not the reference at precision f32 may accuse nobody, nor acquit.
+// If the emulator at precision f32 does not equal the reference, it can neither accuse nor acquit.
 TEST(Classify, EmulatorThatFailsItsControl) {
   Evidence e = clean();
   e.emulator_fails = true;
@@ -367,7 +367,8 @@ TEST(Classify, EmulatorThatFailsItsControl) {
   EXPECT_EQ(j.findings[0].verdict, VerdictClass::kInconclusive);
 }
 
-// An engine of another process that failed is neither accused nor acquitted; what it said last is quoted.
+// An engine of another process that failed is neither accused nor acquitted; its last output is
+// quoted.
 TEST(Classify, EngineThatFailed) {
   Evidence e = clean();
   e.engine_failure = Error{
@@ -385,7 +386,8 @@ TEST(Classify, EngineThatFailed) {
   EXPECT_EQ(j.next_steps.back(), "a fix");
 }
 
-// T differs from T': inside the bounds a note, outside a bug that does not repeat.
+// T differs from T': a note if every op is inside its bound, a bug that does not repeat if one is
+// outside.
 TEST(Classify, SubjectThatIsNotDeterministic) {
   Evidence e = clean();
   e.subject_parts = 1;
@@ -404,7 +406,8 @@ TEST(Classify, SubjectThatIsNotDeterministic) {
   EXPECT_FALSE(contains(j.notes.at(0), "inside its bound")) << j.notes[0];
 }
 
-// The subject alone ends in NaN, no op is outside its bound: say where it is born.
+// Only the subject ends in NaN, and no op is outside its bound: report where the first non-finite
+// value arises.
 TEST(Classify, DivergingSubject) {
   Evidence e = clean();
   e.subject_birth = Birth{9, 5, "dense2/dot_general", "forward", "Inf"};
@@ -415,7 +418,8 @@ TEST(Classify, DivergingSubject) {
   EXPECT_TRUE(contains(j.notes[0], "Inf at step 9, born in dense2/dot_general")) << j.notes[0];
 }
 
-// The update's algebra is a source of noise with a name: alone, or beside another.
+// The algebra of the update is a source of noise with a name of its own, alone or beside another
+// source.
 TEST(Classify, UpdateAlgebraIsNamed) {
   Evidence e = clean();
   e.trajectories = {trajectory("T - R", "none detected")};
@@ -441,7 +445,8 @@ TEST(Classify, UpdateAlgebraIsNamed) {
   EXPECT_EQ(j.findings[0].cause, "rounding");
 }
 
-// The subject runs the program of another cause: whether that matters is what T does, and every cause of the class is named.
+// The subject runs a program with another cause. Whether that matters is decided by T, and every
+// cause of the class is named.
 TEST(Classify, ScriptOfAnotherProgram) {
   Evidence e = clean();
   e.other_program = true;
@@ -474,7 +479,7 @@ TEST(Classify, ScriptOfAnotherProgram) {
   j = classify(e);
   expect_verdict(j, VerdictClass::kInconclusive, 125);
   EXPECT_EQ(j.findings.size(), 2u);
-  // An engine bug beside it leads.
+  // If there is an engine bug as well, it comes first.
   e.violations = {violation("dense2/kernel.grad", 1, 0, 8)};
   e.violations_run = "T";
   j = classify(e);
@@ -484,7 +489,7 @@ TEST(Classify, ScriptOfAnotherProgram) {
   EXPECT_TRUE(contains(j.headline, "another program besides")) << j.headline;
 }
 
-// A bias is statistical, and its number is beside what honest engines show.
+// A finding of bias is statistical, and its score is given beside that of conforming engines.
 TEST(Classify, BiasBelowTheBound) {
   Evidence e = clean();
   Violation v = violation("dense1/dot_general", 0, 1, 1);

@@ -1,4 +1,5 @@
-// Optimizers on the whole path: scenario, programs of both stacks, engines under the oracle, evaluation, verdict.
+// Tests optimizers on the whole path: scenario, programs of both stacks, engines under the oracle,
+// evaluation, verdict.
 #include "program/graph/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +32,8 @@ std::vector<std::string> causes(const Report& r) {
 }
 using Names = std::vector<std::string>;
 
-// Every op of every rule is inside its bound on the emulated TPU, and what differs is noise.
+// Every op of every rule is inside its bound on the emulated TPU, and the remaining differences are
+// noise.
 class OptimizerKinds : public testing::TestWithParam<const char*> {};
 TEST_P(OptimizerKinds, AreNoise) {
   const std::string kind = GetParam();
@@ -56,7 +58,8 @@ TEST(OptimizerDiagnosis, AroundTheRule) {
   EXPECT_EQ(r.verdict, VerdictClass::kNoise) << r.headline;
 }
 
-// On one core without lower precision nothing else is left; with one algebra there is no difference at all.
+// On one core without lower precision only the algebra differs; with the same algebra there is no
+// difference at all.
 TEST(OptimizerDiagnosis, AlgebraAlone) {
   const Overrides base = {
       {"optimizer.kind", "rmsprop"}, {"tpu.cores", "1"}, {"tpu.precision", "f32"}};
@@ -89,7 +92,7 @@ TEST(OptimizerPrograms, EachStackHasItsAlgebra) {
   EXPECT_FALSE(adam.two_algebras());
   EXPECT_EQ(algebra(cpu.sharded(cpu.sharding)), Algebra::kCpu);
   EXPECT_EQ(algebra(xla.whole()), Algebra::kXla);
-  // A checkpoint of either stack is one of the other.
+  // The checkpoints of the two stacks are interchangeable.
   const Program a = automatic.whole(), b = automatic.sharded(automatic.sharding);
   ASSERT_EQ(a.state.size(), b.state.size());
   for (size_t i = 0; i < a.state.size(); ++i) EXPECT_EQ(a.state[i].name, b.state[i].name);
@@ -116,7 +119,8 @@ TEST(OptimizerDefaults, DependOnTheKind) {
   }
 }
 
-// With ema_eval the averaged weights are evaluated: the result is that of a state whose weights they are.
+// With ema_eval the averaged weights are evaluated: the result equals that of a state that has them
+// as its weights.
 TEST(AveragedWeights, AreEvaluated) {
   const Overrides ema = {{"optimizer.ema", "0.75"}};
   const Experiment plain = tiny::experiment(tiny::kDense, ema);

@@ -1,5 +1,5 @@
-// What a report says beyond the judgement: faults that were put there on purpose, the ops around a finding, a reference that did
-// not train.
+// Tests what a report contains beyond the judgement: injected faults, the ops around a finding, a
+// reference that did not train.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,8 @@ TEST(Report, AnInjectedFaultIsSaidAndNothingIsToBeFiled) {
   EXPECT_NE(r.program_excerpt.find("dense2/kernel.grad"), std::string::npos) << r.program_excerpt;
 }
 
-// What the page draws: weights that part where the fault begins, whose bits differ, how the wrong tensor looks.
+// The data of the page's figures: weights that diverge where the fault begins, whose bits differ,
+// the picture of the wrong tensor.
 TEST(Report, WeightsAndBitsPartWhereTheFaultBegins) {
   const Report r =
       diagnosed(tiny::kDense, {{"train.steps", "8"}, {"tpu.cores", "1"}, {"tpu.precision", "f32"}},
@@ -104,7 +105,7 @@ TEST(Report, AFaultThatChangedNoBitIsSaidToo) {
   EXPECT_NE(r.injected.find("; it changed no bit of any run."), std::string::npos) << r.injected;
 }
 
-// That a subject's bits differ from run to run takes nothing from a verdict that rests on its ops.
+// If a subject's bits differ from run to run, a verdict that rests on its ops is no less certain.
 TEST(Report, ASubjectThatDoesNotRepeatItselfIsNoDoubt) {
   const Report r = diagnosed(tiny::kDense, {{"train.steps", "8"}},
                              "ulp_bias@dense2/bias.grad,magnitude=4,rate=0.4");
@@ -117,7 +118,7 @@ TEST(Report, ASubjectThatDoesNotRepeatItselfIsNoDoubt) {
       << failed->failure;
 }
 
-// Products with weights that are zero say nothing of how operands are rounded.
+// Products with weights that are zero do not show how operands are rounded.
 TEST(Report, OperandsThatAreZeroAreNoMeasurement) {
   const std::string zeros = std::string(tiny::kDense) + "init = \"zeros\"\n";
   const Report r = diagnosed(zeros.c_str(), {{"train.steps", "4"}, {"optimizer.lr", "1e-30"}});
@@ -135,11 +136,11 @@ TEST(Report, WithoutAFaultNothingIsInjected) {
   ASSERT_EQ(r.findings.size(), 1u);
   const std::vector<std::string>& evidence = r.findings[0].evidence;
   EXPECT_TRUE(says(evidence, "is outside its rounding bound; the largest error of a sum or dot"));
-  // A single rounding always reaches its bound; that is no news.
+  // A single rounding always reaches its bound, so that is not reported.
   EXPECT_FALSE(says(evidence, "1.00 of what is allowed")) << evidence[0];
 }
 
-// Six steps of a learning rate of nothing.
+// Six steps with a learning rate of nearly zero.
 TEST(Report, AReferenceThatHasNotLearntDecidesNoEffect) {
   const Overrides idle = {
       {"train.steps", "6"}, {"optimizer.lr", "1e-9"}, {"diagnose.margin", "0.5"}};
@@ -184,7 +185,8 @@ TEST(Report, TheCureIsRunAndShown) {
     EXPECT_NE(text.find("tpu.reduction = mean"), std::string::npos) << text;
 }
 
-// Where cores normalise by few samples, a larger batch is another cure, against a reference of that batch.
+// Where cores normalise over few samples, a larger batch is another cure. It is compared with a
+// reference of that batch.
 TEST(Report, ALargerBatchIsACureOfSmallBatchNorm) {
   const Report r = cured(tiny::kNormalized, {{"train.steps", "6"}, {"data.train", "512"}});
   ASSERT_EQ(r.cures.size(), 2u) << r.headline;
@@ -200,7 +202,8 @@ TEST(Report, WhereNothingIsToBeCuredItSaysSo) {
   EXPECT_TRUE(says(r.notes, "No cure was run"));
 }
 
-// Two diagnoses that a margin drawn from three seeds acquitted, over base seeds (docs/diagnosis.md).
+// Two diagnoses that were acquitted when the margin was computed from three seeds, over several
+// base seeds (docs/diagnosis.md).
 TEST(ReportSlow, WhatADrawnMarginAcquittedIsSharding) {
   const auto verdict = [](const char* scenario, Overrides overrides, int seed) {
     const tiny::Folder folder;

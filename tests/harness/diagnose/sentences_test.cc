@@ -1,4 +1,5 @@
-// What a verdict says: numbers beside what is allowed, where they come from, and what to run next, with values.
+// Tests the sentences of a verdict: numbers beside what is allowed, their source, and what to run
+// next, with values.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +14,7 @@ namespace {
 
 using namespace by_hand;
 
-// A bound of 0 has a reason, and no infinity stands beside it.
+// A bound of 0 is explained, and the ratio to it, which is infinite, is not printed.
 TEST(Sentences, ErrorsWhereNoRoundingIsAllowed) {
   Violation v = violation("dense1/kernel.momentum.update", 4, 0, 8);
   v.kind = "add";
@@ -30,7 +31,7 @@ TEST(Sentences, ErrorsWhereNoRoundingIsAllowed) {
   EXPECT_TRUE(contains(finding().bound_source, "the exact result is a float32 number"))
       << finding().bound_source;
   EXPECT_FALSE(contains(finding().sentence, "inf")) << finding().sentence;
-  v.verdict.value = 1 + 0x1p-24;  // midway
+  v.verdict.value = 1 + 0x1p-24;  // midway between two float32 numbers
   EXPECT_TRUE(contains(finding().bound_source, "midway between two float32 numbers"))
       << finding().bound_source;
   for (const char* kind : {"broadcast_in_dim", "maximum", "constant", "rng_uniform", "convert"}) {
@@ -45,7 +46,8 @@ TEST(Sentences, ErrorsWhereNoRoundingIsAllowed) {
   EXPECT_TRUE(contains(finding().bound_source, "running error analysis")) << finding().bound_source;
 }
 
-// What may have been there unseen is not called the onset.
+// The first step at which a small error is detected is not called its onset: it may have been there
+// before.
 TEST(Sentences, SmallErrorsHaveNoCertainOnset) {
   Evidence e = clean();
   e.violations = {violation("dense2/kernel.grad", 7, 3, 1)};
@@ -74,7 +76,7 @@ TEST(Sentences, RerunsAreCountedAndComeFirst) {
             "(intermittent)");
 }
 
-// Better or worse is said, what the seeds do not resolve is said, and two seeds are called few.
+// The text says whether the result is better or worse, and which effect the seeds do not resolve.
 TEST(Sentences, ShardingSaysWhichWayAndWhatIsNotResolved) {
   Evidence e = clean();
   add_meaning(e);
@@ -94,7 +96,8 @@ TEST(Sentences, ShardingSaysWhichWayAndWhatIsNotResolved) {
       "0.130 or more of held-out loss.");
 }
 
-// What to run next has values: as many seeds as would decide, and a margin that would be accepted.
+// The next steps have values: the number of seeds that would decide, or a margin that would be
+// accepted.
 TEST(Sentences, WhatDecidesHasValues) {
   Evidence e = clean();
   add_meaning(e);
@@ -127,7 +130,8 @@ TEST(Sentences, WhatDecidesHasValues) {
       << classify(e).next_steps.back();
 }
 
-// What next of a PROGRAM verdict: one line on either side, as two alternatives.
+// The next step of a PROGRAM verdict is one line with two alternatives: change the scenario, or
+// change the script.
 TEST(Sentences, AProgramHasTwoCures) {
   Evidence e = clean();
   FormulaChange change;

@@ -1,4 +1,5 @@
-// Curves and weights as people have them, against each other and against ours; hostile files are refused by place.
+// Tests curves and weights in the formats of other tools, against each other and against ours;
+// hostile files are refused with the line and column.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Where two files part: same, differing, missing, resumed, NaN.
+// Tests where two files diverge: the same, differing, missing, resumed, NaN.
 #include "harness/diff/diff.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST(DiffCheckpoints, OneElementByOneUlp) {
   EXPECT_EQ(d.tensors_compared, 2);
 }
 
-// A name that one of them lacks counts once, and nothing is said of elements that have none to be compared with.
+// A name that only one of them has counts once, and its elements are not compared.
 TEST(DiffCheckpoints, NamesOfOneSideOnly) {
   const Diff d = diff_checkpoints(checkpoint_of({{"both", {1}}, {"a", {1, 2}}}),
                                   checkpoint_of({{"both", {1}}, {"b", {0}}, {"c", {0}}}));
@@ -74,7 +74,7 @@ TEST(DiffCheckpoints, NamesOfOneSideOnly) {
   for (const TensorDiff& t : d.tensors) EXPECT_FALSE(t.paired) << t.name;
 }
 
-// -0 and 0 are equal numbers and different bits.
+// -0 and 0 are equal numbers with different bits.
 TEST(DiffCheckpoints, ZerosOfTwoSignsDiffer) {
   const Diff d = diff_checkpoints(checkpoint_of({{"k", {0.0f}}}), checkpoint_of({{"k", {-0.0f}}}));
   EXPECT_FALSE(d.same);
@@ -82,7 +82,8 @@ TEST(DiffCheckpoints, ZerosOfTwoSignsDiffer) {
   EXPECT_EQ(d.tensors.at(0).max_abs, 0);
 }
 
-// Groups, pieces, threads and what is left over: the figures of one element after the other.
+// A large tensor is compared in groups and pieces by several threads, with a remainder. The figures
+// are those of a comparison element by element.
 TEST(DiffCheckpoints, LargeTensorsThreads) {
   constexpr size_t kSize = (1 << 18) * 2 + 1234;
   std::mt19937 random(5);
@@ -174,7 +175,7 @@ TEST(DiffRuns, SameRunTwice) {
   EXPECT_GT(d.tensors_compared, 0);
 }
 
-// A fault in one step's update: losses part one step after the states do.
+// A fault in the update of one step: losses diverge one step after the states do.
 TEST(DiffRuns, FirstStateAndFirstLoss) {
   const Experiment e = tiny::experiment(tiny::kDense);
   const Program program = e.whole();
@@ -210,7 +211,7 @@ TEST(DiffRuns, ResumedRunAgainstItsWhole) {
   EXPECT_TRUE(has_note(unfinished, "B after step 8"));
 }
 
-// A resumed run that went astray parts at a step counted from the beginning of training.
+// The step at which a faulty resumed run diverges is counted from the beginning of training.
 TEST(DiffRuns, ResumedRunThatWentAstray) {
   const RunResult whole = trained({});
   RunOptions first;
@@ -242,7 +243,8 @@ TEST(DiffRuns, OtherScenarioIsNoted) {
   EXPECT_EQ(d.first_step, 0);
 }
 
-// The third check of the guide "Debugging drops in model accuracy": without one initial checkpoint nothing else is comparable.
+// The third check of the guide "Debugging drops in model accuracy": unless the initial checkpoints
+// are the same, nothing else is comparable.
 TEST(DiffRuns, OtherInitialCheckpointIsSaidFirst) {
   const Experiment e = tiny::experiment(tiny::kDense);
   RunOptions other;
@@ -252,7 +254,7 @@ TEST(DiffRuns, OtherInitialCheckpointIsSaidFirst) {
   ASSERT_FALSE(d.notes.empty());
   EXPECT_NE(d.notes.front().find("begin from different initial checkpoints"), std::string::npos)
       << d.notes.front();
-  // Seeds make other weights; another rate, or a sharded program with a slot more, does not.
+  // Another seed gives other weights. Another learning rate, or one slot more, does not.
   const Diff seeds = diff_runs(trained({{"seed", "4"}}).file, trained({}).file);
   EXPECT_NE(seeds.notes.front().find("initial checkpoints"), std::string::npos);
   const Diff rates = diff_runs(

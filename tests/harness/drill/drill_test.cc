@@ -1,5 +1,5 @@
-// The drill's own parts: cases from ids, scores from records, figures from scores, truth from honest engines; and small drills,
-// the last of which must fail.
+// Tests the parts of the drill: cases from ids, scores from records, figures from scores, truth
+// from conforming engines; and small drills, the last of which must fail.
 #include "harness/drill/drill.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ TEST(DrillCases, RefuseWhatIsNoCase) {
   }
 }
 
-// What Wilson's formula gives, computed elsewhere (R: prop.test(k, n, correct = FALSE)).
+// Values of Wilson's formula, computed elsewhere (R: prop.test(k, n, correct = FALSE)).
 TEST(DrillMatrix, WilsonsInterval) {
   Rate rate{8, 10};
   rate.close();
@@ -176,22 +176,22 @@ TEST(DrillTruth, IsWhatHonestEnginesCannotBe) {
   EXPECT_EQ(big.first_activated, 2);
   EXPECT_EQ(big.first_outside, 2);
   EXPECT_EQ(big.replica, 1);
-  // Times one: no bit changes.
+  // A factor of one changes no bit.
   EXPECT_FALSE(truth_of("scale@dense1/dot_general,magnitude=1", "dense1/dot_general").activated);
-  // The last bit of one element: any order of summation may do that.
+  // The last bit of one element may change with any order of summation.
   const Truth small = truth_of("bit_flip@dense1/dot_general,magnitude=0", "dense1/dot_general");
   EXPECT_TRUE(small.activated);
   EXPECT_FALSE(small.outside);
-  // ... but not to a move.
+  // An op that only moves values may not change even that bit.
   EXPECT_TRUE(truth_of("bit_flip@flatten1/reshape,magnitude=0", "flatten1/reshape").outside);
 }
 
-// What level C is asked for is what its tensors show.
+// At level C the truth is what the tensors of a step show.
 TEST(DrillTruth, OfTensorsAlone) {
   const Truth big = truth_of("scale@dense1/dot_general,from=2,core=1", "dense1/dot_general", 'C');
   ASSERT_TRUE(big.tensors);
   EXPECT_GT(*big.tensors, 1);
-  // 0 for the largest logit: the same softmax but for rounding.
+  // 0 in place of the largest logit gives the same softmax, except for rounding.
   const Truth same = truth_of("unstable_softmax@loss/largest", "loss/largest", 'C');
   EXPECT_TRUE(same.outside);
   ASSERT_TRUE(same.tensors);
@@ -199,7 +199,7 @@ TEST(DrillTruth, OfTensorsAlone) {
   EXPECT_FALSE(truth_of("scale@dense1/dot_general", "dense1/dot_general").tensors);
 }
 
-// Every op of honest engines that are none of the judges, held against the judges.
+// Compares every op of conforming engines that are not among the judges with the judges.
 TEST(DrillTruth, HonestEnginesAreInsideSlow) {
   struct Judge : StepObserver, TraceSink {
     std::vector<Variant> judges;
@@ -224,7 +224,7 @@ TEST(DrillTruth, HonestEnginesAreInsideSlow) {
       where = event.op().name;
     }
   };
-  // ... and the tensors of every step against theirs.
+  // Compares the tensors of every step with those of the judges, too.
   struct Tensors : Judge {
     std::optional<StepJudges> whole;
     States before;
@@ -260,11 +260,12 @@ TEST(DrillTruth, HonestEnginesAreInsideSlow) {
     }
   }
   EXPECT_GT(compared, 1000);
-  // A truth of bias wants every activation to lean; of single results hardly any may.
+  // A case of bias requires that every activation is biased. Of the single results of conforming
+  // engines, hardly any may be.
   EXPECT_LT(static_cast<double>(leaning), 0.02 * static_cast<double>(compared));
 }
 
-// Another program in binary64 is another meaning; the same one is not.
+// Another program in binary64 has another meaning; the same program has not.
 TEST(DrillTruth, OfACause) {
   DrillCase c;
   c.stratum = Stratum::kDeclared;
@@ -306,11 +307,11 @@ TEST(DrillRunner, GoesOnWhereItStoppedAndLosesNoError) {
   d.options.sabotage = [&](Evidence&) { ++begun; };
   const auto both = d.run();
   ASSERT_EQ(both.size(), 3u);
-  EXPECT_EQ(to_line(both[0]), to_line(first[0]));  // seconds and all: it was not run again
+  EXPECT_EQ(to_line(both[0]), to_line(first[0]));  // including the seconds: it was not run again
   EXPECT_GT(begun, 0);
 }
 
-// A case that took the process with it twice is a miss of its own, and the others run.
+// A case in which the process died twice counts as a miss, and the other cases run.
 TEST(DrillRunner, ACaseInWhichTheProcessDiedDoesNotStopTheDrill) {
   Drilling d;
   d.options.ids = {"clean.drill_mlp.1.0", "clean.drill_mlp.1.1", "clean.drill_mlp.1.2"};
@@ -318,7 +319,7 @@ TEST(DrillRunner, ACaseInWhichTheProcessDiedDoesNotStopTheDrill) {
   const std::filesystem::path begun = std::filesystem::path(d.options.directory) / "begun";
   std::filesystem::create_directories(begun);
   std::ofstream(begun / d.options.ids[0]) << 2;
-  std::ofstream(begun / d.options.ids[1]) << 1;  // beside it; gets another try
+  std::ofstream(begun / d.options.ids[1]) << 1;  // ran at the same time; gets another try
   const auto records = d.run();
   ASSERT_EQ(records.size(), 3u);
   EXPECT_NE(records[0].error.find("the process died"), std::string::npos) << records[0].error;
@@ -328,12 +329,13 @@ TEST(DrillRunner, ACaseInWhichTheProcessDiedDoesNotStopTheDrill) {
   EXPECT_FALSE(std::filesystem::exists(begun / d.options.ids[1]));
 }
 
-// What the suite runs of a drill: few cases of every stratum. The whole one is `./dev drill`; docs/drill.md has its figures.
+// The part of the drill that the test suite runs: few cases of every stratum. The whole drill is
+// `./dev drill`; docs/drill.md has its figures.
 TEST(DrillSlow, FewCasesOfEveryStratum) {
   Drilling d;
   d.options.plan = {{"drill_mlp", "drill_dropout", "drill_triplet"}, 48, 3, 'A'};
   const DrillSummary s = summarise(d.run());
-  // Of biases below the bound a part is missed: docs/drill.md says how large a part.
+  // A part of the biases below the bound is missed; docs/drill.md says how large a part.
   for (const std::string& miss : s.misses) {
     if (!miss.starts_with("bias.")) ADD_FAILURE() << miss;
   }
@@ -343,7 +345,7 @@ TEST(DrillSlow, FewCasesOfEveryStratum) {
   EXPECT_GE(s.faults.size(), 8u);
 }
 
-// The same cases, judged by a diagnosis with a part broken: the drill must notice each.
+// The same cases, judged by a diagnosis of which one part is broken: the drill must detect each.
 struct Sabotage {
   const char* what;
   std::vector<std::string> cases;
@@ -367,7 +369,7 @@ TEST_P(DrillSabotageSlow, IsNoticed) {
 
 INSTANTIATE_TEST_SUITE_P(Parts, DrillSabotageSlow,
                          testing::Values(
-                             // Rounded toward zero: at 2.0 and 1.4 times the bound.
+                             // Cases of rounding toward zero, at 2.0 and 1.4 times the bound.
                              Sabotage{"TenTimesTheRadius",
                                       {"engine.drill_triplet.1.21", "engine.drill_cnn.1.14"},
                                       [](Evidence& e) {
@@ -376,7 +378,7 @@ INSTANTIATE_TEST_SUITE_P(Parts, DrillSabotageSlow,
                                                  v.verdict.worst <= 10;
                                         });
                                       }},
-                             // A script that feeds cores what is not theirs: no op is wrong.
+                             // A script that feeds cores other samples than theirs: no op is wrong.
                              Sabotage{"NobodyLooksAtTheFeed",
                                       {"hidden.drill_mlp.3.0", "hidden.drill_mlp.3.1"},
                                       [](Evidence& e) {

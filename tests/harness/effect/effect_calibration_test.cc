@@ -1,6 +1,7 @@
-// How often the effect is told wrongly, and how often it is seen: on real runs that differ in nothing but the random numbers of
-// dropout, and on runs of other seeds. Prints the table of docs/diagnosis.md. TWINRUN_CALIBRATION_PAIRS=400 takes so many null pairs;
-// the suite takes fewer.
+// Measures how often an effect is reported wrongly and how often it is detected: on real runs that
+// differ only in the random numbers of dropout, and on runs of other seeds. Prints the table of
+// docs/diagnosis.md. TWINRUN_CALIBRATION_PAIRS=400 sets the number of null pairs; the suite uses
+// fewer.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -16,8 +17,9 @@
 namespace twinrun {
 namespace {
 
-// Held-out results of seed after seed, trained when they are asked for: the whole batch's, and those of cores that draw random
-// numbers from streams of their own. The programs mean something else, and what is learnt follows the same law.
+// Held-out results of one seed after another, trained when they are needed: those of the whole
+// batch, and those of cores that draw random numbers from streams of their own. The two programs
+// mean different things, but what they learn follows the same law.
 class Pool {
  public:
   Pool() {
@@ -50,7 +52,8 @@ struct Count {
   int64_t diagnoses = 0, significant = 0, none = 0, undecided = 0, seeds = 0;
 };
 
-// One diagnosis after the other, each of seeds that no other has: `pair_of(i)` are the results of the i-th seed.
+// One diagnosis after another, each with seeds that no other uses: `pair_of(i)` returns the results
+// of the i-th seed.
 template <typename PairOf>
 Count diagnose_all(const SeedTrials& trials, int64_t diagnoses, size_t first,
                    const PairOf& pair_of) {
@@ -104,13 +107,14 @@ TEST(EffectCalibrationSlow, FalseEffectsAndPower) {
   print("other random streams", null);
   const Count seeds = diagnose_all(trials, pairs, 0, others);
   print("other seeds, unpaired", seeds);
-  // At most 5 % of each, but for what one series in a thousand exceeds.
+  // At most 5 % of each, up to a count that one series in a thousand exceeds.
   const double most = boost::math::quantile(
       boost::math::complement(boost::math::binomial(static_cast<double>(pairs), 0.05), 0.001));
   EXPECT_LE(static_cast<double>(null.significant), most);
   EXPECT_LE(static_cast<double>(seeds.significant), most);
 
-  // The same pairs with an effect added to the loss, in standard deviations between the pairs' differences.
+  // The same pairs with an effect added to the loss, in units of the standard deviation between the
+  // pairs' differences.
   double sum = 0, square = 0;
   const auto trained = static_cast<size_t>(null.seeds);
   for (size_t i = 0; i < trained; ++i) {

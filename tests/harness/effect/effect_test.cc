@@ -1,4 +1,5 @@
-// Paired seeds that are added until the effect is decided: intervals by hand, looks, metrics, margins; whether a reference has learnt.
+// Tests paired seeds that are added until the effect is decided: intervals by hand, looks, metrics,
+// margins; and whether a reference has learnt.
 #include "harness/effect/effect.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,8 @@ std::vector<Evaluation> losses(const std::vector<double>& values) {
   return out;
 }
 
-// By the loss alone, against zeros, where seeds of the reference have a standard deviation of 1 (or as given).
+// Judges by the loss alone, against zeros; the reference's seeds have a standard deviation of
+// `spread`.
 TrajectoryRow judged(const DiagnoseSpec& spec, const std::vector<double>& differences,
                      double spread = 1) {
   std::vector<double> reference;
@@ -45,8 +47,9 @@ TEST(Effect, LooksGrowToTheMost) {
   EXPECT_EQ(SeedTrials(asked(1, 20), false, 0).looks(), std::vector<int>{1});
 }
 
-// Differences 0.01, 0.02, 0.03: mean 0.02, deviation 0.01. Student's two-sided quantile at two degrees of freedom is 4.3027 at 5 %
-// and 9.9248 at 1 %, which one of five looks has (tables of Student's t).
+// Differences 0.01, 0.02, 0.03: mean 0.02, deviation 0.01. Student's two-sided quantile at two
+// degrees of freedom is 4.3027 at 5 % and, for one of five looks, 9.9248 at 1 % (tables of
+// Student's t).
 TEST(Effect, EachLookHasItsPartOfTheError) {
   const double error = 0.01 / std::sqrt(3.0);
   const TrajectoryRow one = judged(asked(3, 3), {0.01, 0.02, 0.03});
@@ -62,7 +65,8 @@ TEST(Effect, EachLookHasItsPartOfTheError) {
 TEST(Effect, WithoutAMarginWhatLeavesZeroCounts) {
   EXPECT_EQ(judged(asked(3, 3), {0.010, 0.011, 0.012}).outcome, "harmful");
   EXPECT_EQ(judged(asked(3, 3), {-0.010, -0.011, -0.012}).outcome, "beneficial");
-  // An interval that holds 0: nothing detected if the seeds would have shown what another seed does, else undecided.
+  // If the interval contains 0, nothing is detected provided that the seeds would have shown what
+  // another seed does; otherwise it is undecided.
   EXPECT_EQ(judged(asked(3, 3), {0.010, -0.011, 0.012}, 1).outcome, "none detected");
   const TrajectoryRow open = judged(asked(3, 3), {0.010, -0.011, 0.012}, 0.001);
   EXPECT_EQ(open.outcome, "undecided");
@@ -78,7 +82,8 @@ TEST(Effect, ADeclaredMarginIsHeldAgainstTheInterval) {
   EXPECT_EQ(judged(spec, {0.001, -0.001, 0.0005}).outcome, "none detected");
   EXPECT_EQ(judged(spec, {0.030, 0.031, 0.032}).outcome, "harmful");
   EXPECT_EQ(judged(spec, {0.001, -0.02, 0.02}).outcome, "undecided");
-  // Other than 0, and neither inside nor beyond: more seeds are asked for, and at the last look it counts.
+  // Differs from 0, and is neither inside the margin nor beyond it: more seeds are needed, and at
+  // the last look it counts as an effect.
   EXPECT_EQ(judged(spec, {0.0190, 0.0195, 0.0215}).outcome, "harmful");
   spec.max_seeds = 20;
   EXPECT_EQ(judged(spec, {0.001, -0.001, 0.0005}).outcome, "undecided") << "all seeds acquit";
@@ -89,7 +94,7 @@ TEST(Effect, WhatSeedsWouldDecide) {
   const TrajectoryRow open = judged(asked(3, 3), {0.01, 0.02, 0.06}, 0.001);
   ASSERT_EQ(open.outcome, "undecided");
   ASSERT_GT(open.would_decide, 3);
-  // As many seeds of that mean and spread do, one fewer do not.
+  // That many seeds of this mean and spread decide, and fewer do not.
   const auto repeated = [&](int n) {
     std::vector<double> d;
     const double deviation = std::sqrt(7e-4);  // of 0.01, 0.02, 0.06
@@ -123,7 +128,7 @@ TEST(Effect, MetricsAreTheLossAndTheAccuracyOfClasses) {
   DiagnoseSpec spec;
   EXPECT_EQ(metrics(spec, true), "held-out loss;held-out accuracy;");
   EXPECT_EQ(metrics(spec, false), "held-out loss;");
-  spec.margin = 0.1;  // the user has said in which unit it matters
+  spec.margin = 0.1;  // the user has chosen the metric that matters
   EXPECT_EQ(metrics(spec, true), "held-out loss;");
   spec.accuracy_margin = 0.1;
   EXPECT_EQ(metrics(spec, true), "held-out loss;held-out accuracy;");
@@ -137,7 +142,8 @@ TEST(Effect, MetricsAreTheLossAndTheAccuracyOfClasses) {
   EXPECT_EQ(metrics(spec, true), "held-out accuracy;");
 }
 
-// Lower accuracy is worse, and equal steps of one sample are no certainty: its resolution has a rounding of its own.
+// Lower accuracy is worse. Equal differences of one sample are no certainty: accuracy is a multiple
+// of one sample, so it has a rounding error of its own.
 TEST(Effect, AccuracyIsCountedInSamples) {
   DiagnoseSpec spec = asked(3, 3);
   spec.metric = "accuracy";
@@ -154,9 +160,10 @@ TEST(Effect, AccuracyIsCountedInSamples) {
   EXPECT_EQ(of(0.1).outcome, "beneficial");
 }
 
-// Two runs whose losses are one unit in the last place apart in each of two seeds are not shown to differ.
+// Two runs whose losses differ by one unit in the last place in each of two seeds are not shown to
+// differ.
 TEST(Effect, ALossIsABinary32Number) {
-  const double ulp = 0x1p-19;  // of 20
+  const double ulp = 0x1p-19;  // one ulp at 20
   const std::vector<Evaluation> r = losses({20, 21}), t = losses({20 + ulp, 21 + ulp});
   const TrajectoryRow row = SeedTrials(asked(2, 2), false, 0).compare("T - R", "", t, r, r).front();
   EXPECT_LT(row.low, 0);
@@ -177,13 +184,13 @@ TEST(Effect, WhetherTheReferenceHasLearnt) {
   EXPECT_TRUE(good.learnt);
   ASSERT_TRUE(good.prior);
   EXPECT_NEAR(*good.prior, std::log(10.0), 0.05);  // ten classes of nearly equal frequency
-  // Better than the initial weights, no better than the classes' frequencies.
+  // Better than the initial weights, but no better than the frequencies of the classes.
   const Learning chance = learning(2.6, {2.31, 2.30, 2.32}, 0.12);
   EXPECT_FALSE(chance.learnt);
   EXPECT_GT(chance.steps_to_try, scenario->train.steps);
-  // Within what another seed does.
+  // The improvement is within what another seed does.
   EXPECT_FALSE(learning(2.3, {2.29, 2.1, 2.35}, 0.12).learnt);
-  // An overconfident model whose answers are right has learnt all the same.
+  // An overconfident model whose answers are right has learnt nevertheless.
   EXPECT_TRUE(learning(2.3, {3.0, 3.1, 2.9}, 0.7).learnt);
   // A loss that does not fall.
   EXPECT_EQ(learning(2.3, {2.5, 2.5, 2.5}, 0.1).steps_to_try, 10 * scenario->train.steps);

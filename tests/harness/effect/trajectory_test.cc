@@ -1,4 +1,5 @@
-// Paired differences, by hand: t quantiles from a table (Student, two-sided 95 % and 90 %).
+// Tests paired differences by hand, with t quantiles from a table (Student, two-sided 95 % and 90
+// %).
 #include "harness/effect/trajectory.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +47,7 @@ TEST(Trajectory, TwoPairsHaveOneDegreeOfFreedom) {
   EXPECT_EQ(compare({0.1, 0.3}, {0, 0}, 0.2 + kNarrow1 * error + 1e-6).outcome, "equivalent");
 }
 
-// Equivalent is two one-sided tests at 5 %: the 90 % interval inside the margin.
+// "Equivalent" is two one-sided tests at 5 %: the 90 % interval lies inside the margin.
 TEST(Trajectory, EquivalentNeedsThe90PercentIntervalInside) {
   const double edge = 0.02 + kNarrow2 * 0.01 / std::sqrt(3.0);
   EXPECT_EQ(compare({0.01, 0.02, 0.03}, {0, 0, 0}, edge + 1e-7).outcome, "equivalent");
@@ -55,7 +56,7 @@ TEST(Trajectory, EquivalentNeedsThe90PercentIntervalInside) {
   EXPECT_EQ(compare({-0.01, -0.02, -0.03}, {0, 0, 0}, edge - 1e-7).outcome, "undetermined");
 }
 
-// Outside is the whole 95 % interval beyond the margin, on either side.
+// "Outside" means that the whole 95 % interval lies beyond the margin, on either side.
 TEST(Trajectory, OutsideNeedsThe95PercentIntervalBeyond) {
   const double edge = 1 - kWide2 * 0.01 / std::sqrt(3.0);
   EXPECT_EQ(compare({0.99, 1.00, 1.01}, {0, 0, 0}, edge - 1e-7).outcome, "outside");
@@ -69,7 +70,7 @@ TEST(Trajectory, TheSignIsSubjectMinusReference) {
   EXPECT_LT(compare({1, 1.1}, {2, 2}, 9).mean, 0);
 }
 
-// Equal differences have no deviation; the interval is a point and must still be judged.
+// Equal differences have no deviation. The interval is a point and must still be judged.
 TEST(Trajectory, ConstantDifference) {
   EXPECT_EQ(compare({1.5, 2.5, 3.5}, {1, 2, 3}, 0.6).outcome, "equivalent");
   EXPECT_EQ(compare({1.5, 2.5, 3.5}, {1, 2, 3}, 0.4).outcome, "outside");

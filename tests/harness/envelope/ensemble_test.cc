@@ -1,4 +1,5 @@
-// Is the subject one of the honest: ranks by hand, and that honest subjects' ranks are uniform.
+// Tests whether a subject is one of the conforming engines: ranks by hand, and that the ranks of
+// conforming subjects are uniform.
 #include "harness/envelope/ensemble.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,8 @@
 namespace twinrun {
 namespace {
 
-// Four curves of one point, 0, 1, 5 and 7: the second of three distances is 5, 4, 4 and 6.
+// Four curves of one point, 0, 1, 5 and 7: for each, the second of its three distances is 5, 4, 4
+// and 6.
 TEST(Ensemble, RankByHand) {
   const EnsembleRow row = rank_of_first({{0}, {1}, {5}, {7}});
   EXPECT_DOUBLE_EQ(row.subject, 5);
@@ -33,7 +35,8 @@ TEST(Ensemble, FarFromAllIsOutsideAndSoIsNaN) {
   EXPECT_EQ(rank_of_first(curves).outcome, "outside");
 }
 
-// Short runs may have the same losses to the bit: a subject an ulp away from them is then as honest as they are.
+// Short runs may have losses that are equal to the bit. A subject that is one ulp away from them
+// still conforms.
 TEST(Ensemble, AnUlpIsNoDistance) {
   std::vector<std::vector<double>> curves(9, {2.3, 2.2});
   curves[0] = {std::nextafterf(2.3f, 3), 2.2};
@@ -61,8 +64,8 @@ TEST(Ensemble, HonestIsInsideAndAFactorIsNot) {
   EXPECT_EQ(tiny::must(compare(e, *worse, 19, 1)).back().outcome, "outside");
 }
 
-// Sixty honest subjects, nine others each: ten ranks of equal probability. Chi squared of 9 degrees of freedom is above 52 with a
-// probability below 1e-7.
+// Sixty conforming subjects with nine others each: ten ranks of equal probability. Chi squared with
+// 9 degrees of freedom exceeds 52 with a probability below 1e-7.
 TEST(EnsembleSlow, RanksOfHonestSubjectsAreUniform) {
   const Experiment e = tiny::experiment(tiny::kDense);
   constexpr int kSubjects = 60;

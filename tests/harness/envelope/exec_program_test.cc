@@ -1,4 +1,5 @@
-// What an engine of others is told of a program, and what is compared of its answers.
+// Tests the description of a program that a foreign engine receives, and which of its answers are
+// compared.
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -13,7 +14,8 @@ nlohmann::json told_of(const Experiment& e) {
   return nlohmann::json::parse(exec::program_json(e.sharded(e.sharding), ""));
 }
 
-// Adapters and the parity tests read either.
+// The description has the scenario's own words for sharding, because adapters and the parity tests
+// read either of the two.
 TEST(ExecProgram, ShardingIsInTheScenariosWords) {
   using Settings = std::vector<std::pair<std::string, std::string>>;
   for (const Settings& settings : {Settings{}, Settings{{"tpu.batchwise", "gathered"},
@@ -32,7 +34,7 @@ TEST(ExecProgram, ShardingIsInTheScenariosWords) {
   }
 }
 
-// What an engine was not asked for it does not give, and is not accused of: a GAN has a second loss.
+// An engine is not judged by outputs that were not requested from it: a GAN has a second loss.
 TEST(ExecProgram, NothingIsComparedThatIsNotAskedFor) {
   for (const char* name : {"gan_digits", "drill_cnn"}) {
     const Experiment e = tiny::must(make_experiment(tiny::must(load_scenario(name))));

@@ -1,4 +1,5 @@
-// What our engines are planned to hold against what their tensors really take, counted where they are allocated.
+// Tests the planned host memory of our engines against what their tensors really take, counted
+// where they are allocated.
 #include "program/analysis/host_memory.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +39,7 @@ TEST_P(HostPlans, PlanIsWithinFivePercentOfWhatIsHeld) {
   reset_tensor_peak();
   for (int step = 0; step < 3; ++step)
     ASSERT_TRUE(engine->step(step, states, inputs, outputs, nullptr, nullptr).ok());
-  // The batch was there before: the comparison is of what the engine itself holds.
+  // The batch was allocated before, so only the memory of the engine itself is compared.
   const auto held = static_cast<double>(tensor_memory().peak - before);
   EXPECT_NEAR(static_cast<double>(plan.total() - plan.inputs) / held, 1.0, 0.05)
       << "planned " << plan.total() << " (arena " << plan.arena << ", states " << plan.states

@@ -1,4 +1,5 @@
-// Memory of library scenarios on TPU cores: what fits, what changes do, the largest batch, bytes of optimizers.
+// Tests the memory of library scenarios on TPU cores: what fits, the effect of changes, the largest
+// batch, bytes of optimizers.
 #include "harness/experiment/memory.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,8 @@ int64_t used(const char* scenario, const Overrides& set) {
   return tpu::plan_hbm(e.sharded(e.sharding)).used();
 }
 
-// tensorflow/tpu's trainer keeps activations in bfloat16 unless told otherwise: with this batch, a v2 needs that.
+// tensorflow/tpu's trainer keeps activations in bfloat16 unless configured otherwise; with this
+// batch, a v2 needs that.
 TEST(MemoryReport, ResNet50OfABatchOf1024) {
   const MemoryReport v2 = memory_of("resnet50");
   EXPECT_FALSE(v2.fits());
@@ -32,7 +34,8 @@ TEST(MemoryReport, ResNet50OfABatchOf1024) {
   ASSERT_NE(bf16, v2.changes.end());
   EXPECT_TRUE(bf16->fits);
   EXPECT_LE(v2.used(), tiny::must(tpu::find_generation("v3")).hbm_usable());
-  // 25.6 million weights and as many slots; two forward values for each convolution, kept in float32.
+  // 25.6 million weights and as many slots; two forward values for each convolution, kept in
+  // float32.
   EXPECT_NEAR(static_cast<double>(v2.uses[0].unpadded), 25.557e6 * 4, 1e4);
   EXPECT_EQ(v2.uses[1].unpadded, v2.uses[0].unpadded);
   EXPECT_EQ(v2.slot_bytes_per_weight, 4);
@@ -81,7 +84,7 @@ TEST(MemoryReport, BytesOfSlotsByOptimizer) {
   EXPECT_EQ(bytes("lamb"), 8);
   EXPECT_EQ(bytes("rmsprop"), 8);
   EXPECT_EQ(bytes("rmsprop", {{"optimizer.centered", "true"}}), 12);
-  // Rows and columns of the kernels [784,64] and [64,10], and the biases whole.
+  // Rows and columns of the kernels [784,64] and [64,10], and the whole biases.
   EXPECT_DOUBLE_EQ(bytes("adafactor"),
                    4.0 * (784 + 64 + 64 + 10 + 64 + 10) / (784 * 64 + 64 * 10 + 64 + 10));
 }
@@ -94,7 +97,7 @@ TEST(MemoryReport, PaddingNamesTheRuleItBreaks) {
   ASSERT_NE(conv, r.padding.end());
   EXPECT_EQ(conv->broken_rule,
             "batch 200 and 256 features: neither multiples of 64 and 128 nor of 1024 and 8");
-  // A batch of 256 fills the tiles: more samples in fewer bytes each.
+  // A batch of 256 fills the tiles, so more samples take fewer bytes each.
   EXPECT_NE(std::ranges::find(r.changes, "train.batch = 256", &MemoryChange::change),
             r.changes.end());
   const MemoryReport whole = memory_of("use_tpus", {{"train.batch", "256"}});
@@ -102,7 +105,8 @@ TEST(MemoryReport, PaddingNamesTheRuleItBreaks) {
             whole.padding.end());
 }
 
-// A step that nothing can build again is planned, and offered what the planner alone can do.
+// A step without a recipe cannot be built again. It is planned, and only changes that the planner
+// alone can make are offered.
 TEST(MemoryReport, OfAStepOfOnesOwn) {
   const Experiment e = tiny::must(experiment_on_paper(tiny::must(load_scenario("digits_cnn"))));
   Program step = e.whole();
@@ -116,7 +120,8 @@ TEST(MemoryReport, OfAStepOfOnesOwn) {
   for (const MemoryChange& c : r.changes) EXPECT_EQ(c.set, "") << c.change;
 }
 
-// Half of 12 samples a core make no groups of 4: no change to be offered, and no error.
+// Half of 12 samples per core does not make groups of 4, so this change is not offered, and there
+// is no error.
 TEST(MemoryReport, OffersNoBatchThatLayersRefuse) {
   const MemoryReport r = memory_of("gan_digits", {{"train.batch", "96"}});
   const auto half = [](const MemoryChange& c) { return c.change == "train.batch = 48"; };

@@ -1,4 +1,5 @@
-// Programs made without data are those made with it.
+// Tests that programs made without data equal those made with data, and that batches which do not
+// fit are refused.
 #include <gtest/gtest.h>
 
 #include "harness/experiment/experiment.h"
@@ -16,7 +17,7 @@ TEST(OnPaper, SameProgramAsWithData) {
     const auto paper = experiment_on_paper(*scenario);
     ASSERT_TRUE(paper) << file.name << ": " << paper.error().what;
     EXPECT_EQ(paper->data, nullptr);
-    if (!scenario->data.dir.empty()) continue;  // its files may be absent
+    if (!scenario->data.dir.empty()) continue;  // its files may be missing
     const auto real = make_experiment(*scenario);
     ASSERT_TRUE(real) << file.name;
     EXPECT_EQ(to_text(paper->sharded(paper->sharding)), to_text(real->sharded(real->sharding)))
@@ -34,7 +35,8 @@ TEST(OnPaper, ShapesThatOnlyTheDataTell) {
   EXPECT_EQ(paper.error().fix, "set data.shape");
 }
 
-// TensorFlow's last batch is then a short one, which a program of one batch size cannot take. Where there is none, nothing differs.
+// With drop_remainder = false, TensorFlow's last batch is shorter, which a program of one batch
+// size cannot take. Where there is no remainder, the key changes nothing.
 TEST(Remainder, IsRefusedWhereThereIsOne) {
   const auto made = [](const char* samples, const char* drop) {
     return make_experiment(
@@ -56,7 +58,8 @@ TEST(Remainder, IsRefusedWhereThereIsOne) {
   }
 }
 
-// Groups of samples that a core's share does not make are a user's mistake, wherever the program is sharded.
+// Samples of a core's share that do not make whole groups are a mistake of the user, wherever the
+// program is sharded.
 TEST(Shares, NamesTheNearestBatches) {
   const auto made = [](const Overrides& keys) {
     return *experiment_on_paper(*load_scenario("gan_digits", keys));

@@ -1,4 +1,5 @@
-// Event files: what is written is read back; what is damaged is refused by record. TensorBoard's own reader: tests/harness/read_event_files.py.
+// Tests event files: what is written is read back, and damage is refused with the number of the
+// record. For TensorBoard's own reader see tests/harness/read_event_files.py.
 #include "harness/foreign/event_file.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +47,8 @@ TEST_F(EventFile, ReadsBackWhatIsWritten) {
   EXPECT_EQ(event_file({kLoss, kRate}), event_file({kLoss, kRate})) << "a function of the curves";
 }
 
-// The first record of every event file, as TensorFlow writes it: 24 bytes that are known.
+// The first record of every event file as TensorFlow writes it. All bytes but those of its
+// checksums are compared.
 TEST_F(EventFile, TheFramingIsTfRecords) {
   const std::string bytes = event_file({});
   ASSERT_EQ(bytes.size(), 8 + 4 + 15 + 4U);
@@ -99,7 +101,7 @@ TEST_F(EventFile, EveryRunOfADiagnosisHasAFolder) {
   Report report;
   report.runs.resize(2);
   report.runs[0].name = "R";
-  report.runs[1].name = "T#1";  // its file is not there
+  report.runs[1].name = "T#1";  // its file is missing
   report.runs[1].steps = 2;
   report.runs[1].losses = {0.5f, 0.25f};
   report.runs[1].eval_loss = 0.375;

@@ -1,4 +1,5 @@
-// A/B runs: the rule, the statistics by simulation, and whole comparisons of small models.
+// Tests A/B comparisons: the decision rule, its statistics by simulation, and whole comparisons of
+// small models.
 #include "harness/gate/compare.h"
 
 #include <boost/math/distributions/binomial.hpp>
@@ -19,21 +20,24 @@ TrajectoryRow row_of(const std::vector<double>& differences, double margin) {
 
 TEST(Compare, TheRule) {
   using O = CompareOutcome;
-  EXPECT_EQ(decide(row_of({0.01, 0.02, 0.03}, 0.04)), O::kEquivalent);  // 90 %: up to 0.037
+  // 90 % interval: up to 0.037
+  EXPECT_EQ(decide(row_of({0.01, 0.02, 0.03}, 0.04)), O::kEquivalent);
   EXPECT_EQ(decide(row_of({0.010, 0.011, 0.012}, 0.04)),
-            O::kEquivalent);  // other than 0, and inside
+            O::kEquivalent);  // differs from 0, and inside the margin
   EXPECT_EQ(decide(row_of({0.010, 0.011, 0.012}, 0.0115)),
-            O::kDiffers);  // neither inside nor outside
+            O::kDiffers);  // differs from 0, neither inside nor outside
   EXPECT_EQ(decide(row_of({0.010, 0.011, 0.012}, 0.001)), O::kDiffers);  // outside
   EXPECT_EQ(decide(row_of({-0.010, -0.011, -0.012}, 0.001)), O::kDiffers);
-  EXPECT_EQ(decide(row_of({0.01, 0.02, 0.03}, 0.03)), O::kUndetermined);  // 95 %: from -0.0048
+  // 95 % interval: from -0.0048
+  EXPECT_EQ(decide(row_of({0.01, 0.02, 0.03}, 0.03)), O::kUndetermined);
   EXPECT_EQ(decide(row_of({0.01}, 0.03)), O::kUndetermined);
   EXPECT_EQ(decide(row_of({0}, 0.03)), O::kUndetermined);  // one accuracy may agree by chance
   EXPECT_EQ(decide(row_of({0, 0}, 0.03)), O::kEquivalent);
 }
 
-// By Student's law the 95 % interval holds the mean in 95 of 100 experiments, "equivalent" is said of a mean at the margin in 5
-// of 100, "differs" of a mean of 0 in 5 of 100 at most. Bounds: binomial, what a right one exceeds once in 10^6 on either side.
+// By Student's law the 95 % interval contains the mean in 95 of 100 experiments; "equivalent" is
+// reported for a mean at the margin in 5 of 100, and "differs" for a mean of 0 in 5 of 100 at most.
+// The bounds are binomial: a correct implementation exceeds them once in 10^6 on either side.
 TEST(Compare, IntervalsAndErrorRatesAreWhatTheySay) {
   constexpr int kTrials = 20000;
   const auto bounds = [](double p) {
@@ -63,11 +67,12 @@ TEST(Compare, IntervalsAndErrorRatesAreWhatTheySay) {
   }
 }
 
-// At the number of seeds that is said, both outcomes are reached in 80 of 100 experiments. The approximation by a shifted Student's
-// law is good to 2 of 100 from five seeds on; with that, bounds as above.
+// With the number of seeds that is reported, both outcomes are reached in 80 of 100 experiments.
+// The approximation by a shifted Student's law is good to 2 of 100 from five seeds on; the bounds
+// allow for that and are as above otherwise.
 TEST(Compare, TheSeedsThatAreSaidDecide) {
   constexpr int kTrials = 4000;
-  TrajectoryRow spread = row_of({-1, 0, 1}, 1.5);  // deviation 1
+  TrajectoryRow spread = row_of({-1, 0, 1}, 1.5);  // standard deviation 1
   const auto n = seeds_for_power(spread);
   ASSERT_TRUE(n);
   ASSERT_GE(*n, 5);
@@ -86,7 +91,8 @@ TEST(Compare, TheSeedsThatAreSaidDecide) {
   }
   EXPECT_GE(equivalent, least);
   EXPECT_GE(differs, least);
-  // One less would not do for the harder of both, by more than the approximation is off.
+  // No number is given for a single pair, without a margin, or if more than 10000 seeds were
+  // needed.
   EXPECT_FALSE(seeds_for_power(row_of({1}, 1.5)));
   EXPECT_FALSE(seeds_for_power(row_of({-1, 0, 1}, 0)));
   EXPECT_FALSE(seeds_for_power(row_of({-1, 0, 1}, 1e-3)));
@@ -126,7 +132,8 @@ TEST_F(CompareRuns, PrecisionIsWithinTheMarginOfSeeds) {
 }
 
 TEST_F(CompareRuns, AnotherMeaningDiffers) {
-  // The gradient of a mean, against that of a sum under a mean over cores: four times as large a step.
+  // A takes the gradient of the mean. B sums the loss per core and takes the mean over cores, which
+  // makes its step four times as large.
   options_.settings = {{"optimizer.lr", "0.01"}};
   options_.b.settings = {{"loss.reduction", "sum"}};
   options_.b.engine.engine = "tpu";

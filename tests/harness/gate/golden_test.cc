@@ -1,6 +1,6 @@
-// The bits of training, pinned: every library scenario that needs no file of the user's, its
-// initial checkpoint and the state after 20 steps on the cpu (whole and sharded) and on the
-// emulated TPU.
+// Tests that the bits of training do not change, for every library scenario that needs no file of
+// the user's: its initial checkpoint and the state after 20 steps on the cpu (whole and sharded)
+// and on the emulated TPU.
 //
 // A digest that changes is a decision about the numeric contract (docs/numerics.md), never a
 // refresh: whoever trained before gets other bits from now on. TWINRUN_UPDATE_GOLDEN=1 rewrites the
@@ -22,9 +22,10 @@ namespace twinrun {
 namespace {
 
 const char* const kTable = TWINRUN_SOURCE_DIR "/tests/golden/runs/digests.txt";
-// A heavy scenario shows in two steps what its ops do; the heaviest are not repeated for every setting.
+// Two steps of a heavy scenario show what its ops do. The heaviest are not repeated for every
+// setting.
 constexpr int64_t kSteps = 20, kHeavySteps = 2;
-constexpr double kMediumFlops = 1e9, kHeavyFlops = 5e9, kHeaviestFlops = 1e11;  // of a step
+constexpr double kMediumFlops = 1e9, kHeavyFlops = 5e9, kHeaviestFlops = 1e11;  // per step
 
 // "digits_mlp T" -> "after 20 steps: 0123..."
 using Table = std::map<std::string, std::string>;
@@ -62,13 +63,13 @@ void expect_golden(const Table& found) {
   }
 }
 
-// Few samples: the model is the library's, the data need not be.
+// Few samples, to be fast: only the model must be the library's.
 Experiment load(const std::string& name) {
   return tiny::must(make_experiment(
       tiny::must(load_scenario(name, {{"data.train", "512"}, {"data.eval", "32"}}))));
 }
 
-// The same values where no vector would lie by itself.
+// The same values at addresses that are not aligned for vectors.
 States shifted(const States& states) {
   States result = states;
   for (ReplicaState& replica : result) {
@@ -113,7 +114,7 @@ Table corners(const std::string& name, int threads, bool shift = false) {
   return found;
 }
 
-// Scenarios that need no file, and whose step has from `least` to `most` FLOP.
+// Scenarios that need no file, and whose step takes from `least` to `most` FLOP.
 std::vector<std::string> self_contained(double least, double most) {
   static const std::map<std::string, double> all = [] {
     std::map<std::string, double> flops;
@@ -146,13 +147,14 @@ TEST(GoldenRunsSlowHeavy, HeavyScenarios) {
   for (const std::string& name : names) expect_golden(corners(name, 1));
 }
 
-// The table has no row that no test looks at, and none is missing.
+// Every row of the table is tested, and none is missing.
 TEST(GoldenRuns, TableIsComplete) {
   if (std::getenv("TWINRUN_UPDATE_GOLDEN") != nullptr) GTEST_SKIP() << "being rewritten";
   EXPECT_EQ(read_table().size(), 4 * self_contained(0, kAny).size());
 }
 
-// TWINRUN_GOLDEN="digits_mlp litmus_nan" leaves only these, for an emulated CPU (docs/amx.md).
+// TWINRUN_GOLDEN="digits_mlp litmus_nan" selects only these scenarios, for an emulated CPU
+// (docs/amx.md).
 std::vector<std::string> chosen(const std::vector<std::string>& names) {
   const char* list = std::getenv("TWINRUN_GOLDEN");
   if (list == nullptr) return names;
@@ -168,7 +170,7 @@ std::vector<std::string> chosen(const std::vector<std::string>& names) {
   return result;
 }
 
-// Every instruction set, every thread count, both alignments: the digests of the table.
+// Every instruction set, every thread count and both alignments give the digests of the table.
 class GoldenSettings : public testing::TestWithParam<std::tuple<Isa, int, bool>> {
  protected:
   void expect(double least, double most) {
@@ -192,8 +194,9 @@ std::string setting_name(const testing::TestParamInfo<std::tuple<Isa, int, bool>
 }
 
 TEST_P(GoldenRunsSlow, NeverChangeABit) { expect(0, kMediumFlops); }
-// Heavy ones: every instruction set with every thread count, in turn with one alignment and the other; the model of AMX with three
-// threads; the heaviest not at all. All of it where TWINRUN_GOLDEN names them.
+// Heavy scenarios run with every instruction set and every thread count, alternating between the
+// alignments; the model of AMX runs with three threads only, and the heaviest scenarios not at all.
+// For scenarios that TWINRUN_GOLDEN names, everything runs.
 TEST_P(GoldenRunsSlow, NeverChangeABitOfHeavyScenarios) {
   const auto [isa, threads, shift] = GetParam();
   const bool turn = (threads % 2 == 1) != (isa == Isa::kAvx512),
@@ -208,7 +211,7 @@ class GoldenRunsThreads : public testing::TestWithParam<int> {};
 TEST_P(GoldenRunsThreads, NeverChangeABit) { expect_golden(corners("digits_mlp", GetParam())); }
 INSTANTIATE_TEST_SUITE_P(Counts, GoldenRunsThreads, testing::Values(1, 2, 3, 8));
 
-// Scalar code and the model of AMX tiles are for proof: five steps of each.
+// Scalar code and the model of AMX tiles are slow and exist for proof only: five steps of each.
 TEST(GoldenRunsProof, FiveSteps) {
   const Experiment e = load("digits_mlp");
   for (const auto& [engine, sharded] :

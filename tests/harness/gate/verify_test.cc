@@ -1,4 +1,5 @@
-// Regression gates: a golden run against the same engine, a changed one, an honest other one; golden files that cannot be.
+// Tests regression gates: a golden run against the same engine, a changed one and another
+// conforming one; golden files that are invalid or damaged.
 #include "harness/gate/verify.h"
 
 #include <fmt/format.h>
@@ -19,7 +20,7 @@ using tiny::must;
 
 class Verify : public testing::Test {
  protected:
-  // A golden run of 20 steps; kept are the states before 0, 6, 12 and 19.
+  // Records a golden run of 20 steps, with the states before steps 0, 6, 12 and 19.
   RunFile record(const char* layers, const std::string& engine, int cores,
                  const Overrides& overrides = {}) {
     const Experiment e = tiny::experiment(layers, overrides);
@@ -61,7 +62,7 @@ TEST_F(Verify, SameBitsWithOtherThreads) {
 
 TEST_F(Verify, AChangeIsNamedByStepAndTensor) {
   record(tiny::kDense, "cpu", 1);
-  // Step 5 has its tensors alone, step 6 every op.
+  // The golden run has digests of every op at step 6, and of tensors only at step 5.
   const Gate tensor = verify_with("scale@dense1/kernel.grad,from=5,magnitude=1.5");
   EXPECT_EQ(tensor.outcome, GateOutcome::kMoved);
   ASSERT_TRUE(tensor.moved);
@@ -71,7 +72,7 @@ TEST_F(Verify, AChangeIsNamedByStepAndTensor) {
   ASSERT_TRUE(tensor.noise);
   EXPECT_FALSE(tensor.noise->inside);
   ASSERT_TRUE(tensor.noise->outside);
-  EXPECT_EQ(tensor.noise->outside->step, 6);  // the first recorded state that it acts on
+  EXPECT_EQ(tensor.noise->outside->step, 6);  // the first recorded state at which it acts
   EXPECT_EQ(tensor.noise->outside->tensor, "dense1/kernel.grad");
   EXPECT_NE(tensor.noise->outside->now.find("1.5 times what was due"), std::string::npos)
       << tensor.noise->outside->now;
@@ -95,7 +96,8 @@ TEST_F(Verify, AChangeOnOneCoreIsNamedByItsCore) {
   }
 }
 
-// An engine of ours has defined bits: a change inside the noise is a change, and is told to be no more than that.
+// One of our own engines has defined bits, so a change that is inside the noise is still a change.
+// The gate reports that it is no larger than noise.
 TEST_F(Verify, ASmallChangeOfDefinedBitsIsMovedAndInsideTheNoise) {
   record(tiny::kDense, "tpu", 1);
   const std::string fault = "ulp_bias@dense1/kernel.grad,step=12,magnitude=1";
@@ -136,7 +138,8 @@ TEST_F(VerifyNoise, HonestEnginesAreInsideAndTheSameAnswerComesTwice) {
 }
 TEST_F(VerifyNoise, SlowTwentyHonestEnginesAreInside) { honest_engines_are_inside(2, 20); }
 
-// Each far above what honest engines of one bf16 pass differ by: gradients of them are within a few per cent.
+// Each fault is far larger than what conforming engines of one bfloat16 pass differ by; their
+// gradients are within a few per cent.
 TEST_F(VerifyNoise, WrongEnginesAreOutside) {
   record(tiny::kDense, "cpu", 4);
   const std::pair<const char*, const char*> faults[] = {
@@ -155,7 +158,8 @@ TEST_F(VerifyNoise, WrongEnginesAreOutside) {
   }
 }
 
-// Recorded are 0, 6, 12 and 19: seen from 12, and looked for from 6 on.
+// States are recorded before steps 0, 6, 12 and 19. The fault shows at 12, so the first step is
+// searched for from 6 on.
 TEST_F(VerifyNoise, TheFirstStepOutsideIsFoundBetweenRecordedOnes) {
   record(tiny::kDense, "cpu", 1);
   const Gate gate =
@@ -167,13 +171,14 @@ TEST_F(VerifyNoise, TheFirstStepOutsideIsFoundBetweenRecordedOnes) {
   EXPECT_EQ(gate.moved->tensor, "dense1/kernel.grad");
 }
 
-// One honest variant in eight draws its orders anew in every run.
+// One conforming variant in eight draws new summation orders in every run.
 TEST_F(Verify, AnEngineThatDoesNotRepeatIsToldSo) {
   uint64_t seed = 0;
   while (draw_variant(seed, DotPrecision::kBf16).declared.deterministic) ++seed;
   const RunFile golden = record(tiny::kDense, fmt::format("honest:{}", seed), 1);
   EXPECT_FALSE(must(golden_facts(golden, path_)).repeats);
-  // The counter of runs begins anew with each backend, as a process does: the first run is the first again. Another start differs.
+  // A new backend counts its runs from the first again, as a new process does, so it would repeat
+  // the first run's bits. The fault makes them differ.
   const Gate noise =
       verify({.faults = {must(parse_fault("ulp_bias@dense1/kernel.grad,step=12,magnitude=1"))}});
   EXPECT_EQ(noise.decides, "noise");
@@ -267,7 +272,7 @@ TEST_F(Verify, FilesThatCannotBeAreRefusedByName) {
   says("dense1/bias");
 }
 
-// Whatever is damaged, it ends in an error or in a gate, and nothing that is damaged passes as the same.
+// A damaged file gives an error or a gate, and no damage that is read passes as the same.
 TEST_F(Verify, DamagedFilesNeverPass) {
   record(tiny::kDense, "cpu", 1, {{"train.steps", "3"}});
   std::ifstream in(path_, std::ios::binary);
@@ -288,7 +293,7 @@ TEST_F(Verify, DamagedFilesNeverPass) {
     put(bytes);
     const auto gate = verify_golden(path_, {});
     refused += !gate;
-    // Padding that nothing reads may change.
+    // Padding that is never read may change.
     if (gate) {
       EXPECT_EQ(gate->outcome, GateOutcome::kSame) << at;
     }

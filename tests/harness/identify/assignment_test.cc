@@ -1,4 +1,5 @@
-// Which rows each core was fed, and who adds up with whom: told from tensors, and from what ops read.
+// Tests how the rows fed to each core, and the cores that reduce together, are found: from tensors,
+// and from what ops read.
 #include "harness/sharding/assignment.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +30,7 @@ Rows own(int n) {
 // The rows of whole shards, core by core, of a batch of 32.
 Rows shards(std::vector<int> of_cores) { return rows_of_shards(own(32), of_cores); }
 
-// A foreign engine that shows tensors only, whose script does something else.
+// A foreign engine that shows tensors only and whose script runs a changed program.
 class Script : public Backend {
  public:
   Script(std::unique_ptr<Backend> inner, Change change)
@@ -74,7 +75,7 @@ std::string proposals(const MatchResult& m) {
   return out;
 }
 
-// As diagnose judges a run that is screened.
+// Judges a run as a diagnosis judges one that is screened.
 MatchResult judged(const Experiment& e, Backend& subject, int64_t steps = 4, bool pairs = true) {
   const Program asked = e.sharded(e.sharding);
   tiny::KeptSteps kept;
@@ -84,7 +85,7 @@ MatchResult judged(const Experiment& e, Backend& subject, int64_t steps = 4, boo
   options.steps = steps;
   tiny::must(train(e, asked, subject, options));
   MatchOptions how;
-  how.formulas = false;  // they are looked for no sooner
+  how.formulas = false;  // the diagnosis does not search for them any sooner
   how.pairs = pairs;
   StepsJudge judge(e, asked, subject, how);
   return tiny::must(judge.match(kept.states, steps));
@@ -159,14 +160,15 @@ TEST(Assignment, NamesOfDeals) {
       "2; core 2: inputs of shard 2, labels of shard 1)");
 }
 
-// Gradients of each core before and after they are reduced, statistics that each core moves by its own.
+// The programs of the algebra compute what their descriptions say: per-core gradients before and
+// after the reduction, and running statistics that each core updates by itself.
 TEST(Assignment, TheProgramsAreWhatTheySay) {
   const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.cores", "4"}});
   States start;
   const auto tensors_of = [&](const Sharding& s) {
     const Program program = e.sharded(s);
     const auto engine = tiny::must(tiny::backend("cpu:f64")->prepare(program));
-    if (start.empty()) {  // cores that have parted
+    if (start.empty()) {  // cores whose statistics have diverged
       start = initial_states(program, e.scenario.seed);
       const auto own = tiny::must(tiny::backend("cpu:f64")->prepare(e.sharded(e.sharding)));
       start = tiny::must(one_step(e, *own, 0, start)).after;
@@ -197,7 +199,7 @@ TEST(Assignment, TheProgramsAreWhatTheySay) {
   s = e.sharding;
   s.reduction_groups = {2, false};
   const auto neighbours = tensors_of(s).at("dense1/kernel.grad");
-  expect_mean(neighbours[1], own, {0, 1}, 0.5);  // divided by all four
+  expect_mean(neighbours[1], own, {0, 1}, 0.5);  // divided by all four cores
   expect_mean(neighbours[2], own, {2, 3}, 0.5);
   s.reduction_groups.strided = true;
   s.scaling = Scaling::kByGroup;
@@ -216,20 +218,21 @@ TEST(Assignment, TheProgramsAreWhatTheySay) {
   const auto from_first = tensors_of(s).at(variance);
   EXPECT_EQ(from_first[0], as_asked.at(variance)[0]);
   const auto at = static_cast<size_t>(e.sharded(s).state_index(variance));
-  const double kept_share = 1 - static_cast<double>(0.1F);  // momentum 0.9, as the program has it
+  // The momentum is 0.9; the program holds 1 - 0.9 as a float32 number.
+  const double kept_share = 1 - static_cast<double>(0.1F);
   for (size_t i = 0; i < from_first[2].size(); ++i) {
     const double first = as_doubles(start[0].vars[at])[i], third = as_doubles(start[2].vars[at])[i];
     EXPECT_NEAR(from_first[2][i] - as_asked.at(variance)[2][i], kept_share * (first - third),
                 1e-12);
   }
-  // Averaged over cores that held the same before.
+  // Averaged over cores that all held the same statistics before the step.
   start = initial_states(e.sharded(e.sharding), e.scenario.seed);
   const auto each = tensors_of(e.sharding).at(variance);
   s.statistics = Statistics::kAveraged;
   expect_mean(tensors_of(s).at(variance)[2], each, {0, 1, 2, 3}, 1);
 }
 
-// ---- healthy: every sample once, as itself
+// ---- harmless: every sample counts once, with its own label
 
 TEST(Assignment, StridesAreNoFault) {
   const Experiment e = dense(4);
@@ -243,16 +246,18 @@ TEST(Assignment, ShardsOnOtherCoresAreNoFault) {
   expect_harmless(judged(e, deals(rows_in_blocks(4, 8, 8, 3))), "begin 3 later");
 }
 
-// Where samples meet on a core: other samples meet.
+// With per-core batch norm, samples on the same core affect each other, so strided rows change
+// which samples are normalised together. That is still no fault.
 TEST(Assignment, StridesUnderBatchNormOfEachCoreAndDropout) {
   const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.cores", "4"}});
   const Rows strided = rows_in_blocks(4, 8, 1, 0);
   expect_harmless(judged(e, deals(strided)), "k + 4, k + 8");
-  // What is drawn goes with the samples.
+  // The same where the random draws follow the samples.
   expect_harmless(judged(e, deals(strided, strided, strided)), "k + 4, k + 8");
 }
 
-// No rule makes it: the losses show that, and gradients that all is there.
+// No rule gives this permutation. The cores' losses show that the rows are dealt in another way,
+// and the gradients show that every sample is there.
 TEST(Assignment, AnyPermutationIsNoFault) {
   const Experiment e = dense(4);
   Rows rows = own(32);
@@ -261,12 +266,12 @@ TEST(Assignment, AnyPermutationIsNoFault) {
   expect_harmless(judged(e, deals(rows)), "their mean and every gradient");
 }
 
-// ---- wrong
+// ---- wrong: samples are lost, or have other labels, or reductions differ
 
 TEST(Assignment, AShardThatIsFedTwice) {
   const Experiment e = dense(4);
   expect_cause(judged(e, deals(shards({0, 1, 2, 1}))), "missing_samples", "core 3 shard 1");
-  // Of shards that are dealt in strides.
+  // One of several shards that are dealt in strides.
   expect_cause(judged(e, deals(rows_of_shards(rows_in_blocks(4, 8, 1, 0), {0, 1, 1, 3}))),
                "missing_samples", "left out");
   const Experiment synced =
@@ -283,7 +288,7 @@ TEST(Assignment, LabelsOfOtherSamples) {
   expect_cause(judged(e, deals({}, rows_in_blocks(4, 8, 8, 1))), "labels_apart", "1 row later");
 }
 
-// By the gradients: how often each sample counts.
+// The gradients show how often each sample counts.
 TEST(Assignment, ASampleThatIsMissing) {
   const Experiment e = dense(2);
   Rows rows = own(32);
@@ -346,7 +351,7 @@ TEST(Assignment, RunningStatisticsOfOtherMakes) {
                   "broadcast_buffers");
 }
 
-// Two at once, one of which is a deal.
+// Two causes at once, one of which is a deal of rows.
 TEST(AssignmentSlow, ADealAndAnotherCause) {
   const Experiment e = dense(4);
   const auto both_named = [&](const MatchResult& m, const std::string& deal,
@@ -369,7 +374,8 @@ TEST(AssignmentSlow, ADealAndAnotherCause) {
   EXPECT_TRUE(both_named(twice, "missing_samples", "rate_times_cores")) << proposals(twice);
 }
 
-// An engine's faults are no deals: one core's part left out, one core's loss wrong, a forward pass that is.
+// Engine faults are not explained as deals: one core left out of a reduction, a wrong loss on one
+// core, a wrong forward pass, a scaled gradient.
 void expect_unexplained(bool pairs) {
   const Experiment e = dense(4);
   for (const char* fault :
@@ -384,7 +390,7 @@ void expect_unexplained(bool pairs) {
 TEST(Assignment, AFaultIsNoDeal) { expect_unexplained(false); }
 TEST(AssignmentSlow, AFaultIsNoDealBesideAnotherCause) { expect_unexplained(true); }
 
-// ---- from the ops: what they read
+// ---- read from the ops' operands
 
 TEST(Assignment, ReadFromTheOps) {
   const Scenario scenario =

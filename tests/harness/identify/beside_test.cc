@@ -1,4 +1,5 @@
-// Two mistakes at once: what the script has otherwise, and what its engine does wrong. Both are named.
+// Tests that two mistakes at once are both named: a difference of the script, and a fault of its
+// engine (or two differences of the script).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,12 +15,12 @@ namespace {
 struct Pair {
   std::string layers;
   Overrides asked;                  // the scenario
-  Overrides own;                    // what the script has in the place of some of it
-  std::vector<const char*> causes;  // of sharding that the script has
-  const char* fault;                // of its engine; "": none
+  Overrides own;                    // where the script differs from the scenario
+  std::vector<const char*> causes;  // causes of sharding that the script has
+  const char* fault;                // the fault of its engine; "": none
   std::vector<const char*>
       named;  // settings or causes that must be named; of "a|b", which are one program, either
-  const char* tensor;  // the first outside; "": none is, all is explained
+  const char* tensor;  // the first tensor outside; "": none, all is explained
   std::string own_layers = {};
 };
 
@@ -107,7 +108,8 @@ TEST(BesideSlow, AnEpsilonAndAStaleCore) {
                {"epsilon_form"},
                "dense2/kernel.grad"});
 }
-// No tensor is left alone by the fault: the formula is told from what the updates make of the gradients as they were.
+// The fault changes every gradient. The formula is identified from the updates, given the gradients
+// as the engine reports them.
 TEST(BesideSlow, AnEpsilonAndAllGradientsWrong) {
   expect_both({tiny::kDense,
                kAdam,
@@ -174,7 +176,7 @@ TEST(BesideSlow, ASumForAMeanAndBatchNormOfEachCore) {
                {"unscaled|reduction", "batch_norm"},
                ""});
 }
-// An engine's fault alone has no formula beside it.
+// For an engine fault alone, no formula is named beside it.
 TEST(BesideSlow, AFaultAloneIsAlone) {
   for (const char* fault :
        {"drop_core@*.grad.all_reduce,core=2", "stale_weights@dense2/kernel.update,step=2",

@@ -1,4 +1,5 @@
-// Where a fault lies between the tensors that are shown, told from the program.
+// Tests the bracket of a fault: between which of the shown tensors it lies, derived from the
+// program's graph.
 #include "harness/identify/bracket.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,8 @@ class Brackets : public testing::Test {
                             {{"tpu.cores", "2"}, {"optimizer.kind", "adam"}})),
         p_(e_.sharded(e_.sharding)) {}
 
-  // Those that match are off by `relative`; all others are inside, and would show `resolution`.
+  // Tensors for which `outside` returns true have the error `relative`; all others are inside, and
+  // would show an error of `resolution`.
   Bracket look(const std::function<bool(const std::string&)>& outside, double relative = 0.5,
                double resolution = 1e-4) const {
     std::vector<SeenTensor> seen;
@@ -42,7 +44,8 @@ TEST_F(Brackets, OneGradientAlone) {
   EXPECT_NE(b.right.find("the gradient of "), std::string::npos) << b.right;
 }
 
-// Adam's update hides the size of a gradient: that it is inside says nothing.
+// Adam's update hides the size of a gradient, so an update that is inside is no evidence that its
+// gradient is right.
 TEST_F(Brackets, WhatFollowsFromAWrongTensorIsNoWitness) {
   const Bracket all = look(
       any({"conv1/kernel.grad", "conv1/kernel", "conv1/kernel.adam_m", "conv1/kernel.adam_v"}));
@@ -54,7 +57,7 @@ TEST_F(Brackets, TheBackwardPassBetweenTwoLayers) {
     return t.starts_with("conv1/") || t.starts_with("batch_norm1/gamma") ||
            t.starts_with("batch_norm1/beta");
   });
-  // dense1's gradient is right: what comes after it is not.
+  // dense1's gradient is right; the gradients computed after it in the backward pass are not.
   EXPECT_TRUE(b.text.starts_with("the backward pass from ")) << b.text;
   EXPECT_EQ(b.text.find("dense"), b.text.find("dense1 to")) << b.text;
   EXPECT_NE(b.right.find("dense1/kernel"), std::string::npos) << b.right;
@@ -84,7 +87,7 @@ TEST_F(Brackets, AnUpdateAlone) {
             "what these updates share, such as the learning rate");
 }
 
-// An error that a loss would not show is not ruled out by a loss that is inside.
+// A loss that is inside does not rule out an error so small that the loss would not show it.
 TEST_F(Brackets, ACoarseWitnessSaysNothing) {
   const auto gradients = [](const std::string& t) { return t.ends_with(".grad"); };
   const Bracket fine = look(gradients, 0.5, 1e-4), coarse = look(gradients, 0.5, 0.1);
@@ -92,7 +95,8 @@ TEST_F(Brackets, ACoarseWitnessSaysNothing) {
   EXPECT_NE(coarse.text.find("forward"), std::string::npos) << coarse.text;
 }
 
-// In the order of the backward pass, not in that of the parameters, in which gradients are reduced.
+// The order is that of the backward pass. Gradients are reduced in another order, that of the
+// parameters.
 TEST_F(Brackets, GradientsAreOrderedAsTheyAreComputed) {
   const auto at = [&](const std::string& t) { return computed_at(p_, t, p_.find_output(t)->id); };
   EXPECT_LT(p_.find_output("conv1/kernel.grad")->id, p_.find_output("dense1/kernel.grad")->id);

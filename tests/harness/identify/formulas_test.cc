@@ -1,4 +1,5 @@
-// The catalogue of formulas: each that an experiment could have, run in secret by an engine of its own, is named from its tensors.
+// Tests the catalogue of formulas: each change that an experiment could have is run by an engine
+// that does not report it, and must be named from the engine's tensors.
 #include "harness/identify/formulas.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@
 namespace twinrun {
 namespace {
 
-// An honest engine that runs a script of its own.
+// A conforming engine that runs a script of its own.
 class OwnScript : public tiny::OwnScript {
  public:
   OwnScript(Experiment own, Sharding sharding)
@@ -73,13 +74,14 @@ Experiment on_one_core(const char* layers, Overrides overrides) {
   return tiny::experiment(layers, overrides);
 }
 
-// Each change of the experiment, planted: named, or inside where the run cannot show it. How many of each.
+// Plants each change that the experiment could have. Each must be named, or be inside where the run
+// cannot show it; at least `at_least` must be named.
 void expect_all_named(const Experiment& e, size_t at_least) {
   size_t names = 0;
   for (const FormulaChange& change : formula_changes(e)) {
     const Result<Experiment> own = with_formula(e, change);
-    if (!own) continue;  // this model cannot have it: another padding, other shapes
-    // What keeps other things between steps has tests of its own.
+    if (!own) continue;  // this model cannot have it: padding may change shapes
+    // Changes that need other state between steps have tests of their own.
     const Program its = own->whole(), asked = e.whole();
     const bool fits = std::ranges::equal(
         its.state, asked.state,
@@ -122,9 +124,10 @@ TEST(Formulas, AnHonestEngineIsInside) {
   EXPECT_EQ(match_script(e, subject).outcome, MatchResult::Outcome::kInside);
 }
 
-// ---- what no list has
+// ---- private state: what the engine does not report
 
-// A script of another program that keeps its own state from step to step, and shows what the scenario asks for.
+// Runs another program, keeps that program's state from step to step, and reports only the
+// variables that the scenario's program has.
 class Stateful : public Backend {
  public:
   Stateful(const Experiment& own, const Program& asked) : own_(own), asked_(asked) {}
@@ -166,7 +169,7 @@ class Stateful : public Backend {
   const Program& asked_;
 };
 
-// All steps of a run, judged as a diagnosis judges them.
+// Judges all steps of a run as a diagnosis does.
 MatchResult match_run(const Experiment& e, const Program& asked, Backend& subject) {
   tiny::KeptSteps keeper;
   RunOptions options;
@@ -190,7 +193,7 @@ MatchResult match_stateful(const Experiment& e, const Overrides& own) {
   return match_run(e, asked, subject);
 }
 
-// AMSGrad's maximum is nowhere in the state that is reported: it is replayed.
+// AMSGrad's maximum is not in the reported state, so it is replayed from the first step on.
 TEST(Formulas, WhatAScriptKeepsToItselfIsReplayed) {
   const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "adam"}});
   const MatchResult m = match_stateful(e, {{"optimizer.amsgrad", "true"}});
@@ -236,7 +239,8 @@ TEST(Formulas, ANumberOfNoListIsSolvedFor) {
                        "epsilon = 0.0007 in layers of kind batch_norm"));
 }
 
-// A constant that an engine's compiler got wrong is any number, and nobody's setting.
+// A constant that an engine's compiler got wrong can be any number; it is no number that a person
+// would set, so no setting explains it.
 TEST(Formulas, ANumberThatNobodySetsIsNotExplained) {
   const Experiment norm = on_one_core(tiny::kNormalized, {});
   const MatchResult m = match_number(norm, "batch_norm.epsilon", "0.001037");
@@ -261,7 +265,7 @@ TEST(Formulas, WhatGradientsAreClippedAtIsRead) {
 
 // ---- layers
 
-// Of these kinds, with what else a kind needs.
+// A model of these kinds of layers, with the keys that a kind requires.
 Experiment of_layers(std::initializer_list<const char*> kinds) {
   std::string text;
   for (const std::string kind : kinds) {
@@ -272,7 +276,7 @@ Experiment of_layers(std::initializer_list<const char*> kinds) {
   return on_one_core(text.c_str(), {});
 }
 
-// Black pixels and biases that start at zero: relu's input is exactly zero there.
+// Pixels are black and biases start at zero, so relu's input is exactly zero in places.
 TEST(Formulas, TheGradientOfReluAtZeroIsNamed) {
   const Experiment e = of_layers({"conv2d", "relu", "flatten", "dense"});
   for (const char* at_zero : {"half", "full"}) {
@@ -289,7 +293,7 @@ TEST(Formulas, OfOneLayerAreNamed) {
   EXPECT_TRUE(is_named(m, "model.layers.batch_norm2.momentum = 0.9")) << told_of_script(m);
 }
 
-// ---- what does not learn
+// ---- parameters that do not learn
 
 TEST(Formulas, LayersThatDoNotLearnAreNamedTogether) {
   const Experiment e = on_one_core(tiny::kDense, {{"optimizer.kind", "momentum"}});
@@ -309,7 +313,7 @@ TEST(Formulas, AKernelThatDoesNotLearnBesideItsBiasIsNoFormula) {
   }
 }
 
-// One tensor's fault is no formula's doing.
+// A fault of a single tensor must not be explained by a formula.
 TEST(Formulas, AFaultOfOneOpIsNotExplainedAway) {
   const Experiment e = on_one_core(tiny::kConvolutional, {{"optimizer.kind", "momentum"}});
   for (const char* fault : {"scale@dense1/kernel.grad", "zero_rows@dense1/kernel.grad"}) {
@@ -353,7 +357,8 @@ TEST(Formulas, TwoAtOnceAreBothNamed) {
   EXPECT_EQ(m.explanations.front().parts.size(), 2u) << told_of_script(m);
 }
 
-// docs/formulas.md ends with the table; where this fails, what is printed is to take its place.
+// docs/formulas.md ends with this table. If the test fails, replace the table there with the one
+// that it prints.
 TEST(Formulas, TheTableOfTheDocsIsTheCatalogue) {
   std::ifstream file(std::string(TWINRUN_SOURCE_DIR) + "/docs/formulas.md");
   const std::string text((std::istreambuf_iterator<char>(file)), {});

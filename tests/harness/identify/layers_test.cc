@@ -1,4 +1,5 @@
-// In which layer, and in which pass, a step went wrong: told of engines that show what their layers give.
+// Tests that the layer and the pass in which a step went wrong are named, for engines that show the
+// outputs of their layers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,13 +34,14 @@ kind = "dense"
 units = 10
 )";
 
-// An engine of another's, of which something is known: op `op` times `factor`, on replica 0 alone. It shows all layers but `hidden`.
+// A foreign engine with a known fault: the result of op `op` times `factor`, on replica 0 only. It
+// shows the outputs of all layers except those in `hidden`.
 struct Wrong {
   std::string op = {};
   float factor = 1;
   std::set<std::string> hidden = {};
-  float unit = 1;          // in which it shows gradients of layers
-  int64_t runs = 1 << 20;  // engines of its that are wrong
+  float unit = 1;          // the unit in which it shows gradients of layers
+  int64_t runs = 1 << 20;  // how many of its engines are wrong, from the first
 };
 
 class ShowsLayers : public Backend {
@@ -120,7 +122,7 @@ struct LayerCase {
   bool asked = false;
 };
 
-// Two steps from its own states, judged.
+// Judges two steps, each started from the subject's own state.
 LayerCase layer_case(const Experiment& e, const Wrong& own) {
   const Program asked = e.sharding.cores > 1 ? e.sharded(e.sharding) : e.whole();
   ShowsLayers subject(honest_f32(), own);
@@ -132,7 +134,7 @@ LayerCase layer_case(const Experiment& e, const Wrong& own) {
     states.push_back({step, at, r.after, r.outputs});
     at = r.after;
   }
-  MatchOptions o;  // what would explain the subject is not looked for: it is known to be wrong
+  MatchOptions o;  // no explanation is searched for: the subject is known to be wrong
   o.formulas = o.pairs = false;
   StepsJudge judge(e, asked, subject, o);
   LayerCase out;
@@ -167,7 +169,7 @@ void expect_fault(const LayerCase& j, const std::string& value, const Words& lay
   EXPECT_GT(j.fault->ratio, j.fault->threshold);
 }
 
-// What the tensors of a step begin with here is the loss.
+// The loss is the first tensor outside; the outputs of layers show in which layer the error begins.
 TEST(Layers, AForwardFaultIsOfItsLayer) {
   for (const int cores : {1, 2}) {
     const LayerCase j = layer_case(deep_model(cores), {"dense2/dot_general", 1.5F});
@@ -196,7 +198,8 @@ TEST(Layers, ABackwardFaultIsOfTheLayerBehind) {
     const auto found = std::ranges::find(step.layers, layer, &LayerOutput::name);
     return step.graph.op(found->gradient).name;
   };
-  // The gradient at the output of relu2 is what the backward pass of dense3 makes of the gradient at its own.
+  // The backward pass of dense3 computes the gradient at the output of relu2 from the gradient at
+  // its own output.
   const LayerCase j = layer_case(e, {gradient("relu2"), 1.5F});
   expect_fault(j, "relu2.grad", {"dense3"}, {"dense3.grad"});
   EXPECT_TRUE(j.fault->backward && j.fault->of_layer);
@@ -210,7 +213,8 @@ TEST(Layers, AParametersGradientAlone) {
   EXPECT_FALSE(j.fault->of_layer);
 }
 
-// float16 with a loss scale: gradients of layers are in its unit, those of parameters are not.
+// With float16 and a loss scale, the gradients of layers are in the unit of the scaled loss, while
+// those of parameters are not.
 TEST(Layers, GradientsInAnotherUnitAreHeldInThat) {
   Wrong own{"dense2/kernel.grad", 1.5F};
   own.unit = 1024;
@@ -224,7 +228,7 @@ TEST(Layers, NobodyIsAskedWithoutNeed) {
   const LayerCase right = layer_case(deep_model(2), {});
   EXPECT_EQ(right.match.outcome, MatchResult::Outcome::kInside) << told(right);
   EXPECT_FALSE(right.asked);
-  // An update that is wrong has no layer.
+  // A wrong update belongs to no layer.
   const LayerCase update = layer_case(deep_model(2), {"dense2/kernel.update_step", 1.5F});
   EXPECT_EQ(update.match.outcome, MatchResult::Outcome::kUnexplained) << told(update);
   EXPECT_FALSE(update.asked || update.fault) << told(update);
@@ -237,7 +241,7 @@ TEST(Layers, WhatDoesNotRepeatHasNoLayer) {
   EXPECT_FALSE(j.fault) << told(j);
 }
 
-// The honest engine's own bits: what is shown changes nothing.
+// Showing the outputs of layers changes no bit of the step.
 TEST(Layers, AreShownByTheSameStep) {
   const Experiment e = tiny::experiment(tiny::kConvolutional);
   for (const char* name : {"cpu", "tpu"}) {
@@ -257,7 +261,7 @@ TEST(Layers, AreShownByTheSameStep) {
   }
 }
 
-// By a whole diagnosis.
+// A whole diagnosis names the layer in its headline and in its finding.
 TEST(LayersSlow, AreNamedInTheReport) {
   const tiny::Folder folder;
   DiagnoseOptions o;

@@ -1,4 +1,4 @@
-// Which program did a subject run? Told from its tensors alone.
+// Tests program identification: which program a subject ran, found from its tensors alone.
 #include "harness/identify/matching.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace twinrun {
 namespace {
 
-// States of the subject's own run before some of its steps.
+// Keeps the states of the subject's own run before some of its steps.
 class Keeper : public StepObserver {
  public:
   explicit Keeper(std::vector<int64_t> steps) : steps_(std::move(steps)) {}
@@ -61,7 +61,7 @@ std::string told(const MatchResult& m) {
   return out;
 }
 
-// A model with everything that a cause can act on, asked for as the whole batch means it.
+// A model with all that a cause can act on; its sharded program means the same as the whole batch.
 Experiment rich(int cores) {
   return tiny::experiment(tiny::kNormalized, {{"tpu.cores", std::to_string(cores)},
                                               {"tpu.batchnorm", "synced"},
@@ -82,7 +82,7 @@ void expect_named(const Experiment& e, const std::string& cause, std::vector<int
   const MatchResult m = match(e, *hiding(e, {cause}), std::move(steps));
   EXPECT_EQ(m.outcome, MatchResult::Outcome::kExplained) << cause << ": " << told(m);
   EXPECT_TRUE(names(m, cause)) << cause << ": " << told(m);
-  // What cannot be told apart is one program, or one feed.
+  // Causes that cannot be distinguished give the same program, or the same feed of the cores.
   const std::vector<std::string> one_program = {"reduction", "unscaled"},
                                  one_feed = {"same_shard", "shard_twice"};
   const auto has = [&](const std::vector<std::string>& c) {
@@ -92,7 +92,8 @@ void expect_named(const Experiment& e, const std::string& cause, std::vector<int
   EXPECT_EQ(m.explanations.size(), alike ? 2u : 1u) << cause << ": " << told(m);
 }
 
-// Each cause by itself, run in secret: told apart from all others but those that are the same.
+// Each hidden cause alone is distinguished from all others, except from those that give the same
+// program or feed.
 class MatchingSlow : public testing::TestWithParam<int> {};
 TEST_P(MatchingSlow, NamesEachHiddenCause) {
   const Experiment e = rich(GetParam());
@@ -102,7 +103,7 @@ TEST_P(MatchingSlow, NamesEachHiddenCause) {
 }
 INSTANTIATE_TEST_SUITE_P(Cores, MatchingSlow, testing::Values(2, 8));
 
-// Where samples meet in pairs, and means are by unequal numbers of tokens.
+// Pairs of samples across cores, and means over unequal numbers of tokens.
 TEST(Matching, NamesCausesOfPairsAndTokens) {
   const auto phrases = [](const char* batchwise) {
     return tiny::must(
@@ -116,7 +117,7 @@ TEST(Matching, NamesCausesOfPairsAndTokens) {
   const Experiment gathered = phrases("gathered");
   ASSERT_TRUE(sharding_causes(gathered).empty());
   expect_named(gathered, "batch_wise", {0});
-  // A loss that sees the samples of all cores divides by the tokens of all.
+  // A loss that sees the samples of all cores divides by the tokens of all cores.
   expect_named(phrases("per_core"), "token_mean", {0});
 }
 
@@ -126,7 +127,7 @@ TEST(Matching, NamesAHiddenCause) {
     expect_named(e, cause, {0});
 }
 
-// A script that forgot the all-reduce, and an engine that does not perform it, show the same tensors.
+// A script without the all-reduce, and an engine that does not perform it, show the same tensors.
 TEST(Matching, SaysWhichEngineFaultLooksTheSame) {
   const Experiment e = tiny::experiment(tiny::kDense);
   const MatchResult m = match(e, *hiding(e, {"no_all_reduce"}), {0, 2});
@@ -137,7 +138,8 @@ TEST(Matching, SaysWhichEngineFaultLooksTheSame) {
   EXPECT_GT(m.outside.back().replica, 0) << "every replica is compared";
 }
 
-// The program asked for normalises by cores, the subject's over all: a cause undone.
+// The requested program normalises per core, the subject's over all cores: the subject lacks a
+// cause of the requested program.
 TEST(Matching, NamesACauseThatTheSubjectHasNot) {
   const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.cores", "2"}});
   const auto subject = with_other_program(tiny::backend("tpu"), [](Sharding s) {
@@ -161,7 +163,8 @@ TEST(Matching, NamesTwoHiddenCauses) {
   })) << told(m);
 }
 
-// What no cause predicts is not explained by one, and the tensor nearest the fault is told with what it looks like.
+// A fault that no cause predicts is not explained by one. The mismatch nearest to the fault is
+// reported first, with its signature.
 TEST(Matching, AnEngineFaultIsNoCause) {
   const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
   const auto scaled =
@@ -178,7 +181,8 @@ TEST(Matching, AnEngineFaultIsNoCause) {
   EXPECT_EQ(t.outside[0].tensor, "loss") << "a fault of the forward pass shows there first";
 }
 
-// Both at once: the cause that leaves least outside, and the fault in what it leaves.
+// A cause and a fault at once: the cause that leaves the fewest tensors outside is named, and the
+// fault is described in the rest.
 TEST(Matching, TellsAFaultBesideACause) {
   const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "4"}});
   const auto subject = hiding(
@@ -204,11 +208,12 @@ TEST(Matching, TellsACoreThatIsLeftOut) {
   EXPECT_EQ(m.outside[0].pattern, "what was due without core 3's part");
 }
 
-// Which elements, what stands there, on which cores, and where the fault lies: all told of the tensor named first.
+// The first tensor that is named must come with its wrong elements, its signature, the cores and
+// the bracket of the fault.
 struct Told {
   const char* fault;
   std::vector<int64_t> steps;
-  const char *tensor, *elements, *pattern;  // contained in what is said
+  const char *tensor, *elements, *pattern;  // must be contained in the description
   std::vector<int> cores;
   const char* bracket;
 };
@@ -289,7 +294,8 @@ TEST(Matching, DescribesWhatIsOutside) {
     expect_told(e, t);
 }
 
-// The last gradients of the backward pass are wrong and the first are right: the fault lies between them.
+// Gradients computed late in the backward pass are wrong and early ones are right, so the fault
+// lies between them.
 TEST(Matching, BracketsTheBackwardPass) {
   const Experiment e = tiny::experiment(tiny::kConvolutional, {{"tpu.cores", "2"}});
   const MatchResult m =
@@ -310,13 +316,13 @@ TEST(Matching, AFactorFarBelowTheNoiseOfANormIsSeen) {
   const MatchResult a = match(e, *scaled);
   ASSERT_EQ(a.outcome, MatchResult::Outcome::kUnexplained) << told(a);
   EXPECT_EQ(a.outside[0].tensor, "dense1/kernel.grad") << told(a);
-  // A constant rounded in another order is honest.
+  // A constant that is rounded in another order conforms.
   const auto close = tiny::faulty(f32(), "scale@dense1/kernel.grad.all_reduce,magnitude=1.0000002");
   const MatchResult c = match(e, *close);
   EXPECT_EQ(c.outcome, MatchResult::Outcome::kInside) << told(c);
 }
 
-// Honest engines of a declaration that is drawn as well, and ours.
+// Conforming engines whose declaration is drawn as well.
 int outside_of(int first, int last, const Experiment& e) {
   int flagged = 0;
   for (int seed = first; seed < last; ++seed) {
@@ -337,7 +343,7 @@ TEST(Matching, HonestEnginesAreInside) {
   EXPECT_TRUE(m.explanations.empty());
   EXPECT_GT(m.comparisons, 30);
 }
-// Of what does not fit, every tensor keeps a part, small ones all.
+// Where not all elements fit, each tensor keeps a part of its elements; small tensors keep all.
 TEST(Matching, ASampleHasElementsOfEveryTensor) {
   const Experiment e = rich(2);
   const Program program = e.sharded(e.sharding);
@@ -360,7 +366,8 @@ TEST(Matching, ASampleHasElementsOfEveryTensor) {
   }
 }
 
-// A large model's sample: honest engines stay inside, causes and faults are named as from all elements.
+// With a sample of elements, as of a large model, conforming engines stay inside and causes are
+// named as from all elements.
 TEST(Matching, ASampleTellsWhatAllElementsTell) {
   const Experiment e = rich(2);
   MatchOptions few;
@@ -377,8 +384,9 @@ TEST(Matching, ASampleTellsWhatAllElementsTell) {
   EXPECT_TRUE(names(m, "clipping")) << told(m);
 }
 
-// One activation that this engine rounds to the other bf16 than all of the contract's orders do moves a gradient by 1e-3 of its
-// size, ten thousand times what the members differ by if their weights round alike.
+// This engine rounds one activation to the other bfloat16 neighbour than all summation orders of
+// the contract do. That changes a gradient by 1e-3 of its size, ten thousand times the spread of
+// the members if their weights round alike.
 TEST(Matching, AnOperandRoundedTheOtherWayIsHonest) {
   const Experiment e = tiny::experiment(
       tiny::kNormalized, {{"seed", "242"}, {"tpu.cores", "1"}, {"optimizer.kind", "momentum"}});
@@ -388,7 +396,7 @@ TEST(Matching, AnOperandRoundedTheOtherWayIsHonest) {
 }
 // ---- precision
 
-// An engine that computes as a class's member does, and declares something else.
+// An engine that computes as a member of a class does, and declares something else.
 class Declaring : public Backend {
  public:
   Declaring(std::unique_ptr<Backend> backend, std::optional<Precision> declares)
@@ -419,13 +427,15 @@ std::unique_ptr<Backend> computing_as(Precision precision, std::optional<Precisi
   const std::vector<PrecisionClass> classes = classes_within(precision, declared, program);
   const auto own = std::ranges::find(classes, precision, &PrecisionClass::precision);
   PrecisionClass c = *own;
-  if (c.how == PrecisionClass::How::kDrawn) c.how = PrecisionClass::How::kNearest;  // as engines do
+  // Round to nearest, as real engines do.
+  if (c.how == PrecisionClass::How::kDrawn) c.how = PrecisionClass::How::kNearest;
   auto backend = member_of(c, kSubject, declared, {});
   if (!fault.empty()) backend = tiny::faulty(std::move(backend), fault);
   return std::make_unique<Declaring>(std::move(backend), declares);
 }
 
-// Exact is within every precision, and so is whatever is finer than what is declared.
+// Exact results are inside for every declared precision, and so are those of any precision finer
+// than the declared one.
 TEST(Matching, FinerThanDeclaredIsInside) {
   const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.cores", "2"}});
   using P = Precision;
@@ -442,7 +452,8 @@ TEST(Matching, FinerThanDeclaredIsInside) {
   }
 }
 
-// Whatever their penalties and all-reduces make of the numbers.
+// Engines of mixed precision are inside, also where a penalty, clipping and an all-reduce act on
+// rounded values.
 TEST(Matching, MixedPrecisionIsInside) {
   const Experiment e = rich(2);
   using P = Precision;
@@ -467,7 +478,8 @@ TEST(Matching, AFaultUnderMixedPrecisionIsFound) {
   }
 }
 
-// An engine that rounds operands alone is held to that, whatever else would be allowed.
+// An engine that computes in float32 is held to float32, although its declaration would allow
+// coarser results.
 TEST(Matching, TheClassOfMostTensorsIsHeldAgainstTheRest) {
   const Experiment e = tiny::experiment(tiny::kDense, {{"tpu.cores", "2"}});
   const std::string fault = "scale@dense1/kernel.grad.all_reduce,magnitude=1.003";

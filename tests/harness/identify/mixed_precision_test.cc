@@ -1,4 +1,5 @@
-// Engines of mixed precision: what of them can be held to binary32, and what a loss scaler may do.
+// Tests engines of mixed precision: which parts of a step can be held to binary32, and which steps
+// a loss scaler may skip.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +20,8 @@ using tiny::must;
 using After =
     std::function<void(int64_t step, const States& before, States& after, StepOutputs& outputs)>;
 
-// An engine of another's that rounds as a precision says, to nearest, and may run a program of its own.
+// A foreign engine that rounds to nearest as `computes` specifies, and may run a program of its
+// own.
 class MixedEngine : public Backend {
  public:
   MixedEngine(Precision computes, std::optional<Precision> declares, const Program& program,
@@ -45,7 +47,7 @@ class MixedEngine : public Backend {
   }
 
  private:
-  static constexpr uint64_t kNumber = 9002;  // that no matching uses for a member
+  static constexpr uint64_t kNumber = 9002;  // a number that no matching uses for a member
   class Run : public Engine {
    public:
     Run(std::unique_ptr<Engine> inner, const After& after)
@@ -100,8 +102,8 @@ std::string told_text(const MatchResult& m) {
   return out;
 }
 
-// Adam divides a gradient by its own size: of one that is nothing but rounding, too. From the gradient that is shown, its update is
-// exact all the same.
+// Adam divides a gradient by its own size, even a gradient that is nothing but rounding. Given the
+// gradient that the engine shows, its update is nevertheless exact.
 TEST(MixedPrecision, AnHonestUpdateIsInside) {
   const Experiment e = one_core(tiny::kConvolutional, {{"optimizer.kind", "adam"}});
   for (const Precision precision : {Precision::kAutocast, Precision::kFloat16}) {
@@ -125,7 +127,7 @@ TEST(MixedPrecisionSlow, AWrongConstantOfTheOptimizerIsNamed) {
   }
 }
 
-// What an update does wrong in one step, with gradients that are right.
+// One update is wrong in one step, although its gradient is right.
 TEST(MixedPrecision, AFaultOfTheUpdateIsFound) {
   const Experiment e = one_core(tiny::kDense, {{"optimizer.kind", "momentum"}});
   const Program p = e.whole();
@@ -145,8 +147,8 @@ TEST(MixedPrecision, AFaultOfTheUpdateIsFound) {
   EXPECT_EQ(m.outside[0].step, 2) << told_text(m);
 }
 
-// An engine of binary32 that declares nothing, with another epsilon in its batch norm: every tensor is off by less than results in
-// bfloat16 would be.
+// An engine of binary32 that declares nothing and has another epsilon in its batch norm: every
+// tensor differs by less than results in bfloat16 would.
 TEST(MixedPrecisionSlow, AFormulaBelowTheRoundingIsNamed) {
   const auto with_epsilon = [](double epsilon) {
     Scenario s = tiny::scenario(tiny::kConvolutional, {{"tpu.cores", "1"}});
@@ -161,9 +163,9 @@ TEST(MixedPrecisionSlow, AFormulaBelowTheRoundingIsNamed) {
   EXPECT_EQ(m.computes_as, "f32");
 }
 
-// ---- steps that are left out
+// ---- skipped steps
 
-// As a loss scaler does whose scale was too large at these steps.
+// Skips the update of these steps, as a loss scaler does when its scale was too large.
 After leaves_out(std::vector<int64_t> steps) {
   return [steps = std::move(steps)](int64_t step, const States& before, States& after,
                                     StepOutputs& outputs) {
@@ -205,7 +207,8 @@ TEST(MixedPrecision, AStepThatALossScalerSkipsIsNoFault) {
   }
 }
 
-// Binary32 does not overflow where float16 does: an engine of it that leaves a step out has no such reason.
+// Binary32 does not overflow where float16 does, so an engine that computes in it has no reason to
+// skip a step.
 TEST(MixedPrecision, AStepThatIsLeftOutInBinary32IsAFault) {
   for (const auto declares : {std::optional(Precision::kF32), std::optional<Precision>()}) {
     const Report r = report_of(Precision::kF32, declares, leaves_out({5}));
@@ -213,16 +216,17 @@ TEST(MixedPrecision, AStepThatIsLeftOutInBinary32IsAFault) {
     ASSERT_FALSE(r.findings.empty());
     EXPECT_EQ(r.findings[0].step, 5);
   }
-  // Nor does a scale that has gone through all of float16's range.
+  // An engine that skips every step is at fault in float16, too.
   std::vector<int64_t> all;
   for (int64_t step = 0; step < 12; ++step) all.push_back(step);
   const Report none = report_of(Precision::kFloat16, Precision::kFloat16, leaves_out(all));
   EXPECT_EQ(none.verdict, VerdictClass::kEngineBug) << none.headline;
 }
 
-// ---- decisions that hang on a rounding
+// ---- decisions that depend on a rounding
 
-// Three of four steps of a healthy engine that rounds operands may be outside; of twenty-four, not nearly all.
+// A healthy engine that rounds operands may have three of four steps outside, but not nearly all of
+// twenty-four.
 TEST(MixedPrecision, FewStepsDoNotTellADecisionFromAFault) {
   EXPECT_TRUE(may_hang_on_decisions(3, 4, true, 1e-6));
   EXPECT_TRUE(may_hang_on_decisions(4, 4, true, 1e-6));

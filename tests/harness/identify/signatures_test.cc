@@ -1,4 +1,5 @@
-// What a wrong tensor is said to look like where only tensors are seen: each likeness made by hand, on numbers that no fault has made.
+// Tests the signatures of wrong tensors where only tensors are visible. Each is made by hand from
+// numbers, without injecting a fault.
 #include "harness/identify/signatures.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ std::vector<float> numbers(size_t n, uint64_t seed) {
   return out;
 }
 
-// A matrix of 8 rows and 12 columns, and what becomes of it.
+// A matrix of 8 rows and 12 columns, with its expected and its actual values.
 struct SignatureCase {
   Dims dims = {8, 12};
   std::vector<float> due = numbers(96, 5), got = due;
@@ -95,7 +96,8 @@ TEST(Signatures, NumbersThatStandThere) {
   expect(all, "", "1.5 times what was due");
 }
 
-// A zeroed column in which most numbers were nearly zero anyway is still that column.
+// A column that is set to zero is recognised as a column although most of its numbers were nearly
+// zero already.
 TEST(Signatures, WhatCannotBeSeenLiesInTheSameColumn) {
   SignatureCase c;
   for (size_t r = 0; r < 8; ++r) {
@@ -149,10 +151,10 @@ TEST(Signatures, PartsOfCores) {
   expect(c, "", "the parts of cores 0 and 2 alone");
   counting({1, 3, 1, 0}, 0, 96);
   expect(c, "", "what was due with core 1's part 3 times, without core 3's part");
-  // A ring passes on a tensor in stretches, and one of them is not passed on.
+  // A ring all-reduce passes on a tensor in stretches; here one stretch is not passed on.
   counting({1, 0, 1, 1}, 32, 58);
   expect(c, "elements 32 to 57 of 96, a stretch in memory", "what was due without core 1's part");
-  // A bias has too few elements for as many unknowns.
+  // A bias has too few elements to solve for a factor per core.
   counting({1, 1, 0, 1}, 0, 96);
   c.dims = {4};
   c.axes = {"element"};
@@ -171,14 +173,14 @@ TEST(Signatures, RightNumbersInOtherPlaces) {
       c.got[i] = c.due[source(i / columns, i % columns)];
     }
   };
-  // Written as 12 rows of 8, and read as 8 of 12.
+  // Written as 12 rows of 8, read as 8 rows of 12.
   for (size_t i = 0; i < 96; ++i) c.got[i] = c.due[i % 8 * 12 + i / 8];
   expect(c, "", "what was due with rows and columns exchanged (transposed)");
   from([](size_t r, size_t k) { return r * 12 + (11 - k); });
   expect(c, "", "what was due, columns in reverse order");
   from([](size_t r, size_t k) { return (r + 7) % 8 * 12 + k; });
   EXPECT_EQ(c.look().likeness, "what was due 1 place before along rows");
-  // A tile that is its neighbour's.
+  // One tile holds the values of its neighbour.
   from([](size_t r, size_t k) { return r * 12 + (k >= 4 && k < 8 ? k - 4 : k); });
   expect(c, "columns 4 to 7 of 12", "what was due 4 places before along columns");
   c.dims = {4, 2, 3, 4};
@@ -236,7 +238,7 @@ TEST(Signatures, AStateThatDidNotMove) {
   expect(c, "row 3 of 8", "set to zero");
 }
 
-// What nothing explains is said to be where it is, and no more.
+// If no signature fits, only the place of the wrong elements is reported.
 TEST(Signatures, NoiseHasNoLikeness) {
   SignatureCase c;
   const std::vector<float> noise = numbers(96, 90);
@@ -245,7 +247,8 @@ TEST(Signatures, NoiseHasNoLikeness) {
   expect(c, "the first 2 of 8 rows", "");
 }
 
-// Where nothing but rounding was due there is no factor, however large it would be.
+// Where the expected value is nothing but rounding, no factor is reported, however large it would
+// be.
 TEST(Signatures, NoFactorOfRounding) {
   SignatureCase c;
   const std::vector<float> noise = numbers(96, 91);

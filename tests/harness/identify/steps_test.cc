@@ -1,4 +1,5 @@
-// Level C: every step of a run is looked at. Engines that are wrong in one step of many, and engines that are right in all.
+// Tests that at level C every step of a run is examined: engines that are wrong in one step of
+// many, and engines that are right in all.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +19,8 @@ namespace {
 
 using tiny::must;
 
-// An engine of another's that shows no ops, with something that happens to it before a step, or after it.
+// Something that happens to the state before a step, or to its results. `Foreign` is an engine that
+// shows no ops and to which it happens.
 struct Mishap {
   std::function<void(int64_t step, States& states)> before;
   std::function<void(int64_t step, const States& before, States& after, StepOutputs& outputs)>
@@ -51,7 +53,7 @@ class Foreign : public Backend {
     Status step(int64_t step, States& states, const StepInputs& inputs, StepOutputs& outputs,
                 TraceSink*, OpHooks* hooks) override {
       const States before = states;
-      const bool there = program().sharding.cores > 1;  // E1 is on one core
+      const bool there = program().sharding.cores > 1;  // run E1 is on one core
       if (there && mishap_.before) mishap_.before(step, states);
       TWINRUN_RETURN_IF_ERROR(inner_->step(step, states, inputs, outputs, nullptr, hooks));
       if (there && mishap_.after) mishap_.after(step, before, states, outputs);
@@ -72,10 +74,10 @@ struct Setting {
   DotPrecision precision = DotPrecision::kF32;
   const char* optimizer = "sgd";
   bool deterministic = false;
-  uint64_t variant = 7;  // of an honest engine with sums in an order of its own
+  uint64_t variant = 7;  // of a conforming engine with its own order of summation
   const char* layers = tiny::kDense;
   int seed = 3;
-  const char* named = nullptr;  // a scenario of the library, in the place of `layers`
+  const char* named = nullptr;  // a scenario of the library, instead of `layers`
 };
 
 Scenario scenario_of(const Setting& s) {
@@ -135,7 +137,7 @@ size_t output(const Program& program, const std::string& name) {
   return static_cast<size_t>(found - program.outputs.begin());
 }
 
-// Which step of a run the i-th fault strikes: drawn, and never the first.
+// The step that the i-th fault strikes: drawn at random, and never the first.
 int64_t drawn_step(int steps, uint32_t i) {
   return 1 + bounded(draw({17, kStreamData}, i, 0, 0), static_cast<uint32_t>(steps - 1));
 }
@@ -147,7 +149,7 @@ Program asked_of(const Setting& s) {
 
 // ---- faults of one step
 
-// The gradient that is applied, and told, has its sign turned.
+// Turns the sign of a gradient, both as it is applied and as it is reported.
 Mishap sign_turned(const Program& p, int64_t at) {
   return {{}, [&p, at](int64_t step, const States& before, States& after, StepOutputs& outputs) {
             if (step != at) return;
@@ -164,7 +166,8 @@ Mishap sign_turned(const Program& p, int64_t at) {
           }};
 }
 
-// A bit of one weight changes on all cores between two steps, unseen by what the engine reports.
+// Flips a bit of one weight on all cores between two steps. The state that the engine reports
+// before the second step does not have the flip.
 Mishap bit_flipped(const Program& p, int64_t at, int bit) {
   return {[&p, at, bit](int64_t step, States& states) {
             if (step != at) return;
@@ -179,7 +182,7 @@ Mishap bit_flipped(const Program& p, int64_t at, int bit) {
           {}};
 }
 
-// One core's update of one variable is lost: its weights part for good.
+// One core loses its update of one variable, so its weights differ from then on.
 Mishap update_lost(const Program& p, int64_t at, const std::string& name, size_t core) {
   return {{},
           [&p, at, name, core](int64_t step, const States& before, States& after, StepOutputs&) {
@@ -189,7 +192,7 @@ Mishap update_lost(const Program& p, int64_t at, const std::string& name, size_t
           }};
 }
 
-// What a weight may be is cut off, for one step.
+// Clamps the weights of one variable to a range, for one step.
 Mishap saturated(const Program& p, int64_t at) {
   return {{}, [&p, at](int64_t step, const States&, States& after, StepOutputs&) {
             if (step != at) return;
@@ -238,7 +241,8 @@ TEST(Steps, AFaultOfOneStepInSixtyIsFound) {
   EXPECT_EQ(lost.findings[0].core, 1) << told(lost);
 }
 
-// A bit of the exponent or high in the fraction, between two steps; also where a velocity is kept of which nothing follows (rmsprop).
+// A flipped bit of the exponent (29) or the highest bit of the fraction (22), between two steps.
+// With rmsprop, nothing depends on the velocity that is in the state.
 TEST(Steps, AStateThatChangesBetweenTheStepsIsTold) {
   for (const auto& [optimizer, bit] :
        {std::pair{"momentum", 29}, {"momentum", 22}, {"rmsprop", 29}}) {
@@ -257,7 +261,8 @@ TEST(Steps, AStateThatChangesBetweenTheStepsIsTold) {
   }
 }
 
-// Bits are promised: the first step after which the cores differ is told with the odd core, be it core 0.
+// The engine promises equal bits: the first step after which the cores differ is reported with the
+// core that differs from the others, even if it is core 0.
 TEST(Steps, AnOddCoreIsNamed) {
   Setting s;
   s.cores = 4;
@@ -271,8 +276,8 @@ TEST(Steps, AnOddCoreIsNamed) {
   }
 }
 
-// A tenth of an update missing on one core is inside what operands rounded to bfloat16 do to a gradient, not inside what one
-// gradient does to two cores.
+// One core applies 1.0005 times its update. Rounding operands to bfloat16 may change a gradient by
+// as much, but cannot make two cores apply one gradient differently.
 TEST(Steps, CoresThatPartWithinTheEnvelope) {
   Setting s;
   s.precision = DotPrecision::kBf16;
@@ -291,7 +296,8 @@ TEST(Steps, CoresThatPartWithinTheEnvelope) {
   EXPECT_EQ(r.findings[0].core, 1) << told(r);
 }
 
-// NaN is no number that runs could be apart by: it stands, though the engine does not promise to repeat itself.
+// NaN has no distance from other numbers, so it is a fault even if the engine does not promise to
+// repeat its bits.
 TEST(Steps, NaNInTheMiddleOfARunIsFoundWithItsStep) {
   for (const bool deterministic : {true, false}) {
     Setting s;
@@ -310,14 +316,15 @@ TEST(Steps, NaNInTheMiddleOfARunIsFoundWithItsStep) {
   }
 }
 
-// A rate that the script counts down by itself: resumed, it begins anew.
+// The engine counts its steps itself. When it is resumed, it counts from zero again.
 TEST(Steps, WhatTheStateDoesNotHoldIsTold) {
   for (const bool deterministic : {true, false}) {
     Setting s;
     s.deterministic = deterministic;
     const Program p = asked_of(s);
     const tiny::Folder folder;
-    // Decays so slowly that no step is outside; over the run it is more than any rounding.
+    // Computes the step as requested while its own count agrees with the step; otherwise multiplies
+    // one update by 1.25.
     class Counting : public Backend {
      public:
       Counting(std::unique_ptr<Backend> inner, const Program& p)
@@ -381,7 +388,7 @@ TEST(Steps, WhatTheStateDoesNotHoldIsTold) {
   }
 }
 
-// ---- honest engines
+// ---- conforming engines
 
 TEST(Steps, AnHonestRunOfTwoHundredStepsIsClean) {
   Setting s;
@@ -415,8 +422,8 @@ TEST(StepsSlowClean, HonestRunsOfTwoHundredStepsAreClean) {
   RecordProperty("set_aside", static_cast<int>(aside));
 }
 
-// Thousands of relus and maxima a step: in hundreds of steps some lie within the rounding of binary32, and one engine alone falls
-// to its side.
+// A step has thousands of relus and maxima. In hundreds of steps some of them lie within the
+// rounding of binary32, and a single engine may decide them the other way.
 TEST(StepsSlowClean, DecisionsThatFallTheOtherWayAreNoFault) {
   int64_t aside = 0;
   for (uint64_t variant = 40; variant < 52; ++variant) {
@@ -433,8 +440,9 @@ TEST(StepsSlowClean, DecisionsThatFallTheOtherWayAreNoFault) {
   RecordProperty("set_aside", static_cast<int>(aside));
 }
 
-// One unit's input is 2^-20.5 of its terms above zero for some samples. That is farther than the ensemble's weights are moved, and
-// nearer than those of the deciders: an engine that falls to the other side there, in one step, is not accused.
+// For some samples the input of one unit is above zero by 2^-20.5 of its terms. That is more than
+// the ensemble's weights are moved and less than the deciders' are, so an engine that decides the
+// other way in one step is not accused.
 TEST(Steps, ADecisionWithinTheRoundingIsSetAside) {
   const Experiment e =
       tiny::experiment(tiny::kDense, {{"tpu.cores", "1"}, {"tpu.precision", "f32"}});
@@ -495,7 +503,7 @@ TEST(Steps, TheSampleIsOfTheWholeRun) {
   EXPECT_NE(some, sampled_steps(1000, 6, 4));
 }
 
-// What never happened is said, so that nothing is taken as judged that was not there.
+// Parts of the scenario that never took effect are reported, so that they are not taken as judged.
 TEST(Steps, WhatWasNeverExercisedIsTold) {
   const auto report = [](const char* clip_at) {
     const tiny::Folder folder;

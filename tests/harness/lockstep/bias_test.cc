@@ -1,5 +1,6 @@
-// Bias below the bound: errors that stay inside every radius, and that no honest engine has, are found within 50 steps; honest
-// engines are never accused. The slow test is the calibration that docs/bounds.md quotes.
+// Tests bias below the bound: errors that stay inside every radius, but that no conforming engine
+// has, are found within 50 steps, and conforming engines are never accused. The slow test is the
+// calibration that docs/bounds.md quotes.
 #include "harness/lockstep/bias.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ using tiny::Watched;
 
 struct Below {
   const char* name;
-  const char* engine;  // "cpu", "tpu", or "" for honest variant 5
+  const char* engine;  // "cpu", "tpu", or "" for conforming variant 5
   DotPrecision precision;
   int cores;
   const char* layers;
@@ -68,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
               "truncate_accumulator@dense1/dot_general,core=3", "dense1/dot_general", 0},
         Below{"ScaledBy3e-6", "cpu", tiny::kOnce, 1, tiny::kDense,
               "scale@dense1/dot_general,from=3,magnitude=1.000003", "dense1/dot_general", 3},
-        // Ten sums a step: no one result says enough.
+        // Ten sums per step: no single result is enough.
         Below{"TruncatedFewSums", "", kF32, 1, tiny::kDense,
               "truncate_accumulator@dense2/bias.grad,from=5", "dense2/bias.grad", 5},
         Below{"UlpsUpward", "tpu", tiny::kOnce, 1, tiny::kDense,
@@ -79,10 +80,12 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// One lost term of tens of thousands, a bf16 accumulator: a dot of long sums, by hand.
+// Dots of long sums, by hand: one lost term among thousands, or a result that is slightly too
+// large.
 class LongSum : public testing::Test {
  protected:
-  // Residuals of one dot [rows, k] x [k, columns], 8 steps, of a result that `spoil` has made wrong.
+  // Observes the residuals of one dot [8, k] x [k, 8] for up to 8 steps. `spoil`, if set, makes the
+  // results wrong.
   std::optional<BiasFinding> found(
       const Capabilities& declared, int64_t k,
       const std::function<void(const Op&, const std::vector<Tensor>&, Tensor&)>& spoil,
@@ -154,7 +157,8 @@ TEST_F(LongSum, AResultThatIsALittleTooLarge) {
   EXPECT_NEAR(finding->factor, 1.0001, 1e-5);
 }
 
-// Clean engines of every kind: no finding. A handful here, many in the slow test.
+// Runs clean engines and counts what the watch sees; none may be accused. Few here, many in the
+// slow test.
 struct Clean {
   BiasCounts counts;
   int64_t diagnoses = 0, accused = 0;
@@ -192,7 +196,8 @@ TEST(Bias, HonestEnginesAreNotAccused) {
   EXPECT_EQ(clean.counts.findings, 0);
 }
 
-// Other models: embeddings, attention, layer norm, depthwise convolutions, triplet loss; no violation of any kind.
+// Other models: embeddings, attention, layer norm, depthwise convolutions, triplet loss. There must
+// be no violation of any kind.
 TEST(BiasSlow, NoHonestVariantIsAccusedOnTheDrillsScenarios) {
   const char* names[] = {"drill_mlp",       "drill_cnn",     "drill_attention",
                          "drill_depthwise", "drill_dropout", "drill_triplet"};
@@ -230,8 +235,9 @@ TEST(BiasSlow, NoHonestVariantIsAccusedOnTheDrillsScenarios) {
               static_cast<long long>(results), highest, static_cast<long long>(opened), pooled);
 }
 
-// A run of hundreds of steps. Gradients before a batch norm of four samples cancel to rounding alone:
-// sums of four terms, of which engines that add them in one order may be exact where another is not.
+// A run of hundreds of steps. Gradients before a batch norm of four samples cancel down to
+// rounding: they are sums of four terms, which an engine with one order of summation may compute
+// exactly where another may not.
 TEST(BiasSlow, NoHonestEngineIsAccusedInALongRun) {
   const Experiment e =
       tiny::must(make_experiment(tiny::must(load_scenario("litmus_batchnorm_small"))));
@@ -252,7 +258,7 @@ TEST(BiasSlow, NoHonestEngineIsAccusedInALongRun) {
   }
 }
 
-// The calibration: docs/bounds.md, "Bias below the bound".
+// The calibration in docs/bounds.md, "Bias below the bound".
 TEST(BiasSlow, CalibrationOnHonestVariants) {
   Clean clean;
   std::map<int, int64_t> reached;

@@ -1,4 +1,4 @@
-// What a wrong tensor looks like, said as an engine engineer would.
+// Tests the fingerprint of a wrong tensor: what it looks like, in the words of an engine engineer.
 #include "harness/lockstep/fingerprint.h"
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ TEST(Fingerprint, SkippedUpdate) {
 }
 
 TEST(Fingerprint, MissingAndDoubledCore) {
-  // kDue is the sum of two cores' parts.
+  // kDue is the sum of the parts of two cores.
   const Tensor a = values({0.25, -3, 1, 1}), b = values({0.75, 1, 2, 3.5});
   EXPECT_EQ(look({0.25, -3, 1, 1}, OpKind::kAllReduce, Phase::kCollective, {a, b}),
             "the sum without core 1");

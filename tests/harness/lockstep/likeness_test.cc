@@ -1,5 +1,6 @@
-// What a wrong result is said to look like, where it is wrong, and what was still right: faults of the catalogue, through lockstep.
-// The instrument knows none of them: each likeness is a computation that agrees with what the engine gave.
+// Tests the description of wrong results, with faults of the catalogue seen through lockstep: their
+// signature, the wrong elements, and the last op that was right. The instrument does not know the
+// catalogue: a signature is a computation that agrees with the engine's values.
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -19,8 +20,8 @@ struct Alike {
   const char* fault;
   const char* op;
   int64_t step;
-  const char* fingerprint;  // contained
-  const char* pattern;      // contained
+  const char* fingerprint;  // a part of the violation's fingerprint
+  const char* pattern;      // a part of the violation's pattern
 };
 std::ostream& operator<<(std::ostream& out, const Alike& l) { return out << l.fault; }
 
@@ -85,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
               "the result cut toward zero to bfloat16", ""}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// The op upstream that was checked and inside.
+// The last op upstream that was checked and inside its bound.
 TEST(Likeness, TheLastGoodNeighbour) {
   const Watched w =
       watch(tiny::backend("tpu"), tiny::kDense, 8, 3, {}, "scale@dense2/dot_general,from=1");

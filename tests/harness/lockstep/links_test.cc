@@ -1,5 +1,5 @@
-// Between the ops: what must be equal, by the program's own words; what was not executed; another program than was asked for;
-// an engine that declares nothing.
+// Tests the checks between ops: values that must be equal according to the program, ops that were
+// not executed, another program than the requested one, and an engine that declares nothing.
 #include "harness/lockstep/links.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@ using tiny::Spoiled;
 using tiny::watch;
 using tiny::Watched;
 
-// Stands between an engine and its watcher: leaves out an op, or reports it twice.
+// Stands between an engine and its observer: leaves out an op, reports it twice, or changes the
+// reported state or batch.
 class Mistold : public StepObserver, public TraceSink {
  public:
   explicit Mistold(Lockstep& probe) : probe_(probe) {}
@@ -118,7 +119,8 @@ TEST(Links, WhatIsTheSameOnAllCoresByTheProgramsOwnWords) {
   }
 }
 
-// Only every 10th step is probed: replicas that part between probes are seen at once.
+// Only the first 3 steps and every 10th are probed, but replicas that diverge between probes are
+// seen at once.
 TEST(Links, ReplicasThatPartAreSeenOnEveryStep) {
   const Watched w = watch(tiny::backend("tpu"), tiny::kDense, 8, 12, {3, 10},
                           "scale@dense2/kernel.update,step=5,core=6,magnitude=1.5");
@@ -142,7 +144,7 @@ TEST(Links, StatisticsOfEachCoreMayPart) {
 
 // ---- another program
 
-// Runs the program of another sharding than it was asked for.
+// Runs the program of another sharding than the requested one.
 class Elsewhere : public Backend {
  public:
   Elsewhere(std::unique_ptr<Backend> inner, Program other)
@@ -173,7 +175,7 @@ TEST(ExecutedProgram, AnotherOneIsRecordedAndJudgedByItsOwnOps) {
   ASSERT_NE(probe.executed_program(), nullptr);
   EXPECT_FALSE(probe.executed_program()->sharding.reduce_gradients);
   EXPECT_TRUE(probe.violations().empty()) << probe.violations()[0].op << probe.violations()[0].link;
-  // The weights of its cores part, and by its own program they may.
+  // The weights of its cores diverge, which its own program allows.
   ASSERT_FALSE(probe.partings().empty());
   EXPECT_FALSE(probe.partings()[0].must_be_equal);
 }

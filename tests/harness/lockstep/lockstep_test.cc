@@ -1,5 +1,5 @@
-// Lockstep: clean engines show nothing; planted faults are found at their op, step and core; broken
-// links between ops are seen; a gap between probes is gone through.
+// Tests lockstep: clean engines show no violation; planted faults are found at their op, step and
+// core; broken links between ops are found; a gap between probes is searched.
 #include "harness/lockstep/lockstep.h"
 
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
                     CleanSetup{"ConvolutionTpu8", "tpu", tiny::kOnce, 8, tiny::kConvolutional}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// The size of operand rounding tells how many passes were made.
+// The size of operand rounding shows how many passes were made.
 TEST(Lockstep, OperandResidualsTellPrecision) {
   const auto residual = [](DotPrecision p, const std::string& engine) {
     return watch(tiny::kDense, engine, p, 1, 3, {}).probe->summary("E1", 3).dot_residual;
@@ -114,7 +114,7 @@ TEST_P(LockstepFault, IsFoundWhereItIs) {
   EXPECT_GT(v.verdict.outside, 0);
   EXPECT_NE(v.fingerprint.find(p.fingerprint), std::string::npos) << v.fingerprint;
   EXPECT_NE(v.elements.find(std::to_string(v.verdict.outside) + " of "), std::string::npos);
-  // Each op is judged on its own inputs: nobody else is blamed.
+  // Each op is judged on its own inputs, so no other op is blamed.
   for (const Violation& other : w.probe->violations()) EXPECT_EQ(other.op, p.op);
 }
 
@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(
                             "dense1/kernel.grad", 6, 2, 1, ""}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Which op and step a fault strikes is found on every precision and on one core, too.
+// The op and the step of a fault are found with every precision, and on one core as well.
 TEST(Lockstep, FaultsShowOnEveryPrecision) {
   for (const DotPrecision precision : {tiny::kOnce, tiny::kThrice, tiny::kSixTimes}) {
     for (const int cores : {1, 8}) {
@@ -172,7 +172,7 @@ TEST(Lockstep, KeepsTheStateAfterTheLastCleanProbe) {
   const Watched w =
       watch(tiny::kDense, "tpu", tiny::kOnce, 8, 20, {3, 5}, "scale@dense2/kernel.grad,from=13");
   ASSERT_FALSE(w.probe->violations().empty());
-  EXPECT_EQ(w.probe->violations().front().step, 15);  // the first probe after 13
+  EXPECT_EQ(w.probe->violations().front().step, 15);  // the first probe after step 13
   ASSERT_TRUE(w.probe->last_clean());
   EXPECT_EQ(w.probe->last_clean()->first, 11);  // the state after step 10
 }
@@ -207,7 +207,7 @@ TEST(Localise, AStaleUpdateInTheGap) {
 
 // ---- links between ops
 
-// Stands between the engine and the probe, and tampers with what the probe is told.
+// Stands between the engine and the probe, and tampers with what the probe sees.
 class Tamper : public StepObserver, public TraceSink {
  public:
   explicit Tamper(Lockstep& probe) : probe_(probe) {}
@@ -233,7 +233,7 @@ class Tamper : public StepObserver, public TraceSink {
   }
 
  private:
-  // One element by one unit in the last place: far inside every bound.
+  // Changes one element by one unit in the last place: far inside every bound.
   static Tensor changed(const Tensor& t) {
     Tensor copy = t.clone();
     copy.as<uint32_t>()[0] ^= 1;
@@ -291,7 +291,7 @@ TEST(LockstepLinks, AStateThatIsNotWhatTheUpdateWrote) {
   EXPECT_EQ(violations[0].replica, 3);
 }
 
-// What watching costs is told.
+// The cost of watching is reported.
 TEST(Lockstep, TheCostIsStated) {
   const EngineProbe p = watch(tiny::kDense, "tpu", tiny::kOnce, 8, 5, {}).probe->summary("T", 5);
   EXPECT_GT(p.seconds, 0);

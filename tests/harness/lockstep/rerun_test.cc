@@ -1,4 +1,5 @@
-// Flagged steps once more: persistent, transient, intermittent; and an honest engine whose bits differ from run to run.
+// Tests that flagged steps are run again: persistent, transient and intermittent errors, and a
+// conforming engine whose bits differ from run to run.
 #include "harness/lockstep/rerun.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,8 @@ namespace {
 
 using tiny::Spoiled;
 
-// Five steps under lockstep on eight cores, then the flagged ones again on the same subject.
+// Runs five steps under lockstep on eight cores, then the flagged ones again on the same subject.
+// Without a flagged step, the last one is run again.
 Reruns rerun(Backend& subject) {
   const Experiment e = tiny::experiment(tiny::kDense);
   const Program program = tiny::program(e, true);
@@ -59,7 +61,7 @@ TEST(Rerun, WrongNowAndThenIsIntermittent) {
   EXPECT_EQ(r.violations[0].wrong_again, 1);
 }
 
-// A stale buffer needs the step before: the rerun gives it that.
+// A stale buffer needs the step before, so the rerun runs that step first.
 TEST(Rerun, WhatAnEngineCarriesOverIsThereAgain) {
   const auto log = std::make_shared<FaultLog>();
   const auto subject =
@@ -82,7 +84,8 @@ TEST(Rerun, AnHonestNondeterministicSubjectIsANote) {
   EXPECT_FALSE(r.spread->op.empty());
   EXPECT_GT(r.spread->relative, 0);
   EXPECT_LT(r.spread->relative, 1e-5);
-  EXPECT_TRUE(r.spread->text().starts_with("Step ")) << r.spread->text();  // a sentence of a note
+  // becomes a sentence of a note
+  EXPECT_TRUE(r.spread->text().starts_with("Step ")) << r.spread->text();
 }
 
 TEST(Rerun, ADeterministicSubjectHasNoSpread) {

@@ -1,5 +1,5 @@
-// Honest variants train small models and the lockstep probe accuses none of them; the program that a subject runs by its
-// declared formulas means what the reference's means.
+// Tests that conforming variants train small models and lockstep accuses none of them, and that the
+// program which a subject runs by its declared formulas means what the reference's means.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 constexpr DotPrecision kPrecisions[] = {DotPrecision::kF32, DotPrecision::kBf16,
                                         DotPrecision::kBf16x3, DotPrecision::kBf16x6};
 
-// Three steps of one variant with every op replayed.
+// Runs three steps of one variant and replays every op.
 void expect_clean(uint64_t seed) {
   constexpr const char* kModels[] = {tiny::kDense, tiny::kNormalized, tiny::kConvolutional};
   constexpr const char* kOptimizers[] = {"momentum", "adam", "sgd", "rmsprop"};
@@ -48,7 +48,7 @@ TEST(HonestTraining, SlowIsNotAccused) {
   for (uint64_t seed = 100; seed < 500; ++seed) expect_clean(seed);
 }
 
-// Gradients and running statistics of one step in binary64.
+// All gradients and the state after one step, in binary64.
 std::vector<double> one_step(const Experiment& e, const Program& program) {
   const auto engine = *tiny::backend("cpu:f64")->prepare(program);
   Feed feed(e.data->train, e.feed_options(e.scenario.train.batch));
@@ -91,13 +91,14 @@ TEST(Variance, HasFormulasOfTheSameMeaning) {
             gap += (a[i] - b[i]) * (a[i] - b[i]);
             norm += b[i] * b[i];
           }
-          // 2^-53 times (mean / deviation)^2 of a channel, and that of eps where a channel hardly varies.
+          // 2^-53 times (mean / deviation)^2 of a channel; where a channel hardly varies, epsilon
+          // takes the place of its variance.
           EXPECT_LT(std::sqrt(gap / norm), 1e-11) << sync << " " << sharded;
         }
       }
     }
   }
-  // Without batch norm, or not declared: the program itself.
+  // Without batch norm, or if not declared, the program stays as it is.
   const Experiment dense = tiny::experiment(tiny::kDense);
   const Program program = dense.whole();
   EXPECT_EQ(to_text(as_computed_by(declared, program)), to_text(program));

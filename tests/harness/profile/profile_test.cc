@@ -1,4 +1,5 @@
-// Modelled profiles: what is known of ResNet-50, sums that must hold, advice that the model keeps.
+// Tests profiles: published figures of ResNet-50, sums that must hold, advice that the model
+// confirms, measured times.
 #include "reports/profile.h"
 
 #include <gtest/gtest.h>
@@ -31,13 +32,14 @@ TEST(Profile, ResNet50AsPublished) {
     EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 2)
         << "s of processor time";
   }
-  // 4.09 G multiply-adds an image forward (He et al. 2015, with the stride in the 3 x 3), thrice that for a step but for the
-  // first convolution's input; 128 images a core.
+  // 4.09 G multiply-adds per image forward (He et al. 2015, with the stride in the 3 x 3), three
+  // times that for a step except for the first convolution's input; 128 images per core.
   EXPECT_NEAR(p.matrix_flops, 2 * 4.09e9 * 3 * 128, 0.05 * 2 * 4.09e9 * 3 * 128);
   ASSERT_EQ(p.published.size(), 2U);
   EXPECT_NEAR(p.published[0].samples_per_second, 3250, 20);
   EXPECT_NEAR(p.published[1].samples_per_second, 4009, 20);
-  // A model within a factor of three of the machine; docs/profile.md has the ratio and its reasons.
+  // The model is within a factor of three of the machine; docs/profile.md has the ratio and its
+  // reasons.
   for (const PublishedFigure& f : p.published) {
     const double ratio = p.samples_per_second() / f.samples_per_second;
     EXPECT_GT(ratio, 1.0 / 3);
@@ -78,7 +80,7 @@ TEST(Profile, InputBoundByXProfsThresholds) {
   EXPECT_EQ(input_bound(0.20), InputBound::kHighly);
 }
 
-// Each piece of advice is what the model says when it is followed.
+// The gain of each piece of advice is what the model gives when the advice is followed.
 TEST(Profile, AdviceKeepsItsWord) {
   const Overrides bad = {{"train.batch", "200"},       {"data.prefetch", "0"},
                          {"tpu.precision", "highest"}, {"tpu.iterations_per_loop", "1"},
@@ -106,7 +108,8 @@ TEST(Profile, AdviceKeepsItsWord) {
   EXPECT_TRUE(keys.contains("tpu.iterations_per_loop") && keys.contains("train.batch"));
 }
 
-// What would not fit into memory is no advice; a step that does not is said to.
+// Settings that would not fit into memory are not advised, and a step that does not fit is reported
+// as such.
 TEST(Profile, MemoryBoundsAdvice) {
   const Overrides set = {{"train.batch", "200"}};
   const Profile small = modelled("use_tpus", set),
@@ -142,8 +145,8 @@ TEST(Profile, UnknownGeneration) {
   EXPECT_NE(wrong.error().fix.find("did you mean"), std::string::npos);
 }
 
-// The rules of the format on a whole trace: spans of a track nest or lie apart, every track and section is named and in order, layers
-// hold their ops, a step holds its layers.
+// A whole trace keeps the rules of the format: spans of a track nest or do not overlap, every track
+// and section is named and in order, layers contain their ops, and a step contains its layers.
 TEST(Profile, TraceKeepsTheRules) {
   for (const Overrides& set :
        {Overrides{}, Overrides{{"data.prefetch", "0"}, {"tpu.iterations_per_loop", "3"}}}) {
@@ -170,7 +173,7 @@ TEST(Profile, TraceKeepsTheRules) {
     ASSERT_EQ(sections.size(), static_cast<size_t>(p.cores) + 1);
     EXPECT_EQ(sections[1], "core 0 of TPU v2-8");
     EXPECT_EQ(sections[p.cores + 1], "host");
-    // Microseconds: two steps of a core, and the ops of both.
+    // In microseconds: two steps of a core, and the ops of both.
     const auto& steps = spans[{1, 0}];
     ASSERT_EQ(steps.size(), 2U);
     const double longest = std::max(p.steps[0].seconds(), p.steps[2].seconds());
@@ -188,7 +191,7 @@ TEST(Profile, TraceKeepsTheRules) {
 
 TEST(Profile, MeasuredByTheClock) {
   const Scenario s = tiny::must(load_scenario("digits_mlp"));
-  for (const char* engine : {"tpu"}) {  // cpu: tests/e2e/profile_test.cc
+  for (const char* engine : {"tpu"}) {  // for cpu see tests/e2e/profile_test.cc
     const MeasuredProfile m =
         tiny::must(measured_profile(s, {.engine = engine, .threads = 2, .steps = 3}));
     const Profile& p = m.profile;
@@ -209,11 +212,12 @@ TEST(Profile, MeasuredByTheClock) {
     EXPECT_NEAR(shares, 1, 1e-9);
     EXPECT_GT(p.peak_flops, 1e9);
     EXPECT_GT(p.peak_bandwidth, 1e8);
-    // What the step's dots multiply, whoever runs them: 784 x 64 and 64 x 10, forward, and two gradients but for the first input.
+    // The multiplications of the step's dots, whatever engine runs them: 784 x 64 and 64 x 10,
+    // forward, and two gradients except for the first input.
     EXPECT_DOUBLE_EQ(p.matrix_flops, 2. * s.train.batch * (2 * 784 * 64 + 3 * 64 * 10)) << engine;
     const auto preprocess = std::ranges::find(p.input.stages, "preprocess", &InputStage::name);
     ASSERT_NE(preprocess, p.input.stages.end());
-    EXPECT_GE(preprocess->elements, (2 + 3) * s.train.batch);  // and what was read ahead
+    EXPECT_GE(preprocess->elements, (2 + 3) * s.train.batch);  // including what was read ahead
     EXPECT_EQ(preprocess->elements % s.train.batch, 0);
     EXPECT_NEAR(preprocess->bytes, s.train.batch * (784 * 4 + 4), 1);
     EXPECT_GT(preprocess->seconds, 0);

@@ -1,5 +1,5 @@
-// Held-out accuracy of models of tokens, against one computed here from the weights: an embedding and
-// a dense layer give a token the same logits wherever it stands.
+// Tests the held-out accuracy of models of tokens against one computed here from the weights: with
+// an embedding and a dense layer, a token has the same logits at every position.
 #include "harness/run/evaluate.h"
 
 #include <algorithm>
@@ -30,7 +30,8 @@ cores = 1
 )";
 }
 
-// The first largest logit of every token: sum over 4 units in ascending order, with fma, from +0.
+// The first largest logit of every token: the sum over 4 units in ascending order, with fma, from
+// +0.
 std::vector<int64_t> best_of_tokens(const Tensor& table, const Tensor& kernel) {
   const int64_t classes = kernel.dims()[1];
   std::vector<int64_t> best;
@@ -49,7 +50,7 @@ std::vector<int64_t> best_of_tokens(const Tensor& table, const Tensor& kernel) {
   return best;
 }
 
-// Accuracy that the evaluator must find, and how many labels it is over.
+// The accuracy that the evaluator must find, and the number of labels that it is over.
 struct Expected {
   double accuracy = 0;
   int64_t labels = 0;
@@ -92,7 +93,7 @@ TEST(Evaluate, EveryTokenCounts) {
         300 * 16);
 }
 
-// Samples 18 and 19 of the fixture have 4 and 5 tokens; the labels of padding count for nothing.
+// Samples 18 and 19 of the fixture have 4 and 5 tokens; the labels of padding do not count.
 TEST(Evaluate, PaddingDoesNotCount) {
   check(
       scenario_text("[data]\nsource = \"npz\"\ndir = \"" TWINRUN_SOURCE_DIR

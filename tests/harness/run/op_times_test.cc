@@ -1,4 +1,5 @@
-// Times of ops: the spans nest, every core has every op, and the bits are those of a run that nobody timed.
+// Tests the times of ops: spans nest, every core has every op, and the bits are those of a run
+// without timing.
 #include "harness/run/op_times.h"
 
 #include <gtest/gtest.h>
@@ -85,7 +86,8 @@ TEST(OpTimes, SpansOfATrackAreApart) {
               categories.contains("step"));
 }
 
-// By hand: timed steps from second 100 to 101; what lies before is cut, what lies outside is left out.
+// By hand: the timed steps last from second 100 to 101. Spans that begin before are cut, and spans
+// outside are left out.
 TEST(OpTimes, InputBesideTheCores) {
   OpTimes times;
   times.zero = 100;
@@ -113,7 +115,7 @@ TEST(OpTimes, InputBesideTheCores) {
   EXPECT_EQ(untimed.tracks.size(), 1U) << "nothing was timed";
 }
 
-// Faults stand on top of the clock and still act.
+// Faults are injected above the timing layer and still act.
 TEST(OpTimes, FaultsAreTimedToo) {
   Timed healthy, broken;
   train_timed(healthy, true);

@@ -1,5 +1,5 @@
-// A run that was interrupted and went on has the bits of one that was not: parameters, slots and
-// per-replica statistics, order of samples, masks, schedule.
+// Tests that a run which was interrupted and resumed has the bits of one that was not: parameters,
+// slots, per-replica statistics, order of samples, masks and schedule.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ RunResult run(const Experiment& e, const Program& program, const std::string& en
   return tiny::must(train(e, program, *tiny::backend(engine), options));
 }
 
-// Through a file, as users do.
+// Writes a checkpoint to a file and reads it back, as users do.
 States through_file(const Checkpoint& checkpoint, const Program& program) {
   const tiny::Folder folder;
   tiny::must(write_checkpoint(folder / "c.h5", checkpoint));
@@ -63,7 +63,8 @@ TEST_P(Resume, TenAndTenStepsAreTwenty) {
   const Checkpoint& middle = half.file.checkpoints.back();
   EXPECT_EQ(middle.step, 10);
   EXPECT_EQ(middle.root_digest(), whole.file.state_digests[9]);
-  // Cores keep statistics of their own within a loop: a checkpoint without them could not go on.
+  // Within a loop, cores keep statistics of their own; a checkpoint without them could not be
+  // resumed.
   EXPECT_EQ(middle.tensors.at("batch_norm1/moving_mean").replica_axis, c.sharded);
   EXPECT_FALSE(middle.tensors.at("dense1/kernel").replica_axis);
 
@@ -92,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(All, Resume,
                                          Case{"TpuAdam", "adam", "tpu", true}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// The control of the test above: what a checkpoint without the replica axis would have done.
+// The control of the test above: what would happen if a checkpoint had no replica axis.
 TEST(ResumeFrom, Replica0AloneLosesTheOthersStatistics) {
   const Experiment e = tiny::experiment(tiny::kNormalized);
   const Program program = tiny::program(e, true);
@@ -121,7 +122,7 @@ TEST(ResumeFrom, PeriodicCheckpoints) {
     return Status(Ok{});
   };
   const RunResult whole = run(e, program, "tpu", options);
-  ASSERT_EQ(kept.size(), 3u);  // after 6, 12 and 18 steps; the last one is the run's own
+  ASSERT_EQ(kept.size(), 3u);  // after 6, 12 and 18 steps; the last checkpoint is the run's own
   ASSERT_EQ(whole.file.checkpoints.size(), 4u);
   for (const Checkpoint& c : kept) {
     RunOptions rest;
@@ -170,7 +171,7 @@ TEST(ResumeFrom, AnotherModelIsRefusedByName) {
 }
 
 // tpu.iterations_per_loop: within a loop every core keeps its own statistics; at its end all cores
-// restart from replica 0's.
+// restart from those of replica 0.
 TEST(IterationsPerLoop, CoresRestartFromReplica0) {
   const Experiment one = tiny::experiment(tiny::kNormalized);
   const Experiment loops = tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "5"}});
@@ -191,7 +192,7 @@ TEST(IterationsPerLoop, CoresRestartFromReplica0) {
 
   const RunResult six = after(loops, 6);
   EXPECT_FALSE(six.states[3].vars[mean].same_bits(six.states[0].vars[mean]));
-  // Training ends a loop, whatever its length.
+  // The end of training ends a loop, whatever its length.
   const RunResult end = after(one, 20);
   expect_same_states(end.states, States(8, end.states[0]));
 }
@@ -212,7 +213,7 @@ TEST(IterationsPerLoop, ResumeInTheMiddleOfALoop) {
             whole.file.state_digests.back());
 }
 
-// The host sees the ends of loops alone; what was asked for since the last one is done there, once.
+// The host runs only between loops. An action that was due inside a loop happens once, at its end.
 TEST(IterationsPerLoop, WhatIsAskedForWaitsForTheEndOfTheLoop) {
   const auto at = [](int64_t iterations, int cores, const char* engine, int64_t every) {
     Scenario s;
@@ -257,7 +258,7 @@ class Lines : public Progress {
   std::vector<std::string> lines, notes;
 };
 
-// A run in loops: where it evaluates and keeps checkpoints, what it logs; its bits are those of end_of_loop alone.
+// When a run in loops evaluates, keeps checkpoints and logs; none of this changes its bits.
 TEST(IterationsPerLoop, EvaluationsCheckpointsAndLogs) {
   const Overrides keys = {{"tpu.iterations_per_loop", "5"},
                           {"train.eval_every", "6"},
@@ -280,19 +281,19 @@ TEST(IterationsPerLoop, EvaluationsCheckpointsAndLogs) {
   ASSERT_EQ(lines.notes.size(), 1u);
   EXPECT_TRUE(lines.notes[0].starts_with("loops of 5 steps")) << lines.notes[0];
   ASSERT_EQ(lines.lines.size(), 4u);
-  // TPUEstimator's loss: replica 0's of the loop's last step.
+  // TPUEstimator's loss: that of replica 0 at the last step of the loop.
   const StepScalars& fifth = r.file.steps[4];
   EXPECT_NE(fifth.loss, fifth.loss_replica0);
   EXPECT_TRUE(lines.lines[0].starts_with(
       fmt::format("after step 4: loss {:.9g} (replica 0),", fifth.loss_replica0)))
       << lines.lines[0];
-  // Without the keys nothing else happens to the weights.
+  // Without these keys the weights have the same bits.
   const Experiment plain = tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "5"}});
   EXPECT_EQ(run(plain, program, "tpu", {}).file.state_digests, r.file.state_digests);
   EXPECT_EQ(r.file.steps.size(), 20u) << "every step's losses stay in the run file";
 }
 
-// The reference's host sees every step.
+// The host of the reference sees every step.
 TEST(IterationsPerLoop, OneCoreOfTheCpuHasNoLoops) {
   const Experiment e = tiny::experiment(
       tiny::kNormalized, {{"tpu.iterations_per_loop", "5"}, {"train.checkpoint_every", "6"}});
@@ -304,7 +305,8 @@ TEST(IterationsPerLoop, OneCoreOfTheCpuHasNoLoops) {
             run(tiny::experiment(tiny::kNormalized), e.whole(), "cpu", {}).file.state_digests);
 }
 
-// From wherever a run in loops was stopped: what comes after is as if it had not been, evaluations and checkpoints too.
+// Wherever a run in loops is stopped, the resumed run continues as if it had not been, including
+// evaluations and checkpoints.
 TEST(IterationsPerLoop, ResumedAnywhereItGoesOnTheSame) {
   const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "5"},
                                                             {"optimizer.kind", "adam"},
@@ -329,7 +331,7 @@ TEST(IterationsPerLoop, ResumedAnywhereItGoesOnTheSame) {
   }
 }
 
-// What the input pipeline did stands beside the run.
+// The counters of the input pipeline are reported with the run.
 TEST(RunPipeline, CountersOfEveryStage) {
   const Experiment e = tiny::experiment(tiny::kDense, {{"data.parallel_calls", "2"}});
   const RunResult r = run(e, tiny::program(e, true), "tpu", {});
@@ -342,7 +344,7 @@ TEST(RunPipeline, CountersOfEveryStage) {
   EXPECT_LT(r.pipeline.waited(), r.seconds);
 }
 
-// Asks to stop once so many steps are done, as Ctrl-C does; keeps what is said.
+// Requests a stop after `at` steps, as Ctrl-C does, and keeps the messages.
 class Interrupter : public Progress {
  public:
   explicit Interrupter(int64_t at) : at_(at) {}
@@ -364,7 +366,7 @@ RunResult interrupted(const Experiment& e, bool sharded, const char* engine, Int
   return tiny::must(train(e, tiny::program(e, sharded), *tiny::backend(engine), options));
 }
 
-// The device does not return from the middle of a loop.
+// The device does not return in the middle of a loop.
 TEST(Interrupts, WaitForTheEndOfTheLoop) {
   const Experiment e = tiny::experiment(tiny::kNormalized, {{"tpu.iterations_per_loop", "8"}});
   Interrupter at3(3);
@@ -374,7 +376,7 @@ TEST(Interrupts, WaitForTheEndOfTheLoop) {
   ASSERT_FALSE(at3.notes.empty());
   EXPECT_NE(at3.notes.back().find("stops at its end, after 8 steps"), std::string::npos)
       << at3.notes.back();
-  // The last loop is shorter; after it the run is done.
+  // The last loop is shorter. At its end the run is complete.
   Interrupter at17(17);
   const RunResult whole = interrupted(e, true, "tpu", at17);
   EXPECT_EQ(whole.file.steps.size(), 20u);
@@ -385,7 +387,7 @@ TEST(Interrupts, WaitForTheEndOfTheLoop) {
   EXPECT_EQ(interrupted(e, false, "cpu", of_cpu).file.steps.size(), 3u);
 }
 
-// A part of a run is not told as if it were the run.
+// A part of a run is not reported as the whole run.
 TEST(Interrupts, AreToldAsPartial) {
   Interrupter at3(3);
   interrupted(tiny::experiment(tiny::kDense), false, "cpu", at3);

@@ -1,4 +1,5 @@
-// Equal meaning, proven: the sharded program and the whole batch's as functions, and where they part; beside the ablation in binary64.
+// Tests the proof of equal meaning: whether the sharded program and the whole batch's are the same
+// function, and where they diverge; compared with the ablation in binary64.
 #include "harness/sharding/field_proof.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@
 #include "tests/harness/evidence.h"
 #include "tests/harness/tiny.h"
 
-namespace twinrun::field_proofs {  // names of its own: tests are compiled together
+namespace twinrun::field_proofs {  // a namespace of its own: the tests are compiled together
 namespace {
 
 std::vector<FieldProof> prove(const Experiment& e, const std::vector<Sharding>& shardings) {
@@ -26,14 +27,15 @@ FieldProof alone(const Experiment& e, const std::string& cause) {
   return prove(e, {introduce(e, faithful(e), cause)})[0];
 }
 
-// One word for how much a cause changes in each kind, by the field and by binary64.
+// How much a cause changes in each kind of value, by the proof over the field and in binary64.
 struct Compared {
   std::string cause;
   FieldProof proof;
   std::array<double, 3> drift = {};
 };
 
-// Every possible cause, introduced into the program that means what the whole batch does; the first is no cause.
+// Introduces every possible cause into the program that means what the whole batch does. The first
+// entry has no cause.
 std::vector<Compared> compare(const Experiment& e, bool with_causes = true) {
   std::vector<Compared> all = {{"", {}, {}}};
   std::vector<Sharding> shardings = {faithful(e)};
@@ -60,8 +62,9 @@ std::vector<Compared> compare(const Experiment& e, bool with_causes = true) {
   return all;
 }
 
-// Causes that do nothing to the gradient of this step and are another function all the same: on cores that hold equal numbers of tokens
-// or the same samples, below the norm at which gradients are clipped, or by a factor above it.
+// Causes that may leave the gradient of this step unchanged although they are another function: on
+// cores that hold equal numbers of tokens or the same samples, below the norm at which gradients
+// are clipped, or by a factor above it.
 bool depends_on_data(const Experiment& e, const std::string& cause) {
   using Clip = OptimizerSpec::Clip;
   const Clip clip = e.forward.optimizer.clip;
@@ -70,7 +73,7 @@ bool depends_on_data(const Experiment& e, const std::string& cause) {
          clip == Clip::kGlobalNorm;
 }
 
-// Where binary64 is far from its threshold, both say the same.
+// Where the drift in binary64 is far from its threshold, the proof must agree with it.
 void expect_agreement(const Experiment& e, const std::vector<Compared>& all) {
   const double threshold = meaning_threshold(e.sharding.cores);
   for (const Compared& c : all) {
@@ -112,7 +115,7 @@ TEST(FieldProof, ProgramsThatMeanTheSameAreTheSameFunction) {
   }
 }
 
-// 1/3 is no float32 number, and needs no larger threshold here.
+// 1/3 is not a float32 number; the proof needs no larger threshold for it.
 TEST(FieldProof, ThreeCoresMeanTheSame) {
   const Experiment e = tiny::must(make_experiment(
       tiny::must(load_scenario("drill_cnn", {{"tpu.cores", "3"}, {"tpu.batchnorm", "synced"}}))));
@@ -156,13 +159,14 @@ TEST(FieldProof, TheFirstOtherValueIsWhereTheMeaningParts) {
   EXPECT_EQ(alone(e, "one_stream").parts_at, "sample_ids");
   const FieldProof unreduced = alone(e, "no_all_reduce");
   EXPECT_TRUE(unreduced.parts_reads.ends_with(".grad")) << unreduced.parts_reads;
-  // Running statistics alone: no gradient, no weight.
+  // Only running statistics differ: no gradient, no weight.
   const FieldProof statistics = alone(e, "statistics");
   EXPECT_TRUE(statistics.same[0] && statistics.same[1]);
   EXPECT_FALSE(statistics.same[2]);
 }
 
-// What a gradient is clipped by is not what it is clipped to: below the norm too they are two functions.
+// Clipping each core's gradient is another function than clipping the reduced one, even below the
+// norm at which it clips.
 TEST(FieldProof, ClippingIsSeenWhereNothingIsClipped) {
   const Experiment e = tiny::experiment(tiny::kDense, {{"optimizer.clip", "global_norm"},
                                                        {"optimizer.clip_at", "1000"},
@@ -183,7 +187,8 @@ TEST(FieldProof, ThreadsAndSeedsDoNotMatter) {
   }
 }
 
-// A finding tells of a proof in the place of a distance below a threshold, and of the distance where there is none.
+// A finding cites a proof instead of a distance below a threshold, and the distance where there is
+// no proof.
 TEST(FieldProof, IsSaidInThePlaceOfADistance) {
   using by_hand::contains;
   Evidence e = by_hand::clean();
@@ -207,8 +212,9 @@ TEST(FieldProof, IsSaidInThePlaceOfADistance) {
   EXPECT_TRUE(contains(told(), "below 1.49e-08")) << told();
 }
 
-// All scenarios of the library whose data are there, and one whose weighted mean is of a core's own items. Of those whose step is too long for one test of every cause, the program that
-// means the same and the scenario's own.
+// All library scenarios whose data are available, and one whose weighted mean is over a core's own
+// items. If a step is too long to test every cause, only the program that means the same and the
+// scenario's own are tested.
 TEST(FieldProof, AgreesWithBinary64OnTheWholeLibrarySlow) {
   std::set<std::string> found;
   int proven = 0;
@@ -220,7 +226,7 @@ TEST(FieldProof, AgreesWithBinary64OnTheWholeLibrarySlow) {
     const auto scenario = load_scenario(name, overrides);
     ASSERT_TRUE(scenario.ok()) << name;
     const auto experiment = make_experiment(*scenario);
-    if (!experiment) continue;  // data of the user's own
+    if (!experiment) continue;  // needs data of the user's own
     const Experiment& e = *experiment;
     const double flops = step_flops(e.sharded(e.sharding)) * e.sharding.cores;
     if (flops > 2e11) continue;

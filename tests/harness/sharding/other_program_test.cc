@@ -1,4 +1,5 @@
-// An engine that secretly runs another program: what it computes, and what it admits to.
+// Tests the engine that secretly runs another program: what it computes, and which program it
+// reports.
 #include "backends/faults/other_program.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,8 @@ namespace {
 
 using Change = std::function<Sharding(Sharding)>;
 
-// With all that a cause can act on; asked for as the whole batch means it.
+// An experiment with all that a cause can act on; its sharded program means what the whole batch
+// does.
 Experiment asked() {
   return tiny::experiment(tiny::kNormalized, {{"tpu.cores", "2"},
                                               {"tpu.batchnorm", "synced"},
@@ -27,7 +29,7 @@ RunResult run(const Experiment& e, const Program& program, Backend& backend) {
   return tiny::must(train(e, program, backend, options));
 }
 
-// Bit for bit what running the other program openly computes.
+// The engine computes, bit for bit, what running the other program openly computes.
 TEST(OtherProgram, IsTheOtherProgram) {
   const Experiment e = asked();
   const Program program = e.sharded(e.sharding);
@@ -44,7 +46,8 @@ TEST(OtherProgram, IsTheOtherProgram) {
   }
 }
 
-// The program that is executed is told; what it is fed stands in none.
+// The engine reports the program that it executes. What its cores are fed is not part of a program,
+// so a changed feed does not show.
 TEST(OtherProgram, AdmitsToItsProgramAndNotToItsFeed) {
   const Experiment e = asked();
   const Program program = e.sharded(e.sharding);

@@ -1,5 +1,5 @@
-// Causes of sharding as switches on the reference: what is restored, what is introduced, and shares
-// that add up.
+// Tests the ablation of sharding causes on the reference: what is restored, what is introduced, and
+// shares that add up.
 #include "harness/sharding/switches.h"
 
 #include <gtest/gtest.h>
@@ -35,14 +35,14 @@ TEST(Switches, NoCauseNoDrift) {
   EXPECT_FALSE(m.differs());
 }
 
-// Dropout's masks are keyed on the place in the global batch: sharding must not change them.
+// Dropout's masks are keyed by the position in the global batch, so sharding must not change them.
 TEST(Switches, SyncedBatchNormAndDropoutMeanTheSame) {
   const MeaningResult m = probe(tiny::experiment(tiny::kNormalized, {{"tpu.batchnorm", "synced"}}));
   EXPECT_TRUE(m.causes.empty());
   EXPECT_LT(m.drift, kMeaningThreshold);
 }
 
-// Every core has all pairs of the batch: it adds up those of its own samples.
+// Every core has all pairs of the batch and sums those of its own samples.
 TEST(Switches, ASumOverGatheredPairsMeansTheSame) {
   for (const char* weights : {"tokens", "none"}) {
     const Experiment e = tiny::must(
@@ -56,7 +56,7 @@ TEST(Switches, ASumOverGatheredPairsMeansTheSame) {
   }
 }
 
-// 1/3 is no float32 number: what it is off by is no meaning.
+// 1/3 is not a float32 number; the error that this causes is not a change of meaning.
 TEST(Switches, ThreeCoresMeanTheSame) {
   const Experiment e = tiny::must(make_experiment(
       tiny::must(load_scenario("drill_cnn", {{"tpu.cores", "3"}, {"tpu.batchnorm", "synced"}}))));
@@ -93,7 +93,7 @@ TEST(Switches, SumUnderMean) {
   EXPECT_NEAR(introduced.drift_after, 7.0 / 8, 1e-9);
 }
 
-// A mean loss under a summing all-reduce: eight times the gradient, seven too many.
+// A mean loss under a summing all-reduce: eight times the gradient, seven times too much.
 TEST(Switches, MeanUnderSum) {
   const MeaningResult m =
       probe(tiny::experiment(tiny::kDense, {{"loss.reduction", "mean"}, {"tpu.reduction", "sum"}}));
@@ -109,7 +109,7 @@ const CauseEffect& effect(const MeaningResult& m, const std::string& cause, Step
   return *it;
 }
 
-// Two causes: what the layer normalises by, and whose running statistics are kept.
+// Two causes: over which samples the layer normalises, and whose running statistics are kept.
 TEST(Switches, PerCoreBatchNorm) {
   const MeaningResult m = probe(tiny::experiment(tiny::kNormalized));
   ASSERT_EQ(m.causes.size(), 2u);
@@ -128,7 +128,7 @@ TEST(Switches, PerCoreBatchNorm) {
       << "the first layer's inputs are the same: its statistics over all cores are too";
 }
 
-// Each core clips its own gradient, an eighth of the batch's, which the threshold spares.
+// Each core clips its own gradient, an eighth of the batch's, so the threshold does not reach it.
 TEST(Switches, ClippingBeforeTheAllReduce) {
   const Overrides clip = {{"optimizer.clip", "global_norm"},
                           {"optimizer.clip_at", "0.25"},
@@ -161,7 +161,7 @@ TEST(Switches, L2UnderSum) {
   const MeaningResult mean = probe(tiny::experiment(tiny::kDense, {{"optimizer.l2", "2.0"}}));
   EXPECT_TRUE(mean.causes.empty());
   EXPECT_LT(mean.drift, kMeaningThreshold);
-  // Under the wrong reduction both causes are there, and nothing is left without them.
+  // Under the wrong reduction both causes are present, and nothing is left without them.
   const MeaningResult both = probe(tiny::experiment(tiny::kDense, {sums[0], sums[1]}));
   EXPECT_EQ(both.causes.size(), 2u);
   EXPECT_LT(both.residual, kMeaningThreshold);
@@ -171,7 +171,7 @@ TEST(Switches, L2UnderSum) {
 TEST(Switches, SharesOfTwoCausesAddUp) {
   const MeaningResult m = probe(
       tiny::experiment(tiny::kNormalized, {{"loss.reduction", "sum"}, {"tpu.reduction", "mean"}}));
-  ASSERT_EQ(m.causes.size(), 3u);  // the third, running statistics, is no matter of the gradient
+  ASSERT_EQ(m.causes.size(), 3u);  // the third, running statistics, does not affect the gradient
   EXPECT_NEAR(row(m, "statistics", "restored in S").share, 0, 1e-9);
   const SwitchRow& reduction = row(m, "reduction", "restored in S");
   const SwitchRow& norm = row(m, "batch_norm", "restored in S");
@@ -187,10 +187,10 @@ TEST(Switches, SharesOfTwoCausesAddUp) {
               1e-9 * both);
   EXPECT_NEAR(reduction.share + norm.share + neither / both, 1, 1e-9);
   EXPECT_LT(m.residual, kMeaningThreshold);
-  // What remains when one is restored is the other alone.
+  // What remains when one cause is restored is the other one alone.
   EXPECT_DOUBLE_EQ(row(m, "reduction", "introduced alone").drift_after, norm.drift_after);
   EXPECT_DOUBLE_EQ(row(m, "batch_norm", "introduced alone").drift_after, reduction.drift_after);
-  // The interaction index of two players is what they do together beyond each alone.
+  // The interaction index of two players is what they do together beyond what each does alone.
   const auto pair = std::ranges::find_if(m.interactions, [](const Interaction& i) {
     return i.a == "reduction" && i.b == "batch_norm" && i.kind == StepKind::kGradient;
   });
@@ -233,7 +233,7 @@ ProbeState start_of(const Experiment& e) {
   return {0, to_checkpoint(whole, initial_states(whole, e.scenario.seed), e.scenario, 0)};
 }
 
-// A model with everything that a cause can act on, but for pairs and tokens.
+// A model with all that a cause can act on, except for pairs and tokens.
 Experiment rich(const Overrides& more = {}) {
   Overrides o = {{"tpu.batchnorm", "synced"},
                  {"optimizer.clip", "value"},
@@ -257,7 +257,7 @@ TEST(Causes, TheTableIsWhole) {
     EXPECT_TRUE(present_causes(e, without).empty()) << cause;
     EXPECT_FALSE(describe(e, cause).meaning.empty()) << cause;
     EXPECT_FALSE(describe(e, cause).cure.empty()) << cause;
-    // Sentences are made of both: a colon before them is enough, and a cure says what to do.
+    // Sentences are built from both: a second colon must not occur, and a cure must say what to do.
     EXPECT_EQ(describe(e, cause).meaning.find(':'), std::string::npos) << cause;
     EXPECT_EQ(describe(e, cause).cure.find("look at the training script"), std::string::npos)
         << cause;
@@ -266,13 +266,14 @@ TEST(Causes, TheTableIsWhole) {
   }
   EXPECT_TRUE(exclusive("reduction", "scaled_twice"));
   EXPECT_FALSE(exclusive("reduction", "no_all_reduce"));
-  // What has nothing to act on is not asked.
+  // Causes that have nothing to act on are not possible.
   const std::vector<std::string> dense = possible_causes(tiny::experiment(tiny::kDense));
   for (const char* absent : {"batch_norm", "statistics", "clipping", "l2", "one_stream"})
     EXPECT_EQ(std::ranges::find(dense, absent), dense.end()) << absent;
 }
 
-// Each alone: it shows where the page says, and causes that are one program are one class.
+// Each cause alone shows in the kinds of values that the documentation lists, and causes that are
+// one program form one class.
 TEST(Causes, EachShowsInItsKinds) {
   const Experiment e = rich();
   const Catalogue c = tiny::must(catalogue(e, {start_of(e)}, 1));
@@ -300,7 +301,8 @@ TEST(Causes, EachShowsInItsKinds) {
   EXPECT_NEAR(alone("rate_over_cores", StepKind::kUpdate), 7.0 / 8, 1e-6);
 }
 
-// Under plain SGD a rate has the update of a scaled gradient; the gradient parts them.
+// Under plain SGD a learning rate and a scaled gradient give the same update; the gradient
+// distinguishes them.
 TEST(Causes, TheGradientPartsARateFromAReduction) {
   const Experiment e = tiny::experiment(tiny::kDense);
   const Catalogue c = tiny::must(catalogue(e, {start_of(e)}, 1));
@@ -333,7 +335,8 @@ TEST(Causes, AdamHidesAFactorInTheUpdate) {
   EXPECT_TRUE(m.explained());
 }
 
-// The advice names what would change something: not what is set already, no larger batch where it is large enough or cannot be had.
+// The advice names only settings that would change something: none that is set already, and no
+// larger batch where the batch is large enough or cannot grow.
 TEST(Causes, TheAdviceOnBatchNormFitsTheScenario) {
   const auto cure = [](Overrides keys) {
     keys.emplace_back("data.train", "512");
@@ -361,7 +364,8 @@ TEST(Causes, TheAdviceOnBatchNormFitsTheScenario) {
       << "the script does otherwise, not the scenario";
 }
 
-// Clipping to a norm undoes a factor of a gradient that is above it: as the optimizer takes it, it is the same.
+// Clipping to a norm undoes a factor of a gradient that is above the norm: the gradient is the same
+// when the optimizer receives it.
 TEST(Causes, ClippingHidesAFactor) {
   const Experiment e = tiny::experiment(
       tiny::kDense, {{"optimizer.clip", "global_norm"}, {"optimizer.clip_at", "0.1"}});
@@ -371,7 +375,8 @@ TEST(Causes, ClippingHidesAFactor) {
   EXPECT_FALSE(c.class_of("rate_times_cores").inert);
 }
 
-// Running statistics move on a line: an averaged variance is the mean of the cores', and that of all is the whole batch's.
+// Running statistics are linear in the batch statistics: an averaged variance is the mean of the
+// cores' variances, and global statistics are those of the whole batch.
 TEST(Causes, RunningStatisticsAreWhatTheySay) {
   const Experiment e = tiny::experiment(tiny::kNormalized);
   const auto after = [&](const Program& program, const char* name, size_t replica) {
@@ -406,7 +411,8 @@ TEST(Causes, RunningStatisticsAreWhatTheySay) {
   }
 }
 
-// Unclipped, nothing happens before or after the all-reduce: a cause that does nothing here, and what would show it.
+// Nothing is clipped, before or after the all-reduce. The cause does nothing here, and the
+// catalogue says what would show it.
 TEST(Causes, AnInertCauseSaysWhatWouldShowIt) {
   const Experiment e = tiny::experiment(
       tiny::kDense, {{"optimizer.clip", "global_norm"}, {"optimizer.clip_at", "1000"}});
@@ -416,7 +422,7 @@ TEST(Causes, AnInertCauseSaysWhatWouldShowIt) {
   EXPECT_FALSE(c.class_of("no_all_reduce").inert);
 }
 
-// Each cause as the experiment's own: found, restored, and nothing is left.
+// Each cause, introduced into the experiment, is found and restored, and nothing is left over.
 TEST(CausesSlow, EachIsFoundAndRestored) {
   const Experiment clean = rich();
   for (const std::string& cause : possible_causes(clean)) {
@@ -438,7 +444,8 @@ TEST(CausesSlow, PairsAreFoundAndRestored) {
   int pairs = 0;
   for (size_t a = 0; a < causes.size(); ++a) {
     for (size_t b = a + 1; b < causes.size(); ++b) {
-      if (exclusive(causes[a], causes[b]) || (a * 7 + b) % 5 != 0) continue;  // a fifth of them
+      // test a fifth of them
+      if (exclusive(causes[a], causes[b]) || (a * 7 + b) % 5 != 0) continue;
       Experiment e = clean;
       e.sharding = introduce(e, introduce(e, e.sharding, causes[a]), causes[b]);
       const MeaningResult m = probe(e);

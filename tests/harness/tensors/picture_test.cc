@@ -1,4 +1,5 @@
-// The wrong tensor's picture: which cells, how they fold, how far each is outside.
+// Tests the picture of a wrong tensor: which cells it has, how large tensors are folded, how far
+// each cell is outside.
 #include "harness/tensors/picture.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What a project of someone else looks like: find_package(twinrun), one target, headers by their
-// room.
+// An example of a project that uses an installed twinrun: find_package(twinrun), one target,
+// headers by their folder.
 #include <cstdio>
 
 #include "backends/core/backend.h"

@@ -1,4 +1,5 @@
-// HLO text: what the parser takes and refuses, where errors point, how ops are named, and text that somebody broke.
+// Tests of the import of HLO text: what the parser accepts and refuses, where errors point, how ops
+// are named, and what it does with damaged text.
 #include "program/import/import.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@
 namespace twinrun::import_tests {
 namespace {
 
-// A step of one state variable w and one input x; the result of `body` named "next" is its next value.
+// A step with one state variable w and one input x. `body` must define "next", the next value of w.
 std::string step_of(const std::string& body, const std::string& before = "") {
   return "HloModule m\n" + before +
          "\nENTRY main {\n  w = f32[4]{0} parameter(0)\n  x = f32[4]{0} parameter(1)\n" + body +
@@ -80,7 +81,7 @@ TEST(Import, CallsThatNeverEndAreRefused) {
       "f {\n  a = f32[4] parameter(0)\n  ROOT b = f32[4] call(a), to_apply=f\n}\n";
   EXPECT_NE(error_of(step_of("  next = f32[4] call(w), to_apply=f", itself)).find("stands later"),
             std::string::npos);
-  // Each calls the one before twice: 2^40 instructions.
+  // Each function calls the one before it twice: 2^40 instructions once they are inlined.
   std::string doubling = "f0 {\n  a = f32[4] parameter(0)\n  ROOT b = f32[4] add(a, a)\n}\n";
   for (int i = 1; i <= 40; ++i) {
     const std::string f = "f" + std::to_string(i), g = "f" + std::to_string(i - 1);

@@ -1,4 +1,5 @@
-// StableHLO text: what is taken and refused, where errors point, how ops are named, and that it is the same step as HLO text tells.
+// Tests of the import of StableHLO text: what is accepted and refused, where errors point, how ops
+// are named, and that it gives the same step as the HLO text of the same program.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -8,7 +9,7 @@
 namespace twinrun::import_tests {
 namespace {
 
-// What as_text() prints where places are not asked for.
+// The text without source locations, as as_text() prints it unless they are requested.
 std::string without_places(const std::string& text) {
   std::string out;
   size_t begin = 0;
@@ -34,7 +35,7 @@ std::string without_places(const std::string& text) {
   return out;
 }
 
-// A step of one state variable w and one input x; the result of `body` named %next is its next value.
+// A step with one state variable w and one input x. `body` must define %next, the next value of w.
 std::string mlir_step(const std::string& body, const std::string& after = "") {
   return "module @step {\n  func.func public @main(%w: tensor<4xf32>, %x: tensor<4xf32>) -> "
          "(tensor<4xf32>, tensor<f32>) {\n" +
@@ -44,7 +45,8 @@ std::string mlir_step(const std::string& body, const std::string& after = "") {
          after + "}\n";
 }
 
-// Kinds, types and names of what computes on arrays, sorted; not the numbers that tell equal names apart.
+// Kinds, types and, with `named`, names of the ops that compute on arrays, sorted. The numbers that
+// distinguish equal names are left out.
 std::vector<std::string> computed(const Program& p, bool named) {
   std::vector<std::string> out;
   for (const Op& op : p.graph.ops()) {
@@ -54,7 +56,8 @@ std::vector<std::string> computed(const Program& p, bool named) {
     std::string name = op.name;
     if (const size_t at = name.rfind(':'); at > name.find(':') && at != std::string::npos)
       name.resize(at);
-    if (named && name.find(';') != std::string::npos) continue;  // of two ops that XLA joined
+    if (named && name.find(';') != std::string::npos)
+      continue;  // the name of two ops joined by XLA
     out.push_back(fmt::format("{} {} {}", name_of(op.kind), to_string(op.type), named ? name : ""));
   }
   std::ranges::sort(out);
@@ -62,7 +65,7 @@ std::vector<std::string> computed(const Program& p, bool named) {
   return out;
 }
 
-// What a list has that another lacks.
+// The elements of `list` that `other` lacks.
 std::vector<std::string> lacking(const std::vector<std::string>& list,
                                  const std::vector<std::string>& other) {
   std::vector<std::string> out;
@@ -80,7 +83,8 @@ TEST_P(StableHloOfJax, IsTheStepOfTheHloText) {
   ASSERT_TRUE(ours) << ours.error().message();
   ASSERT_TRUE(plain) << plain.error().message();
   using testing::PrintToString;
-  // Where XLA makes HLO of StableHLO it folds constants and joins equal ops: all that is left is here, too.
+  // When XLA translates StableHLO to HLO, it folds constants and joins equal ops. Every op of the
+  // HLO must therefore occur in the StableHLO.
   const auto named = lacking(computed(hlo->program, true), computed(ours->program, true)),
              unnamed = lacking(computed(hlo->program, false), computed(plain->program, false));
   EXPECT_TRUE(named.empty()) << PrintToString(named);
@@ -106,7 +110,7 @@ TEST(StableHlo, PlacesNameTheOps) {
         "dense1/relu/max@make_fixtures.py:120", "sub@make_fixtures.py:58"})
     EXPECT_TRUE(has(names, name)) << name;
   EXPECT_EQ(step->program.state[1].name, "params/dense1/kernel");
-  // Without places: functions, and the names of values.
+  // Without source locations, names consist of functions and of the names of values.
   const auto plain = import_text(without_places(fixture("mlp_momentum.mlir")));
   ASSERT_TRUE(plain) << plain.error().message();
   EXPECT_TRUE(has(names_of(plain->program), "dot.0"));
@@ -165,7 +169,8 @@ TEST(StableHlo, LiteralsOfAllForms) {
   }
 }
 
-// Both forms of each op, and what only newer or older writers print.
+// The pretty and the generic form of an op must give the same program. The forms include some that
+// only newer or older writers print.
 TEST(StableHlo, GenericFormsAreThePrettyOnes) {
   const std::pair<const char*, const char*> forms[] = {
       {"stablehlo.broadcast_in_dim %w, dims = [1] : (tensor<4xf32>) -> tensor<2x4xf32>",

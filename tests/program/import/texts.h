@@ -1,4 +1,5 @@
-// Programs as text for the tests of program/import: fixtures, what an import says, and text that somebody broke.
+// Helpers for the tests of program/import: fixtures, what an import returns, and texts with random
+// damage.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,8 +40,8 @@ inline bool has(const std::vector<std::string>& names, const std::string& name) 
   return std::ranges::find(names, name) != names.end();
 }
 
-// Characters, words and lines of a good text changed, cut out, put twice, its end cut off: an answer or an error that says where,
-// whatever stands there.
+// Damages a good text at random, `times` times: characters, words and lines are changed, removed or
+// repeated, or the end is cut off. Each import must return a program or an error that says where.
 inline void break_text(const std::string& good, const std::vector<std::string>& words, int times) {
   std::mt19937_64 random(7);
   int taken = 0;
