@@ -8,6 +8,7 @@
 
 #include "backends/registry.h"
 #include "harness/diagnose/corners.h"
+#include "harness/experiment/engines.h"
 #include "harness/run/one_step.h"
 #include "harness/sharding/field_proof.h"
 #include "harness/tensors/distance.h"

@@ -14,6 +14,7 @@
 #include "backends/registry.h"
 #include "checkpoints/container/safetensors.h"
 #include "harness/experiment/engines.h"
+#include "harness/experiment/experiment.h"
 
 namespace twinrun {
 namespace {
