@@ -10,6 +10,7 @@
 #include <limits>
 #include <span>
 
+#include "backends/oracle/rounding.h"
 #include "backends/oracle/screen.h"
 #include "backends/oracle/screen_vector.h"
 #include "program/base/bits.h"
@@ -35,9 +36,9 @@ bool all_reduce(const Call& call);
 // The largest |checksum - expected checksum| / radius of the rows of a dot or convolution.
 double worst_row(const Call& call);
 
-inline constexpr double kUnit = 0x1p-24;
-inline constexpr double kMinNormal = 0x1p-126;
-inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using oracle::kInfinity;
+using oracle::kMinNormal;
+using oracle::kUnit;
 // Sums whose terms reach this size may overflow binary32 on the way; they are not screened.
 inline constexpr double kMayOverflow = 0x1p127;
 

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "backends/exec/messages.h"
+#include "backends/oracle/rounding.h"
 #include "harness/run/one_step.h"
 #include "program/base/philox.h"
 
@@ -18,7 +19,7 @@ namespace {
 // times a correction) in binary32 in another order, with up to eight roundings. Along what a state
 // holds, a quarter of that is allowed, because such constants affect only its change. Measured on
 // three frameworks: at most four.
-constexpr double kOfConstants = 8 * kRoundingUnit;
+constexpr double kOfConstants = 8 * oracle::kUnit;
 
 // Multiplies every parameter by 1 + u move, u uniform in (-1, 1) and different for each member.
 // Replicas that hold the same bits get the same result.
@@ -161,7 +162,7 @@ double rounding_along(const Envelope::Around& around, Look look) {
     errors += error * error;
     squares += w * w;
   }
-  return kRoundingUnit * std::sqrt(errors) / squares;
+  return oracle::kUnit * std::sqrt(errors) / squares;
 }
 
 size_t values_per_state(const Envelope& envelope) {
@@ -375,7 +376,7 @@ Envelope envelope_of(const std::vector<Observed>& members, const SettingsSlack& 
       }
       // Another engine's distance from the mean of n members has 1 + 1/n times a member's variance.
       // The floor covers engines that round differently where all members round alike.
-      const double floor = look == Look::kDistance ? kRoundingUnit * size
+      const double floor = look == Look::kDistance ? oracle::kUnit * size
                            : look == Look::kSize
                                ? std::max(kOfConstants, rounding_along(around, look))
                                : std::max(kOfConstants / 4, rounding_along(around, look));

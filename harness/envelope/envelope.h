@@ -22,9 +22,6 @@
 
 namespace twinrun {
 
-// Unit roundoff of binary32: half the distance from 1 to the next larger number.
-inline constexpr double kRoundingUnit = 0x1p-24;
-
 // A state of the subject on all replicas, and the step that starts from it.
 struct MatchState {
   int64_t step = 0;

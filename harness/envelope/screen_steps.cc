@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backends/oracle/rounding.h"
 #include "backends/registry.h"
 #include "harness/experiment/engines.h"
 #include "harness/lockstep/links.h"
@@ -39,7 +40,7 @@ double rounding_of(DotPrecision precision) {
     case DotPrecision::kBf16x3:
       return 0x1p-16;
     default:
-      return kRoundingUnit;
+      return oracle::kUnit;
   }
 }
 
@@ -198,7 +199,7 @@ void StepScreen::compare(const States& after, const StepOutputs& outputs, const 
       tracked.moved = tracked.moved || changed > 0;
       // For a tensor of zeros the unit is the smallest normal number.
       const double unit =
-          kRoundingUnit * std::sqrt(stored) + share_ * std::sqrt(changed) + 0x1p-126;
+          oracle::kUnit * std::sqrt(stored) + share_ * std::sqrt(changed) + 0x1p-126;
       raise(kNorm, std::sqrt(gap) / unit);
       if (c.elements > 1 && changed > 0)
         raise(kDue, std::fabs(along_due) / std::sqrt(changed) / unit);
@@ -207,7 +208,7 @@ void StepScreen::compare(const States& after, const StepOutputs& outputs, const 
       // What follows from one gradient on all replicas is rounded in binary32 only.
       if (tracked.alike && r > 0)
         raise(kReplicas, std::sqrt(apart) /
-                             (kRoundingUnit * (std::sqrt(stored) + std::sqrt(changed)) + 0x1p-126));
+                             (oracle::kUnit * (std::sqrt(stored) + std::sqrt(changed)) + 0x1p-126));
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backends/oracle/rounding.h"
 #include "harness/envelope/screen_steps.h"
 #include "harness/identify/matching_fit.h"
 #include "harness/identify/signatures.h"
@@ -24,7 +25,7 @@ constexpr size_t kMostDescribed = 48;  // a signature looks at every element
 constexpr size_t kMostOthers = 24;
 // What constants computed in another order change in an update, and the rounding of what is stored:
 // as in envelope.cc.
-constexpr double kOfChange = 16 * kRoundingUnit, kOfStored = 4 * kRoundingUnit;
+constexpr double kOfChange = 16 * oracle::kUnit, kOfStored = 4 * oracle::kUnit;
 // An update that is farther than this from what follows from its gradient is itself wrong, too.
 constexpr double kFarFromReported = 1e-2;
 
@@ -149,7 +150,7 @@ class Describer {
       const double held =
           std::fabs(static_cast<double>(around.stored ? (*around.stored)[i] : mean[i]));
       const double spread =
-          std::sqrt(squares[i] * scale + typical + kRoundingUnit * held * kRoundingUnit * held);
+          std::sqrt(squares[i] * scale + typical + oracle::kUnit * held * oracle::kUnit * held);
       allowed[i] = std::max(quantile * spread, kBeyondMembers * largest[i]) +
                    settings * std::fabs(static_cast<double>(mean[i]));
       // The parts of a sum have errors of their own, even where those of the sum cancel.

@@ -25,9 +25,15 @@ struct Layer {
   std::vector<std::string_view> sees;
 };
 
-const std::vector<Layer>& layers() {
+// The top-level folders of the library that harness stands on.
+const std::vector<std::string_view>& rooms_below_harness() {
   static const std::vector<std::string_view> rooms = {"program",  "device",      "scenarios",
                                                       "backends", "checkpoints", "reports"};
+  return rooms;
+}
+
+const std::vector<Layer>& layers() {
+  const std::vector<std::string_view>& rooms = rooms_below_harness();
   static const std::vector<Layer> all = {
       {"program/base", {}, {}},
       {"program", {}, {}},  // ops.def
@@ -116,9 +122,13 @@ bool is_cpp(std::string_view path) {
 
 // Whether a path is in a top-level folder of the library, not in tests/, bench/ or adapters/.
 bool is_room(std::string_view path) {
-  constexpr std::array<std::string_view, 7> kRooms = {
-      "program", "device", "scenarios", "checkpoints", "backends", "reports", "harness"};
-  return std::ranges::any_of(kRooms, [&](std::string_view room) { return is_below(path, room); });
+  return is_below(path, "harness") ||
+         std::ranges::any_of(rooms_below_harness(),
+                             [&](std::string_view room) { return is_below(path, room); });
+}
+
+std::string folder_of(const std::string& path) {
+  return std::filesystem::path(path).parent_path().generic_string();
 }
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
@@ -194,8 +204,9 @@ bool is_isa_file(std::string_view path) {
 Files read_tree(const std::string& root) {
   namespace fs = std::filesystem;
   Files files;
-  for (const char* room : {"program", "device", "scenarios", "checkpoints", "backends", "reports",
-                           "harness", "tests", "bench", "adapters"}) {
+  std::vector<std::string_view> tops = rooms_below_harness();
+  tops.insert(tops.end(), {"harness", "tests", "bench", "adapters"});
+  for (const std::string_view room : tops) {
     const fs::path top = fs::path(root) / room;
     if (!fs::is_directory(top)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(top)) {
@@ -290,7 +301,7 @@ std::vector<Violation> check_arrows(const Files& files) {
 std::vector<Violation> check_rows(const Files& files) {
   std::vector<Violation> out;
   for (const auto& [file, text] : files) {
-    const std::string folder = std::filesystem::path(file).parent_path().generic_string();
+    const std::string folder = folder_of(file);
     if (is_cpp(file) && is_room(file) && layer_of(file) != folder)
       out.push_back({file, 0, folder + " has no row of its own in the table of layers"});
   }
@@ -302,11 +313,11 @@ std::vector<Violation> check_circles(const Files& files) {
   std::map<std::string, std::map<std::string, std::string>> includes;
   for (const auto& [file, text] : files) {
     if (!is_cpp(file) || !is_room(file)) continue;
-    const std::string from = std::filesystem::path(file).parent_path().generic_string();
+    const std::string from = folder_of(file);
     for (const Include& include : includes_of(text)) {
       const auto target = resolve(files, file, include);
       if (!target || !is_room(*target)) continue;
-      const std::string to = std::filesystem::path(*target).parent_path().generic_string();
+      const std::string to = folder_of(*target);
       if (to != from) includes[from].try_emplace(to, file);
     }
   }
